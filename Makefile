@@ -1,0 +1,38 @@
+# make demo: set up, build a head, prove it, draw it.   make test: set up, lint, type-check, run every test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-all bench lint types docs clean
+.DEFAULT_GOAL := demo
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	mkdir -p out
+	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --save out/gelu.safetensors --plot out/gelu.png
+	$(BIN)/attnc verify out/gelu.safetensors
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+test: $(STAMP) lint types
+	$(BIN)/pytest -q --durations=10
+
+test-all: $(STAMP) lint types
+	$(BIN)/pytest -q --durations=10 -m ''
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/heads.py
+
+clean:
+	rm -rf $(VENV) out build attnc.egg-info

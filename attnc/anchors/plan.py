@@ -1,0 +1,300 @@
+"""From a wish to numbers with a proof: the smallest head that meets eps, or the best with so many anchors.
+
+Sampling steers the search; what is returned has been proved by `certify.supnorm` (or, for a function without an enclosure,
+measured on fresh points, and called so).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnc.anchors.chain import Chain
+from attnc.anchors.draft import Draft
+from attnc.anchors.finish import Finished, finish, forward
+from attnc.anchors.gated import gated
+from attnc.anchors.graded import around_bend, graded
+from attnc.anchors.kinks import find_kink
+from attnc.anchors.many import many
+from attnc.anchors.nearest import nearest
+from attnc.anchors.smooth import smooth
+from attnc.anchors.target import Target, evaluate, make_target
+from attnc.anchors.tuned import grow, tuned
+from attnc.certify.numbers import HeadNumbers
+from attnc.certify.supnorm import SupNorm, supnorm
+from attnc.domain import Interval
+from attnc.errors import ConvergenceError, InputError, PrecisionError
+from attnc.functions import Function
+
+DESIGNS = ("auto", "nearest", "smooth", "graded", "gated", "tuned")
+LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
+TUNED_LARGEST = 48
+MEASURED_POINTS = 20_011
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked: a function on an interval, a design, H heads, a dtype."""
+
+    f: Function
+    domain: Interval
+    design: str
+    heads: int
+    dtype: str
+    progress: Progress = lambda _: None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finished head with its proof, or, where f has no enclosure, with the largest error measured."""
+
+    design: str
+    numbers: HeadNumbers
+    proof: SupNorm | None
+    measured: float
+    measured_at: float
+
+    @property
+    def bound(self) -> float:
+        return self.proof.bound if self.proof is not None else self.measured
+
+
+def best(plan: Plan, p: int) -> Found:
+    """The best head with p anchors (in each of its heads)."""
+    refuse_kinks(plan)
+    candidates = sorted((finished for finished, _ in _candidates(plan, _target(plan, 0.0), p, 0.0)), key=lambda c: c.estimate)
+    plan.progress(f"proving {p} anchors, {candidates[0].design}")
+    for candidate in candidates:
+        found = conclude(plan, candidate, math.inf)
+        if math.isfinite(found.bound):
+            return found
+    raise ConvergenceError(
+        f"nothing can be proved about a head of {p} anchors for {plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] "
+        f"in {plan.dtype}: rounding drowns it. Use fewer anchors, more heads, or dtype=torch.float64."
+    )
+
+
+def smallest(plan: Plan, eps: float) -> Found:
+    """The smallest head that is proved to stay within eps: gallop upwards, then close the gap."""
+    refuse_kinks(plan)
+    search = _Search(plan, eps)
+    failed = 1
+    for p in _gallop(plan):
+        if search.attempt(p) is not None:
+            break
+        failed = p
+        if search.hopeless():
+            break
+    if search.found is None:
+        raise _cannot(plan, eps, search.closest)
+    _close_gap(search, failed, search.found.numbers.anchors_per_head)
+    return search.found
+
+
+def refuse_kinks(plan: Plan) -> None:
+    """A function of the user's that is not smooth where it claims to be cannot converge: say where."""
+    kink = find_kink(plan.f, plan.domain) if not _built_in(plan.f) else None
+    if kink is not None:
+        raise ConvergenceError(
+            f"heads for {plan.f.label} do not converge on [{plan.domain.lo:g}, {plan.domain.hi:g}]: it is not smooth near s={kink:.9g}, "
+            f"and no kink is declared there. Declare it: attnc.function(..., kinks=({kink:.6g},)), or shrink the interval."
+        )
+
+
+def conclude(plan: Plan, candidate: Finished, needed: float) -> Found:
+    """Prove, or measure, a candidate."""
+    measured, at = measure(plan, candidate.numbers)
+    proof = None
+    if plan.f.provable:
+        seen = min(measured, 0.95 * candidate.approximation + 0.05 * measured)
+        proof = supnorm(
+            candidate.numbers,
+            plan.f,
+            plan.domain,
+            seen=seen,
+            needed=needed,
+            quality=1.25 if candidate.design == "nearest" else 1.1,
+        )
+    return Found(candidate.design, candidate.numbers, proof, measured, at)
+
+
+def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
+    """The largest error, in float64, at points that no design has seen: a golden-ratio sequence, the ends, the kinks and their surroundings."""
+    golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
+    s = plan.domain.lo + plan.domain.width * golden
+    near = [k + sign * plan.domain.width * 2.0**-j for k in plan.f.kinks for j in range(4, 48) for sign in (-1, 1)]
+    s = np.concatenate([s, [plan.domain.lo, plan.domain.hi], near, [k for k in plan.f.kinks]])
+    s = s[(s >= plan.domain.lo) & (s <= plan.domain.hi)]
+    error = np.concatenate(
+        [
+            np.abs(forward(numbers, part) - evaluate(plan.f, part))
+            for part in np.array_split(s, 1 + len(s) * numbers.key.size // 4_000_000)
+        ]
+    )
+    worst = int(np.argmax(error))
+    return float(error[worst]), float(s[worst])
+
+
+class _Search:
+    """Attempts by size, the best kept."""
+
+    def __init__(self, plan: Plan, eps: float) -> None:
+        self.plan, self.eps = plan, eps
+        self.target = _target(plan, eps)
+        self.found: Found | None = None
+        self.closest: Finished | None = None
+        self.stale = 0
+        self.tried: dict[int, list[Finished]] = {}
+        self.chains: dict[int, Chain] = {}
+
+    def attempt(self, p: int) -> Found | None:
+        self.plan.progress(f"trying {p} anchors")
+        if self.found is not None and not self.promising(p):
+            return None
+        candidates = self._candidates(p)
+        self._note(candidates[0])
+        for candidate in candidates:
+            if candidate.estimate <= self.eps and measure(self.plan, candidate.numbers)[0] <= self.eps:
+                self.plan.progress(f"proving {p} anchors, {candidate.design}")
+                found = conclude(self.plan, candidate, self.eps)
+                if found.bound <= self.eps:
+                    self.found = found
+                    return found
+        return None
+
+    def promising(self, p: int) -> bool:
+        """Whether sampling leaves room for a proof, which may exceed it by the proof's quality."""
+        candidates = self._candidates(p)
+        return 1.1 * min(measure(self.plan, c.numbers)[0] + c.rounding for c in candidates) <= self.eps
+
+    def _candidates(self, p: int) -> list[Finished]:
+        """By estimate; made once for each size, and grown from the next smaller size that was tried."""
+        if p not in self.tried:
+            smaller = max((q for q in self.chains if q < p), default=None)
+            made = _candidates(self.plan, self.target, p, self.eps, self.chains[smaller] if smaller is not None else None)
+            self.tried[p] = sorted((finished for finished, _ in made), key=lambda c: c.estimate)
+            self.chains |= {p: draft.chain for finished, draft in made if draft.design == "tuned" and draft.chain is not None}
+        return self.tried[p]
+
+    def smallest_found(self) -> int:
+        assert self.found is not None
+        return self.found.numbers.anchors_per_head
+
+    def hopeless(self) -> bool:
+        """Five sizes in a row have brought nothing."""
+        return self.stale >= 5
+
+    def _note(self, candidate: Finished) -> None:
+        self.stale += 1
+        if self.closest is None or candidate.estimate < 0.8 * self.closest.estimate:
+            self.closest, self.stale = candidate, 0
+
+
+def _close_gap(search: _Search, failed: int, reached: int) -> None:
+    """Look for a smaller size between the last that failed and the first that did not: each in turn, or by halving a wide gap."""
+    while reached - failed > 8:
+        middle = (failed + reached) // 2
+        if search.promising(middle):
+            reached = middle
+        else:
+            failed = middle
+    for p in range(failed + 1, search.smallest_found()):
+        if search.attempt(p) is not None:
+            return
+
+
+def _candidates(plan: Plan, target: Target, p: int, eps: float, smaller: Chain | None = None) -> list[tuple[Finished, Draft]]:
+    """Every admissible design of p anchors, finished and estimated."""
+    target = target.denser(6 * p * plan.heads)
+    drafts = list(_drafts(plan, target, p, 0.9 * eps, smaller))
+    if not drafts:
+        needed = 1 + 2 * len(target.kinks)
+        raise InputError(f"design {plan.design!r} needs at least {needed} anchors for {plan.f.label} here: got {p}")
+    return [(finish(draft, target), draft) for draft in drafts]
+
+
+def _drafts(plan: Plan, target: Target, p: int, enough: float, smaller: Chain | None) -> Iterator[Draft]:
+    design = plan.design
+    fixed = graded if target.kinks else smooth
+    if plan.heads > 1:
+        base = {"auto": fixed, "nearest": nearest, "smooth": smooth, "graded": graded}[design]
+        if p >= 3 and not (base is graded and plan.heads * (p - 2) < 1 + 2 * len(target.kinks)):
+            yield many(target, p, plan.heads, base)
+        return
+    if design == "nearest":
+        yield nearest(target, p)
+    elif design == "gated":
+        yield gated(target, p, enough)
+    elif design == "smooth":
+        yield smooth(target, p)
+    elif design == "graded":
+        if not target.kinks or p >= 1 + 2 * len(target.kinks):
+            yield graded(target, p)
+    else:
+        yield from _free_drafts(design, target, p, enough, smaller)
+
+
+def _free_drafts(design: str, target: Target, p: int, enough: float, smaller: Chain | None) -> Iterator[Draft]:
+    """`tuned`, and for `auto` also the fixed placement, from which tuning may start too."""
+    starts = [grow(smaller, target, p)] if smaller is not None else []
+    if not target.kinks:
+        starts += around_bend(target, p)
+    if p >= 1 + 2 * len(target.kinks):
+        placed = graded(target, p) if target.kinks else smooth(target, p)
+        assert placed.chain is not None
+        starts.append(placed.chain)
+        if design == "auto":
+            yield placed
+    if p <= TUNED_LARGEST:
+        yield tuned(target, p, enough, starts)
+
+
+def _gallop(plan: Plan) -> Iterator[int]:
+    largest = LARGEST[plan.design] // (plan.heads if plan.heads > 1 else 1)
+    inner = sum(plan.domain.lo < k < plan.domain.hi for k in plan.f.kinks)
+    p = 3 if plan.heads > 1 else 1 + 2 * inner if plan.design == "graded" and inner else 2
+    while p <= largest:
+        yield p
+        p += max(1, p // 3 if plan.design != "nearest" else p)
+
+
+def _target(plan: Plan, eps: float) -> Target:
+    """Kinks are resolved to the scale at which their error equals eps."""
+    finest = 2.0**-30 if eps <= 0 else min(2.0**-20, max(2.0**-44, eps / plan.domain.width / 64))
+    return make_target(plan.f, plan.domain, plan.dtype, finest)
+
+
+def _built_in(f: Function) -> bool:
+    return f.torch_form.__module__.startswith(("attnc.functions", "torch"))
+
+
+def _cannot(plan: Plan, eps: float, closest: Finished | None) -> ConvergenceError | PrecisionError:
+    where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}]"
+    if closest is None:
+        return ConvergenceError(f"no head for {where} could be made with design={plan.design!r}")
+    found = conclude(plan, closest, math.inf)
+    holds = found.bound
+    anchors = closest.numbers.anchors_per_head
+    shown = _round_up(holds)
+    if closest.approximation <= closest.rounding or closest.approximation <= eps:
+        other = "use dtype=torch.float64, " if plan.dtype == "float32" else ""
+        return PrecisionError(
+            f"eps={eps:g} is below what {plan.dtype} can hold for {where} ({shown}, with {anchors} anchors): {other}"
+            f"{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}"
+        )
+    return ConvergenceError(
+        f"eps={eps:g} is out of reach for {where} with design={plan.design!r}: {anchors} anchors per head reach {shown}. "
+        f"Use {'design=' + repr('auto') if plan.design != 'auto' else 'a smaller interval'}, more heads, or eps >= {shown}."
+    )
+
+
+def _round_up(x: float) -> str:
+    """Two digits, never less than x."""
+    if not math.isfinite(x) or x <= 0:
+        return f"{x:g}"
+    scale = 10.0 ** (math.floor(math.log10(x)) - 1)
+    return f"{math.ceil(x / scale) * scale:.1e}"

@@ -1,0 +1,249 @@
+"""A univariate function: what torch computes, what ball arithmetic encloses, and where it is not smooth."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from flint import arb, arb_series
+from torch import Tensor
+
+from attnc.errors import FunctionError, InputError
+from attnc.functions.balls import ball, lower, magnitude, upper, variable, working
+
+Branch = Callable[[arb_series], arb_series]
+
+
+def _shortest(x: float) -> str:
+    short = f"{x:g}"
+    return short if float(short) == x else repr(float(x))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """[lo, hi] holds no kink in its interior: there the function is the branch, and the branch is analytic."""
+
+    lo: float
+    hi: float
+    branch: Branch
+
+
+@dataclass(frozen=True)
+class Function:
+    """f: R → R. `branches[i]` is f between the i-th pair of neighbouring kinks, as a map of power series.
+
+    Without branches nothing can be proved about f; its errors are then only `measured`.
+
+    >>> from attnc import functions
+    >>> functions.relu().kinks, functions.relu().provable
+    ((0.0,), True)
+    """
+
+    name: str
+    torch_form: Callable[[Tensor], Tensor] = field(repr=False)
+    branches: tuple[Branch, ...] = field(default=(), repr=False)
+    kinks: tuple[float, ...] = ()
+    parameters: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if list(self.kinks) != sorted(set(self.kinks)) or not all(map(math.isfinite, self.kinks)):
+            raise InputError(f"the kinks of {self.name!r} must be finite and increasing: got {self.kinks}")
+        if self.branches and len(self.branches) != len(self.kinks) + 1:
+            raise InputError(
+                f"{self.name!r} has {len(self.kinks)} kinks and {len(self.branches)} branches: give one branch for each "
+                f"of the {len(self.kinks) + 1} stretches between kinks, from left to right"
+            )
+        if not all(map(math.isfinite, self.parameters.values())):
+            raise InputError(f"the parameters of {self.name!r} must be finite: got {dict(self.parameters)}")
+
+    @property
+    def provable(self) -> bool:
+        """Whether ball arithmetic encloses it, so that errors can be proved and not only measured."""
+        return bool(self.branches)
+
+    @property
+    def label(self) -> str:
+        """The name with its parameters, as `attnc.functions.get` reads it back.
+
+        >>> from attnc import functions
+        >>> functions.clip(-25, 25).label
+        'clip(-25,25)'
+        """
+        if not self.parameters:
+            return self.name
+        return f"{self.name}({','.join(map(_shortest, self.parameters.values()))})"
+
+    def __call__(self, s: Tensor) -> Tensor:
+        """f(s) by torch, checked: the same shape and dtype, and finite wherever s is."""
+        out = self.torch_form(s)
+        if not isinstance(out, Tensor):
+            raise FunctionError(
+                f"{self.name!r} returned {type(out).__name__}: it must return a torch.Tensor of the input's shape"
+            )
+        if out.shape != s.shape:
+            raise FunctionError(
+                f"{self.name!r} turned shape {tuple(s.shape)} into {tuple(out.shape)}: it must act on each element alone"
+            )
+        if out.dtype != s.dtype:
+            raise FunctionError(f"{self.name!r} turned {s.dtype} into {out.dtype}: it must keep the dtype")
+        bad = torch.isfinite(s) & ~torch.isfinite(out)
+        if bool(bad.any()):
+            where, what = s[bad].flatten()[0].item(), out[bad].flatten()[0].item()
+            raise FunctionError(f"{self.name!r} returned {what} at s={where:.17g}: it must be finite on the whole interval")
+        return out
+
+    def pieces(self, lo: float, hi: float) -> list[Piece]:
+        """[lo, hi] cut at the kinks."""
+        self._require_branches()
+        if not lo <= hi:
+            raise InputError(f"{self.name!r} cannot be cut on [{lo}, {hi}]: give lo <= hi")
+        cuts = [lo, *(k for k in self.kinks if lo < k < hi), hi]
+        return [Piece(a, b, self.branches[bisect_right(self.kinks, a)]) for a, b in pairwise(cuts)]
+
+    def value(self, s: float) -> arb:
+        """A ball that contains f(s), at the working precision."""
+        self._require_branches()
+        return self.branches[bisect_right(self.kinks, s)](variable(arb(s)))[0]
+
+    def lipschitz(self, lo: float, hi: float, cells: int = 64) -> float:
+        """A proved Lipschitz constant on [lo, hi]: on each cell |f'| <= |f'(m)| + h·sup|f''|.
+
+        The worst of the cells is halved until it is within 1 % of a slope that is attained. inf where f jumps at a kink.
+
+        >>> from attnc import functions
+        >>> 1.0 <= functions.tanh().lipschitz(-8, 8) < 1.02
+        True
+        """
+        if cells < 1:
+            raise InputError(f"a Lipschitz constant is proved on at least one cell: got cells={cells}")
+        with working(96, 3):
+            pieces = self.pieces(lo, hi)
+            if any(_jumps(left, right) for left, right in pairwise(pieces)):
+                return math.inf
+            todo = []
+            for piece in pieces:
+                edges = [piece.lo + (piece.hi - piece.lo) * (i / cells) for i in range(cells)] + [piece.hi]
+                todo += [_slope(piece.branch, a, b) for a, b in pairwise(edges)]
+            return _refined(todo)
+
+    def _require_branches(self) -> None:
+        if not self.branches:
+            raise FunctionError(
+                f"{self.name!r} has no enclosure, so nothing can be proved about it: give attnc.function(..., enclosure=...)"
+            )
+
+
+@dataclass(frozen=True)
+class _Slope:
+    """|f'| is at most `bound` on the cell [a, b], and `attained` at its middle."""
+
+    bound: float
+    attained: float
+    a: float
+    b: float
+    branch: Branch
+
+    def __lt__(self, other: _Slope) -> bool:
+        return self.bound > other.bound
+
+    def halves(self) -> tuple[_Slope, _Slope]:
+        middle = self.a / 2 + self.b / 2
+        return _slope(self.branch, self.a, middle), _slope(self.branch, middle, self.b)
+
+
+def _slope(branch: Branch, a: float, b: float) -> _Slope:
+    cell = ball(a, b)
+    try:
+        at_middle, everywhere = branch(variable(cell.mid())), branch(variable(cell))
+    except (ValueError, ZeroDivisionError):  # the cell is too wide for the branch: a division by a ball that holds zero
+        return _Slope(math.inf, 0.0, a, b, branch)
+    mean_value = upper(abs(at_middle[1]) + 2 * abs(everywhere[2]) * cell.rad())
+    return _Slope(min(magnitude(everywhere[1]), mean_value), lower(abs(at_middle[1])), a, b, branch)
+
+
+def _refined(cells: list[_Slope], quality: float = 1.01, limit: int = 2000) -> float:
+    """The largest bound, after the worst cells have been halved. `attained` only says when to stop: no claim rests on it."""
+    heapq.heapify(cells)
+    attained = max(cell.attained for cell in cells)
+    for _ in range(limit):
+        if cells[0].bound <= quality * attained:
+            break
+        for half in heapq.heappop(cells).halves():
+            attained = max(attained, half.attained)
+            heapq.heappush(cells, half)
+    return cells[0].bound
+
+
+def _jumps(left: Piece, right: Piece) -> bool:
+    """Whether the branches of neighbouring pieces disagree at the kink between them."""
+    at = variable(arb(right.lo))
+    return not left.branch(at)[0].overlaps(right.branch(at)[0])
+
+
+def function(
+    torch_form: Callable[[Tensor], Tensor],
+    *,
+    name: str | None = None,
+    enclosure: Branch | Sequence[Branch] | None = None,
+    kinks: Sequence[float] = (),
+) -> Function:
+    """A function of your own.
+
+    `torch_form` alone suffices, and then errors are `measured`. With `enclosure`, a map of `flint.arb_series`
+    (one for each stretch between kinks), they are proved. `kinks` are the points where f is not analytic.
+
+    >>> import torch
+    >>> f = function(lambda s: 1 / (1 + s * s), name="runge", enclosure=lambda x: 1 / (1 + x * x))
+    >>> f.provable, f(torch.zeros(2))
+    (True, tensor([1., 1.]))
+    """
+    if not callable(torch_form):
+        raise InputError(f"a function is given by a callable on tensors: got {torch_form!r}")
+    branches: tuple[Branch, ...] = ()
+    if enclosure is not None:
+        branches = (enclosure,) if callable(enclosure) else tuple(enclosure) if isinstance(enclosure, Sequence) else ()
+        if not branches or not all(map(callable, branches)):
+            raise InputError(f"an enclosure is a map of flint.arb_series, or one such map for each stretch: got {enclosure!r}")
+    if not isinstance(kinks, Sequence) or not all(isinstance(k, (int, float)) for k in kinks):
+        raise InputError(f"kinks are given as a list of numbers, e.g. kinks=(0.0,): got {kinks!r}")
+    chosen = str(name or getattr(torch_form, "__name__", "function"))
+    made = Function(chosen, torch_form, branches, tuple(float(k) for k in kinks))
+    if branches:
+        check_enclosure(made)
+    return made
+
+
+def check_enclosure(f: Function, lo: float = -2.0, hi: float = 2.0, points: int = 33) -> None:
+    """Refuse an enclosure that contradicts the torch form at a point, by more than torch's own rounding can explain.
+
+    This catches slips; it proves nothing: the enclosure is what defines f in a certificate.
+    """
+    beside_kinks = [k + side for k in f.kinks for side in (-0.5, 0.5)]
+    s = torch.tensor([*torch.linspace(lo, hi, points, dtype=torch.float64).tolist(), *beside_kinks], dtype=torch.float64)
+    try:
+        y = f.torch_form(s)
+    except Exception as problem:
+        raise FunctionError(f"{f.name!r} failed on a float64 tensor: {problem}") from problem
+    if not isinstance(y, Tensor) or y.shape != s.shape or y.dtype != s.dtype:
+        return
+    with working(128, 3):
+        for at, value in zip(s.tolist(), y.tolist(), strict=True):
+            try:
+                enclosed = f.value(at)
+            except Exception as problem:
+                raise FunctionError(f"the enclosure of {f.name!r} failed at s={at}: {problem}") from problem
+            if not isinstance(enclosed, arb):
+                raise FunctionError(
+                    f"the enclosure of {f.name!r} must return a flint.arb_series: its first coefficient is {enclosed!r}"
+                )
+            gap = abs(enclosed - arb(value)) if math.isfinite(value) and enclosed.is_finite() else arb(0)
+            if gap > 1e-6 * (1 + abs(value)):
+                raise FunctionError(
+                    f"the enclosure of {f.name!r} says {enclosed.str(12)} at s={at} where the torch form says {value:.12g}: "
+                    "both must be the same function"
+                )

@@ -1,0 +1,189 @@
+"""The functions by name. Each states its enclosure in a form that stays tight for saturated inputs."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from flint import arb, arb_series
+from torch import Tensor
+
+from attnc.errors import InputError
+from attnc.functions.function import Branch, Function
+
+
+def _zero(x: arb_series) -> arb_series:
+    return x * 0
+
+
+def _same(x: arb_series) -> arb_series:
+    return x
+
+
+def _constant(c: float) -> Branch:
+    return lambda x: x * 0 + arb(c)
+
+
+def _logistic(x: arb_series) -> arb_series:
+    """1/(1 + e^-x), from the side on which the exponential is small."""
+    if x[0].mid() > 0:
+        return 1 / (1 + (-x).exp())
+    e = x.exp()
+    return e / (1 + e)
+
+
+def _hyperbolic_tangent(x: arb_series) -> arb_series:
+    if x[0].mid() > 0:
+        return 2 / (1 + (-2 * x).exp()) - 1
+    return 1 - 2 / (1 + (2 * x).exp())
+
+
+def _gaussian_gate(x: arb_series) -> arb_series:
+    """x·Φ(x) = x·erfc(-x/√2)/2."""
+    return x * (-x / arb(2).sqrt()).erfc() / 2
+
+
+def identity() -> Function:
+    """s."""
+    return Function("identity", lambda s: s.clone(), (_same,))
+
+
+def relu() -> Function:
+    """max(s, 0)."""
+    return Function("relu", torch.relu, (_zero, _same), (0.0,))
+
+
+def leaky_relu(slope: float = 0.01) -> Function:
+    """s for s > 0, slope·s below."""
+    return Function(
+        "leaky_relu", lambda s: torch.where(s > 0, s, s * slope), (lambda x: x * arb(slope), _same), (0.0,), {"slope": slope}
+    )
+
+
+def abs() -> Function:
+    """|s|."""
+    return Function("abs", torch.abs, (lambda x: -x, _same), (0.0,))
+
+
+def clip(a: float, b: float) -> Function:
+    """min(max(s, a), b): the paper's Range_[a,b], the generalised ReLU."""
+    return _clip("clip", a, b)
+
+
+def hardtanh(a: float = -1.0, b: float = 1.0) -> Function:
+    """torch's hardtanh: clip, by default to [-1, 1]."""
+    return _clip("hardtanh", a, b)
+
+
+def _clip(name: str, a: float, b: float) -> Function:
+    if not a < b:
+        raise InputError(f"{name}(a,b) needs a < b: got a={a}, b={b}")
+    return Function(name, lambda s: s.clamp(a, b), (_constant(a), _same, _constant(b)), (float(a), float(b)), {"a": a, "b": b})
+
+
+def soft_threshold(lam: float = 0.5) -> Function:
+    """sign(s)·max(|s| - λ, 0): the proximal map of λ|s|."""
+    if not lam > 0:
+        raise InputError(f"soft_threshold(λ) needs λ > 0: got {lam}")
+
+    def torch_form(s: Tensor) -> Tensor:
+        return s - s.clamp(-lam, lam)
+
+    return Function(
+        "soft_threshold",
+        torch_form,
+        (lambda x: x + arb(lam), _zero, lambda x: x - arb(lam)),
+        (-float(lam), float(lam)),
+        {"lam": lam},
+    )
+
+
+def gelu() -> Function:
+    """s·Φ(s), Φ the normal distribution function (the form with erf)."""
+    return Function("gelu", F.gelu, (_gaussian_gate,))
+
+
+def gelu_tanh() -> Function:
+    """s/2·(1 + tanh(√(2/π)(s + 0.044715 s³))) = s·logistic(2√(2/π)(s + 0.044715 s³))."""
+
+    def series(x: arb_series) -> arb_series:
+        cubic = arb("0.044715") * x * x * x
+        return x * _logistic(2 * (2 / arb.pi()).sqrt() * (x + cubic))
+
+    return Function("gelu_tanh", lambda s: F.gelu(s, approximate="tanh"), (series,))
+
+
+def silu() -> Function:
+    """s/(1 + e^-s)."""
+    return Function("silu", F.silu, (lambda x: x * _logistic(x),))
+
+
+def sigmoid() -> Function:
+    """1/(1 + e^-s)."""
+    return Function("sigmoid", torch.sigmoid, (_logistic,))
+
+
+def tanh() -> Function:
+    """The hyperbolic tangent."""
+    return Function("tanh", torch.tanh, (_hyperbolic_tangent,))
+
+
+def softplus(beta: float = 1.0) -> Function:
+    """log(1 + e^(βs))/β. (torch's own turns linear beyond a threshold, a jump of 2e-9; this one does not.)"""
+    if not beta > 0:
+        raise InputError(f"softplus(β) needs β > 0: got {beta}")
+
+    def series(x: arb_series) -> arb_series:
+        y = x * arb(beta)
+        if y[0].mid() > 0:
+            return (y + (1 + (-y).exp()).log()) / arb(beta)
+        return (1 + y.exp()).log() / arb(beta)
+
+    parameters = {} if beta == 1 else {"beta": beta}
+    return Function("softplus", lambda s: -F.logsigmoid(-s * beta) / beta, (series,), (), parameters)
+
+
+def elu(alpha: float = 1.0) -> Function:
+    """s for s > 0, α(e^s - 1) below. At 0 its second derivative jumps, at α = 1 too."""
+    return Function(
+        "elu", lambda s: torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0))), (lambda x: arb(alpha) * (x.exp() - 1), _same), (0.0,),
+        {} if alpha == 1 else {"alpha": alpha},
+    )  # fmt: skip
+
+
+def mish() -> Function:
+    """s·tanh(softplus(s)) = s·(1 - 2/((1 + e^s)² + 1))."""
+
+    def series(x: arb_series) -> arb_series:
+        if x[0].mid() > 0:
+            decay = (-x).exp()
+            return x * (1 + 2 * decay) / (1 + 2 * decay * (1 + decay))
+        e = x.exp()
+        growth = e * (e + 2)
+        return x * growth / (growth + 2)
+
+    return Function("mish", F.mish, (series,))
+
+
+def exp() -> Function:
+    """e^s."""
+    return Function("exp", torch.exp, (lambda x: x.exp(),))
+
+
+def square() -> Function:
+    """s²."""
+    return Function("square", torch.square, (lambda x: x * x,))
+
+
+def sin() -> Function:
+    """The sine."""
+    return Function("sin", torch.sin, (lambda x: x.sin(),))
+
+
+def cos() -> Function:
+    """The cosine."""
+    return Function("cos", torch.cos, (lambda x: x.cos(),))
+
+
+def softsign() -> Function:
+    """s/(1 + |s|). At 0 its second derivative jumps."""
+    return Function("softsign", F.softsign, (lambda x: x / (1 - x), lambda x: x / (1 + x)), (0.0,))

@@ -1,0 +1,117 @@
+"""Functions by name: "gelu", "clip(-25,25)", "leaky_relu(0.2)"."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import re
+from collections.abc import Callable
+
+from attnc.errors import InputError, UnknownFunctionError
+from attnc.functions import library
+from attnc.functions.function import Function
+
+_FACTORIES: dict[str, Callable[..., Function]] = {
+    factory.__name__: factory
+    for factory in (
+        library.identity, library.relu, library.leaky_relu, library.abs, library.clip, library.hardtanh, library.soft_threshold,
+        library.gelu, library.gelu_tanh, library.silu, library.sigmoid, library.tanh, library.softplus, library.elu, library.mish,
+        library.exp, library.square, library.sin, library.cos, library.softsign,
+    )
+}  # fmt: skip
+_SPEC = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?\s*")
+
+
+def names() -> tuple[str, ...]:
+    """The names that `get` knows.
+
+    >>> "gelu" in names()
+    True
+    """
+    return tuple(sorted(_FACTORIES))
+
+
+def signature(name: str) -> str:
+    """The name with its parameters and their defaults.
+
+    >>> signature("leaky_relu")
+    'leaky_relu(slope=0.01)'
+    """
+    parameters = inspect.signature(_factory(name)).parameters.values()
+    shown = [p.name if p.default is p.empty else f"{p.name}={p.default:g}" for p in parameters]
+    return f"{name}({', '.join(shown)})" if shown else name
+
+
+def meaning(name: str) -> str:
+    """The first line of the function's docstring: its formula."""
+    return (inspect.getdoc(_factory(name)) or "").splitlines()[0]
+
+
+def get(spec: str) -> Function:
+    """The function that a name, with arguments where it takes them, stands for.
+
+    >>> get("clip(-25, 25)").kinks
+    (-25.0, 25.0)
+    """
+    match = _SPEC.fullmatch(spec) if isinstance(spec, str) else None
+    if match is None:
+        raise InputError(f"a function is named like 'gelu' or 'clip(-25,25)': got {spec!r}")
+    name, inside = match.group(1), match.group(2)
+    _factory(name)
+    return build(name, _arguments(spec, inside))
+
+
+def build(name: str, arguments: list[float]) -> Function:
+    """The factory of that name, called."""
+    try:
+        inspect.signature(_factory(name)).bind(*arguments)
+    except TypeError as problem:
+        raise InputError(f"{name!r} was given {len(arguments)} arguments: it is written {signature(name)}") from problem
+    return _FACTORIES[name](*arguments)
+
+
+def register(f: Function) -> Function:
+    """Make a function of your own known by its name, so that files which mention it can be loaded and verified.
+
+    >>> from attnc import function
+    >>> f = register(function(lambda s: s / 2, name="half", enclosure=lambda x: x / 2))
+    >>> get("half") is f
+    True
+    """
+    if not isinstance(f, Function):
+        raise InputError(f"what is registered is a Function: got {f!r}; make one by attnc.function(callable, name='my_f')")
+    if not f.name.isidentifier():
+        raise InputError(f"a function is registered under an identifier: got {f.name!r}; give attnc.function(..., name='my_f')")
+    if f.name in _FACTORIES and not getattr(_FACTORIES[f.name], "registered", False):
+        raise InputError(f"{f.name!r} is the name of a built-in function: choose another")
+
+    def factory() -> Function:
+        return f
+
+    factory.registered = True  # type: ignore[attr-defined]
+    factory.__doc__ = "A registered function."
+    _FACTORIES[f.name] = factory
+    return f
+
+
+def _factory(name: str) -> Callable[..., Function]:
+    if name not in _FACTORIES:
+        near = difflib.get_close_matches(name.lower(), _FACTORIES, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known are {', '.join(names())}."
+        raise UnknownFunctionError(
+            f"unknown function {name!r}: {hint} A function of your own is made by attnc.function(callable)."
+        )
+    return _FACTORIES[name]
+
+
+def _arguments(spec: str, inside: str | None) -> list[float]:
+    if inside is None or not inside.strip():
+        return []
+    try:
+        numbers = [float(part) for part in inside.split(",")]
+    except ValueError:
+        raise InputError(f"the arguments in {spec!r} are not numbers: write e.g. 'clip(-25,25)'") from None
+    if not all(map(math.isfinite, numbers)):
+        raise InputError(f"the arguments in {spec!r} must be finite")
+    return numbers

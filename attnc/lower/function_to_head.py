@@ -1,0 +1,178 @@
+"""function → head: the driver, a line a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from flint import arb
+from torch import Tensor
+
+from attnc.anchors.plan import DESIGNS, MEASURED_POINTS, Found, Plan, Progress, best, smallest
+from attnc.certify.arithmetic import probe
+from attnc.certify.certificate import Certificate, Measured, Witness, round_up, versions
+from attnc.certify.numbers import Array
+from attnc.domain import Interval
+from attnc.errors import InputError, PrecisionError
+from attnc.functions import Function, function, get
+from attnc.functions.balls import lower, working
+from attnc.network.head import Head
+
+_PRECISION = 128
+
+
+def head(
+    f: str | Function | Callable[[Tensor], Tensor],
+    *,
+    on: tuple[float, float],
+    eps: float | None = None,
+    anchors: int | None = None,
+    design: str = "auto",
+    heads: int = 1,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> Head:
+    """One univariate function as one softmax head (or `heads` of them), with a proof of its error.
+
+    With `eps`, the smallest head found that is proved to stay within eps of f on the whole interval, rounding included. With
+    `anchors`, the best one with that many. `f` is a name ("gelu", "clip(-25,25)"), an `attnc.Function`, or any callable on tensors:
+    the error of a bare callable can only be measured, and is called so.
+
+    >>> import attnc, torch
+    >>> h = attnc.head("tanh", on=(-8, 8), eps=1e-6, dtype=torch.float64)
+    >>> h.anchors.shape, h.certificate.bound < 1e-14
+    (torch.Size([2]), True)
+    >>> h(torch.tensor([0.5], dtype=torch.float64))
+    tensor([0.4621], dtype=torch.float64)
+    """
+    plan = Plan(_function(f), _interval(on), _design(design, heads), _heads(heads), _dtype(dtype), progress or (lambda _: None))
+    _check_arithmetic(plan.dtype)
+    if (eps is None) == (anchors is None):
+        given = "neither" if eps is None else f"eps={eps!r} and anchors={anchors!r}"
+        raise InputError(f"give either eps=… (the smallest head that meets it) or anchors=… (the best of that size): got {given}")
+    if eps is not None:
+        found = smallest(plan, _eps(eps))
+        return finished_head(plan, found, eps)
+    assert anchors is not None
+    return finished_head(plan, best(plan, _anchors(anchors, heads)), math.inf)
+
+
+def finished_head(plan: Plan, found: Found, allowed: float) -> Head:
+    """The module, with its certificate; `allowed` >= the bound caps its rounding to few digits."""
+    module = Head(found.numbers, found.design)
+    points = _attack_points(plan, found)
+    if found.proof is None:
+        module.measured = _measured(plan, module, points)
+        return module
+    module.certificate = Certificate(
+        function=plan.f.label,
+        domain=plan.domain,
+        dtype=plan.dtype,
+        bound=min(round_up(found.proof.bound), max(allowed, found.proof.bound)),
+        approximation=round_up(found.proof.approximation),
+        rounding=round_up(found.proof.rounding),
+        witness=_witness(plan.f, module, points),
+        design=found.design,
+        digests=found.numbers.digests(),
+        precision=_PRECISION,
+        cells=found.proof.cells,
+        versions=versions(),
+    )
+    return module
+
+
+def _witness(f: Function, module: Head, s: Tensor) -> Witness:
+    """The worst of the points: the executed output against f in high precision."""
+    executed = module(s)
+    rough = (executed.double() - f(s.double())).abs()
+    with working(_PRECISION):
+        candidates = []
+        for i in rough.argsort(descending=True)[:24].tolist():
+            at = float(s[i])
+            candidates.append(Witness(at, max(0.0, lower(abs(arb(float(executed[i])) - f.value(at))))))
+    return max(candidates, key=lambda w: w.error)
+
+
+def _measured(plan: Plan, module: Head, s: Tensor) -> Measured:
+    error = (module(s).double() - plan.f(s.double())).abs()
+    worst = int(error.argmax())
+    return Measured(plan.f.label, plan.domain, plan.dtype, float(error[worst]), float(s[worst]), len(s))
+
+
+def _attack_points(plan: Plan, found: Found) -> Tensor:
+    """Points that no design has seen, the ends, the kinks, the worst known ones, and their neighbours in the dtype."""
+    golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
+    special = [plan.domain.lo, plan.domain.hi, found.measured_at, *(k for k in plan.f.kinks if k in plan.domain)]
+    if found.proof is not None:
+        special.append(found.proof.at)
+    around = [x + plan.domain.width * sign * 2.0**-j for x in special for j in range(8, 50) for sign in (-1, 1)]
+    wide: Array = np.concatenate([plan.domain.lo + plan.domain.width * golden, special, around])
+    s = torch.from_numpy(wide).to(getattr(torch, plan.dtype))
+    s = torch.cat([s, torch.nextafter(s[-len(around) :], s.new_tensor(math.inf))])
+    inside = (s.double() >= plan.domain.lo) & (s.double() <= plan.domain.hi)
+    return s[inside]
+
+
+def _check_arithmetic(dtype: str) -> None:
+    broken = probe(dtype)
+    if broken is not None:
+        raise PrecisionError(
+            f"this machine's {dtype} arithmetic is not what certificates assume ({broken}): see docs/arithmetic.md"
+        )
+
+
+def _function(f: object) -> Function:
+    if isinstance(f, Function):
+        return f
+    if isinstance(f, str):
+        return get(f)
+    if callable(f):
+        return function(f)
+    raise InputError(f"a function is a name, an attnc.Function or a callable on tensors: got {f!r}")
+
+
+def _interval(on: object) -> Interval:
+    if isinstance(on, Interval):
+        return on
+    try:
+        lo, hi = on  # type: ignore[misc]
+    except (TypeError, ValueError):
+        raise InputError(f"the interval is given as on=(lo, hi): got {on!r}") from None
+    return Interval(lo, hi)
+
+
+def _design(design: object, heads: int) -> str:
+    if design not in DESIGNS:
+        raise InputError(f"design={design!r}: accepted are {', '.join(map(repr, DESIGNS))}")
+    if heads != 1 and design in ("gated", "tuned"):
+        raise InputError(f"design={design!r} is for one head: with heads={heads} use 'auto', 'nearest', 'smooth' or 'graded'")
+    return str(design)
+
+
+def _heads(heads: object) -> int:
+    if isinstance(heads, bool) or not isinstance(heads, int) or not 1 <= heads <= 4096:
+        raise InputError(f"heads={heads!r}: give a whole number from 1 to 4096")
+    return heads
+
+
+def _dtype(dtype: object) -> str:
+    names = {torch.float32: "float32", torch.float64: "float64"}
+    if not isinstance(dtype, torch.dtype) or dtype not in names:
+        raise InputError(f"dtype={dtype!r}: heads run in torch.float32 or torch.float64")
+    return names[dtype]
+
+
+def _eps(eps: object) -> float:
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not (math.isfinite(eps) and eps > 0):
+        raise InputError(f"eps={eps!r}: give a positive, finite number, e.g. eps=1e-6")
+    return float(eps)
+
+
+def _anchors(anchors: object, heads: int) -> int:
+    least = 3 if heads > 1 else 2
+    if isinstance(anchors, bool) or not isinstance(anchors, int) or not least <= anchors <= 8192:
+        why = " (a head among several owns anchors - 2 between two sentinels)" if heads > 1 else ""
+        raise InputError(f"anchors={anchors!r}: give a whole number from {least} to 8192{why}")
+    return anchors

@@ -1,0 +1,131 @@
+"""A head as a torch module: affine maps and one softmax."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnc.anchors.chain import anchor_positions
+from attnc.certify.certificate import Certificate, Measured
+from attnc.certify.numbers import TENSORS, HeadNumbers
+from attnc.certify.record import HeadRecord, write
+from attnc.errors import InputError
+from attnc.network.self_attention import SelfAttention
+from attnc.network.show import head_html, head_text
+
+_CHUNK = 1 << 22  # attention weights held at once
+
+
+class Head(nn.Module):
+    """H softmax heads over p anchors each that imitate one univariate function, element by element.
+
+        x_h  = query[h,0]·s + query[h,1]                        the query, centred on the head's range
+        z_hk = key[h,k,0]·x_h + key[h,k,1]                      the scores
+        g(s) = Σ_h output[h] Σ_k softmax_k(z_h)·(value[h,k,0]·s + value[h,k,1])
+
+    Made by `attnc.head`. The four tensors are parameters that do not require a gradient until told to.
+    """
+
+    query: nn.Parameter  # (H, 2)
+    key: nn.Parameter  # (H, p, 2)
+    value: nn.Parameter  # (H, p, 2); column 0 is zero unless the token attends to itself
+    output: nn.Parameter  # (H,)
+
+    def __init__(
+        self, numbers: HeadNumbers, design: str, certificate: Certificate | None = None, measured: Measured | None = None
+    ) -> None:
+        super().__init__()
+        for name in TENSORS:
+            tensor = torch.tensor(getattr(numbers, name), dtype=getattr(torch, numbers.dtype))
+            setattr(self, name, nn.Parameter(tensor, requires_grad=False))
+        self.design, self.certificate, self.measured = design, certificate, measured
+        self._gated = numbers.gated
+
+    def forward(self, s: Tensor) -> Tensor:
+        """g(s), of the shape of s."""
+        self._check_input(s)
+        rows = max(1, _CHUNK // self.key[..., 0].numel())
+        if s.numel() <= rows:
+            return self._attend(s)
+        return torch.cat([self._attend(part) for part in s.reshape(-1).split(rows)]).reshape(s.shape)
+
+    def weights(self, s: Tensor) -> Tensor:
+        """The attention weights: (..., p), or (..., H, p) with several heads.
+
+        >>> import attnc, torch
+        >>> attnc.head("tanh", on=(-8, 8), eps=1e-6).weights(torch.zeros(3)).sum(-1)
+        tensor([1., 1., 1.])
+        """
+        self._check_input(s)
+        weights = torch.softmax(self._scores(s), -1)
+        return weights.squeeze(-2) if self.heads == 1 else weights
+
+    @property
+    def heads(self) -> int:
+        return int(self.key.shape[0])
+
+    @property
+    def anchors(self) -> Tensor:
+        """Where the anchors stand on the axis of s: the middle of the stretch in which each wins. (p,), or (H, p)."""
+        numbers = self.numbers()
+        rows = [(anchor_positions(key) - query[1]) / query[0] for key, query in zip(numbers.key, numbers.query, strict=True)]
+        found = torch.from_numpy(np.stack(rows))
+        return found[0] if self.heads == 1 else found
+
+    def numbers(self) -> HeadNumbers:
+        """The numbers as they are stored, for `certify`."""
+        dtypes = {str(getattr(self, name).dtype).removeprefix("torch.") for name in TENSORS}
+        if len(dtypes) > 1:
+            raise InputError(f"the head's tensors have the dtypes {sorted(dtypes)}: they must share one")
+        arrays = {name: getattr(self, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
+        return HeadNumbers(**arrays, dtype=dtypes.pop())
+
+    def as_self_attention(self, n: int) -> SelfAttention:
+        """The same head as plain self-attention over n data tokens and the anchors: W_Q, W_K, W_V, W_O, no mask."""
+        return SelfAttention.from_head(self.numbers(), n, self._reach())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write numbers and certificate to a safetensors file; `attnc.load` reads it back."""
+        write(path, HeadRecord(self.numbers(), self.design, self.certificate, self.measured))
+
+    def why_not_certified(self) -> str | None:
+        """None where the certificate applies to the numbers as they are now, else the reason why not."""
+        if self.certificate is None:
+            return "its error is measured, not proved"
+        if str(self.key.dtype) != f"torch.{self.certificate.dtype}":
+            return f"the certificate is for {self.certificate.dtype}, the head is {self.key.dtype}"
+        found = self.numbers().digests()
+        changed = [name for name in TENSORS if found[name] != self.certificate.digests[name]]
+        return f"changed since it was certified: {', '.join(changed)}" if changed else None
+
+    def extra_repr(self) -> str:
+        return head_text(self)
+
+    def _repr_html_(self) -> str:
+        return head_html(self)
+
+    def _scores(self, s: Tensor) -> Tensor:
+        x = s.unsqueeze(-1) * self.query[:, 0] + self.query[:, 1]
+        return x.unsqueeze(-1) * self.key[..., 0] + self.key[..., 1]
+
+    def _attend(self, s: Tensor) -> Tensor:
+        weights = torch.softmax(self._scores(s), -1)
+        value = self.value[..., 1]
+        if self._gated:
+            value = s[..., None, None] * self.value[..., 0] + value
+        return ((weights * value).sum(-1) * self.output).sum(-1)
+
+    def _check_input(self, s: Tensor) -> None:
+        if not isinstance(s, Tensor):
+            raise InputError(f"a head takes a tensor: got {type(s).__name__}; write head(torch.tensor(...))")
+        if s.dtype != self.key.dtype:
+            raise InputError(
+                f"this head runs in {self.key.dtype}: got {s.dtype}; convert the input, or make the head with dtype={s.dtype}"
+            )
+
+    def _reach(self) -> float:
+        known = self.certificate or self.measured
+        return max(abs(known.domain.lo), abs(known.domain.hi)) if known else 1.0
