@@ -22,20 +22,28 @@ class Interval:
     def __post_init__(self) -> None:
         for end in (self.lo, self.hi):
             if isinstance(end, bool) or not isinstance(end, (int, float)):
-                raise InputError(f"the ends of an interval are numbers: got {end!r}; give on=(lo, hi), e.g. on=(-8, 8)")
+                raise InputError(
+                    f"the ends of an interval are numbers: got {end!r}; give on=(lo, hi), e.g. on=(-8, 8)"
+                )
         try:
             lo, hi = float(self.lo), float(self.hi)
         except OverflowError:
-            raise InputError(f"the interval ({self.lo!r}, {self.hi!r}) does not fit into floating point") from None
+            raise InputError(
+                f"the interval ({self.lo!r}, {self.hi!r}) does not fit into floating point"
+            ) from None
         object.__setattr__(self, "lo", lo)
         object.__setattr__(self, "hi", hi)
         if not (math.isfinite(lo) and math.isfinite(hi)):
-            raise InputError(f"the interval ({lo}, {hi}) is not finite: give on=(lo, hi) with two finite numbers")
+            raise InputError(
+                f"the interval ({lo}, {hi}) is not finite: give on=(lo, hi) with two finite numbers"
+            )
         if lo >= hi:
             what = "empty" if lo == hi else "reversed"
             raise InputError(f"the interval ({lo}, {hi}) is {what}: give on=(lo, hi) with lo < hi")
         if not math.isfinite(hi - lo) or hi - lo < 2.0**-1000:
-            raise InputError(f"the interval ({lo}, {hi}) has a width of {hi - lo}: accepted are widths from 2^-1000 to 2^1023")
+            raise InputError(
+                f"the interval ({lo}, {hi}) has a width of {hi - lo}: accepted are widths from 2^-1000 to 2^1023"
+            )
 
     @property
     def middle(self) -> float:

@@ -1,10 +1,10 @@
-"""A chain of keys: neighbours i and i+1 tie at the breakpoint t_i and the switch between them has sharpness λ_i.
+"""A chain of keys: neighbours i and i+1 tie at the breakpoint t_i and the switch between them has sharpness
+λ_i.
 
     κ_{i+1} - κ_i = λ_i,   c_{i+1} - c_i = -λ_i t_i:   w_{i+1}/w_i = exp(λ_i (x - t_i))
 
-Every head whose slopes differ is such a chain; a uniform lattice of anchors L_k with temperature b is the chain with
-λ = 2bΔ and the midpoints for breakpoints (score 2b x L_k - b L_k²).
-"""
+Every head whose slopes differ is such a chain; a uniform lattice of anchors L_k with temperature b is the
+chain with λ = 2bΔ and the midpoints for breakpoints (score 2b x L_k - b L_k²)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Chain:
         return len(self.sharpness) + 1
 
     def keys(self) -> Array:
-        """(p, 2): slope and intercept of each key's score, the middle key's slope being 0 and the top score at x = 0 being 0."""
+        """(p, 2): slope and intercept of each key's score, the middle key's slope being 0 and the top score
+        at x = 0 being 0."""
         slope = np.concatenate([[0.0], np.cumsum(self.sharpness)])
         slope -= slope[len(slope) // 2]
         intercept = np.concatenate([[0.0], -np.cumsum(self.sharpness * self.breakpoints)])
@@ -43,21 +44,25 @@ def softmax_weights(keys: Array, x: Array) -> Array:
     """(len(x), p) attention weights in float64."""
     z = x[:, None] * keys[:, 0] + keys[:, 1]
     e = np.exp(z - z.max(axis=1, keepdims=True))
-    return e / e.sum(axis=1, keepdims=True)
+    weights: Array = e / e.sum(axis=1, keepdims=True)
+    return weights
 
 
 def anchor_positions(keys: Array) -> Array:
-    """Where each anchor stands: the middle of the stretch in which its score wins, the outer two mirrored at their breakpoint.
+    """Where each anchor stands: the middle of the stretch in which its score wins, the outer two mirrored at
+    their breakpoint.
 
-    For a lattice these are the L_k. A key that never wins stands where it would tie with its neighbours on average.
-    """
+    For a lattice these are the L_k. A key that never wins stands where it would tie with its neighbours on
+    average."""
     order = np.argsort(keys[:, 0], kind="stable")
     slope, intercept = keys[order, 0], keys[order, 1]
     with np.errstate(all="ignore"):
         ties = -np.diff(intercept) / np.diff(slope)
     inner = (ties[1:] + ties[:-1]) / 2
     if len(ties) == 1:
-        sorted_positions = np.array([ties[0] - 1 / (slope[1] - slope[0]), ties[0] + 1 / (slope[1] - slope[0])])
+        sorted_positions = np.array(
+            [ties[0] - 1 / (slope[1] - slope[0]), ties[0] + 1 / (slope[1] - slope[0])]
+        )
     elif len(ties) == 0:
         sorted_positions = np.zeros(1)
     else:

@@ -13,7 +13,8 @@ from attnc.certify.numbers import Array
 
 @dataclass(frozen=True)
 class Draft:
-    """H heads in the coordinate x. `own` marks the keys that stand for the token itself, whose value is a multiple of s."""
+    """H heads in the coordinate x. `own` marks the keys that stand for the token itself, whose value is a
+    multiple of s."""
 
     design: str
     keys: Array  # (H, p, 2)
@@ -25,11 +26,16 @@ class Draft:
 
     @property
     def anchors_per_head(self) -> int:
-        return self.keys.shape[1]
+        return int(self.keys.shape[1])
 
 
 def one_head(
-    design: str, chain: Chain, values: Array, target: Target, emphasis: Array | None = None, refit: bool = True
+    design: str,
+    chain: Chain,
+    values: Array,
+    target: Target,
+    emphasis: Array | None = None,
+    refit: bool = True,
 ) -> Draft:
     """A draft of a single head without a key of its own."""
     weights = np.ones_like(target.x) if emphasis is None else emphasis
@@ -38,7 +44,8 @@ def one_head(
 
 
 def columns(keys: Array, own: Array, target: Target, x: Array) -> Array:
-    """The linear model Σ_h Σ_k columns·values: attention weights, times s for the token's own key. (len(x), H·p)."""
+    """The linear model Σ_h Σ_k columns·values: attention weights, times s for the token's own key. (len(x),
+    H·p)."""
     parts = []
     for h in range(len(keys)):
         weights = softmax_weights(keys[h], x)
@@ -52,11 +59,13 @@ def solve_values(matrix: Array, y: Array, ridge: float, emphasis: Array | None =
     if emphasis is not None:
         matrix, y = matrix * emphasis[:, None], y * emphasis
     tall = np.concatenate([matrix, ridge * np.sqrt(n) * np.eye(p)])
-    return np.linalg.lstsq(tall, np.concatenate([y, np.zeros(p)]), rcond=None)[0]
+    values: Array = np.linalg.lstsq(tall, np.concatenate([y, np.zeros(p)]), rcond=None)[0]
+    return values
 
 
 def reweighted(matrix: Array, y: Array, ridge: float, rounds: int) -> tuple[Array, Array, float]:
-    """Values that nearly minimise the largest error: Lawson's reweighted least squares, the best round kept."""
+    """Values that nearly minimise the largest error: Lawson's reweighted least squares, the best round
+    kept."""
     emphasis = np.ones(len(y))
     best = (np.zeros(matrix.shape[1]), emphasis, np.inf)
     for _ in range(rounds + 1):
@@ -72,5 +81,6 @@ def lawson_step(emphasis: Array, error: Array) -> Array:
     """Weigh a point the more, the larger its error is."""
     if not error.max() > 0:
         return emphasis
-    heavier = emphasis * np.sqrt(error / error.max() + 1e-3)
-    return heavier / np.sqrt((heavier**2).mean())
+    heavier: Array = emphasis * np.sqrt(error / error.max() + 1e-3)
+    heavier /= np.sqrt((heavier**2).mean())
+    return heavier

@@ -1,8 +1,9 @@
-"""From a draft to the numbers that are stored: choose the query's centre and the slopes' origin, round, solve the values again.
+"""From a draft to the numbers that are stored: choose the query's centre and the slopes' origin, round, solve
+the values again.
 
-The scores of a head are free up to a common affine function of x. The choice changes nothing in exact arithmetic and much in
-floating point: slopes should be small where the values vary, and may be huge where they do not.
-"""
+The scores of a head are free up to a common affine function of x. The choice changes nothing in exact
+arithmetic and much in floating point: slopes should be small where the values vary, and may be huge where
+they do not."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def forward(numbers: HeadNumbers, s: Array) -> Array:
 
 
 def estimate(numbers: HeadNumbers, target: Target) -> tuple[float, float]:
-    """The largest error at the sample points, and the rounding bound there (see certify.rounding), in plain floats."""
+    """The largest error at the sample points, and the rounding bound there (see certify.rounding), in plain
+    floats."""
     s = target.to_s(target.x)
     approximation = np.abs(forward(numbers, s) - target.y)
     rounding = np.zeros_like(s)
@@ -81,7 +83,8 @@ def head_rounding_estimate(query: Array, key: Array, value: Array, s: Array, a: 
 
 
 def _place(keys: Array, values: Array, own: Array, target: Target) -> tuple[Array, Array]:
-    """The query (1, -centre) and the rounded keys, for the centre and the slopes' origin with the least rounding."""
+    """The query (1, -centre) and the rounded keys, for the centre and the slopes' origin with the least
+    rounding."""
     s = target.to_s(target.x[:: max(1, len(target.x) // 160)])
     value = np.stack([np.where(own, values, 0.0), np.where(own, 0.0, values)], axis=-1)
     best: tuple[float, Array, Array] | None = None
@@ -114,7 +117,8 @@ def _origins(keys: Array) -> list[float]:
 
 
 def _shifted(keys: Array, centre: float, origin: float, target: Target) -> tuple[Array, Array]:
-    """κ x + c with x = (s - middle)/half becomes κ'(s - centre) + c', less the common part of slope `origin`."""
+    """κ x + c with x = (s - middle)/half becomes κ'(s - centre) + c', less the common part of slope
+    `origin`."""
     slope = keys[:, 0] - origin
     intercept = keys[:, 1] + slope * ((centre - target.domain.middle) / target.half)
     intercept = intercept - intercept.max()

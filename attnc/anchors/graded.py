@@ -1,8 +1,7 @@
 """Graded anchors: around a kink the breakpoints grow geometrically and each switch is as sharp as it is near.
 
-Breakpoints kink ± h r^m, sharpness λ = α/|t - kink|: the head looks alike at every scale, as rational approximation of |x| does, and
-its error falls like exp(-k sqrt(p)).
-"""
+Breakpoints kink ± h r^m, sharpness λ = α/|t - kink|: the head looks alike at every scale, as rational
+approximation of |x| does, and its error falls like exp(-k sqrt(p))."""
 
 from __future__ import annotations
 
@@ -40,9 +39,13 @@ def graded(target: Target, p: int) -> Draft:
         )
     sides = 2 * len(target.kinks)
     if p < 1 + sides:
-        raise InputError(f"design 'graded' needs at least {1 + sides} anchors for {len(target.kinks)} kinks: got {p}")
+        raise InputError(
+            f"design 'graded' needs at least {1 + sides} anchors for {len(target.kinks)} kinks: got {p}"
+        )
     shares = FLAT_SHARES if target.flat_below or target.flat_above else FLAT_SHARES[:1]
-    tried = [Grading(-inner, alpha, share) for inner in range(1, 9) for alpha in ALPHAS[1:] for share in shares]
+    tried = [
+        Grading(-inner, alpha, share) for inner in range(1, 9) for alpha in ALPHAS[1:] for share in shares
+    ]
     best = min(tried, key=lambda grading: _error(target, p, grading))
     for step in (0.5, 0.25, 0.12):
         near = [replace(best, inner=best.inner + move) for move in (-step, step)] + [
@@ -50,12 +53,15 @@ def graded(target: Target, p: int) -> Draft:
         ]
         best = min([best, *near], key=lambda grading: _error(target, p, grading))
     chain = _chain(target, p, best)
-    values, emphasis, _ = reweighted(softmax_weights(chain.keys(), target.x), target.y, target.ridge, rounds=20)
+    values, emphasis, _ = reweighted(
+        softmax_weights(chain.keys(), target.x), target.y, target.ridge, rounds=20
+    )
     return one_head("graded", chain, values, target, emphasis)
 
 
 def around_bend(target: Target, p: int) -> list[Chain]:
-    """Graded chains around the point where a smooth f bends most: where to start tuning when the bend is narrow."""
+    """Graded chains around the point where a smooth f bends most: where to start tuning when the bend is
+    narrow."""
     slope = np.diff(target.y) / np.diff(target.x)
     bend = np.abs(np.diff(slope)) / (target.x[2:] - target.x[:-2])
     centre = float(np.clip(target.x[1 + int(np.argmax(bend))], -0.9, 0.9))
@@ -70,7 +76,8 @@ def _error(target: Target, p: int, grading: Grading) -> float:
 
 
 def _chain(target: Target, p: int, grading: Grading) -> Chain:
-    """p - 1 breakpoints shared over both sides of every kink, each side reaching to the end or half-way to the next kink."""
+    """p - 1 breakpoints shared over both sides of every kink, each side reaching to the end or half-way to
+    the next kink."""
     kinks = target.kinks
     ends = [-1.0, *((a + b) / 2 for a, b in pairwise(kinks)), 1.0]
     flat = [target.flat_below] + [False] * (2 * len(kinks) - 2) + [target.flat_above]

@@ -1,4 +1,5 @@
-"""Looking for kinks that nobody declared: zoom in where second differences do not shrink as they would for a smooth function."""
+"""Looking for kinks that nobody declared: zoom in where second differences do not shrink as they would for a
+smooth function."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _ZOOMS = 9
 def find_kink(f: Function, domain: Interval, candidates: int = 6) -> float | None:
     """A point where f has a kink or a jump that is not declared, or None.
 
-    J(h) = |f(s-h) - 2f(s) + f(s+h)|/h falls like h for a smooth f, tends to the jump of the slope at a kink, and grows at a jump.
-    """
+    J(h) = |f(s-h) - 2f(s) + f(s+h)|/h falls like h for a smooth f, tends to the jump of the slope at a kink,
+    and grows at a jump."""
     grid = np.linspace(domain.lo, domain.hi, 2051)
     step = grid[1] - grid[0]
     y = evaluate(f, grid)

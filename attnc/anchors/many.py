@@ -1,9 +1,10 @@
-"""Many heads share the range: each owns a run of consecutive anchors, and a sentinel on either side takes over beyond it.
+"""Many heads share the range: each owns a run of consecutive anchors, and a sentinel on either side takes
+over beyond it.
 
-With hard switches a head returns its nearest anchor inside its run and its sentinels' 0 outside; at a boundary two neighbours'
-weights add up to 1. The outermost two sentinels carry the end values on. So H heads of p keys act as one head of H(p - 2) anchors, each with small scores around its own
-centre: that is what makes float32 accurate. With soft switches the sentinels' values are solved for too.
-"""
+With hard switches a head returns its nearest anchor inside its run and its sentinels' 0 outside; at a
+boundary two neighbours' weights add up to 1. The outermost two sentinels carry the end values on. So H heads
+of p keys act as one head of H(p - 2) anchors, each with small scores around its own centre: that is what
+makes float32 accurate. With soft switches the sentinels' values are solved for too."""
 
 from __future__ import annotations
 
@@ -38,10 +39,14 @@ def many(target: Target, p: int, heads: int, design: Callable[[Target, int], Dra
 
 
 def split(chain: Chain, heads: int, p: int) -> list[Chain]:
-    """Runs of p - 2 keys with the neighbouring key on either side as sentinel; beyond the ends the chain is mirrored on."""
+    """Runs of p - 2 keys with the neighbouring key on either side as sentinel; beyond the ends the chain is
+    mirrored on."""
     inner_t, inner_lam = chain.breakpoints, chain.sharpness
     before = inner_t[0] - (inner_t[1] - inner_t[0] if len(inner_t) > 1 else 1.0)
     after = inner_t[-1] + (inner_t[-1] - inner_t[-2] if len(inner_t) > 1 else 1.0)
     t: Array = np.concatenate([[before], inner_t, [after]])
     lam: Array = np.concatenate([[inner_lam[0]], inner_lam, [inner_lam[-1]]])
-    return [Chain(lam[h * (p - 2) : h * (p - 2) + p - 1], t[h * (p - 2) : h * (p - 2) + p - 1]) for h in range(heads)]
+    return [
+        Chain(lam[h * (p - 2) : h * (p - 2) + p - 1], t[h * (p - 2) : h * (p - 2) + p - 1])
+        for h in range(heads)
+    ]

@@ -4,12 +4,12 @@ Theorem. Let f have Lipschitz constant K, c = bΔ² >= 1/2. For every s between 
 
     |g(s) - f(s)| <= K Δ C(c),     C(c) = 1/2 + Σ_{j>=1} ( j e^{-c j²} + (j + 1/2)/2 · e^{-c j(j+1)} ).
 
-Proof. |g - f| <= K Σ w_k |L_k - s|. In units of Δ let the nearest anchor be at distance d <= 1/2 with weight w_1, the next, on
-the other side, at 1 - d with w_2 <= w_1. They give w_1 d + w_2 (1 - d) = (w_1 + w_2)/2 - (w_1 - w_2)(1/2 - d) <= 1/2. The anchors
-behind the nearest are at d + j with weights w_1 e^{-c(j² + 2jd)}, those behind the next at 1 - d + j with w_2 e^{-c(j² + 2j(1-d))}.
-(j + d) e^{-2cjd} falls in d for c >= 1/2, so with w_1 <= 1, w_2 <= 1/2 and 1 - d >= 1/2 they add at most the series. ∎
-C(4) = 0.5188: Δ/2 but for 4 %. The paper's line is (b - a)/(2(p - 1)) = Δ/2 for f = Range, where the error is far smaller still.
-"""
+Proof. |g - f| <= K Σ w_k |L_k - s|. In units of Δ let the nearest anchor be at distance d <= 1/2 with weight
+w_1, the next, on the other side, at 1 - d with w_2 <= w_1. They give w_1 d + w_2 (1 - d) = (w_1 + w_2)/2 -
+(w_1 - w_2)(1/2 - d) <= 1/2. The anchors behind the nearest are at d + j with weights w_1 e^{-c(j² + 2jd)},
+those behind the next at 1 - d + j with w_2 e^{-c(j² + 2j(1-d))}. (j + d) e^{-2cjd} falls in d for c >= 1/2,
+so with w_1 <= 1, w_2 <= 1/2 and 1 - d >= 1/2 they add at most the series. ∎ C(4) = 0.5188: Δ/2 but for 4 %.
+The paper's line is (b - a)/(2(p - 1)) = Δ/2 for f = Range, where the error is far smaller still."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def nearest(target: Target, p: int) -> Draft:
         first, last = -1.0, 1.0
     step = (last - first) / (p - 1)
     anchors = [first + step * k for k in range(p - 1)] + [last]
-    return one_head("nearest", lattice(first, last, p, TEMPERATURE), target.at(np.array(anchors)), target, refit=False)
+    return one_head(
+        "nearest", lattice(first, last, p, TEMPERATURE), target.at(np.array(anchors)), target, refit=False
+    )
 
 
 def nearest_constant(temperature: float = TEMPERATURE) -> float:
@@ -43,5 +45,8 @@ def nearest_constant(temperature: float = TEMPERATURE) -> float:
     """
     if not temperature >= 0.5:
         raise ValueError("the theorem needs c >= 1/2")
-    terms = [j * math.exp(-temperature * j * j) + (j + 0.5) / 2 * math.exp(-temperature * j * (j + 1)) for j in range(1, 60)]
+    terms = [
+        j * math.exp(-temperature * j * j) + (j + 0.5) / 2 * math.exp(-temperature * j * (j + 1))
+        for j in range(1, 60)
+    ]
     return (0.5 + math.fsum(terms)) * (1 + 1e-12)

@@ -1,8 +1,7 @@
 """From a wish to numbers with a proof: the smallest head that meets eps, or the best with so many anchors.
 
-Sampling steers the search; what is returned has been proved by `certify.supnorm` (or, for a function without an enclosure,
-measured on fresh points, and called so).
-"""
+Sampling steers the search; what is returned has been proved by `certify.supnorm` (or, for a function without
+an enclosure, measured on fresh points, and called so)."""
 
 from __future__ import annotations
 
@@ -66,7 +65,9 @@ class Found:
 def best(plan: Plan, p: int) -> Found:
     """The best head with p anchors (in each of its heads)."""
     refuse_kinks(plan)
-    candidates = sorted((finished for finished, _ in _candidates(plan, _target(plan, 0.0), p, 0.0)), key=lambda c: c.estimate)
+    candidates = sorted(
+        (finished for finished, _ in _candidates(plan, _target(plan, 0.0), p, 0.0)), key=lambda c: c.estimate
+    )
     plan.progress(f"proving {p} anchors, {candidates[0].design}")
     for candidate in candidates:
         found = conclude(plan, candidate, math.inf)
@@ -100,8 +101,9 @@ def refuse_kinks(plan: Plan) -> None:
     kink = find_kink(plan.f, plan.domain) if not _built_in(plan.f) else None
     if kink is not None:
         raise ConvergenceError(
-            f"heads for {plan.f.label} do not converge on [{plan.domain.lo:g}, {plan.domain.hi:g}]: it is not smooth near s={kink:.9g}, "
-            f"and no kink is declared there. Declare it: attnc.function(..., kinks=({kink:.6g},)), or shrink the interval."
+            f"heads for {plan.f.label} do not converge on [{plan.domain.lo:g}, {plan.domain.hi:g}]: "
+            f"it is not smooth near s={kink:.9g}, and no kink is declared there. "
+            f"Declare it: attnc.function(..., kinks=({kink:.6g},)), or shrink the interval."
         )
 
 
@@ -123,11 +125,14 @@ def conclude(plan: Plan, candidate: Finished, needed: float) -> Found:
 
 
 def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
-    """The largest error, in float64, at points that no design has seen: a golden-ratio sequence, the ends, the kinks and their surroundings."""
+    """The largest error, in float64, at points that no design has seen: a golden-ratio sequence, the ends,
+    the kinks and their surroundings."""
     golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
     s = plan.domain.lo + plan.domain.width * golden
-    near = [k + sign * plan.domain.width * 2.0**-j for k in plan.f.kinks for j in range(4, 48) for sign in (-1, 1)]
-    s = np.concatenate([s, [plan.domain.lo, plan.domain.hi], near, [k for k in plan.f.kinks]])
+    near = [
+        k + sign * plan.domain.width * 2.0**-j for k in plan.f.kinks for j in range(4, 48) for sign in (-1, 1)
+    ]
+    s = np.concatenate([s, [plan.domain.lo, plan.domain.hi], near, list(plan.f.kinks)])
     s = s[(s >= plan.domain.lo) & (s <= plan.domain.hi)]
     error = np.concatenate(
         [
@@ -175,9 +180,13 @@ class _Search:
         """By estimate; made once for each size, and grown from the next smaller size that was tried."""
         if p not in self.tried:
             smaller = max((q for q in self.chains if q < p), default=None)
-            made = _candidates(self.plan, self.target, p, self.eps, self.chains[smaller] if smaller is not None else None)
+            made = _candidates(
+                self.plan, self.target, p, self.eps, self.chains[smaller] if smaller is not None else None
+            )
             self.tried[p] = sorted((finished for finished, _ in made), key=lambda c: c.estimate)
-            self.chains |= {p: draft.chain for finished, draft in made if draft.design == "tuned" and draft.chain is not None}
+            for _, draft in made:
+                if draft.design == "tuned" and draft.chain is not None:
+                    self.chains[p] = draft.chain
         return self.tried[p]
 
     def smallest_found(self) -> int:
@@ -195,7 +204,8 @@ class _Search:
 
 
 def _close_gap(search: _Search, failed: int, reached: int) -> None:
-    """Look for a smaller size between the last that failed and the first that did not: each in turn, or by halving a wide gap."""
+    """Look for a smaller size between the last that failed and the first that did not: each in turn, or by
+    halving a wide gap."""
     while reached - failed > 8:
         middle = (failed + reached) // 2
         if search.promising(middle):
@@ -207,13 +217,17 @@ def _close_gap(search: _Search, failed: int, reached: int) -> None:
             return
 
 
-def _candidates(plan: Plan, target: Target, p: int, eps: float, smaller: Chain | None = None) -> list[tuple[Finished, Draft]]:
+def _candidates(
+    plan: Plan, target: Target, p: int, eps: float, smaller: Chain | None = None
+) -> list[tuple[Finished, Draft]]:
     """Every admissible design of p anchors, finished and estimated."""
     target = target.denser(6 * p * plan.heads)
     drafts = list(_drafts(plan, target, p, 0.9 * eps, smaller))
     if not drafts:
         needed = 1 + 2 * len(target.kinks)
-        raise InputError(f"design {plan.design!r} needs at least {needed} anchors for {plan.f.label} here: got {p}")
+        raise InputError(
+            f"design {plan.design!r} needs at least {needed} anchors for {plan.f.label} here: got {p}"
+        )
     return [(finish(draft, target), draft) for draft in drafts]
 
 
@@ -238,7 +252,9 @@ def _drafts(plan: Plan, target: Target, p: int, enough: float, smaller: Chain | 
         yield from _free_drafts(design, target, p, enough, smaller)
 
 
-def _free_drafts(design: str, target: Target, p: int, enough: float, smaller: Chain | None) -> Iterator[Draft]:
+def _free_drafts(
+    design: str, target: Target, p: int, enough: float, smaller: Chain | None
+) -> Iterator[Draft]:
     """`tuned`, and for `auto` also the fixed placement, from which tuning may start too."""
     starts = [grow(smaller, target, p)] if smaller is not None else []
     if not target.kinks:

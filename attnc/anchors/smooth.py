@@ -1,8 +1,9 @@
-"""The right temperature: a uniform lattice whose weights overlap, values by least squares, exponential convergence.
+"""The right temperature: a uniform lattice whose weights overlap, values by least squares, exponential
+convergence.
 
-The weights are a sampled Gaussian of width σ = 1/sqrt(2b); by Poisson summation their mean is x up to exp(-2π²σ²/Δ²), and with
-values that are free the head spans smooth functions with an error that falls exponentially in p.
-"""
+The weights are a sampled Gaussian of width σ = 1/sqrt(2b); by Poisson summation their mean is x up to
+exp(-2π²σ²/Δ²), and with values that are free the head spans smooth functions with an error that falls
+exponentially in p."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ BEYOND = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0)  # anchors beyond each en
 
 
 def smooth(target: Target, p: int) -> Draft:
-    """The best lattice of p anchors over temperatures and margins, then Lawson's weights for the largest error."""
+    """The best lattice of p anchors over temperatures and margins, then Lawson's weights for the largest
+    error."""
     best, best_error = lattice(-1.0, 1.0, p, 1.0), np.inf
     for beyond in BEYOND:
         if 2 * beyond >= p - 1:
@@ -30,5 +32,7 @@ def smooth(target: Target, p: int) -> Draft:
             error = np.abs(weights @ values - target.y).max() + 4 * target.ridge * np.abs(values).max()
             if error < best_error:
                 best, best_error = chain, error
-    values, emphasis, _ = reweighted(softmax_weights(best.keys(), target.x), target.y, target.ridge, rounds=12)
+    values, emphasis, _ = reweighted(
+        softmax_weights(best.keys(), target.x), target.y, target.ridge, rounds=12
+    )
     return one_head("smooth", best, values, target, emphasis)

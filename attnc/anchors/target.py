@@ -39,7 +39,8 @@ class Target:
 
     @property
     def ridge(self) -> float:
-        """What a unit of |value| costs in rounding, roughly: least squares weighs values against errors by it."""
+        """What a unit of |value| costs in rounding, roughly: least squares weighs values against errors by
+        it."""
         return self.arithmetic.exp_units * self.arithmetic.unit / 4
 
     def to_s(self, x: Array) -> Array:
@@ -47,7 +48,11 @@ class Target:
 
     def denser(self, points: int) -> Target:
         """The same target with at least so many sample points."""
-        return self if len(self.x) >= points else make_target(self.f, self.domain, self.dtype, self.finest, points)
+        return (
+            self
+            if len(self.x) >= points
+            else make_target(self.f, self.domain, self.dtype, self.finest, points)
+        )
 
     def at(self, x: Array) -> Array:
         """f in float64 at points given in x."""
@@ -58,8 +63,11 @@ def evaluate(f: Callable[[torch.Tensor], torch.Tensor], s: Array) -> Array:
     return f(torch.from_numpy(np.ascontiguousarray(s))).detach().numpy()
 
 
-def make_target(f: Function, domain: Interval, dtype: str, finest: float = 2.0**-30, points: int = 121) -> Target:
-    """Chebyshev points, as many again where f bends, and beside each inner kink points down to a distance of `finest`."""
+def make_target(
+    f: Function, domain: Interval, dtype: str, finest: float = 2.0**-30, points: int = 121
+) -> Target:
+    """Chebyshev points, as many again where f bends, and beside each inner kink points down to a distance of
+    `finest`."""
     half, middle = domain.width / 2, domain.middle
     kinks = tuple((k - middle) / half for k in f.kinks if domain.lo < k < domain.hi)
     parts = [np.cos(np.pi * np.arange(points) / (points - 1)), _where_it_bends(f, domain, points // 2)]
@@ -75,7 +83,8 @@ def make_target(f: Function, domain: Interval, dtype: str, finest: float = 2.0**
 
 
 def _where_it_bends(f: Function, domain: Interval, points: int) -> Array:
-    """Points whose density follows |f''|^(1/3), in x: a feature that is narrow against the interval is sampled too."""
+    """Points whose density follows |f''|^(1/3), in x: a feature that is narrow against the interval is
+    sampled too."""
     x = np.linspace(-1.0, 1.0, 8193)
     y = evaluate(f, np.clip(domain.middle + domain.width / 2 * x, domain.lo, domain.hi))
     density = np.abs(np.diff(y, 2)) ** (1 / 3)

@@ -1,10 +1,10 @@
 """Every key tuned, not only the values: variable projection over breakpoints and sharpness.
 
-A head of p keys has p values, which enter linearly, and 2(p - 1) breakpoints and log-sharpnesses, which do not. For given keys the best
-values solve least squares; Levenberg-Marquardt with Kaufman's Jacobian moves the keys. The head then finds by itself what
-closed forms say: tanh is exactly two keys, x·sigmoid(Bx) is three (two keys whose slopes differ by 2δ, with
-values ±1/(2δ), together carry the value x up to δ²x³/3), Range is four. So a kink costs weight, not anchors.
-"""
+A head of p keys has p values, which enter linearly, and 2(p - 1) breakpoints and log-sharpnesses, which do
+not. For given keys the best values solve least squares; Levenberg-Marquardt with Kaufman's Jacobian moves the
+keys. The head then finds by itself what closed forms say: tanh is exactly two keys, x·sigmoid(Bx) is three
+(two keys whose slopes differ by 2δ, with values ±1/(2δ), together carry the value x up to δ²x³/3), Range is
+four. So a kink costs weight, not anchors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class Tuning:
         orthogonal, triangle = np.linalg.qr(tall)
         values = np.linalg.lstsq(triangle, orthogonal.T @ goal, rcond=None)[0]
         residual = tall @ values - goal
-        return State(log_sharpness, breakpoints, matrix, values, orthogonal, residual, float(residual @ residual))
+        return State(
+            log_sharpness, breakpoints, matrix, values, orthogonal, residual, float(residual @ residual)
+        )
 
     def jacobian(self, now: State) -> Array:
         """d residual / d(log λ, t) with the values following along: Kaufman's projection of ∂(matrix)·values.
@@ -75,9 +77,12 @@ class Tuning:
         by_intercept = weights * (contribution - (now.matrix @ now.values)[:, None])
         beyond = np.cumsum(by_intercept[:, ::-1], axis=1)[:, ::-1][:, 1:]
         lam = np.exp(now.log_sharpness)
-        moved = np.concatenate([(self.target.x[:, None] - now.breakpoints) * lam * beyond, -lam * beyond], axis=1)
+        moved = np.concatenate(
+            [(self.target.x[:, None] - now.breakpoints) * lam * beyond, -lam * beyond], axis=1
+        )
         tall = np.concatenate([moved * self.emphasis[:, None], np.zeros((len(now.values), moved.shape[1]))])
-        return tall - now.orthogonal @ (now.orthogonal.T @ tall)
+        projected: Array = tall - now.orthogonal @ (now.orthogonal.T @ tall)
+        return projected
 
     def run(self, start: Chain, steps: int) -> State | None:
         """Levenberg-Marquardt from a chain, until six steps together gain less than a thousandth."""
@@ -117,7 +122,8 @@ def tuned(target: Target, p: int, enough: float = 0.0, extra: Sequence[Chain] = 
 
 
 def grow(chain: Chain, target: Target, p: int) -> Chain:
-    """A chain of p keys from a smaller one: new breakpoints where the error is largest, as sharp as their neighbours."""
+    """A chain of p keys from a smaller one: new breakpoints where the error is largest, as sharp as their
+    neighbours."""
     own = np.zeros(chain.size, dtype=bool)
     sharpness, breakpoints = chain.sharpness, chain.breakpoints
     state = Tuning(target, own, np.ones(len(target.x))).state(np.log(sharpness), breakpoints)
@@ -146,8 +152,8 @@ def lattice_starts(p: int) -> list[Chain]:
 def tune(target: Target, starts: Sequence[Chain], own: Array, design: str, enough: float) -> Draft:
     """Tune from each start, then reweight the best after Lawson so that its largest error falls.
 
-    Results are compared as they would be stored, rounding included. What is hopeless against `enough` is not polished.
-    """
+    Results are compared as they would be stored, rounding included. What is hopeless against `enough` is not
+    polished."""
     flat = np.ones(len(target.x))
     best = _Best(target, own, design)
     for tried, start in enumerate(starts):
@@ -182,7 +188,9 @@ class _Best:
 
     def offer(self, state: State, emphasis: Array) -> None:
         chain = state.chain()
-        draft = Draft(self.design, chain.keys()[None], state.values[None], self.own[None], emphasis, True, chain)
+        draft = Draft(
+            self.design, chain.keys()[None], state.values[None], self.own[None], emphasis, True, chain
+        )
         estimate = finish(draft, self.target).estimate
         if self.draft is None or estimate < self.estimate:
             self.state, self.draft, self.estimate = state, draft, estimate

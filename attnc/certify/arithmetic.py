@@ -1,12 +1,15 @@
-"""What is assumed of the machine: the one place. docs/arithmetic.md says it in prose, `probe` and the tests try it.
+"""What is assumed of the machine: the one place. docs/arithmetic.md says it in prose, `probe` and the tests
+try it.
 
 For a dtype with unit roundoff u and smallest normal number τ:
 
-1. `+ - × ÷` return the exact result times (1 + δ), |δ| <= u, plus at most τ (which covers subnormals and flushing to zero).
+1. `+ - × ÷` return the exact result times (1 + δ), |δ| <= u, plus at most τ (which covers subnormals and
+flushing to zero).
    A fused multiply-add is allowed: it errs less.
-2. softmax is exp(z - max z) divided by its sum; its exp returns exp(d)(1 + ε) + at most τ, |ε| <= exp_units·u for d <= 0.
-   20 units in the last place for float32 (the fastest exp in PyTorch's CPU kernels), 2 for float64. Division may be
-   multiplication with the reciprocal: three roundings at most.
+2. softmax is exp(z - max z) divided by its sum; its exp returns exp(d)(1 + ε) + at most τ, |ε| <= exp_units·u
+for d <= 0.
+   20 units in the last place for float32 (the fastest exp in PyTorch's CPU kernels), 2 for float64. Division
+   may be multiplication with the reciprocal: three roundings at most.
 3. A sum of p terms is formed in any order, each partial sum rounded once.
 """
 
@@ -47,7 +50,8 @@ ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
 def probe(dtype: str) -> str | None:
     """Try assumption 2 on this machine, where libraries differ most: None if it holds, else what was seen.
 
-    softmax over (0, d) has the weights 1/(1 + e) and e/(1 + e), so their quotient shows exp(d) up to two divisions.
+    softmax over (0, d) has the weights 1/(1 + e) and e/(1 + e), so their quotient shows exp(d) up to two
+    divisions.
 
     >>> probe("float64") is None
     True
@@ -58,9 +62,11 @@ def probe(dtype: str) -> str | None:
         z = torch.full((len(d), anchors), -torch.inf, dtype=a.torch_dtype)
         z[:, 0], z[:, -1] = 0, d
         weights = torch.softmax(z, -1)
-        allowed = 2.0 ** -(-math.log2(a.unit)) * (a.exp_units + 2 * a.division_units + 1)
+        allowed = a.unit * (a.exp_units + 2 * a.division_units + 1)
         with working(128):
-            for score, first, last in zip(d.tolist(), weights[:, 0].tolist(), weights[:, -1].tolist(), strict=True):
+            for score, first, last in zip(
+                d.tolist(), weights[:, 0].tolist(), weights[:, -1].tolist(), strict=True
+            ):
                 quotient = arb(last) / arb(first)
                 if not abs(quotient - arb(score).exp()) <= arb(allowed) * arb(score).exp() + arb(a.tiny):
                     return f"softmax over {anchors} keys gave a weight ratio of {quotient.str(17)} for exp({score})"

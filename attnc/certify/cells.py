@@ -1,12 +1,12 @@
 """One head on one cell [a, b]: its Taylor series around the middle, its range, and its rounding error.
 
-With κ̄ any common slope, g(m + t) = Σ v_k e^{z_k + ρ_k t} / Σ e^{z_k + ρ_k t}, z_k = Z_k(m) - Z_r(m), ρ_k = gain (κ_k - κ̄): the
-common factor cancels at every t. Keys whose score stays DISTANCE below the winner's on the whole cell leave the series:
-they carry at most n e^{-DISTANCE} of the weight.
-"""
+With κ̄ any common slope, g(m + t) = Σ v_k e^{z_k + ρ_k t} / Σ e^{z_k + ρ_k t}, z_k = Z_k(m) - Z_r(m), ρ_k =
+gain (κ_k - κ̄): the common factor cancels at every t. Keys whose score stays `distance` below the winner's on
+the whole cell leave the series: they carry at most n e^-distance of the weight."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,6 @@ from attnc.certify.arithmetic import Arithmetic
 from attnc.certify.numbers import Array, HeadNumbers
 from attnc.certify.rounding import Keys, head_rounding, query_error
 
-DISTANCE = 60
 _U64 = 2.0**-53
 
 
@@ -44,7 +43,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class HeadOnCell:
-    """`series` around the middle and `last` the order-n coefficient over the cell, both without the far keys; `far` bounds those."""
+    """`series` around the middle and `last` the order-n coefficient over the cell, both without the far keys;
+    `far` bounds those."""
 
     series: arb_series
     last: arb
@@ -52,6 +52,7 @@ class HeadOnCell:
     keys: Keys
     far_keys: int
     far_value: arb
+    distance: int
     value: arb  # the range of g on the cell
 
 
@@ -61,7 +62,8 @@ def head_on_cell(numbers: HeadNumbers, h: int, cell: Cell, order: int, a: Arithm
     The working series length must be order + 1.
     """
     query, key, value = numbers.query[h], numbers.key[h], numbers.value[h]
-    winner, near = _near_keys(query, key, cell, a)
+    distance = _distance(value, cell)
+    winner, near = _near_keys(query, key, cell, distance, a)
     mean_slope = arb(_mean_slope(query, key, cell.middle))
     gain, offset, m, r = arb(query[0]), arb(query[1]), arb(cell.middle), cell.radius()
     x, t = gain * m + offset, arb(0, r)
@@ -90,12 +92,14 @@ def head_on_cell(numbers: HeadNumbers, h: int, cell: Cell, order: int, a: Arithm
     value_range = _range(series, last, r, order)
     far_count = len(key) - len(near)
     far_value = _far_value(value, near, cell) if far_count else arb(0)
-    far = far_count * (-arb(DISTANCE)).exp() * (far_value + abs(value_range))
+    far = far_count * (-arb(distance)).exp() * (far_value + abs(value_range))
     x_cell = x + gain * t
     scores = [slope * x_cell + arb(key[k, 1]) for slope, k in zip(slopes, near, strict=True)]
     weights = [e / bottom_cell[0] for e in exps]
     keys = Keys(slopes, scores, leads, weights, owns, constants)
-    return HeadOnCell(series, last, far, keys, far_count, far_value, value_range + arb(0, far.upper()))
+    return HeadOnCell(
+        series, last, far, keys, far_count, far_value, distance, value_range + arb(0, far.upper())
+    )
 
 
 def rounding_on_cell(numbers: HeadNumbers, h: int, cell: Cell, model: HeadOnCell, a: Arithmetic) -> arb:
@@ -113,7 +117,7 @@ def rounding_on_cell(numbers: HeadNumbers, h: int, cell: Cell, model: HeadOnCell
         numbers.anchors_per_head,
         model.far_keys,
         model.far_value,
-        DISTANCE,
+        model.distance,
     )
 
 
@@ -130,12 +134,13 @@ def overflows(numbers: HeadNumbers, lo: float, hi: float, a: Arithmetic) -> bool
     return not sum((abs(arb(w)) for w in numbers.output), arb(0)) * s < limit
 
 
-def _near_keys(query: Array, key: Array, cell: Cell, a: Arithmetic) -> tuple[int, list[int]]:
-    """The winner at the middle, and every key that is not provably DISTANCE below it on the cell, rounding included.
+def _near_keys(query: Array, key: Array, cell: Cell, distance: int, a: Arithmetic) -> tuple[int, list[int]]:
+    """The winner at the middle, and every key that is not provably `distance` below it on the cell, rounding
+    included.
 
-    Leads are affine in s, so their maximum is at an end. `doubt` bounds the float64 rounding of `lead` here (at most
-    eight operations), `eta` the score error of the head's own dtype; an infinity or a NaN keeps the key.
-    """
+    Leads are affine in s, so their maximum is at an end. `doubt` bounds the float64 rounding of `lead` here
+    (at most eight operations), `eta` the score error of the head's own dtype; an infinity or a NaN keeps the
+    key."""
     gain, offset = query
     slope, c = key[:, 0], key[:, 1]
     with np.errstate(all="ignore"):
@@ -145,9 +150,15 @@ def _near_keys(query: Array, key: Array, cell: Cell, a: Arithmetic) -> tuple[int
         doubt = 16 * _U64 * size
         eta = 6 * a.unit * (np.abs(slope) * reach + np.abs(c)) + 16 * a.tiny * (1 + np.abs(slope))
         leads = [(slope - slope[winner]) * (gain * s + offset) + (c - c[winner]) for s in (cell.a, cell.b)]
-        far = np.maximum(*leads) + doubt + 2 * eta < -(DISTANCE + 1)
+        far = np.maximum(*leads) + doubt + 2 * eta < -(distance + 1)
     far[winner] = False
     return winner, [int(k) for k in np.flatnonzero(~far)]
+
+
+def _distance(value: Array, cell: Cell) -> int:
+    """So far below the winner that what a key could add is below 1e-26, however large its value. Any choice is sound."""
+    largest = float(np.abs(value[:, 0]).max() * max(abs(cell.a), abs(cell.b)) + np.abs(value[:, 1]).max())
+    return 60 + math.ceil(math.log1p(min(largest, 1e300)))
 
 
 def _mean_slope(query: Array, key: Array, s: float) -> float:

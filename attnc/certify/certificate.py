@@ -22,7 +22,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Witness:
-    """An input and the error there of what was executed, evaluated in high precision: the lower end of the truth."""
+    """An input and the error there of what was executed, evaluated in high precision: the lower end of the
+    truth."""
 
     input: float
     error: float
@@ -52,8 +53,8 @@ class Measured:
 class Certificate:
     """|head(s) - f(s)| <= bound for every s of the domain that the dtype holds, in the arithmetic that runs.
 
-    `approximation` is the supremum of the error in exact arithmetic, `rounding` that of the executed arithmetic against it.
-    """
+    `approximation` is the supremum of the error in exact arithmetic, `rounding` that of the executed
+    arithmetic against it."""
 
     function: str
     domain: Interval
@@ -72,9 +73,13 @@ class Certificate:
     def __post_init__(self) -> None:
         terms = (self.bound, self.approximation, self.rounding, self.witness.error, self.witness.input)
         if not all(isinstance(x, float) and math.isfinite(x) for x in terms) or min(terms[:4]) < 0:
-            raise CertificateError(f"a certificate's numbers are finite and its terms not negative: got {terms}")
+            raise CertificateError(
+                f"a certificate's numbers are finite and its terms not negative: got {terms}"
+            )
         if self.format != FORMAT:
-            raise CertificateError(f"certificate format {self.format}: this version of attnc reads format {FORMAT}")
+            raise CertificateError(
+                f"certificate format {self.format}: this version of attnc reads format {FORMAT}"
+            )
         if sorted(self.digests) != sorted(TENSORS):
             raise CertificateError(f"a certificate names the digests of {TENSORS}: got {tuple(self.digests)}")
 
@@ -84,7 +89,8 @@ class Certificate:
         return self.bound / self.witness.error if self.witness.error > 0 else math.inf
 
     def covers(self, s: torch.Tensor) -> bool:
-        """Whether the promise holds for every element of s: inside the domain, not NaN, of the certified dtype."""
+        """Whether the promise holds for every element of s: inside the domain, not NaN, of the certified
+        dtype."""
         if not isinstance(s, torch.Tensor):
             raise InputError(f"covers takes a tensor: got {type(s).__name__}")
         if s.dtype != getattr(torch, self.dtype):

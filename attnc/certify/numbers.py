@@ -42,17 +42,19 @@ class HeadNumbers:
                     "value (H, p, 2), output (H,)"
                 )
             if not np.isfinite(array).all():
-                raise InputError(f"tensor {name!r} holds a NaN or an infinity: every number of a head is finite")
+                raise InputError(
+                    f"tensor {name!r} holds a NaN or an infinity: every number of a head is finite"
+                )
         if self.dtype not in ("float32", "float64"):
             raise InputError(f"dtype {self.dtype!r}: heads run in float32 or float64")
 
     @property
     def heads(self) -> int:
-        return self.key.shape[0]
+        return int(self.key.shape[0])
 
     @property
     def anchors_per_head(self) -> int:
-        return self.key.shape[1]
+        return int(self.key.shape[1])
 
     @property
     def gated(self) -> bool:
@@ -66,5 +68,7 @@ class HeadNumbers:
         for name in TENSORS:
             array = getattr(self, name)
             head = f"{name} {self.dtype} {array.shape} ".encode()
-            found[name] = hashlib.sha256(head + np.ascontiguousarray(array).astype(code).tobytes()).hexdigest()
+            found[name] = hashlib.sha256(
+                head + np.ascontiguousarray(array).astype(code).tobytes()
+            ).hexdigest()
         return found

@@ -1,4 +1,5 @@
-"""A head on disk: four tensors in a safetensors file, and a JSON record in its metadata. Reading executes nothing."""
+"""A head on disk: four tensors in a safetensors file, and a JSON record in its metadata. Reading executes
+nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def write(path: str | os.PathLike[str], record: HeadRecord) -> None:
         "measured": record.measured.to_json() if record.measured else None,
     }
     dtype = getattr(torch, record.numbers.dtype)
-    tensors = {name: torch.from_numpy(getattr(record.numbers, name)).to(dtype).contiguous() for name in TENSORS}
+    tensors = {
+        name: torch.from_numpy(getattr(record.numbers, name)).to(dtype).contiguous() for name in TENSORS
+    }
     data = save_bytes(tensors, metadata={"attnc": json.dumps(about)})
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -68,7 +71,9 @@ def read(path: str | os.PathLike[str]) -> HeadRecord:
         raise FileError(f"{source} is damaged: {problem}") from problem
     numbers = _numbers(source, tensors)
     try:
-        certificate = Certificate.from_json(about["certificate"]) if about["certificate"] is not None else None
+        certificate = (
+            Certificate.from_json(about["certificate"]) if about["certificate"] is not None else None
+        )
         measured = Measured.from_json(about["measured"]) if about["measured"] is not None else None
     except CertificateError as problem:
         raise CertificateError(f"{source}: {problem}") from problem
@@ -88,7 +93,9 @@ def _about(source: Path, data: bytes) -> dict[str, Any]:
     except (struct.error, ValueError, AttributeError, RecursionError) as problem:
         raise FileError(f"{source} is not a safetensors file, or it is damaged: {problem}") from problem
     if not isinstance(metadata, dict) or "attnc" not in metadata:
-        raise FileError(f"{source} is a safetensors file, but not one that attnc wrote: it has no 'attnc' record in its metadata")
+        raise FileError(
+            f"{source} is a safetensors file, but not one that attnc wrote: it has no 'attnc' record in its metadata"
+        )
     try:
         about = json.loads(metadata["attnc"])
     except (ValueError, TypeError, RecursionError) as problem:
@@ -110,6 +117,8 @@ def _numbers(source: Path, tensors: dict[str, torch.Tensor]) -> HeadNumbers:
     if len(dtypes) != 1:
         raise FileError(f"{source} mixes the dtypes {sorted(dtypes)}: a head has one")
     try:
-        return HeadNumbers(**{name: t.to(torch.float64).numpy() for name, t in tensors.items()}, dtype=dtypes.pop())
+        return HeadNumbers(
+            **{name: t.to(torch.float64).numpy() for name, t in tensors.items()}, dtype=dtypes.pop()
+        )
     except (InputError, TypeError) as problem:
         raise FileError(f"{source}: {problem}") from problem

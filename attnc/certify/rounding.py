@@ -2,12 +2,12 @@
 
 Exact scores Z_k, reference key r, q_k = exp(Z_k - Z_r), D = Σ q_k >= 1, W_k = q_k/D, g = Σ W_k v_k. Executed:
 
-  x = fl(a s + o), z_k = fl(fl(κ_k x) + c_k):  |z_k - Z_k| <= η_k
-  e_k = exp(fl(z_k - max z))(1 + ε) + τ   = const · (q_k(1 + θ'_k) + τ'),  |θ'_k| <= θ_k = exp(η_k + u|z_k - max z|)(1 + E) - 1
-  ŷ = Σ e_k v_k / Σ e_k:                   |ŷ - g| <= Σ (W_k θ_k + τ')|v_k - g| / (1 - Σ (W_k θ_k + τ'))
+  x = fl(a s + o), z_k = fl(fl(κ_k x) + c_k):  |z_k - Z_k| <= η_k e_k = exp(fl(z_k - max z))(1 + ε) + τ   =
+  const · (q_k(1 + θ'_k) + τ'),  |θ'_k| <= θ_k = exp(η_k + u|z_k - max z|)(1 + E) - 1 ŷ = Σ e_k v_k / Σ e_k:
+  |ŷ - g| <= Σ (W_k θ_k + τ')|v_k - g| / (1 - Σ (W_k θ_k + τ'))
 
-since Σ W_k (v_k - g) = 0. Two sums of p terms and the division then cost a factor (1 + u)^(p + 5)/(1 - pu) - 1 on Σ W|v|.
-"""
+since Σ W_k (v_k - g) = 0. Two sums of p terms and the division then cost a factor (1 + u)^(p + 5)/(1 - pu) -
+1 on Σ W|v|."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Keys:
 
 
 def query_error(a: Arithmetic, s: arb, gain: arb, offset: arb) -> arb:
-    """|x - X| for x = fl(gain·s + offset): nothing is lost in multiplying by 1 or adding 0, but for flushing."""
+    """|x - X| for x = fl(gain·s + offset): nothing is lost in multiplying by 1 or adding 0, but for
+    flushing."""
     u, tau = arb(a.unit), arb(a.tiny)
     product = arb(0) if gain == 1 else u * abs(gain * s)
     total = abs(gain * s + offset)
@@ -62,9 +63,8 @@ def head_rounding(
 ) -> arb:
     """A bound of |executed - exact| for one head on a cell, before the output projection.
 
-    `far` further keys have values up to `far_value`; of each, Z_k - Z_r + 2 η_k <= -distance, whence its executed
-    exponential is at most exp(-distance (1 - u) + u·top)(1 + E).
-    """
+    `far` further keys have values up to `far_value`; of each, Z_k - Z_r + 2 η_k <= -distance, whence its
+    executed exponential is at most exp(-distance (1 - u) + u·top)(1 + E)."""
     u, tau, one = arb(a.unit), arb(a.tiny), arb(1)
     eta = [score_error(a, k, x, x_error, z) for k, z in zip(keys.slope, keys.score, strict=True)]
     top = _largest([lead + e for lead, e in zip(keys.lead, eta, strict=True)] + [arb(0)] + eta)
@@ -80,7 +80,9 @@ def head_rounding(
         return arb("inf")
     values = [o * s + c for o, c in zip(keys.own, keys.constant, strict=True)]
     sizes = [abs(o * s) + abs(c) for o, c in zip(keys.own, keys.constant, strict=True)]
-    moved = sum((d * abs(v - output) for d, v in zip(off, values, strict=True)), arb(0)) + far_off * (far_value + abs(output))
+    moved = sum((d * abs(v - output) for d, v in zip(off, values, strict=True)), arb(0)) + far_off * (
+        far_value + abs(output)
+    )
     mass = sum(((w + d) * size for w, d, size in zip(keys.weight, off, sizes, strict=True)), arb(0))
     mass += (far_off + far * (-arb(distance)).exp()) * far_value
     all_sizes = sum(sizes, arb(0)) + far * far_value
@@ -90,7 +92,9 @@ def head_rounding(
     return (moved / remaining + factor * mass / remaining + 3 * tau * (all_sizes + total_anchors + 1)).upper()
 
 
-def projection_rounding(a: Arithmetic, outputs: Sequence[arb], errors: Sequence[arb], weights: Sequence[arb]) -> arb:
+def projection_rounding(
+    a: Arithmetic, outputs: Sequence[arb], errors: Sequence[arb], weights: Sequence[arb]
+) -> arb:
     """|Σ_h fl(o_h y_h) - Σ_h o_h g_h| where each y_h is within errors[h] of g_h = outputs[h]."""
     u, tau = arb(a.unit), arb(a.tiny)
     grown = (1 + u) ** len(outputs)

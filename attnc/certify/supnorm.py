@@ -1,14 +1,15 @@
 """sup |head - f| over an interval, proved: branch and bound over cells with Taylor models in ball arithmetic.
 
-On a cell [m - r, m + r] with d = g - f = Σ d_j t^j:  |d| <= Σ_{j<n} |d_j| r^j + sup|d_n| r^n, where d_j are the coefficients at the exact
-point m and the last one is taken over the whole cell. Cells are cut at the kinks of f, and halved until the bound is
-within a factor of the largest |d(m)| seen: that value is attained, so the result comes with its own quality.
-"""
+On a cell [m - r, m + r] with d = g - f = Σ d_j t^j:  |d| <= Σ_{j<n} |d_j| r^j + sup|d_n| r^n, where d_j are
+the coefficients at the exact point m and the last one is taken over the whole cell. Cells are cut at the
+kinks of f, and halved until the bound is within a factor of the largest |d(m)| seen: that value is attained,
+so the result comes with its own quality."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from flint import arb, arb_series
 
@@ -22,13 +23,13 @@ from attnc.functions import Function
 from attnc.functions.balls import lower, upper, variable, working
 from attnc.functions.function import Branch
 
-
 ENDLESS = 2500  # cells without a finite bound, after which the search is given up
 
 
 @dataclass(frozen=True)
 class SupNorm:
-    """`bound` >= |executed - f| everywhere; `approximation` and `rounding` are the suprema of its two terms."""
+    """`bound` >= |executed - f| everywhere; `approximation` and `rounding` are the suprema of its two
+    terms."""
 
     bound: float
     approximation: float
@@ -61,15 +62,16 @@ def supnorm(
 ) -> SupNorm:
     """Prove a bound of sup |head - f| over the domain.
 
-    `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. A bound of
-    inf says that nothing was proved; so it is as soon as the bound is seen to exceed `needed`.
-    """
+    `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. A
+    bound of inf says that nothing was proved; so it is as soon as the bound is seen to exceed `needed`."""
     a = ARITHMETIC[numbers.dtype]
     with working(precision, order + 1):
         if overflows(numbers, domain.lo, domain.hi, a):
             return SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
         todo = [
-            (cell, piece.branch) for piece in f.pieces(domain.lo, domain.hi) for cell in _first_cells(numbers, piece.lo, piece.hi)
+            (cell, piece.branch)
+            for piece in f.pieces(domain.lo, domain.hi)
+            for cell in _first_cells(numbers, piece.lo, piece.hi)
         ]
         worst, done = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0), 0
         goal, endless = seen, 0
@@ -78,7 +80,9 @@ def supnorm(
             found = bound_cell(numbers, branch, f.name, cell, order, a)
             done += 1
             goal = max(goal, found.attained)
-            good = math.isfinite(found.total) and found.approximation <= max(quality * goal, 0.2 * found.rounding)
+            good = math.isfinite(found.total) and found.approximation <= max(
+                quality * goal, 0.2 * found.rounding
+            )
             endless += math.isinf(found.total)
             if found.attained > needed or endless > ENDLESS:
                 return replace(worst, bound=math.inf, stuck=cell.middle)
@@ -89,7 +93,9 @@ def supnorm(
         return worst
 
 
-def bound_cell(numbers: HeadNumbers, branch: Branch, name: str, cell: Cell, order: int, a: Arithmetic) -> CellBound:
+def bound_cell(
+    numbers: HeadNumbers, branch: Branch, name: str, cell: Cell, order: int, a: Arithmetic
+) -> CellBound:
     """The Taylor model of head - f on one cell."""
     r = cell.radius()
     models = [m for h in range(numbers.heads) if (m := head_on_cell(numbers, h, cell, order, a)) is not None]
@@ -109,7 +115,8 @@ def bound_cell(numbers: HeadNumbers, branch: Branch, name: str, cell: Cell, orde
 
 
 def _enclose(branch: Branch, cell: arb) -> arb_series | None:
-    """The branch over a whole cell; None where the cell is too wide for it (a division by a ball that holds zero)."""
+    """The branch over a whole cell; None where the cell is too wide for it (a division by a ball that holds
+    zero)."""
     try:
         return branch(variable(cell))
     except (ValueError, ZeroDivisionError):
@@ -120,8 +127,11 @@ def _rounding(numbers: HeadNumbers, cell: Cell, models: list[HeadOnCell], a: Ari
     return [rounding_on_cell(numbers, h, cell, model, a) for h, model in enumerate(models)]
 
 
-def _check_consistent(branch: Branch, name: str, cell: Cell, series: arb_series, last: arb, r: arb, order: int) -> None:
-    """The branch's own Taylor model must meet its value at both ends: a kink that was not declared breaks this."""
+def _check_consistent(
+    branch: Branch, name: str, cell: Cell, series: arb_series, last: arb, r: arb, order: int
+) -> None:
+    """The branch's own Taylor model must meet its value at both ends: a kink that was not declared breaks
+    this."""
     for end in (cell.a, cell.b):
         t = arb(end) - arb(cell.middle)
         model = sum((series[j] * t**j for j in range(order)), arb(0)) + last * arb(0, r**order)
@@ -136,7 +146,7 @@ def _check_consistent(branch: Branch, name: str, cell: Cell, series: arb_series,
 def _first_cells(numbers: HeadNumbers, lo: float, hi: float) -> list[Cell]:
     count = min(4096, max(8, 2 * numbers.heads * numbers.anchors_per_head))
     edges = [lo + (hi - lo) * (i / count) for i in range(count)] + [hi]
-    return [Cell(x, y) for x, y in zip(edges, edges[1:], strict=False) if x < y]
+    return [Cell(x, y) for x, y in pairwise(edges) if x < y]
 
 
 def _worse(worst: SupNorm, found: CellBound, at: float, cells: int) -> SupNorm:

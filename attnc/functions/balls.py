@@ -1,8 +1,8 @@
-"""Ball arithmetic: the one place that sets python-flint's global precision and series length, and that rounds balls to floats.
+"""Ball arithmetic: the one place that sets python-flint's global precision and series length, and that rounds
+balls to floats.
 
-A ball `arb` is a midpoint with a radius that is proved to contain the number meant; an `arb_series` is a power series
-with ball coefficients.
-"""
+A ball `arb` is a midpoint with a radius that is proved to contain the number meant; an `arb_series` is a
+power series with ball coefficients."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def working(precision: int, length: int = 2) -> Iterator[None]:
     """
     with _lock:
         saved = ctx.prec, ctx.cap
-        ctx.prec, ctx.cap = precision, length
         try:
+            ctx.prec, ctx.cap = precision, length
             yield
         finally:
             ctx.prec, ctx.cap = saved

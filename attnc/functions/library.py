@@ -55,7 +55,11 @@ def relu() -> Function:
 def leaky_relu(slope: float = 0.01) -> Function:
     """s for s > 0, slope·s below."""
     return Function(
-        "leaky_relu", lambda s: torch.where(s > 0, s, s * slope), (lambda x: x * arb(slope), _same), (0.0,), {"slope": slope}
+        "leaky_relu",
+        lambda s: torch.where(s > 0, s, s * slope),
+        (lambda x: x * arb(slope), _same),
+        (0.0,),
+        {"slope": slope},
     )
 
 
@@ -77,7 +81,13 @@ def hardtanh(a: float = -1.0, b: float = 1.0) -> Function:
 def _clip(name: str, a: float, b: float) -> Function:
     if not a < b:
         raise InputError(f"{name}(a,b) needs a < b: got a={a}, b={b}")
-    return Function(name, lambda s: s.clamp(a, b), (_constant(a), _same, _constant(b)), (float(a), float(b)), {"a": a, "b": b})
+    return Function(
+        name,
+        lambda s: s.clamp(a, b),
+        (_constant(a), _same, _constant(b)),
+        (float(a), float(b)),
+        {"a": a, "b": b},
+    )
 
 
 def soft_threshold(lam: float = 0.5) -> Function:
@@ -144,10 +154,12 @@ def softplus(beta: float = 1.0) -> Function:
 
 def elu(alpha: float = 1.0) -> Function:
     """s for s > 0, α(e^s - 1) below. At 0 its second derivative jumps, at α = 1 too."""
-    return Function(
-        "elu", lambda s: torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0))), (lambda x: arb(alpha) * (x.exp() - 1), _same), (0.0,),
-        {} if alpha == 1 else {"alpha": alpha},
-    )  # fmt: skip
+
+    def torch_form(s: Tensor) -> Tensor:
+        return torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0)))
+
+    branches = (lambda x: arb(alpha) * (x.exp() - 1), _same)
+    return Function("elu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
 
 
 def mish() -> Function:

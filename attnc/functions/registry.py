@@ -67,12 +67,15 @@ def build(name: str, arguments: list[float]) -> Function:
     try:
         inspect.signature(_factory(name)).bind(*arguments)
     except TypeError as problem:
-        raise InputError(f"{name!r} was given {len(arguments)} arguments: it is written {signature(name)}") from problem
+        raise InputError(
+            f"{name!r} was given {len(arguments)} arguments: it is written {signature(name)}"
+        ) from problem
     return _FACTORIES[name](*arguments)
 
 
 def register(f: Function) -> Function:
-    """Make a function of your own known by its name, so that files which mention it can be loaded and verified.
+    """Make a function of your own known by its name, so that files which mention it can be loaded and
+    verified.
 
     >>> from attnc import function
     >>> f = register(function(lambda s: s / 2, name="half", enclosure=lambda x: x / 2))
@@ -80,9 +83,13 @@ def register(f: Function) -> Function:
     True
     """
     if not isinstance(f, Function):
-        raise InputError(f"what is registered is a Function: got {f!r}; make one by attnc.function(callable, name='my_f')")
+        raise InputError(
+            f"what is registered is a Function: got {f!r}; make one by attnc.function(callable, name='my_f')"
+        )
     if not f.name.isidentifier():
-        raise InputError(f"a function is registered under an identifier: got {f.name!r}; give attnc.function(..., name='my_f')")
+        raise InputError(
+            f"a function is registered under an identifier: got {f.name!r}; give attnc.function(..., name='my_f')"
+        )
     if f.name in _FACTORIES and not getattr(_FACTORIES[f.name], "registered", False):
         raise InputError(f"{f.name!r} is the name of a built-in function: choose another")
 

@@ -36,9 +36,10 @@ def head(
 ) -> Head:
     """One univariate function as one softmax head (or `heads` of them), with a proof of its error.
 
-    With `eps`, the smallest head found that is proved to stay within eps of f on the whole interval, rounding included. With
-    `anchors`, the best one with that many. `f` is a name ("gelu", "clip(-25,25)"), an `attnc.Function`, or any callable on tensors:
-    the error of a bare callable can only be measured, and is called so.
+    With `eps`, the smallest head found that is proved to stay within eps of f on the whole interval, rounding
+    included. With `anchors`, the best one with that many. `f` is a name ("gelu", "clip(-25,25)"), an
+    `attnc.Function`, or any callable on tensors: the error of a bare callable can only be measured, and is
+    called so.
 
     >>> import attnc, torch
     >>> h = attnc.head("tanh", on=(-8, 8), eps=1e-6, dtype=torch.float64)
@@ -47,11 +48,20 @@ def head(
     >>> h(torch.tensor([0.5], dtype=torch.float64))
     tensor([0.4621], dtype=torch.float64)
     """
-    plan = Plan(_function(f), _interval(on), _design(design, heads), _heads(heads), _dtype(dtype), progress or (lambda _: None))
+    plan = Plan(
+        _function(f),
+        _interval(on),
+        _design(design, heads),
+        _heads(heads),
+        _dtype(dtype),
+        progress or (lambda _: None),
+    )
     _check_arithmetic(plan.dtype)
     if (eps is None) == (anchors is None):
         given = "neither" if eps is None else f"eps={eps!r} and anchors={anchors!r}"
-        raise InputError(f"give either eps=… (the smallest head that meets it) or anchors=… (the best of that size): got {given}")
+        raise InputError(
+            f"give either eps=… (the smallest head that meets it) or anchors=… (the best of that size): got {given}"
+        )
     if eps is not None:
         found = smallest(plan, _eps(eps))
         return finished_head(plan, found, eps)
@@ -102,12 +112,20 @@ def _measured(plan: Plan, module: Head, s: Tensor) -> Measured:
 
 
 def _attack_points(plan: Plan, found: Found) -> Tensor:
-    """Points that no design has seen, the ends, the kinks, the worst known ones, and their neighbours in the dtype."""
+    """Points that no design has seen, the ends, the kinks, the worst known ones, and their neighbours in the
+    dtype."""
     golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
-    special = [plan.domain.lo, plan.domain.hi, found.measured_at, *(k for k in plan.f.kinks if k in plan.domain)]
+    special = [
+        plan.domain.lo,
+        plan.domain.hi,
+        found.measured_at,
+        *(k for k in plan.f.kinks if k in plan.domain),
+    ]
     if found.proof is not None:
         special.append(found.proof.at)
-    around = [x + plan.domain.width * sign * 2.0**-j for x in special for j in range(8, 50) for sign in (-1, 1)]
+    around = [
+        x + plan.domain.width * sign * 2.0**-j for x in special for j in range(8, 50) for sign in (-1, 1)
+    ]
     wide: Array = np.concatenate([plan.domain.lo + plan.domain.width * golden, special, around])
     s = torch.from_numpy(wide).to(getattr(torch, plan.dtype))
     s = torch.cat([s, torch.nextafter(s[-len(around) :], s.new_tensor(math.inf))])
@@ -136,18 +154,18 @@ def _function(f: object) -> Function:
 def _interval(on: object) -> Interval:
     if isinstance(on, Interval):
         return on
-    try:
-        lo, hi = on  # type: ignore[misc]
-    except (TypeError, ValueError):
-        raise InputError(f"the interval is given as on=(lo, hi): got {on!r}") from None
-    return Interval(lo, hi)
+    if not isinstance(on, (tuple, list)) or len(on) != 2:
+        raise InputError(f"the interval is given as on=(lo, hi): got {on!r}")
+    return Interval(*on)
 
 
 def _design(design: object, heads: int) -> str:
     if design not in DESIGNS:
         raise InputError(f"design={design!r}: accepted are {', '.join(map(repr, DESIGNS))}")
     if heads != 1 and design in ("gated", "tuned"):
-        raise InputError(f"design={design!r} is for one head: with heads={heads} use 'auto', 'nearest', 'smooth' or 'graded'")
+        raise InputError(
+            f"design={design!r} is for one head: with heads={heads} use 'auto', 'nearest', 'smooth' or 'graded'"
+        )
     return str(design)
 
 

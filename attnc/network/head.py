@@ -35,7 +35,11 @@ class Head(nn.Module):
     output: nn.Parameter  # (H,)
 
     def __init__(
-        self, numbers: HeadNumbers, design: str, certificate: Certificate | None = None, measured: Measured | None = None
+        self,
+        numbers: HeadNumbers,
+        design: str,
+        certificate: Certificate | None = None,
+        measured: Measured | None = None,
     ) -> None:
         super().__init__()
         for name in TENSORS:
@@ -50,7 +54,7 @@ class Head(nn.Module):
         rows = max(1, _CHUNK // self.key[..., 0].numel())
         if s.numel() <= rows:
             return self._attend(s)
-        return torch.cat([self._attend(part) for part in s.reshape(-1).split(rows)]).reshape(s.shape)
+        return torch.cat([self._attend(part) for part in torch.split(s.reshape(-1), rows)]).reshape(s.shape)
 
     def weights(self, s: Tensor) -> Tensor:
         """The attention weights: (..., p), or (..., H, p) with several heads.
@@ -69,9 +73,13 @@ class Head(nn.Module):
 
     @property
     def anchors(self) -> Tensor:
-        """Where the anchors stand on the axis of s: the middle of the stretch in which each wins. (p,), or (H, p)."""
+        """Where the anchors stand on the axis of s: the middle of the stretch in which each wins. (p,), or
+        (H, p)."""
         numbers = self.numbers()
-        rows = [(anchor_positions(key) - query[1]) / query[0] for key, query in zip(numbers.key, numbers.query, strict=True)]
+        rows = [
+            (anchor_positions(key) - query[1]) / query[0]
+            for key, query in zip(numbers.key, numbers.query, strict=True)
+        ]
         found = torch.from_numpy(np.stack(rows))
         return found[0] if self.heads == 1 else found
 
@@ -84,7 +92,8 @@ class Head(nn.Module):
         return HeadNumbers(**arrays, dtype=dtypes.pop())
 
     def as_self_attention(self, n: int) -> SelfAttention:
-        """The same head as plain self-attention over n data tokens and the anchors: W_Q, W_K, W_V, W_O, no mask."""
+        """The same head as plain self-attention over n data tokens and the anchors: W_Q, W_K, W_V, W_O, no
+        mask."""
         return SelfAttention.from_head(self.numbers(), n, self._reach())
 
     def save(self, path: str | os.PathLike[str]) -> None:

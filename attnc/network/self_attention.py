@@ -4,10 +4,10 @@ A token is a row (s, 1, data, position_1 … position_n, then for each head κ, 
 
     q = (s·a + o, 1, -M·data, M·data·position)      k = (κ, c, data, position)      score = q·k
 
-so an anchor k scores κ x + c, and a data token j scores -M to another data token i and, where the head is gated, M - M = 0
-to itself. M exceeds every score by so much that exp underflows to exactly 0. A gated head's scores are shifted by
-their own key's (a common affine function of s, which softmax does not see), so that its own score is the 0.
-"""
+so an anchor k scores κ x + c, and a data token j scores -M to another data token i and, where the head is
+gated, M - M = 0 to itself. M exceeds every score by so much that exp underflows to exactly 0. A gated head's
+scores are shifted by their own key's (a common affine function of s, which softmax does not see), so that its
+own score is the 0."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ class SelfAttention(nn.Module):
         d = 3 + n + 3 * heads
         tokens = np.zeros((p, d))
         tokens[:, 1] = 1.0
-        matrices = {"W_Q": np.zeros((heads, d, 3 + n)), "W_K": np.zeros((heads, d, 3 + n)), "W_V": np.zeros((heads, d, 1))}
+        matrices = {
+            "W_Q": np.zeros((heads, d, 3 + n)),
+            "W_K": np.zeros((heads, d, 3 + n)),
+            "W_V": np.zeros((heads, d, 1)),
+        }
         for h in range(heads):
             own = np.flatnonzero(numbers.value[h, :, 0])
             if len(own) > 1:
@@ -59,7 +63,12 @@ class SelfAttention(nn.Module):
             tokens[:, at : at + 3] = np.concatenate([numbers.key[h], numbers.value[h, :, 1:]], axis=1)
             tokens[own, at + 1] = -2 * distance
             w_q, w_k, w_v = matrices["W_Q"][h], matrices["W_K"][h], matrices["W_V"][h]
-            w_q[0, 0], w_q[1, 0], w_q[1, 1], w_q[2, 2] = numbers.query[h, 0], numbers.query[h, 1], 1.0, -distance
+            w_q[0, 0], w_q[1, 0], w_q[1, 1], w_q[2, 2] = (
+                numbers.query[h, 0],
+                numbers.query[h, 1],
+                1.0,
+                -distance,
+            )
             w_k[at, 0], w_k[at + 1, 1], w_k[2, 2] = 1.0, 1.0, 1.0
             w_v[at + 2, 0] = 1.0
             if len(own):
@@ -72,7 +81,9 @@ class SelfAttention(nn.Module):
     def tokens(self, s: Tensor) -> Tensor:
         """(..., n + p, d): the sequence that plain self-attention runs on."""
         if s.shape[-1:] != (self.n,):
-            raise InputError(f"this self-attention runs over {self.n} data tokens: got a tensor of shape {tuple(s.shape)}")
+            raise InputError(
+                f"this self-attention runs over {self.n} data tokens: got a tensor of shape {tuple(s.shape)}"
+            )
         p, d = self.anchor_tokens.shape
         flags = torch.zeros(self.n, d, dtype=s.dtype, device=s.device)
         flags[:, 1:3] = 1

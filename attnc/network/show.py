@@ -39,7 +39,8 @@ def head_text(head: Head) -> str:
 def head_html(head: Head) -> str:
     """A table of the facts and the graph of the head."""
     rows = "".join(
-        f"<tr><th style='text-align:left'>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in head_facts(head).items()
+        f"<tr><th style='text-align:left'>{escape(k)}</th><td>{escape(v)}</td></tr>"
+        for k, v in head_facts(head).items()
     )
     return f"<div><b>attnc.Head</b><table>{rows}</table>{_graph(head)}</div>"
 
@@ -52,7 +53,9 @@ def _graph(head: Head, width: int = 240, height: int = 120) -> str:
     with torch.no_grad():
         y = head(s.to(head.key.device)).cpu()
     span = float(y.max() - y.min()) or 1.0
-    points = " ".join(f"{i * width / 120:.1f},{height - float(v - y.min()) / span * height:.1f}" for i, v in enumerate(y))
+    points = " ".join(
+        f"{i * width / 120:.1f},{height - float(v - y.min()) / span * height:.1f}" for i, v in enumerate(y)
+    )
     return (
         f"<svg width='{width}' height='{height}' viewBox='-4 -4 {width + 8} {height + 8}'>"
         f"<polyline points='{points}' fill='none' stroke='currentColor' stroke-width='2'/></svg>"

@@ -1,0 +1,10 @@
+"""Pictures of heads: attention over the anchors, the function with its imitation, the error with its bound.
+
+Needs the extra `plot` (matplotlib), which is imported when the first picture is drawn.
+"""
+
+from attnc.plot.curves import error, function
+from attnc.plot.figure import head
+from attnc.plot.heat_map import attention
+
+__all__ = ["attention", "error", "function", "head"]

@@ -1,4 +1,7 @@
-"""Every built-in function once more, in mpmath: `whole` from its definition, `stretches` as the analytic parts between its kinks."""
+"""Every built-in function once more, in mpmath.
+
+`whole` is its definition, `stretches` are the analytic parts between its kinks.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def _smooth(label: str, formula: Formula) -> Case:
 
 
 def _leaky(label: str, slope: float) -> Case:
-    return Case(label, lambda s: s if s > 0 else mpf(slope) * s, (lambda s: mpf(slope) * s, lambda s: s), (0.0,))
+    parts = (lambda s: mpf(slope) * s, lambda s: s)
+    return Case(label, lambda s: s if s > 0 else mpf(slope) * s, parts, (0.0,))
 
 
 def _clip(label: str, a: float, b: float) -> Case:
@@ -49,16 +53,13 @@ def _clip(label: str, a: float, b: float) -> Case:
 
 def _soft_threshold(lam: float) -> Case:
     parts = (lambda s: s + mpf(lam), lambda s: 0 * s, lambda s: s - mpf(lam))
-    return Case(f"soft_threshold({lam:g})", lambda s: mp.sign(s) * max(abs(s) - mpf(lam), mpf(0)), parts, (-lam, lam))
+    label = f"soft_threshold({lam:g})"
+    return Case(label, lambda s: mp.sign(s) * max(abs(s) - mpf(lam), mpf(0)), parts, (-lam, lam))
 
 
 def _elu(label: str, alpha: float) -> Case:
-    return Case(
-        label,
-        lambda s: max(s, mpf(0)) + mpf(alpha) * mp.expm1(min(s, mpf(0))),
-        (lambda s: mpf(alpha) * mp.expm1(s), lambda s: s),
-        (0.0,),
-    )
+    parts = (lambda s: mpf(alpha) * mp.expm1(s), lambda s: s)
+    return Case(label, lambda s: max(s, mpf(0)) + mpf(alpha) * mp.expm1(min(s, mpf(0))), parts, (0.0,))
 
 
 def _softplus(label: str, beta: float) -> Case:
@@ -108,10 +109,11 @@ LABELS = [case.label for case in CASES]
 
 
 def encloses(ball: arb, value: mpf) -> bool:
-    """Whether the ball contains the number that `value` approximates, as far as mp.prec bits can tell, with no slack.
+    """Whether the ball contains the number that `value` approximates, as far as mp.prec bits can tell.
 
-    The value's mantissa and exponent are taken over exactly, and the ball must contain them. Only a ball that is sharper
-    than the reference (gelu(1e4) differs from 1e4 by e^-5e7) may lie inside the reference's own error instead.
+    There is no slack: mantissa and exponent are taken over exactly, and the ball must contain them. Only a
+    ball that is sharper than the reference (gelu(1e4) differs from 1e4 by e^-5e7) may lie inside the
+    reference's own error instead.
     """
     if ball.contains(arb(value)):
         return True

@@ -1,0 +1,67 @@
+"""The commands in one program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import Annotated
+
+import typer
+
+import attnc
+from attnc.cli.functions import functions
+from attnc.cli.head import head
+from attnc.cli.verify import verify
+
+app = typer.Typer(
+    name="attnc",
+    help="The attention compiler: functions as softmax attention heads, with proved error bounds.",
+    epilog="Exit status: 0 what was asked is proved, 1 it is not, 2 bad input.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(head)
+app.command()(verify)
+app.command()(functions)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"attnc {attnc.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The attention compiler: functions as softmax attention heads, with proved error bounds."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program, on the arguments of the process unless others are given, and return its exit status.
+
+    >>> main(["verify", "missing.safetensors", "--json"])
+    {
+      "error": {
+        "kind": "FileError",
+        "message": "cannot read missing.safetensors: No such file or directory"
+      }
+    }
+    2
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(
+                errors="replace"
+            )  # a formula's Φ must not fail where only ASCII can be printed
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="attnc")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

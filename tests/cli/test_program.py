@@ -1,0 +1,104 @@
+"""The program as a user starts it: exit status, streams, progress, help."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attnc
+from attnc.cli import main
+from attnc.cli.progress import progress
+
+
+def test_head_then_verify(run_process: Any, tmp_path: Path) -> None:
+    path = tmp_path / "tanh.safetensors"
+    made = run_process("head", "tanh", "--on", "-8", "8", "--eps", "1e-5", "--save", path, "--json")
+    assert (made.code, made.err) == (0, "")
+    assert made.out.count("\n{") == 0
+    assert made.json["domain"]["lo"] == -8
+    verified = run_process("verify", path, "--json")
+    assert (verified.code, verified.err) == (0, "")
+    assert verified.json["status"] == "proved"
+    assert verified.json["bound"] == made.json["bound"]
+
+
+def test_bad_input_in_a_process(run_process: Any) -> None:
+    ran = run_process("head", "tanh", "--on", "8", "-8", "--eps", "1e-5")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: the interval (8.0, -8.0) is reversed")
+    assert ran.err.count("\n") == 1
+
+
+def test_the_status_of_a_refuted_file_in_a_process(
+    run_process: Any, tmp_path: Path, tanh: attnc.Head
+) -> None:
+    assert tanh.certificate is not None
+    lie = attnc.Head(tanh.numbers(), tanh.design, replace(tanh.certificate, bound=1e-9))
+    lie.save(tmp_path / "lie.safetensors")
+    ran = run_process("verify", tmp_path / "lie.safetensors")
+    assert ran.code == 1
+    assert "refuted" in ran.out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"attnc {attnc.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["head", "verify", "functions"])
+def test_every_command_helps_with_an_example(run: Any, command: str) -> None:
+    ran = run(command, "--help")
+    assert ran.code == 0
+    assert f"Example: attnc {command}" in ran.out
+
+
+def test_an_unknown_command(run: Any) -> None:
+    ran = run("heads")
+    assert (ran.code, ran.out) == (2, "")
+
+
+def test_formulas_print_where_only_ascii_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", narrow)
+    assert main(["functions"]) == 0
+    assert b"gelu" in narrow.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_shows_on_a_terminal_and_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress("building tanh") as say:
+        say("trying [2] anchors")
+    assert "trying [2] anchors" in screen.getvalue()
+    assert screen.getvalue().endswith("\x1b[1A\x1b[2K")  # up a line, and wiped
+
+
+def test_progress_is_silent_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", pipe)
+    with progress("building tanh") as say:
+        say("trying 2 anchors")
+    assert pipe.getvalue() == ""
+
+
+def test_what_the_compiler_tells_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert main(["head", "tanh", "--on", "-8", "8", "--eps", "1e-5", "--json"]) == 0
+    assert "anchors" in screen.getvalue()
+    assert json.loads(capsys.readouterr().out)["status"] == "proved"

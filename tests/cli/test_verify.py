@@ -1,0 +1,124 @@
+"""`attnc verify`: the verdict, its exit status, and files that are not what they should be."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import attnc
+from attnc.certify.record import HeadRecord, read, write
+
+
+def test_proved(run: Any, saved: Path, tanh: attnc.Head) -> None:
+    assert tanh.certificate is not None
+    table, machine = run("verify", saved), run("verify", saved, "--json")
+    assert (table.code, machine.code) == (0, 0)
+    assert (table.err, machine.err) == ("", "")
+    for fact in ("proved", "reason", "bound", "cells", "tanh", "[-8, 8]", "float32"):
+        assert fact in table.out
+    assert "refuting" not in table.out
+    assert machine.json["status"] == "proved"
+    assert machine.json["bound"] == tanh.certificate.bound
+    assert machine.json["cells"] > 0
+    assert machine.json["input"] is None
+    assert (machine.json["function"], machine.json["domain"]) == ("tanh", {"lo": -8.0, "hi": 8.0})
+
+
+def changed(path: Path, **changes: Any) -> None:
+    """Write the file anew with parts of its record replaced, the seal fitting."""
+    record = read(path)
+    write(path, HeadRecord(**{**vars(record), **changes}))
+
+
+def test_refuted_with_the_input_that_refutes(run: Any, saved: Path) -> None:
+    certificate = read(saved).certificate
+    assert certificate is not None
+    changed(saved, certificate=replace(certificate, bound=certificate.witness.error / 2))
+    table, machine = run("verify", saved), run("verify", saved, "--json")
+    assert (table.code, machine.code) == (1, 1)
+    assert "refuting input" in table.out
+    verdict = machine.json
+    assert verdict["status"] == "refuted"
+    at = torch.tensor([verdict["input"]], dtype=torch.float64)
+    error = (attnc.load(saved)(at.float()).double() - torch.tanh(at.float().double())).abs().item()
+    assert error > verdict["bound"]
+    assert verdict["error"] == pytest.approx(error, rel=1e-3)
+
+
+def test_numbers_that_changed_are_unknown(run: Any, saved: Path) -> None:
+    numbers = read(saved).numbers
+    value = numbers.value.copy()
+    value[0, 0, 1] += 1
+    changed(saved, numbers=replace(numbers, value=value))
+    ran = run("verify", saved, "--json")
+    assert ran.code == 1
+    assert ran.json["status"] == "unknown"
+    assert "value" in ran.json["reason"]
+
+
+def test_a_measured_head_is_unknown(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "sin.safetensors"
+    attnc.head(torch.sin, on=(-3, 3), anchors=6, design="smooth").save(path)
+    table, machine = run("verify", path), run("verify", path, "--json")
+    assert (table.code, machine.code) == (1, 1)
+    assert "not proved" in " ".join(table.out.split())
+    assert (machine.json["status"], machine.json["bound"]) == ("unknown", None)
+
+
+def refused(ran: Any, kind: str, said: str) -> None:
+    assert ran.code == 2
+    assert set(ran.json) == {"error"}
+    assert ran.json["error"]["kind"] == kind
+    assert said in ran.json["error"]["message"]
+    assert ran.err == f"error: {ran.json['error']['message']}\n"
+
+
+def test_a_file_that_does_not_exist(run: Any, tmp_path: Path) -> None:
+    refused(run("verify", tmp_path / "none.safetensors", "--json"), "FileError", "No such file")
+    refused(run("verify", tmp_path, "--json"), "FileError", "cannot read")
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.3, 0.99])
+def test_a_truncated_file(run: Any, saved: Path, kept: float) -> None:
+    data = saved.read_bytes()
+    saved.write_bytes(data[: int(len(data) * kept)])
+    refused(run("verify", saved, "--json"), "FileError", "damaged")
+
+
+def test_a_file_of_noise(run: Any, saved: Path) -> None:
+    saved.write_bytes(bytes(range(256)) * 9)
+    refused(run("verify", saved, "--json"), "FileError", "not a safetensors file")
+
+
+def test_a_foreign_safetensors_file(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "foreign.safetensors"
+    save_file({"weight": torch.zeros(3)}, path)
+    refused(run("verify", path, "--json"), "FileError", "not one that attnc wrote")
+
+
+def test_a_certificate_edited_by_hand(run: Any, saved: Path) -> None:
+    data = saved.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    about = json.loads(header["__metadata__"]["attnc"])
+    about["certificate"]["bound"] = 1e-12
+    header["__metadata__"]["attnc"] = json.dumps(about)
+    edited = json.dumps(header).encode()
+    saved.write_bytes(struct.pack("<Q", len(edited)) + edited + data[8 + size :])
+    refused(run("verify", saved, "--json"), "CertificateError", "edited")
+
+
+def test_infinity_does_not_break_the_json(run: Any, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = attnc.Verdict("refuted", "the head returns inf at s=1.0", 1e-5, 1.0, float("inf"))
+    monkeypatch.setattr(attnc, "verify", lambda _: verdict)
+    ran = run("verify", saved, "--json")
+    assert ran.code == 1
+    assert "Infinity" not in ran.out
+    assert (ran.json["input"], ran.json["error"]) == (1.0, None)
