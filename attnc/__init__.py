@@ -6,7 +6,7 @@
 True
 """
 
-from attnc import functions
+from attnc import functions, plot
 from attnc.certify.certificate import Certificate, Measured, Witness
 from attnc.certify.check import Verdict, verify
 from attnc.domain import Interval
@@ -31,5 +31,5 @@ __version__ = "0.1.0"
 __all__ = [
     "AttncError", "Certificate", "CertificateError", "ConvergenceError", "FileError", "Function", "FunctionError", "Head",
     "InputError", "Interval", "Measured", "MissingExtraError", "PrecisionError", "UnknownFunctionError", "Verdict", "Witness",
-    "function", "functions", "head", "load", "verify",
+    "function", "functions", "head", "load", "plot", "verify",
 ]  # fmt: skip

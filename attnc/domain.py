@@ -29,8 +29,11 @@ class Interval:
             lo, hi = float(self.lo), float(self.hi)
         except OverflowError:
             raise InputError(
-                f"the interval ({self.lo!r}, {self.hi!r}) does not fit into floating point"
+                "an end of the interval is too large for floating point: give two finite numbers"
             ) from None
+        rounded = [end for end in (self.lo, self.hi) if isinstance(end, int) and float(end) != end]
+        if rounded:
+            raise InputError(f"no float equals {rounded[0]}: give the end of the interval as a float")
         object.__setattr__(self, "lo", lo)
         object.__setattr__(self, "hi", hi)
         if not (math.isfinite(lo) and math.isfinite(hi)):
@@ -42,7 +45,7 @@ class Interval:
             raise InputError(f"the interval ({lo}, {hi}) is {what}: give on=(lo, hi) with lo < hi")
         if not math.isfinite(hi - lo) or hi - lo < 2.0**-1000:
             raise InputError(
-                f"the interval ({lo}, {hi}) has a width of {hi - lo}: accepted are widths from 2^-1000 to 2^1023"
+                f"the interval ({lo}, {hi}) has a width of {hi - lo}: accepted are finite widths from 2^-1000 on"
             )
 
     @property

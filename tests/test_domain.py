@@ -30,6 +30,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
         (-0.0, 1),
         (-MAX / 2, MAX / 2),
         (0, MAX),
+        (0.6 * MAX, MAX),
         (np.float64(-1), np.float64(1)),
         (-(2**70), 2**53),
     ],

@@ -9,6 +9,7 @@ chain with λ = 2bΔ and the midpoints for breakpoints (score 2b x L_k - b L_k²
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -49,24 +50,51 @@ def softmax_weights(keys: Array, x: Array) -> Array:
 
 
 def anchor_positions(keys: Array) -> Array:
-    """Where each anchor stands: the middle of the stretch in which its score wins, the outer two mirrored at
-    their breakpoint.
+    """Where each anchor stands: the middle of the stretch in which its score wins, the outer two mirrored at their tie.
 
-    For a lattice these are the L_k. A key that never wins stands where it would tie with its neighbours on
-    average."""
-    order = np.argsort(keys[:, 0], kind="stable")
-    slope, intercept = keys[order, 0], keys[order, 1]
-    with np.errstate(all="ignore"):
-        ties = -np.diff(intercept) / np.diff(slope)
-    inner = (ties[1:] + ties[:-1]) / 2
+    For a lattice these are the L_k. A key that never wins stands where its weight is largest: where the mean slope
+    Σ w_j κ_j, which grows with x, equals its own.
+    """
+    if len(keys) == 1:
+        return np.zeros(1)
+    positions = np.full(len(keys), np.nan)
+    winners = _winners(keys)
+    ties = np.array([_tie(keys[i], keys[j]) for i, j in pairwise(winners)])
     if len(ties) == 1:
-        sorted_positions = np.array(
-            [ties[0] - 1 / (slope[1] - slope[0]), ties[0] + 1 / (slope[1] - slope[0])]
-        )
-    elif len(ties) == 0:
-        sorted_positions = np.zeros(1)
-    else:
-        sorted_positions = np.concatenate([[2 * ties[0] - inner[0]], inner, [2 * ties[-1] - inner[-1]]])
-    positions = np.empty_like(sorted_positions)
-    positions[order] = sorted_positions
+        reach = 1 / abs(keys[winners[1], 0] - keys[winners[0], 0])
+        positions[winners] = [ties[0] - reach, ties[0] + reach]
+    elif len(ties) > 1:
+        middles = (ties[1:] + ties[:-1]) / 2
+        positions[winners] = [2 * ties[0] - middles[0], *middles, 2 * ties[-1] - middles[-1]]
+    for k in np.flatnonzero(np.isnan(positions)):
+        positions[k] = _heaviest(keys, float(keys[k, 0]))
     return positions
+
+
+def _tie(left: Array, right: Array) -> float:
+    return float((left[1] - right[1]) / (right[0] - left[0]))
+
+
+def _winners(keys: Array) -> list[int]:
+    """The keys whose score is the largest somewhere, from left to right: the upper envelope of their lines."""
+    hull: list[int] = []
+    for k in np.lexsort((keys[:, 1], keys[:, 0])).tolist():
+        if hull and keys[hull[-1], 0] == keys[k, 0]:
+            hull.pop()
+        while len(hull) > 1 and _tie(keys[hull[-2]], keys[k]) <= _tie(keys[hull[-2]], keys[hull[-1]]):
+            hull.pop()
+        hull.append(k)
+    return hull
+
+
+def _heaviest(keys: Array, slope: float) -> float:
+    """Bisection for the x at which the mean slope is `slope`."""
+    spread = np.ptp(keys[:, 1]) + 40.0
+    gaps = np.abs(np.diff(np.unique(keys[:, 0])))
+    reach = spread / gaps.min() if len(gaps) else 1.0
+    low, high = -reach, reach
+    for _ in range(200):
+        x = (low + high) / 2
+        mean = float(softmax_weights(keys, np.array([x]))[0] @ keys[:, 0])
+        low, high = (x, high) if mean < slope else (low, x)
+    return (low + high) / 2

@@ -59,8 +59,20 @@ def solve_values(matrix: Array, y: Array, ridge: float, emphasis: Array | None =
     if emphasis is not None:
         matrix, y = matrix * emphasis[:, None], y * emphasis
     tall = np.concatenate([matrix, ridge * np.sqrt(n) * np.eye(p)])
-    values: Array = np.linalg.lstsq(tall, np.concatenate([y, np.zeros(p)]), rcond=None)[0]
-    return values
+    return least_squares(tall, np.concatenate([y, np.zeros(p)]))[1]
+
+
+def least_squares(tall: Array, goal: Array) -> tuple[Array, Array]:
+    """Q of the matrix and the solution: by QR, which is fast, or by singular values where the triangle is singular."""
+    orthogonal, triangle = np.linalg.qr(tall)
+    along = orthogonal.T @ goal
+    try:
+        solution = np.linalg.solve(triangle, along)
+    except np.linalg.LinAlgError:
+        solution = np.full(len(along), np.nan)
+    if not np.isfinite(solution).all():
+        solution = np.linalg.lstsq(triangle, along, rcond=None)[0]
+    return orthogonal, solution
 
 
 def reweighted(matrix: Array, y: Array, ridge: float, rounds: int) -> tuple[Array, Array, float]:

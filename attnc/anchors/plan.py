@@ -30,7 +30,7 @@ from attnc.functions import Function
 
 DESIGNS = ("auto", "nearest", "smooth", "graded", "gated", "tuned")
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
-TUNED_LARGEST = 48
+TUNED_LARGEST = 32
 MEASURED_POINTS = 20_011
 Progress = Callable[[str], None]
 
@@ -68,6 +68,12 @@ def best(plan: Plan, p: int) -> Found:
     candidates = sorted(
         (finished for finished, _ in _candidates(plan, _target(plan, 0.0), p, 0.0)), key=lambda c: c.estimate
     )
+    if not candidates:
+        raise InputError(
+            f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.f.label} on "
+            f"[{plan.domain.lo:g}, {plan.domain.hi:g}]: a head among several owns anchors - 2, and graded anchors "
+            "stand on both sides of every kink"
+        )
     plan.progress(f"proving {p} anchors, {candidates[0].design}")
     for candidate in candidates:
         found = conclude(plan, candidate, math.inf)
@@ -98,7 +104,7 @@ def smallest(plan: Plan, eps: float) -> Found:
 
 def refuse_kinks(plan: Plan) -> None:
     """A function of the user's that is not smooth where it claims to be cannot converge: say where."""
-    kink = find_kink(plan.f, plan.domain) if not _built_in(plan.f) else None
+    kink = find_kink(plan.f, plan.domain)
     if kink is not None:
         raise ConvergenceError(
             f"heads for {plan.f.label} do not converge on [{plan.domain.lo:g}, {plan.domain.hi:g}]: "
@@ -161,7 +167,8 @@ class _Search:
         if self.found is not None and not self.promising(p):
             return None
         candidates = self._candidates(p)
-        self._note(candidates[0])
+        if candidates:
+            self._note(candidates[0])
         for candidate in candidates:
             if candidate.estimate <= self.eps and measure(self.plan, candidate.numbers)[0] <= self.eps:
                 self.plan.progress(f"proving {p} anchors, {candidate.design}")
@@ -174,7 +181,10 @@ class _Search:
     def promising(self, p: int) -> bool:
         """Whether sampling leaves room for a proof, which may exceed it by the proof's quality."""
         candidates = self._candidates(p)
-        return 1.1 * min(measure(self.plan, c.numbers)[0] + c.rounding for c in candidates) <= self.eps
+        return (
+            bool(candidates)
+            and 1.1 * min(measure(self.plan, c.numbers)[0] + c.rounding for c in candidates) <= self.eps
+        )
 
     def _candidates(self, p: int) -> list[Finished]:
         """By estimate; made once for each size, and grown from the next smaller size that was tried."""
@@ -223,11 +233,6 @@ def _candidates(
     """Every admissible design of p anchors, finished and estimated."""
     target = target.denser(6 * p * plan.heads)
     drafts = list(_drafts(plan, target, p, 0.9 * eps, smaller))
-    if not drafts:
-        needed = 1 + 2 * len(target.kinks)
-        raise InputError(
-            f"design {plan.design!r} needs at least {needed} anchors for {plan.f.label} here: got {p}"
-        )
     return [(finish(draft, target), draft) for draft in drafts]
 
 
@@ -236,7 +241,8 @@ def _drafts(plan: Plan, target: Target, p: int, enough: float, smaller: Chain | 
     fixed = graded if target.kinks else smooth
     if plan.heads > 1:
         base = {"auto": fixed, "nearest": nearest, "smooth": smooth, "graded": graded}[design]
-        if p >= 3 and not (base is graded and plan.heads * (p - 2) < 1 + 2 * len(target.kinks)):
+        least = 1 + 2 * len(target.kinks) if base is graded else 2
+        if plan.heads * (p - 2) >= least:
             yield many(target, p, plan.heads, base)
         return
     if design == "nearest":
@@ -284,10 +290,6 @@ def _target(plan: Plan, eps: float) -> Target:
     return make_target(plan.f, plan.domain, plan.dtype, finest)
 
 
-def _built_in(f: Function) -> bool:
-    return f.torch_form.__module__.startswith(("attnc.functions", "torch"))
-
-
 def _cannot(plan: Plan, eps: float, closest: Finished | None) -> ConvergenceError | PrecisionError:
     where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}]"
     if closest is None:
@@ -296,7 +298,7 @@ def _cannot(plan: Plan, eps: float, closest: Finished | None) -> ConvergenceErro
     holds = found.bound
     anchors = closest.numbers.anchors_per_head
     shown = _round_up(holds)
-    if closest.approximation <= closest.rounding or closest.approximation <= eps:
+    if closest.approximation <= closest.rounding or closest.rounding > eps / 2:
         other = "use dtype=torch.float64, " if plan.dtype == "float32" else ""
         return PrecisionError(
             f"eps={eps:g} is below what {plan.dtype} can hold for {where} ({shown}, with {anchors} anchors): {other}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnc.anchors.chain import Chain, lattice
-from attnc.anchors.draft import Draft, columns, lawson_step
+from attnc.anchors.draft import Draft, columns, lawson_step, least_squares
 from attnc.anchors.finish import finish
 from attnc.anchors.target import Target
 from attnc.certify.numbers import Array
@@ -59,8 +59,7 @@ class Tuning:
         goal = np.concatenate([self.target.y * self.emphasis, np.zeros(p)])
         if not np.isfinite(tall).all():
             return None
-        orthogonal, triangle = np.linalg.qr(tall)
-        values = np.linalg.lstsq(triangle, orthogonal.T @ goal, rcond=None)[0]
+        orthogonal, values = least_squares(tall, goal)
         residual = tall @ values - goal
         return State(
             log_sharpness, breakpoints, matrix, values, orthogonal, residual, float(residual @ residual)
@@ -117,8 +116,9 @@ class Tuning:
 
 
 def tuned(target: Target, p: int, enough: float = 0.0, extra: Sequence[Chain] = ()) -> Draft:
-    """The best of several starts, each tuned; a start that reaches `enough` ends the search."""
-    return tune(target, [*extra, *lattice_starts(p)], np.zeros(p, dtype=bool), "tuned", enough)
+    """The best of several starts, each tuned; a start that reaches `enough` ends the search. Large heads get fewer starts."""
+    starts = [*extra, *lattice_starts(p)]
+    return tune(target, starts if p <= 16 else starts[:4], np.zeros(p, dtype=bool), "tuned", enough)
 
 
 def grow(chain: Chain, target: Target, p: int) -> Chain:

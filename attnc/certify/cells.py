@@ -61,45 +61,53 @@ def head_on_cell(numbers: HeadNumbers, h: int, cell: Cell, order: int, a: Arithm
 
     The working series length must be order + 1.
     """
-    query, key, value = numbers.query[h], numbers.key[h], numbers.value[h]
+    key, value = numbers.key[h], numbers.value[h]
     distance = _distance(value, cell)
-    winner, near = _near_keys(query, key, cell, distance, a)
-    mean_slope = arb(_mean_slope(query, key, cell.middle))
-    gain, offset, m, r = arb(query[0]), arb(query[1]), arb(cell.middle), cell.radius()
-    x, t = gain * m + offset, arb(0, r)
-    s_point, s_cell = arb_series([m, 1]), arb_series([m + t, 1])
-    k_r, c_r = arb(key[winner, 0]), arb(key[winner, 1])
-    top = bottom = top_cell = bottom_cell = arb_series([0])
-    exps, slopes, leads, owns, constants = [], [], [], [], []
-    for k in near:
-        slope, c, own, v = arb(key[k, 0]), arb(key[k, 1]), arb(value[k, 0]), arb(value[k, 1])
-        lead, rate = (slope - k_r) * x + (c - c_r), gain * (slope - mean_slope)
-        e, e_cell = arb_series([lead, rate]).exp(), arb_series([lead + rate * t, rate]).exp()
-        bottom, bottom_cell = bottom + e, bottom_cell + e_cell
-        if own == 0:
-            top, top_cell = top + e * v, top_cell + e_cell * v
-        else:
-            top, top_cell = top + e * (own * s_point + v), top_cell + e_cell * (own * s_cell + v)
-        exps.append(e_cell[0])
-        slopes.append(slope)
-        leads.append(lead + (slope - k_r) * gain * t)
-        owns.append(own)
-        constants.append(v)
-    if not (bottom[0] > 0 and bottom_cell[0] > 0):
+    winner, near = _near_keys(numbers.query[h], key, cell, distance, a)
+    own, constant = [arb(value[k, 0]) for k in near], [arb(value[k, 1]) for k in near]
+    models = _quotients(numbers.query[h], key, winner, near, own, constant, cell)
+    if models is None:
         return None
-    series, over_cell = top / bottom, top_cell / bottom_cell
-    last = over_cell[order]
-    value_range = _range(series, last, r, order)
-    far_count = len(key) - len(near)
-    far_value = _far_value(value, near, cell) if far_count else arb(0)
-    far = far_count * (-arb(distance)).exp() * (far_value + abs(value_range))
-    x_cell = x + gain * t
-    scores = [slope * x_cell + arb(key[k, 1]) for slope, k in zip(slopes, near, strict=True)]
-    weights = [e / bottom_cell[0] for e in exps]
-    keys = Keys(slopes, scores, leads, weights, owns, constants)
+    series, over_cell, weight = models
+    value_range = _range(series, over_cell[order], cell.radius(), order)
+    far_keys = len(key) - len(near)
+    far_value = _far_value(value, near, cell) if far_keys else arb(0)
+    far = far_keys * (-arb(distance)).exp() * (far_value + abs(value_range))
+    x = arb(numbers.query[h, 0]) * (arb(cell.middle) + arb(0, cell.radius())) + arb(numbers.query[h, 1])
+    slope, intercept = [arb(key[k, 0]) for k in near], [arb(key[k, 1]) for k in near]
+    top_slope, top_intercept = arb(key[winner, 0]), arb(key[winner, 1])
+    score = [k * x + c for k, c in zip(slope, intercept, strict=True)]
+    lead = [(k - top_slope) * x + (c - top_intercept) for k, c in zip(slope, intercept, strict=True)]
+    keys = Keys(slope, score, lead, weight, own, constant)
     return HeadOnCell(
-        series, last, far, keys, far_count, far_value, distance, value_range + arb(0, far.upper())
+        series, over_cell[order], far, keys, far_keys, far_value, distance, value_range + arb(0, far.upper())
     )
+
+
+def _quotients(
+    query: Array, key: Array, winner: int, near: list[int], own: list[arb], constant: list[arb], cell: Cell
+) -> tuple[arb_series, arb_series, list[arb]] | None:
+    """Σ v_k e^{z_k + ρ_k t} / Σ e^{z_k + ρ_k t} around the middle and around every point of the cell, and W_k over the cell."""
+    m, t = arb(cell.middle), arb(0, cell.radius())
+    s_point, s_cell = arb_series([m, 1]), arb_series([m + t, 1])
+    if len(near) == 1:
+        return own[0] * s_point + constant[0], own[0] * s_cell + constant[0], [arb(1)]
+    gain = arb(query[0])
+    x, mean_slope = gain * m + arb(query[1]), arb(_mean_slope(query, key, cell.middle))
+    top_slope, top_intercept = arb(key[winner, 0]), arb(key[winner, 1])
+    above = below = above_cell = below_cell = arb_series([0])
+    exponentials = []
+    for k, o, c in zip(near, own, constant, strict=True):
+        lead = (arb(key[k, 0]) - top_slope) * x + (arb(key[k, 1]) - top_intercept)
+        rate = gain * (arb(key[k, 0]) - mean_slope)
+        e, e_cell = arb_series([lead, rate]).exp(), arb_series([lead + rate * t, rate]).exp()
+        below, below_cell = below + e, below_cell + e_cell
+        above += e * c if o == 0 else e * (o * s_point + c)
+        above_cell += e_cell * c if o == 0 else e_cell * (o * s_cell + c)
+        exponentials.append(e_cell[0])
+    if not (below[0] > 0 and below_cell[0] > 0):
+        return None
+    return above / below, above_cell / below_cell, [e / below_cell[0] for e in exponentials]
 
 
 def rounding_on_cell(numbers: HeadNumbers, h: int, cell: Cell, model: HeadOnCell, a: Arithmetic) -> arb:

@@ -39,6 +39,13 @@ class Measured:
     error: float
     input: float
     points: int
+    design: str
+
+    def __post_init__(self) -> None:
+        _check_types(
+            self,
+            {"function": str, "dtype": str, "error": float, "input": float, "points": int, "design": str},
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -71,11 +78,19 @@ class Certificate:
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        terms = (self.bound, self.approximation, self.rounding, self.witness.error, self.witness.input)
-        if not all(isinstance(x, float) and math.isfinite(x) for x in terms) or min(terms[:4]) < 0:
-            raise CertificateError(
-                f"a certificate's numbers are finite and its terms not negative: got {terms}"
-            )
+        texts, counts = ("function", "dtype", "design"), ("precision", "cells", "format")
+        floats = ("bound", "approximation", "rounding")
+        _check_types(
+            self, dict.fromkeys(texts, str) | dict.fromkeys(counts, int) | dict.fromkeys(floats, float)
+        )
+        _check_types(self.witness, {"input": float, "error": float})
+        if min(self.bound, self.approximation, self.rounding, self.witness.error) < 0:
+            raise CertificateError("a certificate's bound, terms and witness are not negative")
+        for mapping in (self.digests, self.versions):
+            if not isinstance(mapping, dict) or not all(
+                isinstance(x, str) for pair in mapping.items() for x in pair
+            ):
+                raise CertificateError(f"digests and versions map names to texts: got {mapping!r}")
         if self.format != FORMAT:
             raise CertificateError(
                 f"certificate format {self.format}: this version of attnc reads format {FORMAT}"
@@ -145,6 +160,16 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "unknown"
     return found
+
+
+def _check_types(what: object, wanted: dict[str, type]) -> None:
+    """Each field of exactly the type wanted; floats finite."""
+    for name, kind in wanted.items():
+        value = getattr(what, name)
+        if type(value) is not kind or (type(value) is float and not math.isfinite(value)):
+            raise CertificateError(
+                f"{name} is {value!r}: a {'finite ' * (kind is float)}{kind.__name__} is expected"
+            )
 
 
 def _checked(cls: type, record: object) -> dict[str, Any]:

@@ -4,9 +4,9 @@ It imports nothing that builds heads and nothing of the prover (`supnorm`, `cell
 cannot share a mistake. What it shares is what gives a certificate its meaning: the functions' enclosures, the
 numbers, the assumptions of `arithmetic`.
 
-On a cell around m it bounds  g - f = Σ_h o_h (Σ_k (v_k - f) E_k)/(Σ_k E_k) + (Σ o_h - 1) f,  E_k =
-exp(score_k - score of the key that wins at m), as a power series in t with a ball for its last coefficient,
-adds the rounding error, and halves the cell until that is below the bound."""
+It attacks first: the head is executed where errors like to hide and compared in high precision. Then it bounds the error cell by
+cell (`check_cell`), and halves a cell until approximation, rounding and their sum are below what the certificate says of each.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from flint import arb, arb_series
+from flint import arb
 
-from attnc.certify.arithmetic import ARITHMETIC, Arithmetic, probe
+from attnc.certify.arithmetic import ARITHMETIC, probe
 from attnc.certify.certificate import Certificate
-from attnc.certify.numbers import TENSORS, Array, HeadNumbers
+from attnc.certify.check_cell import ORDER, CellError, cell_error, scores_finite
+from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.certify.record import read
 from attnc.errors import InputError, UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
 from attnc.functions.function import Branch
 
-PRECISION, ORDER, FIRST_CELLS, MOST_CELLS = 192, 8, 23, 400_000
+PRECISION, FIRST_CELLS, MOST_CELLS = 192, 23, 400_000
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,12 @@ def check(numbers: HeadNumbers, certificate: Certificate, function: Function | N
         return Verdict("unknown", f"this machine's arithmetic is not what certificates assume: {broken}")
     with working(PRECISION, ORDER + 1):
         refuted = _attack(numbers, certificate, f)
-        return refuted if refuted is not None else _prove(numbers, certificate, f)
+        if refuted is not None:
+            return refuted
+        false = _false_witness(numbers, certificate, f)
+        return (
+            _prove(numbers, certificate, f) if false is None else Verdict("unknown", false, certificate.bound)
+        )
 
 
 def _attack(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdict | None:
@@ -148,9 +154,9 @@ def execute(numbers: HeadNumbers, s: torch.Tensor) -> torch.Tensor:
 
 
 def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdict:
-    """Cells to the left first, halved until error and rounding together are below the bound."""
-    a, bound = ARITHMETIC[numbers.dtype], arb(certificate.bound)
-    if not _scores_finite(numbers, certificate, a):
+    """Halve cells until each of the certificate's three numbers is an upper bound on every one of them."""
+    a = ARITHMETIC[numbers.dtype]
+    if not scores_finite(numbers, certificate.domain, a):
         return Verdict("unknown", "scores may overflow on the domain", certificate.bound)
     stack: list[tuple[float, float, Branch]] = []
     for piece in f.pieces(certificate.domain.lo, certificate.domain.hi):
@@ -161,8 +167,7 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdi
     while stack:
         lo, hi, branch = stack.pop()
         done += 1
-        total = _cell_error(numbers, lo, hi, branch, a)
-        if total is not None and total <= bound:
+        if _within(cell_error(numbers, lo, hi, branch, a), certificate):
             continue
         middle = lo / 2 + hi / 2
         if not lo < middle < hi or done + len(stack) > MOST_CELLS:
@@ -175,188 +180,25 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdi
     )
 
 
-def _cell_error(numbers: HeadNumbers, lo: float, hi: float, branch: Branch, a: Arithmetic) -> arb | None:
-    """An upper bound of |executed - f| on [lo, hi]; None where the cell is too wide to say."""
-    centre = arb(lo / 2 + hi / 2)
-    half = (arb(hi) - centre).max(centre - arb(lo)).upper()
-    s = centre + arb(0, half)
-    try:
-        f_point, f_cell = branch(arb_series([centre, 1])), branch(arb_series([s, 1]))
-        parts = [_HeadCell(numbers, h, centre, half, f_point, f_cell, a) for h in range(numbers.heads)]
-    except (ValueError, ZeroDivisionError):
-        return None
-    weights = [arb(o) for o in numbers.output]
-    surplus = sum(weights, arb(-1))
-    point = sum((w * part.point for w, part in zip(weights, parts, strict=True)), surplus * f_point)
-    last = sum(
-        (w * part.cell[ORDER] for w, part in zip(weights, parts, strict=True)), surplus * f_cell[ORDER]
+def _within(error: CellError | None, certificate: Certificate) -> bool:
+    return (
+        error is not None
+        and error.approximation <= arb(certificate.approximation)
+        and error.rounding <= arb(certificate.rounding)
+        and error.approximation + error.rounding <= arb(certificate.bound)
     )
-    total = abs(last) * half**ORDER + sum((abs(point[j]) * half**j for j in range(ORDER)), arb(0))
-    total += sum((abs(w) * part.dropped_error for w, part in zip(weights, parts, strict=True)), arb(0))
-    rounding = [part.rounding(s) for part in parts]
-    if len(parts) == 1 and weights[0] == 1:
-        total += rounding[0]
-    else:
-        u, n = arb(a.unit), len(parts)
-        growth = (1 + u) ** n
-        for w, part, r in zip(weights, parts, rounding, strict=True):
-            total += abs(w) * (growth * r + (growth - 1) * abs(part.output)) + 2 * arb(a.tiny)
-    return total.upper() if total.is_finite() else None
 
 
-class _HeadCell:
-    """One head on one cell: the series of Σ(v_k - f)E_k/ΣE_k at the centre and over the cell, and the head's
-    rounding error."""
-
-    def __init__(
-        self,
-        numbers: HeadNumbers,
-        h: int,
-        centre: arb,
-        half: arb,
-        f_point: arb_series,
-        f_cell: arb_series,
-        a: Arithmetic,
-    ) -> None:
-        self.a, self.p = a, numbers.anchors_per_head
-        self.gain, self.offset = arb(numbers.query[h, 0]), arb(numbers.query[h, 1])
-        self.value = numbers.value[h]
-        self.drop = 90 + math.ceil(
-            math.log1p(min(1e300, float(np.abs(self.value).max()) * (1 + abs(float(centre)))))
-        )
-        kept, self.dropped, top = _kept(numbers, h, float(centre), float(half.upper()), self.drop, a)
-        self.dropped_value = arb(self._largest_value(kept, centre, half)) if self.dropped else arb(0)
-        key = numbers.key[h]
-        self.slopes, self.intercepts = [arb(key[k, 0]) for k in kept], [arb(key[k, 1]) for k in kept]
-        self.own, self.constant = [arb(self.value[k, 0]) for k in kept], [arb(self.value[k, 1]) for k in kept]
-        self.x = self.gain * centre + self.offset
-        self.spread = arb(0, half)
-        lead_slope, lead_intercept = arb(key[top, 0]), arb(key[top, 1])
-        self.leads = [
-            (k - lead_slope) * self.x + (c - lead_intercept)
-            for k, c in zip(self.slopes, self.intercepts, strict=True)
-        ]
-        self.lead_slopes = [(k - lead_slope) * self.gain for k in self.slopes]
-        weights = [float(lead.mid()) for lead in self.leads]
-        shift = arb(_average(np.exp(np.minimum(weights, 0.0)), [float(b.mid()) for b in self.lead_slopes]))
-        tilted = [b - shift for b in self.lead_slopes]
-        self.point, _ = self._quotient(centre, arb(0), tilted, f_point)
-        self.cell, self.exponentials = self._quotient(centre, self.spread, tilted, f_cell)
-        spread = sum(
-            (abs(self.point[j]) * half**j for j in range(1, ORDER)), abs(self.cell[ORDER]) * half**ORDER
-        )
-        self.gap = self.point[0] + arb(0, spread.upper())
-        f_range = f_cell[0]
-        self.dropped_error = (
-            self.dropped * (-arb(self.drop)).exp() * (self.dropped_value + abs(self.gap) + abs(f_range))
-        )
-        self.output = self.cell[0] + f_range + arb(0, self.dropped_error.upper())
-
-    def _quotient(
-        self, centre: arb, t: arb, tilted: list[arb], f: arb_series
-    ) -> tuple[arb_series, list[arb]]:
-        s = arb_series([centre + t, 1])
-        above, below, constants = arb_series([0]), arb_series([0]), []
-        for lead, b, own, constant in zip(self.leads, tilted, self.own, self.constant, strict=True):
-            e = arb_series([lead + b * t, b]).exp()
-            above, below = above + (own * s + constant - f) * e, below + e
-            constants.append(e[0])
-        if not below[0] > 0:
-            raise ValueError("the cell is too wide")
-        return above / below, constants
-
-    def _largest_value(self, kept: list[int], centre: arb, half: arb) -> arb:
-        mask = np.ones(len(self.value), dtype=bool)
-        mask[kept] = False
-        own, constant = np.abs(self.value[mask]).max(axis=0)
-        return (arb(own) * (abs(centre) + half) + arb(constant)).upper()
-
-    def rounding(self, s: arb) -> arb:
-        """|executed - exact| of this head, as docs/arithmetic.md derives it."""
-        u, tau, units = arb(self.a.unit), arb(self.a.tiny), self.a.exp_units
-        product = abs(self.gain * s) * (0 if self.gain == 1 else u)
-        off_x = (
-            product
-            + (0 if self.offset == 0 else u) * (abs(self.gain * s + self.offset) + product + tau)
-            + 2 * tau
-        )
-        x = self.x + self.gain * self.spread
-        leads = [lead + b * self.spread for lead, b in zip(self.leads, self.lead_slopes, strict=True)]
-        etas = []
-        for k, c in zip(self.slopes, self.intercepts, strict=True):
-            after_product = abs(k) * off_x * (1 + u) + u * abs(k * x) + tau
-            etas.append((after_product * (1 + u) + u * abs(k * x + c) + tau).upper())
-        highest = arb(0)
-        for lead, eta in zip(leads, etas, strict=True):
-            highest = highest.max(eta).max((lead + eta).upper())
-        flushed = tau * highest.exp()
-        denominator = sum(self.exponentials, arb(0))
-        moved, lost, mass, sizes = arb(0), arb(0), arb(0), arb(0)
-        for lead, eta, e, own, constant in zip(
-            leads, etas, self.exponentials, self.own, self.constant, strict=True
-        ):
-            weight = e / denominator
-            factor = (eta + u * (abs(lead) + eta + highest) + tau).exp() * (1 + units * u) - 1
-            change, size = weight * factor + flushed, abs(own * s) + abs(constant)
-            moved += change * abs(own * s + constant - self.output)
-            lost += change
-            mass += (weight + change) * size
-            sizes += size
-        dropped = self.dropped * (
-            (u * highest - arb(self.drop) * (1 - 2 * u)).exp() * (1 + units * u) + flushed
-        )
-        moved += dropped * (self.dropped_value + abs(self.output))
-        mass += (dropped + self.dropped * (-arb(self.drop)).exp()) * self.dropped_value
-        left = 1 - lost - dropped
-        if not left > 0:
-            return arb("inf")
-        turns = self.p + self.a.division_units + (2 if self.value[:, 0].any() else 0)
-        growth = (1 + u) ** turns / (1 - self.p * u) - 1
-        return (
-            (moved + growth * mass) / left
-            + 3 * tau * (sizes + self.dropped * self.dropped_value + self.p + 1)
-        ).upper()
-
-
-def _kept(
-    numbers: HeadNumbers, h: int, centre: float, half: float, drop_distance: int, a: Arithmetic
-) -> tuple[list[int], int, int]:
-    """Keys that may come within the distance of the winner on the cell, how many do not, and the winner.
-
-    Leads are affine, so |lead(s) - lead(centre)| <= |slope difference|·half; every float64 operation here
-    errs by 2^-53 relative to `size`, of which 64 are allowed for. Twice the score error in the head's dtype
-    is kept in reserve."""
-    gain, offset = numbers.query[h]
-    slope, intercept = numbers.key[h].T
-    with np.errstate(all="ignore"):
-        top = int(np.argmax(slope * (gain * centre + offset) + intercept))
-        far_x = abs(gain) * (abs(centre) + half) + abs(offset)
-        size = (np.abs(slope) + abs(slope[top])) * far_x + np.abs(intercept) + abs(intercept[top])
-        lead = (slope - slope[top]) * (gain * centre + offset) + (intercept - intercept[top])
-        lead = lead + np.abs(slope - slope[top]) * abs(gain) * half * 1.0000001
-        eta = 8 * a.unit * (np.abs(slope) * far_x + np.abs(intercept)) + 32 * a.tiny * (1 + np.abs(slope))
-        drop = lead + 64 * 2.0**-53 * size + 2 * eta < -(drop_distance + 1)
-    drop[top] = False
-    kept = [int(k) for k in np.flatnonzero(~drop)]
-    return kept, len(slope) - len(kept), top
-
-
-def _average(weights: Array, numbers: list[float]) -> float:
-    mean = float(np.average(numbers, weights=weights))
-    return mean if math.isfinite(mean) else 0.0
-
-
-def _scores_finite(numbers: HeadNumbers, certificate: Certificate, a: Arithmetic) -> bool:
-    s = arb(max(abs(certificate.domain.lo), abs(certificate.domain.hi)))
-    limit = arb(a.largest) / 16
-    for h in range(numbers.heads):
-        x = abs(arb(numbers.query[h, 0])) * s + abs(arb(numbers.query[h, 1]))
-        size = sum((abs(arb(own)) * s + abs(arb(c)) for own, c in numbers.value[h]), arb(0))
-        if not (x < limit and size < limit and abs(arb(numbers.output[h])) * size * numbers.heads < limit):
-            return False
-        if not all(abs(arb(k)) * x + abs(arb(c)) < limit for k, c in numbers.key[h]):
-            return False
-    return True
+def _false_witness(numbers: HeadNumbers, certificate: Certificate, f: Function) -> str | None:
+    """The witness must lie in the domain and show its error when executed, but for what rounding may differ elsewhere."""
+    witness = certificate.witness
+    s = torch.tensor([witness.input], dtype=torch.float64)
+    if witness.input not in certificate.domain or s.to(getattr(torch, numbers.dtype)).double() != s:
+        return f"the witness {witness.input!r} is not an input of the domain"
+    error = abs(arb(execute(numbers, s).item()) - f.value(witness.input))
+    if not abs(error - arb(witness.error)) <= 2 * arb(certificate.rounding):
+        return f"the witness claims an error of {witness.error:.6g}, executed it has {float(error.mid()):.6g}"
+    return None
 
 
 def _numbers(module: Any) -> HeadNumbers:

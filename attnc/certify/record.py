@@ -24,10 +24,9 @@ KIND, FORMAT = "head", 1
 
 @dataclass(frozen=True)
 class HeadRecord:
-    """What a file holds: the numbers, the design, and the certificate or the measurement."""
+    """What a file holds: the numbers, and the certificate or the measurement."""
 
     numbers: HeadNumbers
-    design: str
     certificate: Certificate | None
     measured: Measured | None
 
@@ -38,7 +37,6 @@ def write(path: str | os.PathLike[str], record: HeadRecord) -> None:
     about = {
         "kind": KIND,
         "format": FORMAT,
-        "design": record.design,
         "certificate": record.certificate.to_json() if record.certificate else None,
         "measured": record.measured.to_json() if record.measured else None,
     }
@@ -79,7 +77,7 @@ def read(path: str | os.PathLike[str]) -> HeadRecord:
         raise CertificateError(f"{source}: {problem}") from problem
     if (certificate is None) == (measured is None):
         raise CertificateError(f"{source}: a head has a certificate or a measurement, one of them")
-    return HeadRecord(numbers, str(about["design"]), certificate, measured)
+    return HeadRecord(numbers, certificate, measured)
 
 
 def _about(source: Path, data: bytes) -> dict[str, Any]:
@@ -100,10 +98,10 @@ def _about(source: Path, data: bytes) -> dict[str, Any]:
         about = json.loads(metadata["attnc"])
     except (ValueError, TypeError, RecursionError) as problem:
         raise FileError(f"{source}: the 'attnc' record is not JSON: {problem}") from problem
-    wanted = {"kind", "format", "design", "certificate", "measured"}
+    wanted = {"kind", "format", "certificate", "measured"}
     if not isinstance(about, dict) or set(about) != wanted:
         raise FileError(f"{source}: the 'attnc' record must hold {sorted(wanted)}")
-    if about["kind"] != KIND or about["format"] != FORMAT:
+    if about["kind"] != KIND or type(about["format"]) is not int or about["format"] != FORMAT:
         raise FileError(
             f"{source} holds a {about['kind']!r} of format {about['format']!r}: this version reads {KIND!r} of format {FORMAT}"
         )

@@ -57,9 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a formula's Φ must not fail where only ASCII can be printed
+            # A formula's Φ must not fail where only ASCII can be printed.
+            stream.reconfigure(errors="replace")
     try:
         app(args=None if arguments is None else list(arguments), prog_name="attnc")
     except SystemExit as end:

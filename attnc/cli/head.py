@@ -53,8 +53,15 @@ def head(
         began = time.perf_counter()
         with progress(f"building {name}") as say:
             made = attnc.head(
-                name, on=on, eps=eps, anchors=anchors, design=design, heads=heads, dtype=_DTYPES[dtype], progress=say
-            )  # fmt: skip
+                name,
+                on=on,
+                eps=eps,
+                anchors=anchors,
+                design=design,
+                heads=heads,
+                dtype=_DTYPES[dtype],
+                progress=say,
+            )
             seconds = time.perf_counter() - began
             if save is not None:
                 say(f"writing {save}")

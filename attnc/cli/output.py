@@ -1,4 +1,4 @@
-"""What commands print: a table or one JSON object on stdout; errors, and nothing else that lasts, on stderr."""
+"""What commands print: a table or one JSON object on stdout; errors, and nothing else, on stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROVED, NOT_PROVED, BAD_INPUT = 0, 1, 2
 
 @contextmanager
 def errors_reported(as_json: bool) -> Iterator[None]:
-    """Turn whatever attnc refuses into one message on stderr, and with `--json` an object on stdout: exit status 2."""
+    """What attnc refuses becomes a message on stderr, with `--json` an object on stdout; exit status 2."""
     try:
         yield
     except AttncError as problem:

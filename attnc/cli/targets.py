@@ -11,7 +11,7 @@ from attnc.errors import FileError, InputError
 
 
 def check_targets(paths: Sequence[Path], force: bool) -> None:
-    """Refuse a file that exists (unless forced), a directory that does not, and one that cannot be written to."""
+    """Refuse a file that exists (unless forced), a directory that does not, or that is not writable."""
     if len({os.path.abspath(path) for path in paths}) < len(paths):
         raise InputError(f"{paths[0]} is named twice: give every file a name of its own")
     for path in paths:

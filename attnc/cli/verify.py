@@ -66,7 +66,7 @@ def _facts(record: HeadRecord, verdict: Verdict, seconds: float) -> dict[str, st
     facts = {
         "status": verdict.status,
         "reason": verdict.reason,
-        "claim": f"|head(s) - f(s)| <= bound, f = {known.function}, s in {interval(known.domain)}, {known.dtype}",
+        "claim": f"|head(s) - f(s)| <= bound, f = {known.function}, s in {interval(known.domain)}",
         "bound": "none" if verdict.bound is None else number(verdict.bound),
         "cells": str(verdict.cells),
     }

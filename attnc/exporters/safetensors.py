@@ -18,4 +18,5 @@ def load(path: str | os.PathLike[str]) -> Head:
     'tanh'
     """
     record = read(path)
-    return Head(record.numbers, record.design, record.certificate, record.measured)
+    known = record.certificate or record.measured
+    return Head(record.numbers, known.design if known else "unknown", record.certificate, record.measured)

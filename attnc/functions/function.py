@@ -164,10 +164,7 @@ def _slope(branch: Branch, a: float, b: float) -> _Slope:
     cell = ball(a, b)
     try:
         at_middle, everywhere = branch(variable(cell.mid())), branch(variable(cell))
-    except (
-        ValueError,
-        ZeroDivisionError,
-    ):  # the cell is too wide for the branch: a division by a ball that holds zero
+    except (ValueError, ZeroDivisionError):  # too wide for the branch: a division by a ball that holds zero
         return _Slope(math.inf, 0.0, a, b, branch)
     mean_value = upper(abs(at_middle[1]) + 2 * abs(everywhere[2]) * cell.rad())
     return _Slope(min(magnitude(everywhere[1]), mean_value), lower(abs(at_middle[1])), a, b, branch)
@@ -188,9 +185,12 @@ def _refined(cells: list[_Slope], quality: float = 1.01, limit: int = 2000) -> f
 
 
 def _jumps(left: Piece, right: Piece) -> bool:
-    """Whether the branches of neighbouring pieces disagree at the kink between them."""
+    """Whether the branches of neighbouring pieces disagree at the kink between them, or have a pole there."""
     at = variable(arb(right.lo))
-    return not left.branch(at)[0].overlaps(right.branch(at)[0])
+    try:
+        return not left.branch(at)[0].overlaps(right.branch(at)[0])
+    except (ValueError, ZeroDivisionError):
+        return True
 
 
 def function(

@@ -98,7 +98,7 @@ class Head(nn.Module):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers and certificate to a safetensors file; `attnc.load` reads it back."""
-        write(path, HeadRecord(self.numbers(), self.design, self.certificate, self.measured))
+        write(path, HeadRecord(self.numbers(), self.certificate, self.measured))
 
     def why_not_certified(self) -> str | None:
         """None where the certificate applies to the numbers as they are now, else the reason why not."""

@@ -11,13 +11,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 SOFTMAX = frozenset({"_softmax", "softmax"})
 LINEAR = frozenset({"add", "sub", "neg", "mul", "sum", "mm", "bmm", "addmm", "matmul", "baddbmm"})
-MOVES = frozenset(
-    {
-        "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze", "select", "slice", "cat",
-        "stack", "split", "split_with_sizes", "clone", "copy_", "detach", "alias", "lift_fresh_copy", "zeros", "ones", "eye", "fill",
-        "fill_", "full", "_to_copy", "index", "getitem",
-    }
-)  # fmt: skip
+MOVES = frozenset((
+    "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze",
+    "select", "slice", "cat", "stack", "split", "split_with_sizes", "clone", "copy_", "detach", "alias",
+    "lift_fresh_copy", "zeros", "ones", "eye", "fill", "fill_", "full", "_to_copy", "index", "getitem",
+))  # fmt: skip
 
 
 def operations(module: nn.Module, *example: Tensor) -> list[str]:

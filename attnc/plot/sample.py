@@ -124,10 +124,11 @@ def level(head: Head, seen: Sample) -> Level:
 
 
 def attention_columns(head: Head) -> tuple[Array, list[Array], int]:
-    """Attention weights as an image, each head's anchor positions in order, and how many anchors share a row.
+    """An image of attention weights, each head's anchor positions, and how many anchors share a row.
 
-    The rows are the anchors in order of position, head after head; the columns are points of the domain. Where
-    there were more than `MOST_ROWS`, neighbouring anchors share a row, which shows the sum of their weights.
+    The rows are the anchors in order of position, head after head; the columns are points of the domain.
+    Where there were more than `MOST_ROWS`, neighbouring anchors share a row, which shows the sum of their
+    weights.
     """
     domain = about(head).domain
     middles = domain.lo + domain.width * ((np.arange(COLUMNS) + 0.5) / COLUMNS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_nearest_is_within_the_paper_s_bound(
 ) -> None:
     target = target_of(spec, lo, hi)
     numbers = finish(nearest(target, p), target).numbers
-    s = np.linspace(lo, hi, 40_001)
+    s = np.linspace(lo, hi, 9001)
     error = np.abs(forward(numbers, s) - np.clip(s, a, b)).max()
     assert 0 < error <= (b - a) / (2 * (p - 1))
 
@@ -106,7 +107,7 @@ def test_smooth_converges_exponentially() -> None:
     errors = [
         sampled_error(smooth(target_of("gelu", -8, 8), p), target_of("gelu", -8, 8)) for p in (12, 20, 28, 36)
     ]
-    assert all(later < earlier / 10 for earlier, later in zip(errors, errors[1:], strict=False))
+    assert all(later < earlier / 10 for earlier, later in pairwise(errors))
     assert errors[-1] < 1e-8
 
 
@@ -134,7 +135,7 @@ def test_graded_takes_several_kinks(spec: str, lo: float, hi: float) -> None:
 
 
 def test_graded_refuses_without_a_kink_or_with_too_few_anchors() -> None:
-    with pytest.raises(InputError, match="no|none"):
+    with pytest.raises(InputError, match="kink inside"):
         graded(target_of("gelu", -1, 1), 9)
     with pytest.raises(InputError, match="none in"):
         graded(target_of("relu", 0, 1), 9)

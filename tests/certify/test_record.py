@@ -147,7 +147,7 @@ def test_a_certificate_edited_by_hand(path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda about: about.pop("design"),
+        lambda about: about.pop("measured"),
         lambda about: about.update(extra=1),
         lambda about: about.update(kind="network"),
         lambda about: about.update(format=2),

@@ -30,8 +30,8 @@ def test_the_table_lists_them_too(run: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("gelu", []), ("relu", ["0"]), ("clip", ["a", "b"]), ("hardtanh", ["a", "b"]), ("soft_threshold", ["-lam", "lam"]),
-     ("leaky_relu", ["0"]), ("elu", ["0"])],
+    [("gelu", []), ("relu", ["0"]), ("clip", ["a", "b"]), ("hardtanh", ["a", "b"]),
+     ("soft_threshold", ["-lam", "lam"]), ("leaky_relu", ["0"]), ("elu", ["0"])],
 )  # fmt: skip
 def test_kinks_in_terms_of_the_parameters(name: str, expected: list[str]) -> None:
     assert kinks(name) == expected

@@ -54,8 +54,8 @@ def test_every_option_reaches_the_compiler(
     assert run("head", "clip(-25,25)", "--on", "-80.5", "-1e-3", *options).code == 0
     del asked["progress"]
     assert asked == {
-        "name": "clip(-25,25)", "on": (-80.5, -1e-3), "eps": None, "anchors": 12, "design": "smooth", "heads": 3,
-        "dtype": torch.float64,
+        "name": "clip(-25,25)", "on": (-80.5, -1e-3), "eps": None, "anchors": 12, "design": "smooth",
+        "heads": 3, "dtype": torch.float64,
     }  # fmt: skip
 
 

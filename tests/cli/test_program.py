@@ -67,7 +67,7 @@ def test_formulas_print_where_only_ascii_can(monkeypatch: pytest.MonkeyPatch) ->
     narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
     monkeypatch.setattr(sys, "stdout", narrow)
     assert main(["functions"]) == 0
-    assert b"gelu" in narrow.buffer.getvalue()  # type: ignore[attr-defined]
+    assert b"gelu" in narrow.buffer.getvalue()
 
 
 class Terminal(io.StringIO):

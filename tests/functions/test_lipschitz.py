@@ -112,6 +112,9 @@ def test_a_pole_has_no_finite_constant() -> None:
     reciprocal = functions.function(lambda s: 1 / s, name="reciprocal", enclosure=lambda x: 1 / x)
     assert reciprocal.lipschitz(-1, 2) == math.inf
     assert 1.0 <= reciprocal.lipschitz(1, 2) <= 1.03
+    sides = [lambda x: -1 / x, lambda x: 1 / x]
+    at_kink = functions.function(lambda s: 1 / s.abs(), name="at_kink", enclosure=sides, kinks=(0.0,))
+    assert at_kink.lipschitz(-1, 2) == math.inf
 
 
 def test_without_enclosure_nothing_is_proved() -> None:

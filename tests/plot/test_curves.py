@@ -98,7 +98,8 @@ def test_a_certificate_that_no_longer_applies_draws_no_bound(relu: attnc.Head) -
 
 
 def test_an_error_of_zero_everywhere_can_be_drawn() -> None:
-    from attnc.plot.curves import _set_scale, new_axes
+    from attnc.plot.canvas import new_axes
+    from attnc.plot.curves import _set_scale
     from attnc.plot.sample import Level, Sample
 
     zero = np.zeros(3)
@@ -140,5 +141,5 @@ def test_names_are_not_read_as_mathematics() -> None:
     f = attnc.function(torch.sin, name="a$b_c$", enclosure=lambda x: x.sin())
     head = attnc.head(f, on=(-1, 1), anchors=4, design="smooth")
     figure = plot.head(head, f=f)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert figure.get_suptitle().startswith(r"a\$b_c\$ on")

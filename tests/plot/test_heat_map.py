@@ -58,16 +58,16 @@ def test_anchors_are_labelled_with_their_positions(relu: attnc.Head) -> None:
     assert labels == expected
 
 
-@pytest.mark.parametrize("name", ["tanh", "relu", "three_heads", "crowd"])
+@pytest.mark.parametrize("name", ["relu", "three_heads", "crowd"])
 def test_labels_do_not_overlap(name: str, request: pytest.FixtureRequest, bump_function: Any) -> None:
     head = request.getfixturevalue(name)
     f = bump_function if head.measured else None
-    for figure in (plot.attention(head).figure, plot.head(head, f=f)):
-        figure.canvas.draw()
-        (ax,) = [ax for ax in figure.axes if ax.images]
-        boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
-        assert 2 <= len(boxes) <= 20
-        assert all(low.y1 <= high.y0 for low, high in pairwise(boxes))
+    figure = plot.head(head, f=f)
+    figure.draw_without_rendering()
+    (ax,) = [ax for ax in figure.axes if ax.images]
+    boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
+    assert 12 <= len(boxes) <= 20
+    assert all(low.y1 <= high.y0 for low, high in pairwise(boxes))
 
 
 def test_a_crowd_of_anchors_shares_rows(crowd: attnc.Head) -> None:

@@ -1,0 +1,196 @@
+"""The results as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from attnc.certify.certificate import round_up
+
+Record = dict[str, Any]
+REACH = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Every section that is present, in reading order."""
+    parts = [_versions(results["versions"])]
+    for name, section in (
+        ("asked", _asked), ("rates", _rates), ("designs", _designs), ("floor", _floor), ("speed", _speed),
+    ):  # fmt: skip
+        if results.get(name):
+            parts.append(section(results[name]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _versions(versions: dict[str, str]) -> str:
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"Made by `python benchmarks/heads.py` with {listed}. Seconds are CPU seconds of one run on one "
+        "thread; every number is in `benchmarks/results/heads.json`."
+    )
+
+
+def _asked(records: Sequence[Record]) -> str:
+    rows = [
+        (
+            *_where(r),
+            r["dtype"],
+            r["asked"],
+            _plain(r["eps"]),
+            r["most_anchors"] or "",
+            r["anchors"],
+            r["design"],
+            *_terms(r),
+            _seconds(r["seconds"]),
+        )
+        for r in records
+    ]
+    head = "function, on, dtype, design, eps, anchors asked, got, design got, bound, approximation, rounding, u/l, s"
+    return (
+        "### The smallest head for an error\n\n"
+        "`attnc.head(function, on=…, eps=…, design=…, dtype=…)`. *Anchors asked* is the most that would do; "
+        "*u/l* is the proved bound over the error at the witness.\n\n" + table(head, rows)
+    )
+
+
+def _rates(curves: Sequence[Record]) -> str:
+    rows = []
+    for c in curves:
+        fit = c["fit"]
+        law = f"{fit['law'].replace('k', _digits(fit['k']), 1)}" if fit else ""
+        used = f"{fit['first']} to {fit['last']}" if fit else ""
+        proved = [r for r in c["rows"] if r["bound"] is not None]
+        reach = [min((r["anchors"] for r in proved if r["bound"] <= eps), default="–") for eps in REACH]
+        lowest = min(proved, key=lambda r: r["bound"])
+        rows.append(
+            (c["function"], c["design"], law, used, *reach, f"{_up(lowest['bound'])} ({lowest['anchors']})")
+        )
+    head = (
+        "function, design, fitted law, p of the fit, " + ", ".join(map(_plain, REACH)) + ", lowest bound (p)"
+    )
+    return (
+        "### How the error falls with the anchors\n\n"
+        "float64. The laws are fitted by least squares on the logarithms of the proved bounds, over the p that "
+        "resolve the function (error below half of max |f|; for `nearest` p from 32 on), lie above the rounding "
+        "floor (1e-11 of max |f|) and still fall. The columns 0.1 to 1e-08 give the smallest p of the run whose "
+        "*proved* bound is that low (– if none is). `tuned` has no law of its own.\n\n"
+        + table(head, rows)
+        + "\n\n![Proved bound against anchors](img/rates.png)\n\n"
+        + _against_paper([c for c in curves if c["design"] == "nearest"])
+    )
+
+
+def _against_paper(curves: Sequence[Record]) -> str:
+    """`nearest` beside the paper's line and beside the theorem's."""
+    sizes = [r["anchors"] for r in curves[0]["rows"]]
+    rows = []
+    for c in curves:
+        bounds = [r["bound"] for r in c["rows"]]
+        rows.append((c["function"], "bound / paper's line", *map(_ratio, bounds, c["paper"])))
+        rows.append((c["function"], "bound / KΔC(4)", *map(_ratio, bounds, c["theorem"])))
+    return (
+        "`nearest` beside the paper's line (b-a)/(2(p-1)) = Δ/2, which is stated for Range (and so for ReLU), and "
+        "beside the theorem's KΔC(4), which holds for every Lipschitz f; [a, b] is where the anchors lie. "
+        "A ratio of at most 1 is within.\n\n"
+        + table("function, ratio, " + ", ".join(f"p={p}" for p in sizes), rows)
+    )
+
+
+def _designs(records: Sequence[Record]) -> str:
+    columns = list(dict.fromkeys((r["asked"], r["anchors"]) for r in records))
+    by_cell = {(r["function"], r["asked"], r["anchors"]): r for r in records}
+    rows = []
+    for spec in dict.fromkeys(r["function"] for r in records):
+        cells = [by_cell.get((spec, *column)) for column in columns]
+        rows.append((spec, *(_up(cell["bound"]) if cell and cell["bound"] else "" for cell in cells)))
+    return (
+        "### Every function, every design\n\n"
+        "Proved bound in float64 with so many anchors, each function on its standard interval (see the next "
+        "table). Measured error, quality and seconds of each are in the JSON file.\n\n"
+        + table("function, " + ", ".join(f"{design} {p}" for design, p in columns), rows)
+    )
+
+
+def _floor(records: Sequence[Record]) -> str:
+    best = {(r["function"], r["dtype"], r["design"] == "gated"): r for r in records}
+    slots = [(dtype, gated) for dtype in ("float32", "float64") for gated in (False, True)]
+    rows = []
+    for spec in dict.fromkeys(r["function"] for r in records):
+        cells = [best.get((spec, *slot)) for slot in slots]
+        some = next(cell for cell in cells if cell)
+        rows.append((*_where(some), *(_lowest(cell) for cell in cells)))
+    return (
+        "### The lowest error that can be proved\n\n"
+        "The smallest proved bound among the heads that the benchmark built, and with which anchors: an eps that "
+        "the dtype is known to hold, not a limit that nothing could beat. Gated heads, which need a token to "
+        "attend to itself, stand apart.\n\n"
+        + table("function, on, float32, float32 gated, float64, float64 gated", rows)
+        + "\n\n![Lowest proved bound of each function](img/floor.png)"
+    )
+
+
+def _lowest(cell: Record | None) -> str:
+    return f"{_up(cell['bound'])} ({cell['design']} {cell['anchors']})" if cell else "–"
+
+
+def _speed(records: Sequence[Record]) -> str:
+    first = records[0]
+    rows = [
+        (
+            r["function"],
+            f"{r['design']} {r['anchors']}",
+            f"{1e3 * r['forward_seconds']:.1f}",
+            f"{1e3 * r['torch_seconds']:.2f}",
+            f"{r['ratio']:.0f}",
+            _seconds(r["seconds"]),
+            _seconds(r["proof_seconds"]),
+            _seconds(r["verify_seconds"]),
+        )
+        for r in records
+    ]
+    return (
+        "### Speed\n\n"
+        f"float32, eps {_plain(first['eps'])}: a forward pass over {first['elements']:,} elements on "
+        f"{first['threads']} threads beside torch's own function, the best of several runs taken in turn; then the "
+        "CPU seconds to find the head with its proof, to prove it alone, and to verify it. The ratios are from one "
+        "run on a machine that had other work to do.\n\n"
+        + table("function, head, forward ms, torch ms, ratio, build s, proof s, verify s", rows)
+    )
+
+
+def table(head: str, rows: Iterable[Sequence[object]]) -> str:
+    names = head.split(", ")
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
+
+
+def _where(r: Record) -> tuple[str, str]:
+    return r["function"], f"[{r['lo']:g}, {r['hi']:g}]"
+
+
+def _terms(r: Record) -> tuple[str, ...]:
+    quality = f"{r['quality']:.2f}" if r["quality"] else "–"
+    return _up(r["bound"]), _up(r["approximation"]), _up(r["rounding"]), quality
+
+
+def _up(x: float | None) -> str:
+    """Two digits, never less than x."""
+    return "–" if x is None else f"{round_up(x, 2):.1e}"
+
+
+def _plain(x: float) -> str:
+    return f"{x:g}"
+
+
+def _digits(k: float) -> str:
+    return f"{k:.2f}"
+
+
+def _ratio(a: float | None, b: float) -> str:
+    return "–" if a is None else f"{a / b:.2f}" if a < 1e3 * b else f"{a / b:.0e}"
+
+
+def _seconds(x: float) -> str:
+    return f"{x:.2f}"
