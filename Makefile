@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	mkdir -p out
-	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --save out/gelu.safetensors --plot out/gelu.png
+	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --save out/gelu.safetensors --plot out/gelu.png --force
 	$(BIN)/attnc verify out/gelu.safetensors
 
 lint: $(STAMP)
@@ -26,13 +26,16 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 test: $(STAMP) lint types
-	$(BIN)/pytest -q --durations=10
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --durations=10
 
 test-all: $(STAMP) lint types
-	$(BIN)/pytest -q --durations=10 -m ''
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --durations=10 -m ''
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/heads.py
+
+docs: bench
+	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force
 
 clean:
 	rm -rf $(VENV) out build attnc.egg-info
