@@ -24,11 +24,18 @@ STYLE = {
 }
 GREY = "#777777"
 LOWEST, HIGHEST = 1e-16, 20.0
-LABELS = {  # (function, design): where the design's name stands, in points from the curve's last point but n
-    "nearest": (1, (0, 7)),
-    "smooth": (1, (4, 4)),
-    "graded": (2, (6, 4)),
-    "tuned": (1, (-6, -14)),
+TICKS = (2, 4, 8, 16, 32, 64, 256, 1024)
+# where a design's name stands: at its n-th point from the end, so many points of type to the right and up, alignment
+LABELS = {
+    "nearest": (1, (6, -20), "right"),
+    "smooth": (1, (6, 3), "left"),
+    "graded": (2, (7, 3), "left"),
+    "tuned": (1, (-4, -17), "left"),
+}
+SPECIAL_LABELS = {
+    ("relu", "smooth"): (6, (0, -20), "left"),
+    ("clip(-25,25)", "smooth"): (6, (0, -20), "left"),
+    ("sin", "tuned"): (1, (9, -15), "left"),
 }
 
 
@@ -58,8 +65,7 @@ def _panel(axes: Axes, function: str, curves: list[Record]) -> None:
     lo, hi = curves[0]["rows"][0]["lo"], curves[0]["rows"][0]["hi"]
     axes.set_title(f"{function} on [{lo:g}, {hi:g}]", loc="left", fontsize=11)
     axes.set(xscale="log", yscale="log", ylim=(LOWEST, HIGHEST))
-    axes.set_xticks([2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], minor=False)
-    axes.set_xticklabels(["2", "4", "8", "16", "32", "64", "128", "256", "512", "1024"])
+    axes.set_xticks(TICKS, [str(p) for p in TICKS])
     axes.minorticks_off()
     axes.grid(color="#e6e6e6", linewidth=0.6)
     for c in curves:
@@ -78,14 +84,15 @@ def _curve(axes: Axes, c: Record) -> None:
         axes.plot(p, bound, color=colour, linewidth=0.8, alpha=0.5)
     if c["paper"]:
         axes.plot([r["anchors"] for r in c["rows"]], c["paper"], color=GREY, linewidth=1.2, linestyle=":")
-    back, offset = LABELS[c["design"]]
+    back, offset, side = SPECIAL_LABELS.get((c["function"], c["design"]), LABELS[c["design"]])
     at = max(0, len(p) - back)
     text = f"{c['design']}  {_law(c['fit'])}" if c["fit"] else c["design"]
     axes.annotate(
         text,
         (p[at], bound[at]),
-        xytext=offset,
+        offset,
         textcoords="offset points",
+        ha=side,
         color=colour,
         fontsize=9,
         zorder=5,
@@ -137,7 +144,7 @@ def floor(records: list[Record], path: Path) -> None:
     for r in records:
         gated = r["design"] == "gated"
         y = functions.index(r["function"])
-        if gated and r["bound"] > 10 * _alone(records, r):
+        if gated and r["bound"] >= _alone(records, r):
             continue
         face = "white" if gated else looks[r["dtype"]]
         axes.plot(
@@ -156,7 +163,15 @@ def floor(records: list[Record], path: Path) -> None:
         )
     shown = [
         Line2D([], [], color=GREY, marker="o", linestyle="", label="anchors alone"),
-        Line2D([], [], color=GREY, marker="D", markerfacecolor="white", linestyle="", label="gated"),
+        Line2D(
+            [],
+            [],
+            color=GREY,
+            marker="D",
+            markerfacecolor="white",
+            linestyle="",
+            label="gated, where it is lower",
+        ),
     ]
     axes.legend(handles=shown, frameon=False, loc="upper right", bbox_to_anchor=(1.0, 1.08), ncols=2)
     _save(figure, path)
@@ -164,8 +179,8 @@ def floor(records: list[Record], path: Path) -> None:
 
 def _alone(records: list[Record], like: Record) -> float:
     """The bound of the head over anchors alone for the same function and dtype."""
-    same = [r["bound"] for r in records if (r["function"], r["dtype"]) == (like["function"], like["dtype"])]
-    return min((b for b in same if b != like["bound"]), default=float("inf"))
+    same = [r for r in records if (r["function"], r["dtype"]) == (like["function"], like["dtype"])]
+    return min((r["bound"] for r in same if r["design"] != "gated"), default=float("inf"))
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SECTIONS = ("asked", "rates", "designs", "float32", "speed")
+SECTIONS = ("asked", "rates", "designs", "float32", "many", "speed")
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- heads:begin -->", "<!-- heads:end -->"
 
@@ -31,7 +31,7 @@ def main() -> None:
     if not options.render:
         wanted = (options.only,) if options.only else SECTIONS
         stored = {**stored, **run(wanted, options.quick, options.full)}
-        write(results, json.dumps(stored, indent=1, sort_keys=True, allow_nan=False) + "\n")
+        write(results, as_json(stored))
     if not stored:
         raise SystemExit(f"{results.name} is not there yet: run python benchmarks/heads.py first")
     render(stored, None if options.quick else ROOT / "docs", quick)
@@ -51,6 +51,7 @@ def run(wanted: tuple[str, ...], quick: bool, full: bool) -> dict[str, Any]:
         "rates": lambda step: sections.curves(quick, full, step),
         "designs": lambda step: sections.designs(quick, step),
         "float32": lambda step: sections.float32(quick, step),
+        "many": lambda step: sections.many(quick, step),
         "speed": lambda step: sections.speed(quick, step),
     }
     found: dict[str, Any] = {"versions": versions()}
@@ -96,6 +97,16 @@ def versions() -> dict[str, str]:
         "Python": platform.python_version(),
         **{p: version(p) for p in packages},
     }
+
+
+def as_json(stored: dict[str, Any]) -> str:
+    """JSON with a line for each record, so that a change shows as a line."""
+    parts = []
+    for name, value in sorted(stored.items()):
+        records = value if isinstance(value, list) else [value]
+        lines = ",\n".join(json.dumps(record, sort_keys=True, allow_nan=False) for record in records)
+        parts.append(f'"{name}": ' + (f"[\n{lines}\n]" if isinstance(value, list) else lines))
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def write(path: Path, text: str) -> None:

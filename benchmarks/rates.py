@@ -17,7 +17,7 @@ SIZES: dict[str, Sequence[int]] = {
     "nearest": (4, 8, 16, 32, 64, 128, 256, 512, 1024),
     "smooth": (4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64),
     "graded": (5, 9, 13, 17, 25, 33, 49, 65, 97),
-    "tuned": (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24),
+    "tuned": (2, 3, 4, 6, 8, 12, 16, 24),
 }
 FULL_SIZES = {**SIZES, "nearest": (*SIZES["nearest"], 2048, 4096)}
 QUICK_SIZES = {"nearest": (4, 8, 16, 32), "smooth": (8, 12, 16), "graded": (5, 9, 13), "tuned": (2, 4, 6)}
@@ -28,7 +28,7 @@ ABSCISSA: dict[str, Callable[[float], float]] = {
     "exp(-k sqrt p)": math.sqrt,
 }
 RESOLVED = 0.5  # of max |f|: a head with a larger error has not begun to follow the function
-FLOOR = 1e-11  # of max |f|: below this the float64 least squares, not the design, sets the error
+FLOOR = 1e-10  # of max |f|: below this the float64 least squares, not the design, sets the error
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def curve(spec: str, design: str, sizes: Sequence[int], step: Callable[[str], No
 def fit(law: str, rows: Sequence[Row], scale: float) -> Fit | None:
     """Fit the stretch of a curve that is resolved, above the floor and still falling."""
     start = 32 if rows[0].asked == "nearest" else 0
-    above = [(r.anchors, r.bound) for r in rows if r.bound and r.anchors and r.bound > FLOOR * scale]
+    above = [(r.anchors, r.bound) for r in rows if _above_rounding(r, scale)]
     lowest = min(above, key=lambda point: point[1], default=(0, 0.0))[0]
     used = [(p, e) for p, e in above if start <= p <= lowest and e < RESOLVED * scale]
     if len(used) < 3:
@@ -88,6 +88,10 @@ def fit(law: str, rows: Sequence[Row], scale: float) -> Fit | None:
     slope, constant = np.polyfit(x, y, 1)
     spread = float(np.sqrt(np.mean((slope * x + constant - y) ** 2)) / math.log(10))
     return Fit(law, -float(slope), math.exp(float(constant)), used[0][0], used[-1][0], len(used), spread)
+
+
+def _above_rounding(row: Row, scale: float) -> bool:
+    return row.bound is not None and row.bound > FLOOR * scale and row.rounding <= 0.1 * row.bound
 
 
 def _law(spec: str, design: str) -> str | None:

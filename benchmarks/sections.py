@@ -33,14 +33,17 @@ ASKED = (
     ("clip(-25,25)", 1e-3, "graded", "float64", 60),
 )
 DESIGN_SIZES = {
-    "nearest": (16, 64),
+    "nearest": (16,),
     "smooth": (16, 32, 64),
     "graded": (17, 33, 65),
     "gated": (2, 3),
-    "tuned": (4, 8, 16),
+    "tuned": (2, 3, 4, 8),
     "auto": (16,),
 }
-FLOAT32_SIZES = {"auto": (2, 3, 4, 6, 8, 10, 13, 17), "smooth": (24,), "gated": (2, 3)}
+FLOAT32_SIZES = {"auto": (2, 3, 4, 6, 8, 10, 16), "gated": (2, 3)}
+# (function, design) of `heads=H`, each with the same number of anchors in all
+MANY = (("relu", "nearest"), ("relu", "graded"), ("gelu", "smooth"), ("sin", "smooth"))
+MANY_HEADS, MANY_ANCHORS = (1, 2, 4, 8), 32
 SPEED = (
     ("relu", "auto"),
     ("gelu", "auto"),
@@ -131,15 +134,16 @@ def speed(quick: bool, step: Step) -> Records:
         step(f"{spec} {design} forward and proof")
         row, head = build(spec, eps=SPEED_EPS, design=design, dtype="float32")
         assert head is not None, row.refused
-        ours, theirs = _forward_times(head, spec, count)
+        wide, narrow = _forward_times(head, spec, count, THREADS), _forward_times(head, spec, count, 1)
         records.append(
             {
                 **asdict(row),
                 "elements": count,
                 "threads": THREADS,
-                "forward_seconds": ours,
-                "torch_seconds": theirs,
-                "ratio": ours / theirs,
+                "forward_seconds": wide[0],
+                "torch_seconds": wide[1],
+                "ratio": wide[0] / wide[1],
+                "ratio_one_thread": narrow[0] / narrow[1],
                 "proof_seconds": _cpu(lambda head=head, row=row: _prove(head, row)),
                 "verify_seconds": _cpu(lambda head=head: _verified(head)),
             }
@@ -147,13 +151,13 @@ def speed(quick: bool, step: Step) -> Records:
     return records
 
 
-def _forward_times(head: attnc.Head, spec: str, count: int) -> tuple[float, float]:
+def _forward_times(head: attnc.Head, spec: str, count: int, threads: int) -> tuple[float, float]:
     """The best of several runs, head and torch in turn so that both meet the same machine."""
     lo, hi = STANDARD[spec]
     own = attnc.functions.get(spec).torch_form
     s = torch.rand(count, generator=torch.Generator().manual_seed(0)) * (hi - lo) + lo
     before = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     try:
         pairs = [(_wall(lambda: head(s)), _wall(lambda: own(s))) for _ in range(REPEATS + 1)][1:]
     finally:

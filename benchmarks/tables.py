@@ -14,9 +14,10 @@ REACH = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
 def markdown(results: dict[str, Any]) -> str:
     """Every section that is present, in reading order."""
     parts = [_versions(results["versions"])]
-    for name, section in (
-        ("asked", _asked), ("rates", _rates), ("designs", _designs), ("floor", _floor), ("speed", _speed),
-    ):  # fmt: skip
+    sections = {
+        "asked": _asked, "rates": _rates, "designs": _designs, "floor": _floor, "many": _many, "speed": _speed,
+    }  # fmt: skip
+    for name, section in sections.items():
         if results.get(name):
             parts.append(section(results[name]))
     return "\n\n".join(parts) + "\n"
@@ -59,21 +60,33 @@ def _rates(curves: Sequence[Record]) -> str:
         fit = c["fit"]
         law = f"{fit['law'].replace('k', _digits(fit['k']), 1)}" if fit else ""
         used = f"{fit['first']} to {fit['last']}" if fit else ""
+        spread = _digits(fit["spread"]) if fit else ""
         proved = [r for r in c["rows"] if r["bound"] is not None]
         reach = [min((r["anchors"] for r in proved if r["bound"] <= eps), default="–") for eps in REACH]
         lowest = min(proved, key=lambda r: r["bound"])
         rows.append(
-            (c["function"], c["design"], law, used, *reach, f"{_up(lowest['bound'])} ({lowest['anchors']})")
+            (
+                c["function"],
+                c["design"],
+                law,
+                used,
+                spread,
+                *reach,
+                f"{_up(lowest['bound'])} ({lowest['anchors']})",
+            )
         )
     head = (
-        "function, design, fitted law, p of the fit, " + ", ".join(map(_plain, REACH)) + ", lowest bound (p)"
+        "function, design, fitted law, p of the fit, spread, "
+        + ", ".join(map(_plain, REACH))
+        + ", lowest bound (p)"
     )
     return (
         "### How the error falls with the anchors\n\n"
         "float64. The laws are fitted by least squares on the logarithms of the proved bounds, over the p that "
-        "resolve the function (error below half of max |f|; for `nearest` p from 32 on), lie above the rounding "
-        "floor (1e-11 of max |f|) and still fall. The columns 0.1 to 1e-08 give the smallest p of the run whose "
-        "*proved* bound is that low (– if none is). `tuned` has no law of its own.\n\n"
+        "resolve the function (error below half of max |f|; for `nearest` p from 32 on), lie above rounding (bound "
+        "above 1e-10 of max |f| and ten times its rounding term) and still fall. *Spread* is the root mean square "
+        "of what the fit leaves, in decades. The columns 0.1 to 1e-08 give the smallest p of the run whose *proved* "
+        "bound is that low (– if none is). `tuned` has no law of its own.\n\n"
         + table(head, rows)
         + "\n\n![Proved bound against anchors](img/rates.png)\n\n"
         + _against_paper([c for c in curves if c["design"] == "nearest"])
@@ -97,17 +110,18 @@ def _against_paper(curves: Sequence[Record]) -> str:
 
 
 def _designs(records: Sequence[Record]) -> str:
-    columns = list(dict.fromkeys((r["asked"], r["anchors"]) for r in records))
+    order = ("nearest", "smooth", "graded", "gated", "tuned", "auto")
+    columns = sorted({(order.index(r["asked"]), r["asked"], r["anchors"]) for r in records})
     by_cell = {(r["function"], r["asked"], r["anchors"]): r for r in records}
     rows = []
     for spec in dict.fromkeys(r["function"] for r in records):
-        cells = [by_cell.get((spec, *column)) for column in columns]
+        cells = [by_cell.get((spec, design, p)) for _, design, p in columns]
         rows.append((spec, *(_up(cell["bound"]) if cell and cell["bound"] else "" for cell in cells)))
     return (
         "### Every function, every design\n\n"
         "Proved bound in float64 with so many anchors, each function on its standard interval (see the next "
         "table). Measured error, quality and seconds of each are in the JSON file.\n\n"
-        + table("function, " + ", ".join(f"{design} {p}" for design, p in columns), rows)
+        + table("function, " + ", ".join(f"{design} {p}" for _, design, p in columns), rows)
     )
 
 
@@ -133,6 +147,24 @@ def _lowest(cell: Record | None) -> str:
     return f"{_up(cell['bound'])} ({cell['design']} {cell['anchors']})" if cell else "–"
 
 
+def _many(records: Sequence[Record]) -> str:
+    """One row a function and design and dtype, one column a number of heads."""
+    counts = sorted({r["heads"] for r in records})
+    by_cell = {(r["function"], r["asked"], r["dtype"], r["heads"]): r for r in records}
+    rows = []
+    for kind in dict.fromkeys((r["function"], r["asked"], r["dtype"]) for r in records):
+        cells = [by_cell.get((*kind, count)) for count in counts]
+        rows.append((*kind, *(f"{_up(c['bound'])} ({_up(c['rounding'])})" if c else "–" for c in cells)))
+    sizes = [next(r["anchors"] for r in records if r["heads"] == count) for count in counts]
+    head = [f"{count} × {p} keys" for count, p in zip(counts, sizes, strict=True)]
+    return (
+        "### One head or several\n\n"
+        "The same number of anchors in one head and shared out over several (p - 2 of the p keys of each of several "
+        "heads are anchors): proved bound, and its rounding term in brackets.\n\n"
+        + table("function, design, dtype, " + ", ".join(head), rows)
+    )
+
+
 def _speed(records: Sequence[Record]) -> str:
     first = records[0]
     rows = [
@@ -142,6 +174,7 @@ def _speed(records: Sequence[Record]) -> str:
             f"{1e3 * r['forward_seconds']:.1f}",
             f"{1e3 * r['torch_seconds']:.2f}",
             f"{r['ratio']:.0f}",
+            f"{r['ratio_one_thread']:.0f}",
             _seconds(r["seconds"]),
             _seconds(r["proof_seconds"]),
             _seconds(r["verify_seconds"]),
@@ -154,7 +187,10 @@ def _speed(records: Sequence[Record]) -> str:
         f"{first['threads']} threads beside torch's own function, the best of several runs taken in turn; then the "
         "CPU seconds to find the head with its proof, to prove it alone, and to verify it. The ratios are from one "
         "run on a machine that had other work to do.\n\n"
-        + table("function, head, forward ms, torch ms, ratio, build s, proof s, verify s", rows)
+        + table(
+            "function, head, forward ms, torch ms, ratio, ratio on one thread, build s, proof s, verify s",
+            rows,
+        )
     )
 
 

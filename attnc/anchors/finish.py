@@ -14,7 +14,7 @@ import numpy as np
 from attnc.anchors.chain import softmax_weights
 from attnc.anchors.draft import Draft, solve_values
 from attnc.anchors.target import Target
-from attnc.certify.arithmetic import Arithmetic
+from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
 from attnc.certify.numbers import Array, HeadNumbers
 
 
@@ -136,8 +136,10 @@ def _solve_again(query: Array, key: Array, draft: Draft, target: Target) -> Arra
 
 
 def _to_dtype(array: Array, dtype: str) -> Array:
+    """Rounded to the dtype; what would be subnormal is 0, since processors differ in what they do with it."""
     with np.errstate(all="ignore"):
-        return array.astype(dtype).astype(np.float64)
+        rounded = array.astype(dtype).astype(np.float64)
+    return np.where(np.abs(rounded) < ARITHMETIC[dtype].tiny, 0.0, rounded)
 
 
 def _short(x: float) -> float:

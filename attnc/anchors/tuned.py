@@ -22,7 +22,7 @@ from attnc.errors import ConvergenceError
 
 # (temperature, anchors beyond each end) of the lattices from which tuning starts
 STARTS = ((1.0, 0.0), (0.5, 0.0), (0.25, 0.5), (1.0, 1.0))
-STEPS, LAWSON_ROUNDS, LAWSON_STEPS = 60, 6, 20
+LAWSON_ROUNDS, LAWSON_STEPS = 6, 20
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ def tune(target: Target, starts: Sequence[Chain], own: Array, design: str, enoug
 
     Results are compared as they would be stored, rounding included. What is hopeless against `enough` is not
     polished."""
-    flat = np.ones(len(target.x))
+    flat, steps = np.ones(len(target.x)), 120 if len(own) <= 10 else 60
     best = _Best(target, own, design)
     for tried, start in enumerate(starts):
-        state = Tuning(target, own, flat).run(start, STEPS)
+        state = Tuning(target, own, flat).run(start, steps)
         if state is not None:
             best.offer(state, flat)
         if best.estimate <= enough or (tried > 0 and best.estimate > 1e3 * enough > 0):

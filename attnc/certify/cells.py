@@ -13,10 +13,11 @@ import numpy as np
 from flint import arb, arb_series
 
 from attnc.certify.arithmetic import Arithmetic
-from attnc.certify.numbers import Array, HeadNumbers
+from attnc.certify.numbers import TENSORS, Array, HeadNumbers
 from attnc.certify.rounding import Keys, head_rounding, query_error
 
 _U64 = 2.0**-53
+_NO_SUBNORMAL = 2.0**-100  # above every τ: covers an s that is flushed to zero
 
 
 @dataclass(frozen=True)
@@ -129,17 +130,20 @@ def rounding_on_cell(numbers: HeadNumbers, h: int, cell: Cell, model: HeadOnCell
     )
 
 
-def overflows(numbers: HeadNumbers, lo: float, hi: float, a: Arithmetic) -> bool:
-    """Whether a score or a sum might overflow on [lo, hi]: then nothing is claimed."""
-    s = arb(max(abs(lo), abs(hi)))
-    limit = arb(a.largest) / 16
-    for query, keys, values in zip(numbers.query, numbers.key, numbers.value, strict=True):
+def leaves_the_range(numbers: HeadNumbers, lo: float, hi: float, a: Arithmetic) -> bool:
+    """Whether a score or a sum might overflow on [lo, hi], or a stored number is subnormal: then nothing is claimed.
+
+    (A processor that takes subnormal operands for zero errs by more than τ once they are multiplied.)
+    """
+    s, limit, outer = arb(max(abs(lo), abs(hi))), arb(a.largest) / 16, arb(0)
+    for query, keys, values, w in zip(numbers.query, numbers.key, numbers.value, numbers.output, strict=True):
         x = abs(arb(query[0])) * s + abs(arb(query[1]))
         scores = [abs(arb(k)) * x + abs(arb(c)) for k, c in keys]
         total = sum((abs(arb(own)) * s + abs(arb(v)) for own, v in values), arb(0))
-        if not all(score < limit for score in [x, total, *scores]):
+        outer += abs(arb(w)) * total
+        if not all(size < limit for size in [x, total, outer, *scores]):
             return True
-    return not sum((abs(arb(w)) for w in numbers.output), arb(0)) * s < limit
+    return any(numbers.smallest(name) < a.tiny for name in TENSORS)
 
 
 def _near_keys(query: Array, key: Array, cell: Cell, distance: int, a: Arithmetic) -> tuple[int, list[int]]:
@@ -186,6 +190,6 @@ def _range(series: arb_series, last: arb, r: arb, order: int) -> arb:
 def _far_value(value: Array, near: list[int], cell: Cell) -> arb:
     mask = np.ones(len(value), dtype=bool)
     mask[near] = False
-    reach = arb(max(abs(cell.a), abs(cell.b)))
+    reach = arb(max(abs(cell.a), abs(cell.b), _NO_SUBNORMAL))
     own, constant = np.abs(value[mask]).max(axis=0)
     return arb(own) * reach + arb(constant)

@@ -22,7 +22,7 @@ from flint import arb
 
 from attnc.certify.arithmetic import ARITHMETIC, probe
 from attnc.certify.certificate import Certificate
-from attnc.certify.check_cell import ORDER, CellError, cell_error, scores_finite
+from attnc.certify.check_cell import ORDER, CellError, cell_error, in_range
 from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.certify.record import read
 from attnc.errors import InputError, UnknownFunctionError
@@ -156,8 +156,10 @@ def execute(numbers: HeadNumbers, s: torch.Tensor) -> torch.Tensor:
 def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdict:
     """Halve cells until each of the certificate's three numbers is an upper bound on every one of them."""
     a = ARITHMETIC[numbers.dtype]
-    if not scores_finite(numbers, certificate.domain, a):
-        return Verdict("unknown", "scores may overflow on the domain", certificate.bound)
+    if not in_range(numbers, certificate.domain, a):
+        return Verdict(
+            "unknown", "scores may overflow on the domain, or a number is subnormal", certificate.bound
+        )
     stack: list[tuple[float, float, Branch]] = []
     for piece in f.pieces(certificate.domain.lo, certificate.domain.hi):
         edges = np.linspace(piece.lo, piece.hi, FIRST_CELLS + 1).tolist()

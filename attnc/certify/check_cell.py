@@ -127,7 +127,7 @@ class _HeadCell:
         mask = np.ones(len(self.value), dtype=bool)
         mask[kept] = False
         own, constant = np.abs(self.value[mask]).max(axis=0)
-        return (arb(own) * (abs(centre) + half) + arb(constant)).upper()
+        return (arb(own) * (abs(centre) + half + arb(2) ** -100) + arb(constant)).upper()
 
     def rounding(self, s: arb) -> arb:
         """|executed - exact| of this head, as docs/arithmetic.md derives it."""
@@ -172,7 +172,15 @@ class _HeadCell:
         growth = (1 + u) ** turns / (1 - self.p * u) - 1
         return (
             (moved + growth * mass) / left
-            + 3 * tau * (sizes + self.dropped * self.dropped_value + self.p + 1)
+            + 3
+            * tau
+            * (
+                sizes
+                + abs(arb(np.abs(self.value[:, 0]).sum())) * 2
+                + self.dropped * self.dropped_value
+                + self.p
+                + 1
+            )
         ).upper()
 
 
@@ -210,15 +218,17 @@ def _average(weights: Array, numbers: list[float]) -> float:
     return mean if math.isfinite(mean) else 0.0
 
 
-def scores_finite(numbers: HeadNumbers, domain: Interval, a: Arithmetic) -> bool:
-    """Whether no score and no sum can overflow on the domain."""
-    s = arb(max(abs(domain.lo), abs(domain.hi)))
-    limit = arb(a.largest) / 16
+def in_range(numbers: HeadNumbers, domain: Interval, a: Arithmetic) -> bool:
+    """Whether no score and no sum can overflow on the domain, and no stored number is subnormal."""
+    s, limit = arb(max(abs(domain.lo), abs(domain.hi))), arb(a.largest) / 16
+    together = arb(0)
     for h in range(numbers.heads):
         x = abs(arb(numbers.query[h, 0])) * s + abs(arb(numbers.query[h, 1]))
         size = sum((abs(arb(own)) * s + abs(arb(c)) for own, c in numbers.value[h]), arb(0))
-        if not (x < limit and size < limit and abs(arb(numbers.output[h])) * size * numbers.heads < limit):
+        together += abs(arb(numbers.output[h])) * size
+        if not (x < limit and size < limit and together < limit):
             return False
         if not all(abs(arb(k)) * x + abs(arb(c)) < limit for k, c in numbers.key[h]):
             return False
-    return True
+    flat = np.concatenate([numbers.query.ravel(), numbers.key.ravel(), numbers.value.ravel(), numbers.output])
+    return not ((flat != 0) & (np.abs(flat) < a.tiny)).any()

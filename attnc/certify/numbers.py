@@ -61,6 +61,11 @@ class HeadNumbers:
         """Whether a token attends to itself."""
         return bool(self.value[..., 0].any())
 
+    def smallest(self, name: str) -> float:
+        """The least magnitude of a tensor's numbers that are not zero (inf where all are)."""
+        sizes = np.abs(getattr(self, name))
+        return float(sizes[sizes > 0].min(initial=np.inf))
+
     def digests(self) -> dict[str, str]:
         """The SHA-256 of each tensor: dtype, shape and bytes (little-endian)."""
         code = "<f4" if self.dtype == "float32" else "<f8"

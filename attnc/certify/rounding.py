@@ -85,7 +85,9 @@ def head_rounding(
     )
     mass = sum(((w + d) * size for w, d, size in zip(keys.weight, off, sizes, strict=True)), arb(0))
     mass += (far_off + far * (-arb(distance)).exp()) * far_value
-    all_sizes = sum(sizes, arb(0)) + far * far_value
+    all_sizes = (
+        sum((size + abs(o) for size, o in zip(sizes, keys.own, strict=True)), arb(0)) + far * far_value
+    )
     gated = any(o != 0 for o in keys.own)
     roundings = total_anchors + a.division_units + (2 if gated else 0)
     factor = (one + u) ** roundings / (one - total_anchors * u) - one

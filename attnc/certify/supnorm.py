@@ -14,7 +14,7 @@ from itertools import pairwise
 from flint import arb, arb_series
 
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
-from attnc.certify.cells import Cell, HeadOnCell, head_on_cell, overflows, rounding_on_cell
+from attnc.certify.cells import Cell, HeadOnCell, head_on_cell, leaves_the_range, rounding_on_cell
 from attnc.certify.numbers import HeadNumbers
 from attnc.certify.rounding import projection_rounding
 from attnc.domain import Interval
@@ -66,7 +66,7 @@ def supnorm(
     bound of inf says that nothing was proved; so it is as soon as the bound is seen to exceed `needed`."""
     a = ARITHMETIC[numbers.dtype]
     with working(precision, order + 1):
-        if overflows(numbers, domain.lo, domain.hi, a):
+        if leaves_the_range(numbers, domain.lo, domain.hi, a):
             return SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
         todo = [
             (cell, piece.branch)

@@ -147,3 +147,27 @@ def test_attained_is_really_attained(spec: str) -> None:
         e = [(arb(k) * x + arb(c)).exp() for k, c in numbers.key[0]]
         g = sum((w * arb(v) for w, (_, v) in zip(e, numbers.value[0], strict=True)), arb(0)) / sum(e, arb(0))
         assert abs(g - f.value(proof.at)) >= arb(proof.attained)
+
+
+@pytest.mark.parametrize("tensor", ["query", "key", "value", "output"])
+def test_subnormal_numbers_prove_nothing(tensor: str) -> None:
+    """A processor that flushes them to zero computes something else."""
+    arrays = {name: getattr(TANH, name).astype(np.float32).astype(np.float64) for name in ("query", "key", "value", "output")}
+    arrays[tensor] = arrays[tensor].copy()
+    arrays[tensor].flat[-1] = 2.0**-140
+    assert supnorm(HeadNumbers(**arrays, dtype="float32"), functions.tanh(), Interval(-8, 8)).bound == math.inf
+    assert supnorm(HeadNumbers(**arrays, dtype="float64"), functions.tanh(), Interval(-8, 8)).bound < math.inf
+
+
+def test_flushing_subnormals_stays_within_the_bound() -> None:
+    """torch can flush and ignore subnormals: the same bound must hold."""
+    head = attnc.head("silu", on=(-8, 8), anchors=2, design="gated")
+    s = torch.cat([torch.tensor([1e-45, -1e-45, 1e-40, 2.0**-126]), torch.linspace(-8, 8, 999)])
+    if not torch.set_flush_denormal(True):
+        return
+    try:
+        executed = head(s).double()
+    finally:
+        torch.set_flush_denormal(False)
+    truth = torch.nn.functional.silu(s.double())
+    assert float((executed - truth).abs().max()) <= head.certificate.bound
