@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -59,6 +60,7 @@ class Row:
     refused: str | None = None
 
 
+@cache
 def build(
     spec: str,
     *,
@@ -68,7 +70,10 @@ def build(
     dtype: str = "float64",
     heads: int = 1,
 ) -> tuple[Row, attnc.Head | None]:
-    """Build and prove one head. A refusal is a result too, and is kept with its reason."""
+    """Build and prove one head. A refusal is a result too, and is kept with its reason.
+
+    The same head is built once in a run, whichever sections ask for it.
+    """
     lo, hi = STANDARD[spec]
     asked = {
         "function": spec,

@@ -40,7 +40,7 @@ DESIGN_SIZES = {
     "tuned": (2, 3, 4, 8),
     "auto": (16,),
 }
-FLOAT32_SIZES = {"auto": (2, 3, 4, 6, 8, 10, 16), "gated": (2, 3)}
+FLOAT32_SIZES = {"auto": (2, 3, 4, 6, 8, 10, 13, 16), "gated": (2, 3)}
 # (function, design) of `heads=H`, each with the same number of anchors in all
 MANY = (("relu", "nearest"), ("relu", "graded"), ("gelu", "smooth"), ("sin", "smooth"))
 MANY_HEADS, MANY_ANCHORS = (1, 2, 4, 8), 32
@@ -140,10 +140,10 @@ def speed(quick: bool, step: Step) -> Records:
                 **asdict(row),
                 "elements": count,
                 "threads": THREADS,
-                "forward_seconds": wide[0],
-                "torch_seconds": wide[1],
-                "ratio": wide[0] / wide[1],
-                "ratio_one_thread": narrow[0] / narrow[1],
+                "forward_seconds": statistics.median(ours for ours, _ in wide),
+                "torch_seconds": statistics.median(theirs for _, theirs in wide),
+                "ratio": _ratios(wide),
+                "ratio_one_thread": _ratios(narrow),
                 "proof_seconds": _cpu(lambda head=head, row=row: _prove(head, row)),
                 "verify_seconds": _cpu(lambda head=head: _verified(head)),
             }
@@ -151,18 +151,23 @@ def speed(quick: bool, step: Step) -> Records:
     return records
 
 
-def _forward_times(head: attnc.Head, spec: str, count: int, threads: int) -> tuple[float, float]:
-    """The best of several runs, head and torch in turn so that both meet the same machine."""
+def _forward_times(head: attnc.Head, spec: str, count: int, threads: int) -> list[tuple[float, float]]:
+    """Seconds of head and of torch, run in turn so that both meet the same machine; the first pair warms up."""
     lo, hi = STANDARD[spec]
     own = attnc.functions.get(spec).torch_form
     s = torch.rand(count, generator=torch.Generator().manual_seed(0)) * (hi - lo) + lo
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        pairs = [(_wall(lambda: head(s)), _wall(lambda: own(s))) for _ in range(REPEATS + 1)][1:]
+        return [(_wall(lambda: head(s)), _wall(lambda: own(s))) for _ in range(REPEATS + 1)][1:]
     finally:
         torch.set_num_threads(before)
-    return min(a for a, _ in pairs), min(b for _, b in pairs)
+
+
+def _ratios(pairs: list[tuple[float, float]]) -> list[float]:
+    """Lowest, median and highest: how far they lie apart says what the number is worth."""
+    ratios = sorted(ours / theirs for ours, theirs in pairs)
+    return [ratios[0], statistics.median(ratios), ratios[-1]]
 
 
 def _prove(head: attnc.Head, row: Row) -> None:

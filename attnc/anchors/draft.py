@@ -43,6 +43,17 @@ def one_head(
     return Draft(design, chain.keys()[None], values[None], own, weights, refit, chain)
 
 
+def padded(draft: Draft, p: int) -> Draft:
+    """The same head with p keys: each stands several times, and its copies share its weight."""
+    times = [
+        p // draft.anchors_per_head + (k < p % draft.anchors_per_head) for k in range(draft.anchors_per_head)
+    ]
+    keys = np.repeat(draft.keys, times, axis=1)
+    keys[..., 1] -= np.repeat(np.log(times), times)
+    values, own = np.repeat(draft.values, times, axis=1), np.repeat(draft.own, times, axis=1)
+    return Draft(draft.design, keys, values, own, draft.emphasis, draft.refit)
+
+
 def columns(keys: Array, own: Array, target: Target, x: Array) -> Array:
     """The linear model Σ_h Σ_k columns·values: attention weights, times s for the token's own key. (len(x),
     H·p)."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from attnc.anchors.chain import Chain, softmax_weights
 from attnc.anchors.draft import Draft, one_head, reweighted, solve_values
+from attnc.anchors.finish import finish
 from attnc.anchors.target import Target
 from attnc.certify.numbers import Array
 from attnc.errors import InputError
@@ -46,12 +47,12 @@ def graded(target: Target, p: int) -> Draft:
     tried = [
         Grading(-inner, alpha, share) for inner in range(1, 9) for alpha in ALPHAS[1:] for share in shares
     ]
-    best = min(tried, key=lambda grading: _error(target, p, grading))
+    best = min(_promising(target, p, tried), key=lambda grading: _estimate(target, p, grading))
     for step in (0.5, 0.25, 0.12):
         near = [replace(best, inner=best.inner + move) for move in (-step, step)] + [
             replace(best, alpha=alpha) for alpha in ALPHAS
         ]
-        best = min([best, *near], key=lambda grading: _error(target, p, grading))
+        best = min([best, *near], key=lambda grading: _estimate(target, p, grading))
     chain = _chain(target, p, best)
     values, emphasis, _ = reweighted(
         softmax_weights(chain.keys(), target.x), target.y, target.ridge, rounds=20
@@ -67,6 +68,23 @@ def around_bend(target: Target, p: int) -> list[Chain]:
     centre = float(np.clip(target.x[1 + int(np.argmax(bend))], -0.9, 0.9))
     bent = replace(target, kinks=(centre,), flat_below=False, flat_above=False)
     return [_chain(bent, p, Grading(inner, 1.0, 1.0)) for inner in (-1.0, -2.0)] if p >= 3 else []
+
+
+def _promising(target: Target, p: int, tried: list[Grading]) -> list[Grading]:
+    """In float64 the one of least error; in float32, where sharp switches round, the best of each inner scale."""
+    by_error = sorted(tried, key=lambda grading: _error(target, p, grading))
+    return (
+        by_error[:1] if target.dtype == "float64" else list({g.inner: g for g in reversed(by_error)}.values())
+    )
+
+
+def _estimate(target: Target, p: int, grading: Grading) -> float:
+    """The error that sampling suggests; in float32 with the rounding of the finished head."""
+    if target.dtype == "float64":
+        return _error(target, p, grading)
+    chain = _chain(target, p, grading)
+    values = solve_values(softmax_weights(chain.keys(), target.x), target.y, target.ridge)
+    return finish(one_head("graded", chain, values, target), target).estimate
 
 
 def _error(target: Target, p: int, grading: Grading) -> float:

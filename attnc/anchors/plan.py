@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnc.anchors.chain import Chain
-from attnc.anchors.draft import Draft
+from attnc.anchors.draft import Draft, padded
 from attnc.anchors.finish import Finished, finish, forward
 from attnc.anchors.gated import gated
 from attnc.anchors.graded import around_bend, graded
@@ -65,9 +65,7 @@ class Found:
 def best(plan: Plan, p: int) -> Found:
     """The best head with p anchors (in each of its heads)."""
     refuse_kinks(plan)
-    candidates = sorted(
-        (finished for finished, _ in _candidates(plan, _target(plan, 0.0), p, 0.0)), key=lambda c: c.estimate
-    )
+    candidates = sorted(_best_candidates(plan, p), key=lambda c: c.estimate)
     if not candidates:
         raise InputError(
             f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.f.label} on "
@@ -83,6 +81,16 @@ def best(plan: Plan, p: int) -> Found:
         f"nothing can be proved about a head of {p} anchors for {plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] "
         f"in {plan.dtype}: rounding drowns it. Use fewer anchors, more heads, or dtype=torch.float64."
     )
+
+
+def _best_candidates(plan: Plan, p: int) -> Iterator[Finished]:
+    """Designs of p anchors, and of fewer whose anchors are repeated: more keys are never worse, but tuning may be."""
+    target = _target(plan, 0.0)
+    yield from (finished for finished, _ in _candidates(plan, target, p, 0.0))
+    if plan.heads == 1 and plan.design in ("auto", "tuned"):
+        for fewer in (q for q in (2, 3, 4, 6, 8, 12) if q < p):
+            draft = tuned(target, fewer, extra=around_bend(target, fewer) if not target.kinks else ())
+            yield finish(padded(draft, p), target)
 
 
 def smallest(plan: Plan, eps: float) -> Found:

@@ -16,7 +16,7 @@ from attnc.errors import InputError
 from attnc.network.self_attention import SelfAttention
 from attnc.network.show import head_html, head_text
 
-_CHUNK = 1 << 22  # attention weights held at once
+_CHUNK = 1 << 19  # attention weights held at once: they stay in the cache
 
 
 class Head(nn.Module):
@@ -52,9 +52,8 @@ class Head(nn.Module):
         """g(s), of the shape of s."""
         self._check_input(s)
         rows = max(1, _CHUNK // self.key[..., 0].numel())
-        if s.numel() <= rows:
-            return self._attend(s)
-        return torch.cat([self._attend(part) for part in torch.split(s.reshape(-1), rows)]).reshape(s.shape)
+        parts = [self._attend(part) for part in torch.split(s.reshape(-1), rows)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(s.shape)
 
     def weights(self, s: Tensor) -> Tensor:
         """The attention weights: (..., p), or (..., H, p) with several heads.
@@ -64,7 +63,11 @@ class Head(nn.Module):
         tensor([1., 1., 1.])
         """
         self._check_input(s)
-        weights = torch.softmax(self._scores(s), -1)
+        weights = (
+            torch.softmax(self._scores(s.reshape(-1)), 1)
+            .permute(2, 0, 1)
+            .reshape(*s.shape, *self.key.shape[:2])
+        )
         return weights.squeeze(-2) if self.heads == 1 else weights
 
     @property
@@ -117,15 +120,16 @@ class Head(nn.Module):
         return head_html(self)
 
     def _scores(self, s: Tensor) -> Tensor:
-        x = s.unsqueeze(-1) * self.query[:, 0] + self.query[:, 1]
-        return x.unsqueeze(-1) * self.key[..., 0] + self.key[..., 1]
+        """(H, p, N) for s of shape (N,): inputs run along the last axis, where memory is contiguous."""
+        x = self.query[:, :1] * s + self.query[:, 1:]
+        return self.key[..., :1] * x.unsqueeze(1) + self.key[..., 1:]
 
     def _attend(self, s: Tensor) -> Tensor:
-        weights = torch.softmax(self._scores(s), -1)
-        value = self.value[..., 1]
+        weights = torch.softmax(self._scores(s), 1)
+        value = self.value[..., 1:]
         if self._gated:
-            value = s[..., None, None] * self.value[..., 0] + value
-        return ((weights * value).sum(-1) * self.output).sum(-1)
+            value = self.value[..., :1] * s + value
+        return ((weights * value).sum(1) * self.output[:, None]).sum(0)
 
     def _check_input(self, s: Tensor) -> None:
         if not isinstance(s, Tensor):
