@@ -25,7 +25,7 @@ STYLE = {
 GREY = "#777777"
 LOWEST, HIGHEST = 1e-16, 20.0
 TICKS = (2, 4, 8, 16, 32, 64, 256, 1024)
-# where a design's name stands: at its n-th point from the end, so many points of type to the right and up, alignment
+# where a design's name stands: at its n-th point from the end, moved by points of type, aligned so
 LABELS = {
     "nearest": (1, (6, -20), "right"),
     "smooth": (1, (6, 3), "left"),

@@ -17,9 +17,10 @@ SIZES: dict[str, Sequence[int]] = {
     "nearest": (4, 8, 16, 32, 64, 128, 256, 512, 1024),
     "smooth": (4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64),
     "graded": (5, 9, 13, 17, 25, 33, 49, 65, 97),
-    "tuned": (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24),
+    "tuned": (2, 3, 4, 6, 8, 10, 12, 16, 24),
 }
 FULL_SIZES = {**SIZES, "nearest": (*SIZES["nearest"], 2048, 4096)}
+RANGES = ("relu", "clip(-25,25)")  # what the paper's line is about: the others stop at p = 256 without --full
 QUICK_SIZES = {"nearest": (4, 8, 16, 32), "smooth": (8, 12, 16), "graded": (5, 9, 13), "tuned": (2, 4, 6)}
 
 ABSCISSA: dict[str, Callable[[float], float]] = {
@@ -33,7 +34,7 @@ FLOOR = 1e-10  # of max |f|: below this the float64 least squares, not the desig
 
 @dataclass(frozen=True)
 class Fit:
-    """error ≈ scale · law(k, p), by least squares on the logarithm of the proved bounds of p in [first, last]."""
+    """error ≈ scale · law(k, p), by least squares on the logarithms of the proved bounds."""
 
     law: str
     k: float
@@ -102,7 +103,7 @@ def _law(spec: str, design: str) -> str | None:
 
 
 def _anchored(spec: str) -> tuple[float, float]:
-    """The width of the stretch over which `nearest` lays its anchors (f is constant beyond it), and K there."""
+    """The width of the stretch on which `nearest` lays its anchors (f is constant beyond), and K."""
     lo, hi = STANDARD[spec]
     first, last = {"relu": (0.0, hi), "clip(-25,25)": (-25.0, 25.0)}.get(spec, (lo, hi))
     return last - first, attnc.functions.get(spec).lipschitz(lo, hi)

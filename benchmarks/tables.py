@@ -15,11 +15,18 @@ def markdown(results: dict[str, Any]) -> str:
     """Every section that is present, in reading order."""
     parts = [_versions(results["versions"])]
     sections = {
-        "asked": _asked, "rates": _rates, "designs": _designs, "floor": _floor, "many": _many, "speed": _speed,
-    }  # fmt: skip
+        "asked": _asked,
+        "rates": _rates,
+        "designs": _designs,
+        "floor": _floor,
+        "many": _many,
+        "speed": _speed,
+    }
     for name, section in sections.items():
         if results.get(name):
             parts.append(section(results[name]))
+        if name == "floor" and results.get("float32"):
+            parts.append(_searched(results["float32"]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -46,7 +53,10 @@ def _asked(records: Sequence[Record]) -> str:
         )
         for r in records
     ]
-    head = "function, on, dtype, design, eps, anchors asked, got, design got, bound, approximation, rounding, u/l, s"
+    head = (
+        "function, on, dtype, design, eps, anchors asked, got, design got, bound, approximation, rounding, "
+        "u/l, s"
+    )
     return (
         "### The smallest head for an error\n\n"
         "`attnc.head(function, on=…, eps=…, design=…, dtype=…)`. *Anchors asked* is the most that would do; "
@@ -82,10 +92,11 @@ def _rates(curves: Sequence[Record]) -> str:
     )
     return (
         "### How the error falls with the anchors\n\n"
-        "float64. The laws are fitted by least squares on the logarithms of the proved bounds, over the p that "
-        "resolve the function (error below half of max |f|; for `nearest` p from 32 on), lie above rounding (bound "
-        "above 1e-10 of max |f| and ten times its rounding term) and still fall. *Spread* is the root mean square "
-        "of what the fit leaves, in decades. The columns 0.1 to 1e-08 give the smallest p of the run whose *proved* "
+        "float64. The laws are fitted by least squares on the logarithms of the proved bounds, over the p "
+        "that resolve the function (error below half of max |f|; for `nearest` p from 32 on), lie above "
+        "rounding (bound above 1e-10 of max |f| and ten times its rounding term) and still fall. This window "
+        "was chosen with the curves in view, so k depends on it. *Spread* is the root mean square of what "
+        "the fit leaves, in decades. The columns 0.1 to 1e-08 give the smallest p of the run whose *proved* "
         "bound is that low (– if none is). `tuned` has no law of its own.\n\n"
         + table(head, rows)
         + "\n\n![Proved bound against anchors](img/rates.png)\n\n"
@@ -95,15 +106,15 @@ def _rates(curves: Sequence[Record]) -> str:
 
 def _against_paper(curves: Sequence[Record]) -> str:
     """`nearest` beside the paper's line and beside the theorem's."""
-    sizes = [r["anchors"] for r in curves[0]["rows"]]
+    sizes = max(([r["anchors"] for r in c["rows"]] for c in curves), key=len)
     rows = []
     for c in curves:
         bounds = [r["bound"] for r in c["rows"]]
         rows.append((c["function"], "bound / paper's line", *map(_ratio, bounds, c["paper"])))
         rows.append((c["function"], "bound / KΔC(4)", *map(_ratio, bounds, c["theorem"])))
     return (
-        "`nearest` beside the paper's line (b-a)/(2(p-1)) = Δ/2, which is stated for Range (and so for ReLU), and "
-        "beside the theorem's KΔC(4), which holds for every Lipschitz f; [a, b] is where the anchors lie. "
+        "`nearest` beside the paper's line (b-a)/(2(p-1)) = Δ/2, which is stated for Range (and so for ReLU), "
+        "and beside the theorem's KΔC(4), which holds for every Lipschitz f; [a, b] is where the anchors lie. "
         "A ratio of at most 1 is within.\n\n"
         + table("function, ratio, " + ", ".join(f"p={p}" for p in sizes), rows)
     )
@@ -135,11 +146,24 @@ def _floor(records: Sequence[Record]) -> str:
         rows.append((*_where(some), *(_lowest(cell) for cell in cells)))
     return (
         "### The lowest error that can be proved\n\n"
-        "The smallest proved bound among the heads that the benchmark built, and with which anchors: an eps that "
-        "the dtype is known to hold, not a limit that nothing could beat. Gated heads, which need a token to "
-        "attend to itself, stand apart.\n\n"
+        "The smallest proved bound among the heads that the benchmark built, and with which anchors: an eps "
+        "that the dtype is known to hold, not a limit that nothing could beat. Gated heads, which need a "
+        "token to attend to itself, stand apart.\n\n"
         + table("function, on, float32, float32 gated, float64, float64 gated", rows)
         + "\n\n![Lowest proved bound of each function](img/floor.png)"
+    )
+
+
+def _searched(records: Sequence[Record]) -> str:
+    """The sizes that were tried, for functions are not all tried with the same."""
+    tried: dict[str, list[str]] = {}
+    for spec in dict.fromkeys(r["function"] for r in records):
+        sizes = ", ".join(f"{r['asked']} {r['anchors']}" for r in records if r["function"] == spec)
+        tried.setdefault(sizes, []).append(spec)
+    listed = "; ".join(f"{sizes} for {', '.join(specs)}" for sizes, specs in tried.items())
+    return (
+        f"Searched in float32: {listed}. Searched in float64: the columns of the table before. Other sizes "
+        "may do better."
     )
 
 
@@ -159,8 +183,8 @@ def _many(records: Sequence[Record]) -> str:
     head = [f"{count} × {p} keys" for count, p in zip(counts, sizes, strict=True)]
     return (
         "### One head or several\n\n"
-        "The same number of anchors in one head and shared out over several (p - 2 of the p keys of each of several "
-        "heads are anchors): proved bound, and its rounding term in brackets.\n\n"
+        "The same number of anchors in one head and shared out over several (of the p keys of each of "
+        "several heads p - 2 are anchors): proved bound, and its rounding term in brackets.\n\n"
         + table("function, design, dtype, " + ", ".join(head), rows)
     )
 
@@ -173,8 +197,8 @@ def _speed(records: Sequence[Record]) -> str:
             f"{r['design']} {r['anchors']}",
             f"{1e3 * r['forward_seconds']:.1f}",
             f"{1e3 * r['torch_seconds']:.2f}",
-            f"{r['ratio']:.0f}",
-            f"{r['ratio_one_thread']:.0f}",
+            _range(r["ratio"]),
+            _range(r["ratio_one_thread"]),
             _seconds(r["seconds"]),
             _seconds(r["proof_seconds"]),
             _seconds(r["verify_seconds"]),
@@ -184,9 +208,10 @@ def _speed(records: Sequence[Record]) -> str:
     return (
         "### Speed\n\n"
         f"float32, eps {_plain(first['eps'])}: a forward pass over {first['elements']:,} elements on "
-        f"{first['threads']} threads beside torch's own function, the best of several runs taken in turn; then the "
-        "CPU seconds to find the head with its proof, to prove it alone, and to verify it. The ratios are from one "
-        "run on a machine that had other work to do.\n\n"
+        f"{first['threads']} threads beside torch's own function, run in turn: medians, and the ratio as "
+        "median (lowest to highest pair). Then the CPU seconds to find the head with its proof, to prove it "
+        "alone, and to verify it. One run on a machine that had other work to do: read the ratios as orders "
+        "of magnitude.\n\n"
         + table(
             "function, head, forward ms, torch ms, ratio, ratio on one thread, build s, proof s, verify s",
             rows,
@@ -196,7 +221,7 @@ def _speed(records: Sequence[Record]) -> str:
 
 def table(head: str, rows: Iterable[Sequence[object]]) -> str:
     names = head.split(", ")
-    lines = [names, ["---"] * len(names), *rows]
+    lines = [names, ["---"] * len(names), *([*row, *[""] * (len(names) - len(row))] for row in rows)]
     return "\n".join(
         "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
     )
@@ -226,6 +251,11 @@ def _digits(k: float) -> str:
 
 def _ratio(a: float | None, b: float) -> str:
     return "–" if a is None else f"{a / b:.2f}" if a < 1e3 * b else f"{a / b:.0e}"
+
+
+def _range(ratio: Sequence[float]) -> str:
+    low, middle, high = ratio
+    return f"{middle:.0f} ({low:.0f} to {high:.0f})"
 
 
 def _seconds(x: float) -> str:

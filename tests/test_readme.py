@@ -15,7 +15,10 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 def skeleton(text: str) -> list[str]:
     """Lines with numbers and the white space around columns folded."""
-    lines = [re.sub(r"\s+", " ", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)).strip() for line in text.splitlines()]
+    lines = [
+        re.sub(r"\s+", " ", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)).strip()
+        for line in text.splitlines()
+    ]
     return [line for line in lines if line]
 
 

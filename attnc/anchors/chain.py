@@ -1,5 +1,4 @@
-"""A chain of keys: neighbours i and i+1 tie at the breakpoint t_i and the switch between them has sharpness
-λ_i.
+"""A chain of keys: neighbours tie at the breakpoint t_i, and the switch between them has sharpness λ_i.
 
     κ_{i+1} - κ_i = λ_i,   c_{i+1} - c_i = -λ_i t_i:   w_{i+1}/w_i = exp(λ_i (x - t_i))
 

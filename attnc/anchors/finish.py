@@ -1,5 +1,4 @@
-"""From a draft to the numbers that are stored: choose the query's centre and the slopes' origin, round, solve
-the values again.
+"""From a draft to the numbers that are stored: place the query's centre and the slopes' origin, round, refit.
 
 The scores of a head are free up to a common affine function of x. The choice changes nothing in exact
 arithmetic and much in floating point: slopes should be small where the values vary, and may be huge where

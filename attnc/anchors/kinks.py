@@ -33,9 +33,13 @@ def _zoom(f: Function, domain: Interval, a: float, b: float, scale: float) -> fl
     for zoom in range(_ZOOMS):
         points = np.linspace(max(a - (b - a) / 4, domain.lo), min(b + (b - a) / 4, domain.hi), 41)
         h = float(points[1] - points[0])
-        bend = np.abs(np.diff(evaluate(f, points), 4))
+        if not h > 0:  # the floats end here
+            return None
+        y = evaluate(f, points)
+        bend = np.abs(np.diff(y, 4))
         i = int(np.argmax(bend))
-        if bend[i] < _NOISE * (scale + abs(a) + abs(b)):
+        slope = float(np.abs(np.diff(y)).max()) / h  # rounding of s itself moves f by slope·|s|u
+        if bend[i] < _NOISE * (scale + (1 + slope) * (abs(a) + abs(b))):
             return (a + b) / 2 if zoom > _PERSISTENT else None
         ratio = float(bend[i]) / h
         first = first or ratio

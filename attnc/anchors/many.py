@@ -1,5 +1,4 @@
-"""Many heads share the range: each owns a run of consecutive anchors, and a sentinel on either side takes
-over beyond it.
+"""Many heads share the range: each owns a run of anchors, and a sentinel on either side takes over beyond it.
 
 With hard switches a head returns its nearest anchor inside its run and its sentinels' 0 outside; at a
 boundary two neighbours' weights add up to 1. The outermost two sentinels carry the end values on. So H heads

@@ -8,8 +8,11 @@ Proof. |g - f| <= K Σ w_k |L_k - s|. In units of Δ let the nearest anchor be a
 w_1, the next, on the other side, at 1 - d with w_2 <= w_1. They give w_1 d + w_2 (1 - d) = (w_1 + w_2)/2 -
 (w_1 - w_2)(1/2 - d) <= 1/2. The anchors behind the nearest are at d + j with weights w_1 e^{-c(j² + 2jd)},
 those behind the next at 1 - d + j with w_2 e^{-c(j² + 2j(1-d))}. (j + d) e^{-2cjd} falls in d for c >= 1/2,
-so with w_1 <= 1, w_2 <= 1/2 and 1 - d >= 1/2 they add at most the series. ∎ C(4) = 0.5188: Δ/2 but for 4 %.
-The paper's line is (b - a)/(2(p - 1)) = Δ/2 for f = Range, where the error is far smaller still."""
+so with w_1 <= 1, w_2 <= 1/2 and 1 - d >= 1/2 they add at most the series. ∎
+
+C(4) = 0.5188: Δ/2 but for 4 %. The paper's line is (b - a)/(2(p - 1)) = Δ/2 for f = Range, where the error is
+far smaller still.
+"""
 
 from __future__ import annotations
 

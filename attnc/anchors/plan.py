@@ -73,13 +73,18 @@ def best(plan: Plan, p: int) -> Found:
             "stand on both sides of every kink"
         )
     plan.progress(f"proving {p} anchors, {candidates[0].design}")
+    chosen: Found | None = None
     for candidate in candidates:
-        found = conclude(plan, candidate, math.inf)
-        if math.isfinite(found.bound):
-            return found
+        if chosen is None or candidate.estimate < chosen.bound:
+            found = conclude(plan, candidate, math.inf)
+            chosen = found if chosen is None or found.bound < chosen.bound else chosen
+    assert chosen is not None
+    if math.isfinite(chosen.bound):
+        return chosen
+    other = "" if plan.dtype == "float64" else ", or dtype=torch.float64"
     raise ConvergenceError(
         f"nothing can be proved about a head of {p} anchors for {plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] "
-        f"in {plan.dtype}: rounding drowns it. Use fewer anchors, more heads, or dtype=torch.float64."
+        f"in {plan.dtype}: rounding drowns it. Use fewer anchors, more heads{other}."
     )
 
 
@@ -91,6 +96,7 @@ def _best_candidates(plan: Plan, p: int) -> Iterator[Finished]:
         for fewer in (q for q in (2, 3, 4, 6, 8, 12) if q < p):
             draft = tuned(target, fewer, extra=around_bend(target, fewer) if not target.kinks else ())
             yield finish(padded(draft, p), target)
+        yield finish(nearest(target, p), target)
 
 
 def smallest(plan: Plan, eps: float) -> Found:
@@ -303,9 +309,13 @@ def _cannot(plan: Plan, eps: float, closest: Finished | None) -> ConvergenceErro
     if closest is None:
         return ConvergenceError(f"no head for {where} could be made with design={plan.design!r}")
     found = conclude(plan, closest, math.inf)
-    holds = found.bound
     anchors = closest.numbers.anchors_per_head
-    shown = _round_up(holds)
+    if not math.isfinite(found.bound):
+        return ConvergenceError(
+            f"nothing can be proved about {where} with design={plan.design!r} in {plan.dtype}: use another design, "
+            "a smaller interval, or, for a function of your own, an enclosure that is sharp on small cells"
+        )
+    shown = _round_up(found.bound)
     if closest.approximation <= closest.rounding or closest.rounding > eps / 2:
         other = "use dtype=torch.float64, " if plan.dtype == "float32" else ""
         return PrecisionError(

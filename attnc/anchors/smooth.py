@@ -1,5 +1,4 @@
-"""The right temperature: a uniform lattice whose weights overlap, values by least squares, exponential
-convergence.
+"""The right temperature: a lattice whose weights overlap, values by least squares, exponential convergence.
 
 The weights are a sampled Gaussian of width σ = 1/sqrt(2b); by Poisson summation their mean is x up to
 exp(-2π²σ²/Δ²), and with values that are free the head spans smooth functions with an error that falls

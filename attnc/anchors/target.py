@@ -14,7 +14,10 @@ import torch
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
 from attnc.certify.numbers import Array
 from attnc.domain import Interval
+from attnc.errors import FunctionError
 from attnc.functions import Function
+
+LARGEST = {"float32": 2.0**80, "float64": 2.0**400}  # of |f|: beyond, sums of what is computed would overflow
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ def make_target(
     x = np.unique(np.concatenate(parts))
     x = x[(x >= -1) & (x <= 1)]
     y = evaluate(f, np.clip(middle + half * x, domain.lo, domain.hi))
+    if np.abs(y).max() > LARGEST[dtype]:
+        raise FunctionError(
+            f"{f.label} reaches {np.abs(y).max():.3g} on [{domain.lo:g}, {domain.hi:g}]: "
+            f"up to {LARGEST[dtype]:.3g} is accepted in {dtype}"
+        )
     first, last = (kinks[0], kinks[-1]) if kinks else (-1.0, 1.0)
     below, above = y[x <= first], y[x >= last]
     return Target(f, domain, dtype, x, y, kinks, _flat(below, kinks), _flat(above, kinks), finest)

@@ -3,7 +3,7 @@
 A head of p keys has p values, which enter linearly, and 2(p - 1) breakpoints and log-sharpnesses, which do
 not. For given keys the best values solve least squares; Levenberg-Marquardt with Kaufman's Jacobian moves the
 keys. The head then finds by itself what closed forms say: tanh is exactly two keys, x·sigmoid(Bx) is three
-(two keys whose slopes differ by 2δ, with values ±1/(2δ), together carry the value x up to δ²x³/3), Range is
+(two keys whose slopes differ by 2δ, with values ±1/δ, together carry the value x up to δ²x³/3), Range is
 four. So a kink costs weight, not anchors."""
 
 from __future__ import annotations

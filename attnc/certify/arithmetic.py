@@ -1,16 +1,16 @@
-"""What is assumed of the machine: the one place. docs/arithmetic.md says it in prose, `probe` and the tests
-try it.
+"""What is assumed of the machine: the one place. docs/arithmetic.md says it in prose, `probe` and tests try it.
 
 For a dtype with unit roundoff u and smallest normal number τ:
 
-1. `+ - × ÷` return the exact result times (1 + δ), |δ| <= u, plus at most τ (which covers subnormals and
-flushing to zero).
-   A fused multiply-add is allowed: it errs less.
-2. softmax is exp(z - max z) divided by its sum; its exp returns exp(d)(1 + ε) + at most τ, |ε| <= exp_units·u
-for d <= 0.
-   20 units in the last place for float32 (the fastest exp in PyTorch's CPU kernels), 2 for float64. Division
-   may be multiplication with the reciprocal: three roundings at most.
+1. `+ - × ÷` of numbers that are not subnormal return the exact result times (1 + δ), |δ| <= u, plus at most τ: that covers
+   results that are subnormal or flushed to zero. A fused multiply-add is allowed: it errs less.
+2. softmax is exp(z - max z) divided by its sum; its exp returns exp(d)(1 + ε) plus at most τ, |ε| <= exp_units·u for d <= 0:
+   20 units in the last place for float32 (the fastest exp in PyTorch's CPU kernels), 2 for float64. The division may be
+   a multiplication with the reciprocal: three roundings at most.
 3. A sum of p terms is formed in any order, each partial sum rounded once.
+
+An operand that is subnormal may be taken for zero: an input s (then its error, at most τ, is carried through), or an
+intermediate result. Stored numbers that are subnormal are refused.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Verdict:
         return self.status == "proved"
 
 
-def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | None = None) -> Verdict:
+def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | str | None = None) -> Verdict:
     """Prove anew, from the stored numbers alone, what a head's certificate claims.
 
     Takes a file or a head. `function` is needed only where the certificate speaks of a function of your own
@@ -63,20 +63,28 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
         changed = _dtype_changed(what, certificate)
         if changed is not None:
             return Verdict("unknown", changed)
-        numbers = _numbers(what)
+        numbers, run = _numbers(what), what
     elif isinstance(what, (str, os.PathLike)):
-        record = read(what)
+        record, run = read(what), None
         numbers, certificate, measured = record.numbers, record.certificate, record.measured
     else:
         raise InputError(f"verify takes a file or a head: got {type(what).__name__}")
     if certificate is None:
         seen = f" ({measured.error:.3g} at {measured.points} points)" if measured is not None else ""
         return Verdict("unknown", f"there is no certificate: the error was measured{seen}, not proved")
-    return check(numbers, certificate, function)
+    f = get(function) if isinstance(function, str) else function
+    if f is not None and not isinstance(f, Function):
+        raise InputError(f"function is an attnc.Function or its name: got {type(f).__name__}")
+    return check(numbers, certificate, f, run)
 
 
-def check(numbers: HeadNumbers, certificate: Certificate, function: Function | None = None) -> Verdict:
-    """The verdict on one certificate beside one set of numbers."""
+def check(
+    numbers: HeadNumbers,
+    certificate: Certificate,
+    function: Function | None = None,
+    module: torch.nn.Module | None = None,
+) -> Verdict:
+    """The verdict on one certificate beside one set of numbers, and beside the module that claims to run them."""
     if numbers.dtype != certificate.dtype:
         return Verdict(
             "unknown",
@@ -104,38 +112,62 @@ def check(numbers: HeadNumbers, certificate: Certificate, function: Function | N
     if broken is not None:
         return Verdict("unknown", f"this machine's arithmetic is not what certificates assume: {broken}")
     with working(PRECISION, ORDER + 1):
-        refuted = _attack(numbers, certificate, f)
-        if refuted is not None:
-            return refuted
+        attacked = _attack(numbers, certificate, f, module)
+        if attacked is not None:
+            return attacked
         false = _false_witness(numbers, certificate, f)
         return (
             _prove(numbers, certificate, f) if false is None else Verdict("unknown", false, certificate.bound)
         )
 
 
-def _attack(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdict | None:
-    """Execute the head where errors like to hide, and compare in high precision."""
+def _attack(
+    numbers: HeadNumbers, certificate: Certificate, f: Function, module: torch.nn.Module | None
+) -> Verdict | None:
+    """Execute the numbers, and the module, where errors like to hide, and compare in high precision."""
+    points = _attack_points(certificate, f)
+    jump = f.jump(certificate.domain.lo, certificate.domain.hi)
+    if jump is not None:
+        return Verdict(
+            "unknown", f"{f.label} jumps at s={jump!r}: nothing is proved across a jump", certificate.bound
+        )
+    outputs = [execute(numbers, points)]
+    if module is not None:
+        try:
+            with torch.no_grad():
+                device = next(module.parameters()).device
+                outputs.append(module(points.to(device, getattr(torch, numbers.dtype))).cpu().double())
+        except Exception as problem:
+            return Verdict(
+                "unknown", f"the module failed on inputs of its domain: {problem}", certificate.bound
+            )
+        if outputs[1].shape != points.shape:
+            return Verdict(
+                "unknown", f"the module returned the shape {tuple(outputs[1].shape)}", certificate.bound
+            )
+    bound = arb(certificate.bound)
+    for s, *ys in zip(points.tolist(), *(y.tolist() for y in outputs), strict=True):
+        for y in ys:
+            error = abs(arb(y) - f.value(s)) if math.isfinite(y) else arb("inf")
+            if not error <= bound and (error > bound or not error.is_finite()):
+                return Verdict(
+                    "refuted", f"at s={s!r} the head returns {y!r}", certificate.bound, s, float(error.mid())
+                )
+    return None
+
+
+def _attack_points(certificate: Certificate, f: Function) -> torch.Tensor:
     domain = certificate.domain
     special = [domain.lo, domain.hi, certificate.witness.input, *f.kinks]
     spread = [domain.lo + domain.width * i / 4000 for i in range(4001)]
     near = [x + sign * domain.width * 2.0**-j for x in special for j in range(3, 56) for sign in (-1, 1)]
     points = (
         torch.tensor([*special, *spread, *near], dtype=torch.float64)
-        .to(getattr(torch, numbers.dtype))
+        .to(getattr(torch, certificate.dtype))
         .double()
     )
-    points = torch.unique(points[(points >= domain.lo) & (points <= domain.hi)])
-    executed = execute(numbers, points)
-    for s, y in zip(points.tolist(), executed.tolist(), strict=True):
-        if not math.isfinite(y):
-            return Verdict("refuted", f"the head returns {y} at s={s!r}", certificate.bound, s, math.inf)
-        error = abs(arb(y) - f.value(s))
-        if error > arb(certificate.bound):
-            shown = float(error.mid())
-            return Verdict(
-                "refuted", f"at s={s!r} the executed head is off by {shown:.6g}", certificate.bound, s, shown
-            )
-    return None
+    inside: torch.Tensor = torch.unique(points[(points >= domain.lo) & (points <= domain.hi)])
+    return inside
 
 
 def execute(numbers: HeadNumbers, s: torch.Tensor) -> torch.Tensor:

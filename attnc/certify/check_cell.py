@@ -16,6 +16,7 @@ from flint import arb, arb_series
 from attnc.certify.arithmetic import Arithmetic
 from attnc.certify.numbers import Array, HeadNumbers
 from attnc.domain import Interval
+from attnc.errors import AttncError
 from attnc.functions.function import Branch
 
 ORDER = 8
@@ -37,6 +38,8 @@ def cell_error(numbers: HeadNumbers, lo: float, hi: float, branch: Branch, a: Ar
     try:
         f_point, f_cell = branch(arb_series([centre, 1])), branch(arb_series([s, 1]))
         parts = [_HeadCell(numbers, h, centre, half, f_point, f_cell, a) for h in range(numbers.heads)]
+    except AttncError:
+        raise
     except (ValueError, ZeroDivisionError):
         return None
     weights = [arb(o) for o in numbers.output]
@@ -136,7 +139,7 @@ class _HeadCell:
         off_x = (
             product
             + (0 if self.offset == 0 else u) * (abs(self.gain * s + self.offset) + product + tau)
-            + 2 * tau
+            + (2 + abs(self.gain)) * tau
         )
         x = self.x + self.gain * self.spread
         leads = [lead + b * self.spread for lead, b in zip(self.leads, self.lead_slopes, strict=True)]
@@ -166,7 +169,7 @@ class _HeadCell:
         moved += dropped * (self.dropped_value + abs(self.output))
         mass += (dropped + self.dropped * (-arb(self.drop)).exp()) * self.dropped_value
         left = 1 - lost - dropped
-        if not left > 0:
+        if not (left > 0 and self.p * u < 1):
             return arb("inf")
         turns = self.p + self.a.division_units + (2 if self.value[:, 0].any() else 0)
         growth = (1 + u) ** turns / (1 - self.p * u) - 1

@@ -47,6 +47,10 @@ class HeadNumbers:
                 )
         if self.dtype not in ("float32", "float64"):
             raise InputError(f"dtype {self.dtype!r}: heads run in float32 or float64")
+        for name in wanted:
+            array = getattr(self, name)
+            if array.dtype != np.float64 or not np.array_equal(array.astype(self.dtype), array):
+                raise InputError(f"tensor {name!r} holds numbers that {self.dtype} cannot: round them first")
 
     @property
     def heads(self) -> int:

@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -33,7 +34,7 @@ class HeadRecord:
 
 def write(path: str | os.PathLike[str], record: HeadRecord) -> None:
     """Write to a temporary name beside the target, then rename: a failure leaves what was there."""
-    target = Path(path)
+    target = _path(path)
     about = {
         "kind": KIND,
         "format": FORMAT,
@@ -49,19 +50,22 @@ def write(path: str | os.PathLike[str], record: HeadRecord) -> None:
     try:
         temporary.write_bytes(data)
         temporary.replace(target)
-    except OSError as problem:
-        raise FileError(f"cannot write {target}: {problem.strerror or problem}") from problem
+    except (OSError, ValueError) as problem:
+        raise FileError(
+            f"cannot write {target}: {getattr(problem, 'strerror', None) or problem}"
+        ) from problem
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError, ValueError):
+            temporary.unlink(missing_ok=True)
 
 
 def read(path: str | os.PathLike[str]) -> HeadRecord:
     """Read a head; whatever is wrong with the file is said."""
-    source = Path(path)
+    source = _path(path)
     try:
         data = source.read_bytes()
-    except OSError as problem:
-        raise FileError(f"cannot read {source}: {problem.strerror or problem}") from problem
+    except (OSError, ValueError) as problem:
+        raise FileError(f"cannot read {source}: {getattr(problem, 'strerror', None) or problem}") from problem
     about = _about(source, data)
     try:
         tensors = load_bytes(data)
@@ -78,6 +82,12 @@ def read(path: str | os.PathLike[str]) -> HeadRecord:
     if (certificate is None) == (measured is None):
         raise CertificateError(f"{source}: a head has a certificate or a measurement, one of them")
     return HeadRecord(numbers, certificate, measured)
+
+
+def _path(path: object) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"a file is given by its path: got {type(path).__name__}")
+    return Path(path)
 
 
 def _about(source: Path, data: bytes) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 Exact scores Z_k, reference key r, q_k = exp(Z_k - Z_r), D = Σ q_k >= 1, W_k = q_k/D, g = Σ W_k v_k. Executed:
 
-  x = fl(a s + o), z_k = fl(fl(κ_k x) + c_k):  |z_k - Z_k| <= η_k e_k = exp(fl(z_k - max z))(1 + ε) + τ   =
-  const · (q_k(1 + θ'_k) + τ'),  |θ'_k| <= θ_k = exp(η_k + u|z_k - max z|)(1 + E) - 1 ŷ = Σ e_k v_k / Σ e_k:
-  |ŷ - g| <= Σ (W_k θ_k + τ')|v_k - g| / (1 - Σ (W_k θ_k + τ'))
+    x = fl(a s + o),  z_k = fl(fl(κ_k x) + c_k)            |z_k - Z_k| <= η_k
+    e_k = exp(fl(z_k - max z))(1 + ε) + τ                  = const · (q_k (1 + θ'_k) + τ'),  |θ'_k| <= θ_k
+    ŷ = Σ e_k v_k / Σ e_k                                  |ŷ - g| <= Σ (W_k θ_k + τ')|v_k - g| / (1 - Σ (W_k θ_k + τ'))
 
-since Σ W_k (v_k - g) = 0. Two sums of p terms and the division then cost a factor (1 + u)^(p + 5)/(1 - pu) -
-1 on Σ W|v|."""
+with θ_k = exp(η_k + u|z_k - max z|)(1 + E) - 1, since Σ W_k (v_k - g) = 0. Two sums of p terms, the division and the
+products then cost a factor (1 + u)^(p + 3)/(1 - pu) - 1 on Σ W|v|; p + 5 where a token attends to itself.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def query_error(a: Arithmetic, s: arb, gain: arb, offset: arb) -> arb:
     product = arb(0) if gain == 1 else u * abs(gain * s)
     total = abs(gain * s + offset)
     added = arb(0) if offset == 0 else u * (total + product + tau)
-    return (product + added + 2 * tau).upper()
+    return (product + added + (2 + abs(gain)) * tau).upper()
 
 
 def score_error(a: Arithmetic, slope: arb, x: arb, x_error: arb, score: arb) -> arb:
@@ -76,7 +77,7 @@ def head_rounding(
     off = [w * t + tau_scaled for w, t in zip(keys.weight, theta, strict=True)]
     far_off = far * ((-arb(distance) * (one - 2 * u) + u * top).exp() * (one + a.exp_units * u) + tau_scaled)
     remaining = one - sum(off, arb(0)) - far_off
-    if not remaining > 0:
+    if not (remaining > 0 and total_anchors * u < one):
         return arb("inf")
     values = [o * s + c for o, c in zip(keys.own, keys.constant, strict=True)]
     sizes = [abs(o * s) + abs(c) for o, c in zip(keys.own, keys.constant, strict=True)]

@@ -18,12 +18,13 @@ from attnc.certify.cells import Cell, HeadOnCell, head_on_cell, leaves_the_range
 from attnc.certify.numbers import HeadNumbers
 from attnc.certify.rounding import projection_rounding
 from attnc.domain import Interval
-from attnc.errors import FunctionError
+from attnc.errors import AttncError, FunctionError
 from attnc.functions import Function
 from attnc.functions.balls import lower, upper, variable, working
 from attnc.functions.function import Branch
 
 ENDLESS = 2500  # cells without a finite bound, after which the search is given up
+SMALLEST = 2.0**-70  # relative width of a cell that is not halved any more
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ def supnorm(
     `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. A
     bound of inf says that nothing was proved; so it is as soon as the bound is seen to exceed `needed`."""
     a = ARITHMETIC[numbers.dtype]
+    jump = f.jump(domain.lo, domain.hi)
+    if jump is not None:
+        raise FunctionError(
+            f"{f.name!r} jumps at s={jump:g}: a head is continuous, so nothing can be proved across a jump"
+        )
     with working(precision, order + 1):
         if leaves_the_range(numbers, domain.lo, domain.hi, a):
             return SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
@@ -84,7 +90,9 @@ def supnorm(
                 quality * goal, 0.2 * found.rounding
             )
             endless += math.isinf(found.total)
-            if found.attained > needed or endless > ENDLESS:
+            small = cell.b - cell.a < SMALLEST * domain.width or not cell.divisible()
+            hopeless = small and not good and found.approximation > 4 * (goal + found.rounding)
+            if found.attained > needed or endless > ENDLESS or hopeless:
                 return replace(worst, bound=math.inf, stuck=cell.middle)
             if not good and cell.divisible() and done + len(todo) < limit:
                 todo += [(half, branch) for half in cell.halves()]
@@ -99,11 +107,10 @@ def bound_cell(
     """The Taylor model of head - f on one cell."""
     r = cell.radius()
     models = [m for h in range(numbers.heads) if (m := head_on_cell(numbers, h, cell, order, a)) is not None]
-    target_cell = _enclose(branch, arb(cell.middle) + arb(0, r))
-    if len(models) < numbers.heads or target_cell is None:
+    target, target_cell = _enclose(branch, arb(cell.middle)), _enclose(branch, arb(cell.middle) + arb(0, r))
+    if len(models) < numbers.heads or target is None or target_cell is None:
         return CellBound(math.inf, math.inf, math.inf, 0.0)
     outputs = [arb(o) for o in numbers.output]
-    target = branch(variable(arb(cell.middle)))
     _check_consistent(branch, name, cell, target, target_cell[order], r, order)
     difference = sum((m.series * o for m, o in zip(models, outputs, strict=True)), -target)
     last = sum((m.last * o for m, o in zip(models, outputs, strict=True)), -target_cell[order])
@@ -115,10 +122,11 @@ def bound_cell(
 
 
 def _enclose(branch: Branch, cell: arb) -> arb_series | None:
-    """The branch over a whole cell; None where the cell is too wide for it (a division by a ball that holds
-    zero)."""
+    """The branch over a cell or at a point; None where it cannot say (a division by a ball that holds zero)."""
     try:
         return branch(variable(cell))
+    except AttncError:
+        raise
     except (ValueError, ZeroDivisionError):
         return None
 
@@ -135,8 +143,11 @@ def _check_consistent(
     for end in (cell.a, cell.b):
         t = arb(end) - arb(cell.middle)
         model = sum((series[j] * t**j for j in range(order)), arb(0)) + last * arb(0, r**order)
-        value = branch(variable(arb(end)))[0]
-        if model.is_finite() and value.is_finite() and not model.overlaps(value):
+        enclosed = _enclose(branch, arb(end))
+        if enclosed is None or not (model.is_finite() and enclosed[0].is_finite()):
+            continue
+        value = enclosed[0]
+        if not model.overlaps(value):
             raise FunctionError(
                 f"the enclosure of {name!r} contradicts itself on [{cell.a:.6g}, {cell.b:.6g}]: its series around the middle "
                 f"gives {model.str(6)} at {end:.6g}, its value there is {value.str(6)}. Is there a kink? Declare it: kinks=(...)."

@@ -1,5 +1,4 @@
-"""Ball arithmetic: the one place that sets python-flint's global precision and series length, and that rounds
-balls to floats.
+"""Ball arithmetic: the one place that sets python-flint's global context and rounds balls to floats.
 
 A ball `arb` is a midpoint with a radius that is proved to contain the number meant; an `arb_series` is a
 power series with ball coefficients."""

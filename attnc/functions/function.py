@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
-from flint import arb, arb_series
+from flint import arb, arb_series, ctx
 from torch import Tensor
 
 from attnc.errors import FunctionError, InputError
@@ -32,6 +32,7 @@ class Piece:
     lo: float
     hi: float
     branch: Branch
+    index: int  # which of the function's branches it is
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,12 @@ class Function:
 
     def __call__(self, s: Tensor) -> Tensor:
         """f(s) by torch, checked: the same shape and dtype, and finite wherever s is."""
-        out = self.torch_form(s)
+        try:
+            out = self.torch_form(s)
+        except Exception as problem:
+            raise FunctionError(
+                f"{self.name!r} failed on a tensor of {s.dtype}: {type(problem).__name__}: {problem}"
+            ) from problem
         if not isinstance(out, Tensor):
             raise FunctionError(
                 f"{self.name!r} returned {type(out).__name__}: it must return a torch.Tensor of the input's shape"
@@ -106,12 +112,47 @@ class Function:
         if not lo <= hi:
             raise InputError(f"{self.name!r} cannot be cut on [{lo}, {hi}]: give lo <= hi")
         cuts = [lo, *(k for k in self.kinks if lo < k < hi), hi]
-        return [Piece(a, b, self.branches[bisect_right(self.kinks, a)]) for a, b in pairwise(cuts)]
+        found = [(a, b, bisect_right(self.kinks, a)) for a, b in pairwise(cuts)]
+        return [Piece(a, b, self._branch(i), i) for a, b, i in found]
 
     def value(self, s: float) -> arb:
         """A ball that contains f(s), at the working precision."""
         self._require_branches()
-        return self.branches[bisect_right(self.kinks, s)](variable(arb(s)))[0]
+        return self._branch(bisect_right(self.kinks, s))(variable(arb(s)))[0]
+
+    def jump(self, lo: float, hi: float) -> float | None:
+        """A kink of [lo, hi] at which the branches beside it disagree, or None: no head comes near a jump."""
+        self._require_branches()
+        with working(96, 2):
+            for i, kink in enumerate(self.kinks):
+                if lo <= kink <= hi:
+                    left, right = (self._branch(j)(variable(arb(kink)))[0] for j in (i, i + 1))
+                    if not left.overlaps(right):
+                        return kink
+        return None
+
+    def _branch(self, i: int) -> Branch:
+        """The i-th branch, its results checked: a series that lost coefficients would pass for one whose last are zero."""
+
+        def guarded(x: arb_series) -> arb_series:
+            length = ctx.cap
+            try:
+                y = self.branches[i](x)
+            except (ValueError, ZeroDivisionError):  # a cell that is too wide for it
+                raise
+            except Exception as problem:
+                raise FunctionError(
+                    f"the enclosure of {self.name!r} failed: {type(problem).__name__}: {problem}"
+                ) from problem
+            if not isinstance(y, arb_series) or y.prec < length or ctx.cap != length:
+                what = f"a series of {y.prec} coefficients" if isinstance(y, arb_series) else type(y).__name__
+                raise FunctionError(
+                    f"the enclosure of {self.name!r} returned {what} for a flint.arb_series of {length}: it must keep the length "
+                    "(derivative() loses one: write the formula out)"
+                )
+            return y
+
+        return guarded
 
     def lipschitz(self, lo: float, hi: float, cells: int = 64) -> float:
         """A proved Lipschitz constant on [lo, hi]: on each cell |f'| <= |f'(m)| + h·sup|f''|.
@@ -228,10 +269,24 @@ def function(
     if not isinstance(kinks, Sequence) or not all(isinstance(k, (int, float)) for k in kinks):
         raise InputError(f"kinks are given as a list of numbers, e.g. kinks=(0.0,): got {kinks!r}")
     chosen = str(name or getattr(torch_form, "__name__", "function"))
+    if branches and chosen in builtin_names():
+        if name is not None:
+            raise InputError(
+                f"{chosen!r} is the name of a built-in function: give yours another, name='my_{chosen}'"
+            )
+        chosen = f"my_{chosen}"
     made = Function(chosen, torch_form, branches, tuple(float(k) for k in kinks))
     if branches:
         check_enclosure(made)
     return made
+
+
+def builtin_names() -> tuple[str, ...]:
+    """The names of attnc's own functions: a certificate that says "gelu" means that one."""
+    from attnc.functions import library
+
+    made_there = (x for x in vars(library).values() if getattr(x, "__module__", None) == library.__name__)
+    return tuple(x.__name__ for x in made_there if not x.__name__.startswith("_"))
 
 
 def check_enclosure(f: Function, lo: float = -2.0, hi: float = 2.0, points: int = 33) -> None:
@@ -256,12 +311,8 @@ def check_enclosure(f: Function, lo: float = -2.0, hi: float = 2.0, points: int 
                 continue
             try:
                 enclosed = f.value(at)
-            except Exception as problem:
+            except (ValueError, ZeroDivisionError) as problem:
                 raise FunctionError(f"the enclosure of {f.name!r} failed at s={at}: {problem}") from problem
-            if not isinstance(enclosed, arb):
-                raise FunctionError(
-                    f"the enclosure of {f.name!r} must return a flint.arb_series: its first coefficient is {enclosed!r}"
-                )
             gap = abs(enclosed - arb(value)) if enclosed.is_finite() else arb(0)
             if gap > 1e-6 * (1 + abs(value)):
                 raise FunctionError(

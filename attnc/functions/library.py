@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from flint import arb, arb_series
@@ -17,6 +18,16 @@ def _zero(x: arb_series) -> arb_series:
 
 def _same(x: arb_series) -> arb_series:
     return x
+
+
+def _real(name: str, x: object) -> float:
+    """A parameter as the float that label, torch form and branch share."""
+    if isinstance(x, bool) or not isinstance(x, (int, float, np.floating, np.integer)):
+        raise InputError(f"{name} is a number: got {x!r}")
+    try:
+        return float(x)
+    except OverflowError:
+        raise InputError(f"{name} is too large for floating point") from None
 
 
 def _constant(c: float) -> Branch:
@@ -54,6 +65,7 @@ def relu() -> Function:
 
 def leaky_relu(slope: float = 0.01) -> Function:
     """s for s > 0, slope·s below."""
+    slope = _real("slope", slope)
     return Function(
         "leaky_relu",
         lambda s: torch.where(s > 0, s, s * slope),
@@ -79,6 +91,7 @@ def hardtanh(a: float = -1.0, b: float = 1.0) -> Function:
 
 
 def _clip(name: str, a: float, b: float) -> Function:
+    a, b = _real("a", a), _real("b", b)
     if not a < b:
         raise InputError(f"{name}(a,b) needs a < b: got a={a}, b={b}")
     return Function(
@@ -92,6 +105,7 @@ def _clip(name: str, a: float, b: float) -> Function:
 
 def soft_threshold(lam: float = 0.5) -> Function:
     """sign(s)·max(|s| - λ, 0): the proximal map of λ|s|."""
+    lam = _real("lam", lam)
     if not lam > 0:
         raise InputError(f"soft_threshold(λ) needs λ > 0: got {lam}")
 
@@ -139,6 +153,7 @@ def tanh() -> Function:
 
 def softplus(beta: float = 1.0) -> Function:
     """log(1 + e^(βs))/β. (torch's own turns linear beyond a threshold, a jump of 2e-9; this one does not.)"""
+    beta = _real("beta", beta)
     if not beta > 0:
         raise InputError(f"softplus(β) needs β > 0: got {beta}")
 
@@ -154,6 +169,7 @@ def softplus(beta: float = 1.0) -> Function:
 
 def elu(alpha: float = 1.0) -> Function:
     """s for s > 0, α(e^s - 1) below. At 0 its second derivative jumps, at α = 1 too."""
+    alpha = _real("alpha", alpha)
 
     def torch_form(s: Tensor) -> Tensor:
         return torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0)))

@@ -15,12 +15,13 @@ from attnc.certify.arithmetic import probe
 from attnc.certify.certificate import Certificate, Measured, Witness, round_up, versions
 from attnc.certify.numbers import Array
 from attnc.domain import Interval
-from attnc.errors import InputError, PrecisionError
+from attnc.errors import CertificateError, ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
 from attnc.network.head import Head
 
 _PRECISION = 128
+_REACH = {"float32": 2.0**80, "float64": 2.0**400}  # beyond, squares of what is computed would overflow
 
 
 def head(
@@ -50,7 +51,7 @@ def head(
     """
     plan = Plan(
         _function(f),
-        _interval(on),
+        _interval(on, _dtype(dtype)),
         _design(design, heads),
         _heads(heads),
         _dtype(dtype),
@@ -62,11 +63,16 @@ def head(
         raise InputError(
             f"give either eps=… (the smallest head that meets it) or anchors=… (the best of that size): got {given}"
         )
-    if eps is not None:
-        found = smallest(plan, _eps(eps))
-        return finished_head(plan, found, eps)
-    assert anchors is not None
-    return finished_head(plan, best(plan, _anchors(anchors, heads)), math.inf)
+    try:
+        if eps is not None:
+            allowed = _eps(eps)
+            return finished_head(plan, smallest(plan, allowed), allowed)
+        return finished_head(plan, best(plan, _anchors(anchors, heads)), math.inf)
+    except np.linalg.LinAlgError as problem:
+        raise ConvergenceError(
+            f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] is out of reach for floating point ({problem}): "
+            "use a function and an interval of moderate size"
+        ) from problem
 
 
 def finished_head(plan: Plan, found: Found, allowed: float) -> Head:
@@ -76,6 +82,12 @@ def finished_head(plan: Plan, found: Found, allowed: float) -> Head:
     if found.proof is None:
         module.measured = _measured(plan, module, points)
         return module
+    witness = _witness(plan.f, module, points)
+    if witness.error > found.proof.bound:
+        raise CertificateError(
+            f"at s={witness.input!r} the head is off by {witness.error:.6g}, above its proved bound {found.proof.bound:.6g}: "
+            "this machine or its libraries compute otherwise than docs/arithmetic.md assumes"
+        )
     module.certificate = Certificate(
         function=plan.f.label,
         domain=plan.domain,
@@ -83,7 +95,7 @@ def finished_head(plan: Plan, found: Found, allowed: float) -> Head:
         bound=min(_with_room(found.proof.bound), max(allowed, found.proof.bound)),
         approximation=_with_room(found.proof.approximation),
         rounding=_with_room(found.proof.rounding),
-        witness=_witness(plan.f, module, points),
+        witness=witness,
         design=found.design,
         digests=found.numbers.digests(),
         precision=_PRECISION,
@@ -158,12 +170,18 @@ def _function(f: object) -> Function:
     raise InputError(f"a function is a name, an attnc.Function or a callable on tensors: got {f!r}")
 
 
-def _interval(on: object) -> Interval:
-    if isinstance(on, Interval):
-        return on
-    if not isinstance(on, (tuple, list)) or len(on) != 2:
-        raise InputError(f"the interval is given as on=(lo, hi): got {on!r}")
-    return Interval(*on)
+def _interval(on: object, dtype: str) -> Interval:
+    if not isinstance(on, Interval):
+        if not isinstance(on, (tuple, list)) or len(on) != 2:
+            raise InputError(f"the interval is given as on=(lo, hi): got {on!r}")
+        on = Interval(*on)
+    largest, smallest_width = _REACH[dtype], 1 / _REACH[dtype]
+    if max(abs(on.lo), abs(on.hi)) > largest or on.width < smallest_width:
+        raise InputError(
+            f"the interval ({on.lo}, {on.hi}) is out of reach for {dtype}: ends up to {largest:.3g} and widths from "
+            f"{smallest_width:.3g} are accepted"
+        )
+    return on
 
 
 def _design(design: object, heads: int) -> str:

@@ -47,6 +47,11 @@ class Head(nn.Module):
             setattr(self, name, nn.Parameter(tensor, requires_grad=False))
         self.design, self.certificate, self.measured = design, certificate, measured
         self._gated = numbers.gated
+        self.register_load_state_dict_post_hook(Head._notice_gate)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def _notice_gate(module: Head, _: object) -> None:
+        module._gated = bool(module.value[..., 0].any())
 
     def forward(self, s: Tensor) -> Tensor:
         """g(s), of the shape of s."""
@@ -59,7 +64,7 @@ class Head(nn.Module):
         """The attention weights: (..., p), or (..., H, p) with several heads.
 
         >>> import attnc, torch
-        >>> attnc.head("tanh", on=(-8, 8), eps=1e-6).weights(torch.zeros(3)).sum(-1)
+        >>> attnc.head("tanh", on=(-8, 8), eps=1e-5).weights(torch.zeros(3)).sum(-1)
         tensor([1., 1., 1.])
         """
         self._check_input(s)
@@ -107,8 +112,9 @@ class Head(nn.Module):
         """None where the certificate applies to the numbers as they are now, else the reason why not."""
         if self.certificate is None:
             return "its error is measured, not proved"
-        if str(self.key.dtype) != f"torch.{self.certificate.dtype}":
-            return f"the certificate is for {self.certificate.dtype}, the head is {self.key.dtype}"
+        dtypes = {str(getattr(self, name).dtype).removeprefix("torch.") for name in TENSORS}
+        if dtypes != {self.certificate.dtype}:
+            return f"the certificate is for {self.certificate.dtype}, the head is {', '.join(sorted(dtypes))}"
         found = self.numbers().digests()
         changed = [name for name in TENSORS if found[name] != self.certificate.digests[name]]
         return f"changed since it was certified: {', '.join(changed)}" if changed else None

@@ -80,6 +80,9 @@ class SelfAttention(nn.Module):
 
     def tokens(self, s: Tensor) -> Tensor:
         """(..., n + p, d): the sequence that plain self-attention runs on."""
+        if not isinstance(s, Tensor) or s.dtype != self.W_Q.dtype:
+            given = s.dtype if isinstance(s, Tensor) else type(s).__name__
+            raise InputError(f"this self-attention runs on tensors of {self.W_Q.dtype}: got {given}")
         if s.shape[-1:] != (self.n,):
             raise InputError(
                 f"this self-attention runs over {self.n} data tokens: got a tensor of shape {tuple(s.shape)}"

@@ -78,6 +78,7 @@ def test_a_false_claim_about_other_numbers_is_never_proved(head: attnc.Head, nam
     arrays = {n: getattr(numbers, n).copy() for n in ("query", "key", "value", "output")}
     index = {"value": (0, -1, 1), "key": (0, 0, 0), "query": (0, 1), "output": (0,)}[name]
     arrays[name][index] += 0.125 * max(1.0, abs(arrays[name][index]))
+    arrays = {n: array.astype(numbers.dtype).astype(np.float64) for n, array in arrays.items()}
     forged = HeadNumbers(**arrays, dtype=numbers.dtype)
     certificate = replace(head.certificate, digests=forged.digests())
     verdict = check(forged, certificate)
@@ -148,3 +149,98 @@ def test_nan_in_the_numbers_is_refused() -> None:
         HeadNumbers(
             np.array([[1.0, math.nan]]), np.zeros((1, 2, 2)), np.zeros((1, 2, 2)), np.ones(1), "float32"
         )
+
+
+LOWERED = {
+    "bound": lambda c: replace(c, bound=0.97 * c.witness.error),
+    "approximation": lambda c: replace(c, approximation=0.97 * c.witness.error),
+    "rounding": lambda c: replace(c, rounding=0.5 * c.rounding),
+    "rounding to nothing": lambda c: replace(c, rounding=0.0),
+}
+
+
+@pytest.mark.parametrize("lower", LOWERED.values(), ids=LOWERED)
+@pytest.mark.parametrize("spec", ["gelu", "relu"])
+def test_the_proof_itself_fails_where_the_claim_is_false(
+    spec: str, lower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the attack and without the witness, the mathematics alone must not prove it."""
+    head = attnc.head(spec, on=(-4, 4), anchors=6, dtype=torch.float64)
+    monkeypatch.setattr("attnc.certify.check._attack", lambda *args: None)
+    monkeypatch.setattr("attnc.certify.check._false_witness", lambda *args: None)
+    monkeypatch.setattr("attnc.certify.check.MOST_CELLS", 3000)
+    assert check(head.numbers(), head.certificate).status == "proved"
+    assert check(head.numbers(), lower(head.certificate)).status == "unknown"
+
+
+def test_a_false_witness_is_not_passed_over() -> None:
+    head = attnc.head("gelu", on=(-4, 4), anchors=5)
+    for witness in (
+        attnc.Witness(0.5, 1e-9),
+        attnc.Witness(9.0, head.certificate.witness.error),
+        attnc.Witness(0.1, 0.0),
+    ):
+        verdict = check(head.numbers(), replace(head.certificate, witness=witness))
+        assert verdict.status == "unknown"
+        assert "witness" in verdict.reason
+
+
+def test_the_module_that_runs_is_attacked_too() -> None:
+    """A module whose numbers are right and whose forward is not."""
+    head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+
+    class Wrong(attnc.Head):
+        def forward(self, s: torch.Tensor) -> torch.Tensor:
+            return super().forward(s) * 1.001
+
+    class Broken(attnc.Head):
+        def forward(self, s: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("no")
+
+    class Summed(attnc.Head):
+        def forward(self, s: torch.Tensor) -> torch.Tensor:
+            return s.sum()
+
+    for kind, status in ((Wrong, "refuted"), (Broken, "unknown"), (Summed, "unknown")):
+        assert attnc.verify(kind(head.numbers(), "tuned", head.certificate)).status == status
+    hooked = copy.deepcopy(head)
+    hooked.register_forward_hook(lambda module, args, output: output + 1)
+    assert attnc.verify(hooked).status == "refuted"
+
+
+def test_a_gate_that_is_loaded_is_used() -> None:
+    gated = attnc.head("silu", on=(-8, 8), anchors=2, design="gated")
+    numbers = gated.numbers()
+    plain = attnc.Head(
+        HeadNumbers(numbers.query, numbers.key, 0 * numbers.value, numbers.output, numbers.dtype), "gated"
+    )
+    plain.load_state_dict(gated.state_dict())
+    s = torch.linspace(-8, 8, 99)
+    assert torch.equal(plain(s), gated(s))
+
+
+def test_an_enclosure_that_loses_a_coefficient_is_refused() -> None:
+    with pytest.raises(attnc.FunctionError, match="keep the length"):
+        attnc.function(torch.cos, name="lossy", enclosure=lambda x: x.sin().derivative())
+
+
+def test_a_jump_is_never_proved() -> None:
+    step = attnc.function(
+        lambda s: (s >= 0).to(s.dtype),
+        name="step",
+        kinks=(0.0,),
+        enclosure=(lambda x: x * 0, lambda x: x * 0 + 1),
+    )
+    for on in ((-1, 0), (-1, 1), (0, 1)):
+        with pytest.raises(attnc.AttncError):
+            attnc.head(step, on=on, eps=1e-3)
+
+
+def test_a_user_s_function_cannot_take_a_built_in_name() -> None:
+    with pytest.raises(InputError, match="built-in"):
+        attnc.function(torch.square, name="gelu", enclosure=lambda x: x * x)
+
+
+def test_numbers_that_the_dtype_cannot_hold_are_refused() -> None:
+    with pytest.raises(InputError, match="cannot"):
+        HeadNumbers(np.array([[1.0, 0.1]]), np.zeros((1, 2, 2)), np.zeros((1, 2, 2)), np.ones(1), "float32")

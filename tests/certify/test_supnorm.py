@@ -152,10 +152,15 @@ def test_attained_is_really_attained(spec: str) -> None:
 @pytest.mark.parametrize("tensor", ["query", "key", "value", "output"])
 def test_subnormal_numbers_prove_nothing(tensor: str) -> None:
     """A processor that flushes them to zero computes something else."""
-    arrays = {name: getattr(TANH, name).astype(np.float32).astype(np.float64) for name in ("query", "key", "value", "output")}
+    arrays = {
+        name: getattr(TANH, name).astype(np.float32).astype(np.float64)
+        for name in ("query", "key", "value", "output")
+    }
     arrays[tensor] = arrays[tensor].copy()
     arrays[tensor].flat[-1] = 2.0**-140
-    assert supnorm(HeadNumbers(**arrays, dtype="float32"), functions.tanh(), Interval(-8, 8)).bound == math.inf
+    assert (
+        supnorm(HeadNumbers(**arrays, dtype="float32"), functions.tanh(), Interval(-8, 8)).bound == math.inf
+    )
     assert supnorm(HeadNumbers(**arrays, dtype="float64"), functions.tanh(), Interval(-8, 8)).bound < math.inf
 
 
