@@ -6,45 +6,23 @@ an enclosure, measured on fresh points, and called so)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from attnc.anchors.candidates import Plan, best_candidates, candidates_of, target_of
 from attnc.anchors.chain import Chain
-from attnc.anchors.draft import Draft, padded
-from attnc.anchors.finish import Finished, finish, forward
-from attnc.anchors.gated import gated
-from attnc.anchors.graded import around_bend, graded
+from attnc.anchors.finish import Finished, forward
 from attnc.anchors.kinks import find_kink
-from attnc.anchors.many import many
-from attnc.anchors.nearest import nearest
-from attnc.anchors.smooth import smooth
-from attnc.anchors.target import Target, evaluate, make_target
-from attnc.anchors.tuned import grow, tuned
+from attnc.anchors.target import evaluate
+from attnc.certify.certificate import round_up
 from attnc.certify.numbers import HeadNumbers
 from attnc.certify.supnorm import SupNorm, supnorm
-from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
-from attnc.functions import Function
 
-DESIGNS = ("auto", "nearest", "smooth", "graded", "gated", "tuned")
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
-TUNED_LARGEST = 32
 MEASURED_POINTS = 20_011
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is asked: a function on an interval, a design, H heads, a dtype."""
-
-    f: Function
-    domain: Interval
-    design: str
-    heads: int
-    dtype: str
-    progress: Progress = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -56,16 +34,17 @@ class Found:
     proof: SupNorm | None
     measured: float
     measured_at: float
+    rounding: float  # an estimate
 
     @property
     def bound(self) -> float:
-        return self.proof.bound if self.proof is not None else self.measured
+        return self.proof.bound if self.proof is not None else self.measured + self.rounding
 
 
 def best(plan: Plan, p: int) -> Found:
     """The best head with p anchors (in each of its heads)."""
     refuse_kinks(plan)
-    candidates = sorted(_best_candidates(plan, p), key=lambda c: c.estimate)
+    candidates = sorted(best_candidates(plan, p), key=lambda c: c.estimate)
     if not candidates:
         raise InputError(
             f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.f.label} on "
@@ -86,17 +65,6 @@ def best(plan: Plan, p: int) -> Found:
         f"nothing can be proved about a head of {p} anchors for {plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] "
         f"in {plan.dtype}: rounding drowns it. Use fewer anchors, more heads{other}."
     )
-
-
-def _best_candidates(plan: Plan, p: int) -> Iterator[Finished]:
-    """Designs of p anchors, and of fewer whose anchors are repeated: more keys are never worse, but tuning may be."""
-    target = _target(plan, 0.0)
-    yield from (finished for finished, _ in _candidates(plan, target, p, 0.0))
-    if plan.heads == 1 and plan.design in ("auto", "tuned"):
-        for fewer in (q for q in (2, 3, 4, 6, 8, 12) if q < p):
-            draft = tuned(target, fewer, extra=around_bend(target, fewer) if not target.kinks else ())
-            yield finish(padded(draft, p), target)
-        yield finish(nearest(target, p), target)
 
 
 def smallest(plan: Plan, eps: float) -> Found:
@@ -141,7 +109,7 @@ def conclude(plan: Plan, candidate: Finished, needed: float) -> Found:
             needed=needed,
             quality=1.25 if candidate.design == "nearest" else 1.1,
         )
-    return Found(candidate.design, candidate.numbers, proof, measured, at)
+    return Found(candidate.design, candidate.numbers, proof, measured, at, candidate.rounding)
 
 
 def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
@@ -169,7 +137,7 @@ class _Search:
 
     def __init__(self, plan: Plan, eps: float) -> None:
         self.plan, self.eps = plan, eps
-        self.target = _target(plan, eps)
+        self.target = target_of(plan, eps)
         self.found: Found | None = None
         self.closest: Finished | None = None
         self.stale = 0
@@ -204,7 +172,7 @@ class _Search:
         """By estimate; made once for each size, and grown from the next smaller size that was tried."""
         if p not in self.tried:
             smaller = max((q for q in self.chains if q < p), default=None)
-            made = _candidates(
+            made = candidates_of(
                 self.plan, self.target, p, self.eps, self.chains[smaller] if smaller is not None else None
             )
             self.tried[p] = sorted((finished for finished, _ in made), key=lambda c: c.estimate)
@@ -241,54 +209,6 @@ def _close_gap(search: _Search, failed: int, reached: int) -> None:
             return
 
 
-def _candidates(
-    plan: Plan, target: Target, p: int, eps: float, smaller: Chain | None = None
-) -> list[tuple[Finished, Draft]]:
-    """Every admissible design of p anchors, finished and estimated."""
-    target = target.denser(6 * p * plan.heads)
-    drafts = list(_drafts(plan, target, p, 0.9 * eps, smaller))
-    return [(finish(draft, target), draft) for draft in drafts]
-
-
-def _drafts(plan: Plan, target: Target, p: int, enough: float, smaller: Chain | None) -> Iterator[Draft]:
-    design = plan.design
-    fixed = graded if target.kinks else smooth
-    if plan.heads > 1:
-        base = {"auto": fixed, "nearest": nearest, "smooth": smooth, "graded": graded}[design]
-        least = 1 + 2 * len(target.kinks) if base is graded else 2
-        if plan.heads * (p - 2) >= least:
-            yield many(target, p, plan.heads, base)
-        return
-    if design == "nearest":
-        yield nearest(target, p)
-    elif design == "gated":
-        yield gated(target, p, enough)
-    elif design == "smooth":
-        yield smooth(target, p)
-    elif design == "graded":
-        if not target.kinks or p >= 1 + 2 * len(target.kinks):
-            yield graded(target, p)
-    else:
-        yield from _free_drafts(design, target, p, enough, smaller)
-
-
-def _free_drafts(
-    design: str, target: Target, p: int, enough: float, smaller: Chain | None
-) -> Iterator[Draft]:
-    """`tuned`, and for `auto` also the fixed placement, from which tuning may start too."""
-    starts = [grow(smaller, target, p)] if smaller is not None else []
-    if not target.kinks:
-        starts += around_bend(target, p)
-    if p >= 1 + 2 * len(target.kinks):
-        placed = graded(target, p) if target.kinks else smooth(target, p)
-        assert placed.chain is not None
-        starts.append(placed.chain)
-        if design == "auto":
-            yield placed
-    if p <= TUNED_LARGEST:
-        yield tuned(target, p, enough, starts)
-
-
 def _gallop(plan: Plan) -> Iterator[int]:
     largest = LARGEST[plan.design] // (plan.heads if plan.heads > 1 else 1)
     inner = sum(plan.domain.lo < k < plan.domain.hi for k in plan.f.kinks)
@@ -296,12 +216,6 @@ def _gallop(plan: Plan) -> Iterator[int]:
     while p <= largest:
         yield p
         p += max(1, p // 3 if plan.design != "nearest" else p)
-
-
-def _target(plan: Plan, eps: float) -> Target:
-    """Kinks are resolved to the scale at which their error equals eps."""
-    finest = 2.0**-30 if eps <= 0 else min(2.0**-20, max(2.0**-44, eps / plan.domain.width / 64))
-    return make_target(plan.f, plan.domain, plan.dtype, finest)
 
 
 def _cannot(plan: Plan, eps: float, closest: Finished | None) -> ConvergenceError | PrecisionError:
@@ -315,7 +229,7 @@ def _cannot(plan: Plan, eps: float, closest: Finished | None) -> ConvergenceErro
             f"nothing can be proved about {where} with design={plan.design!r} in {plan.dtype}: use another design, "
             "a smaller interval, or, for a function of your own, an enclosure that is sharp on small cells"
         )
-    shown = _round_up(found.bound)
+    shown = f"{round_up(found.bound, 2):.1e}"
     if closest.approximation <= closest.rounding or closest.rounding > eps / 2:
         other = "use dtype=torch.float64, " if plan.dtype == "float32" else ""
         return PrecisionError(
@@ -326,11 +240,3 @@ def _cannot(plan: Plan, eps: float, closest: Finished | None) -> ConvergenceErro
         f"eps={eps:g} is out of reach for {where} with design={plan.design!r}: {anchors} anchors per head reach {shown}. "
         f"Use {'design=' + repr('auto') if plan.design != 'auto' else 'a smaller interval'}, more heads, or eps >= {shown}."
     )
-
-
-def _round_up(x: float) -> str:
-    """Two digits, never less than x."""
-    if not math.isfinite(x) or x <= 0:
-        return f"{x:g}"
-    scale = 10.0 ** (math.floor(math.log10(x)) - 1)
-    return f"{math.ceil(x / scale) * scale:.1e}"

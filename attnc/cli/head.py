@@ -11,7 +11,7 @@ import typer
 
 import attnc
 import attnc.plot
-from attnc.anchors.plan import DESIGNS
+from attnc.anchors.candidates import DESIGNS
 from attnc.cli.output import NOT_PROVED, errors_reported, interval, number, print_facts, print_json
 from attnc.cli.progress import progress
 from attnc.cli.targets import check_targets

@@ -10,7 +10,8 @@ import torch
 from flint import arb
 from torch import Tensor
 
-from attnc.anchors.plan import DESIGNS, MEASURED_POINTS, Found, Plan, Progress, best, smallest
+from attnc.anchors.candidates import DESIGNS, Plan, Progress
+from attnc.anchors.plan import MEASURED_POINTS, Found, best, smallest
 from attnc.certify.arithmetic import probe
 from attnc.certify.certificate import Certificate, Measured, Witness, round_up, versions
 from attnc.certify.numbers import Array
