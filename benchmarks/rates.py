@@ -17,7 +17,7 @@ SIZES: dict[str, Sequence[int]] = {
     "nearest": (4, 8, 16, 32, 64, 128, 256, 512, 1024),
     "smooth": (4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64),
     "graded": (5, 9, 13, 17, 25, 33, 49, 65, 97),
-    "tuned": (2, 3, 4, 6, 8, 10, 12, 16, 24),
+    "tuned": (2, 3, 4, 6, 8, 10, 12, 24),
 }
 FULL_SIZES = {**SIZES, "nearest": (*SIZES["nearest"], 2048, 4096)}
 RANGES = ("relu", "clip(-25,25)")  # what the paper's line is about: the others stop at p = 256 without --full

@@ -38,10 +38,10 @@ DESIGN_SIZES = {
     "graded": (17, 33, 65),
     "gated": (2, 3),
     "tuned": (2, 3, 4),
-    "auto": (12,),
+    "auto": (8,),
 }
-FLOAT32_SIZES = {"auto": (3, 12), "gated": (2, 3)}
-FLOAT32_SIZES_AT_KINKS = {"auto": (3, 8, 10, 13), "gated": (2, 3)}
+FLOAT32_SIZES = {"auto": (3, 12), "gated": (2,)}
+FLOAT32_SIZES_AT_KINKS = {"auto": (3, 10, 13), "gated": (2, 3)}
 # (function, design) of `heads=H`, each with the same number of anchors in all
 MANY = (("relu", "nearest"), ("relu", "graded"), ("gelu", "smooth"), ("sin", "smooth"))
 MANY_HEADS, MANY_ANCHORS = (1, 2, 8), 32

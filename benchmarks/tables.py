@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from attnc.certify.certificate import round_up
+from formats import median_and_range, plain, ratio, rounded_up, seconds, table, terms, two_decimals, where
 
 Record = dict[str, Any]
 REACH = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8)
@@ -41,15 +41,15 @@ def _versions(versions: dict[str, str]) -> str:
 def _asked(records: Sequence[Record]) -> str:
     rows = [
         (
-            *_where(r),
+            *where(r),
             r["dtype"],
             r["asked"],
-            _plain(r["eps"]),
+            plain(r["eps"]),
             r["most_anchors"] or "",
             r["anchors"],
             r["design"],
-            *_terms(r),
-            _seconds(r["seconds"]),
+            *terms(r),
+            seconds(r["seconds"]),
         )
         for r in records
     ]
@@ -68,9 +68,9 @@ def _rates(curves: Sequence[Record]) -> str:
     rows = []
     for c in curves:
         fit = c["fit"]
-        law = f"{fit['law'].replace('k', _digits(fit['k']), 1)}" if fit else ""
+        law = f"{fit['law'].replace('k', two_decimals(fit['k']), 1)}" if fit else ""
         used = f"{fit['first']} to {fit['last']}" if fit else ""
-        spread = _digits(fit["spread"]) if fit else ""
+        spread = two_decimals(fit["spread"]) if fit else ""
         proved = [r for r in c["rows"] if r["bound"] is not None]
         reach = [min((r["anchors"] for r in proved if r["bound"] <= eps), default="–") for eps in REACH]
         lowest = min(proved, key=lambda r: r["bound"])
@@ -82,12 +82,12 @@ def _rates(curves: Sequence[Record]) -> str:
                 used,
                 spread,
                 *reach,
-                f"{_up(lowest['bound'])} ({lowest['anchors']})",
+                f"{rounded_up(lowest['bound'])} ({lowest['anchors']})",
             )
         )
     head = (
         "function, design, fitted law, p of the fit, spread, "
-        + ", ".join(map(_plain, REACH))
+        + ", ".join(map(plain, REACH))
         + ", lowest bound (p)"
     )
     return (
@@ -110,8 +110,8 @@ def _against_paper(curves: Sequence[Record]) -> str:
     rows = []
     for c in curves:
         bounds = [r["bound"] for r in c["rows"]]
-        rows.append((c["function"], "bound / paper's line", *map(_ratio, bounds, c["paper"])))
-        rows.append((c["function"], "bound / KΔC(4)", *map(_ratio, bounds, c["theorem"])))
+        rows.append((c["function"], "bound / paper's line", *map(ratio, bounds, c["paper"])))
+        rows.append((c["function"], "bound / KΔC(4)", *map(ratio, bounds, c["theorem"])))
     return (
         "`nearest` beside the paper's line (b-a)/(2(p-1)) = Δ/2, which is stated for Range (and so for ReLU), "
         "and beside the theorem's KΔC(4), which holds for every Lipschitz f; [a, b] is where the anchors lie. "
@@ -127,7 +127,7 @@ def _designs(records: Sequence[Record]) -> str:
     rows = []
     for spec in dict.fromkeys(r["function"] for r in records):
         cells = [by_cell.get((spec, design, p)) for _, design, p in columns]
-        rows.append((spec, *(_up(cell["bound"]) if cell and cell["bound"] else "" for cell in cells)))
+        rows.append((spec, *(rounded_up(cell["bound"]) if cell and cell["bound"] else "" for cell in cells)))
     return (
         "### Every function, every design\n\n"
         "Proved bound in float64 with so many anchors, each function on its standard interval (see the next "
@@ -143,7 +143,7 @@ def _floor(records: Sequence[Record]) -> str:
     for spec in dict.fromkeys(r["function"] for r in records):
         cells = [best.get((spec, *slot)) for slot in slots]
         some = next(cell for cell in cells if cell)
-        rows.append((*_where(some), *(_lowest(cell) for cell in cells)))
+        rows.append((*where(some), *(_lowest(cell) for cell in cells)))
     return (
         "### The lowest error that can be proved\n\n"
         "The smallest proved bound among the heads that the benchmark built, and with which anchors: an eps "
@@ -168,7 +168,7 @@ def _searched(records: Sequence[Record]) -> str:
 
 
 def _lowest(cell: Record | None) -> str:
-    return f"{_up(cell['bound'])} ({cell['design']} {cell['anchors']})" if cell else "–"
+    return f"{rounded_up(cell['bound'])} ({cell['design']} {cell['anchors']})" if cell else "–"
 
 
 def _many(records: Sequence[Record]) -> str:
@@ -178,7 +178,9 @@ def _many(records: Sequence[Record]) -> str:
     rows = []
     for kind in dict.fromkeys((r["function"], r["asked"], r["dtype"]) for r in records):
         cells = [by_cell.get((*kind, count)) for count in counts]
-        rows.append((*kind, *(f"{_up(c['bound'])} ({_up(c['rounding'])})" if c else "–" for c in cells)))
+        rows.append(
+            (*kind, *(f"{rounded_up(c['bound'])} ({rounded_up(c['rounding'])})" if c else "–" for c in cells))
+        )
     sizes = [next(r["anchors"] for r in records if r["heads"] == count) for count in counts]
     head = [f"{count} × {p} keys" for count, p in zip(counts, sizes, strict=True)]
     return (
@@ -197,17 +199,17 @@ def _speed(records: Sequence[Record]) -> str:
             f"{r['design']} {r['anchors']}",
             f"{1e3 * r['forward_seconds']:.1f}",
             f"{1e3 * r['torch_seconds']:.2f}",
-            _range(r["ratio"]),
-            _range(r["ratio_one_thread"]),
-            _seconds(r["seconds"]),
-            _seconds(r["proof_seconds"]),
-            _seconds(r["verify_seconds"]),
+            median_and_range(r["ratio"]),
+            median_and_range(r["ratio_one_thread"]),
+            seconds(r["seconds"]),
+            seconds(r["proof_seconds"]),
+            seconds(r["verify_seconds"]),
         )
         for r in records
     ]
     return (
         "### Speed\n\n"
-        f"float32, eps {_plain(first['eps'])}: a forward pass over {first['elements']:,} elements on "
+        f"float32, eps {plain(first['eps'])}: a forward pass over {first['elements']:,} elements on "
         f"{first['threads']} threads beside torch's own function, run in turn: medians, and the ratio as "
         "median (lowest to highest pair). Then the CPU seconds to find the head with its proof, to prove it "
         "alone, and to verify it. One run on a machine that had other work to do: read the ratios as orders "
@@ -217,46 +219,3 @@ def _speed(records: Sequence[Record]) -> str:
             rows,
         )
     )
-
-
-def table(head: str, rows: Iterable[Sequence[object]]) -> str:
-    names = head.split(", ")
-    lines = [names, ["---"] * len(names), *([*row, *[""] * (len(names) - len(row))] for row in rows)]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
-    )
-
-
-def _where(r: Record) -> tuple[str, str]:
-    return r["function"], f"[{r['lo']:g}, {r['hi']:g}]"
-
-
-def _terms(r: Record) -> tuple[str, ...]:
-    quality = f"{r['quality']:.2f}" if r["quality"] else "–"
-    return _up(r["bound"]), _up(r["approximation"]), _up(r["rounding"]), quality
-
-
-def _up(x: float | None) -> str:
-    """Two digits, never less than x."""
-    return "–" if x is None else f"{round_up(x, 2):.1e}"
-
-
-def _plain(x: float) -> str:
-    return f"{x:g}"
-
-
-def _digits(k: float) -> str:
-    return f"{k:.2f}"
-
-
-def _ratio(a: float | None, b: float) -> str:
-    return "–" if a is None else f"{a / b:.2f}" if a < 1e3 * b else f"{a / b:.0e}"
-
-
-def _range(ratio: Sequence[float]) -> str:
-    low, middle, high = ratio
-    return f"{middle:.0f} ({low:.0f} to {high:.0f})"
-
-
-def _seconds(x: float) -> str:
-    return f"{x:.2f}"
