@@ -35,6 +35,7 @@ LABELS = {
 SPECIAL_LABELS = {
     ("relu", "smooth"): (6, (0, -20), "left"),
     ("clip(-25,25)", "smooth"): (6, (0, -20), "left"),
+    ("tanh", "tuned"): (1, (8, -3), "left"),
     ("sin", "tuned"): (1, (9, -15), "left"),
 }
 

@@ -40,7 +40,7 @@ DESIGN_SIZES = {
     "tuned": (2, 3, 4),
     "auto": (8,),
 }
-FLOAT32_SIZES = {"auto": (3, 12), "gated": (2,)}
+FLOAT32_SIZES = {"auto": (3, 8, 12), "gated": (2,)}
 FLOAT32_SIZES_AT_KINKS = {"auto": (3, 10, 13), "gated": (2, 3)}
 # (function, design) of `heads=H`, each with the same number of anchors in all
 MANY = (("relu", "nearest"), ("relu", "graded"), ("gelu", "smooth"), ("sin", "smooth"))

@@ -113,9 +113,9 @@ def _against_paper(curves: Sequence[Record]) -> str:
         rows.append((c["function"], "bound / paper's line", *map(ratio, bounds, c["paper"])))
         rows.append((c["function"], "bound / KΔC(4)", *map(ratio, bounds, c["theorem"])))
     return (
-        "`nearest` beside the paper's line (b-a)/(2(p-1)) = Δ/2, which is stated for Range (and so for ReLU), "
-        "and beside the theorem's KΔC(4), which holds for every Lipschitz f; [a, b] is where the anchors lie. "
-        "A ratio of at most 1 is within.\n\n"
+        "`nearest` beside the paper's line (b-a)/(2(p-1)) = Δ/2, which is stated for Range (and so for "
+        "ReLU), and beside the theorem's KΔC(4), which holds for every Lipschitz f; [a, b] is where the "
+        "anchors lie. A ratio of at most 1 is within.\n\n"
         + table("function, ratio, " + ", ".join(f"p={p}" for p in sizes), rows)
     )
 

@@ -58,6 +58,7 @@ def best_candidates(plan: Plan, p: int) -> Iterator[Finished]:
         for fewer in (q for q in (2, 3, 4, 6, 8, 12) if q < p):
             draft = tuned(target, fewer, extra=around_bend(target, fewer) if not target.kinks else ())
             yield finish(padded(draft, p), target)
+    if plan.heads == 1 and plan.design == "auto":
         yield finish(nearest(target, p), target)
 
 

@@ -76,7 +76,9 @@ def head_rounding_estimate(query: Array, key: Array, value: Array, s: Array, a: 
         g = (weights * v).sum(axis=1, keepdims=True)
         turns = 2.0 if query[1] != 0 else 1.0
         theta = turns * np.abs(key[:, 0] * x[:, None]) + np.abs(score) + np.abs(lead) + a.exp_units
-        moved = (weights * np.expm1(np.minimum(a.unit * theta, 600.0)) * np.abs(v - g)).sum(axis=1)
+        off = weights * np.expm1(np.minimum(a.unit * theta, 600.0))
+        remaining = 1 - off.sum(axis=1)
+        moved = np.where(remaining > 0, (off * np.abs(v - g)).sum(axis=1) / remaining, np.inf)
         result = moved + a.unit * (2 * len(key) + 3) * (weights * np.abs(v)).sum(axis=1)
     return np.where(np.isfinite(result), result, np.inf)
 

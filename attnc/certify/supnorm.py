@@ -59,13 +59,14 @@ def supnorm(
     quality: float = 1.1,
     seen: float = 0.0,
     needed: float = math.inf,
-    limit: int = 60_000,
+    limit: int | None = None,
 ) -> SupNorm:
     """Prove a bound of sup |head - f| over the domain.
 
     `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. A
     bound of inf says that nothing was proved; so it is as soon as the bound is seen to exceed `needed`."""
     a = ARITHMETIC[numbers.dtype]
+    most = limit or max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
     jump = f.jump(domain.lo, domain.hi)
     if jump is not None:
         raise FunctionError(
@@ -94,7 +95,7 @@ def supnorm(
             hopeless = small and not good and found.approximation > 4 * (goal + found.rounding)
             if found.attained > needed or endless > ENDLESS or hopeless:
                 return replace(worst, bound=math.inf, stuck=cell.middle)
-            if not good and cell.divisible() and done + len(todo) < limit:
+            if not good and cell.divisible() and done + len(todo) < most:
                 todo += [(half, branch) for half in cell.halves()]
                 continue
             worst = _worse(worst, found, cell.middle, done)
