@@ -1,4 +1,4 @@
-"""attnc, the attention compiler: functions as softmax attention, with proofs.
+"""attnc, the attention compiler: functions and networks as softmax attention, with proofs.
 
 >>> import attnc, torch
 >>> head = attnc.head("gelu", on=(-8, 8), eps=1e-6, dtype=torch.float64)
@@ -8,8 +8,11 @@ True
 
 from attnc import functions, plot
 from attnc.certify.certificate import Certificate, Measured, Witness
-from attnc.certify.check import Verdict, verify
-from attnc.domain import Interval
+from attnc.certify.check import Verdict
+from attnc.certify.network_certificate import NetworkCertificate
+from attnc.certify.verify import verify
+from attnc.compile import compile
+from attnc.domain import Box, Interval
 from attnc.errors import (
     AttncError,
     CertificateError,
@@ -19,17 +22,21 @@ from attnc.errors import (
     InputError,
     MissingExtraError,
     PrecisionError,
+    Problem,
     UnknownFunctionError,
+    UnsupportedError,
 )
 from attnc.exporters.safetensors import load
 from attnc.functions import Function, function
 from attnc.lower.function_to_head import head
 from attnc.network.head import Head
+from attnc.network.network import Network
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AttncError", "Certificate", "CertificateError", "ConvergenceError", "FileError", "Function", "FunctionError", "Head",
-    "InputError", "Interval", "Measured", "MissingExtraError", "PrecisionError", "UnknownFunctionError", "Verdict", "Witness",
-    "function", "functions", "head", "load", "plot", "verify",
+    "AttncError", "Box", "Certificate", "CertificateError", "ConvergenceError", "FileError", "Function", "FunctionError", "Head",
+    "InputError", "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "PrecisionError", "Problem",
+    "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "function", "functions", "head", "load", "plot",
+    "verify",
 ]  # fmt: skip

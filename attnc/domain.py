@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from attnc.errors import InputError
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -58,3 +65,112 @@ class Interval:
 
     def __contains__(self, s: float) -> bool:
         return self.lo <= s <= self.hi
+
+
+def covering(lo: float, hi: float) -> Interval:
+    """An interval around [lo, hi] whose ends are multiples of a sixteenth of the power of two above them.
+
+    >>> covering(-2.3, 2.1)
+    Interval(lo=-2.5, hi=2.25)
+    """
+    reach = max(abs(lo), abs(hi), 2.0**-60)
+    step = 2.0 ** (math.frexp(reach)[1] - 4)
+    a, b = math.floor(lo / step) * step, math.ceil(hi / step) * step
+    return Interval(a, b) if a < b else Interval(a - step, b + step)
+
+
+class Box:
+    """lo <= x <= hi, coordinate by coordinate: all the inputs x of a shape (tokens …, features).
+
+    `lo` and `hi` are numbers, or tensors of the shape.
+
+    >>> Box(-1, 1, shape=(16,))
+    Box(-1, 1, shape=(16,))
+    >>> Box(torch.tensor([0.0, -1.0]), 1).shape
+    (2,)
+    """
+
+    shape: tuple[int, ...]
+    lo: Array
+    hi: Array
+
+    def __init__(self, lo: Any, hi: Any, shape: tuple[int, ...] | int | None = None) -> None:
+        ends = [_end(lo, "lo"), _end(hi, "hi")]
+        known = _shape(shape) if shape is not None else np.broadcast_shapes(ends[0].shape, ends[1].shape)
+        if not known:
+            raise InputError("a box needs a shape: Box(-1, 1, shape=(d,)), or give lo or hi as a tensor")
+        for name, end in zip(("lo", "hi"), ends, strict=True):
+            if end.shape not in ((), known):
+                raise InputError(
+                    f"{name} has the shape {end.shape}, the box {known}: give a number or that shape"
+                )
+        self.shape = known
+        self.lo, self.hi = (np.array(np.broadcast_to(end, known)) for end in ends)
+        self.lo.flags.writeable = self.hi.flags.writeable = False
+        reversed_ = np.argwhere(~(self.lo <= self.hi))
+        if len(reversed_):
+            at = tuple(int(i) for i in reversed_[0])
+            raise InputError(
+                f"the box is empty: lo={self.lo[at]:g} exceeds hi={self.hi[at]:g} at coordinate {at}; give lo <= hi"
+            )
+
+    @property
+    def size(self) -> int:
+        return int(self.lo.size)
+
+    def contains(self, x: torch.Tensor) -> torch.Tensor:
+        """For each input of a batch (…, *shape), whether it lies in the box; NaN does not."""
+        if tuple(x.shape[x.ndim - len(self.shape) :]) != self.shape or x.ndim < len(self.shape):
+            raise InputError(
+                f"inputs of the shape (…, {', '.join(map(str, self.shape))}) are expected: got {tuple(x.shape)}"
+            )
+        wide = x.detach().to("cpu", torch.float64)
+        inside = (wide >= torch.from_numpy(self.lo.copy())) & (wide <= torch.from_numpy(self.hi.copy()))
+        return inside.flatten(x.ndim - len(self.shape)).all(-1)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Box) and np.array_equal(self.lo, other.lo) and np.array_equal(self.hi, other.hi)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.lo.tobytes(), self.hi.tobytes()))
+
+    def __repr__(self) -> str:
+        return f"Box({_span(self.lo)}, {_span(self.hi)}, shape={self.shape})"
+
+
+def _span(end: Array) -> str:
+    low, high = float(end.min()), float(end.max())
+    return f"{low:g}" if low == high else f"{low:g}…{high:g}"
+
+
+def _end(end: Any, name: str) -> Array:
+    if isinstance(end, torch.Tensor):
+        if end.is_complex() or end.dtype == torch.bool or end.is_meta:
+            raise InputError(
+                f"{name} is a tensor of {end.dtype} on {end.device}: real numbers with values are accepted"
+            )
+        end = end.detach().to("cpu", torch.float64).numpy()
+    try:
+        given = np.asarray(end)
+        kind_ok = given.dtype.kind in "iuf"
+        array = given.astype(np.float64) if kind_ok else given
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is a number or a tensor of numbers: got {end!r}") from None
+    if not kind_ok:
+        raise InputError(f"{name} is a number or a tensor of numbers: got {end!r}")
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} is not finite: give finite ends, the promise holds on a bounded box")
+    if not all(
+        int(g) == int(a) for g, a in zip(given.flat, array.flat, strict=True) if given.dtype.kind in "iu"
+    ):
+        raise InputError(f"{name} holds a whole number that no float equals: give it as a float")
+    return array
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    axes = (shape,) if isinstance(shape, int) else shape
+    if not isinstance(axes, (tuple, list)) or not axes or not all(type(n) is int and n > 0 for n in axes):
+        raise InputError(f"shape={shape!r}: give the shape of one input, positive numbers, e.g. shape=(16,)")
+    return tuple(axes)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 
 class AttncError(Exception):
     """Root of every error that attnc raises on purpose."""
@@ -19,11 +22,39 @@ class FunctionError(InputError):
     """A user's function that misbehaves: its shape, its type, a NaN, or an enclosure that contradicts it."""
 
 
-class ConvergenceError(AttncError):
+@dataclass(frozen=True)
+class Problem:
+    """One part of a model that cannot be taken, and why."""
+
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"
+
+
+class UnsupportedError(InputError):
+    """A model with parts that are not understood; `problems` lists every one of them."""
+
+    def __init__(self, what: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        listed = "\n".join(f"  - {problem}" for problem in problems)
+        super().__init__(f"{what}:\n{listed}")
+
+
+class _OutOfReach(AttncError):
+    """`reachable` is what could be proved instead, where that is known; `found` is what reaches it."""
+
+    def __init__(self, message: str, reachable: float | None = None, found: object = None) -> None:
+        self.reachable, self.found = reachable, found
+        super().__init__(message)
+
+
+class ConvergenceError(_OutOfReach):
     """No head of an admissible size reaches the error asked for."""
 
 
-class PrecisionError(AttncError):
+class PrecisionError(_OutOfReach):
     """The error asked for is below what the dtype can hold."""
 
 

@@ -186,8 +186,9 @@ class _Search:
         return self.found.numbers.anchors_per_head
 
     def hopeless(self) -> bool:
-        """Five sizes in a row have brought nothing."""
-        return self.stale >= 5
+        """Five sizes in a row have brought nothing; three, where rounding is what stands in the way."""
+        drowned = self.closest is not None and self.closest.rounding > max(self.eps, 4 * self.closest.approximation)
+        return self.stale >= (3 if drowned else 5)
 
     def _note(self, candidate: Finished) -> None:
         self.stale += 1
@@ -234,9 +235,13 @@ def _cannot(plan: Plan, eps: float, closest: Finished | None) -> ConvergenceErro
         other = "use dtype=torch.float64, " if plan.dtype == "float32" else ""
         return PrecisionError(
             f"eps={eps:g} is below what {plan.dtype} can hold for {where} ({shown}, with {anchors} anchors): {other}"
-            f"{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}"
+            f"{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}",
+            float(shown),
+            found,
         )
     return ConvergenceError(
         f"eps={eps:g} is out of reach for {where} with design={plan.design!r}: {anchors} anchors per head reach {shown}. "
-        f"Use {'design=' + repr('auto') if plan.design != 'auto' else 'a smaller interval'}, more heads, or eps >= {shown}."
+        f"Use {'design=' + repr('auto') if plan.design != 'auto' else 'a smaller interval'}, more heads, or eps >= {shown}.",
+        float(shown),
+        found,
     )

@@ -42,7 +42,7 @@ class Measured:
     design: str
 
     def __post_init__(self) -> None:
-        _check_types(
+        check_types(
             self,
             {"function": str, "dtype": str, "error": float, "input": float, "points": int, "design": str},
         )
@@ -52,7 +52,7 @@ class Measured:
 
     @classmethod
     def from_json(cls, record: object) -> Measured:
-        record = _checked(cls, record)
+        record = checked_record(cls, record)
         return cls(**{**record, "domain": _interval(record["domain"])})
 
 
@@ -80,10 +80,10 @@ class Certificate:
     def __post_init__(self) -> None:
         texts, counts = ("function", "dtype", "design"), ("precision", "cells", "format")
         floats = ("bound", "approximation", "rounding")
-        _check_types(
+        check_types(
             self, dict.fromkeys(texts, str) | dict.fromkeys(counts, int) | dict.fromkeys(floats, float)
         )
-        _check_types(self.witness, {"input": float, "error": float})
+        check_types(self.witness, {"input": float, "error": float})
         if min(self.bound, self.approximation, self.rounding, self.witness.error) < 0:
             raise CertificateError("a certificate's bound, terms and witness are not negative")
         for mapping in (self.digests, self.versions):
@@ -126,8 +126,8 @@ class Certificate:
         if not isinstance(record, dict) or not isinstance(record.get("seal"), str):
             raise CertificateError("this is not a certificate: a JSON object with a seal is expected")
         body = {key: value for key, value in record.items() if key != "seal"}
-        body = _checked(cls, body)
-        witness = _checked(Witness, body["witness"])
+        body = checked_record(cls, body)
+        witness = checked_record(Witness, body["witness"])
         try:
             certificate = cls(**{**body, "domain": _interval(body["domain"]), "witness": Witness(**witness)})
         except (TypeError, ValueError) as problem:
@@ -162,7 +162,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _check_types(what: object, wanted: dict[str, type]) -> None:
+def check_types(what: object, wanted: dict[str, type]) -> None:
     """Each field of exactly the type wanted; floats finite."""
     for name, kind in wanted.items():
         value = getattr(what, name)
@@ -172,7 +172,7 @@ def _check_types(what: object, wanted: dict[str, type]) -> None:
             )
 
 
-def _checked(cls: type, record: object) -> dict[str, Any]:
+def checked_record(cls: type, record: object) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise CertificateError(f"{cls.__name__}: a JSON object is expected, got {type(record).__name__}")
     known = {field.name for field in fields(cls)}
@@ -183,7 +183,7 @@ def _checked(cls: type, record: object) -> dict[str, Any]:
 
 
 def _interval(record: object) -> Interval:
-    checked = _checked(Interval, record)
+    checked = checked_record(Interval, record)
     try:
         return Interval(**checked)
     except InputError as problem:

@@ -11,10 +11,8 @@ cell (`check_cell`), and halves a cell until approximation, rounding and their s
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +22,7 @@ from attnc.certify.arithmetic import ARITHMETIC, probe
 from attnc.certify.certificate import Certificate
 from attnc.certify.check_cell import ORDER, CellError, cell_error, in_range
 from attnc.certify.numbers import TENSORS, HeadNumbers
-from attnc.certify.record import read
-from attnc.errors import InputError, UnknownFunctionError
+from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
 from attnc.functions.function import Branch
@@ -40,42 +37,12 @@ class Verdict:
     status: str
     reason: str
     bound: float | None = None
-    input: float | None = None
+    input: float | tuple[float, ...] | None = None
     error: float | None = None
     cells: int = 0
 
     def __bool__(self) -> bool:
         return self.status == "proved"
-
-
-def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | str | None = None) -> Verdict:
-    """Prove anew, from the stored numbers alone, what a head's certificate claims.
-
-    Takes a file or a head. `function` is needed only where the certificate speaks of a function of your own
-    that is not registered.
-
-    >>> import attnc
-    >>> attnc.verify(attnc.head("tanh", on=(-8, 8), eps=1e-5)).status
-    'proved'
-    """
-    if isinstance(what, torch.nn.Module):
-        certificate, measured = getattr(what, "certificate", None), getattr(what, "measured", None)
-        changed = _dtype_changed(what, certificate)
-        if changed is not None:
-            return Verdict("unknown", changed)
-        numbers, run = _numbers(what), what
-    elif isinstance(what, (str, os.PathLike)):
-        record, run = read(what), None
-        numbers, certificate, measured = record.numbers, record.certificate, record.measured
-    else:
-        raise InputError(f"verify takes a file or a head: got {type(what).__name__}")
-    if certificate is None:
-        seen = f" ({measured.error:.3g} at {measured.points} points)" if measured is not None else ""
-        return Verdict("unknown", f"there is no certificate: the error was measured{seen}, not proved")
-    f = get(function) if isinstance(function, str) else function
-    if f is not None and not isinstance(f, Function):
-        raise InputError(f"function is an attnc.Function or its name: got {type(f).__name__}")
-    return check(numbers, certificate, f, run)
 
 
 def check(
@@ -230,28 +197,11 @@ def _false_witness(numbers: HeadNumbers, certificate: Certificate, f: Function) 
     if witness.input not in certificate.domain or s.to(getattr(torch, numbers.dtype)).double() != s:
         return f"the witness {witness.input!r} is not an input of the domain"
     error = abs(arb(execute(numbers, s).item()) - f.value(witness.input))
-    if not abs(error - arb(witness.error)) <= 2 * arb(certificate.rounding):
+    if not abs(error - arb(witness.error)) <= 2 * arb(certificate.rounding) + arb(2) ** -52 * arb(
+        witness.error
+    ):
         return f"the witness claims an error of {witness.error:.6g}, executed it has {float(error.mid()):.6g}"
     return None
 
 
-def _numbers(module: Any) -> HeadNumbers:
-    try:
-        arrays = {name: getattr(module, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
-    except AttributeError as problem:
-        raise InputError(f"verify takes an attnc head, with the tensors {TENSORS}: {problem}") from problem
-    return HeadNumbers(**arrays, dtype=str(module.key.dtype).removeprefix("torch."))
-
-
-def _dtype_changed(module: Any, certificate: Certificate | None) -> str | None:
-    if certificate is None or not all(
-        isinstance(getattr(module, name, None), torch.Tensor) for name in TENSORS
-    ):
-        return None
-    found = {str(getattr(module, name).dtype).removeprefix("torch.") for name in TENSORS}
-    if found == {certificate.dtype}:
-        return None
-    return f"the certificate does not apply: it is for {certificate.dtype}, the head is {', '.join(sorted(found))}"
-
-
-__all__ = ["Verdict", "check", "execute", "verify"]
+__all__ = ["Verdict", "check", "execute"]

@@ -3,20 +3,15 @@ nothing."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_bytes
-from safetensors.torch import save as save_bytes
 
 from attnc.certify.certificate import Certificate, Measured
+from attnc.certify.files import expect, read_file, write_file
 from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.errors import CertificateError, FileError, InputError
 
@@ -33,8 +28,7 @@ class HeadRecord:
 
 
 def write(path: str | os.PathLike[str], record: HeadRecord) -> None:
-    """Write to a temporary name beside the target, then rename: a failure leaves what was there."""
-    target = _path(path)
+    """Write a head; the file replaces what was there only when it is whole."""
     about = {
         "kind": KIND,
         "format": FORMAT,
@@ -45,32 +39,17 @@ def write(path: str | os.PathLike[str], record: HeadRecord) -> None:
     tensors = {
         name: torch.from_numpy(getattr(record.numbers, name)).to(dtype).contiguous() for name in TENSORS
     }
-    data = save_bytes(tensors, metadata={"attnc": json.dumps(about)})
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(target)
-    except (OSError, ValueError) as problem:
-        raise FileError(
-            f"cannot write {target}: {getattr(problem, 'strerror', None) or problem}"
-        ) from problem
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            temporary.unlink(missing_ok=True)
+    write_file(path, tensors, about)
 
 
 def read(path: str | os.PathLike[str]) -> HeadRecord:
     """Read a head; whatever is wrong with the file is said."""
-    source = _path(path)
-    try:
-        data = source.read_bytes()
-    except (OSError, ValueError) as problem:
-        raise FileError(f"cannot read {source}: {getattr(problem, 'strerror', None) or problem}") from problem
-    about = _about(source, data)
-    try:
-        tensors = load_bytes(data)
-    except (SafetensorError, ValueError, RuntimeError, KeyError) as problem:
-        raise FileError(f"{source} is damaged: {problem}") from problem
+    return head_record(path, *read_file(path))
+
+
+def head_record(source: object, about: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> HeadRecord:
+    """The head that a file's record and tensors describe."""
+    expect(source, about, KIND, FORMAT, {"kind", "format", "certificate", "measured"})
     numbers = _numbers(source, tensors)
     try:
         certificate = (
@@ -84,41 +63,7 @@ def read(path: str | os.PathLike[str]) -> HeadRecord:
     return HeadRecord(numbers, certificate, measured)
 
 
-def _path(path: object) -> Path:
-    if not isinstance(path, (str, os.PathLike)):
-        raise InputError(f"a file is given by its path: got {type(path).__name__}")
-    return Path(path)
-
-
-def _about(source: Path, data: bytes) -> dict[str, Any]:
-    """The JSON record of the metadata, from the header alone."""
-    try:
-        (size,) = struct.unpack("<Q", data[:8])
-        if size > len(data) - 8:
-            raise ValueError("the header is cut off")
-        header = json.loads(data[8 : 8 + size])
-        metadata = header.get("__metadata__", {})
-    except (struct.error, ValueError, AttributeError, RecursionError) as problem:
-        raise FileError(f"{source} is not a safetensors file, or it is damaged: {problem}") from problem
-    if not isinstance(metadata, dict) or "attnc" not in metadata:
-        raise FileError(
-            f"{source} is a safetensors file, but not one that attnc wrote: it has no 'attnc' record in its metadata"
-        )
-    try:
-        about = json.loads(metadata["attnc"])
-    except (ValueError, TypeError, RecursionError) as problem:
-        raise FileError(f"{source}: the 'attnc' record is not JSON: {problem}") from problem
-    wanted = {"kind", "format", "certificate", "measured"}
-    if not isinstance(about, dict) or set(about) != wanted:
-        raise FileError(f"{source}: the 'attnc' record must hold {sorted(wanted)}")
-    if about["kind"] != KIND or type(about["format"]) is not int or about["format"] != FORMAT:
-        raise FileError(
-            f"{source} holds a {about['kind']!r} of format {about['format']!r}: this version reads {KIND!r} of format {FORMAT}"
-        )
-    return about
-
-
-def _numbers(source: Path, tensors: dict[str, torch.Tensor]) -> HeadNumbers:
+def _numbers(source: object, tensors: Mapping[str, torch.Tensor]) -> HeadNumbers:
     if set(tensors) != set(TENSORS):
         raise FileError(f"{source} holds the tensors {sorted(tensors)}: a head has {sorted(TENSORS)}")
     dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors.values()}

@@ -1,4 +1,4 @@
-"""The command line: `attnc head`, `attnc verify`, `attnc functions`."""
+"""The command line: `attnc head`, `compile`, `verify`, `show`, `functions`."""
 
 from attnc.cli.app import app, main
 

@@ -10,13 +10,15 @@ from typing import Annotated
 import typer
 
 import attnc
+from attnc.cli.compile import compile
 from attnc.cli.functions import functions
 from attnc.cli.head import head
+from attnc.cli.show import show
 from attnc.cli.verify import verify
 
 app = typer.Typer(
     name="attnc",
-    help="The attention compiler: functions as softmax attention heads, with proved error bounds.",
+    help="The attention compiler: functions and networks as softmax attention, with proved error bounds.",
     epilog="Exit status: 0 what was asked is proved, 1 it is not, 2 bad input.",
     no_args_is_help=True,
     add_completion=False,
@@ -24,7 +26,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(head)
+app.command()(compile)
 app.command()(verify)
+app.command()(show)
 app.command()(functions)
 
 
@@ -40,7 +44,7 @@ def _program(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """The attention compiler: functions as softmax attention heads, with proved error bounds."""
+    """The attention compiler: functions and networks as softmax attention, with proved error bounds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

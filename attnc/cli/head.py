@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 
 import attnc
 import attnc.plot
 from attnc.anchors.candidates import DESIGNS
-from attnc.cli.output import NOT_PROVED, errors_reported, interval, number, print_facts, print_json
+from attnc.cli.head_report import head_facts, head_record
+from attnc.cli.output import NOT_PROVED, chosen_dtype, errors_reported, made_facts, print_facts, print_json
 from attnc.cli.progress import progress
 from attnc.cli.targets import check_targets
 from attnc.errors import InputError
-from attnc.network.head import Head
 from attnc.plot.canvas import picture_format, require_matplotlib
-
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def head(
@@ -48,7 +45,8 @@ def head(
     Example: attnc head gelu --on -8 8 --eps 1e-4 --save gelu.safetensors
     """
     with errors_reported(json):
-        _check_request(eps, anchors, dtype)
+        _check_request(eps, anchors)
+        chosen = chosen_dtype(dtype)
         _check_files(save, plot, force)
         began = time.perf_counter()
         with progress(f"building {name}") as say:
@@ -59,7 +57,7 @@ def head(
                 anchors=anchors,
                 design=design,
                 heads=heads,
-                dtype=_DTYPES[dtype],
+                dtype=chosen,
                 progress=say,
             )
             seconds = time.perf_counter() - began
@@ -72,22 +70,22 @@ def head(
         files = {"save": save, "plot": plot}
         written = {key: str(path) for key, path in files.items() if path is not None}
         if json:
-            print_json(_record(made, seconds, written))
+            status = {"status": "proved" if made.certificate else "measured"}
+            print_json({**status, **head_record(made), "seconds": round(seconds, 3), "files": written})
         else:
-            print_facts(*_facts(made, seconds, written))
+            title, facts = head_facts(made)
+            print_facts(title, {**facts, **made_facts(seconds, written)})
     if made.certificate is None:
         raise typer.Exit(NOT_PROVED)
 
 
-def _check_request(eps: float | None, anchors: int | None, dtype: str) -> None:
+def _check_request(eps: float | None, anchors: int | None) -> None:
     if (eps is None) == (anchors is None):
         given = "neither" if eps is None else "both"
         raise InputError(
             "give either --eps E (the smallest head that meets it) "
             f"or --anchors P (the best of that size): got {given}"
         )
-    if dtype not in _DTYPES:
-        raise InputError(f"--dtype {dtype}: accepted are {' and '.join(_DTYPES)}")
 
 
 def _check_files(save: Path | None, plot: Path | None, force: bool) -> None:
@@ -95,59 +93,3 @@ def _check_files(save: Path | None, plot: Path | None, force: bool) -> None:
         picture_format(plot)
         require_matplotlib()
     check_targets([path for path in (save, plot) if path is not None], force)
-
-
-def _record(made: Head, seconds: float, written: dict[str, str]) -> dict[str, Any]:
-    """What `--json` says: the facts of the table, and the certificate in full."""
-    known = made.certificate or made.measured
-    assert known is not None
-    return {
-        "status": "proved" if made.certificate else "measured",
-        "function": known.function,
-        "domain": {"lo": known.domain.lo, "hi": known.domain.hi},
-        "design": made.design,
-        "heads": made.heads,
-        "anchors": made.key.shape[1],
-        "dtype": known.dtype,
-        "bound": made.certificate.bound if made.certificate else None,
-        "quality": made.certificate.quality if made.certificate else None,
-        "certificate": made.certificate.to_json() if made.certificate else None,
-        "measured": made.measured.to_json() if made.measured else None,
-        "seconds": round(seconds, 3),
-        "files": written,
-    }
-
-
-def _facts(made: Head, seconds: float, written: dict[str, str]) -> tuple[str, dict[str, str]]:
-    known = made.certificate or made.measured
-    assert known is not None
-    facts = {
-        "function": known.function,
-        "interval": interval(known.domain),
-        "design": made.design,
-        "heads": str(made.heads),
-        "anchors": f"{made.key.shape[1]}{' in each head' if made.heads > 1 else ''}",
-        "dtype": known.dtype,
-        **_error_facts(made),
-        "time": f"{seconds:.2f} s",
-    }
-    if written:
-        facts["written"] = "\n".join(written.values())
-    return f"{known.function} as a softmax head", facts
-
-
-def _error_facts(made: Head) -> dict[str, str]:
-    if made.certificate is None:
-        assert made.measured is not None
-        seen = made.measured
-        where = f"at s = {number(seen.input)}, of {seen.points} points"
-        return {"largest measured": f"{seen.error:.4g} {where}: not proved"}
-    certificate = made.certificate
-    witness = certificate.witness
-    return {
-        "proved bound": number(certificate.bound),
-        "  approximation": number(certificate.approximation),
-        "  rounding": number(certificate.rounding),
-        "witness": f"error {witness.error:.4g} at s = {number(witness.input)}",
-        "quality": f"{certificate.quality:.3g} (bound / error of the witness; 1 is perfect)",
-    }

@@ -11,31 +11,36 @@ import typer
 
 import attnc
 from attnc.certify.check import Verdict
-from attnc.certify.record import HeadRecord, read
+from attnc.certify.network_certificate import box_json
+from attnc.certify.network_record import NetworkRecord
+from attnc.certify.record import HeadRecord
+from attnc.cli.network_report import box_text, point_text
 from attnc.cli.output import NOT_PROVED, errors_reported, interval, number, print_facts, print_json
 from attnc.cli.progress import progress
+from attnc.exporters.safetensors import read_any
 
 _STYLES = {"proved": "bold green", "refuted": "bold red", "unknown": "bold yellow"}
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file that `attnc head --save` wrote.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file of `attnc head` or `attnc compile`.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Prove the bound of a saved head anew, from the numbers in the file.
+    """Prove the bound of a saved head or network anew, from the numbers in the file.
 
-    Exit status: 0 proved, 1 refuted or unknown, 2 not a head's file, or a damaged or edited one.
+    Exit status: 0 proved, 1 refuted or unknown, 2 not a file of attnc's, or a damaged or edited one.
 
     Example: attnc verify gelu.safetensors
     """
     with errors_reported(json):
-        record = read(path)
+        record = read_any(path)
         began = time.perf_counter()
         with progress(f"verifying {path}"):
             verdict = attnc.verify(path)
         seconds = time.perf_counter() - began
         if json:
-            print_json(_record(path, record, verdict, seconds))
+            about = _head_record(record) if isinstance(record, HeadRecord) else _network_record(record)
+            print_json({"file": str(path), **asdict(verdict), **about, "seconds": round(seconds, 3)})
         else:
             print_facts(
                 f"{path}: {verdict.status}", _facts(record, verdict, seconds), _STYLES[verdict.status]
@@ -44,37 +49,80 @@ def verify(
         raise typer.Exit(NOT_PROVED)
 
 
-def _record(path: Path, record: HeadRecord, verdict: Verdict, seconds: float) -> dict[str, Any]:
+def _head_record(record: HeadRecord) -> dict[str, Any]:
     known = record.certificate or record.measured
     assert known is not None
     return {
-        "file": str(path),
-        **asdict(verdict),
         "function": known.function,
         "domain": {"lo": known.domain.lo, "hi": known.domain.hi},
         "dtype": record.numbers.dtype,
         "heads": record.numbers.heads,
         "anchors": record.numbers.anchors_per_head,
-        "seconds": round(seconds, 3),
     }
 
 
-def _facts(record: HeadRecord, verdict: Verdict, seconds: float) -> dict[str, str]:
-    known = record.certificate or record.measured
-    assert known is not None
-    numbers = record.numbers
+def _network_record(record: NetworkRecord) -> dict[str, Any]:
+    certificate = record.certificate
+    return {
+        "program": certificate.program,
+        "domain": box_json(certificate.domain),
+        "dtype": record.numbers.dtype,
+        "layers": len(certificate.layers),
+        "heads": _heads(record),
+    }
+
+
+def _facts(record: HeadRecord | NetworkRecord, verdict: Verdict, seconds: float) -> dict[str, str]:
+    is_head = isinstance(record, HeadRecord)
     facts = {
         "status": verdict.status,
         "reason": verdict.reason,
-        "claim": f"|head(s) - f(s)| <= bound, f = {known.function}, s in {interval(known.domain)}",
+        "claim": _head_claim(record) if isinstance(record, HeadRecord) else _network_claim(record),
         "bound": "none" if verdict.bound is None else number(verdict.bound),
         "cells": str(verdict.cells),
     }
     if verdict.input is not None:
-        facts["refuting input"] = f"s = {verdict.input!r}"
+        facts["refuting input"] = f"s = {verdict.input!r}" if is_head else f"x = {_point(verdict.input)}"
     if verdict.error is not None:
         facts["error there"] = f"{verdict.error:.6g}"
-    heads = f"{numbers.heads} {'head' if numbers.heads == 1 else 'heads'}"
-    facts["network"] = f"{heads} of {numbers.anchors_per_head} anchors, {numbers.dtype}"
+    if isinstance(record, HeadRecord):
+        facts["network"] = _head_size(record)
+    else:
+        facts["layers"] = _network_size(record)
     facts["time"] = f"{seconds:.2f} s"
     return facts
+
+
+def _head_claim(record: HeadRecord) -> str:
+    known = record.certificate or record.measured
+    assert known is not None
+    return f"|head(s) - f(s)| <= bound, f = {known.function}, s in {interval(known.domain)}"
+
+
+def _network_claim(record: NetworkRecord) -> str:
+    certificate = record.certificate
+    inside = f"x in {box_text(certificate.domain)}"
+    return (
+        f"|network(x) - program(x)| <= bound in every output, {inside}, program {certificate.program[:12]}…"
+    )
+
+
+def _head_size(record: HeadRecord) -> str:
+    numbers = record.numbers
+    return f"{_count(numbers.heads, 'head')} of {numbers.anchors_per_head} anchors, {numbers.dtype}"
+
+
+def _network_size(record: NetworkRecord) -> str:
+    return f"{len(record.certificate.layers)} of attention, {_count(_heads(record), 'head')}, {record.numbers.dtype}"
+
+
+def _heads(record: NetworkRecord) -> int:
+    return sum(layer.neurons for layer in record.certificate.layers)
+
+
+def _point(given: Any) -> str:
+    return point_text(given if isinstance(given, (tuple, list)) else (given,))
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -1,15 +1,22 @@
-"""attnc.load: a head from its safetensors file."""
+"""attnc.load: a head or a network from its safetensors file."""
 
 from __future__ import annotations
 
 import os
 
-from attnc.certify.record import read
+from attnc.certify.files import read_file
+from attnc.certify.network_record import NetworkRecord, read_network
+from attnc.certify.record import HeadRecord, head_record
+from attnc.functions import Function
 from attnc.network.head import Head
+from attnc.network.network import Network
+from attnc.network.rebuild import rebuilt
 
 
-def load(path: str | os.PathLike[str]) -> Head:
-    """Read a head that `Head.save` wrote. Nothing in the file is executed.
+def load(path: str | os.PathLike[str], function: Function | None = None) -> Head | Network:
+    """Read what `Head.save` or `Network.save` wrote. Nothing in the file is executed.
+
+    `function` is needed only for a network with a function of your own that is not registered.
 
     >>> import attnc, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "tanh.safetensors")
@@ -17,6 +24,16 @@ def load(path: str | os.PathLike[str]) -> Head:
     >>> attnc.load(path).certificate.function
     'tanh'
     """
-    record = read(path)
+    record = read_any(path, function)
+    if isinstance(record, NetworkRecord):
+        return rebuilt(record)
     known = record.certificate or record.measured
     return Head(record.numbers, known.design if known else "unknown", record.certificate, record.measured)
+
+
+def read_any(path: str | os.PathLike[str], function: Function | None = None) -> HeadRecord | NetworkRecord:
+    """What a file holds, by its kind."""
+    about, tensors = read_file(path)
+    if about.get("kind") == "network":
+        return read_network(path, about, tensors, function)
+    return head_record(path, about, tensors)

@@ -120,6 +120,16 @@ class Function:
         self._require_branches()
         return self._branch(bisect_right(self.kinks, s))(variable(arb(s)))[0]
 
+    def over(self, s: arb) -> arb:
+        """A ball that contains f(t) for every t of the ball s: the union of the branches that it meets."""
+        self._require_branches()
+        first = sum(arb(k) < s for k in self.kinks)  # kinks surely below; an equal one leaves both branches in
+        last = sum(not arb(k) > s for k in self.kinks)
+        found = self._branch(first)(variable(s))[0]
+        for i in range(first + 1, last + 1):
+            found = found.union(self._branch(i)(variable(s))[0])
+        return found
+
     def jump(self, lo: float, hi: float) -> float | None:
         """A kink of [lo, hi] at which the branches beside it disagree, or None: no head comes near a jump."""
         self._require_branches()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnc.anchors.candidates import DESIGNS, Plan, Progress
 from attnc.anchors.plan import MEASURED_POINTS, Found, best, smallest
-from attnc.certify.arithmetic import probe
+from attnc.certify.arithmetic import probe, probe_network
 from attnc.certify.certificate import Certificate, Measured, Witness, round_up, versions
 from attnc.certify.numbers import Array
 from attnc.domain import Interval
@@ -52,13 +52,13 @@ def head(
     """
     plan = Plan(
         _function(f),
-        _interval(on, _dtype(dtype)),
+        _interval(on, checked_dtype(dtype)),
         _design(design, heads),
         _heads(heads),
-        _dtype(dtype),
+        checked_dtype(dtype),
         progress or (lambda _: None),
     )
-    _check_arithmetic(plan.dtype)
+    check_arithmetic(plan.dtype)
     if (eps is None) == (anchors is None):
         given = "neither" if eps is None else f"eps={eps!r} and anchors={anchors!r}"
         raise InputError(
@@ -66,7 +66,7 @@ def head(
         )
     try:
         if eps is not None:
-            allowed = _eps(eps)
+            allowed = checked_eps(eps)
             return finished_head(plan, smallest(plan, allowed), allowed)
         return finished_head(plan, best(plan, _anchors(anchors, heads)), math.inf)
     except np.linalg.LinAlgError as problem:
@@ -153,8 +153,9 @@ def _attack_points(plan: Plan, found: Found) -> Tensor:
     return s[inside]
 
 
-def _check_arithmetic(dtype: str) -> None:
-    broken = probe(dtype)
+def check_arithmetic(dtype: str, network: bool = False) -> None:
+    """Refuse to claim anything on a machine, or under a setting, that breaks what certificates assume."""
+    broken = probe(dtype) or (probe_network(dtype) if network else None)
     if broken is not None:
         raise PrecisionError(
             f"this machine's {dtype} arithmetic is not what certificates assume ({broken}): see docs/arithmetic.md"
@@ -201,14 +202,14 @@ def _heads(heads: object) -> int:
     return heads
 
 
-def _dtype(dtype: object) -> str:
+def checked_dtype(dtype: object) -> str:
     names = {torch.float32: "float32", torch.float64: "float64"}
     if not isinstance(dtype, torch.dtype) or dtype not in names:
         raise InputError(f"dtype={dtype!r}: heads run in torch.float32 or torch.float64")
     return names[dtype]
 
 
-def _eps(eps: object) -> float:
+def checked_eps(eps: object) -> float:
     if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not (math.isfinite(eps) and eps > 0):
         raise InputError(f"eps={eps!r}: give a positive, finite number, e.g. eps=1e-6")
     return float(eps)

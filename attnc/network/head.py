@@ -13,6 +13,7 @@ from attnc.certify.certificate import Certificate, Measured
 from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.certify.record import HeadRecord, write
 from attnc.errors import InputError
+from attnc.network.engines import dense
 from attnc.network.self_attention import SelfAttention
 from attnc.network.show import head_html, head_text
 
@@ -59,6 +60,15 @@ class Head(nn.Module):
         rows = max(1, _CHUNK // self.key[..., 0].numel())
         parts = [self._attend(part) for part in torch.split(s.reshape(-1), rows)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(s.shape)
+
+    def run(self, s: Tensor, engine: str) -> Tensor:
+        """g(s) by one of the `ENGINES`."""
+        return dense(self, s) if engine == "dense" else self(s)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a token attends to itself."""
+        return self._gated
 
     def weights(self, s: Tensor) -> Tensor:
         """The attention weights: (..., p), or (..., H, p) with several heads.

@@ -9,12 +9,15 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-SOFTMAX = frozenset({"_softmax", "softmax"})
+SOFTMAX = frozenset(
+    {"_softmax", "softmax", "_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention"}
+)
 LINEAR = frozenset({"add", "sub", "neg", "mul", "sum", "mm", "bmm", "addmm", "matmul", "baddbmm"})
 MOVES = frozenset((
     "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze",
     "select", "slice", "cat", "stack", "split", "split_with_sizes", "clone", "copy_", "detach", "alias",
-    "lift_fresh_copy", "zeros", "ones", "eye", "fill", "fill_", "full", "_to_copy", "index", "getitem",
+    "lift_fresh_copy", "zeros", "ones", "eye", "fill", "fill_", "full", "_to_copy", "index", "index_select", "getitem",
+    "ones_like", "zeros_like",
 ))  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Pictures of heads: attention over the anchors, the function with its imitation, the error with its bound.
+"""Pictures of heads and networks: attention over the anchors, the function with its imitation, the error with its bound.
 
 Needs the extra `plot` (matplotlib), which is imported when the first picture is drawn.
 """
@@ -6,5 +6,6 @@ Needs the extra `plot` (matplotlib), which is imported when the first picture is
 from attnc.plot.curves import error, function
 from attnc.plot.figure import head
 from attnc.plot.heat_map import attention
+from attnc.plot.network import network
 
-__all__ = ["attention", "error", "function", "head"]
+__all__ = ["attention", "error", "function", "head", "network"]

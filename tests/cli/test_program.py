@@ -28,6 +28,15 @@ def test_head_then_verify(run_process: Any, tmp_path: Path) -> None:
     assert verified.json["bound"] == made.json["bound"]
 
 
+def test_compile_then_verify(run_process: Any, weights: Path, tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    asked = ("--activation", "tanh", "--domain", "-1", "1", "--eps", "1e-3", "--dtype", "float64")
+    made = run_process("compile", weights, *asked, "-o", path, "--json")
+    assert (made.code, made.err) == (0, "")
+    assert made.json["bound"] <= 1e-3
+    assert main(["verify", str(path)]) == 0
+
+
 def test_bad_input_in_a_process(run_process: Any) -> None:
     ran = run_process("head", "tanh", "--on", "8", "-8", "--eps", "1e-5")
     assert (ran.code, ran.out) == (2, "")
@@ -51,7 +60,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"attnc {attnc.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["head", "verify", "functions"])
+@pytest.mark.parametrize("command", ["head", "compile", "verify", "show", "functions"])
 def test_every_command_helps_with_an_example(run: Any, command: str) -> None:
     ran = run(command, "--help")
     assert ran.code == 0

@@ -15,6 +15,8 @@ from safetensors.torch import save_file
 import attnc
 from attnc.certify.record import HeadRecord, read, write
 
+from .checks import refused
+
 
 def test_proved(run: Any, saved: Path, tanh: attnc.Head) -> None:
     assert tanh.certificate is not None
@@ -70,14 +72,6 @@ def test_a_measured_head_is_unknown(run: Any, tmp_path: Path) -> None:
     assert (table.code, machine.code) == (1, 1)
     assert "not proved" in " ".join(table.out.split())
     assert (machine.json["status"], machine.json["bound"]) == ("unknown", None)
-
-
-def refused(ran: Any, kind: str, said: str) -> None:
-    assert ran.code == 2
-    assert set(ran.json) == {"error"}
-    assert ran.json["error"]["kind"] == kind
-    assert said in ran.json["error"]["message"]
-    assert ran.err == f"error: {ran.json['error']['message']}\n"
 
 
 def test_a_file_that_does_not_exist(run: Any, tmp_path: Path) -> None:

@@ -1,0 +1,219 @@
+"""The verdict on a network's certificate: structure, digests, attack, every head anew, and the composition anew.
+
+Like `check`, it imports nothing that builds networks and nothing of the prover (`compose`, `forms`, `slopes`, `outward`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from flint import arb
+
+from attnc.certify.arithmetic import probe, probe_network
+from attnc.certify.check import PRECISION, Verdict, check, execute
+from attnc.certify.check_compose import CheckError, final
+from attnc.certify.check_structure import mismatch
+from attnc.certify.network_certificate import LayerClaim, NetworkCertificate
+from attnc.certify.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Sum
+from attnc.certify.numbers import HeadNumbers
+from attnc.domain import Array
+from attnc.functions.balls import upper, working
+from attnc.program.interpreter import differentiable, exact
+from attnc.program.program import Program
+from attnc.program.steps import Pointwise
+
+ATTACKS, COMPARED = 400, 24
+
+
+def check_network(
+    program: Program,
+    numbers: NetworkNumbers,
+    certificate: NetworkCertificate,
+    module: torch.nn.Module | None = None,
+) -> Verdict:
+    """The verdict on one certificate beside the numbers, the program, and the module that claims to run them."""
+    reason = _does_not_apply(program, numbers, certificate)
+    if reason is not None:
+        return Verdict("unknown", f"the certificate does not apply: {reason}")
+    broken = probe(numbers.dtype) or probe_network(numbers.dtype)
+    if broken is not None:
+        return Verdict("unknown", f"this machine's arithmetic is not what certificates assume: {broken}")
+    attacked = _attack(program, numbers, certificate, module)
+    if attacked is not None:
+        return attacked
+    cells = 0
+    for group, step, claim, g in _heads(program, numbers, certificate):
+        verdict = check(group, claim.groups[g].head, step.function)
+        cells += verdict.cells
+        if not verdict:
+            return Verdict(verdict.status, f"{claim.name}: {verdict.reason}", certificate.bound, cells=cells)
+    return _composed(program, numbers, certificate, cells)
+
+
+def _does_not_apply(program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate) -> str | None:
+    if numbers.dtype != certificate.dtype:
+        return f"it is for {certificate.dtype}, the numbers are {numbers.dtype}"
+    found, known = numbers.digests(), certificate.digests
+    changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
+    if changed:
+        return f"changed since it was made: {', '.join(changed)}"
+    if program.digest() != certificate.program:
+        return "it is about another program"
+    if program.shape != certificate.domain.shape:
+        return f"its domain has the shape {certificate.domain.shape}, the program takes {program.shape}"
+    return mismatch(program, numbers, certificate)
+
+
+def _heads(
+    program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate
+) -> Iterator[tuple[HeadNumbers, Pointwise, LayerClaim, int]]:
+    claims = {claim.value: claim for claim in certificate.layers}
+    for stage in numbers.stages:
+        if isinstance(stage, Attention):
+            step = program.steps[stage.value - 1]
+            assert isinstance(step, Pointwise)
+            for g, group in enumerate(stage.groups):
+                yield group.head, step, claims[stage.value], g
+
+
+def _composed(
+    program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate, cells: int
+) -> Verdict:
+    """The bound follows from the heads' bounds, or it is unknown."""
+    claims: dict[int, LayerClaim] = {claim.value: claim for claim in certificate.layers}
+    try:
+        with working(96):
+            found = final(program, numbers, certificate.domain, claims)
+            worst, own = max(map(upper, found.error)), max(map(upper, found.approximation))
+            parts = arb(certificate.approximation) + arb(certificate.rounding)
+            terms = arb(worst) <= parts and own <= certificate.approximation
+    except CheckError as problem:
+        return Verdict("unknown", str(problem), certificate.bound, cells=cells)
+    if not worst <= certificate.bound or not terms:
+        reason = f"the errors of the layers add up to {worst:.6g}, of which approximation {own:.6g}: the certificate says less"
+        return Verdict("unknown", reason, certificate.bound, cells=cells)
+    layers = len(certificate.layers)
+    count = f"{layers} {'layer' if layers == 1 else 'layers'}"
+    reason = f"the bound follows from {count}, whose heads were proved on {cells} cells at {PRECISION} bits"
+    return Verdict("proved", reason, certificate.bound, cells=cells)
+
+
+def _attack(
+    program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate, module: torch.nn.Module | None
+) -> Verdict | None:
+    """Execute the numbers, and the module, at corners, random inputs and the witness; compare in high precision."""
+    dtype = getattr(torch, numbers.dtype)
+    points = _points(certificate, dtype, max(8, min(ATTACKS, 2**27 // max(1, program.parameters))))
+    outputs = [execute_network(program, numbers, points)]
+    if module is not None:
+        try:
+            with torch.no_grad():
+                device = next(module.parameters()).device
+                outputs.append(module(points.to(device)).cpu().double())
+        except Exception as problem:
+            return Verdict(
+                "unknown", f"the module failed on inputs of its domain: {problem}", certificate.bound
+            )
+        if outputs[1].shape != outputs[0].shape:
+            return Verdict(
+                "unknown", f"the module returned the shape {tuple(outputs[1].shape)}", certificate.bound
+            )
+    meant = differentiable(program, points.double())
+    for executed in outputs:
+        off = (executed - meant).abs().reshape(len(points), -1).nan_to_num(torch.inf).amax(1)
+        chosen = torch.cat([torch.tensor([0]), off.argsort(descending=True)[: _compared(program)]])
+        refuted = _refuted(program, points[chosen].double().numpy(), executed[chosen].numpy(), certificate)
+        if refuted is not None:
+            return refuted
+    return _false_witness(program, outputs[0][0].numpy().ravel(), certificate)
+
+
+def _compared(program: Program) -> int:
+    return COMPARED if program.parameters < 2**18 else 2
+
+
+def _points(certificate: NetworkCertificate, dtype: torch.dtype, count: int) -> torch.Tensor:
+    """Inputs of the box that the dtype holds, the witness first."""
+    box, draw = certificate.domain, np.random.default_rng(20250416)
+    corners = np.where(draw.random((count, *box.shape)) < 0.5, box.lo, box.hi)
+    inside = box.lo + draw.random((count, *box.shape)) * (box.hi - box.lo)
+    mixed = np.where(draw.random((count, *box.shape)) < 0.5, corners, inside)
+    witness = np.array(certificate.witness.input).reshape(1, *box.shape)
+    found = torch.from_numpy(np.concatenate([witness, corners, inside, mixed])).to(dtype)
+    lo, hi = torch.from_numpy(box.lo.copy()), torch.from_numpy(box.hi.copy())
+    found = torch.where(found.double() < lo, torch.nextafter(found, found.new_tensor(torch.inf)), found)
+    found = torch.where(found.double() > hi, torch.nextafter(found, found.new_tensor(-torch.inf)), found)
+    return found
+
+
+def _refuted(program: Program, x: Array, executed: Array, certificate: NetworkCertificate) -> Verdict | None:
+    meant = exact(program, x, PRECISION).reshape(len(x), -1)
+    with working(PRECISION):
+        bound = arb(certificate.bound)
+        for point, found, balls in zip(x, executed.reshape(len(x), -1), meant, strict=True):
+            for y, ball in zip(found.tolist(), balls, strict=True):
+                error = abs(arb(y) - ball) if np.isfinite(y) else arb("inf")
+                if not error <= bound and (error > bound or not error.is_finite()):
+                    where = tuple(point.ravel().tolist())
+                    return Verdict(
+                        "refuted",
+                        f"the network returns {y!r} there",
+                        certificate.bound,
+                        where,
+                        float(error.mid()),
+                    )
+    return None
+
+
+def _false_witness(program: Program, executed: Array, certificate: NetworkCertificate) -> Verdict | None:
+    """The witness must lie in the box and show its error when executed, but for what rounding may differ elsewhere."""
+    witness, box = certificate.witness, certificate.domain
+    at = np.array(witness.input).reshape(box.shape)
+    said = None
+    if not ((box.lo <= at) & (at <= box.hi)).all() or not np.array_equal(at.astype(certificate.dtype), at):
+        said = "the witness is not an input of the domain"
+    elif not 0 <= witness.output < executed.size:
+        said = "the witness names an output that is not there"
+    else:
+        ball = exact(program, at, PRECISION).ravel()[witness.output]
+        with working(PRECISION):
+            error = abs(arb(float(executed[witness.output])) - ball)
+            allowed = 4 * arb(certificate.rounding) + arb(2) ** -52 * arb(witness.error)
+            if not abs(error - arb(witness.error)) <= allowed:
+                said = f"the witness claims an error of {witness.error:.6g}, executed it has {float(error.mid()):.6g}"
+    return None if said is None else Verdict("unknown", said, certificate.bound)
+
+
+def execute_network(program: Program, numbers: NetworkNumbers, x: torch.Tensor) -> torch.Tensor:
+    """The stages as torch runs them in their dtype."""
+    values = {0: x.reshape(-1, *program.shape)}
+    for stage in numbers.stages:
+        match stage:
+            case Linear():
+                bias = None if stage.bias is None else torch.from_numpy(np.array(stage.bias))
+                made = torch.nn.functional.linear(
+                    values[stage.input], torch.from_numpy(np.array(stage.weight)), bias
+                )
+            case Scale():
+                scale, shift = (torch.from_numpy(np.array(t)) for t in (stage.scale, stage.shift))
+                made = values[stage.input] * scale + shift
+            case Attention():
+                made = _execute_heads(stage, values[stage.input])
+            case Sum():
+                made = torch.stack(
+                    [c * values[i] for c, i in zip(stage.coefficients, stage.inputs, strict=True)]
+                ).sum(0)
+            case Reorder():
+                made = values[stage.input].reshape(len(x), *stage.shape)
+        values[stage.value] = made
+    return values[len(program.steps)].double()
+
+
+def _execute_heads(stage: Attention, s: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_like(s)
+    for group in stage.groups:
+        part = slice(None) if group.neurons is None else torch.from_numpy(np.array(group.neurons))
+        given = s[..., part]
+        made[..., part] = execute(group.head, given.reshape(-1)).reshape(given.shape).to(s.dtype)
+    return made

@@ -1,0 +1,116 @@
+"""The checker's own view of a function on cells: slopes and values, as intervals of floats rounded step by step.
+
+Cells are even over the hull, and even in ratio towards zero, cut at the kinks; where the slope varies most they are halved. On a
+cell with middle m and half width h the slope is enclosed by f' over the cell and by f'(m) ± 2h sup|f''/2|, the function by
+f(m) ± h sup|f'|."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+from flint import arb
+
+from attnc.domain import Array
+from attnc.functions import Function
+from attnc.functions.balls import ball, lower, upper, variable, working
+from attnc.functions.function import Branch
+
+EVEN, OCTAVES, PER_OCTAVE, ROUNDS = 256, 20, 4, 5
+
+
+def _down(x: Array) -> Array:
+    return np.nextafter(x, -np.inf)
+
+
+def _up(x: Array) -> Array:
+    return np.nextafter(x, np.inf)
+
+
+class CellTable:
+    """Cells over [a, b]: their ends, f in the middle, and the slope, each from below and above."""
+
+    def __init__(self, f: Function, a: float, b: float) -> None:
+        a, b = (a, b) if a < b else (math.nextafter(a, -math.inf), math.nextafter(b, math.inf))
+        rows = []
+        with working(80, 3):
+            for piece in f.pieces(a, b):
+                inner = [x for x in _edges(a, b) if piece.lo < x < piece.hi]
+                rows += _cells(piece.branch, [piece.lo, *inner, piece.hi])
+        self.left, self.right, self.middle, self.half, self.f_lo, self.f_hi, self.s_lo, self.s_hi = np.array(
+            rows
+        ).T
+
+    def steepest(self, lo: Array, hi: Array) -> Array:
+        """For each interval, at least |f'| on it."""
+        size = np.maximum(np.abs(self.s_lo), np.abs(self.s_hi))
+        return np.array([float(size[part].max()) for part in self._parts(lo, hi)])
+
+    def line(self, lo: Array, hi: Array, slope: Array) -> tuple[Array, Array]:
+        """For each interval, from below and above, f(s) - slope·s on it."""
+        found = [self._line(part, k) for part, k in zip(self._parts(lo, hi), slope.tolist(), strict=True)]
+        low, high = np.array(found).T
+        return low, high
+
+    def chord(self, lo: Array, hi: Array) -> Array:
+        """Roughly the slope of the chord: any number would do."""
+        f = (self.f_lo + self.f_hi) / 2
+        ends = [(part.start, part.stop - 1) for part in self._parts(lo, hi)]
+        rise = np.array([f[j] - f[i] for i, j in ends])
+        run = np.array([self.middle[j] - self.middle[i] for i, j in ends])
+        with np.errstate(all="ignore"):
+            found = np.where(run > 0, rise / run, 0.0)
+        return np.where(np.isfinite(found), found, 0.0)
+
+    def _parts(self, lo: Array, hi: Array) -> list[slice]:
+        """The cells that each interval meets."""
+        first = np.searchsorted(self.right, lo, side="left")
+        last = np.searchsorted(self.left, hi, side="right")
+        return [
+            slice(min(int(i), len(self.left) - 1), max(int(j), int(i) + 1))
+            for i, j in zip(first, last, strict=True)
+        ]
+
+    def _line(self, part: slice, k: float) -> tuple[float, float]:
+        m, h = self.middle[part], self.half[part]
+        tilt = np.maximum(np.abs(_down(self.s_lo[part] - k)), np.abs(_up(self.s_hi[part] - k)))
+        swing, taken = _up(tilt * h), k * m
+        low = _down(_down(self.f_lo[part] - _up(taken)) - swing)
+        high = _up(_up(self.f_hi[part] - _down(taken)) + swing)
+        return float(low.min()), float(high.max())
+
+
+def _edges(a: float, b: float) -> list[float]:
+    far = max(abs(a), abs(b))
+    even = np.linspace(a, b, EVEN + 1)[1:-1]
+    ratio = far * 2.0 ** (-np.arange(1, OCTAVES * PER_OCTAVE) / PER_OCTAVE)
+    return [float(x) for x in np.unique(np.concatenate([even, ratio, -ratio]))]
+
+
+def _cells(branch: Branch, edges: list[float]) -> list[tuple[float, ...]]:
+    """Rounds of halving the quarter of the cells on which slope × width varies most."""
+    rows = [_row(branch, x, y) for x, y in pairwise(edges)]
+    for _ in range(ROUNDS):
+        loose = [(row[7] - row[6]) * row[3] for row in rows]
+        limit = sorted(loose)[-max(1, len(rows) // 4)]
+        halves: list[tuple[float, ...]] = []
+        for row, size in zip(rows, loose, strict=True):
+            split = size >= limit and size > 0 and row[0] < row[2] < row[1]
+            halves += [_row(branch, row[0], row[2]), _row(branch, row[2], row[1])] if split else [row]
+        rows = halves
+    return rows
+
+
+def _row(branch: Branch, a: float, b: float) -> tuple[float, ...]:
+    middle = min(b, max(a, a + (b - a) / 2))
+    half = math.nextafter(
+        max(math.nextafter(middle - a, math.inf), math.nextafter(b - middle, math.inf)), math.inf
+    )
+    try:
+        point, cell = branch(variable(arb(middle))), branch(variable(ball(a, b)))
+    except (ValueError, ZeroDivisionError):
+        return a, b, middle, half, -math.inf, math.inf, -math.inf, math.inf
+    bend = point[1] + 2 * cell[2] * arb(0, half)
+    slope = (max(lower(cell[1]), lower(bend)), min(upper(cell[1]), upper(bend)))
+    return a, b, middle, half, lower(point[0]), upper(point[0]), *slope

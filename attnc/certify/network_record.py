@@ -1,0 +1,180 @@
+"""A network on disk: its tensors, the program's, and a JSON record of both with the certificate.
+
+Numbers that the network took over unchanged from the program are stored once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnc.certify.check_structure import mismatch
+from attnc.certify.files import expect, read_file, write_file
+from attnc.certify.network_certificate import NetworkCertificate
+from attnc.certify.network_numbers import Attention, Group, Linear, NetworkNumbers, Reorder, Scale, Stage, Sum
+from attnc.certify.numbers import TENSORS, HeadNumbers
+from attnc.errors import AttncError, CertificateError, FileError
+from attnc.functions import Function, get
+from attnc.program.program import Program, describe
+from attnc.program.steps import Affine, Combine, Normalise, Numbers, Pointwise, Reshape, Step
+
+KIND, FORMAT = "network", 1
+
+
+@dataclass(frozen=True)
+class NetworkRecord:
+    """What a file holds."""
+
+    program: Program
+    numbers: NetworkNumbers
+    certificate: NetworkCertificate
+
+
+def write_network(path: str | os.PathLike[str], record: NetworkRecord) -> None:
+    """Write a network; the file replaces what was there only when it is whole."""
+    tensors: dict[str, Numbers] = dict(record.numbers.tensors())
+    same = {_fingerprint(array): name for name, array in tensors.items()}
+    shared: dict[str, str] = {}
+    for name, array in _program_tensors(record.program).items():
+        twin = same.get(_fingerprint(array))
+        if twin is None:
+            tensors[name] = array
+        else:
+            shared[name] = twin
+    about = {
+        "kind": KIND,
+        "format": FORMAT,
+        "dtype": record.numbers.dtype,
+        "program": {
+            "shape": list(record.program.shape),
+            "steps": [_step_json(s) for s in record.program.steps],
+        },
+        "stages": [_stage_json(stage) for stage in record.numbers.stages],
+        "shared": shared,
+        "certificate": record.certificate.to_json(),
+    }
+    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
+
+
+def read_network(
+    path: str | os.PathLike[str],
+    about: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    function: Function | None = None,
+) -> NetworkRecord:
+    """Read a network; `function` stands in for a user's function that is not registered."""
+    if about is None or tensors is None:
+        about, tensors = read_file(path)
+    expect(
+        path, about, KIND, FORMAT, {"kind", "format", "dtype", "program", "stages", "shared", "certificate"}
+    )
+    try:
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        for name, twin in about["shared"].items():
+            arrays[name] = arrays[twin]
+        steps = [_step(i, s, arrays, function) for i, s in enumerate(about["program"]["steps"])]
+        program = Program(tuple(about["program"]["shape"]), tuple(steps))
+        stages = tuple(_stage(i, s, arrays) for i, s in enumerate(about["stages"]))
+        numbers = NetworkNumbers(stages, about["dtype"])
+        certificate = NetworkCertificate.from_json(about["certificate"])
+        wrong = mismatch(program, numbers, certificate)
+        if wrong is not None:
+            raise FileError(f"its parts do not fit together: {wrong}")
+    except CertificateError as problem:
+        raise CertificateError(f"{path}: {problem}") from problem
+    except AttncError as problem:
+        raise FileError(f"{path}: {problem}") from problem
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
+        raise FileError(
+            f"{path} does not describe a network: {type(problem).__name__}: {problem}"
+        ) from problem
+    return NetworkRecord(program, numbers, certificate)
+
+
+def _program_tensors(program: Program) -> dict[str, Numbers]:
+    return {
+        f"program.{i}.{name}": a for i, step in enumerate(program.steps) for name, a in step.tensors().items()
+    }
+
+
+def _fingerprint(array: Numbers) -> tuple[str, tuple[int, ...], bytes]:
+    return array.dtype.name, array.shape, np.ascontiguousarray(array).tobytes()
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    fields = {k: list(v) if isinstance(v, tuple) else v for k, v in describe(step).items()}
+    if fields.get("beyond") == np.inf:
+        del fields["beyond"]
+    return {"kind": step.kind, "name": step.name, **fields}
+
+
+def _step(i: int, record: dict[str, Any], arrays: Mapping[str, Numbers], function: Function | None) -> Step:
+    body = {key: value for key, value in record.items() if key != "kind"}
+    prefix = f"program.{i}."
+    body |= {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+    match record["kind"]:
+        case "affine":
+            return Affine(**body)
+        case "normalise":
+            return Normalise(**body)
+        case "pointwise":
+            named = function is not None and function.label == body["function"]
+            return Pointwise(**{**body, "function": function if named else get(body["function"])})
+        case "combine":
+            return Combine(
+                **{**body, "inputs": tuple(body["inputs"]), "coefficients": tuple(body["coefficients"])}
+            )
+        case "reshape":
+            return Reshape(**{**body, "to": tuple(body["to"])})
+    raise FileError(f"step {i} is of the unknown kind {record['kind']!r}")
+
+
+def _stage_json(stage: Stage) -> dict[str, Any]:
+    match stage:
+        case Linear() | Scale():
+            return {"kind": type(stage).__name__.lower(), "input": stage.input, "value": stage.value}
+        case Attention():
+            return {
+                "kind": "attention",
+                "input": stage.input,
+                "value": stage.value,
+                "groups": len(stage.groups),
+            }
+        case Sum():
+            return {
+                "kind": "sum",
+                "inputs": list(stage.inputs),
+                "value": stage.value,
+                "coefficients": list(stage.coefficients),
+            }
+        case Reorder():
+            return {"kind": "reorder", "input": stage.input, "value": stage.value, "shape": list(stage.shape)}
+
+
+def _stage(i: int, record: dict[str, Any], arrays: Mapping[str, Numbers]) -> Stage:
+    prefix = f"stages.{i}."
+    own = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+    value = record["value"]
+    match record["kind"]:
+        case "linear":
+            return Linear(record["input"], value, own["weight"], own.get("bias"))
+        case "scale":
+            return Scale(record["input"], value, own["scale"], own["shift"])
+        case "attention":
+            return Attention(record["input"], value, tuple(_group(g, own) for g in range(record["groups"])))
+        case "sum":
+            return Sum(tuple(record["inputs"]), value, tuple(record["coefficients"]))
+        case "reorder":
+            return Reorder(record["input"], value, tuple(record["shape"]))
+    raise FileError(f"stage {i} is of the unknown kind {record['kind']!r}")
+
+
+def _group(g: int, own: Mapping[str, Numbers]) -> Group:
+    parts = {name: own[f"{g}.{name}"] for name in TENSORS}
+    dtype = parts["key"].dtype.name
+    head = HeadNumbers(**{name: a.astype(np.float64) for name, a in parts.items()}, dtype=dtype)
+    return Group(own.get(f"neurons_{g}"), head)

@@ -1,0 +1,88 @@
+"""attnc.verify: prove a certificate anew, from a file or from a module."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from attnc.certify.certificate import Certificate
+from attnc.certify.check import Verdict, check
+from attnc.certify.check_network import check_network
+from attnc.certify.files import read_file
+from attnc.certify.network_certificate import NetworkCertificate
+from attnc.certify.network_numbers import NetworkNumbers
+from attnc.certify.network_record import read_network
+from attnc.certify.numbers import TENSORS, HeadNumbers
+from attnc.certify.record import head_record
+from attnc.errors import InputError
+from attnc.functions import Function, get
+from attnc.program.program import Program
+
+
+def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | str | None = None) -> Verdict:
+    """Prove anew, from the stored numbers alone, what the certificate of a head or a network claims.
+
+    Takes a file or a module. `function` is needed only where the certificate speaks of a function of your own
+    that is not registered.
+
+    >>> import attnc
+    >>> attnc.verify(attnc.head("tanh", on=(-8, 8), eps=1e-5)).status
+    'proved'
+    """
+    f = get(function) if isinstance(function, str) else function
+    if f is not None and not isinstance(f, Function):
+        raise InputError(f"function is an attnc.Function or its name: got {type(f).__name__}")
+    if isinstance(what, torch.nn.Module):
+        return _module(what, f)
+    if not isinstance(what, (str, os.PathLike)):
+        raise InputError(f"verify takes a file, a head or a network: got {type(what).__name__}")
+    about, tensors = read_file(what)
+    if about.get("kind") == "network":
+        network = read_network(what, about, tensors, f)
+        return check_network(network.program, network.numbers, network.certificate)
+    head = head_record(what, about, tensors)
+    return check(head.numbers, head.certificate, f) if head.certificate else _only_measured(head.measured)
+
+
+def _module(module: Any, f: Function | None) -> Verdict:
+    certificate = getattr(module, "certificate", None)
+    if isinstance(certificate, NetworkCertificate):
+        try:
+            numbers, program = module.numbers(), module.program
+        except InputError as problem:
+            return Verdict("unknown", f"the certificate does not apply: {problem}")
+        assert isinstance(numbers, NetworkNumbers) and isinstance(program, Program)
+        return check_network(program, numbers, certificate, module)
+    changed = _dtype_changed(module, certificate)
+    if changed is not None:
+        return Verdict("unknown", changed)
+    numbers = _numbers(module)
+    if certificate is None:
+        return _only_measured(getattr(module, "measured", None))
+    return check(numbers, certificate, f, module)
+
+
+def _only_measured(measured: Any) -> Verdict:
+    seen = f" ({measured.error:.3g} at {measured.points} points)" if measured is not None else ""
+    return Verdict("unknown", f"there is no certificate: the error was measured{seen}, not proved")
+
+
+def _numbers(module: Any) -> HeadNumbers:
+    try:
+        arrays = {name: getattr(module, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
+    except AttributeError as problem:
+        raise InputError(f"verify takes an attnc head, with the tensors {TENSORS}: {problem}") from problem
+    return HeadNumbers(**arrays, dtype=str(module.key.dtype).removeprefix("torch."))
+
+
+def _dtype_changed(module: Any, certificate: Certificate | None) -> str | None:
+    if certificate is None or not all(
+        isinstance(getattr(module, name, None), torch.Tensor) for name in TENSORS
+    ):
+        return None
+    found = {str(getattr(module, name).dtype).removeprefix("torch.") for name in TENSORS}
+    if found == {certificate.dtype}:
+        return None
+    return f"the certificate does not apply: it is for {certificate.dtype}, the head is {', '.join(sorted(found))}"

@@ -1,0 +1,49 @@
+"""IN: networks from elsewhere, as programs."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from attnc.errors import InputError
+from attnc.frontends.module import module_to_program
+from attnc.frontends.sklearn import estimator_to_program, is_estimator
+from attnc.frontends.state_dict import mlp, read_state_dict
+from attnc.program import Program
+
+__all__ = ["estimator_to_program", "mlp", "module_to_program", "read_state_dict", "to_program"]
+
+
+def to_program(model: object, shape: tuple[int, ...]) -> Program:
+    """The exact meaning of a model, for inputs of a shape (tokens …, features), the batch left out.
+
+    A model is a torch module in eval mode, a fitted scikit-learn network, or a program.
+
+    >>> from torch import nn
+    >>> to_program(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).eval(), (3,)).shapes
+    ((3,), (5,), (5,), (2,))
+    """
+    if not isinstance(shape, (tuple, list)) or not shape or not all(type(n) is int and n > 0 for n in shape):
+        raise InputError(f"shape={shape!r}: give the shape of one input, positive numbers, e.g. shape=(16,)")
+    if isinstance(model, Program):
+        if model.shape != tuple(shape):
+            raise InputError(f"the program takes inputs of shape {model.shape}: got shape={tuple(shape)}")
+        return model
+    if isinstance(model, nn.Module):
+        return module_to_program(model, tuple(shape))
+    if is_estimator(model):
+        return estimator_to_program(model, tuple(shape))
+    raise InputError(
+        f"a model is a torch.nn.Module, a scikit-learn network or a Program: got {_given(model)}"
+    )
+
+
+def _given(model: object) -> str:
+    if isinstance(model, type):
+        return f"the class {model.__name__}; make an object of it"
+    if isinstance(model, dict):
+        return "a dict; a state dict is read by attnc.frontends.mlp(tensors, activation)"
+    if isinstance(model, (str, bytes)) or hasattr(model, "__fspath__"):
+        return f"{model!r}; a file of weights is read by attnc.frontends.read_state_dict(path)"
+    if callable(model):
+        return f"{model!r}; put what it computes into the forward of an nn.Module"
+    return f"{type(model).__name__}"

@@ -1,0 +1,232 @@
+"""The vocabulary of the front ends: what torch can say exactly, as steps of a program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from attnc.errors import AttncError, InputError, Problem
+from attnc.frontends.problems import tensor_problem
+from attnc.functions import Function, square
+from attnc.program import Affine, Combine, Normalise, Pointwise, Program, Reshape, Step
+from attnc.program.steps import Numbers, Shape
+
+
+class RefusedError(AttncError):
+    """Why one operation cannot be taken; the translator adds where it stands."""
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A value of the program. Values of one `storage` share torch's memory: changed in place, they change together."""
+
+    index: int  # 0 is the input; step i makes value i + 1
+    shape: Shape  # without the batch axis
+    storage: int
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A tensor of the model's own, under its name."""
+
+    tensor: Tensor
+    name: str
+
+
+class Builder:
+    """Steps in the making. Every method is an identity of real arithmetic: none rounds a number of the source.
+
+    >>> from attnc import functions
+    >>> b = Builder((2,), np.dtype(np.float64))
+    >>> y = b.divided(b.apply(b.input, functions.relu()), np.float64(3))
+    >>> [step.kind for step in b.program(y).steps]
+    ['pointwise', 'normalise', 'normalise']
+    """
+
+    def __init__(self, shape: Shape, dtype: np.dtype[np.floating]) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.where = self.name = (
+            ""  # the part that is being read: how messages name it, how its steps are named
+        )
+        self.problems: list[Problem] = []
+        self._steps: list[Step] = []
+        self._storages = 0
+        self.input = Value(0, shape, 0)
+
+    def add(self, step: Step, *inputs: Value) -> Value:
+        try:
+            shape = step.shape(*(x.shape for x in inputs))
+        except InputError as problem:
+            raise RefusedError(str(problem)) from None
+        self._steps.append(step)
+        return Value(len(self._steps), shape, self._storage())
+
+    def _storage(self) -> int:
+        self._storages += 1
+        return self._storages
+
+    def copy(self, x: Value) -> Value:
+        """The same numbers in memory of their own."""
+        return replace(x, storage=self._storage())
+
+    def apply(
+        self, x: Value, function: Function, *, deviation: float = 0.0, beyond: float = math.inf
+    ) -> Value:
+        return self.add(Pointwise(x.index, function, self.name, deviation, beyond), x)
+
+    def combine(self, values: Sequence[Value], coefficients: Sequence[float]) -> Value:
+        step = Combine(tuple(x.index for x in values), tuple(coefficients), self.name)
+        return self.add(step, *values)
+
+    def scaled(self, x: Value, c: float) -> Value:
+        return self.copy(x) if c == 1 else self.combine([x], [c])
+
+    def product(self, x: Value, y: Value) -> Value:
+        """x·y = ((x + y)² - (x - y)²)/4, and x·x = x²."""
+        if x.index == y.index and x.shape == y.shape:
+            return self.apply(x, square())
+        halves = [self.combine([x, y], [1.0, sign]) for sign in (1.0, -1.0)]
+        return self.combine([self.apply(half, square()) for half in halves], [0.25, -0.25])
+
+    def divided(self, x: Value, c: Numbers | np.floating) -> Value:
+        """x/c. Where 1/c is no float: two normalisations of variance |c| each, x/√|c|/√|c|·sign c."""
+        if np.any(np.asarray(c) == 0):
+            raise RefusedError("divides by zero")
+        if np.ndim(c) == 0 and _reciprocal_is_exact(float(c)):
+            return self.scaled(x, 1 / float(c))
+        root = self.diagonal(x, gain=np.sign(c), variance=np.abs(c))
+        return self.diagonal(root, variance=np.abs(c))
+
+    def diagonal(
+        self,
+        x: Value,
+        *,
+        gain: Numbers | np.floating | None = None,
+        shift: Numbers | np.floating | None = None,
+        variance: Numbers | np.floating | None = None,
+    ) -> Value:
+        """x·gain/√variance + shift, element by element, with numbers that broadcast to x as torch's do."""
+        parts = {"mean": None, "variance": variance, "gain": gain, "shift": shift}
+        filled = {}
+        for part, given in parts.items():
+            default = np.asarray(float(part in ("gain", "variance")), dtype=self.dtype)
+            filled[part] = _fitted(default if given is None else np.asarray(given), x.shape)
+        if all(a.ndim == 1 for a in filled.values()):
+            wide = {part: np.broadcast_to(a, x.shape[-1:]) for part, a in filled.items()}
+            return self.add(Normalise(x.index, **wide, epsilon=0.0, name=self.name), x)
+        wide = {part: np.broadcast_to(a, x.shape).reshape(-1) for part, a in filled.items()}
+        flat = self.reshaped(x, (math.prod(x.shape),))
+        moved = self.add(Normalise(flat.index, **wide, epsilon=0.0, name=self.name), flat)
+        return self.reshaped(moved, x.shape)
+
+    def affine(self, x: Value, weight: Constant, bias: Constant | None, *, transposed: bool = False) -> Value:
+        w = self.numbers(weight)
+        if w.ndim != 2 or 0 in w.shape:
+            raise RefusedError(f"has a weight of shape {w.shape}: (out, in) is accepted")
+        w = w.T if transposed else w
+        b = None if bias is None else self.numbers(bias)
+        if b is not None and b.shape != w.shape[:1]:
+            raise RefusedError(
+                f"has a weight of shape {w.shape} and a bias of shape {b.shape}: give a bias of shape {w.shape[:1]}"
+            )
+        if not x.shape or x.shape[-1] != w.shape[1]:
+            self.report(f"takes {w.shape[1]} features, and gets the shape {x.shape}")
+            return Value(x.index, (*x.shape[:-1], w.shape[0]), self._storage())
+        return self.add(Affine(x.index, w, b, self.name), x)
+
+    def normalise(self, x: Value, parts: dict[str, Numbers], epsilon: float) -> Value:
+        try:
+            return self.add(Normalise(x.index, **parts, epsilon=epsilon, name=self.name), x)
+        except InputError as problem:
+            raise RefusedError(str(problem)) from None
+
+    def reshaped(self, x: Value, to: Shape) -> Value:
+        """The same memory in another shape."""
+        if not to:
+            raise RefusedError("leaves no axis of features: keep one, as in (batch, 1)")
+        if to == x.shape:
+            return x
+        return replace(self.add(Reshape(x.index, to, self.name), x), storage=x.storage)
+
+    def numbers(self, constant: Constant) -> Numbers:
+        """A tensor of the model as it is stored. One that cannot be taken is reported, and ones stand in for it."""
+        reason = tensor_problem(constant.tensor)
+        if reason is None:
+            found: Numbers = constant.tensor.detach().cpu().resolve_neg().numpy()
+            return found
+        if is_lazy(constant.tensor):
+            raise RefusedError(f"reads {constant.name}, which {reason}")
+        self.report(reason, constant.name)
+        return np.ones(tuple(constant.tensor.shape))
+
+    def number(self, c: object, what: str = "the number") -> float:
+        """A python number, or the only number of a tensor, as the float that equals it."""
+        if isinstance(c, Constant):
+            if c.tensor.numel() != 1:
+                raise RefusedError(
+                    f"{what} is {c.name} of shape {tuple(c.tensor.shape)}: a single number is accepted"
+                )
+            return float(self.numbers(c).reshape(()))
+        if isinstance(c, bool) or not isinstance(c, (int, float, np.floating, np.integer)):
+            raise RefusedError(f"{what} is {_shown(c)}: a number is accepted")
+        if not math.isfinite(c) or float(c) != c:
+            raise RefusedError(f"{what} is {c}: a finite number that a float can hold is accepted")
+        return float(c)
+
+    def in_dtype(self, c: float) -> np.floating:
+        """The number in the source's dtype if that holds it, else in float64."""
+        with np.errstate(over="ignore"):
+            narrow: np.floating = self.dtype.type(c)
+        return narrow if float(narrow) == c else np.float64(c)
+
+    def report(self, reason: str, where: str | None = None) -> None:
+        problem = Problem(where or self.where, reason)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def program(self, output: Value) -> Program:
+        """The steps that the output needs, in their order: the output is made by the last of them."""
+        needed = {output.index}
+        for i in range(output.index, 0, -1):
+            if i in needed:
+                needed.update(self._steps[i - 1].inputs)
+        place = {index: i for i, index in enumerate(sorted(needed | {0}))}
+        kept = [_rewired(self._steps[index - 1], place) for index in sorted(needed - {0})]
+        return Program(self.shape, tuple(kept))
+
+
+def _rewired(step: Step, place: dict[int, int]) -> Step:
+    if isinstance(step, Combine):
+        return replace(step, inputs=tuple(place[i] for i in step.inputs))
+    return replace(step, input=place[step.input])
+
+
+def _reciprocal_is_exact(c: float) -> bool:
+    return math.isfinite(1 / c) and Fraction(1 / c) * Fraction(c) == 1
+
+
+def _fitted(a: Numbers, shape: Shape) -> Numbers:
+    """Numbers that broadcast to (batch, *shape) without touching the batch: a vector of the last axis, or of the
+    whole shape's rank."""
+    axes: Shape = a.shape
+    if len(axes) == len(shape) + 1 and axes[0] == 1:
+        axes = axes[1:]
+    axes = (1,) * (len(shape) - len(axes)) + axes
+    if len(axes) != len(shape) or any(n not in (1, wanted) for n, wanted in zip(axes, shape, strict=True)):
+        raise RefusedError(
+            f"meets a value of shape {shape} with a tensor of shape {a.shape}, which does not fit it"
+        )
+    return a.reshape(axes[-1:] if all(n == 1 for n in axes[:-1]) else axes)
+
+
+def _shown(c: object) -> str:
+    if isinstance(c, Value):
+        return "a value that depends on the input"
+    text = repr(c)
+    return text if len(text) <= 40 else type(c).__name__

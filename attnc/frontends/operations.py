@@ -1,0 +1,278 @@
+"""torch's arithmetic, reshaping and linear maps. Each takes torch's own arguments, under torch's names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from attnc.frontends.activations import Operation
+from attnc.frontends.builder import Builder, Constant, RefusedError, Value
+from attnc.program.steps import Numbers, Shape
+
+
+class _Batch:
+    """The size of the batch axis: any number, so that a result must not depend on it."""
+
+    def __repr__(self) -> str:
+        return "the batch size"
+
+
+BATCH = _Batch()
+Axes = tuple[object, ...]  # of ints and BATCH
+
+
+def _constant(b: Builder, c: object) -> Numbers | np.floating:
+    return b.numbers(c) if isinstance(c, Constant) else b.in_dtype(b.number(c))
+
+
+def _values(*given: object) -> None:
+    if not any(isinstance(x, Value) for x in given):
+        raise RefusedError(
+            "computes with the model's own numbers alone: store the result as a parameter or a buffer"
+        )
+
+
+def add(b: Builder, input: object, other: object, alpha: object = 1, *, sign: float = 1.0) -> Value:
+    """input + sign·alpha·other."""
+    _values(input, other)
+    factor = sign * b.number(alpha, "alpha")
+    if isinstance(input, Value) and isinstance(other, Value):
+        if input.shape != other.shape:
+            raise RefusedError(
+                f"joins values of the shapes {input.shape} and {other.shape}: give both one shape"
+            )
+        return b.combine([input, other], [1.0, factor])
+    if factor not in (1, -1):
+        raise RefusedError("has an alpha and a constant: alpha is accepted between two values")
+    if isinstance(input, Value):
+        c = _constant(b, other)
+        return b.diagonal(input, shift=c if factor == 1 else -c)
+    assert isinstance(other, Value)
+    return b.diagonal(other, gain=b.in_dtype(factor), shift=_constant(b, input))
+
+
+def sub(b: Builder, input: object, other: object, alpha: object = 1) -> Value:
+    return add(b, input, other, alpha, sign=-1.0)
+
+
+def rsub(b: Builder, input: object, other: object, alpha: object = 1) -> Value:
+    return add(b, other, input, alpha, sign=-1.0)
+
+
+def mul(b: Builder, input: object, other: object) -> Value:
+    _values(input, other)
+    if isinstance(input, Value) and isinstance(other, Value):
+        if input.shape != other.shape:
+            raise RefusedError(
+                f"multiplies values of the shapes {input.shape} and {other.shape}: give both one shape"
+            )
+        return b.product(input, other)
+    value, factor = (input, other) if isinstance(input, Value) else (other, input)
+    assert isinstance(value, Value)
+    if isinstance(factor, Constant) and factor.tensor.numel() > 1:
+        return b.diagonal(value, gain=b.numbers(factor))
+    if isinstance(factor, Constant) and factor.tensor.ndim > len(value.shape) + 1:
+        raise RefusedError(
+            f"meets a value of shape {value.shape} with a tensor of shape {tuple(factor.tensor.shape)}"
+        )
+    return b.scaled(value, b.number(factor))
+
+
+def div(b: Builder, input: object, other: object, rounding_mode: str | None = None) -> Value:
+    _values(input, other)
+    if rounding_mode is not None or not isinstance(input, Value) or isinstance(other, Value):
+        raise RefusedError("divides by a value, or rounds: the division by a number is accepted")
+    return b.divided(input, _constant(b, other))
+
+
+def neg(b: Builder, input: Value) -> Value:
+    return b.scaled(input, -1.0)
+
+
+def linear(b: Builder, input: Value, weight: object, bias: object = None) -> Value:
+    if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)):
+        raise RefusedError("has a weight or a bias that is computed: parameters and buffers are accepted")
+    return b.affine(input, weight, bias)
+
+
+def matmul(b: Builder, input: object, other: object) -> Value:
+    if not isinstance(input, Value) or not isinstance(other, Constant):
+        raise RefusedError("multiplies matrices that are not (a value) @ (a parameter)")
+    return b.affine(input, other, None, transposed=True)
+
+
+def transpose(b: Builder, input: object, *axes: int) -> Constant:
+    if (
+        not isinstance(input, Constant)
+        or input.tensor.ndim != 2
+        or sorted(a % 2 for a in axes) not in ([], [0, 1])
+    ):
+        raise RefusedError("swaps axes: that is accepted for the model's own matrices, not for values")
+    return Constant(input.tensor.t(), input.name)
+
+
+def batch_norm(
+    b: Builder,
+    input: Value,
+    running_mean: object,
+    running_var: object,
+    weight: object = None,
+    bias: object = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Value:
+    """(x - mean)/√(var + ε)·weight + bias, by the statistics that were collected in training."""
+    if training is not False:
+        raise RefusedError("normalises by the batch, as training=True: give training=False")
+    if len(input.shape) != 1:
+        raise RefusedError(
+            f"normalises the second axis of (batch, {', '.join(map(str, input.shape))}), which is not the features: "
+            "it is accepted on (batch, features)"
+        )
+    if not isinstance(running_mean, Constant) or not isinstance(running_var, Constant):
+        raise RefusedError(
+            "has no running statistics, so that it normalises by the batch: train it with track_running_stats=True"
+        )
+    mean, variance = b.numbers(running_mean), b.numbers(running_var)
+    gain = np.ones_like(mean) if weight is None else _constant(b, weight)
+    shift = np.zeros_like(mean) if bias is None else _constant(b, bias)
+    parts = {"mean": mean, "variance": variance, "gain": np.asarray(gain), "shift": np.asarray(shift)}
+    return b.normalise(input, parts, b.number(eps, "eps"))
+
+
+def dropout(b: Builder, input: Value, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    if training is not False and p != 0:
+        raise RefusedError(
+            "drops values at random, as training=True: give training=False, or training=self.training"
+        )
+    return input
+
+
+def alpha_dropout(
+    b: Builder, input: Value, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Value:
+    return dropout(b, input, p, training)
+
+
+def same(b: Builder, input: Value) -> Value:
+    return input
+
+
+def clone(b: Builder, input: Value) -> Value:
+    return b.copy(input)
+
+
+def convert(b: Builder, input: Value, *targets: object, dtype: object = None) -> Value:
+    """A cast is taken where it changes nothing: to the dtype that the model has."""
+    own = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}[b.dtype]
+    wanted = [t for t in (*targets, dtype) if t is not None and not isinstance(t, (str, torch.device))]
+    if any(t is not own for t in wanted):
+        raise RefusedError(f"casts a value of {own} to {wanted[0]}: leave the cast out")
+    return input
+
+
+def to_float(b: Builder, input: Value) -> Value:
+    return convert(b, input, torch.float32)
+
+
+def to_double(b: Builder, input: Value) -> Value:
+    return convert(b, input, torch.float64)
+
+
+def flatten(b: Builder, input: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+    start, end = _axis(input, start_dim), _axis(input, end_dim)
+    if start > end:
+        raise RefusedError(f"flattens from axis {start_dim} to {end_dim}: give start_dim <= end_dim")
+    inside = input.shape[start - 1 : end]
+    return b.reshaped(input, (*input.shape[: start - 1], math.prod(inside), *input.shape[end:]))
+
+
+def unflatten(b: Builder, input: Value, dim: int, sizes: object) -> Value:
+    axis = _axis(input, dim)
+    asked = tuple(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else (sizes,)
+    cut = _resolved(asked, input.shape[axis - 1])
+    return b.reshaped(input, (*input.shape[: axis - 1], *cut, *input.shape[axis:]))
+
+
+def reshape(b: Builder, input: Value, *shape: object) -> Value:
+    """To (batch, …): the first size is the batch size, or a -1 that can only stand for it."""
+    asked = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    keeps = bool(asked) and (asked[0] is BATCH or (asked[0] == -1 and -1 not in asked[1:]))
+    if not keeps or BATCH in asked[1:] or len(asked) == 1:
+        raise RefusedError(
+            f"reshapes to {asked}, which does not keep the batch axis: write x.flatten(1), or x.reshape(len(x), …) by x.shape[0]"
+        )
+    return b.reshaped(input, _resolved(asked[1:], math.prod(input.shape)))
+
+
+def squeeze(b: Builder, input: Value, dim: object = None) -> Value:
+    if not isinstance(dim, int):
+        raise RefusedError(
+            "drops every axis of size 1, the batch's too if it has one: name the axis, squeeze(dim)"
+        )
+    axis = _axis(input, dim)
+    if input.shape[axis - 1] != 1:
+        return input
+    return b.reshaped(input, (*input.shape[: axis - 1], *input.shape[axis:]))
+
+
+def unsqueeze(b: Builder, input: Value, dim: int) -> Value:
+    axes = len(input.shape) + 2
+    axis = dim + axes if dim < 0 else dim
+    if not 1 <= axis < axes:
+        raise RefusedError(f"puts an axis at {dim}: the batch stays axis 0")
+    return b.reshaped(input, (*input.shape[: axis - 1], 1, *input.shape[axis - 1 :]))
+
+
+def size(b: Builder, input: Value | Constant, dim: object = None) -> object:
+    sizes: Axes = (BATCH, *input.shape) if isinstance(input, Value) else tuple(input.tensor.shape)
+    if dim is None:
+        return sizes
+    if not isinstance(dim, int) or not -len(sizes) <= dim < len(sizes):
+        raise RefusedError(f"asks for the size of axis {dim}: there are {len(sizes)} axes")
+    return sizes[dim]
+
+
+def rank(b: Builder, input: Value | Constant) -> int:
+    return len(input.shape) + 1 if isinstance(input, Value) else input.tensor.ndim
+
+
+def _axis(x: Value, dim: object) -> int:
+    """An axis counted from the batch, 0, which must not be touched."""
+    axes = len(x.shape) + 1
+    if not isinstance(dim, int) or isinstance(dim, bool) or not -axes <= dim < axes:
+        raise RefusedError(f"names axis {dim} of {axes}")
+    if dim % axes == 0:
+        raise RefusedError(f"works on axis {dim}, the batch: axes 1 to {axes - 1} are accepted (start_dim=1)")
+    return dim % axes
+
+
+def _resolved(asked: Axes, elements: int) -> Shape:
+    """The sizes with -1 filled in; together they hold the elements."""
+    sizes = [n for n in asked if isinstance(n, int) and not isinstance(n, bool)]
+    if len(sizes) != len(asked) or sizes.count(-1) > 1 or any(n < -1 or n == 0 for n in sizes):
+        raise RefusedError(f"reshapes to {asked}: positive sizes, and one -1, are accepted")
+    known = math.prod(n for n in sizes if n != -1)
+    if elements % known or (-1 not in sizes and elements != known):
+        raise RefusedError(f"cuts {elements} numbers into {asked}, which hold {known}")
+    return tuple(elements // known if n == -1 else n for n in sizes)
+
+
+ARITHMETIC: dict[str, Operation] = {
+    "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "mul": mul, "multiply": mul,
+    "div": div, "divide": div, "true_divide": div, "neg": neg, "negative": neg, "matmul": matmul,
+}  # fmt: skip
+SHAPING: dict[str, Operation] = {
+    "flatten": flatten, "unflatten": unflatten, "reshape": reshape, "squeeze": squeeze, "unsqueeze": unsqueeze, "clone": clone,
+}  # fmt: skip
+FUNCTIONAL: dict[str, Operation] = {
+    "linear": linear, "batch_norm": batch_norm, "dropout": dropout, "alpha_dropout": alpha_dropout,
+}  # fmt: skip
+METHODS: dict[str, Operation] = {
+    "view": reshape, "contiguous": same, "detach": same, "to": convert, "float": to_float, "double": to_double,
+    "t": transpose, "transpose": transpose, "size": size, "dim": rank, "ndimension": rank, "mm": matmul,
+}  # fmt: skip

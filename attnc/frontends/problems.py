@@ -1,0 +1,150 @@
+"""What stands in the way of reading a module: found by looking, before anything of it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.utils.parametrize as parametrize
+from torch import Tensor, fx, nn
+from torch.nn.modules import module as calls
+from torch.nn.parameter import is_lazy
+
+from attnc.errors import Problem
+
+DTYPES = (torch.float32, torch.float64)
+_WRAPPERS = {
+    "DataParallel": "give model.module, the module inside it",
+    "DistributedDataParallel": "give model.module, the module inside it",
+    "OptimizedModule": "give the module that torch.compile was called with",
+}
+_REMOVERS = {
+    "torch.nn.utils.weight_norm": "torch.nn.utils.remove_weight_norm(module)",
+    "torch.nn.utils.spectral_norm": "torch.nn.utils.remove_spectral_norm(module)",
+    "torch.nn.utils.prune": "torch.nn.utils.prune.remove(module, name)",
+}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The problems, and the modules that are not worth looking into, as their problem is told."""
+
+    problems: tuple[Problem, ...]
+    opaque: frozenset[str]
+
+
+def called(name: str, module: nn.Module) -> str:
+    """How messages name a part: 'net.0 (Linear)'."""
+    kind = type(module).__name__
+    return f"{name} ({kind})" if name else f"the model ({kind})"
+
+
+def inspected(model: nn.Module) -> Inspection:
+    """Every reason, over all parts, why what `forward` says may not be what calling the model computes.
+
+    >>> [str(p) for p in inspected(nn.Linear(2, 2)).problems]
+    ['the model (Linear): is in training mode: call model.eval()']
+    """
+    problems = [*_global_problems(), *_training(model), *_tensors(model)]
+    opaque = set()
+    for name, part in model.named_modules():
+        where = called(name, part)
+        found = [Problem(where, reason) for reason in _wrapping(part)]
+        if found:
+            opaque.add(name)
+        problems += found or [Problem(where, reason) for reason in _interference(part)]
+        if parametrize.is_parametrized(part) or _is_lazy(part):
+            opaque.add(name)
+    return Inspection(tuple(problems), frozenset(opaque))
+
+
+def tensor_problem(tensor: object) -> str | None:
+    """Why the numbers of a tensor cannot be taken, or None."""
+    if not isinstance(tensor, Tensor):
+        return f"is of type {type(tensor).__name__}: a tensor is accepted"
+    if is_lazy(tensor):
+        return "is not initialised: run one input through the model first"
+    if type(tensor) not in (Tensor, nn.Parameter):
+        return f"is a {type(tensor).__name__}: plain tensors are accepted"
+    if tensor.is_quantized or tensor.layout is not torch.strided:
+        return f"is {'quantized' if tensor.is_quantized else tensor.layout}: dense floating-point tensors are accepted"
+    if tensor.dtype not in DTYPES:
+        widen = tensor.dtype in (torch.float16, torch.bfloat16)
+        advice = "; model.float() keeps the numbers and widens their type" if widen else ""
+        return f"is of {tensor.dtype}: float32 and float64 are accepted{advice}"
+    if tensor.is_meta:
+        return "is on the meta device and holds no numbers: load the weights first"
+    if not bool(torch.isfinite(tensor).all()):
+        bad = int((~torch.isfinite(tensor)).sum())
+        return f"holds NaN or infinite numbers ({bad} of {tensor.numel()}): finite ones are accepted"
+    return None
+
+
+def _global_problems() -> Iterator[Problem]:
+    if calls._global_forward_hooks or calls._global_forward_pre_hooks:
+        yield Problem("torch", "has global forward hooks, which may change every result: remove them")
+
+
+def _training(model: nn.Module) -> Iterator[Problem]:
+    """The outermost parts that are in training mode."""
+    told: list[str] = []
+    for name, part in model.named_modules():
+        if part.training and not any(name.startswith(outer) for outer in told):
+            told.append(f"{name}." if name else "")
+            yield Problem(called(name, part), "is in training mode: call model.eval()")
+
+
+def _tensors(model: nn.Module) -> Iterator[Problem]:
+    """The parameters, and the buffers of floating point (counters do not enter a result by themselves)."""
+    named: dict[torch.dtype, str] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        counts = isinstance(tensor, Tensor) and not tensor.requires_grad and not is_lazy(tensor)
+        if counts and not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized):
+            continue
+        reason = tensor_problem(tensor)
+        if reason is not None:
+            yield Problem(name, reason)
+        elif tensor.dtype in DTYPES:
+            named.setdefault(tensor.dtype, name)
+    if len(named) > 1:
+        first, second = (f"{name} is of {dtype}" for dtype, name in named.items())
+        yield Problem("the model", f"mixes dtypes: {first}, {second}; call model.float() or model.double()")
+
+
+def _wrapping(part: nn.Module) -> Iterator[str]:
+    if isinstance(part, torch.jit.ScriptModule):
+        yield "is compiled by torch.jit: give the nn.Module it was made from"
+    elif type(part).__module__.startswith("torch.") and type(part).__name__ in _WRAPPERS:
+        yield f"is a wrapper: {_WRAPPERS[type(part).__name__]}"
+
+
+def _interference(part: nn.Module) -> Iterator[str]:
+    """What runs besides, or instead of, the `forward` of the class."""
+    if _is_lazy(part):
+        return  # its hooks are those that initialise it; the tensors themselves are reported
+    if parametrize.is_parametrized(part):
+        names = ", ".join(part.parametrizations.keys())  # type: ignore[operator, union-attr]
+        yield (
+            f"has a parametrization of {names}: bake it in by "
+            "torch.nn.utils.parametrize.remove_parametrizations(module, name)"
+        )
+    hooks = [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]
+    if hooks:
+        kinds = sorted({getattr(h, "__name__", type(h).__name__) for h in hooks})
+        how = next(
+            (_REMOVERS[m] for m in (type(h).__module__ for h in hooks) if m in _REMOVERS), "handle.remove()"
+        )
+        yield f"has forward hooks ({', '.join(kinds)}), which may change its result: remove them by {how}"
+    if "forward" in vars(part):
+        yield "has a forward that was put on the object: give a class its own forward"
+    patched = "_call_impl" in vars(part) or type(part)._call_impl is not nn.Module._call_impl
+    own_call = type(part).__call__ is not nn.Module.__call__ and not isinstance(part, fx.GraphModule)
+    if patched or own_call:
+        yield "has a __call__ of its own: put what it does into forward"
+    if part._compiled_call_impl is not None:
+        yield "was compiled in place by module.compile(): give it as it was before"
+
+
+def _is_lazy(part: nn.Module) -> bool:
+    return any(p is not None and is_lazy(p) for p in part._parameters.values())

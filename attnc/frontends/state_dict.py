@@ -1,0 +1,191 @@
+"""A network as a plain collection of weights: the layers by name, the activation by word."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_bytes
+from torch import Tensor
+
+from attnc import functions
+from attnc.errors import FileError, InputError, Problem, UnsupportedError
+from attnc.frontends.problems import tensor_problem
+from attnc.functions import Function
+from attnc.program import Affine, Pointwise, Program, Step
+
+_ADVICE = (
+    "write the weights as safetensors: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+)
+
+
+def mlp(
+    tensors: Mapping[str, Any],
+    activation: str | Function,
+    *,
+    order: Sequence[str] | None = None,
+    output_activation: str | Function | None = None,
+) -> Program:
+    """The network whose layers are the pairs `<prefix>.weight` (out, in) and `<prefix>.bias`, which may be missing.
+
+    Layers follow the natural order of their prefixes ("net.2" before "net.10"), or `order`. The activation stands between
+    layers; after the last stands `output_activation`, if any.
+
+    >>> w = {"0.weight": torch.ones(3, 2), "0.bias": torch.zeros(3), "2.weight": torch.ones(1, 3)}
+    >>> [step.name or step.function.label for step in mlp(w, "leaky_relu(0.2)").steps]
+    ['0', 'leaky_relu(0.2)', '2']
+    """
+    if not isinstance(tensors, Mapping) or not all(isinstance(name, str) for name in tensors):
+        raise InputError(
+            f"a state dict maps names to tensors: got {type(tensors).__name__}; give model.state_dict()"
+        )
+    between, last = _function(activation), None if output_activation is None else _function(output_activation)
+    problems = list(_problems(tensors))
+    prefixes = _ordered([name for name in tensors if _part(name)[1] == "weight"], order)
+    if not prefixes and not problems:
+        problems.append(Problem("the state dict", "holds no weight: give <prefix>.weight, and <prefix>.bias"))
+    if not problems:
+        problems = list(_unchained(tensors, prefixes))
+    if problems:
+        raise UnsupportedError("the state dict is not that of a plain network", problems)
+    steps: list[Step] = []
+    for i, prefix in enumerate(prefixes):
+        bias = tensors.get(_joined(prefix, "bias"))
+        weight = _array(tensors[_joined(prefix, "weight")])
+        steps.append(Affine(len(steps), weight, None if bias is None else _array(bias), prefix))
+        after = last if i == len(prefixes) - 1 else between
+        steps += [] if after is None else [Pointwise(len(steps), after)]
+    return Program((int(steps[0].tensors()["weight"].shape[1]),), tuple(steps))
+
+
+def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file. Nothing in the file is executed.
+
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+    >>> save_file(torch.nn.Linear(2, 1).state_dict(), path)
+    >>> sorted(read_state_dict(path))
+    ['bias', 'weight']
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"a file is given by its path: got {type(path).__name__}")
+    source = Path(path)
+    try:
+        data = source.read_bytes()
+    except (OSError, ValueError) as problem:
+        raise FileError(f"cannot read {source}: {getattr(problem, 'strerror', None) or problem}") from problem
+    if data[:4] == b"PK\x03\x04" or data[:1] == b"\x80" or source.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        raise FileError(f"{source} is in torch's own format, which can run code when it is read: {_ADVICE}")
+    try:
+        return load_bytes(data)
+    except (SafetensorError, ValueError, RuntimeError, KeyError, TypeError) as problem:
+        raise FileError(f"{source} is not a safetensors file, or it is damaged: {problem}") from problem
+
+
+def _function(given: object) -> Function:
+    if isinstance(given, Function):
+        return given
+    if isinstance(given, str):
+        return functions.get(given)
+    raise InputError(f"an activation is a name like 'gelu', or a Function: got {given!r}")
+
+
+def _part(name: str) -> tuple[str, str]:
+    prefix, _, part = name.rpartition(".")
+    return prefix, part
+
+
+def _joined(prefix: str, part: str) -> str:
+    return f"{prefix}.{part}" if prefix else part
+
+
+def _array(given: Any) -> Any:
+    return given.detach().cpu().resolve_neg().numpy() if isinstance(given, Tensor) else given
+
+
+def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is no weight or bias of a linear layer, and numbers that cannot be taken."""
+    dtypes: dict[str, str] = {}
+    for name, given in tensors.items():
+        prefix, part = _part(name)
+        wanted = {"weight": 2, "bias": 1}.get(part)
+        reason = _numbers_problem(given)
+        axes = np.ndim(given) if reason is None else wanted
+        if wanted is None:
+            yield Problem(
+                name, "is neither the weight nor the bias of a linear layer: take it out, or give the module"
+            )
+        elif axes != wanted:
+            shape = tuple(given.shape)
+            yield Problem(
+                name, f"has the shape {shape}: a {part} has {wanted} {'axes' if wanted > 1 else 'axis'}"
+            )
+        elif part == "bias" and _joined(prefix, "weight") not in tensors:
+            yield Problem(name, f"has no {_joined(prefix, 'weight')} beside it")
+        if reason is not None:
+            yield Problem(name, reason)
+        else:
+            dtypes.setdefault(str(given.dtype).removeprefix("torch."), name)
+    if len(dtypes) > 1:
+        listed = ", ".join(f"{name} is of {dtype}" for dtype, name in dtypes.items())
+        yield Problem("the state dict", f"mixes dtypes: {listed}; give all in one")
+
+
+def _numbers_problem(given: object) -> str | None:
+    if isinstance(given, Tensor):
+        return tensor_problem(given)
+    if not isinstance(given, np.ndarray):
+        return f"is of type {type(given).__name__}: tensors and arrays are accepted"
+    if given.dtype not in (np.float32, np.float64):
+        return f"is of {given.dtype}: float32 and float64 are accepted"
+    return tensor_problem(torch.from_numpy(np.ascontiguousarray(given)))
+
+
+def _ordered(weights: list[str], order: Sequence[str] | None) -> list[str]:
+    found = [_part(name)[0] for name in weights]
+    if order is None:
+        return sorted(found, key=_natural)
+    if isinstance(order, str) or not isinstance(order, Sequence):
+        raise InputError(f"order lists the prefixes of the layers, e.g. order=['fc1', 'fc2']: got {order!r}")
+    asked = list(order)
+    unknown, left_out = [p for p in asked if p not in found], [p for p in found if p not in asked]
+    if unknown:
+        raise InputError(
+            f"order names {', '.join(map(repr, unknown))}: there are {', '.join(map(repr, found))}"
+        )
+    if left_out:
+        raise InputError(f"order leaves out {', '.join(map(repr, left_out))}: name every layer")
+    return asked
+
+
+def _natural(prefix: str) -> list[tuple[bool, int, str]]:
+    """Digits by value, before letters."""
+    pieces = re.findall(r"\d+|\D+", prefix)
+    return [(False, int(p), "") if p.isdigit() else (True, 0, p) for p in pieces]
+
+
+def _unchained(tensors: Mapping[str, Any], prefixes: list[str]) -> Iterator[Problem]:
+    """Layers whose sizes do not fit one another."""
+    width, before = None, ""
+    for prefix in prefixes:
+        weight, bias = tensors[_joined(prefix, "weight")], tensors.get(_joined(prefix, "bias"))
+        rows, columns = weight.shape
+        if 0 in (rows, columns):
+            yield Problem(_joined(prefix, "weight"), f"has the shape {tuple(weight.shape)}: it is empty")
+        if bias is not None and bias.shape[0] != rows:
+            yield Problem(
+                _joined(prefix, "bias"), f"holds {bias.shape[0]} numbers where the weight has {rows} rows"
+            )
+        if width is not None and columns != width:
+            yield Problem(
+                _joined(prefix, "weight"),
+                f"takes {columns} features, and {before!r} before it makes {width}: give order=[…] if the layers run otherwise",
+            )
+        width, before = rows, prefix

@@ -1,0 +1,47 @@
+"""Who may err by how much: the error allowed at the output, shared over the layers of attention.
+
+An error of 1 in every neuron of layer l becomes at most M_l at the output. A head within δ costs about log(1/δ)
+anchors, so that the total is least where every M_l δ_l is the same share of what is allowed; what a layer leaves
+over is shared by those behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from attnc.certify.compose import Known
+from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Stage, Sum
+from attnc.certify.outward import product, times, total
+from attnc.domain import Array
+
+
+def carried(
+    stages: Sequence[Stage], known: Mapping[int, Known], own: Mapping[int, Array | float]
+) -> dict[int, Array]:
+    """What errors `own` of the values become in exact arithmetic, value by value (upper bounds)."""
+    error: dict[int, Array] = {0: np.zeros(known[0].lo.shape)}
+    for stage in stages:
+        match stage:
+            case Linear():
+                made = product(np.abs(stage.weight.astype(np.float64)), error[stage.input])
+            case Scale():
+                made = times(np.abs(stage.scale.astype(np.float64)), error[stage.input])
+            case Attention():
+                slope = known[stage.value].lipschitz
+                entering = error[stage.input]
+                made = entering if slope is None else np.where(entering > 0, times(slope, entering), 0.0)
+            case Sum():
+                parts = [
+                    times(abs(c), error[i]) for c, i in zip(stage.coefficients, stage.inputs, strict=True)
+                ]
+                made = total(*parts)
+            case Reorder():
+                made = error[stage.input].reshape(stage.shape)
+        error[stage.value] = total(made, np.broadcast_to(own.get(stage.value, 0.0), made.shape))
+    return error
+
+
+def amplification(stages: Sequence[Stage], known: Mapping[int, Known], layer: Attention) -> float:
+    """M: the output's error where every neuron of the layer errs by 1."""
+    return float(carried(stages, known, {layer.value: 1.0})[stages[-1].value].max())

@@ -1,0 +1,85 @@
+"""Where a network errs most: corners of the box, random inputs, and ascent along the error's gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from flint import arb
+from torch import Tensor, nn
+
+from attnc.certify.network_certificate import NetworkWitness
+from attnc.domain import Array, Box
+from attnc.functions.balls import lower, working
+from attnc.program.interpreter import differentiable, exact
+from attnc.program.program import Program
+
+_PRECISION = 128
+
+
+def candidates(box: Box, count: int, seed: int = 0) -> Tensor:
+    """Half of them corners of the box, half inside; the middle and the two extreme corners first."""
+    draw = np.random.default_rng(seed)
+    corners = np.where(draw.random((count // 2, *box.shape)) < 0.5, box.lo, box.hi)
+    inside = box.lo + draw.random((count - count // 2, *box.shape)) * (box.hi - box.lo)
+    first = np.stack([box.lo / 2 + box.hi / 2, box.lo, box.hi])
+    return torch.from_numpy(np.concatenate([first, corners, inside]))
+
+
+def ascend(network: nn.Module, program: Program, x: Tensor, box: Box, steps: int) -> Tensor:
+    """Signed steps uphill on the largest |network - program|, shrinking, held within the box."""
+    lo, hi = torch.from_numpy(box.lo.copy()), torch.from_numpy(box.hi.copy())
+    dtype = next(network.parameters()).dtype
+    x = x.clone()
+    for step in range(steps):
+        x.requires_grad_(True)
+        error = (network(x.to(dtype)).double() - differentiable(program, x)).abs()
+        (uphill,) = torch.autograd.grad(error.flatten(1).amax(1).sum(), x)
+        x = torch.clamp(x.detach() + uphill.sign() * (hi - lo) * 0.3 * 0.8**step, lo, hi)
+    return x.detach()
+
+
+def within(x: Tensor, box: Box, dtype: torch.dtype) -> Tensor:
+    """The inputs in the dtype, moved to the next number inside the box where rounding left it; unique."""
+    lo, hi = torch.from_numpy(box.lo.copy()), torch.from_numpy(box.hi.copy())
+    y = x.to(dtype)
+    y = torch.where(y.double() < lo, torch.nextafter(y, y.new_tensor(torch.inf)), y)
+    y = torch.where(y.double() > hi, torch.nextafter(y, y.new_tensor(-torch.inf)), y)
+    return y[box.contains(y)]
+
+
+def worst(network: nn.Module, program: Program, box: Box, effort: int = 512) -> NetworkWitness:
+    """The worst input found: the executed output against the program in high precision."""
+    dtype = next(network.parameters()).dtype
+    effort = max(16, min(effort, 2**27 // max(program.parameters, 1)))
+    x = candidates(box, effort)
+    with torch.no_grad():
+        error = (network(within(x, box, dtype)).double() - _reference(program, within(x, box, dtype))).abs()
+    best = error.flatten(1).amax(1).argsort(descending=True)[: max(2, effort // 32)]
+    risen = ascend(
+        network, program, within(x, box, dtype)[best].double(), box, 16 if program.parameters < 2**20 else 5
+    )
+    points = within(torch.cat([within(x, box, dtype)[best].double(), risen]), box, dtype)
+    with torch.no_grad():
+        executed = network(points)
+        rough = (executed.double() - _reference(program, points)).abs().flatten(1).amax(1)
+    chosen = rough.argsort(descending=True)[: 8 if program.parameters < 2**18 else 2]
+    return proved(program, points[chosen].double().numpy(), executed[chosen].double().numpy())
+
+
+def proved(program: Program, x: Array, executed: Array) -> NetworkWitness:
+    """The largest error among a few inputs, from below, in high precision."""
+    meant = exact(program, x, _PRECISION).reshape(len(x), -1)
+    found = executed.reshape(len(x), -1)
+    with working(_PRECISION):
+        errors = np.array(
+            [
+                [max(0.0, lower(abs(arb(float(y)) - v))) for y, v in zip(*row, strict=True)]
+                for row in zip(found, meant, strict=True)
+            ]
+        )
+    i, j = np.unravel_index(int(errors.argmax()), errors.shape)
+    return NetworkWitness(tuple(x[i].ravel().tolist()), int(j), float(errors[i, j]))
+
+
+def _reference(program: Program, x: Tensor) -> Tensor:
+    return differentiable(program, x.double())

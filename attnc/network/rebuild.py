@@ -1,0 +1,34 @@
+"""A network from its record: the modules of its stages, each head with what its layer claims of it."""
+
+from __future__ import annotations
+
+from attnc.certify.network_certificate import LayerClaim
+from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Stage, Sum
+from attnc.certify.network_record import NetworkRecord
+from attnc.network.head import Head
+from attnc.network.network import Network
+from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
+
+
+def rebuilt(record: NetworkRecord, engine: str = "columns", strict: bool = False) -> Network:
+    """The network that a record describes."""
+    claims = {claim.value: claim for claim in record.certificate.layers}
+    modules = [_module(stage, claims) for stage in record.numbers.stages]
+    return Network(modules, record.program, record.certificate, engine, strict)
+
+
+def _module(stage: Stage, claims: dict[int, LayerClaim]) -> StageModule:
+    match stage:
+        case Linear():
+            return AffineMap(stage)
+        case Scale():
+            return Scaling(stage)
+        case Attention():
+            claim = claims[stage.value]
+            said = zip(stage.groups, claim.groups, strict=True)
+            heads = [(group.neurons, Head(group.head, c.head.design, c.head)) for group, c in said]
+            return AttentionLayer(stage.input, stage.value, heads, claim.name)
+        case Sum():
+            return Combination(stage)
+        case Reorder():
+            return Reordering(stage)

@@ -1,0 +1,153 @@
+"""The stages of a network as torch modules: affine maps, and attention over anchors. Each gives back its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnc.certify import network_numbers as numbers
+from attnc.network.head import Head
+from attnc.program.steps import Numbers, Shape
+
+
+def _parameter(array: Numbers) -> nn.Parameter:
+    return nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False)
+
+
+def _array(tensor: Tensor) -> Numbers:
+    found: Numbers = tensor.detach().cpu().numpy().copy()
+    return found
+
+
+class AffineMap(nn.Module):
+    """x ↦ W x + b."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, stage: numbers.Linear) -> None:
+        super().__init__()
+        self.inputs, self.value = (stage.input,), stage.value
+        self.weight = _parameter(stage.weight)
+        self.bias = None if stage.bias is None else _parameter(stage.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def numbers(self) -> numbers.Linear:
+        bias = None if self.bias is None else _array(self.bias)
+        return numbers.Linear(self.inputs[0], self.value, _array(self.weight), bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[1]} → {self.weight.shape[0]}"
+
+
+class Scaling(nn.Module):
+    """x ↦ a∘x + c."""
+
+    scale: nn.Parameter
+    shift: nn.Parameter
+
+    def __init__(self, stage: numbers.Scale) -> None:
+        super().__init__()
+        self.inputs, self.value = (stage.input,), stage.value
+        self.scale, self.shift = _parameter(stage.scale), _parameter(stage.shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.shift
+
+    def numbers(self) -> numbers.Scale:
+        return numbers.Scale(self.inputs[0], self.value, _array(self.scale), _array(self.shift))
+
+
+class AttentionLayer(nn.ModuleList):
+    """x_j ↦ head(x_j): a head for every neuron j; the heads of a group share their keys and values.
+
+    The module is the list of its groups, each an `attnc.Head`; where there are several, `neurons_0`, `neurons_1`, …
+    say which neurons are whose."""
+
+    def __init__(
+        self, input: int, value: int, groups: Sequence[tuple[numbers.Index | None, Head]], name: str
+    ) -> None:
+        super().__init__([head for _, head in groups])
+        self.inputs, self.value, self.name = (input,), value, name
+        self._split = len(groups) > 1
+        for g, (neurons, _) in enumerate(groups):
+            if neurons is not None:
+                self.register_buffer(f"neurons_{g}", torch.from_numpy(np.array(neurons)))
+        if self._split:
+            order = np.concatenate([n for n, _ in groups if n is not None])
+            self.register_buffer("_back", torch.from_numpy(np.argsort(order)), persistent=False)
+
+    @property
+    def groups(self) -> list[tuple[Tensor | None, Head]]:
+        """Which neurons (None: all), and the head they share."""
+        found: list[tuple[Tensor | None, Head]] = []
+        for g, head in enumerate(self):
+            assert isinstance(head, Head)
+            found.append((getattr(self, f"neurons_{g}") if self._split else None, head))
+        return found
+
+    def forward(self, x: Tensor, engine: str = "columns") -> Tensor:
+        if not self._split:
+            return self.groups[0][1].run(x, engine)
+        parts = [
+            head.run(x.index_select(-1, neurons), engine)
+            for neurons, head in self.groups
+            if neurons is not None
+        ]
+        back = self._back
+        assert isinstance(back, Tensor)
+        return torch.cat(parts, -1).index_select(-1, back)
+
+    def numbers(self) -> numbers.Attention:
+        groups = tuple(
+            numbers.Group(None if n is None else _array(n), head.numbers()) for n, head in self.groups
+        )
+        return numbers.Attention(self.inputs[0], self.value, groups)
+
+
+class Combination(nn.Module):
+    """(x_1, …) ↦ Σ c_i x_i."""
+
+    def __init__(self, stage: numbers.Sum) -> None:
+        super().__init__()
+        self.inputs, self.value, self.coefficients = stage.inputs, stage.value, stage.coefficients
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        terms = [x if c == 1 else x * c for x, c in zip(xs, self.coefficients, strict=True)]
+        found = terms[0]
+        for term in terms[1:]:
+            found = found + term
+        return found
+
+    def numbers(self) -> numbers.Sum:
+        return numbers.Sum(self.inputs, self.value, self.coefficients)
+
+    def extra_repr(self) -> str:
+        return " + ".join(f"{c:g}·v{i}" for c, i in zip(self.coefficients, self.inputs, strict=True))
+
+
+class Reordering(nn.Module):
+    """The same numbers, row by row, in another shape."""
+
+    def __init__(self, stage: numbers.Reorder) -> None:
+        super().__init__()
+        self.inputs, self.value, self.shape = (stage.input,), stage.value, stage.shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0], *self.shape)
+
+    def numbers(self) -> numbers.Reorder:
+        return numbers.Reorder(self.inputs[0], self.value, self.shape)
+
+    def extra_repr(self) -> str:
+        return f"→ {self.shape}"
+
+
+StageModule = AffineMap | Scaling | AttentionLayer | Combination | Reordering
+__all__ = ["AffineMap", "AttentionLayer", "Combination", "Reordering", "Scaling", "Shape", "StageModule"]

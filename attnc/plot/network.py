@@ -1,0 +1,172 @@
+"""A whole network in one figure: what every layer attends to, the function that its heads imitate, and the errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from attnc.certify.network_certificate import NetworkCertificate
+from attnc.errors import InputError
+from attnc.network.network import Network
+from attnc.plot.canvas import (
+    BLUE,
+    GREY,
+    INK,
+    VERMILION,
+    new_figure,
+    picture_format,
+    plain,
+    require_matplotlib,
+    save,
+)
+from attnc.plot.curves import draw_function
+from attnc.plot.heat_map import Neurons, draw_neurons, look
+from attnc.plot.sample import sample
+from attnc.program.steps import Pointwise
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_ROWS = 40
+_MOST_LABELS = 9
+_LONGEST, _LONGEST_LINE = 28, 100  # characters: of a name, of a line
+PALE = "#bbbbbb"
+
+
+def network(
+    net: Network,
+    x: Tensor | None = None,
+    path: str | os.PathLike[str] | None = None,
+    layers: Sequence[int] | None = None,
+) -> Figure:
+    """A row for every layer, the attention of its neurons and the function with its imitation; below, the errors.
+
+    The neurons at the inputs x stand in order of pre-activation; over a batch, means are shown. Without x, the input is the
+    certificate's witness, where the largest error was found. `layers` chooses some of `net.layers`. With `path` the figure
+    is also written there, as .png, .svg or .pdf.
+
+    >>> import attnc.plot, torch
+    >>> from attnc.compile import compile
+    >>> from attnc.domain import Box
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
+    >>> figure = attnc.plot.network(compile(model, domain=Box(-1, 1, shape=(4,)), eps=1e-3))
+    >>> [ax.get_title(loc="left") for ax in figure.axes if ax.get_title(loc="left")]
+    ['layer 1: tanh', 'error: proved bounds']
+    """
+    require_matplotlib()
+    if path is not None:
+        picture_format(path)
+    if not isinstance(net, Network):
+        raise InputError(f"plot.network draws what attnc.compile makes: got {type(net).__name__}")
+    chosen = list(range(len(net.layers))) if layers is None else list(layers)
+    rows = [(i, seen) for i, groups in zip(chosen, look(net, x, chosen), strict=True) for seen in groups]
+    if len(rows) > MOST_ROWS:
+        raise InputError(
+            f"{len(rows)} layers are too many for one figure: choose up to {MOST_ROWS}, layers=[0, 1, …]"
+        )
+    figure = _figure(net, rows)
+    if path is not None:
+        save(figure, path)
+    return figure
+
+
+def _figure(net: Network, rows: Sequence[tuple[int, Neurons]]) -> Figure:
+    proved = net.why_not_certified() is None
+    heights = [1.9] * len(rows) + [2.1] * proved
+    figure = new_figure(9.6, sum(heights) + 0.9)
+    grid = figure.add_gridspec(len(heights), 2, width_ratios=(1.55, 1), height_ratios=heights)
+    for r, (i, seen) in enumerate(rows):
+        left, right = figure.add_subplot(grid[r, 0]), figure.add_subplot(grid[r, 1])
+        image = draw_neurons(seen, left, _MOST_LABELS)
+        left.set_title(plain(_row_title(net, i, seen)), fontsize=10, loc="left", color=INK)
+        bar = figure.colorbar(image, ax=left, ticks=(0, 0.5, 1), pad=0.015, fraction=0.025, aspect=30)
+        bar.ax.tick_params(labelsize=8)
+        _draw_head(net, seen, right, with_legend=r == 0)
+    if proved:
+        draw_errors(net.certificate, figure.add_subplot(grid[-1, :]))
+    figure.suptitle(plain(_title(net)), fontsize=11, color=INK)
+    return figure
+
+
+def _draw_head(net: Network, seen: Neurons, ax: Axes, with_legend: bool) -> None:
+    """The function, the head and its anchors on the certified interval; at the top, where the neurons stand."""
+    step = net.program.steps[seen.layer.value - 1]
+    assert isinstance(step, Pointwise)
+    draw_function(seen.head, ax, sample(seen.head, step.function))
+    ax.plot(
+        seen.spread, np.full(len(seen.spread), 0.965), transform=ax.get_xaxis_transform(), linestyle="none", marker="|",
+        markersize=6, markeredgewidth=0.6, color=INK, alpha=0.5, label="neurons", zorder=4,
+    )  # fmt: skip
+    ax.set_title("", loc="left")
+    ax.locator_params(axis="x", nbins=6)
+    ax.legend(
+        ax.lines, ("f", "head", "anchors", "neurons"), fontsize=8, frameon=False, loc="lower right",
+        bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0.1, handlelength=1.4, columnspacing=1.2,
+    ).set_visible(with_legend)  # fmt: skip
+
+
+def draw_errors(certificate: NetworkCertificate, ax: Axes) -> None:
+    """What is proved of |executed - exact| before and behind every layer, and at the output, on a logarithmic axis."""
+    claims = certificate.layers
+    place, end = np.arange(len(claims)), len(claims)
+    width = 0.36
+    entering, leaving = ([getattr(c, name) for c in claims] for name in ("error_in", "error_out"))
+    ax.bar(place - width / 2, entering, width, color=PALE, label="into the layer")
+    ax.bar(place + width / 2, leaving, width, color=BLUE, label="out of the layer")
+    ax.bar([end], [certificate.bound], width, color=VERMILION)
+    ax.axhline(
+        certificate.bound, color=VERMILION, linewidth=1.4, label=f"proved bound {certificate.bound:.4g}"
+    )
+    seen = certificate.witness.error
+    shown = [error for error in (*entering, *leaving, certificate.bound, seen) if error > 0]
+    if shown:
+        ax.set_yscale("log")
+        ax.set_ylim(min(shown) / 4, max(shown) * 4)
+    if seen > 0:
+        ax.plot(
+            [end], [seen], linestyle="none", marker="o", markersize=6, markerfacecolor="white", markeredgecolor=INK,
+            label=f"largest error found {seen:.3g}", zorder=5,
+        )  # fmt: skip
+    ax.set_xlim(-0.6, end + 0.6)
+    ax.set_xticks([*place, end], [*(str(i + 1) for i in place), "output"])
+    ax.set_xlabel("layer", fontsize=9)
+    ax.set_ylabel("|network − program|", fontsize=9)
+    ax.set_title("error: proved bounds", fontsize=10, loc="left", color=INK)
+    ax.legend(
+        fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=5, borderaxespad=0.1,
+        handlelength=1.4, columnspacing=1.2,
+    )  # fmt: skip
+    ax.tick_params(labelsize=8)
+    ax.grid(True, axis="y", color=GREY, alpha=0.2, linewidth=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def _row_title(net: Network, i: int, seen: Neurons) -> str:
+    """'layer 2 (encoder.act), group 1: gelu'"""
+    name = seen.layer.name
+    short = name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
+    called = "" if name == f"layer {i + 1}" or name.isdigit() else f" ({short})"
+    heads = [head for _, head in seen.layer.groups]
+    group = f", group {heads.index(seen.head) + 1}" if len(heads) > 1 else ""
+    step = net.program.steps[seen.layer.value - 1]
+    assert isinstance(step, Pointwise)
+    return f"layer {i + 1}{called}{group}: {step.function.label}"
+
+
+def _title(net: Network) -> str:
+    certificate, reason, count = net.certificate, net.why_not_certified(), len(net.layers)
+    layers = f"{count} layer{'s' * (count != 1)} of attention"
+    known = (
+        f"error at most {certificate.bound:.4g}, proved"
+        if reason is None
+        else shorten(f"not certified: {reason}", _LONGEST_LINE, placeholder=" …")
+    )
+    return f"network of {layers} on {certificate.domain}, {certificate.dtype}\n{known}"

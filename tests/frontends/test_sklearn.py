@@ -1,0 +1,200 @@
+"""scikit-learn's networks, against their own predictions."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flint import arb, fmpq
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PolynomialFeatures, RobustScaler, StandardScaler
+
+import attnc
+from attnc.errors import InputError, UnsupportedError
+from attnc.frontends import to_program
+from attnc.functions.balls import working
+from attnc.program import Affine, Pointwise
+from attnc.program.interpreter import approximate, exact
+
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(60, 3)) * [1, 10, 0.1] + [0, 3, 1]
+Y = np.sin(X[:, 0]) + X[:, 1]
+
+
+def fitted(network: Any, y: Any = Y, x: Any = X) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it stops before it converges
+        return network.fit(x, y)
+
+
+def regressor(**options: Any) -> Any:
+    return MLPRegressor(
+        **{"hidden_layer_sizes": (6, 4), "max_iter": 3, "random_state": 0, "solver": "lbfgs"} | options
+    )
+
+
+def classifier(**options: Any) -> Any:
+    return MLPClassifier(
+        **{"hidden_layer_sizes": (5,), "max_iter": 3, "random_state": 0, "solver": "lbfgs"} | options
+    )
+
+
+@pytest.mark.parametrize("activation", ["identity", "logistic", "tanh", "relu"])
+def test_regressors(activation: str) -> None:
+    net = fitted(regressor(activation=activation))
+    program = to_program(net, (3,))
+    np.testing.assert_allclose(approximate(program, X)[:, 0], net.predict(X), rtol=1e-12, atol=1e-12)
+    assert sum(isinstance(s, Pointwise) for s in program.steps) == (0 if activation == "identity" else 2)
+
+
+def test_several_outputs_single_precision_and_poisson() -> None:
+    net = fitted(regressor(), np.stack([Y, -Y], 1).astype(np.float32), X.astype(np.float32))
+    program = to_program(net, (3,))
+    assert program.shapes[-1] == (2,) and program.steps[0].tensors()["weight"].dtype == net.coefs_[0].dtype
+    np.testing.assert_allclose(approximate(program, X), net.predict(X), rtol=1e-5, atol=1e-5)
+    counts = fitted(regressor(loss="poisson", hidden_layer_sizes=(3,)), np.abs(Y))
+    assert to_program(counts, (3,)).steps[-1].kind == "pointwise"
+
+
+def test_a_classifier_becomes_its_logits() -> None:
+    net = fitted(classifier(), np.digitize(Y, [0, 3]))
+    logits = approximate(to_program(net, (3,)), X)
+    assert logits.shape == (60, 3)
+    np.testing.assert_allclose(
+        torch.softmax(torch.from_numpy(logits), -1).numpy(), net.predict_proba(X), atol=1e-12
+    )
+    assert (net.classes_[logits.argmax(-1)] == net.predict(X)).all()
+
+
+def test_two_classes_have_one_logit() -> None:
+    net = fitted(classifier(), Y > 3)
+    logits = approximate(to_program(net, (3,)), X)[:, 0]
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), net.predict_proba(X)[:, 1], atol=1e-12)
+    assert (net.classes_[(logits > 0).astype(int)] == net.predict(X)).all()
+
+
+def test_many_labels() -> None:
+    net = fitted(classifier(), np.stack([Y > 3, Y < 0, X[:, 0] > 0], 1))
+    logits = approximate(to_program(net, (3,)), X)
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), net.predict_proba(X), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "scaler",
+    [
+        StandardScaler(),
+        StandardScaler(with_std=False),
+        StandardScaler(with_mean=False),
+        RobustScaler(),
+        RobustScaler(with_centering=False),
+        RobustScaler(with_scaling=False),
+        MaxAbsScaler(),
+        MinMaxScaler(),
+    ],
+    ids=repr,
+)
+def test_scalers_in_front(scaler: Any) -> None:
+    net = fitted(make_pipeline(scaler, "passthrough", regressor()))
+    program = to_program(net, (3,))
+    np.testing.assert_allclose(approximate(program, X)[:, 0], net.predict(X), rtol=1e-11, atol=1e-11)
+    assert program.steps[0].kind == "normalise"
+
+
+def test_scaling_is_exact() -> None:
+    """(x - mean)/scale in rational numbers, through a network that passes one feature on."""
+    net = fitted(make_pipeline(StandardScaler(), regressor(hidden_layer_sizes=(3,), activation="identity")))
+    net[-1].coefs_ = [np.eye(3), np.array([[0.0], [1.0], [0.0]])]
+    net[-1].intercepts_ = [np.zeros(3), np.zeros(1)]
+    mean, scale = (Fraction(float(v[1])) for v in (net[0].mean_, net[0].scale_))
+    truth = (Fraction(0.7) - mean) / scale
+    with working(300):
+        ball = exact(to_program(net, (3,)), np.array([0.1, 0.7, 3.0]), 300)[0]
+        assert ball.contains(arb(fmpq(truth.numerator, truth.denominator))) and ball.rad() < 1e-60
+
+
+class Mine(MLPRegressor):
+    """A class of one's own."""
+
+
+@pytest.mark.parametrize(
+    ("estimator", "where", "reason"),
+    [
+        (LinearRegression().fit(X, Y), "LinearRegression", "accepted are MLPRegressor"),
+        (
+            fitted(Mine(hidden_layer_sizes=(2,), max_iter=1)),
+            "Mine",
+            "is a class of its own below MLPRegressor",
+        ),
+        (make_pipeline(PolynomialFeatures(), regressor()), "polynomialfeatures", "is a PolynomialFeatures"),
+        (make_pipeline(StandardScaler(), LinearRegression()), "linearregression", "is a LinearRegression"),
+        (Pipeline([("skip", "passthrough")]), "Pipeline", "is empty"),
+        (fitted(make_pipeline(MinMaxScaler(clip=True), regressor())), "minmaxscaler", "clips its result"),
+        (fitted(regressor()), "MLPRegressor", "takes inputs of 3 features, and gets the shape (4,)"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_refused(estimator: Any, where: str, reason: str) -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        to_program(estimator, (4,))
+    assert any(p.where == where and reason in p.reason for p in raised.value.problems), raised.value
+
+
+def test_a_search_names_what_to_give() -> None:
+    search = fitted(GridSearchCV(regressor(hidden_layer_sizes=(2,), max_iter=1), {"alpha": [0.1]}, cv=2))
+    with pytest.raises(UnsupportedError, match="give its best_estimator_"):
+        to_program(search, (3,))
+    assert isinstance(to_program(search.best_estimator_, (3,)).steps[0], Affine)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [regressor(), classifier(), make_pipeline(StandardScaler(), regressor())],
+    ids=["r", "c", "p"],
+)
+def test_not_fitted(estimator: Any) -> None:
+    with pytest.raises(InputError, match=r"is not fitted: call fit\(X, y\) first"):
+        to_program(estimator, (3,))
+
+
+def test_every_problem_is_told() -> None:
+    net = fitted(regressor())
+    net.coefs_[0][0, 0] = np.nan
+    net.intercepts_[2] = np.array([1])
+    net.coefs_[1] = np.zeros((5, 4))
+    net.activation = "swish"
+    with pytest.raises(UnsupportedError) as raised:
+        to_program(net, (2,))
+    assert [p.where for p in raised.value.problems] == [
+        "activation",
+        "coefs_[0]",
+        "intercepts_[2]",
+        "coefs_[1]",
+        "MLPRegressor",
+    ]
+
+
+def test_a_replaced_prediction_is_found_out() -> None:
+    net = fitted(regressor())
+    net.predict = lambda x: np.zeros(len(x))
+    with pytest.raises(UnsupportedError, match="something of it was replaced"):
+        to_program(net, (3,))
+
+
+def test_attnc_does_not_import_scikit_learn() -> None:
+    for path in Path(attnc.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (
+                isinstance(node, ast.ImportFrom) and not node.level and str(node.module).startswith("sklearn")
+            ), path
+            assert not (
+                isinstance(node, ast.Import) and any(n.name.startswith("sklearn") for n in node.names)
+            ), path
