@@ -42,7 +42,7 @@ class UnsupportedError(InputError):
         super().__init__(f"{what}:\n{listed}")
 
 
-class _OutOfReach(AttncError):
+class _OutOfReachError(AttncError):
     """`reachable` is what could be proved instead, where that is known; `found` is what reaches it."""
 
     def __init__(self, message: str, reachable: float | None = None, found: object = None) -> None:
@@ -50,11 +50,11 @@ class _OutOfReach(AttncError):
         super().__init__(message)
 
 
-class ConvergenceError(_OutOfReach):
+class ConvergenceError(_OutOfReachError):
     """No head of an admissible size reaches the error asked for."""
 
 
-class PrecisionError(_OutOfReach):
+class PrecisionError(_OutOfReachError):
     """The error asked for is below what the dtype can hold."""
 
 

@@ -295,8 +295,9 @@ def _is_python(target: object) -> bool:
 
 
 def _evaluated(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """Sizes are numbers that python computes with, all but the batch's."""
-    if target is not operator.getitem and _holds(BATCH, args):
+    """Sizes are numbers that python computes with, all but the batch's; tuples of sizes are cut and joined."""
+    joins = target is operator.add and all(isinstance(arg, tuple) for arg in args)
+    if target is not operator.getitem and not joins and _holds(BATCH, args):
         raise RefusedError("computes with the batch size: a result must not depend on it")
     try:
         return target(*args, **kwargs)

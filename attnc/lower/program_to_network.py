@@ -170,7 +170,7 @@ def _refusal(wish: Wish, made: Lowered, weights: dict[int, float], affine: float
         if np.isfinite(reachable)
         else f"Use {other}a smaller box"
     )
-    share = f"{parts[worst]:.2g} of the {made.error:.2g} that all add up to"
+    share = f"{min(parts[worst], made.error):.2g} of the {made.error:.2g} that all add up to"
     return PrecisionError(
         f"eps={wish.eps:g} cannot be met in {wish.dtype}: most in the way stand {worst} ({share}). {offer}.",
         reachable if np.isfinite(reachable) else None,

@@ -31,7 +31,7 @@ class Program:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        if not self.shape or not all(isinstance(n, int) and n > 0 for n in self.shape):
+        if not self.shape or not all(type(n) is int and n > 0 for n in self.shape):
             raise InputError(f"the input of a program has a shape of positive numbers: got {self.shape}")
         object.__setattr__(self, "steps", tuple(self.steps))
         for i, step in enumerate(self.steps):

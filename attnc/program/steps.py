@@ -85,7 +85,8 @@ class Normalise:
             raise InputError(
                 f"{self.name or 'a normalisation'} has parts of the shapes {sorted(shapes)}: one vector each"
             )
-        if not (math.isfinite(self.epsilon) and float(np.min(self.variance)) + self.epsilon > 0):
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        if float(np.min(self.variance)) + self.epsilon <= 0 or not math.isfinite(self.epsilon):
             raise InputError(
                 f"{self.name or 'a normalisation'} divides by zero: variance + epsilon must be positive"
             )
@@ -118,6 +119,15 @@ class Pointwise:
     beyond: float = math.inf
     kind: str = field(default="pointwise", init=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deviation", float(self.deviation))
+        object.__setattr__(self, "beyond", float(self.beyond))
+        if not (math.isfinite(self.deviation) and self.deviation >= 0) or math.isnan(self.beyond):
+            raise InputError(
+                f"{self.name or 'a function'} has deviation={self.deviation} beyond {self.beyond}: a finite number that is not "
+                "negative, and where it begins"
+            )
+
     @property
     def inputs(self) -> tuple[int, ...]:
         return (self.input,)
@@ -139,6 +149,8 @@ class Combine:
     kind: str = field(default="combine", init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(int(i) for i in self.inputs))
+        object.__setattr__(self, "coefficients", tuple(float(c) for c in self.coefficients))
         if not self.inputs or len(self.inputs) != len(self.coefficients):
             raise InputError(
                 f"{self.name or 'a combination'} of {len(self.inputs)} values has {len(self.coefficients)} coefficients"
@@ -165,6 +177,12 @@ class Reshape:
     to: Shape
     name: str = ""
     kind: str = field(default="reshape", init=False)
+
+    def __post_init__(self) -> None:
+        if not self.to or not all(type(n) is int and n > 0 for n in self.to):
+            raise InputError(
+                f"{self.name or 'a reshape'} makes the shape {self.to}: positive whole numbers are accepted"
+            )
 
     @property
     def inputs(self) -> tuple[int, ...]:

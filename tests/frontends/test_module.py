@@ -171,7 +171,8 @@ def test_a_table_with_a_batch_axis_of_one() -> None:
 def test_unpacked_shapes() -> None:
     def forward(net: Net, x: Tensor) -> Tensor:
         batch, tokens, features = x.shape
-        return net.a(x).reshape(batch, tokens * features).view(-1, tokens, features)
+        h = net.a(x).reshape(batch, tokens * features).view(-1, tokens, features)
+        return h.view(x.size()[:-1] + (1, features)).view(x.shape)  # noqa: RUF005 (the star would iterate over the shape)
 
     assert agrees(Net(forward).eval(), (2, 3)).shapes[-1] == (2, 3)
 

@@ -134,6 +134,20 @@ def test_hooks_of_all_kinds() -> None:
     only(model, "0 (Linear)", "torch.nn.utils.remove_weight_norm(module)")
 
 
+def test_hooks_are_not_run() -> None:
+    """A hook on a module that is traced through would meet what is no tensor."""
+    net, ran = Net(lambda net, x: net.a(x)).eval(), []
+    net.register_forward_hook(lambda *args: ran.append(1))
+    only(stack(net), "0 (Net)", "has forward hooks (<lambda>)")
+    assert not ran
+
+
+def test_only_the_class_itself_is_trusted() -> None:
+    """torch has subclasses of its own."""
+    own = torch.nn.modules.linear.NonDynamicallyQuantizableLinear(3, 3)
+    only(stack(own), "0 (NonDynamicallyQuantizableLinear)", "is not supported")
+
+
 def test_parametrizations() -> None:
     model = stack(parametrizations.weight_norm(layer(3, 3)), nn.Tanh()).eval()
     only(model, "0 (ParametrizedLinear)", "remove_parametrizations")
@@ -238,6 +252,9 @@ FORWARDS: list[tuple[Callable[[Net, Tensor], Any], str, str]] = [
     (lambda net, x: net.a(x) * (x.shape[0] + 1), "add in the model (Net)", "computes with the batch size"),
     (lambda net, x: net.a(x).view(-1), "view in the model (Net)", "does not keep the batch axis"),
     (lambda net, x: net.a(x).reshape(6, -1), "reshape in the model (Net)", "does not keep the batch axis"),
+    (lambda net, x: net.a(x).view(-1, -1), "view in the model (Net)", "does not keep the batch axis"),
+    (lambda net, x: net.a(x).view(x.shape[1:] + x.shape[:1]), "view in the model (Net)", "does not keep the batch axis"),
+    (lambda net, x: net.a(x) * (x.shape == (8, 3)), "eq in the model (Net)", "computes with the batch size"),
     (lambda net, x: net.a(x).flatten(), "flatten in the model (Net)", "the batch"),
     (lambda net, x: net.a(x).unsqueeze(0), "unsqueeze in the model (Net)", "the batch stays axis 0"),
     (lambda net, x: net.a(x).squeeze(), "squeeze in the model (Net)", "name the axis"),

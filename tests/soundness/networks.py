@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import torch
 from attnc import functions
 from attnc.domain import Box
 from attnc.program import Affine, Combine, Normalise, Pointwise, Program, Step
+from attnc.program.interpreter import approximate
 
 ACTIVATIONS = (
     "relu", "leaky_relu(0.2)", "abs", "clip(-0.5,0.75)", "hardtanh", "soft_threshold(0.25)", "gelu", "gelu_tanh", "silu",
@@ -34,7 +36,7 @@ def case(seed: int) -> Case:
     dtype = torch.float64 if (seed // len(ACTIVATIONS) + seed) % 2 else torch.float32
     depth = int(draw.integers(1, 7))
     scale = SCALES[int(draw.integers(len(SCALES)))] if name not in ("exp", "square") else 0.5
-    if name in ("exp", "square"):
+    if name in ("exp", "square") or scale == 30:
         depth = min(depth, 2)
     tokens = (int(draw.integers(2, 4)),) if draw.random() < 0.2 else ()
     widths = [int(2 ** draw.uniform(0, 8)) for _ in range(depth + 1)] + [int(draw.integers(1, 4))]
@@ -43,16 +45,25 @@ def case(seed: int) -> Case:
     program = _program(draw, tokens, widths, name, scale)
     lo = draw.uniform(-2, 0.5, size=(*tokens, widths[0]))
     box = Box(lo, lo + draw.exponential(1.0, size=lo.shape))
-    swing = scale ** min(2, depth)
     text = f"{name}, widths {widths}, weights × {scale:g}, tokens {tokens}, {dtype}"
-    return Case(program, box, dtype, 0.02 * swing, text)
+    return Case(program, box, dtype, _eps(program, box, 10 ** draw.uniform(-4, -1.5)), text)
 
 
-def _program(draw: np.random.Generator, tokens: tuple[int, ...], widths: list[int], name: str, scale: float) -> Program:
+def _eps(program: Program, box: Box, part: float) -> float:
+    """A part of how far the output swings over the box, roughly."""
+    draw = np.random.default_rng(0)
+    x = box.lo + draw.random((64, *box.shape)) * (box.hi - box.lo)
+    y = approximate(program, x)
+    return float(part * (np.abs(y).max() + 1e-12))
+
+
+def _program(
+    draw: np.random.Generator, tokens: tuple[int, ...], widths: list[int], name: str, scale: float
+) -> Program:
     """Affine maps with the activation between; some are normalised, some have a residual connection around them."""
     steps: list[Step] = []
     source = np.float32 if draw.random() < 0.5 else np.float64
-    for i, (n, m) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for i, (n, m) in enumerate(pairwise(widths)):
         bound = scale / np.sqrt(n)
         bias = draw.uniform(-bound, bound, m).astype(source) if draw.random() < 0.8 else None
         steps.append(Affine(len(steps), draw.uniform(-bound, bound, (m, n)).astype(source), bias))
