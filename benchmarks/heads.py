@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import sys
 from pathlib import Path
 from typing import Any
 
+from pages import ROOT, as_json, one_thread, progress, put, versions, write
+
 SECTIONS = ("asked", "rates", "designs", "float32", "many", "speed")
-ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- heads:begin -->", "<!-- heads:end -->"
 
 
 def main() -> None:
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = "1"  # before numpy and torch are loaded
+    one_thread()
     options = _options()
     quick = ROOT / "out" / "bench"
     results = quick / "heads.json" if options.quick else ROOT / "benchmarks" / "results" / "heads.json"
@@ -77,50 +73,7 @@ def render(stored: dict[str, Any], docs: Path | None, scratch: Path) -> None:
     if docs is None:
         print(text)
         return
-    page = docs / "heads.md"
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"docs/heads.md must hold the markers {BEGIN} and {END}")
-    write(page, f"{before}{BEGIN}\n\n{text}\n{END}{after}")
-
-
-def versions() -> dict[str, str]:
-    """What the numbers were made with."""
-    from importlib.metadata import version
-
-    import attnc
-
-    packages = ("torch", "numpy", "python-flint")
-    return {
-        "attnc": attnc.__version__,
-        "Python": platform.python_version(),
-        **{p: version(p) for p in packages},
-    }
-
-
-def as_json(stored: dict[str, Any]) -> str:
-    """JSON with a line for each record, so that a change shows as a line."""
-    parts = []
-    for name, value in sorted(stored.items()):
-        records = value if isinstance(value, list) else [value]
-        lines = ",\n".join(json.dumps(record, sort_keys=True, allow_nan=False) for record in records)
-        parts.append(f'"{name}": ' + (f"[\n{lines}\n]" if isinstance(value, list) else lines))
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def write(path: Path, text: str) -> None:
-    """All of it or none of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
-
-
-def progress(what: str) -> None:
-    """One line that is written over, on a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
+    put(docs / "heads.md", "heads", text)
 
 
 def _options() -> argparse.Namespace:

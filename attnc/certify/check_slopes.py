@@ -49,7 +49,10 @@ class CellTable:
 
     def line(self, lo: Array, hi: Array, slope: Array) -> tuple[Array, Array]:
         """For each interval, from below and above, f(s) - slope·s on it."""
-        found = [self._line(part, k) for part, k in zip(self._parts(lo, hi), slope.tolist(), strict=True)]
+        found = [
+            self._line(*row)
+            for row in zip(self._parts(lo, hi), lo.tolist(), hi.tolist(), slope.tolist(), strict=True)
+        ]
         low, high = np.array(found).T
         return low, high
 
@@ -72,13 +75,16 @@ class CellTable:
             for i, j in zip(first, last, strict=True)
         ]
 
-    def _line(self, part: slice, k: float) -> tuple[float, float]:
-        m, h = self.middle[part], self.half[part]
-        tilt = np.maximum(np.abs(_down(self.s_lo[part] - k)), np.abs(_up(self.s_hi[part] - k)))
-        swing, taken = _up(tilt * h), k * m
-        low = _down(_down(self.f_lo[part] - _up(taken)) - swing)
-        high = _up(_up(self.f_hi[part] - _down(taken)) + swing)
-        return float(low.min()), float(high.max())
+    def _line(self, part: slice, lo: float, hi: float, k: float) -> tuple[float, float]:
+        """f(m) - km plus tilt times distance from m, the cells cut at lo and hi."""
+        m = self.middle[part]
+        left, right = _up(m - np.maximum(self.left[part], lo)), _up(np.minimum(self.right[part], hi) - m)
+        tilt_lo, tilt_hi = _down(self.s_lo[part] - k), _up(self.s_hi[part] - k)
+        low, high = _down(self.f_lo[part] - _up(k * m)), _up(self.f_hi[part] - _down(k * m))
+        with np.errstate(invalid="ignore"):
+            ways = np.stack([tilt_lo * right, tilt_hi * right, -tilt_lo * left, -tilt_hi * left])
+        ways = np.where(np.isnan(ways), 0.0, ways)
+        return float(_down(low + _down(ways.min(0))).min()), float(_up(high + _up(ways.max(0))).max())
 
 
 def _edges(a: float, b: float) -> list[float]:

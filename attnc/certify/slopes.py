@@ -2,7 +2,7 @@
 
 On a cell with middle m and half width r, with the slope of f within [s⁻, s⁺]:
 
-    f(s) - λs  lies within  f(m) - λm ± max(|s⁻ - λ|, |s⁺ - λ|) r                     for any λ
+    f(s) - λs  lies within  f(m) - λm + [s⁻ - λ, s⁺ - λ]·(s - m)                      for any λ
 
 so that the range of f (λ = 0), a line beside f with the distance from it, and a Lipschitz constant follow for every
 interval by looking at the cells it touches."""
@@ -18,7 +18,7 @@ import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
-from attnc.certify.outward import above, below, grown
+from attnc.certify.outward import above, below
 from attnc.domain import Array, Interval, covering
 from attnc.functions import Function
 from attnc.functions.balls import ball, lower, upper, variable, working
@@ -53,7 +53,8 @@ class Slopes:
         """For each interval, (low, high) with low <= f(s) - slope·s <= high on it."""
         low, high = np.empty(lo.shape), np.empty(lo.shape)
         for part, touched in self._touched(lo, hi):
-            bottom, top = self._extremes(slope.reshape(-1)[part])
+            ends = (x.reshape(-1, 1)[part] for x in (lo, hi, slope))
+            bottom, top = self._extremes(*ends)
             low.reshape(-1)[part] = np.where(touched, bottom, np.inf).min(1)
             high.reshape(-1)[part] = np.where(touched, top, -np.inf).max(1)
         return low, high
@@ -66,13 +67,20 @@ class Slopes:
             found = np.where(hi > lo, rise / (hi - lo), 0.0)
         return np.where(np.isfinite(found), found, 0.0)
 
-    def _extremes(self, slope: Array) -> tuple[Array, Array]:
-        k = slope[:, None]
-        tilt = np.maximum(np.abs(self.slope_lo - k), np.abs(self.slope_hi - k))
+    def _extremes(self, lo: Array, hi: Array, k: Array) -> tuple[Array, Array]:
+        """f(m) - km + (slope - k)(s - m) over the part of each cell that lies in [lo, hi], every step rounded outwards."""
+        steps = (
+            below(np.maximum(lo, self.edges[:-1]) - self.middle),
+            above(np.minimum(hi, self.edges[1:]) - self.middle),
+        )
+        tilts = (below(self.slope_lo - k), above(self.slope_hi - k))
+        products = [
+            np.nan_to_num(t * d, nan=0.0, posinf=np.inf, neginf=-np.inf) for t in tilts for d in steps
+        ]
+        down, up = np.minimum.reduce(products), np.maximum.reduce(products)
         taken = k * self.middle
-        size = np.maximum(np.abs(self.value_lo), np.abs(self.value_hi)) + np.abs(taken)
-        reach = grown(tilt * self.half, 8) + grown(size, 8) * 2.0**-50
-        return below(self.value_lo - taken - reach), above(self.value_hi - taken + reach)
+        low, high = below(self.value_lo - above(taken)), above(self.value_hi - below(taken))
+        return below(low + below(down)), above(high + above(up))
 
     def _touched(self, lo: Array, hi: Array) -> Iterator[tuple[slice, Touched]]:
         """Which cells each interval touches, some neurons at a time."""

@@ -162,8 +162,6 @@ def _ordered(weights: list[str], order: Sequence[str] | None) -> list[str]:
         )
     if left_out:
         raise InputError(f"order leaves out {', '.join(map(repr, left_out))}: name every layer")
-    if len(set(asked)) < len(asked):
-        raise InputError(f"order names a layer twice: got {', '.join(map(repr, asked))}")
     return asked
 
 

@@ -21,7 +21,7 @@ from attnc.program.program import Program
 from attnc.program.steps import Pointwise
 
 _SPENT = 0.98  # of eps, on purpose; the rest is for what errors of errors add
-_LEAST = 0.05  # of eps, the share of layers where nothing is left
+_LEAST = 0.25  # of what was spent, for the layers left where eps is already out of reach
 _ROOM = 1.1  # over an error that was reached, for another division of the budget
 
 
@@ -59,7 +59,8 @@ def lower(wish: Wish) -> Lowered:
         raise _overflow(wish, stages, exact)
     spent, closest = _SPENT, None
     for _ in range(5):
-        made = _attempt(wish, stages, weights, spent * wish.eps - affine)
+        left = spent * wish.eps - affine
+        made = _attempt(wish, stages, weights, left if left > 0 else affine)
         if made.error <= wish.eps:
             return made
         closest = made if closest is None or made.error < closest.error else closest
@@ -71,13 +72,15 @@ def lower(wish: Wish) -> Lowered:
 
 
 def _attempt(wish: Wish, stages: tuple[Stage, ...], weights: dict[int, float], allowed: float) -> Lowered:
-    """Heads for every layer in order: equal shares of what is left, and the rest to those behind."""
+    """Heads for every layer in order: equal shares of what is left of `allowed`, and the rest to those behind.
+
+    Where nothing is left, or was to begin with, the attempt goes on, to find what can be met."""
     known, heads = {0: start(wish.program, wish.box)}, {}
     left, waiting = allowed, len(weights)
     for stage in stages:
         errors: Array | float = 0.0
         if isinstance(stage, Attention):
-            share = max(left, _LEAST * abs(allowed), _LEAST * wish.eps) / waiting
+            share = max(left, _LEAST * (allowed - left)) / waiting
             layer = _Layer(wish, stage, known[stage.input], share / max(weights[stage.value], 2.0**-200))
             heads[stage.value], errors = layer.heads()
             left -= weights[stage.value] * float(errors.max())
@@ -140,7 +143,7 @@ def layer_name(program: Program, value: int) -> str:
     """Its number among the layers of attention, with what the source calls it."""
     number = f"layer {program.layers.index(value - 1) + 1}"
     named = program.steps[value - 1].name
-    return f"{number} ({named})" if named else number
+    return number if not named or named.isdigit() else f"{number} ({named})"
 
 
 def _overflow(wish: Wish, stages: tuple[Stage, ...], exact: dict[int, Known]) -> PrecisionError:

@@ -168,8 +168,3 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a file is given by its path: got int"):
         read_state_dict(3)  # type: ignore[arg-type]
 
-
-def test_a_layer_is_not_named_twice() -> None:
-    square = {"a.weight": torch.eye(2), "b.weight": torch.eye(2)}
-    with pytest.raises(InputError, match="twice"):
-        mlp(square, "relu", order=["a", "b", "a"])

@@ -36,7 +36,7 @@ def case(seed: int) -> Case:
     dtype = torch.float64 if (seed // len(ACTIVATIONS) + seed) % 2 else torch.float32
     depth = int(draw.integers(1, 7))
     scale = SCALES[int(draw.integers(len(SCALES)))] if name not in ("exp", "square") else 0.5
-    if name in ("exp", "square") or scale == 30:
+    if name in ("exp", "square") or scale > 1:  # what deep networks of large weights do is chaos
         depth = min(depth, 2)
     tokens = (int(draw.integers(2, 4)),) if draw.random() < 0.2 else ()
     widths = [int(2 ** draw.uniform(0, 8)) for _ in range(depth + 1)] + [int(draw.integers(1, 4))]

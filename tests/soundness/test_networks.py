@@ -30,7 +30,9 @@ def compiled(c: Case) -> Network:
 def attack(net: Network, c: Case, seed: int) -> torch.Tensor:
     """Corners, random inputs, ends mixed with insides, and from the worst of them uphill on the error."""
     x = candidates(c.box, 400, seed)
-    mixed = torch.where(torch.rand(x.shape, generator=torch.Generator().manual_seed(seed)) < 0.5, x, x.roll(1, 0))
+    mixed = torch.where(
+        torch.rand(x.shape, generator=torch.Generator().manual_seed(seed)) < 0.5, x, x.roll(1, 0)
+    )
     x = within(torch.cat([x, mixed]), c.box, c.dtype)
     with torch.no_grad():
         error = (net(x).double() - differentiable(c.program, x.double())).abs().flatten(1).amax(1)
