@@ -26,10 +26,10 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 test: $(STAMP) lint types
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q --durations=10
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --durations=10
 
 test-all: $(STAMP) lint types
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q --durations=10 -m ''
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --durations=10 -m ''
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/heads.py

@@ -79,7 +79,7 @@ def trained(data: Digits) -> nn.Sequential:
 
 def fitted(data: Digits) -> MLPClassifier:
     """The same shape by scikit-learn, in float64."""
-    model = MLPClassifier((128,), alpha=1e-2, learning_rate_init=3e-3, max_iter=500, random_state=0)
+    model = MLPClassifier((128,), alpha=1e-2, learning_rate_init=3e-3, max_iter=500, tol=1e-3, random_state=0)
     return model.fit(data.train_x.double().numpy(), data.train_y.numpy())
 
 

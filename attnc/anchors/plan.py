@@ -19,6 +19,7 @@ from attnc.anchors.target import evaluate
 from attnc.certify.certificate import round_up
 from attnc.certify.numbers import HeadNumbers
 from attnc.certify.supnorm import SupNorm, supnorm
+from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
@@ -76,7 +77,7 @@ def smallest(plan: Plan, eps: float) -> Found:
         if search.attempt(p) is not None:
             break
         failed = p
-        if search.hopeless():
+        if search.hopeless(p):
             break
     if search.found is None:
         raise _cannot(plan, eps, search.closest)
@@ -93,6 +94,18 @@ def refuse_kinks(plan: Plan) -> None:
             f"it is not smooth near s={kink:.9g}, and no kink is declared there. "
             f"Declare it: attnc.function(..., kinks=({kink:.6g},)), or shrink the interval."
         )
+
+
+def bends(plan: Plan, points: int = 2001) -> int:
+    """How often f turns from convex to concave on the domain, roughly: fewer anchors than half of that cannot follow it.
+
+    >>> from attnc.functions import sin
+    >>> bends(Plan(sin(), Interval(-20.0, 20.0), "auto", 1, "float64"))
+    13
+    """
+    turn = np.diff(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, points)), 2)
+    turn = turn[np.abs(turn) > 1e-6 * np.abs(turn).max(initial=0.0)]
+    return min(256, int(np.sum(turn[1:] * turn[:-1] < 0)))
 
 
 def conclude(plan: Plan, candidate: Finished, needed: float) -> Found:
@@ -141,6 +154,7 @@ class _Search:
         self.found: Found | None = None
         self.closest: Finished | None = None
         self.stale = 0
+        self.bends = bends(plan)
         self.tried: dict[int, list[Finished]] = {}
         self.chains: dict[int, Chain] = {}
 
@@ -185,10 +199,13 @@ class _Search:
         assert self.found is not None
         return self.found.numbers.anchors_per_head
 
-    def hopeless(self) -> bool:
-        """Five sizes in a row have brought nothing; three, where rounding is what stands in the way."""
-        drowned = self.closest is not None and self.closest.rounding > max(self.eps, 4 * self.closest.approximation)
-        return self.stale >= (3 if drowned else 5)
+    def hopeless(self, p: int) -> bool:
+        """Five sizes in a row have brought nothing, though they could follow every bend of f; three, where rounding is what
+        stands in the way."""
+        drowned = self.closest is not None and self.closest.rounding > max(
+            self.eps, 4 * self.closest.approximation
+        )
+        return self.stale >= 3 if drowned else self.stale >= 5 and p >= 3 * self.bends
 
     def _note(self, candidate: Finished) -> None:
         self.stale += 1
@@ -213,7 +230,8 @@ def _close_gap(search: _Search, failed: int, reached: int) -> None:
 def _gallop(plan: Plan) -> Iterator[int]:
     largest = LARGEST[plan.design] // (plan.heads if plan.heads > 1 else 1)
     inner = sum(plan.domain.lo < k < plan.domain.hi for k in plan.f.kinks)
-    p = 3 if plan.heads > 1 else 1 + 2 * inner if plan.design == "graded" and inner else 2
+    p = max(2, bends(plan) // 2) if plan.heads == 1 and plan.design in ("auto", "smooth") else 2
+    p = 3 if plan.heads > 1 else 1 + 2 * inner if plan.design == "graded" and inner else p
     while p <= largest:
         yield p
         p += max(1, p // 3 if plan.design != "nearest" else p)

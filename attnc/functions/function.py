@@ -123,7 +123,9 @@ class Function:
     def over(self, s: arb) -> arb:
         """A ball that contains f(t) for every t of the ball s: the union of the branches that it meets."""
         self._require_branches()
-        first = sum(arb(k) < s for k in self.kinks)  # kinks surely below; an equal one leaves both branches in
+        first = sum(
+            arb(k) < s for k in self.kinks
+        )  # kinks surely below; an equal one leaves both branches in
         last = sum(not arb(k) > s for k in self.kinks)
         found = self._branch(first)(variable(s))[0]
         for i in range(first + 1, last + 1):

@@ -59,7 +59,12 @@ def test_checker_shares_no_code_with_construction_or_prover() -> None:
                     p for p in (file, package) if p.exists() and p not in seen and p != ROOT / "__init__.py"
                 ]
     names = {str(p.relative_to(ROOT)) for p in seen}
-    assert {"certify/numbers.py", "certify/check.py", "certify/check_network.py", "certify/check_compose.py"} <= names
+    assert {
+        "certify/numbers.py",
+        "certify/check.py",
+        "certify/check_network.py",
+        "certify/check_compose.py",
+    } <= names
     forbidden = (
         "anchors",
         "lower",

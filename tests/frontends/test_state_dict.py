@@ -167,4 +167,3 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         read_state_dict(tmp_path)
     with pytest.raises(InputError, match="a file is given by its path: got int"):
         read_state_dict(3)  # type: ignore[arg-type]
-

@@ -245,3 +245,10 @@ def test_a_machine_that_breaks_the_assumptions_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr("attnc.lower.function_to_head.probe", lambda dtype: "exp is off")
     with pytest.raises(PrecisionError, match="exp is off"):
         attnc.head("tanh", on=(-1, 1), eps=1e-3)
+
+
+def test_a_function_with_many_bends_is_followed() -> None:
+    """Twelve turns: small sizes bring nothing, which is no reason to give up."""
+    head = attnc.head("sin", on=(-16, 22), eps=2e-4, dtype=torch.float64)
+    assert head.certificate is not None and head.certificate.bound <= 2e-4
+    assert head.key.shape[1] <= 32

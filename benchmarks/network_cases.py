@@ -1,0 +1,167 @@
+"""The networks that are measured, clocks, and what is measured of a network: its certificate, and the largest error found."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import attnc
+from attnc.certify import slopes
+from attnc.lower import certified, heads, program_to_network
+from attnc.lower.witness import ascend, candidates, proved, within
+from attnc.program import Program
+from attnc.program.interpreter import differentiable, exact
+
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+Record = dict[str, Any]
+
+
+def mlp(widths: tuple[int, ...], activation: str) -> nn.Sequential:
+    """torch's default initialisation of seed 0, in float32."""
+    torch.manual_seed(0)
+    parts: list[nn.Module] = []
+    for n, m in pairwise(widths):
+        parts += [nn.Linear(n, m), ACTIVATIONS[activation]()]
+    return nn.Sequential(*parts[:-1]).eval()
+
+
+def box_of(model: nn.Sequential, far: float = 1.0) -> attnc.Box:
+    return attnc.Box(-far, far, shape=(model[0].in_features,))
+
+
+def forget() -> None:
+    """What was made for other networks must not hide work."""
+    heads._made.clear()
+    slopes._made.clear()
+
+
+@contextmanager
+def clocked(times: Record, name: str) -> Iterator[None]:
+    """Wall seconds and CPU seconds, added to `times`."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    try:
+        yield
+    finally:
+        times[f"{name}_seconds"] = times.get(f"{name}_seconds", 0.0) + time.perf_counter() - wall
+        times[f"{name}_cpu"] = times.get(f"{name}_cpu", 0.0) + time.process_time() - cpu
+
+
+def compiled(model: nn.Module, box: attnc.Box, eps: float, dtype: str) -> tuple[attnc.Network, Record]:
+    """The network, and the seconds that it took: in all, for its heads, for the search of a witness."""
+    times: Record = {"heads_seconds": 0.0, "heads_cpu": 0.0}
+    forget()
+
+    def timed(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def inner(*args: Any) -> Any:
+            with clocked(times, name):
+                return run(*args)
+
+        return inner
+
+    search = patch.object(program_to_network, "head_for", timed("heads", program_to_network.head_for))
+    witness = patch.object(certified, "worst", timed("witness", certified.worst))
+    with search, witness, clocked(times, "compile"):
+        net = attnc.compile(model, domain=box, eps=eps, dtype=DTYPES[dtype])
+    return net, times
+
+
+def about(net: attnc.Network) -> Record:
+    """What the certificate says, and the sizes."""
+    c = net.certificate
+    return {
+        "dtype": c.dtype,
+        "bound": c.bound,
+        "approximation": c.approximation,
+        "rounding": c.rounding,
+        "witness": c.witness.error,
+        "anchors": [sum(len(head.anchors) for head in layer) for layer in net.layers],
+        "groups": [len(layer) for layer in net.layers],
+        "designs": [group.head.design for layer in c.layers for group in layer.groups],
+        "intervals": [[g.head.domain.lo, g.head.domain.hi] for layer in c.layers for g in layer.groups],
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "anchor_parameters": sum(p.numel() for layer in net.layers for p in layer.parameters()),
+        "source_parameters": net.program.parameters,
+    }
+
+
+def largest_error(net: attnc.Network, points: int, climbers: int, steps: int) -> tuple[Record, Tensor, int]:
+    """The largest |network - program| found: corners, random points, gradient ascent from the worst of them.
+
+    The error of the worst is evaluated from below in 128 bits; with it come its input and output."""
+    box, program = net.certificate.domain, net.program
+    dtype = next(net.parameters()).dtype
+    x = within(candidates(box, points, seed=1), box, dtype)
+    best = _errors(net, x).argsort(descending=True)[:climbers]
+    risen = within(ascend(net, program, x[best].double(), box, steps), box, dtype)
+    witness = torch.tensor(net.certificate.witness.input, dtype=torch.float64).reshape(1, *box.shape).to(dtype)
+    pool = torch.cat([x[best], risen, witness])
+    chosen = pool[_errors(net, pool).argsort(descending=True)[:climbers]]
+    with torch.no_grad():
+        executed = net(chosen)
+    found = proved(program, chosen.double().numpy(), executed.double().numpy())
+    seen = {"largest": found.error, "points": len(x) + len(risen)}
+    if math.isfinite(net.certificate.bound / max(found.error, 5e-324)):
+        seen["quality"] = net.certificate.bound / found.error
+    return seen, torch.tensor(found.input, dtype=torch.float64).to(dtype), found.output
+
+
+def _errors(net: attnc.Network, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        parts = [
+            (net(part).double() - differentiable(net.program, part.double())).abs().flatten(1).amax(1)
+            for part in x.split(4096)
+        ]
+    return torch.cat(parts)
+
+
+def steps_up(net: attnc.Network, x: Tensor, output: int) -> Record:
+    """From the error at x to the bound: what the errors e of the last layer's neurons there make of the output through
+    its weights w, |Σ w e|; the same if their signs all agreed, Σ |w||e|; and if each were as large as its bound."""
+    layer, program = net.layers[-1], net.program
+    before = Program(program.shape, program.steps[: layer.value])
+    left: list[Tensor] = []
+    hook = layer.register_forward_hook(lambda _, __, made: left.append(made))
+    with torch.no_grad():
+        net(x[None])
+    hook.remove()
+    meant = exact(before, x.double().numpy(), 128)
+    executed = left[0][0].double().tolist()
+    e = np.array([float((y - ball).mid()) for y, ball in zip(executed, meant, strict=True)])
+    w = program.steps[-1].tensors()["weight"][output].astype(np.float64)
+    claim = net.certificate.layers[-1]
+    return {
+        "carried": abs(float(w @ e)),
+        "one_sign": float(np.abs(w) @ np.abs(e)),
+        "all_at_bound": float(np.abs(w).sum() * claim.error_out),
+    }
+
+
+def in_turn(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Wall seconds of each, taken in turn so that all meet the same machine; the first round warms up."""
+    rounds = []
+    with torch.no_grad():
+        for _ in range(repeats + 1):
+            taken = {}
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run()
+                taken[name] = time.perf_counter() - start
+            rounds.append(taken)
+    return {name: [taken[name] for taken in rounds[1:]] for name in runs}
+
+
+def ratios(ours: list[float], theirs: list[float]) -> list[float]:
+    """Lowest, median and highest of the pairs: how far they lie apart says what the number is worth."""
+    found = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    return [found[0], statistics.median(found), found[-1]]
