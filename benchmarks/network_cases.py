@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 import attnc
 from attnc.certify import slopes
+from attnc.certify.compose import compose
+from attnc.domain import Array
 from attnc.lower import certified, heads, program_to_network
 from attnc.lower.witness import ascend, candidates, proved, within
 from attnc.program import Program
@@ -24,6 +26,7 @@ from attnc.program.interpreter import differentiable, exact
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+THREADS = 2
 Record = dict[str, Any]
 
 
@@ -126,8 +129,8 @@ def _errors(net: attnc.Network, x: Tensor) -> Tensor:
 
 
 def steps_up(net: attnc.Network, x: Tensor, output: int) -> Record:
-    """From the error at x to the bound: what the errors e of the last layer's neurons there make of the output through
-    its weights w, |Σ w e|; the same if their signs all agreed, Σ |w||e|; and if each were as large as its bound."""
+    """From the error at x to the bound. The errors e of the last layer's neurons there reach the output through its weights
+    w: what they make of it if no two of them cancel, Σ |w||e|, and if each is as large as what is proved of it."""
     layer, program = net.layers[-1], net.program
     before = Program(program.shape, program.steps[: layer.value])
     left: list[Tensor] = []
@@ -138,30 +141,46 @@ def steps_up(net: attnc.Network, x: Tensor, output: int) -> Record:
     meant = exact(before, x.double().numpy(), 128)
     executed = left[0][0].double().tolist()
     e = np.array([float((y - ball).mid()) for y, ball in zip(executed, meant, strict=True)])
-    w = program.steps[-1].tensors()["weight"][output].astype(np.float64)
-    claim = net.certificate.layers[-1]
-    return {
-        "carried": abs(float(w @ e)),
-        "one_sign": float(np.abs(w) @ np.abs(e)),
-        "all_at_bound": float(np.abs(w).sum() * claim.error_out),
-    }
+    w = np.abs(program.steps[-1].tensors()["weight"][output].astype(np.float64))
+    stages = net.numbers().stages
+    bounds = {claim.value: _neuron_bounds(net, claim.value) for claim in net.certificate.layers}
+    known = compose(program, stages, net.certificate.domain, bounds, net.certificate.dtype)
+    return {"one_sign": float(w @ np.abs(e)), "all_at_bound": float(w @ known[layer.value].error)}
 
 
-def in_turn(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Wall seconds of each, taken in turn so that all meet the same machine; the first round warms up."""
-    rounds = []
+def _neuron_bounds(net: attnc.Network, value: int) -> Array:
+    """What is proved of every neuron's head."""
+    (layer,) = (layer for layer in net.layers if layer.value == value)
+    found = np.zeros(net.program.shapes[value])
+    for neurons, head in layer.groups:
+        found[slice(None) if neurons is None else neurons.numpy()] = head.certificate.bound
+    return found
+
+
+def beside(net: attnc.Network, model: nn.Module, x: Tensor, repeats: int) -> Record:
+    """A forward pass of the network and of the original on one thread and on two: seconds and ratios."""
+    found: Record = {}
+    before = torch.get_num_threads()
+    for name, threads in (("one", 1), ("two", THREADS)):
+        torch.set_num_threads(threads)
+        pairs = _in_turn(lambda: net(x), lambda: model(x), repeats)
+        ratios = sorted(ours / theirs for ours, theirs in pairs)
+        found[f"ratio_{name}"] = [ratios[0], statistics.median(ratios), ratios[-1]]
+        found[f"seconds_{name}"] = statistics.median(ours for ours, _ in pairs)
+        found[f"original_{name}"] = statistics.median(theirs for _, theirs in pairs)
+    torch.set_num_threads(before)
+    return found
+
+
+def _in_turn(
+    ours: Callable[[], object], theirs: Callable[[], object], repeats: int
+) -> list[tuple[float, float]]:
+    """Wall seconds of both, in turn so that both meet the same machine; the first pair warms up."""
     with torch.no_grad():
-        for _ in range(repeats + 1):
-            taken = {}
-            for name, run in runs.items():
-                start = time.perf_counter()
-                run()
-                taken[name] = time.perf_counter() - start
-            rounds.append(taken)
-    return {name: [taken[name] for taken in rounds[1:]] for name in runs}
+        return [(_wall(ours), _wall(theirs)) for _ in range(repeats + 1)][1:]
 
 
-def ratios(ours: list[float], theirs: list[float]) -> list[float]:
-    """Lowest, median and highest of the pairs: how far they lie apart says what the number is worth."""
-    found = sorted(a / b for a, b in zip(ours, theirs, strict=True))
-    return [found[0], statistics.median(found), found[-1]]
+def _wall(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

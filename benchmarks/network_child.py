@@ -12,14 +12,13 @@ import gc
 import json
 import resource
 import sys
-from collections.abc import Callable
 
 import torch
-from network_cases import DTYPES, Record, about, box_of, compiled, in_turn, mlp, ratios
+from network_cases import DTYPES, THREADS, Record, about, beside, box_of, compiled, mlp
 
 import attnc
 
-THREADS, REPEATS = 2, 7
+REPEATS = 7
 
 
 def main() -> None:
@@ -45,18 +44,16 @@ def forward(dtype: str, engine: str, sizes: tuple[int, int], tokens: str, path: 
     if engine != "original":
         net.engine = engine
     x = torch.rand(int(tokens), sizes[0], generator=torch.Generator().manual_seed(0), dtype=DTYPES[dtype]) * 2 - 1
-    runs: dict[str, Callable[[], object]] = {"net": lambda: net(x), "original": lambda: model(x)}
+    first = model if engine == "original" else net
     gc.collect()
     forget_peak()
     before = resident()
     with torch.no_grad():
-        runs["original" if engine == "original" else "net"]()
+        first(x)
     added = peak() - before
-    record = {"dtype": dtype, "engine": engine, "tokens": int(tokens), "threads": THREADS, "added_mib": added}
+    record = {"dtype": dtype, "engine": engine, "tokens": int(tokens), "added_mib": added}
     if engine != "original":
-        taken = in_turn(runs, REPEATS)
-        record |= {"seconds": sorted(taken["net"])[REPEATS // 2], "ratio": ratios(taken["net"], taken["original"])}
-        record["original_seconds"] = sorted(taken["original"])[REPEATS // 2]
+        record |= beside(net, model, x, REPEATS)
     return record
 
 

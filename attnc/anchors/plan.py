@@ -19,7 +19,6 @@ from attnc.anchors.target import evaluate
 from attnc.certify.certificate import round_up
 from attnc.certify.numbers import HeadNumbers
 from attnc.certify.supnorm import SupNorm, supnorm
-from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
@@ -99,6 +98,7 @@ def refuse_kinks(plan: Plan) -> None:
 def bends(plan: Plan, points: int = 2001) -> int:
     """How often f turns from convex to concave on the domain, roughly: fewer anchors than half of that cannot follow it.
 
+    >>> from attnc.domain import Interval
     >>> from attnc.functions import sin
     >>> bends(Plan(sin(), Interval(-20.0, 20.0), "auto", 1, "float64"))
     13

@@ -18,7 +18,7 @@ from attnc.certify.network_certificate import LayerClaim
 from attnc.certify.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Sum
 from attnc.domain import Array, Box
 from attnc.functions.balls import lower, upper
-from attnc.program.program import MOST_FORM_WORK, Program
+from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK, Program
 from attnc.program.steps import Affine, Combine, Normalise, Pointwise, Shape
 
 Balls = list[arb]
@@ -80,7 +80,7 @@ def _start(program: Program, box: Box) -> Carried:
     ]
     n = box.size
     form = None
-    if program.form_work <= MOST_FORM_WORK and n * max(map(np.prod, program.shapes)) <= 2**26:
+    if program.form_work <= MOST_FORM_WORK and n * max(map(np.prod, program.shapes)) <= MOST_FORM_SIZE:
         form = Form([[arb(int(i == j)) for j in range(n)] for i in range(n)], middle)
     return Carried(exact, [arb(0)] * n, [arb(0)] * n, form)
 

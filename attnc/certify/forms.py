@@ -13,7 +13,7 @@ import numpy as np
 from attnc.certify.exact_affine import Enclosed
 from attnc.certify.outward import above, below, gamma, product, times, total
 from attnc.domain import Array, Box
-from attnc.program.program import MOST_FORM_WORK, Program
+from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK, Program
 
 _U = 2.0**-53
 
@@ -41,7 +41,7 @@ def input_form(box: Box, program: Program) -> Form | None:
     """The identity, or None where the products would cost too much."""
     rows = max(math.prod(shape) for shape in program.shapes)
     far = max(float(np.abs(box.lo).max()), float(np.abs(box.hi).max()))
-    if program.form_work > MOST_FORM_WORK or rows * box.size > 2**26 or far > 2.0**60:
+    if program.form_work > MOST_FORM_WORK or rows * box.size > MOST_FORM_SIZE or far > 2.0**60:
         return None
     middle = box.lo / 2 + box.hi / 2
     half = above(np.maximum(above(box.hi - middle), above(middle - box.lo)))

@@ -12,7 +12,10 @@ import numpy as np
 from attnc.errors import InputError
 from attnc.program.steps import Affine, Pointwise, Shape, Step
 
-MOST_FORM_WORK = 2**34  # beyond, values are bounded by plain intervals alone
+MOST_FORM_WORK, MOST_FORM_SIZE = (
+    2**34,
+    2**23,
+)  # multiplications, numbers; beyond, values are bounded by plain intervals alone
 
 
 @dataclass(frozen=True, eq=False)

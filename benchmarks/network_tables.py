@@ -1,0 +1,2 @@
+def markdown(stored):
+    return repr(stored)

@@ -1,0 +1,181 @@
+"""Two ways to execute one head: both within its certificate, hence within twice its rounding of each other."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import attnc
+from attnc.certify.network_record import NetworkRecord
+from attnc.certify.numbers import HeadNumbers
+from attnc.errors import InputError
+from attnc.network.engines import ENGINES, dense
+from attnc.network.network import Network
+from attnc.network.rebuild import rebuilt
+
+HEADS = [
+    ("tanh", (-8, 8), {"eps": 1e-5}),
+    ("tanh", (-8, 8), {"eps": 1e-12, "dtype": torch.float64}),
+    ("gelu", (-4, 4), {"anchors": 5, "dtype": torch.float64}),
+    ("relu", (-1, 2), {"anchors": 12, "design": "graded"}),
+    ("sin", (-3, 3), {"anchors": 65, "design": "nearest"}),
+    ("exp", (3, 5), {"anchors": 4}),
+]
+
+
+@pytest.fixture(scope="module", params=HEADS, ids=[f"{h[0]}-{i}" for i, h in enumerate(HEADS)])
+def head(request: pytest.FixtureRequest) -> attnc.Head:
+    spec, on, options = request.param
+    return attnc.head(spec, on=on, **options)
+
+
+@pytest.fixture(scope="module")
+def net() -> Network:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)).eval()
+    return attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3)
+
+
+def inputs(head: attnc.Head, *shape: int) -> Tensor:
+    domain = head.certificate.domain
+    u = torch.rand(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return (domain.lo + domain.width * u).clamp(domain.lo, domain.hi).to(head.key.dtype)
+
+
+def test_engines_agree_within_twice_the_rounding(head: attnc.Head) -> None:
+    domain = head.certificate.domain
+    ends = torch.tensor([domain.lo, domain.hi, domain.middle], dtype=head.key.dtype)
+    s = torch.cat([inputs(head, 5000), ends])
+    columns, keys = head.run(s, "columns"), head.run(s, "dense")
+    assert float((columns.double() - keys.double()).abs().max()) <= 2 * head.certificate.rounding
+    f = attnc.functions.get(head.certificate.function)
+    for out in (columns, keys):
+        error = (out.double() - f(s.double())).abs().max()
+        assert float(error) <= head.certificate.bound
+
+
+def test_columns_is_the_head_s_own(head: attnc.Head) -> None:
+    s = inputs(head, 100)
+    assert torch.equal(head.run(s, "columns"), head(s))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 3), (2, 0, 3), (4, 1, 2, 3)])
+def test_any_shape(head: attnc.Head, shape: tuple[int, ...]) -> None:
+    s = inputs(head, *shape)
+    out = head.run(s, "dense")
+    assert out.shape == s.shape and out.dtype == s.dtype
+
+
+def test_inputs_that_are_not_contiguous(head: attnc.Head) -> None:
+    s = inputs(head, 6, 10).T[::3]
+    assert not s.is_contiguous()
+    assert torch.equal(head.run(s, "dense"), head.run(s.contiguous(), "dense"))
+
+
+@pytest.fixture
+def queries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many queries each call of scaled_dot_product_attention had."""
+    seen: list[int] = []
+    own = F.scaled_dot_product_attention
+
+    def spy(query: Tensor, *args: object, **options: object) -> Tensor:
+        seen.append(query.shape[-2])
+        return own(query, *args, **options)
+
+    monkeypatch.setattr("attnc.network.engines.F.scaled_dot_product_attention", spy)
+    return seen
+
+
+@pytest.mark.parametrize("count", [65535, 65536, 65537, 2 * 65536 + 1])
+def test_memory_is_bounded_by_chunks_of_queries(count: int, queries: list[int]) -> None:
+    head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+    s = inputs(head, count)
+    out = dense(head, s)
+    assert max(queries) <= 65536 and sum(queries) == count and len(queries) == -(-count // 65536)
+    edges = torch.tensor([0, 65534, min(65535, count - 1), count - 1])
+    alone = torch.cat([dense(head, s[i : i + 1]) for i in edges])
+    assert float((out[edges] - alone).abs().max()) <= 2 * head.certificate.rounding
+
+
+@pytest.mark.parametrize("count", [0, 63, 64, 65, 128, 129])
+def test_chunks_change_nothing(
+    count: int, head: attnc.Head, queries: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = inputs(head, count)
+    whole = dense(head, s)
+    assert queries == [count]
+    monkeypatch.setattr("attnc.network.engines._QUERIES", 64)
+    out = dense(head, s)
+    assert queries[1:] == ([64] * (count // 64) + [count % 64] * (count % 64 > 0) or [0])
+    assert torch.allclose(out, whole, rtol=0, atol=2 * head.certificate.rounding)
+
+
+def test_gradients_flow_through_both() -> None:
+    head = attnc.head("tanh", on=(-8, 8), eps=1e-12, dtype=torch.float64)
+    s = inputs(head, 6).requires_grad_()
+    for engine in ENGINES:
+        assert torch.autograd.gradcheck(lambda x, engine=engine: head.run(x, engine), (s,))
+
+
+def test_tokens_that_attend_to_themselves_are_not_dense() -> None:
+    gated = attnc.head("silu", on=(-8, 8), anchors=2, design="gated")
+    with pytest.raises(InputError, match="use 'columns'"):
+        gated.run(torch.zeros(3), "dense")
+    numbers = gated.numbers()
+    plain = attnc.Head(
+        HeadNumbers(numbers.query, numbers.key, 0 * numbers.value, numbers.output, numbers.dtype), "plain"
+    )
+    assert plain.run(torch.zeros(3), "dense").shape == (3,)
+    plain.load_state_dict(gated.state_dict())
+    with pytest.raises(InputError, match="attend to themselves"):
+        plain.run(torch.zeros(3), "dense")
+
+
+def test_several_heads_are_not_dense() -> None:
+    several = attnc.head("sin", on=(-3, 3), anchors=6, heads=3)
+    with pytest.raises(InputError, match="one at a time"):
+        several.run(torch.zeros(3), "dense")
+
+
+UNKNOWN = ["", "Dense", "flash", None, 0, ["columns"]]
+
+
+@pytest.mark.parametrize("engine", UNKNOWN)
+def test_an_unknown_engine_is_refused(engine: object, net: Network) -> None:
+    with pytest.raises(InputError, match="'columns', 'dense'"):
+        rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), engine)
+    with pytest.raises(InputError, match="'columns', 'dense'"):
+        Network(list(net.stages), net.program, net.certificate, engine)
+
+
+@pytest.mark.parametrize("engine", UNKNOWN)
+def test_a_head_refuses_an_unknown_engine_too(engine: object, net: Network) -> None:
+    with pytest.raises(InputError, match="'columns', 'dense'"):
+        net.layers[0][0].run(torch.zeros(3), engine)
+
+
+def test_a_network_runs_by_either(net: Network) -> None:
+    other = rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), "dense")
+    assert (net.engine, other.engine) == ("columns", "dense")
+    x = torch.rand(500, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    assert float((net(x) - other(x)).abs().max()) <= 2 * net.certificate.bound
+    assert other.why_not_certified() is None
+    assert attnc.verify(other).status == "proved"
+    twin = copy.deepcopy(net)
+    twin.engine = "dense"
+    assert torch.equal(twin(x), other(x))
+
+
+def test_compile_takes_an_engine(net: Network, queries: list[int]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)).eval()
+    made = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3, engine="dense")
+    queries.clear()
+    made(torch.zeros(2, 3))
+    assert queries == [12, 12]
+    assert made.certificate.bound == net.certificate.bound
+    assert made.numbers().digests() == net.numbers().digests()
