@@ -33,9 +33,11 @@ test-all: $(STAMP) lint types
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/heads.py
+	$(BIN)/python benchmarks/networks.py
 
 docs: bench
 	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force
+	$(BIN)/python benchmarks/network_pictures.py
 
 clean:
 	rm -rf $(VENV) out build attnc.egg-info

@@ -107,7 +107,9 @@ def largest_error(net: attnc.Network, points: int, climbers: int, steps: int) ->
     x = within(candidates(box, points, seed=1), box, dtype)
     best = _errors(net, x).argsort(descending=True)[:climbers]
     risen = within(ascend(net, program, x[best].double(), box, steps), box, dtype)
-    witness = torch.tensor(net.certificate.witness.input, dtype=torch.float64).reshape(1, *box.shape).to(dtype)
+    witness = (
+        torch.tensor(net.certificate.witness.input, dtype=torch.float64).reshape(1, *box.shape).to(dtype)
+    )
     pool = torch.cat([x[best], risen, witness])
     chosen = pool[_errors(net, pool).argsort(descending=True)[:climbers]]
     with torch.no_grad():

@@ -18,12 +18,11 @@ from network_cases import DTYPES, THREADS, Record, about, beside, box_of, compil
 
 import attnc
 
-REPEATS = 7
+REPEATS = 3
 
 
 def main() -> None:
     verb, dtype, how, features, hidden, *rest = sys.argv[1:]
-    torch.set_num_threads(THREADS)
     sizes = int(features), int(hidden)
     done = {"compile": compile_, "forward": forward}[verb](dtype, how, sizes, *rest)
     print(json.dumps(done))
@@ -43,8 +42,12 @@ def forward(dtype: str, engine: str, sizes: tuple[int, int], tokens: str, path: 
     assert isinstance(net, attnc.Network)
     if engine != "original":
         net.engine = engine
-    x = torch.rand(int(tokens), sizes[0], generator=torch.Generator().manual_seed(0), dtype=DTYPES[dtype]) * 2 - 1
+    x = (
+        torch.rand(int(tokens), sizes[0], generator=torch.Generator().manual_seed(0), dtype=DTYPES[dtype]) * 2
+        - 1
+    )
     first = model if engine == "original" else net
+    torch.set_num_threads(THREADS)
     gc.collect()
     forget_peak()
     before = resident()

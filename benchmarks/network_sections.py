@@ -40,7 +40,7 @@ LAYER_EPS = {"float64": 1e-3, "float32": 1e-1}
 WIDTHS = (64, 512, 4096)
 DEPTHS = (1, 2, 3, 4, 5, 6)
 GROWTH_EPS = 1e-4
-BATCH, REPEATS = 4096, 7
+BATCH, REPEATS = 4096, 5
 
 
 def mlps(quick: bool, step: Step) -> Records:
@@ -139,7 +139,10 @@ def engines(quick: bool, step: Step) -> Records:
             model = mlp(MLP, activation)
             net, _ = compiled(model, box_of(model), eps, dtype)
             model = model.to(DTYPES[dtype])
-            x = torch.rand(BATCH, MLP[0], generator=torch.Generator().manual_seed(0), dtype=DTYPES[dtype]) * 2 - 1
+            x = (
+                torch.rand(BATCH, MLP[0], generator=torch.Generator().manual_seed(0), dtype=DTYPES[dtype]) * 2
+                - 1
+            )
             runs = {}
             for engine in ("columns", "dense"):
                 net.engine = engine

@@ -1,2 +1,268 @@
-def markdown(stored):
-    return repr(stored)
+"""The results of the benchmark of networks as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from formats import Record, plain, rounded_up, seconds, table
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Every section that is present, in reading order."""
+    parts = [_versions(results["versions"])]
+    sections = {"mlps": _mlps, "digits": _digits, "layer": _layer, "growth": _growth, "engines": _engines}
+    parts += [section(results[name]) for name, section in sections.items() if results.get(name)]
+    return "\n\n".join(parts) + "\n"
+
+
+def prose(text: str) -> str:
+    """One paragraph on one line."""
+    return " ".join(text.split())
+
+
+def _versions(versions: dict[str, str]) -> str:
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return prose(
+        f"""Made by `python benchmarks/networks.py` with {listed}. Times are wall seconds with CPU seconds in brackets, of one
+        run on one thread of a machine that may have had other work to do: where the two differ, believe the second. Every
+        number is in `benchmarks/results/networks.json`."""
+    )
+
+
+def _mlps(records: Sequence[Record]) -> str:
+    rows = [
+        (
+            r["activation"],
+            r["dtype"],
+            plain(r["eps"]),
+            rounded_up(r["bound"]),
+            rounded_up(r["approximation"]),
+            rounded_up(r["rounding"]),
+            _anchors(r),
+            f"{r['largest']:.1e}",
+            f"{r['quality']:.1f}" if r.get("quality") else "–",
+            clock(r, "compile"),
+            clock(r, "verify"),
+        )
+        for r in records
+    ]
+    head = (
+        "activation, dtype, eps, proved bound, approximation, rounding, anchors by layer, largest error found, "
+        "u/l, compile s, verify s"
+    )
+    about = prose(
+        f"""An MLP 16-64-64-4 with torch's default initialisation (seed 0) on the box [-1, 1]¹⁶. The largest error found is over
+        {min(r["points"] for r in records):,} corners and random points of the box, and ascent along the gradient of the error
+        from the worst of them, evaluated in 128 bits: the truth lies between it and the bound. *u/l* is their quotient."""
+    )
+    return "\n\n".join(["### Bound and error", about, table(head, rows), _chain(records)])
+
+
+def _chain(records: Sequence[Record]) -> str:
+    """Why the bound is larger than the error, in numbers."""
+    rows = [
+        (
+            r["activation"],
+            r["dtype"],
+            *(f"{r[name]:.1e}" for name in ("largest", "one_sign", "all_at_bound")),
+            rounded_up(r["bound"]),
+        )
+        for r in records
+    ]
+    head = (
+        "activation, dtype, largest error found, if no two neurons' errors cancel, "
+        "if each neuron errs by its bound, proved bound"
+    )
+    about = prose(
+        """Where the quotient comes from. At the input of the largest error, the neurons of the last layer err by e_j, and w_j
+        are the weights of the output: first the error itself, then Σ|w_j||e_j|, then the same sum with what is proved of each
+        neuron in place of |e_j|, then the bound, which is that of the output whose sum is largest, with the rounding of the
+        last affine map."""
+    )
+    float64 = prose(
+        """*float64.* GELU has approximation error alone, and its heads come near their worst at many places: what is given away
+        is that composition adds absolute values |W|, as if all neurons erred by their maximum, with the worst sign, at once.
+        The head of a ReLU errs most a millionth beside the kink, and several times less from a hundred-thousandth on: hardly a
+        neuron of any input stands where the proof has all of them. tanh is exact with two keys: there is rounding alone, as in
+        the next rows."""
+    )
+    float32 = prose(
+        """*float32.* Rounding is most of the bound. It holds for every order of summation and for every exp that conforms: each
+        product over n terms is charged γ_{n+1}, as if all its roundings were as large as they can be and of one sign, and the
+        next layer multiplies that by |W|. Roundings that happen are of either sign, and what n of them add up to grows about as
+        √n: hence a bound far above what one execution shows. tanh, whose heads have no other error, shows it most."""
+    )
+    return "\n\n".join([about, table(head, rows), float64, float32])
+
+
+def _digits(records: Sequence[Record]) -> str:
+    rows = [
+        (
+            r["model"],
+            r["dtype"],
+            plain(r["eps"]),
+            f"{100 * r['accuracy']:.1f} %",
+            _anchors(r),
+            rounded_up(r["bound"]),
+            f"{r['largest']:.1e}",
+            f"{r['margin']:.2f}",
+            f"1/{int(r['margin'] / r['bound']):,}",
+            f"{r['decided_alike']} of {r['decided']}",
+            f"{r['different']} of {r['images']}",
+        )
+        for r in records
+    ]
+    head = (
+        "model, dtype, eps, test accuracy, anchors, proved bound, largest error found, median margin, "
+        "bound / margin, equal where margin > 2 bound, different at all"
+    )
+    about = prose(
+        """`examples/digits.py`: scikit-learn's digits (8 × 8 pixels scaled to [0, 1]; a quarter is for tests), a ReLU network
+        64-128-10 trained in torch and scikit-learn's own `MLPClassifier`, both compiled for *every* image of [0, 1]⁶⁴. The bound
+        is one on each logit; a margin is the largest logit minus the next. Asked: an accuracy above 96 %, a bound below a tenth
+        of the median margin, and equal decisions wherever the margin exceeds twice the bound."""
+    )
+    return "\n\n".join(["### Decisions: handwritten digits", about, table(head, rows)])
+
+
+def _layer(records: Sequence[Record]) -> str:
+    rows = [
+        (
+            r["dtype"],
+            plain(r["eps"]),
+            _anchors(r),
+            rounded_up(r["bound"]),
+            rounded_up(r["approximation"]),
+            rounded_up(r["rounding"]),
+            f"{r['witness']:.1e}",
+            clock(r, "compile"),
+            f"{100 * (r['parameters'] / r['source_parameters'] - 1):.2g} %",
+        )
+        for r in records
+    ]
+    head = "dtype, eps, anchors, proved bound, approximation, rounding, largest error seen, compile s, parameters added"
+    d, h = records[0]["features"], records[0]["hidden"]
+    about = prose(
+        f"""Linear({d}, {h}), GELU, Linear({h}, {d}) with torch's default initialisation (uniform; the standard deviation of the
+        first map, 0.021, is near GPT-2's 0.02), on the box [-1, 1]^{d}. Each compile ran in a fresh process. Asked: less than
+        10 s, and less than 0.1 % of parameters added."""
+    )
+    runs = [row for r in records for row in _runs(r["runs"])]
+    parts = ["### A layer of GPT-2's size", about, table(head, rows), _why_float32(records)]
+    return "\n\n".join([*parts, _how_run(records[0]), table(RUNS, runs)])
+
+
+def _why_float32(records: Sequence[Record]) -> str:
+    float64, float32 = records
+    terms = float32["hidden"] + 1
+    return prose(
+        f"""Why rounding is nearly all of the bound in float32, and no eps much below {plain(float32["eps"])} is accepted: an
+        output is a sum of {terms - 1} products and a bias, and may pass {terms} roundings,
+        γ_{{{terms}}} = {terms * 2.0**-24:.1e} of Σ|w_j||x_j|; and the box lets pre-activations reach about
+        {max(map(abs, float32["intervals"][0])):g}, all at once as far as the proof knows, so that this sum is several hundred,
+        where random inputs of the box make it a few. The bound says what holds for the worst input, the worst order of summation
+        and roundings of one sign. In float64 the same term is {rounded_up(float64["rounding"])}. Hence the two values of eps: one
+        that shows what heads can do, and about the least that can be proved in float32."""
+    )
+
+
+RUNS = "dtype, engine, memory added MiB, time over the original's on one thread, on two"
+
+
+def _how_run(record: Record) -> str:
+    return prose(
+        f"""Memory and time of a forward pass over {record["runs"]["columns"]["tokens"]} tokens, each in a fresh process. Memory
+        is the peak of what is resident above what the process held before (the model, its input, the libraries), at the
+        first pass, on two threads. Asked: less than 2 GiB. Time per token is given over that of the original module in the same
+        process, run in turn: median ratio (lowest to highest pair). Threads wait passively (`OMP_WAIT_POLICY=PASSIVE`); with
+        the default, threads that spin while other programs hold the cores made two threads up to twenty times slower than
+        one."""
+    )
+
+
+def _runs(runs: dict[str, Record]) -> list[tuple[str, ...]]:
+    rows = [(runs["original"]["dtype"], "original", f"{runs['original']['added_mib']:.0f}", "1", "1")]
+    for engine in ("columns", "dense"):
+        r = runs[engine]
+        ratios = [spread(r[f"ratio_{threads}"]) for threads in ("one", "two")]
+        rows.append((r["dtype"], engine, f"{r['added_mib']:.0f}", *ratios))
+    return rows
+
+
+def _growth(records: Sequence[Record]) -> str:
+    head = "network, activation, parameters, anchors by layer, compile s, of which heads, witness, the rest"
+    by = {axis: table(head, [_grown(r) for r in records if r["axis"] == axis]) for axis in ("width", "depth")}
+    tanh, gelu = (
+        [r for r in records if r["axis"] == "width" and r["activation"] == f] for f in ("tanh", "gelu")
+    )
+    about = prose(
+        f"""float64, eps {plain(records[0]["eps"])}, box [-1, 1]¹⁶; nothing is kept from one network to the next. *Heads*: to find
+        and prove the anchors, once for a layer, whatever its width. *Witness*: to search for the largest error. *The rest*:
+        reading the module, intervals and errors of every neuron, hashing. Wall seconds (CPU seconds); the last two columns are
+        CPU seconds."""
+    )
+    wide = prose(
+        f"""From the first width to the last the parameters grow {_growing(tanh, lambda r: r["source_parameters"])}-fold. The
+        heads take {_growing(tanh, lambda r: r["heads_cpu"], 1)} times as long for tanh and
+        {_growing(gelu, lambda r: r["heads_cpu"], 1)} times for GELU, since a wider layer amplifies errors more, so that its heads
+        must be closer and need more anchors. What remains is passes over the matrices, and does grow with the width
+        ({_growing(tanh, _rest)}-fold for tanh, {_growing(gelu, _rest)}-fold for GELU): products of |W| with vectors and with the
+        affine form, the comparison of the module with its program, the search for a witness in high precision."""
+    )
+    deep = prose(
+        """tanh takes about the same time for every layer. GELU takes more for each layer of a deeper network: an error of the
+        first layer passes through all that follow, the share of each layer shrinks, and closer heads take longer to find."""
+    )
+    parts = ["### What compile time depends on", about, "Against the width:", by["width"], wide]
+    return "\n\n".join([*parts, "Against the number of layers, all of width 64:", by["depth"], deep])
+
+
+def _growing(records: Sequence[Record], what: Any, digits: int = 0) -> str:
+    return f"{what(records[-1]) / what(records[0]):,.{digits}f}"
+
+
+def _grown(r: Record) -> tuple[str, ...]:
+    return (
+        "-".join(map(str, r["widths"])),
+        r["activation"],
+        f"{r['source_parameters']:,}",
+        _anchors(r),
+        clock(r, "compile"),
+        clock(r, "heads"),
+        seconds(r["witness_cpu"]),
+        seconds(_rest(r)),
+    )
+
+
+def _rest(r: Record) -> float:
+    return r["compile_cpu"] - r["heads_cpu"] - r["witness_cpu"]
+
+
+def _engines(records: Sequence[Record]) -> str:
+    rows = []
+    for r in records:
+        cells = [spread(r["runs"][e][f"ratio_{t}"]) for e in ("columns", "dense") for t in ("one", "two")]
+        rows.append((r["activation"], r["dtype"], _anchors(r), *cells))
+    head = "activation, dtype, anchors by layer, columns on one thread, on two, dense on one thread, on two"
+    about = prose(
+        f"""The MLP 16-64-64-4 on a batch of {records[0]["batch"]:,}: time over that of the original module, median (lowest to
+        highest pair). `columns` writes the sum over anchors out along the contiguous axis; `dense` calls
+        `scaled_dot_product_attention`. The narrower the layers, the less a matrix product costs beside the activation, and the
+        more the heads show; the layer of GPT-2's size above is the other end."""
+    )
+    return "\n\n".join(["### Engines", about, table(head, rows)])
+
+
+def _anchors(r: Record) -> str:
+    return " + ".join(map(str, r["anchors"]))
+
+
+def clock(r: Record, name: str) -> str:
+    """Wall seconds, CPU seconds in brackets."""
+    return f"{r[f'{name}_seconds']:.2f} ({r[f'{name}_cpu']:.2f})"
+
+
+def spread(ratio: Sequence[float]) -> str:
+    low, middle, high = ratio
+    return f"{middle:.1f} ({low:.1f} to {high:.1f})"

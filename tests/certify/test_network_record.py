@@ -478,6 +478,8 @@ def test_no_malformed_certificate_is_proved_or_crashes_though_it_is_sealed(path:
     for at in places(about["certificate"], ("certificate",)):
         old = value_at(about, at)
         label = any(name in at for name in LABELS)
+        if {"digests", "versions"} & set(at[:-1]) and at[-1] != next(iter(value_at(about, at[:-1]))):
+            continue  # one of each stands for the others
         for junk in ["delete", *JUNK]:
             larger = isinstance(old, float) and type(junk) is float and junk > old  # a looser claim is no false one
             if junk == old or larger or (label and ("versions" in at[:-1] or type(junk) is type(old))):
