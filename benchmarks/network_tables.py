@@ -22,7 +22,7 @@ def prose(text: str) -> str:
 
 
 def _versions(versions: dict[str, str]) -> str:
-    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return prose(
         f"""Made by `python benchmarks/networks.py` with {listed}. Times are wall seconds with CPU seconds in brackets, of one
         run on one thread of a machine that may have had other work to do: where the two differ, believe the second. Every
@@ -41,7 +41,7 @@ def _mlps(records: Sequence[Record]) -> str:
             rounded_up(r["rounding"]),
             _anchors(r),
             f"{r['largest']:.1e}",
-            f"{r['quality']:.1f}" if r.get("quality") else "–",
+            _quality(r.get("quality")),
             clock(r, "compile"),
             clock(r, "verify"),
         )
@@ -205,8 +205,8 @@ def _growth(records: Sequence[Record]) -> str:
     wide = prose(
         f"""From the first width to the last the parameters grow {_growing(tanh, lambda r: r["source_parameters"])}-fold. The
         heads take {_growing(tanh, lambda r: r["heads_cpu"], 1)} times as long for tanh and
-        {_growing(gelu, lambda r: r["heads_cpu"], 1)} times for GELU, since a wider layer amplifies errors more, so that its heads
-        must be closer and need more anchors. What remains is passes over the matrices, and does grow with the width
+        {_growing(gelu, lambda r: r["heads_cpu"], 1)} times for GELU: a wider layer amplifies errors more, so that heads must be
+        closer and need more anchors, where they are not exact like those of tanh. What remains is passes over the matrices, and does grow with the width
         ({_growing(tanh, _rest)}-fold for tanh, {_growing(gelu, _rest)}-fold for GELU): products of |W| with vectors and with the
         affine form, the comparison of the module with its program, the search for a witness in high precision."""
     )
@@ -252,6 +252,10 @@ def _engines(records: Sequence[Record]) -> str:
         more the heads show; the layer of GPT-2's size above is the other end."""
     )
     return "\n\n".join(["### Engines", about, table(head, rows)])
+
+
+def _quality(quality: float | None) -> str:
+    return "–" if quality is None else f"{quality:.1f}" if quality < 100 else f"{quality:,.0f}"
 
 
 def _anchors(r: Record) -> str:

@@ -167,7 +167,9 @@ def test_a_box_of_another_shape_names_the_layer_and_both_numbers(shape: tuple[in
 def test_a_box_that_holds_no_number_of_the_dtype() -> None:
     lo = torch.tensor([-1.0, 0.1, -1.0], dtype=torch.float64)
     hi = torch.tensor([1.0, 0.1, 1.0], dtype=torch.float64)
-    with pytest.raises(InputError, match=r"no float32 lies between lo=.*0\.1.* at coordinate \(1,\): widen the box"):
+    with pytest.raises(
+        InputError, match=r"no float32 lies between lo=.*0\.1.* at coordinate \(1,\): widen the box"
+    ):
         attnc.compile(model(), domain=attnc.Box(lo, hi), eps=1e-3)
     with pytest.raises(InputError, match="no float32 lies between"):
         attnc.compile(model(), domain=attnc.Box(0.1, 0.1, shape=(3,)), eps=1e-3)
@@ -248,7 +250,10 @@ def test_a_setting_that_loosens_products_is_refused(setting: str) -> None:
     try:
         with pytest.raises(PrecisionError, match=rf"'{setting}'.*set_float32_matmul_precision\('highest'\)"):
             attnc.compile(model(), domain=BOX, eps=1e-3)
-        assert attnc.compile(model(torch.float64), domain=BOX, eps=1e-3, dtype=torch.float64).certificate.bound <= 1e-3
+        assert (
+            attnc.compile(model(torch.float64), domain=BOX, eps=1e-3, dtype=torch.float64).certificate.bound
+            <= 1e-3
+        )
     finally:
         torch.set_float32_matmul_precision("highest")
     assert attnc.compile(model(), domain=BOX, eps=1e-3).certificate.bound <= 1e-3

@@ -45,13 +45,9 @@ def head_for(f: Function, domain: Interval, eps: float, dtype: str, progress: Pr
 
 
 def _made_head(plan: Plan, eps: float) -> Head:
-    """Where no head meets eps, a search for a closer one often ends closer: the better of two ends is taken."""
-    ends: list[Found] = []
-    for wanted in (eps, few_digits(eps / 32)):
-        try:
-            return finished_head(plan, smallest(plan, wanted), eps)
-        except (PrecisionError, ConvergenceError) as problem:
-            if not isinstance(problem.found, Found):
-                raise
-            ends.append(problem.found)
-    return finished_head(plan, min(ends, key=lambda found: found.bound), math.inf)
+    try:
+        return finished_head(plan, smallest(plan, eps), eps)
+    except (PrecisionError, ConvergenceError) as problem:
+        if not isinstance(problem.found, Found):
+            raise
+        return finished_head(plan, problem.found, math.inf)

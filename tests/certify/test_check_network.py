@@ -38,17 +38,18 @@ class Residual(nn.Module):
         super().__init__()
         self.enter, self.inner, self.leave = nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 2)
         self.norm, self.folded = nn.BatchNorm1d(5), folded
-        self.norm.running_mean, self.norm.running_var = torch.linspace(-0.5, 0.5, 5), torch.linspace(0.5, 2, 5)
+        self.norm.running_mean, self.norm.running_var = (
+            torch.linspace(-0.5, 0.5, 5),
+            torch.linspace(0.5, 2, 5),
+        )
         with torch.no_grad():
             self.norm.weight.copy_(torch.linspace(-1, 1, 5))
             self.norm.bias.copy_(torch.linspace(0.25, 0, 5))
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.tanh(self.enter(x))
-        if self.folded:
-            h = h - 0.5 * torch.tanh(self.norm(self.inner(h)))
-        else:
-            h = torch.tanh(self.norm(h + 0.5 * self.inner(h)))
+        inner = self.norm(self.inner(h)) if self.folded else self.norm(h + 0.5 * self.inner(h))
+        h = h - 0.5 * torch.tanh(inner) if self.folded else torch.tanh(inner)
         return self.leave(h)
 
 
@@ -113,9 +114,7 @@ def test_a_true_bound_is_proved_anew(name: str, dtype: torch.dtype) -> None:
 
 
 def test_the_cases_are_what_they_say() -> None:
-    kinds = {
-        name: [type(stage).__name__ for stage in compiled(name).numbers().stages] for name in CASES
-    }
+    kinds = {name: [type(stage).__name__ for stage in compiled(name).numbers().stages] for name in CASES}
     assert "Sum" in kinds["residual, folded"] and "Scale" not in kinds["residual, folded"]
     assert "Scale" in kinds["residual, not folded"]
     assert "Reorder" in kinds["tokens"]
@@ -231,7 +230,10 @@ def assert_it_refutes(net: Network, certificate: NetworkCertificate, verdict: Ve
         return
     assert verdict.input is not None and verdict.error is not None, "it says refuted, and not where"
     if isinstance(verdict.input, float):
-        assert any(head_errs(layer, claim, verdict.input) for layer, claim in zip(net.layers, certificate.layers, strict=True))
+        assert any(
+            head_errs(layer, claim, verdict.input)
+            for layer, claim in zip(net.layers, certificate.layers, strict=True)
+        )
         return
     at = np.array(verdict.input).reshape(certificate.domain.shape)
     assert ((certificate.domain.lo <= at) & (at <= certificate.domain.hi)).all(), "it lies outside the box"
@@ -245,7 +247,8 @@ def head_errs(layer: AttentionLayer, claim: LayerClaim, s: float) -> bool:
     f = attnc.functions.get(claim.function)
     errs = [
         s in said.head.domain
-        and abs(float(head(head.key.new_tensor([s]))) - float(f(torch.tensor([s], dtype=torch.float64)))) > said.head.bound
+        and abs(float(head(head.key.new_tensor([s]))) - float(f(torch.tensor([s], dtype=torch.float64))))
+        > said.head.bound
         for said, (_, head) in zip(claim.groups, layer.groups, strict=True)
     ]
     return any(errs)
@@ -361,10 +364,13 @@ def variants(net: Network, by: float) -> Iterator[tuple[str, NetworkNumbers]]:
                 yield f"sum of stage {i}", _with_stage(numbers, i, replace(stage, coefficients=coefficients))
             case Attention():
                 head = stage.groups[0].head
-                value = (head.value + [0.0, by]).astype(numbers.dtype).astype(np.float64)
+                value = (head.value + np.array([0.0, by])).astype(numbers.dtype).astype(np.float64)
                 moved = HeadNumbers(head.query, head.key, value, head.output, head.dtype)
                 group = Group(stage.groups[0].neurons, moved)
-                yield f"values of stage {i}", _with_stage(numbers, i, replace(stage, groups=(group, *stage.groups[1:])))
+                yield (
+                    f"values of stage {i}",
+                    _with_stage(numbers, i, replace(stage, groups=(group, *stage.groups[1:]))),
+                )
 
 
 def _with_stage(numbers: NetworkNumbers, i: int, stage: Any) -> NetworkNumbers:
@@ -407,7 +413,9 @@ def test_another_program_is_never_proved_whatever_its_digest_says(by: float) -> 
         weight[1, 1] += by
         steps[i] = replace(steps[i], weight=weight)
         other = Program(net.program.shape, tuple(steps))
-        assert judged(net, program=other).reason == "the certificate does not apply: it is about another program"
+        assert (
+            judged(net, program=other).reason == "the certificate does not apply: it is about another program"
+        )
         certificate = replace(net.certificate, program=other.digest())
         verdict = judged(net, certificate, program=other)
         assert verdict.status in ("unknown", "refuted"), verdict
@@ -481,7 +489,13 @@ class Summed(Network):
 
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [(Off, "refuted"), (OffAtOneOutput, "refuted"), (Blank, "refuted"), (Broken, "unknown"), (Summed, "unknown")],
+    [
+        (Off, "refuted"),
+        (OffAtOneOutput, "refuted"),
+        (Blank, "refuted"),
+        (Broken, "unknown"),
+        (Summed, "unknown"),
+    ],
     ids=lambda x: getattr(x, "__name__", x),
 )
 def test_a_module_whose_forward_is_not_its_numbers(kind: type[Network], status: str) -> None:

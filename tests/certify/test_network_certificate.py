@@ -69,7 +69,10 @@ def test_json_round_trip(certificate: NetworkCertificate) -> None:
     for field in fields(NetworkCertificate):
         assert getattr(again, field.name) == getattr(certificate, field.name), field.name
     assert np.array_equal(again.domain.lo, LO.numpy()) and np.array_equal(again.domain.hi, HI.numpy())
-    assert again.layers[1].neurons == 7 and again.layers[1].groups[1].head == certificate.layers[0].groups[0].head
+    assert (
+        again.layers[1].neurons == 7
+        and again.layers[1].groups[1].head == certificate.layers[0].groups[0].head
+    )
     assert again.layers[1].error_in == 0.30000000000000004
 
 
@@ -83,7 +86,10 @@ def test_a_box_with_equal_ends_is_written_short(certificate: NetworkCertificate)
 @given(
     ends=st.sampled_from([(1,), (3,), (2, 2), (2, 1, 3)]).flatmap(
         lambda shape: st.tuples(
-            *(arrays(np.float64, shape, elements=st.floats(allow_nan=False, allow_infinity=False)) for _ in "ab")
+            *(
+                arrays(np.float64, shape, elements=st.floats(allow_nan=False, allow_infinity=False))
+                for _ in "ab"
+            )
         )
     )
 )
@@ -146,7 +152,9 @@ def test_any_edit_breaks_the_seal(certificate: NetworkCertificate) -> None:
         for key in at[:-1]:
             holder = holder[key]
         old = holder[at[-1]]
-        holder[at[-1]] = old + "0" if isinstance(old, str) else old + 1 if isinstance(old, int) else old * 1.5 + 0.125
+        holder[at[-1]] = (
+            old + "0" if isinstance(old, str) else old + 1 if isinstance(old, int) else old * 1.5 + 0.125
+        )
         with pytest.raises(CertificateError):
             NetworkCertificate.from_json(record)
             pytest.fail(f"read with another {at}")
@@ -170,7 +178,9 @@ def test_a_claim_taken_out_or_moved_breaks_the_seal(certificate: NetworkCertific
             NetworkCertificate.from_json(record)
 
 
-def test_a_seal_is_of_everything_that_is_said(certificate: NetworkCertificate, head: attnc.Certificate) -> None:
+def test_a_seal_is_of_everything_that_is_said(
+    certificate: NetworkCertificate, head: attnc.Certificate
+) -> None:
     layer, other = certificate.layers[0], replace(head, bound=head.bound * 2)
     different = {
         "domain": Box(LO, HI + 1e-9),
@@ -196,10 +206,10 @@ def test_what_is_no_certificate(record: object) -> None:
 
 
 def test_missing_and_unknown_fields_are_named(certificate: NetworkCertificate) -> None:
-    for name in (set(written(certificate)) - {"seal"}):
+    for name in set(written(certificate)) - {"seal"}:
         with pytest.raises(CertificateError, match=f"missing fields .*{name}"):
             NetworkCertificate.from_json({k: v for k, v in written(certificate).items() if k != name})
-    with pytest.raises(CertificateError, match="unknown fields .*later"):
+    with pytest.raises(CertificateError, match=r"unknown fields .*later"):
         NetworkCertificate.from_json(written(certificate) | {"later": 1})
 
 
@@ -297,7 +307,9 @@ def test_covers_each_coordinate_by_its_own_ends(certificate: NetworkCertificate)
             assert not certificate.covers(torch.stack([inside, x]))
 
 
-def test_the_ends_are_compared_as_they_are_not_as_the_dtype_rounds_them(certificate: NetworkCertificate) -> None:
+def test_the_ends_are_compared_as_they_are_not_as_the_dtype_rounds_them(
+    certificate: NetworkCertificate,
+) -> None:
     """0.1 is not a float32: its neighbours lie on both sides of the end."""
     x = torch.tensor([[0.0, -0.5, 0.1], [0.0, 0.0, 2.25]])
     assert float(x[0, 2]) > 0.1

@@ -481,12 +481,16 @@ def test_no_malformed_certificate_is_proved_or_crashes_though_it_is_sealed(path:
         if {"digests", "versions"} & set(at[:-1]) and at[-1] != next(iter(value_at(about, at[:-1]))):
             continue  # one of each stands for the others
         for junk in ["delete", *JUNK]:
-            larger = isinstance(old, float) and type(junk) is float and junk > old  # a looser claim is no false one
+            larger = (
+                isinstance(old, float) and type(junk) is float and junk > old
+            )  # a looser claim is no false one
             if junk == old or larger or (label and ("versions" in at[:-1] or type(junk) is type(old))):
                 continue
             made = changed(about, at, junk)
             if at[-1] != "seal":
-                with contextlib.suppress(AttributeError, TypeError, KeyError):  # so malformed that nothing can be sealed
+                with contextlib.suppress(
+                    AttributeError, TypeError, KeyError
+                ):  # so malformed that nothing can be sealed
                     seal(made["certificate"])
             path.write_bytes(with_record(data, made))
             found = outcome(lambda: attnc.verify(path))
@@ -554,7 +558,10 @@ def test_tensors_that_are_missing_misshapen_or_of_another_dtype(path: Path) -> N
             path.write_bytes(data)
             edit_tensors(path, change)
             found = outcome(lambda: attnc.load(path))
-            if found == "loaded" and attnc.load(path).numbers().digests() == compiled("rich").numbers().digests():
+            if (
+                found == "loaded"
+                and attnc.load(path).numbers().digests() == compiled("rich").numbers().digests()
+            ):
                 continue  # the same numbers, written otherwise
             if found not in ("refused", "loaded"):
                 wrong.append((name, how, "load", found))

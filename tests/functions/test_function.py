@@ -95,7 +95,9 @@ def test_a_wrong_number_of_enclosures_is_refused(count: int, kinks: tuple[float,
         function(lambda s: s, name="f", enclosure=[lambda x: x] * count, kinks=kinks)
 
 
-@pytest.mark.parametrize("enclosure", [5, "x", [], [None], [lambda x: x, 3]], ids=repr)
+@pytest.mark.parametrize(
+    "enclosure", [5, "x", [], [None], [lambda x: x, 3]], ids=["number", "text", "none", "None", "mixed"]
+)
 def test_an_enclosure_that_is_not_a_map_is_refused(enclosure: object) -> None:
     with pytest.raises(InputError, match="an enclosure is a map of "):
         function(torch.relu, enclosure=enclosure, kinks=(0.0,))  # type: ignore[arg-type]

@@ -135,9 +135,7 @@ def test_an_empty_batch(net: Network, lead: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("lead", [(0,), (2, 0)])
 def test_the_attention_of_an_empty_batch(net: Network, lead: tuple[int, ...]) -> None:
     one, none = net.attention(inputs(net)), net.attention(inputs(net, *lead))
-    assert {name: w.shape for name, w in none.items()} == {
-        name: (*lead, *w.shape) for name, w in one.items()
-    }
+    assert {name: w.shape for name, w in none.items()} == {name: (*lead, *w.shape) for name, w in one.items()}
 
 
 @pytest.mark.parametrize(
@@ -394,9 +392,7 @@ def test_loading_other_values_is_noticed(plain: Network) -> None:
 
 
 def test_another_dtype_is_noticed(plain: Network) -> None:
-    assert (
-        plain.double().why_not_certified() == "the certificate is for float32, the network is float64"
-    )
+    assert plain.double().why_not_certified() == "the certificate is for float32, the network is float64"
     assert plain.float().why_not_certified() is None, "widening and back is exact"
     assert "float16" in plain.half().why_not_certified()
     mixed = copy.deepcopy(compiled("mlp"))
