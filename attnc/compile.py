@@ -46,7 +46,7 @@ def compile(
             f"domain is an attnc.Box, e.g. attnc.Box(-1, 1, shape=(16,)): got {type(domain).__name__}"
         )
     name, allowed, engine = checked_dtype(dtype), checked_eps(eps), checked_engine(engine)
-    program = to_program(model, domain.shape)
+    program = to_program(model, domain.shape, domain)
     found = problems(program)
     if found:
         raise UnsupportedError("the model cannot be compiled", found)

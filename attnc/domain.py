@@ -96,7 +96,7 @@ class Box:
 
     def __init__(self, lo: Any, hi: Any, shape: tuple[int, ...] | int | None = None) -> None:
         ends = [_end(lo, "lo"), _end(hi, "hi")]
-        known = _shape(shape) if shape is not None else np.broadcast_shapes(ends[0].shape, ends[1].shape)
+        known = _shape(shape) if shape is not None else max((end.shape for end in ends), key=len)
         if not known:
             raise InputError("a box needs a shape: Box(-1, 1, shape=(d,)), or give lo or hi as a tensor")
         for name, end in zip(("lo", "hi"), ends, strict=True):

@@ -114,19 +114,22 @@ def _child(*arguments: object) -> Record:
 
 def growth(quick: bool, step: Step) -> Records:
     """Compile time against width, and against depth at width 64."""
+    most = 2 if quick else None
+    axes = {
+        "width": [(16, w, w, 4) for w in WIDTHS[:most]],
+        "depth": [(16, *(64,) * depth, 4) for depth in DEPTHS[:most]],
+    }
     records = []
     for activation in ("gelu", "tanh"):
-        shapes = [(16, w, w, 4) for w in WIDTHS[: 2 if quick else None]]
-        shapes += [(16, *(64,) * depth, 4) for depth in DEPTHS[: 2 if quick else None]]
-        for i, widths in enumerate(shapes):
-            step(f"{activation} {'-'.join(map(str, widths))}")
-            model = mlp(widths, activation)
-            net, times = compiled(model, box_of(model), GROWTH_EPS, "float64")
-            axis = "width" if i < len(shapes) - len(DEPTHS[: 2 if quick else None]) else "depth"
-            records.append(
-                {"axis": axis, "activation": activation, "widths": list(widths), "eps": GROWTH_EPS}
-                | {**about(net), **times}
-            )
+        done: dict[tuple[int, ...], Record] = {}
+        for axis, shapes in axes.items():
+            for widths in shapes:
+                step(f"{activation} {'-'.join(map(str, widths))}")
+                if widths not in done:
+                    model = mlp(widths, activation)
+                    net, times = compiled(model, box_of(model), GROWTH_EPS, "float64")
+                    done[widths] = {**about(net), **times, "eps": GROWTH_EPS, "widths": list(widths)}
+                records.append({"axis": axis, "activation": activation, **done[widths]})
     return records
 
 

@@ -206,9 +206,10 @@ def _growth(records: Sequence[Record]) -> str:
         f"""From the first width to the last the parameters grow {_growing(tanh, lambda r: r["source_parameters"])}-fold. The
         heads take {_growing(tanh, lambda r: r["heads_cpu"], 1)} times as long for tanh and
         {_growing(gelu, lambda r: r["heads_cpu"], 1)} times for GELU: a wider layer amplifies errors more, so that heads must be
-        closer and need more anchors, where they are not exact like those of tanh. What remains is passes over the matrices, and does grow with the width
-        ({_growing(tanh, _rest)}-fold for tanh, {_growing(gelu, _rest)}-fold for GELU): products of |W| with vectors and with the
-        affine form, the comparison of the module with its program, the search for a witness in high precision."""
+        closer and need more anchors, where they are not exact like those of tanh. What remains is
+        passes over the matrices, and does grow with the width ({_growing(tanh, _rest)}-fold for tanh,
+        {_growing(gelu, _rest)}-fold for GELU): products of |W| with vectors and with the affine form, the comparison of the
+        module with its program, the search for a witness in high precision."""
     )
     deep = prose(
         """tanh takes about the same time for every layer. GELU takes more for each layer of a deeper network: an error of the

@@ -225,11 +225,14 @@ def _attention(program: Program, stage: Attention, x: Carried, claim: LayerClaim
     )
     error = [(m + d + o).upper() for m, d, o in zip(moved, delta, off, strict=True)]
     passed = [(m + d + o).upper() for m, d, o in zip(meant, own, off, strict=True)]
-    exact = _between(*table.line(lo, hi, np.zeros_like(lo)))
+    exact = [
+        v + arb(0, o) for v, o in zip(_between(*table.line(lo, hi, np.zeros_like(lo))), off, strict=True)
+    ]
     form = None
     if x.form is not None:
         slope = table.chord(lo, hi)
-        form = _mapped(x.form, [arb(k) for k in slope.tolist()], _between(*table.line(lo, hi, slope)))
+        beside = [v + arb(0, o) for v, o in zip(_between(*table.line(lo, hi, slope)), off, strict=True)]
+        form = _mapped(x.form, [arb(k) for k in slope.tolist()], beside)
     return Carried(exact, error, passed, form)
 
 

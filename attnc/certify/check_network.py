@@ -47,7 +47,8 @@ def check_network(
         verdict = check(group, claim.groups[g].head, step.function)
         cells += verdict.cells
         if not verdict:
-            return Verdict(verdict.status, f"{claim.name}: {verdict.reason}", certificate.bound, cells=cells)
+            reason = f"{claim.name}: {verdict.reason}"
+            return Verdict(verdict.status, reason, certificate.bound, verdict.input, verdict.error, cells)
     return _composed(program, numbers, certificate, cells)
 
 
@@ -60,6 +61,9 @@ def _does_not_apply(program: Program, numbers: NetworkNumbers, certificate: Netw
         return f"changed since it was made: {', '.join(changed)}"
     if program.digest() != certificate.program:
         return "it is about another program"
+    at = np.array(certificate.witness.input)
+    if not ((certificate.domain.lo.ravel() <= at) & (at <= certificate.domain.hi.ravel())).all():
+        return "its witness is not an input of the domain"
     if program.shape != certificate.domain.shape:
         return f"its domain has the shape {certificate.domain.shape}, the program takes {program.shape}"
     return mismatch(program, numbers, certificate)
@@ -173,6 +177,8 @@ def _false_witness(program: Program, executed: Array, certificate: NetworkCertif
     said = None
     if not ((box.lo <= at) & (at <= box.hi)).all() or not np.array_equal(at.astype(certificate.dtype), at):
         said = "the witness is not an input of the domain"
+    elif witness.error > certificate.bound or certificate.rounding > 1.02 * certificate.bound:
+        said = "the witness, or the term of rounding, exceeds the bound"
     elif not 0 <= witness.output < executed.size:
         said = "the witness names an output that is not there"
     else:
@@ -180,7 +186,9 @@ def _false_witness(program: Program, executed: Array, certificate: NetworkCertif
         with working(PRECISION):
             error = abs(arb(float(executed[witness.output])) - ball)
             allowed = 4 * arb(certificate.rounding) + arb(2) ** -52 * arb(witness.error)
-            if not abs(error - arb(witness.error)) <= allowed:
+            if (
+                abs(error - arb(witness.error)) > allowed
+            ):  # the ball may be as wide as a deviation of the source
                 said = f"the witness claims an error of {witness.error:.6g}, executed it has {float(error.mid()):.6g}"
     return None if said is None else Verdict("unknown", said, certificate.bound)
 

@@ -67,8 +67,14 @@ def _claims_mismatch(
     for stage, claim in zip(layers, certificate.layers, strict=True):
         step = program.steps[stage.value - 1]
         assert isinstance(step, Pointwise)
-        if claim.function != step.function.label or len(claim.groups) != len(stage.groups):
+        if claim.function != step.function.label:
             return f"{claim.name} is said to be {claim.function}, the program says {step.function.label}"
+        if len(claim.groups) != len(stage.groups):
+            return f"{claim.name} has claims about {len(claim.groups)} groups, the network has {len(stage.groups)}"
+        width = program.shapes[stage.value][-1]
+        sizes = [width if group.neurons is None else len(group.neurons) for group in stage.groups]
+        if [said.neurons for said in claim.groups] != sizes:
+            return f"{claim.name} is said to have groups of other sizes than {sizes}"
         if any(said.head.function != claim.function for said in claim.groups):
             return f"{claim.name} has a head for another function"
     return None

@@ -7,7 +7,9 @@ the input, Aξ + c ± r with |ξ| <= ρ, which keeps what cancels between neuron
     attention   e' = min(Lip·e, spread of f) + δ    if the head's interval holds [lo - e, hi + e]; δ its proved bound
     sum         e' = Σ|ĉ|e + |ĉ - c||x| + γ|ĉ|(|x| + e)
 
-all in outward-rounded arithmetic; a sum of n products passes at most n + 1 roundings, in whatever order it is formed."""
+"Exact" is the source's own value: where its function deviates from f (torch's softplus beyond its threshold), intervals and forms
+are widened by the deviation, and e grows by it. All in outward-rounded arithmetic; a sum of n products passes at most n + 1
+roundings, in whatever order it is formed."""
 
 from __future__ import annotations
 
@@ -169,20 +171,20 @@ def _attention(program: Program, stage: Attention, x: Known, delta: Array | floa
     low, high = table.band(*reach, np.zeros_like(x.lo))
     moved = np.where(x.error > 0, np.fmin(times(steepest, x.error), above(high - low)), 0.0)
     moved = total(moved, np.broadcast_to(delta, x.lo.shape))
-    error = total(moved, np.where(x.hi > step.beyond, step.deviation, 0.0))
+    off = np.where(x.hi > step.beyond, step.deviation, 0.0)
     lo, hi = table.band(x.lo, x.hi, np.zeros_like(x.lo))
-    form = None if x.form is None else _beside(table, x, x.form)
-    known = _known(lo, hi, error, form)
+    form = None if x.form is None else _beside(table, x, x.form, off)
+    known = _known(below(lo - off), above(hi + off), total(moved, off), form)
     return Known(known.lo, known.hi, known.error, known.form, steepest)
 
 
-def _beside(table: Slopes, x: Known, form: Form) -> Form:
-    """f(v) = λv + μ ± ρ with λ the slope of the chord."""
+def _beside(table: Slopes, x: Known, form: Form, off: Array) -> Form:
+    """f(v) = λv + μ ± ρ with λ the slope of the chord; the source's own function is `off` f by as much."""
     chord = table.chord(x.lo, x.hi)
     low, high = table.band(x.lo, x.hi, chord)
     middle = low / 2 + high / 2
     distance = above(np.maximum(above(high - middle), above(middle - low)))
-    return mapped(form, chord, middle, distance)
+    return mapped(form, chord, middle, total(distance, off))
 
 
 def _sum(program: Program, stage: Sum, xs: Sequence[Known], a: Arithmetic) -> Known:

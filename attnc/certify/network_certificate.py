@@ -26,6 +26,8 @@ class GroupClaim:
 
     def __post_init__(self) -> None:
         check_types(self, {"neurons": int})
+        if self.neurons < 1:
+            raise CertificateError(f"a group has {self.neurons} neurons: at least one is expected")
 
     def to_json(self) -> dict[str, Any]:
         return {"neurons": self.neurons, "head": self.head.to_json()}
@@ -49,6 +51,8 @@ class LayerClaim:
 
     def __post_init__(self) -> None:
         check_types(self, {"name": str, "value": int, "function": str} | _floats("error_in", "error_out"))
+        if min(self.error_in, self.error_out) < 0:
+            raise CertificateError("the errors of a layer are not negative")
 
     @property
     def neurons(self) -> int:
@@ -73,16 +77,21 @@ class NetworkWitness:
 
     def __post_init__(self) -> None:
         check_types(self, {"input": tuple, "output": int, "error": float})
-        if not all(type(x) is float and math.isfinite(x) for x in self.input) or self.error < 0:
-            raise CertificateError("a witness is a list of finite numbers and an error that is not negative")
+        if (
+            not all(type(x) is float and math.isfinite(x) for x in self.input)
+            or min(self.error, self.output) < 0
+        ):
+            raise CertificateError(
+                "a witness is a list of finite numbers, an output and an error that are not negative"
+            )
 
 
 @dataclass(frozen=True)
 class NetworkCertificate:
     """|network(x) - program(x)| <= bound in every output, for every x of the box that the dtype holds, as executed.
 
-    `approximation` is the part that exact arithmetic would leave, `rounding` what rounding adds: bound <= their sum. `program` is
-    the SHA-256 of what the network imitates, `digests` those of its own tensors."""
+    `approximation` is what heads leave in exact arithmetic, `rounding` what rounding adds, of stored numbers too: bound <= their
+    sum. `program` is the SHA-256 of what the network imitates, `digests` those of its own tensors and of its structure."""
 
     domain: Box
     dtype: str
@@ -160,7 +169,7 @@ class NetworkCertificate:
                     "witness": NetworkWitness(**{**witness, "input": tuple(witness["input"])}),
                 }
             )
-        except (TypeError, ValueError) as problem:
+        except (TypeError, ValueError, OverflowError) as problem:
             raise CertificateError(f"the certificate holds something of another type: {problem}") from problem
         if made.seal() != record["seal"]:
             raise CertificateError(

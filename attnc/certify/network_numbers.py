@@ -122,8 +122,25 @@ class NetworkNumbers:
         }
 
     def digests(self) -> dict[str, str]:
-        """The SHA-256 of each tensor: name, dtype, shape and bytes (little-endian)."""
-        return {name: digest(name, array) for name, array in self.tensors().items()}
+        """The SHA-256 of each tensor (name, dtype, shape and little-endian bytes), and of how the stages hang together."""
+        found = {name: digest(name, array) for name, array in self.tensors().items()}
+        return {
+            **found,
+            "structure": hashlib.sha256(repr([_structure(s) for s in self.stages]).encode()).hexdigest(),
+        }
+
+
+def _structure(stage: Stage) -> tuple[object, ...]:
+    """Everything of a stage that is not a tensor."""
+    match stage:
+        case Sum():
+            return "sum", stage.inputs, stage.value, tuple(map(float, stage.coefficients))
+        case Reorder():
+            return "reorder", stage.input, stage.value, tuple(stage.shape)
+        case Attention():
+            return "attention", stage.input, stage.value, len(stage.groups)
+        case _:
+            return type(stage).__name__.lower(), stage.input, stage.value
 
 
 def digest(name: str, array: NDArray[Any]) -> str:

@@ -4,6 +4,7 @@ Numbers that the network took over unchanged from the program are stored once.""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,6 +74,10 @@ def read_network(
         path, about, KIND, FORMAT, {"kind", "format", "dtype", "program", "stages", "shared", "certificate"}
     )
     try:
+        if set(about["program"]) != {"shape", "steps"}:
+            raise FileError(
+                f"the program has the fields {sorted(about['program'])}: shape and steps are expected"
+            )
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         for name, twin in about["shared"].items():
             arrays[name] = arrays[twin]
@@ -81,6 +86,8 @@ def read_network(
         stages = tuple(_stage(i, s, arrays) for i, s in enumerate(about["stages"]))
         numbers = NetworkNumbers(stages, about["dtype"])
         certificate = NetworkCertificate.from_json(about["certificate"])
+        if numbers.digests().get("structure") != certificate.digests.get("structure"):
+            raise FileError("its stages are other than were certified")
         wrong = mismatch(program, numbers, certificate)
         if wrong is not None:
             raise FileError(f"its parts do not fit together: {wrong}")
@@ -88,7 +95,7 @@ def read_network(
         raise CertificateError(f"{path}: {problem}") from problem
     except AttncError as problem:
         raise FileError(f"{path}: {problem}") from problem
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
         raise FileError(
             f"{path} does not describe a network: {type(problem).__name__}: {problem}"
         ) from problem
@@ -158,19 +165,40 @@ def _stage_json(stage: Stage) -> dict[str, Any]:
 def _stage(i: int, record: dict[str, Any], arrays: Mapping[str, Numbers]) -> Stage:
     prefix = f"stages.{i}."
     own = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-    value = record["value"]
+    fields = {
+        "attention": {"input", "groups"},
+        "sum": {"inputs", "coefficients"},
+        "reorder": {"input", "shape"},
+    }
+    wanted = {"kind", "value"} | fields.get(record["kind"], {"input"})
+    if set(record) != wanted:
+        raise FileError(f"stage {i} has the fields {sorted(record)}: {sorted(wanted)} are expected")
+    value = _whole(record["value"])
     match record["kind"]:
         case "linear":
-            return Linear(record["input"], value, own["weight"], own.get("bias"))
+            return Linear(_whole(record["input"]), value, own["weight"], own.get("bias"))
         case "scale":
-            return Scale(record["input"], value, own["scale"], own["shift"])
+            return Scale(_whole(record["input"]), value, own["scale"], own["shift"])
         case "attention":
-            return Attention(record["input"], value, tuple(_group(g, own) for g in range(record["groups"])))
+            return Attention(
+                _whole(record["input"]), value, tuple(_group(g, own) for g in range(record["groups"]))
+            )
         case "sum":
-            return Sum(tuple(record["inputs"]), value, tuple(record["coefficients"]))
+            coefficients = tuple(record["coefficients"])
+            if not all(type(c) is float and math.isfinite(c) for c in coefficients):
+                raise FileError(
+                    f"stage {i} has the coefficients {coefficients!r}: finite numbers are expected"
+                )
+            return Sum(tuple(map(_whole, record["inputs"])), value, coefficients)
         case "reorder":
-            return Reorder(record["input"], value, tuple(record["shape"]))
+            return Reorder(_whole(record["input"]), value, tuple(map(_whole, record["shape"])))
     raise FileError(f"stage {i} is of the unknown kind {record['kind']!r}")
+
+
+def _whole(number: object) -> int:
+    if type(number) is not int:
+        raise FileError(f"a whole number is expected: got {number!r}")
+    return number
 
 
 def _group(g: int, own: Mapping[str, Numbers]) -> Group:

@@ -22,7 +22,7 @@ from attnc.certify.outward import above, below
 from attnc.domain import Array, Interval, covering
 from attnc.functions import Function
 from attnc.functions.balls import ball, lower, upper, variable, working
-from attnc.functions.function import Branch, builtin_names
+from attnc.functions.function import Branch, is_builtin
 
 Touched = NDArray[np.bool_]
 CELLS, FIRST = 1024, 160
@@ -97,7 +97,7 @@ _made: dict[tuple[str, Interval], Slopes] = {}
 def slopes(f: Function, lo: float, hi: float) -> Slopes:
     """The cells of f over an interval that holds [lo, hi]; those with the widest range of slopes are halved."""
     domain = covering(lo, hi)
-    if f.name not in builtin_names():  # a label says nothing of a user's function
+    if not is_builtin(f):  # a label says nothing of a user's function
         return _slopes(f, domain)
     if (f.label, domain) not in _made:
         _made[f.label, domain] = _slopes(f, domain)

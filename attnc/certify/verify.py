@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,15 +54,35 @@ def _module(module: Any, f: Function | None) -> Verdict:
             numbers, program = module.numbers(), module.program
         except InputError as problem:
             return Verdict("unknown", f"the certificate does not apply: {problem}")
-        assert isinstance(numbers, NetworkNumbers) and isinstance(program, Program)
-        return check_network(program, numbers, certificate, module)
+        if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
+            raise InputError("verify takes an attnc network, with its numbers and its program")
+        return _as_executed(module, check_network(program, numbers, certificate, module))
     changed = _dtype_changed(module, certificate)
     if changed is not None:
         return Verdict("unknown", changed)
     numbers = _numbers(module)
     if certificate is None:
         return _only_measured(getattr(module, "measured", None))
-    return check(numbers, certificate, f, module)
+    return _as_executed(module, check(numbers, certificate, f, module))
+
+
+def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
+    """What is proved is proved of the numbers: a module that runs other code than attnc's is not covered."""
+    hooks = torch.nn.modules.module
+    if not verdict:
+        return verdict
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        return replace(verdict, status="unknown", reason="a global forward hook may change what is executed")
+    for name, part in module.named_modules():
+        own = type(part).__module__.startswith("attnc.network.") or type(part) is torch.nn.ModuleList
+        if not own or "forward" in vars(part) or part._forward_hooks or part._forward_pre_hooks:
+            where = name or type(part).__name__
+            return replace(
+                verdict,
+                status="unknown",
+                reason=f"{where} runs other code than attnc's: a hook or another forward",
+            )
+    return verdict
 
 
 def _only_measured(measured: Any) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.frontends.module import module_to_program
 from attnc.frontends.sklearn import estimator_to_program, is_estimator
@@ -13,10 +14,11 @@ from attnc.program import Program
 __all__ = ["estimator_to_program", "mlp", "module_to_program", "read_state_dict", "to_program"]
 
 
-def to_program(model: object, shape: tuple[int, ...]) -> Program:
+def to_program(model: object, shape: tuple[int, ...], box: Box | None = None) -> Program:
     """The exact meaning of a model, for inputs of a shape (tokens …, features), the batch left out.
 
-    A model is a torch module in eval mode, a fitted scikit-learn network, or a program.
+    A model is a torch module in eval mode, a fitted scikit-learn network, or a program. A module is also run beside its program
+    at points of the box, where one is given.
 
     >>> from torch import nn
     >>> to_program(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).eval(), (3,)).shapes
@@ -29,7 +31,7 @@ def to_program(model: object, shape: tuple[int, ...]) -> Program:
             raise InputError(f"the program takes inputs of shape {model.shape}: got shape={tuple(shape)}")
         return model
     if isinstance(model, nn.Module):
-        return module_to_program(model, tuple(shape))
+        return module_to_program(model, tuple(shape), box)
     if is_estimator(model):
         return estimator_to_program(model, tuple(shape))
     raise InputError(

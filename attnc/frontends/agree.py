@@ -12,18 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from attnc.domain import Array
+from attnc.domain import Array, Box
 from attnc.errors import Problem
 from attnc.frontends.trace import SEED
 from attnc.functions import Function
 from attnc.program import Pointwise, Program, Step
 from attnc.program.interpreter import approximate
 
-SPREADS, POINTS = (1.0, 8.0), 4
+SPREADS, POINTS, BOXED = (1.0, 8.0), 4, 12
 
 
-def disagreement(model: nn.Module, program: Program) -> Problem | None:
-    """Where the module, run in float64, is off the program by more than rounding explains.
+def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> Problem | None:
+    """Where the module, run in float64, is off the program by more than rounding explains: near zero, and in the box.
 
     This catches what tracing cannot see (a flag, a clock, a patched class); it proves nothing.
 
@@ -35,7 +35,25 @@ def disagreement(model: nn.Module, program: Program) -> Problem | None:
     """
     where = f"the model ({type(model).__name__})"
     noise = np.random.default_rng(0)
-    x = np.concatenate([noise.uniform(-s, s, (POINTS, *program.shape)) for s in SPREADS])
+    parts = [noise.uniform(-s, s, (POINTS, *program.shape)) for s in SPREADS]
+    if box is not None:
+        corners = np.where(noise.random((BOXED, *box.shape)) < 0.5, box.lo, box.hi)
+        inside = box.lo + noise.random((BOXED, *box.shape)) * (box.hi - box.lo)
+        parts += [
+            corners,
+            inside,
+            np.where(noise.random((BOXED, *box.shape)) < 0.5, corners, inside),
+            box.lo[None],
+            box.hi[None],
+        ]
+    for x in parts:
+        found = _disagreement(model, program, x, where)
+        if found is not None:
+            return found
+    return None
+
+
+def _disagreement(model: nn.Module, program: Program, x: Array, where: str) -> Problem | None:
     try:
         theirs, tolerance = _run(model, x)
     except Exception as problem:
@@ -46,7 +64,7 @@ def disagreement(model: nn.Module, program: Program) -> Problem | None:
         return Problem(where, f"returns the shape {theirs.shape} where the traced program has {ours.shape}")
     finite = np.isfinite(theirs) & np.isfinite(ours)
     if not finite.any():
-        return Problem(where, "overflows at every input that was tried, of size 1 to 8")
+        return Problem(where, f"overflows at every input that was tried, of size {np.abs(x).max():.3g}")
     gap = float(np.abs(theirs - ours, where=finite, out=np.zeros_like(ours)).max())
     if gap <= tolerance * (1e-3 + float(np.abs(theirs[finite]).max())):
         return None

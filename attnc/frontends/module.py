@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from attnc.domain import Box
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.agree import disagreement
 from attnc.frontends.builder import Builder
@@ -17,7 +18,7 @@ from attnc.program import Affine, Program
 from attnc.program.steps import Shape
 
 
-def module_to_program(model: nn.Module, shape: Shape) -> Program:
+def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) -> Program:
     """The program of a module in eval mode, for inputs of a shape (without the batch axis).
 
     Its numbers are the module's, as they are stored, taken as exact; numbers in the code (a slope, an alpha, x * 0.1)
@@ -42,7 +43,7 @@ def module_to_program(model: nn.Module, shape: Shape) -> Program:
         problems += [p for p in builder.problems if p not in problems]
     if program is not None and not problems:
         with preserved(model, problems):
-            found = disagreement(model, program)
+            found = disagreement(model, program, box)
         problems += [found] if found else []
     if problems or program is None:
         unknown = any("is not supported" in p.reason for p in problems)

@@ -151,6 +151,11 @@ def _numbers_problem(given: object) -> str | None:
 def _ordered(weights: list[str], order: Sequence[str] | None) -> list[str]:
     found = [_part(name)[0] for name in weights]
     if order is None:
+        if len({re.sub(r"\d+", "#", p) for p in found}) > 1 or _numbers_that_vary(found) > 1:
+            listed = ", ".join(map(repr, sorted(found, key=_natural)))
+            raise InputError(
+                f"the names {listed} do not say which layer comes first: give order=[…] with all of them"
+            )
         return sorted(found, key=_natural)
     if isinstance(order, str) or not isinstance(order, Sequence):
         raise InputError(f"order lists the prefixes of the layers, e.g. order=['fc1', 'fc2']: got {order!r}")
@@ -163,6 +168,12 @@ def _ordered(weights: list[str], order: Sequence[str] | None) -> list[str]:
     if left_out:
         raise InputError(f"order leaves out {', '.join(map(repr, left_out))}: name every layer")
     return asked
+
+
+def _numbers_that_vary(prefixes: list[str]) -> int:
+    """How many of the numbers in the names differ between them."""
+    columns = zip(*(re.findall(r"\d+", p) for p in prefixes), strict=True)
+    return sum(len(set(column)) > 1 for column in columns)
 
 
 def _natural(prefix: str) -> list[tuple[bool, int, str]]:

@@ -301,6 +301,11 @@ def builtin_names() -> tuple[str, ...]:
     return tuple(x.__name__ for x in made_there if not x.__name__.startswith("_"))
 
 
+def is_builtin(f: Function) -> bool:
+    """Whether f is attnc's own, so that its label says all of it; a user may give his function any name."""
+    return f.name in builtin_names() and all(b.__module__ == "attnc.functions.library" for b in f.branches)
+
+
 def check_enclosure(f: Function, lo: float = -2.0, hi: float = 2.0, points: int = 33) -> None:
     """Refuse an enclosure that contradicts the torch form at a point, by more than torch's own rounding can
     explain.

@@ -210,7 +210,7 @@ def checked_dtype(dtype: object) -> str:
 
 
 def checked_eps(eps: object) -> float:
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not (math.isfinite(eps) and eps > 0):
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 < eps < 2.0**1023:
         raise InputError(f"eps={eps!r}: give a positive, finite number, e.g. eps=1e-6")
     return float(eps)
 

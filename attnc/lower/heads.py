@@ -10,7 +10,7 @@ from attnc.anchors.plan import Found, smallest
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
-from attnc.functions.function import builtin_names
+from attnc.functions.function import is_builtin
 from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
 
@@ -34,7 +34,7 @@ def head_for(f: Function, domain: Interval, eps: float, dtype: str, progress: Pr
 
     The same wish is met once in a process."""
     plan, eps = Plan(f, domain, "auto", 1, dtype, progress), few_digits(eps)
-    if f.name not in builtin_names():  # a label says nothing of a user's function
+    if not is_builtin(f):  # a label says nothing of a user's function
         return _made_head(plan, eps)
     wish = (f.label, domain, eps, dtype)
     if wish not in _made:

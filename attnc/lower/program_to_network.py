@@ -11,8 +11,8 @@ from attnc.certify.certificate import round_up
 from attnc.certify.compose import Known, advance, compose, start
 from attnc.certify.network_numbers import Attention, Stage
 from attnc.domain import Array, Box, Interval, covering
-from attnc.errors import PrecisionError
-from attnc.lower.budget import amplification
+from attnc.errors import ConvergenceError, PrecisionError
+from attnc.lower.budget import amplification, carried
 from attnc.lower.groups import Neurons, by_reach
 from attnc.lower.heads import head_for
 from attnc.lower.skeleton import skeleton
@@ -127,7 +127,12 @@ class _Layer:
     def _head(self, neurons: Neurons) -> Head:
         lo, hi = (x if neurons is None else x[..., neurons] for x in (self.lo, self.hi))
         domain = with_room(float(lo.min()), float(hi.max()))
-        return head_for(self.step.function, domain, min(self.share, domain.width), self.wish.dtype, self._say)
+        try:
+            return head_for(
+                self.step.function, domain, min(self.share, domain.width), self.wish.dtype, self._say
+            )
+        except (ConvergenceError, PrecisionError) as problem:
+            raise type(problem)(f"{self.name}: {problem}") from problem
 
     def _say(self, text: str) -> None:
         self.wish.progress(f"{self.name}: {text}")
@@ -148,18 +153,33 @@ def layer_name(program: Program, value: int) -> str:
 
 def _overflow(wish: Wish, stages: tuple[Stage, ...], exact: dict[int, Known]) -> PrecisionError:
     first = next(stage for stage in stages if not np.isfinite(exact[stage.value].error).all())
+    step = wish.program.steps[first.value - 1]
     name = (
-        wish.program.steps[first.value - 1].name
-        or f"step {first.value - 1} ({wish.program.steps[first.value - 1].kind})"
+        layer_name(wish.program, first.value)
+        if isinstance(step, Pointwise)
+        else step.name or f"step {first.value - 1}"
     )
     return PrecisionError(
-        f"nothing can be proved of what leaves {name}: in {wish.dtype} it may overflow. Use a smaller box, or smaller weights."
+        f"nothing can be proved of what leaves {name}: in {wish.dtype} it may overflow, or be too steep to bound. Use a smaller box."
     )
+
+
+def _deviation(wish: Wish, made: Lowered) -> float:
+    """What the deviations of the source's own functions become at the output."""
+    own = {}
+    for value in made.heads:
+        step = wish.program.steps[value - 1]
+        assert isinstance(step, Pointwise)
+        own[value] = np.where(made.known[step.input].hi > step.beyond, step.deviation, 0.0)
+    found = carried(made.stages, made.known, own)[made.stages[-1].value] if own else np.zeros(1)
+    return float(found.max())
 
 
 def _refusal(wish: Wish, made: Lowered, weights: dict[int, float], affine: float) -> PrecisionError:
     """Which layer and which term stand in the way, and what can be met."""
-    parts = {"the affine maps, by their rounding": affine}
+    deviation = _deviation(wish, made)
+    source = "the source itself, whose functions are not quite what their names say (torch's softplus beyond its threshold)"
+    parts = {"the affine maps, by their rounding": max(affine - deviation, 0.0), source: deviation}
     for value, heads in made.heads.items():
         known = max((h.certificate for _, h in heads if h.certificate is not None), key=lambda c: c.bound)
         term = "rounding" if known.rounding > known.approximation else "approximation"
@@ -167,7 +187,7 @@ def _refusal(wish: Wish, made: Lowered, weights: dict[int, float], affine: float
         parts[f"{name}, by the {term} of its heads ({known.function})"] = weights[value] * known.bound
     worst = max(parts, key=lambda name: parts[name])
     reachable = round_up(_ROOM * made.error, 2)
-    other = "dtype=torch.float64, or " if wish.dtype == "float32" else ""
+    other = "dtype=torch.float64, or " if wish.dtype == "float32" and worst != source else ""
     offer = (
         f"Use {other}eps >= {reachable:g}, which can be met"
         if np.isfinite(reachable)

@@ -26,6 +26,10 @@ def dense(head: Head, s: Tensor) -> Tensor:
         raise InputError(
             "engine='dense' runs heads whose tokens do not attend to themselves, one at a time: use 'columns'"
         )
+    if head.key.shape[1] > 512:
+        raise InputError(
+            f"engine='dense' runs heads of at most 512 anchors: this has {head.key.shape[1]}; use 'columns'"
+        )
     keys = head.key[None]
     values = torch.stack([head.value[..., 1], torch.zeros_like(head.value[..., 1])], -1)[None]
     parts = []

@@ -13,7 +13,7 @@ from attnc.certify.certificate import Certificate, Measured
 from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.certify.record import HeadRecord, write
 from attnc.errors import InputError
-from attnc.network.engines import dense
+from attnc.network.engines import ENGINES, dense
 from attnc.network.self_attention import SelfAttention
 from attnc.network.show import head_html, head_text
 
@@ -63,6 +63,8 @@ class Head(nn.Module):
 
     def run(self, s: Tensor, engine: str) -> Tensor:
         """g(s) by one of the `ENGINES`."""
+        if engine not in ENGINES:
+            raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
         return dense(self, s) if engine == "dense" else self(s)
 
     @property

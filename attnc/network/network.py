@@ -60,6 +60,10 @@ class Network(nn.Module):
     def attention(self, x: Tensor) -> dict[str, Tensor]:
         """The attention weights by layer, (…, neurons, anchors); where the neurons of a layer form groups, by group."""
         self._check_input(x, False)
+        with torch.autocast(x.device.type, enabled=False):
+            return self._attention(x)
+
+    def _attention(self, x: Tensor) -> dict[str, Tensor]:
         values = self._run(x.reshape(-1, *self.program.shape), keep=True)
         lead = x.shape[: x.ndim - len(self.program.shape)]
         found = {}
@@ -68,7 +72,7 @@ class Network(nn.Module):
             for g, (neurons, head) in enumerate(layer.groups):
                 s = entering if neurons is None else entering.index_select(-1, neurons)
                 name = layer.name if neurons is None else f"{layer.name}, group {g + 1}"
-                found[name] = head.weights(s).reshape(*lead, *s.shape[1:], -1)
+                found[name] = head.weights(s).reshape(*lead, *s.shape[1:], head.key.shape[1])
         return found
 
     @property
@@ -78,8 +82,8 @@ class Network(nn.Module):
 
     def numbers(self) -> NetworkNumbers:
         """The numbers as they are stored, for `certify`."""
-        stages = tuple(cast(StageModule, stage).numbers() for stage in self.stages)
-        return NetworkNumbers(stages, self._dtype())
+        dtype = self._dtype()
+        return NetworkNumbers(tuple(cast(StageModule, stage).numbers() for stage in self.stages), dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers, program and certificate to a safetensors file; `attnc.load` reads it back."""
@@ -117,9 +121,18 @@ class Network(nn.Module):
         loose = loose_products(dtype)
         if loose is not None:
             return loose
-        found, known = self.numbers().digests(), self.certificate.digests
+        try:
+            found, known = self.numbers().digests(), self.certificate.digests
+        except InputError as problem:
+            return str(problem)
         changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
-        return f"changed since it was certified: {', '.join(changed)}" if changed else None
+        if changed:
+            return f"changed since it was certified: {', '.join(changed)}"
+        return (
+            None
+            if self.program.digest() == self.certificate.program
+            else "its program is another than was certified"
+        )
 
     def _run(self, x: Tensor, keep: bool = False) -> dict[int, Tensor]:
         """The values by their number in the program; freed when nobody reads them any more, unless kept."""

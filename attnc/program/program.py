@@ -38,7 +38,7 @@ class Program:
             raise InputError(f"the input of a program has a shape of positive numbers: got {self.shape}")
         object.__setattr__(self, "steps", tuple(self.steps))
         for i, step in enumerate(self.steps):
-            if not all(0 <= value <= i for value in step.inputs):
+            if not all(type(value) is int and 0 <= value <= i for value in step.inputs):
                 raise InputError(
                     f"step {i} ({step.kind}) reads the values {step.inputs}: made so far are 0 to {i}"
                 )

@@ -149,7 +149,7 @@ class Combine:
     kind: str = field(default="combine", init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "inputs", tuple(int(i) for i in self.inputs))
+        object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "coefficients", tuple(float(c) for c in self.coefficients))
         if not self.inputs or len(self.inputs) != len(self.coefficients):
             raise InputError(

@@ -97,27 +97,28 @@ def test_the_bound_is_no_more_than_eps_asked_and_the_terms_make_it_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("activation", "dtype", "eps", "term"),
+    ("activation", "widths", "dtype", "eps", "term"),
     [
-        (nn.Tanh, WIDE, 1e-15, "rounding"),
-        pytest.param(nn.Sigmoid, NARROW, 1e-6, "rounding", marks=pytest.mark.slow),
-        pytest.param(nn.ReLU, WIDE, 1e-9, "approximation", marks=pytest.mark.slow),
-        pytest.param(nn.GELU, NARROW, 1e-7, "rounding", marks=pytest.mark.slow),
-        pytest.param(nn.Hardtanh, NARROW, 1e-6, "rounding", marks=pytest.mark.slow),
+        (nn.Sigmoid, (1, 1, 1), WIDE, 1e-16, "rounding"),
+        pytest.param(nn.Sigmoid, (3, 6, 2), NARROW, 1e-6, "rounding", marks=pytest.mark.slow),
+        pytest.param(nn.Tanh, (3, 6, 2), WIDE, 1e-15, "rounding", marks=pytest.mark.slow),
+        pytest.param(nn.ReLU, (3, 6, 2), WIDE, 1e-9, "approximation", marks=pytest.mark.slow),
+        pytest.param(nn.GELU, (3, 6, 2), NARROW, 1e-7, "rounding", marks=pytest.mark.slow),
+        pytest.param(nn.Hardtanh, (3, 6, 2), NARROW, 1e-6, "rounding", marks=pytest.mark.slow),
     ],
 )
 def test_an_eps_out_of_reach_names_the_layer_and_what_can_be_met(
-    activation: type[nn.Module], dtype: torch.dtype, eps: float, term: str
+    activation: type[nn.Module], widths: tuple[int, ...], dtype: torch.dtype, eps: float, term: str
 ) -> None:
-    model = mlp(activation, 3, 6, 2)
+    model = mlp(activation, *widths)
     with pytest.raises(PrecisionError) as refused:
-        compiled(model, 3, eps, dtype)
+        compiled(model, widths[0], eps, dtype)
     text, reachable = str(refused.value), refused.value.reachable
     assert f"eps={eps:g} cannot be met in {str(dtype).removeprefix('torch.')}" in text
     assert f"layer 1, by the {term} of its heads ({activation.__name__.lower()}" in text
     assert ("dtype=torch.float64" in text) == (dtype is NARROW)
     assert f"{reachable:g}" in text and reachable > eps
-    assert compiled(model, 3, reachable, dtype).certificate.bound <= reachable
+    assert compiled(model, widths[0], reachable, dtype).certificate.bound <= reachable
 
 
 def test_affine_maps_alone_are_named_too() -> None:

@@ -23,7 +23,6 @@ HEADS = [
     ("gelu", (-4, 4), {"anchors": 5, "dtype": torch.float64}),
     ("relu", (-1, 2), {"anchors": 12, "design": "graded"}),
     ("sin", (-3, 3), {"anchors": 65, "design": "nearest"}),
-    ("exp", (3, 5), {"anchors": 4}),
 ]
 
 
