@@ -160,7 +160,7 @@ def _overflow(wish: Wish, stages: tuple[Stage, ...], exact: dict[int, Known]) ->
         else step.name or f"step {first.value - 1}"
     )
     return PrecisionError(
-        f"nothing can be proved of what leaves {name}: in {wish.dtype} it may overflow, or be too steep to bound. Use a smaller box."
+        f"nothing can be proved of what leaves {name}: in {wish.dtype} it may overflow, or be too steep. Use a smaller box."
     )
 
 

@@ -271,12 +271,11 @@ def test_a_witness_with_another_error_is_noticed_where_rounding_is_small(error: 
 
 
 def test_a_witness_cannot_hide_behind_a_rounding_that_is_said_to_be_large() -> None:
-    """A large rounding is no false claim, but it must not become the measure of another one."""
+    """A term of rounding above the bound must not become the measure of a witness."""
     net = compiled("relu", torch.float64)
     c = net.certificate
     assert c.rounding < 1e-10 and c.witness.error < 0.9 * c.bound
     hidden = replace(c, rounding=1e3, witness=replace(c.witness, error=0.99 * c.bound))
-    assert judged(net, replace(c, rounding=1e3)).status == "proved"
     assert judged(net, hidden).status == "unknown"
 
 
