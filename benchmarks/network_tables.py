@@ -212,7 +212,7 @@ def _growth(records: Sequence[Record]) -> str:
         module with its program, the search for a witness in high precision."""
     )
     deep = prose(
-        """tanh takes about the same time for every layer. GELU takes more for each layer of a deeper network: an error of the
+        """tanh takes about the same time for every layer. A layer of GELU takes longer in a deeper network: an error of the
         first layer passes through all that follow, the share of each layer shrinks, and closer heads take longer to find."""
     )
     parts = ["### What compile time depends on", about, "Against the width:", by["width"], wide]

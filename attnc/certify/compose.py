@@ -166,7 +166,7 @@ def _attention(program: Program, stage: Attention, x: Known, delta: Array | floa
     reach = x.reach
     if not all(np.isfinite(end).all() for end in reach):
         return _unknown(x.lo.shape)
-    table = slopes(step.function, float(reach[0].min()), float(reach[1].max()))
+    table = slopes(step.function, float(reach[0].min()), float(reach[1].max()), x.lo.size)
     steepest = table.lipschitz(*reach)
     low, high = table.band(*reach, np.zeros_like(x.lo))
     moved = np.where(x.error > 0, np.fmin(times(steepest, x.error), above(high - low)), 0.0)

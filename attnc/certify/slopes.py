@@ -25,7 +25,7 @@ from attnc.functions.balls import ball, lower, upper, variable, working
 from attnc.functions.function import Branch, is_builtin
 
 Touched = NDArray[np.bool_]
-CELLS, FIRST = 1024, 160
+CELLS, FIRST = 1024, 160  # a quarter of them where there are many neurons to look at
 _ROWS, _KEPT = 1 << 18, 64  # neurons × cells held at once; tables kept
 
 
@@ -91,22 +91,23 @@ class Slopes:
             yield part, (self.edges[:-1] <= flat_hi[part]) & (self.edges[1:] >= flat_lo[part])
 
 
-_made: dict[tuple[str, Interval], Slopes] = {}
+_made: dict[tuple[str, Interval, int], Slopes] = {}
 
 
-def slopes(f: Function, lo: float, hi: float) -> Slopes:
+def slopes(f: Function, lo: float, hi: float, neurons: int = 1) -> Slopes:
     """The cells of f over an interval that holds [lo, hi]; those with the widest range of slopes are halved."""
-    domain = covering(lo, hi)
+    domain, cells = covering(lo, hi), CELLS if neurons <= 512 else CELLS // 4
     if not is_builtin(f):  # a label says nothing of a user's function
-        return _slopes(f, domain)
-    if (f.label, domain) not in _made:
-        _made[f.label, domain] = _slopes(f, domain)
+        return _slopes(f, domain, cells)
+    wish = (f.label, domain, cells)
+    if wish not in _made:
+        _made[wish] = _slopes(f, domain, cells)
         if len(_made) > _KEPT:
             _made.pop(next(iter(_made)))
-    return _made[f.label, domain]
+    return _made[wish]
 
 
-def _slopes(f: Function, domain: Interval) -> Slopes:
+def _slopes(f: Function, domain: Interval, count: int) -> Slopes:
     reach = max(abs(domain.lo), abs(domain.hi))
     near_zero = [sign * reach * 2.0**-k for k in range(1, 24) for sign in (-1, 1)]
     inner = np.concatenate([np.linspace(domain.lo, domain.hi, FIRST + 1), near_zero])
@@ -116,7 +117,7 @@ def _slopes(f: Function, domain: Interval) -> Slopes:
             edges = np.unique([piece.lo, *np.clip(inner, piece.lo, piece.hi), piece.hi])
             cells += [_cell(piece.branch, float(x), float(y)) for x, y in pairwise(edges)]
         refined = True
-        while refined and len(cells) < CELLS:
+        while refined and len(cells) < count:
             cells, refined = _refined(cells)
     cells.sort(key=lambda c: c.a)
     columns = np.array([(c.middle, c.half, c.value_lo, c.value_hi, c.slope_lo, c.slope_hi) for c in cells]).T

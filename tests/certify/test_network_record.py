@@ -378,11 +378,9 @@ def test_no_edit_of_the_record_is_proved_or_crashes(path: Path, part: str) -> No
         if at[-1] == "name":
             continue  # names are not part of what is claimed
         path.write_bytes(with_record(data, about))
-        for read in (attnc.load, attnc.verify):
-            found = outcome(lambda read=read: read(path))
-            allowed = ("refused", "loaded") if read is attnc.load else ("refused", "unknown", "refuted")
-            if found not in allowed:
-                wrong.append((at, junk if junk != 10**400 else "10**400", read.__name__, found))
+        found = outcome(lambda: attnc.verify(path))
+        if found not in ("refused", "unknown", "refuted"):
+            wrong.append((at, str(junk)[:9], found))
     assert tried >= 8
     assert not wrong, "\n".join(map(str, wrong))
 
@@ -558,16 +556,14 @@ def test_tensors_that_are_missing_misshapen_or_of_another_dtype(path: Path) -> N
             path.write_bytes(data)
             edit_tensors(path, change)
             found = outcome(lambda: attnc.load(path))
-            if (
-                found == "loaded"
-                and attnc.load(path).numbers().digests() == compiled("rich").numbers().digests()
-            ):
-                continue  # the same numbers, written otherwise
-            if found not in ("refused", "loaded"):
+            if found == "refused":
+                continue
+            if found != "loaded":
                 wrong.append((name, how, "load", found))
-            found = outcome(lambda: attnc.verify(path))
-            if found not in ("refused", "unknown", "refuted"):
-                wrong.append((name, how, "verify", found))
+            elif attnc.load(path).numbers().digests() != compiled("rich").numbers().digests():
+                found = outcome(lambda: attnc.verify(path))
+                if found not in ("unknown", "refuted"):
+                    wrong.append((name, how, "verify", found))
     assert not wrong, "\n".join(map(str, wrong))
 
 

@@ -65,7 +65,7 @@ def largest_error(net: Network, x: Tensor) -> float:
 # The figures.
 
 
-@pytest.mark.parametrize("seed", [4, 7])
+@pytest.mark.parametrize("seed", [4, 7, *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 12))])
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.GELU], ids=lambda a: a.__name__)
 @pytest.mark.parametrize(("dtype", "eps"), [(WIDE, 1e-4), (NARROW, 1e-3)], ids=["float64", "float32"])
 def test_an_mlp_of_64_neurons_and_two_layers(
