@@ -197,8 +197,8 @@ def test_any_batch(tanh: tuple[Any, Network], lead: tuple[int, ...]) -> None:
     literal, x = net.as_self_attention(), inputs(net, *lead)
     assert literal(x).shape == (*lead, 3)
     assert torch.allclose(literal(x), net(x), rtol=1e-12, atol=1e-13)
-    assert list(literal.attention(x)) == ["1", "3"]
-    assert literal.attention(x)["1"].shape == (*lead, 16, 3, 3)
+    assert list(literal.attention(x)) == ["layer 1", "layer 2"]
+    assert literal.attention(x)["layer 1"].shape == (*lead, 16, 3, 3)
 
 
 def test_chunks_and_autocast_change_nothing(
@@ -232,7 +232,7 @@ def test_groups_have_their_own_keys_and_values(tanh: tuple[Any, Network]) -> Non
     layer = literal.layers[0]
     assert layer.W_K.shape[0] == layer.W_V.shape[0] == 2
     assert layer.shared.tolist() == [0] * 4 + [1] * 12
-    weights = literal.attention(x)["1"][:, :, 0, 1:]
+    weights = literal.attention(x)["layer 1"][:, :, 0, 1:]
     assert torch.equal(weights[:, :4, 2:], torch.zeros_like(weights[:, :4, 2:]))  # anchors of the others
     assert torch.allclose(weights.sum(-1), torch.ones_like(weights[..., 0]))
 
@@ -261,7 +261,7 @@ def test_a_layer_that_runs_twice_is_shown_twice() -> None:
     torch.manual_seed(0)
     net = compiled(Residual(), (4,))
     literal = net.as_self_attention()
-    assert list(literal.attention(inputs(net))) == ["act", "act v8", "act v13"]
+    assert list(literal.attention(inputs(net))) == ["layer 1 (act)", "layer 2 (act)", "layer 3 (act)"]
     assert sum(isinstance(step, TokenMap) for step in literal.steps) == 6  # enter, 2 · (half, sum), norm
 
 
