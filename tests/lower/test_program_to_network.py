@@ -65,7 +65,7 @@ def largest_error(net: Network, x: Tensor) -> float:
 # The figures.
 
 
-@pytest.mark.parametrize("seed", [4, 7, *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 12))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.slow) for s in (0, *range(2, 8)))])
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.GELU], ids=lambda a: a.__name__)
 @pytest.mark.parametrize(("dtype", "eps"), [(WIDE, 1e-4), (NARROW, 1e-3)], ids=["float64", "float32"])
 def test_an_mlp_of_64_neurons_and_two_layers(
@@ -318,8 +318,8 @@ def test_groups_by_reach() -> None:
 
 def test_a_looser_eps_never_takes_more_anchors() -> None:
     """And the bound is not far below eps where anchors are dear: no layer was given far better heads than it needs."""
-    model = mlp(nn.GELU, 3, 6, 2)
-    nets = [compiled(model, 3, eps, WIDE) for eps in (1e-2, 1e-4, 1e-6)]
+    model = mlp(nn.GELU, 2, 3, 1)
+    nets = [compiled(model, 2, eps, WIDE) for eps in (1e-2, 1e-4, 1e-6)]
     counts = [anchors(net) for net in nets]
     assert counts == sorted(counts) and counts[0] < counts[-1] <= 4 * counts[0]
     assert 1e-8 < nets[-1].certificate.bound <= 1e-6
@@ -328,7 +328,7 @@ def test_a_looser_eps_never_takes_more_anchors() -> None:
 def test_heads_of_a_layer_share_their_numbers() -> None:
     """What attention adds does not grow with the width."""
     added = []
-    for width in (4, 64, 512):
+    for width in (4, 64, 256):
         net = compiled(mlp(nn.Tanh, 4, width, 2), 4, 1e-2)
         added.append(sum(p.numel() for layer in net.layers for p in layer.parameters()))
         own = sum(p.numel() for p in net.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,6 @@ HEADS = [
     ("tanh", (-8, 8), {"eps": 1e-12, "dtype": torch.float64}),
     ("gelu", (-4, 4), {"anchors": 5, "dtype": torch.float64}),
     ("relu", (-1, 2), {"anchors": 12, "design": "graded"}),
-    ("sin", (-3, 3), {"anchors": 65, "design": "nearest"}),
 ]
 
 
@@ -132,6 +132,18 @@ def test_tokens_that_attend_to_themselves_are_not_dense() -> None:
     plain.load_state_dict(gated.state_dict())
     with pytest.raises(InputError, match="attend to themselves"):
         plain.run(torch.zeros(3), "dense")
+
+
+def test_more_keys_than_were_analysed_are_not_dense() -> None:
+    query, key = np.array([[1.0, 0.0]]), np.zeros((1, 513, 2))
+    few, many = (
+        attnc.Head(HeadNumbers(query, key[:, :p], key[:, :p], np.ones(1), "float32"), "flat")
+        for p in (512, 513)
+    )
+    assert torch.equal(few.run(torch.ones(3), "dense"), torch.zeros(3))
+    assert torch.equal(many.run(torch.ones(3), "columns"), torch.zeros(3))
+    with pytest.raises(InputError, match="at most 512 anchors: this has 513"):
+        many.run(torch.ones(3), "dense")
 
 
 def test_several_heads_are_not_dense() -> None:
