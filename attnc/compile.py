@@ -1,4 +1,4 @@
-"""attnc.compile: a model goes in, a network of affine maps and softmax attention comes out, with its proof."""
+"""attnc.compile: a model or a function goes in, a network of affine maps and softmax attention comes out, with its proof."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from attnc.anchors.candidates import Progress
+from attnc.certify.network_record import FORMS
 from attnc.domain import Box
 from attnc.errors import InputError, UnsupportedError
 from attnc.frontends import to_program
+from attnc.frontends.function import METHODS, Question, compiled
+from attnc.frontends.sklearn import is_estimator
 from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, checked_dtype, checked_eps
 from attnc.lower.program_to_network import Wish, lower
+from attnc.network.forms.parts import read
 from attnc.network.network import Network, checked_engine
 from attnc.program.check import problems
+from attnc.program.program import Program
+
+COMPILED = ("layers", "two-layer", "attention-softmax")
 
 
 def compile(
@@ -23,16 +31,27 @@ def compile(
     *,
     domain: Box,
     eps: float,
+    form: str | None = None,
+    method: str = "auto",
+    lipschitz: float | None = None,
+    tokens: int | None = None,
+    seed: int = 0,
     dtype: torch.dtype = torch.float32,
     engine: str = "columns",
     strict: bool = False,
     progress: Progress | None = None,
 ) -> Network:
-    """A trained network as attention: every output proved within eps of the model, for every input of the box.
+    """A trained network or any continuous function as attention: every output within eps, for every input of the box.
 
     `model` is a torch module of Linear layers and activations (residual connections are traced), a fitted scikit-learn
-    MLPRegressor or MLPClassifier (its logits), or a `Program`. What the proof is about is the function that the model denotes
-    in exact arithmetic. Everything that is not understood is listed, before any work begins.
+    MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved. What the proof is about is the function that
+    the model denotes in exact arithmetic. Everything that is not understood is listed, before any work begins.
+
+    Or it is a function of a tensor (batch, n, d) that returns (batch, n, d'), or (batch, tokens, d'). With `lipschitz`, a constant K
+    such that every output changes by at most K|x - x'|₂, eps is proved by a grid of anchors; without, the values are found by
+    `method` ("lattice" for smooth functions of up to 4 numbers, "fit" for more) and the error is measured, which
+    `net.measured` says and `net.certificate is None`. `form` is "two-layer" (the default for functions) or
+    "attention-softmax": as which of the paper's networks `as_self_attention` writes it.
 
     >>> import attnc, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
@@ -40,20 +59,64 @@ def compile(
     >>> x = torch.rand(5, 4)
     >>> bool((net(x) - model(x)).abs().max() <= 1e-3), net.certificate.covers(x)
     (True, True)
+    >>> swap = attnc.compile(lambda x: x.flip(1) ** 2 / 2, domain=attnc.Box(0, 1, shape=(2, 1)), eps=0.05, lipschitz=1)
+    >>> swap.certificate.bound <= 0.05, attnc.verify(swap).status
+    (True, 'proved')
     """
     if not isinstance(domain, Box):
         raise InputError(
             f"domain is an attnc.Box, e.g. attnc.Box(-1, 1, shape=(16,)): got {type(domain).__name__}"
         )
     name, allowed, engine = checked_dtype(dtype), checked_eps(eps), checked_engine(engine)
+    _check_words(form, method)
+    say = progress or (lambda _: None)
+    if _is_function(model, method, lipschitz):
+        _check_box(domain, name)
+        check_arithmetic(name, network=True)
+        question = Question(model, domain, allowed, name, method, lipschitz, tokens, seed, say)
+        net = compiled(question, form or "two-layer")
+    else:
+        _check_function_words(lipschitz, tokens)
+        net = _of_model(model, domain, allowed, name, say)
+        net.form = form or "layers"
+    net.layout = "heads" if net.form == "two-layer" else ""
+    net.engine, net.strict = engine, bool(strict)
+    if net.form != "layers":
+        read(net)  # raises where the network has not the layers of the theorem
+    return net
+
+
+def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progress) -> Network:
     program = to_program(model, domain.shape, domain)
     found = problems(program)
     if found:
         raise UnsupportedError("the model cannot be compiled", found)
-    _check_box(domain, name)
-    check_arithmetic(name, network=True)
-    wish = Wish(program, domain, allowed, name, progress or (lambda _: None))
-    return certified(wish, lower(wish), engine, strict)
+    _check_box(domain, dtype)
+    check_arithmetic(dtype, network=True)
+    wish = Wish(program, domain, eps, dtype, progress)
+    return certified(wish, lower(wish), "columns", False)
+
+
+def _is_function(model: Any, method: str, lipschitz: float | None) -> bool:
+    """Whether it can only be asked: a callable that is no model, or a module of which that is asked."""
+    if isinstance(model, nn.Module):
+        return method != "auto" or lipschitz is not None
+    return callable(model) and not isinstance(model, type | Program) and not is_estimator(model)
+
+
+def _check_words(form: str | None, method: str) -> None:
+    if form is not None and form not in COMPILED:
+        raise InputError(
+            f"form={form!r}: accepted are {', '.join(map(repr, COMPILED))}; {', '.join(FORMS)} are in attnc.paper"
+        )
+    if method not in METHODS:
+        raise InputError(f"method={method!r}: accepted are {', '.join(map(repr, METHODS))}")
+
+
+def _check_function_words(lipschitz: float | None, tokens: int | None) -> None:
+    for name, given in (("lipschitz", lipschitz), ("tokens", tokens)):
+        if given is not None:
+            raise InputError(f"{name}={given!r} is for functions: this model says itself what it computes; leave it out")
 
 
 def _check_box(box: Box, dtype: str) -> None:

@@ -13,13 +13,14 @@ import numpy as np
 from flint import arb, arb_mat
 
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
+from attnc.certify import check_lookup
 from attnc.certify.check_slopes import CellTable
-from attnc.certify.network_certificate import LayerClaim
-from attnc.certify.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Sum
+from attnc.certify.network_certificate import LayerClaim, LookupClaim
+from attnc.certify.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Selection, Sum
 from attnc.domain import Array, Box
 from attnc.functions.balls import lower, upper
 from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK, Program
-from attnc.program.steps import Affine, Combine, Normalise, Pointwise, Shape
+from attnc.program.steps import Affine, Combine, Lookup, Normalise, Pointwise, Shape
 
 Balls = list[arb]
 
@@ -50,7 +51,10 @@ class CheckError(Exception):
     """Why a claim could not be confirmed."""
 
 
-def final(program: Program, numbers: NetworkNumbers, box: Box, claims: dict[int, LayerClaim]) -> Carried:
+Claims = dict[int, LayerClaim | LookupClaim]
+
+
+def final(program: Program, numbers: NetworkNumbers, box: Box, claims: Claims) -> Carried:
     """What is known of the output; raises `CheckError` where a layer's claim cannot be confirmed. Within `working`."""
     a = ARITHMETIC[numbers.dtype]
     xi = [arb(0, _half(lo, hi)) for lo, hi in zip(box.lo.ravel(), box.hi.ravel(), strict=True)]
@@ -62,15 +66,34 @@ def final(program: Program, numbers: NetworkNumbers, box: Box, claims: dict[int,
             case Scale():
                 made = _scale(program, stage, known[stage.input], a)
             case Attention():
-                made = _attention(program, stage, known[stage.input], claims[stage.value])
+                claim = claims[stage.value]
+                assert isinstance(claim, LayerClaim)
+                made = _attention(program, stage, known[stage.input], claim)
+            case Selection():
+                made = _selection(program, stage, known[stage.input], claims[stage.value], a)
             case Sum():
                 made = _sum(program, stage, [known[i] for i in stage.inputs], a)
             case Reorder():
                 made = known[stage.input]
         known[stage.value] = _narrowed(made, xi)
-        if isinstance(stage, Attention):
-            _confirm(claims[stage.value], known[stage.input], known[stage.value])
+        if isinstance(stage, Attention) and isinstance(claim, LayerClaim):
+            _confirm(claim, known[stage.input], known[stage.value])
     return known[len(program.steps)]
+
+
+def _selection(
+    program: Program, stage: Selection, x: Carried, claim: LayerClaim | LookupClaim, a: Arithmetic
+) -> Carried:
+    step = program.steps[stage.value - 1]
+    if not isinstance(step, Lookup) or not all(e == 0 for e in x.error):
+        raise CheckError(f"{claim.name}: nothing is known of the function, or its inputs have an error")
+    made = check_lookup.found(step, stage, x.exact, a)
+    if isinstance(made, str):
+        raise CheckError(f"{claim.name}: {made}")
+    worst = max(map(upper, made.error))
+    if not worst <= claim.error_out:
+        raise CheckError(f"{claim.name}: its error is at most {worst:.6g}, the certificate says {claim.error_out:.6g}")
+    return Carried(made.exact, made.error, [made.approximation] * len(made.error), None)
 
 
 def _start(program: Program, box: Box) -> Carried:
@@ -118,14 +141,15 @@ def _linear(program: Program, stage: Linear, x: Carried, a: Arithmetic) -> Carri
     carried = arb_mat(stored.tolist()) * _matrix(given[0] + given[1] + given[2] + ones)
     exact = _rows(weight * _matrix(_columns(x.exact, tokens)), bias)
     off = _gap(stage, weight, bias, same, x, tokens)
-    gamma, tau = _gamma(n + 1, a), arb(a.tiny)
+    gammas = [_gamma(int(np.count_nonzero(row)) + 1, a) for row in stored]  # a product with 0 rounds nothing
+    tau = arb(a.tiny)
     error, passed = [], []
     for t in range(tokens):
         entering = sum(given[1][t], arb(0))
         for i in range(stored.shape[0]):
             through = carried[i, tokens + t] + constant[i]
             flushed = 2 * tau * (entering + carried[i, 3 * tokens] + 3 * (n + 2))
-            total = carried[i, t] + off[t * stored.shape[0] + i] + gamma * through + flushed
+            total = carried[i, t] + off[t * stored.shape[0] + i] + gammas[i] * through + flushed
             error.append(total.upper() if through + total < a.largest else arb("inf"))
             passed.append(carried[i, 2 * tokens + t].upper())
     return Carried(exact, error, passed, _linear_form(x.form, weight, bias, tokens))

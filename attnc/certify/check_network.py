@@ -12,10 +12,10 @@ from flint import arb
 
 from attnc.certify.arithmetic import probe, probe_network
 from attnc.certify.check import PRECISION, Verdict, check, execute
-from attnc.certify.check_compose import CheckError, final
+from attnc.certify.check_compose import CheckError, Claims, final
 from attnc.certify.check_structure import mismatch
 from attnc.certify.network_certificate import LayerClaim, NetworkCertificate
-from attnc.certify.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Sum
+from attnc.certify.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Selection, Sum
 from attnc.certify.numbers import HeadNumbers
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
@@ -85,7 +85,8 @@ def _composed(
     program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate, cells: int
 ) -> Verdict:
     """The bound follows from the heads' bounds, or it is unknown."""
-    claims: dict[int, LayerClaim] = {claim.value: claim for claim in certificate.layers}
+    claims: Claims = {claim.value: claim for claim in certificate.layers}
+    claims |= {claim.value: claim for claim in certificate.lookups}
     try:
         with working(96):
             found = final(program, numbers, certificate.domain, claims)
@@ -100,6 +101,9 @@ def _composed(
     layers = len(certificate.layers)
     count = f"{layers} {'layer' if layers == 1 else 'layers'}"
     reason = f"the bound follows from {count}, whose heads were proved on {cells} cells at {PRECISION} bits"
+    if certificate.lookups:
+        anchors = sum(claim.anchors for claim in certificate.lookups)
+        reason = f"the bound holds for every function with the values and the Lipschitz constant stored, {anchors} anchors"
     return Verdict("proved", reason, certificate.bound, cells=cells)
 
 
@@ -208,6 +212,10 @@ def execute_network(program: Program, numbers: NetworkNumbers, x: torch.Tensor) 
                 made = values[stage.input] * scale + shift
             case Attention():
                 made = _execute_heads(stage, values[stage.input])
+            case Selection():
+                centre, key, offset, read = (torch.from_numpy(np.array(t)) for t in stage.tensors().values())
+                scores = torch.nn.functional.linear(values[stage.input] - centre, key, offset)
+                made = torch.softmax(scores, -1) @ read
             case Sum():
                 made = torch.stack(
                     [c * values[i] for c, i in zip(stage.coefficients, stage.inputs, strict=True)]

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from attnc.certify.network_certificate import NetworkCertificate
-from attnc.certify.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Stage, Sum
+from attnc.certify.network_numbers import (
+    Attention,
+    Linear,
+    NetworkNumbers,
+    Reorder,
+    Scale,
+    Selection,
+    Stage,
+    Sum,
+)
 from attnc.program.program import Program
-from attnc.program.steps import Affine, Combine, Normalise, Pointwise, Reshape, Step
+from attnc.program.steps import Affine, Combine, Lookup, Normalise, Opaque, Pointwise, Reshape, Step
 
 
-def mismatch(program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate) -> str | None:
+def mismatch(program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate | None) -> str | None:
     """None where every stage is what its step of the program asks for, else where they part."""
     made = {0}
     for i, stage in enumerate(numbers.stages):
@@ -23,7 +32,7 @@ def mismatch(program: Program, numbers: NetworkNumbers, certificate: NetworkCert
         made.add(stage.value)
     if not numbers.stages or numbers.stages[-1].value != len(program.steps):
         return "the last stage does not make the program's output"
-    return _claims_mismatch(program, numbers, certificate)
+    return None if certificate is None else _claims_mismatch(program, numbers, certificate)
 
 
 def _fits(program: Program, stage: Stage, step: Step) -> bool:
@@ -38,6 +47,10 @@ def _fits(program: Program, stage: Stage, step: Step) -> bool:
             return stage.input == step.input and shapes == {step.mean.shape}
         case Attention(), Pointwise():
             return stage.input == step.input and _whole(stage, program.shapes[stage.value][-1])
+        case Selection(), Lookup() | Opaque():
+            given, made, k = program.shapes[step.input], program.shapes[stage.value], stage.offset.shape
+            fits = stage.centre.shape == given and stage.key.shape == (*k, *given) and stage.values.shape == (*k, *made)
+            return stage.input == step.input and len(k) == 1 and k[0] > 0 and fits
         case Sum(), Combine():
             return stage.inputs == step.inputs and len(stage.coefficients) == len(stage.inputs)
         case Reorder(), Reshape():
@@ -62,6 +75,9 @@ def _claims_mismatch(
     program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate
 ) -> str | None:
     layers = [stage for stage in numbers.stages if isinstance(stage, Attention)]
+    selections = [(s.value, len(s.offset)) for s in numbers.stages if isinstance(s, Selection)]
+    if [(claim.value, claim.anchors) for claim in certificate.lookups] != selections:
+        return "its lookups are not those of the network"
     if [claim.value for claim in certificate.layers] != [stage.value for stage in layers]:
         return "its layers are not those of the network"
     for stage, claim in zip(layers, certificate.layers, strict=True):

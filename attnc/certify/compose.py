@@ -3,8 +3,9 @@
 For every value v of the program three things are known, entry by entry: an interval of the exact v; v as an affine function of
 the input, Aξ + c ± r with |ξ| <= ρ, which keeps what cancels between neurons; and e >= |executed - exact|. Then
 
-    linear      e' = |Ŵ|e + |Ŵ - W||x| + |b̂ - b| + γ_{n+1}(|Ŵ|(|x| + e) + |b̂|)
+    linear      e' = |Ŵ|e + |Ŵ - W||x| + |b̂ - b| + γ_{n+1}(|Ŵ|(|x| + e) + |b̂|)    n: the weights of a row that are not 0
     attention   e' = min(Lip·e, spread of f) + δ    if the head's interval holds [lo - e, hi + e]; δ its proved bound
+    selection   e' as `lookup` proves it            if e = 0
     sum         e' = Σ|ĉ|e + |ĉ - c||x| + γ|ĉ|(|x| + e)
 
 "Exact" is the source's own value: where its function deviates from f (torch's softplus beyond its threshold), intervals and forms
@@ -21,12 +22,13 @@ import numpy as np
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
 from attnc.certify.exact_affine import Enclosed, folded, plain, scaling
 from attnc.certify.forms import Form, along, combined, input_form, mapped, reshaped
-from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Stage, Sum
+from attnc.certify.lookup import reached
+from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
 from attnc.certify.outward import above, below, gamma, product, times, total
 from attnc.certify.slopes import Slopes, slopes
 from attnc.domain import Array, Box
 from attnc.program.program import Program
-from attnc.program.steps import Affine, Normalise, Pointwise
+from attnc.program.steps import Affine, Lookup, Normalise, Pointwise
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def advance(
                 return _scale(stage, known[stage.input], *exact_numbers(program, stage), a)
             case Attention():
                 return _attention(program, stage, known[stage.input], delta)
+            case Selection():
+                return _selection(program, stage, known[stage.input], a)
             case Sum():
                 return _sum(program, stage, [known[i] for i in stage.inputs], a)
             case Reorder():
@@ -110,12 +114,18 @@ def _linear(stage: Linear, x: Known, weight: Enclosed, bias: Enclosed, a: Arithm
         product(stored, x.error),
         0.0 if gap is None else product(gap, x.size),
         total(above(np.abs(constant - bias.number)), bias.radius),
-        times(gamma(n + 1, a.unit), passing),
+        times(_gammas(stored, a), passing),
         _flushed(a, n, stored, executed),
     )
     form = None if x.form is None else along(x.form, weight, size, bias)
     lo, hi = _interval(x, weight, size, bias)
     return _known(lo, hi, _finite(error, passing, a), form)
+
+
+def _gammas(stored: Array, a: Arithmetic) -> Array:
+    """γ_{n+1} by row: a product with 0 is 0, and adding it rounds nothing."""
+    counts, row = np.unique(np.count_nonzero(stored, axis=1), return_inverse=True)
+    return np.array([gamma(int(n) + 1, a.unit) for n in counts])[row]
 
 
 def _interval(x: Known, weight: Enclosed, size: Array, bias: Enclosed) -> tuple[Array, Array]:
@@ -185,6 +195,15 @@ def _beside(table: Slopes, x: Known, form: Form, off: Array) -> Form:
     middle = low / 2 + high / 2
     distance = above(np.maximum(above(high - middle), above(middle - low)))
     return mapped(form, chord, middle, total(distance, off))
+
+
+def _selection(program: Program, stage: Selection, x: Known, a: Arithmetic) -> Known:
+    """`lookup` has the proof; it is about inputs without an error."""
+    step = program.steps[stage.value - 1]
+    found = None
+    if isinstance(step, Lookup) and not x.error.any():
+        found = reached(step, stage, x.lo, x.hi, a)
+    return _unknown((stage.values.shape[1],)) if found is None else Known(found.lo, found.hi, found.error, None)
 
 
 def _sum(program: Program, stage: Sum, xs: Sequence[Known], a: Arithmetic) -> Known:

@@ -68,6 +68,25 @@ class LayerClaim:
 
 
 @dataclass(frozen=True)
+class LookupClaim:
+    """One head whose anchors are points of the whole input: every f of the program's `Lookup` is within `error_out` of it."""
+
+    name: str
+    value: int  # of the program
+    anchors: int
+    error_out: float
+
+    def __post_init__(self) -> None:
+        check_types(self, {"name": str, "value": int, "anchors": int, "error_out": float})
+        if self.error_out < 0:
+            raise CertificateError("the error of a lookup is not negative")
+
+    @classmethod
+    def from_json(cls, record: object) -> LookupClaim:
+        return cls(**checked_record(cls, record))
+
+
+@dataclass(frozen=True)
 class NetworkWitness:
     """An input, the output coordinate that is worst there, and its error, evaluated in high precision."""
 
@@ -99,6 +118,7 @@ class NetworkCertificate:
     approximation: float
     rounding: float
     layers: tuple[LayerClaim, ...]
+    lookups: tuple[LookupClaim, ...]
     witness: NetworkWitness
     program: str
     digests: Mapping[str, str]
@@ -144,12 +164,15 @@ class NetworkCertificate:
 
     def _body(self) -> dict[str, Any]:
         body = {
-            name: value for name, value in vars(self).items() if name not in ("domain", "layers", "witness")
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("domain", "layers", "lookups", "witness")
         }
         return {
             **body,
             "domain": box_json(self.domain),
             "layers": [layer.to_json() for layer in self.layers],
+            "lookups": [asdict(lookup) for lookup in self.lookups],
             "witness": asdict(self.witness),
         }
 
@@ -166,6 +189,7 @@ class NetworkCertificate:
                     **body,
                     "domain": box_from_json(body["domain"]),
                     "layers": tuple(map(LayerClaim.from_json, body["layers"])),
+                    "lookups": tuple(map(LookupClaim.from_json, body["lookups"])),
                     "witness": NetworkWitness(**{**witness, "input": tuple(witness["input"])}),
                 }
             )

@@ -71,6 +71,21 @@ class Attention:
 
 
 @dataclass(frozen=True, eq=False)
+class Selection:
+    """value = Σ_k softmax_k(key·(input - centre) + offset) values_k: one head whose anchors are points of the whole input."""
+
+    input: int
+    value: int
+    centre: Numbers  # (m,)
+    key: Numbers  # (K, m)
+    offset: Numbers  # (K,)
+    values: Numbers  # (K, outputs)
+
+    def tensors(self) -> dict[str, Numbers]:
+        return {"centre": self.centre, "key": self.key, "offset": self.offset, "values": self.values}
+
+
+@dataclass(frozen=True, eq=False)
 class Sum:
     """value = Σ c_i input_i."""
 
@@ -94,7 +109,7 @@ class Reorder:
         return {}
 
 
-Stage = Linear | Scale | Attention | Sum | Reorder
+Stage = Linear | Scale | Attention | Selection | Sum | Reorder
 
 
 @dataclass(frozen=True, eq=False)

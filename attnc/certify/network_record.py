@@ -13,17 +13,70 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnc.certify.certificate import checked_record
 from attnc.certify.check_structure import mismatch
 from attnc.certify.files import expect, read_file, write_file
+from attnc.certify.measured import NetworkMeasured
 from attnc.certify.network_certificate import NetworkCertificate
-from attnc.certify.network_numbers import Attention, Group, Linear, NetworkNumbers, Reorder, Scale, Stage, Sum
+from attnc.certify.network_numbers import (
+    Attention,
+    Group,
+    Linear,
+    NetworkNumbers,
+    Reorder,
+    Scale,
+    Selection,
+    Stage,
+    Sum,
+)
 from attnc.certify.numbers import TENSORS, HeadNumbers
+from attnc.certify.theorem import Theorem
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.functions import Function, get
 from attnc.program.program import Program, describe
-from attnc.program.steps import Affine, Combine, Normalise, Numbers, Pointwise, Reshape, Step
+from attnc.program.steps import (
+    Affine,
+    Combine,
+    Lookup,
+    Normalise,
+    Numbers,
+    Opaque,
+    Pointwise,
+    Reshape,
+    Step,
+)
 
-KIND, FORMAT = "network", 1
+KIND, FORMAT = "network", 2
+FORMS = {
+    "layers": ("",),
+    "one-head": ("",),
+    "many-heads": ("",),
+    "two-layer": ("heads", "tokens"),
+    "attention-softmax": ("",),
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is said of a network beside its numbers: as which theorem's network it is written, and how it was made."""
+
+    form: str = "layers"
+    layout: str = ""
+    theorem: Theorem | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        theorem = None if self.theorem is None else self.theorem.to_json()
+        return {"form": self.form, "layout": self.layout, "theorem": theorem, "notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, record: object) -> Shown:
+        body = checked_record(cls, record)
+        theorem = None if body["theorem"] is None else Theorem.from_json(body["theorem"])
+        made = cls(body["form"], body["layout"], theorem, tuple(body["notes"]))
+        if made.layout not in FORMS.get(made.form, ()) or not all(isinstance(n, str) for n in made.notes):
+            raise FileError(f"the form {made.form!r} with the layout {made.layout!r} is unknown")
+        return made
 
 
 @dataclass(frozen=True)
@@ -32,7 +85,19 @@ class NetworkRecord:
 
     program: Program
     numbers: NetworkNumbers
-    certificate: NetworkCertificate
+    certificate: NetworkCertificate | None
+    measured: NetworkMeasured | None = None
+    shown: Shown = Shown()
+
+    @property
+    def claims(self) -> NetworkCertificate | None:
+        """What is proved of the layers: against the source, or against a network that was fitted to it."""
+        return self.certificate or (self.measured.fitted if self.measured else None)
+
+
+_FIELDS = {
+    "kind", "format", "dtype", "program", "stages", "shared", "certificate", "measured", "shown",
+}  # fmt: skip
 
 
 def write_network(path: str | os.PathLike[str], record: NetworkRecord) -> None:
@@ -56,7 +121,9 @@ def write_network(path: str | os.PathLike[str], record: NetworkRecord) -> None:
         },
         "stages": [_stage_json(stage) for stage in record.numbers.stages],
         "shared": shared,
-        "certificate": record.certificate.to_json(),
+        "certificate": None if record.certificate is None else record.certificate.to_json(),
+        "measured": None if record.measured is None else record.measured.to_json(),
+        "shown": record.shown.to_json(),
     }
     write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
 
@@ -70,9 +137,7 @@ def read_network(
     """Read a network; `function` stands in for a user's function that is not registered."""
     if about is None or tensors is None:
         about, tensors = read_file(path)
-    expect(
-        path, about, KIND, FORMAT, {"kind", "format", "dtype", "program", "stages", "shared", "certificate"}
-    )
+    expect(path, about, KIND, FORMAT, _FIELDS)
     try:
         if set(about["program"]) != {"shape", "steps"}:
             raise FileError(
@@ -85,12 +150,10 @@ def read_network(
         program = Program(tuple(about["program"]["shape"]), tuple(steps))
         stages = tuple(_stage(i, s, arrays) for i, s in enumerate(about["stages"]))
         numbers = NetworkNumbers(stages, about["dtype"])
-        certificate = NetworkCertificate.from_json(about["certificate"])
-        if numbers.digests().get("structure") != certificate.digests.get("structure"):
-            raise FileError("its stages are other than were certified")
-        wrong = mismatch(program, numbers, certificate)
-        if wrong is not None:
-            raise FileError(f"its parts do not fit together: {wrong}")
+        certificate = _optional(NetworkCertificate, about["certificate"])
+        measured = _optional(NetworkMeasured, about["measured"])
+        record = NetworkRecord(program, numbers, certificate, measured, Shown.from_json(about["shown"]))
+        _check_parts(record)
     except CertificateError as problem:
         raise CertificateError(f"{path}: {problem}") from problem
     except AttncError as problem:
@@ -99,7 +162,23 @@ def read_network(
         raise FileError(
             f"{path} does not describe a network: {type(problem).__name__}: {problem}"
         ) from problem
-    return NetworkRecord(program, numbers, certificate)
+    return record
+
+
+def _optional(kind: type[Any], record: object) -> Any:
+    return None if record is None else kind.from_json(record)
+
+
+def _check_parts(record: NetworkRecord) -> None:
+    """Program, numbers, and what is said of them must be about one network."""
+    known = record.certificate or record.measured
+    if known is None:
+        raise FileError("it has neither a certificate nor a measurement")
+    if record.numbers.digests().get("structure") != known.digests.get("structure"):
+        raise FileError("its stages are other than were certified")
+    wrong = mismatch(record.program, record.numbers, record.claims)
+    if wrong is not None:
+        raise FileError(f"its parts do not fit together: {wrong}")
 
 
 def _program_tensors(program: Program) -> dict[str, Numbers]:
@@ -131,6 +210,10 @@ def _step(i: int, record: dict[str, Any], arrays: Mapping[str, Numbers], functio
         case "pointwise":
             named = function is not None and function.label == body["function"]
             return Pointwise(**{**body, "function": function if named else get(body["function"])})
+        case "lookup":
+            return Lookup(**body)
+        case "opaque":
+            return Opaque(**body)
         case "combine":
             return Combine(
                 **{**body, "inputs": tuple(body["inputs"]), "coefficients": tuple(body["coefficients"])}
@@ -142,7 +225,7 @@ def _step(i: int, record: dict[str, Any], arrays: Mapping[str, Numbers], functio
 
 def _stage_json(stage: Stage) -> dict[str, Any]:
     match stage:
-        case Linear() | Scale():
+        case Linear() | Scale() | Selection():
             return {"kind": type(stage).__name__.lower(), "input": stage.input, "value": stage.value}
         case Attention():
             return {
@@ -179,6 +262,9 @@ def _stage(i: int, record: dict[str, Any], arrays: Mapping[str, Numbers]) -> Sta
             return Linear(_whole(record["input"]), value, own["weight"], own.get("bias"))
         case "scale":
             return Scale(_whole(record["input"]), value, own["scale"], own["shift"])
+        case "selection":
+            tensors = (own[name] for name in ("centre", "key", "offset", "values"))
+            return Selection(_whole(record["input"]), value, *tensors)
         case "attention":
             return Attention(
                 _whole(record["input"]), value, tuple(_group(g, own) for g in range(record["groups"]))

@@ -12,6 +12,7 @@ from attnc.certify.certificate import Certificate
 from attnc.certify.check import Verdict, check
 from attnc.certify.check_network import check_network
 from attnc.certify.files import read_file
+from attnc.certify.measured import NetworkMeasured
 from attnc.certify.network_certificate import NetworkCertificate
 from attnc.certify.network_numbers import NetworkNumbers
 from attnc.certify.network_record import read_network
@@ -42,6 +43,8 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
     about, tensors = read_file(what)
     if about.get("kind") == "network":
         network = read_network(what, about, tensors, f)
+        if network.certificate is None:
+            return _only_measured(network.measured)
         return check_network(network.program, network.numbers, network.certificate)
     head = head_record(what, about, tensors)
     return check(head.numbers, head.certificate, f) if head.certificate else _only_measured(head.measured)
@@ -57,6 +60,8 @@ def _module(module: Any, f: Function | None) -> Verdict:
         if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
             raise InputError("verify takes an attnc network, with its numbers and its program")
         return _as_executed(module, check_network(program, numbers, certificate, module))
+    if certificate is None and isinstance(getattr(module, "measured", None), NetworkMeasured):
+        return _only_measured(module.measured)
     changed = _dtype_changed(module, certificate)
     if changed is not None:
         return Verdict("unknown", changed)

@@ -1,4 +1,4 @@
-"""`attnc compile`: a trained network as softmax attention, with a proof."""
+"""`attnc compile`: a trained network as softmax attention, with a proof; a function too, proved or measured."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import typer
 
 import attnc
 from attnc.cli.domains import box_of, parse_end, parse_shape
-from attnc.cli.network_report import network_facts, network_record, print_layers
+from attnc.cli.network_report import network_facts, network_record, print_layers, status
 from attnc.cli.output import NOT_PROVED, chosen_dtype, errors_reported, made_facts, print_facts, print_json
 from attnc.cli.progress import progress
 from attnc.cli.sources import Words, is_object, read_source
 from attnc.cli.targets import check_targets
 from attnc.cli.user_code import user_code
+from attnc.cli.wishes import FORMS, METHODS, Wishes
 from attnc.domain import Array
 from attnc.lower.function_to_head import checked_eps
 from attnc.network.engines import ENGINES
@@ -30,9 +31,9 @@ _Domain = Annotated[
     tuple[str, str],
     typer.Option(metavar="LO HI", help="The inputs: two numbers, or two lists as in -1,0 1,5 by feature."),
 ]
-_Eps = Annotated[float, typer.Option(metavar="E", help="Every output is proved to stay within E.")]
+_Eps = Annotated[float, typer.Option(metavar="E", help="Every output stays within E.")]
 _Shape = Annotated[
-    str | None, typer.Option(metavar="D | N,D", help="Of one input; left out where the model shows it.")
+    str | None, typer.Option(metavar="D | N,D", help="Of one input; left out where a model shows it.")
 ]
 _Engine = Annotated[str, typer.Option(help=f"How attention is executed: {' or '.join(ENGINES)}.")]
 _Activation = Annotated[
@@ -44,6 +45,19 @@ _OutputActivation = Annotated[
 _Order = Annotated[
     str | None, typer.Option(metavar="A,B,C", help="State dict: the prefixes of its layers, in order.")
 ]
+_Form = Annotated[str | None, typer.Option(metavar="FORM", help=f"{' | '.join(FORMS)}.")]
+_Method = Annotated[
+    str | None,
+    typer.Option(metavar="HOW", help=f"Function: where its values come from, {' | '.join(METHODS)}."),
+]
+_Lipschitz = Annotated[
+    float | None, typer.Option(metavar="K", help="Function: |f(x) - f(y)| <= K|x - y|; with it, a proof.")
+]
+_Tokens = Annotated[
+    int | None,
+    typer.Option(metavar="M", help="Function: how many tokens it returns, if not as many as it takes."),
+]
+_Seed = Annotated[int | None, typer.Option(metavar="N", help="Function: of random inputs and of a fit.")]
 _Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="PATH", help="Write the network and its certificate."),
@@ -56,6 +70,7 @@ class _Request:
 
     source: str
     words: Words
+    wishes: Wishes
     lo: Array
     hi: Array
     shape: tuple[int, ...] | None
@@ -74,24 +89,37 @@ def compile(
     activation: _Activation = None,
     output_activation: _OutputActivation = None,
     order: _Order = None,
+    form: _Form = None,
+    method: _Method = None,
+    lipschitz: _Lipschitz = None,
+    tokens: _Tokens = None,
+    seed: _Seed = None,
     output: _Output = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
-    """Turn a trained network into softmax attention and prove its error.
+    """Turn a trained network, or any continuous function, into softmax attention and prove its error.
 
     SOURCE is model.safetensors, the weights and biases of an MLP: nothing in
     the file is executed. Or it is module:object, and YOUR OWN PYTHON CODE IS
     IMPORTED AND RUN, from the current directory or Python's path: an nn.Module
-    in eval mode, a fitted scikit-learn MLP (of a classifier, its logits), or a
-    function without arguments that returns one.
+    in eval mode, a fitted scikit-learn MLP (of a classifier, its logits), a
+    function of a tensor (batch, tokens, features) that returns one, or a
+    function without arguments that returns any of these.
+
+    Of a function without --lipschitz the error is measured, not proved.
+
+    Exit status: 0 proved, 1 measured or not certified, 2 bad input.
 
     Example: attnc compile mlp.safetensors --activation relu --domain -1 1 --eps 1e-3 -o net.safetensors
+
+    Example: attnc compile mine:sort --shape 3,1 --domain 0 1 --eps 1e-2
     """
     with errors_reported(json), user_code(is_object(source)):
         request = _Request(
             source,
             Words(activation, output_activation, order),
+            Wishes(form, method, lipschitz, tokens, seed),
             parse_end(domain[0]),
             parse_end(domain[1]),
             None if shape is None else parse_shape(shape),
@@ -99,13 +127,15 @@ def compile(
             chosen_dtype(dtype),
             checked_engine(engine),
         )
+        if not is_object(source):
+            request.wishes.check_file(source)
         check_targets([] if output is None else [output], force)
         net, seconds = _made(request, output)
     written = {} if output is None else {"output": str(output)}
     proved = net.why_not_certified() is None
     if json:
         about = {
-            "status": "proved" if proved else "not certified",
+            "status": status(net),
             "source": source,
             "eps": eps,
             "engine": engine,
@@ -133,6 +163,7 @@ def _made(request: _Request, output: Path | None) -> tuple[Network, float]:
             dtype=request.dtype,
             engine=request.engine,
             progress=say,
+            **request.wishes.given,
         )
         seconds = time.perf_counter() - began
         if output is not None:

@@ -9,11 +9,25 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attnc.certify.network_certificate import GroupClaim, LayerClaim, box_json
+from attnc.certify.measured import NetworkMeasured
+from attnc.certify.network_certificate import NetworkCertificate, box_json
 from attnc.cli.output import number, print_table
 from attnc.domain import Array, Box
-from attnc.network.describe import COLUMNS
+from attnc.network.describe import (
+    COLUMNS,
+    assumed,
+    claim_of,
+    claims_of,
+    form_text,
+    function_label,
+    lattice,
+    lookup_error,
+    sizes,
+    why_not_measured,
+)
 from attnc.network.network import Network
+from attnc.network.stages import AttentionLayer, Selection
+from attnc.program.steps import Lookup
 
 _SHOWN = 4  # coordinates of an input
 
@@ -30,36 +44,51 @@ def print_layers(title: str, net: Network) -> None:
 
 def network_facts(net: Network, word: str = "proved") -> dict[str, str]:
     """What there is to say about the whole; `word` says whether the bound was proved just now."""
-    certificate, parameters, anchors = net.certificate, *_sizes(net)
-    return {
-        "domain": box_text(certificate.domain),
+    parameters, anchors = sizes(net)
+    facts = {
+        "domain": box_text(net.domain),
         "output": f"shape {net.program.shapes[-1]}",
-        "dtype": certificate.dtype,
+        "dtype": _known(net).dtype,
         **_error_facts(net, word),
         "parameters": f"{parameters:,}, of which anchors {anchors:,} ({_percent(anchors, parameters):.3g} %)",
     }
+    if net.form != "layers":
+        facts["form"] = form_text(net)
+    if net.theorem is not None:
+        bound = "" if net.theorem.bound is None else f", bound {number(net.theorem.bound)}"
+        facts["theorem"] = f"{net.theorem.name}{bound}: {net.theorem.statement}"
+    if net.notes:
+        facts["notes"] = "\n".join(net.notes)
+    return facts
 
 
 def network_record(net: Network) -> dict[str, Any]:
-    """What `--json` says: the facts of both tables, and the certificate in full."""
-    certificate, parameters, anchors = net.certificate, *_sizes(net)
+    """What `--json` says: the facts of both tables, and the certificate or the measurement in full."""
+    certificate, parameters, anchors = net.certificate, *sizes(net)
     return {
-        "domain": box_json(certificate.domain),
+        "domain": box_json(net.domain),
         "output_shape": list(net.program.shapes[-1]),
-        "dtype": certificate.dtype,
-        "program": certificate.program,
-        "bound": certificate.bound,
-        "quality": certificate.quality,
-        "layers": [
-            _layer(net, layer, g, group)
-            for layer in certificate.layers
-            for g, group in enumerate(layer.groups)
-        ],
+        "dtype": _known(net).dtype,
+        "program": net.program.digest(),
+        "bound": None if certificate is None else certificate.bound,
+        "quality": None if certificate is None else certificate.quality,
+        "layers": [_layer(net, layer, g) for layer in net.layers for g in range(len(layer.groups))],
+        "layer_errors_against": _against(net),
+        "lookups": [_lookup(net, selection) for selection in net.selections],
         "parameters": parameters,
         "anchor_parameters": anchors,
         "anchor_percent": _percent(anchors, parameters),
-        "certificate": certificate.to_json(),
+        **net.shown.to_json(),
+        "certificate": None if certificate is None else certificate.to_json(),
+        "measured": None if net.measured is None else net.measured.to_json(),
     }
+
+
+def status(net: Network) -> str:
+    """'proved', 'measured' where there is no certificate, or 'not certified' where what is known does not apply."""
+    if net.certificate is None and why_not_measured(net) is None:
+        return "measured"
+    return "proved" if net.why_not_certified() is None else "not certified"
 
 
 def box_text(domain: Box) -> str:
@@ -85,39 +114,83 @@ def point_text(x: Sequence[float]) -> str:
 
 def _error_facts(net: Network, word: str) -> dict[str, str]:
     reason, certificate = net.why_not_certified(), net.certificate
+    if certificate is None:
+        return _measured_facts(net)
     if reason is not None:
         return {"not certified": reason}
     witness = certificate.witness
-    return {
+    facts = {
         f"{word} bound": number(certificate.bound),
         "  approximation": number(certificate.approximation),
         "  rounding": number(certificate.rounding),
         "witness": f"error {witness.error:.4g} of output {witness.output} at x = {point_text(witness.input)}",
         "quality": f"{certificate.quality:.3g} (bound / error of the witness; 1 is perfect)",
     }
+    known = [net.program.steps[selection.value - 1] for selection in net.selections]
+    for step in (step for step in known if isinstance(step, Lookup)):
+        facts["assumed"] = f"an {assumed(step)}"
+    return facts
 
 
-def _layer(net: Network, layer: LayerClaim, g: int, group: GroupClaim) -> dict[str, Any]:
+def _measured_facts(net: Network) -> dict[str, str]:
+    """What was seen of |network - f|, never called proved; what is proved of a fitted network, never called f's."""
+    seen, reason = net.measured, why_not_measured(net)
+    if seen is None or reason is not None:
+        return {"not certified": f"neither proved nor measured: {reason}"}
+    where = f"of output {seen.output} at x = {point_text(seen.input)}"
+    facts = {
+        "measured, not proved": f"|network - f| <= {seen.error:.4g} at {seen.points:,} random inputs (seed {seen.seed})",
+        "largest": f"{seen.error:.4g} {where}",
+        "mean square": f"{seen.mean_square:.4g}",
+        "confidence": f"{100 * seen.confidence:g} % that at most {seen.fraction:.2g} of the box has a larger error",
+        "method": seen.method,
+    }
+    if seen.fitted is not None:
+        facts["fitted network"] = (
+            f"|network - fitted| <= {number(seen.fitted.bound)} is proved, of the network that was fitted to f: not of f"
+        )
+    return facts
+
+
+def _layer(net: Network, layer: AttentionLayer, g: int) -> dict[str, Any]:
     """One row of the table, its numbers in full."""
-    (module,) = (module for module in net.layers if module.value == layer.value)
-    domain = group.head.domain
+    neurons, head = layer.groups[g]
+    claim, known = claim_of(net, layer), head.certificate or head.measured
     return {
         "layer": layer.name,
         "group": g,
-        "function": layer.function,
-        "heads": group.neurons,
-        "anchors": int(module.groups[g][1].key.shape[1]),
-        "design": group.head.design,
-        "interval": {"lo": domain.lo, "hi": domain.hi},
-        "error_in": layer.error_in,
-        "error_out": layer.error_out,
+        "function": function_label(net, layer),
+        "heads": net.program.shapes[layer.value][-1] if neurons is None else len(neurons),
+        "anchors": int(head.key.shape[1]),
+        "design": head.design,
+        "interval": None if known is None else {"lo": known.domain.lo, "hi": known.domain.hi},
+        "error_in": None if claim is None else claim.error_in,
+        "error_out": None if claim is None else claim.error_out,
     }
 
 
-def _sizes(net: Network) -> tuple[int, int]:
-    """How many numbers the network has, and how many of them belong to anchors."""
-    parameters = sum(p.numel() for p in net.parameters())
-    return parameters, sum(p.numel() for layer in net.layers for p in layer.parameters())
+def _lookup(net: Network, selection: Selection) -> dict[str, Any]:
+    counts = lattice(selection)
+    return {
+        "name": selection.name,
+        "function": function_label(net, selection),
+        "anchors": selection.anchors,
+        "lattice": None if counts is None else list(counts),
+        "error_out": lookup_error(net, selection),
+    }
+
+
+def _against(net: Network) -> str | None:
+    """Of what the errors of the layers are proved."""
+    if claims_of(net) is None:
+        return None
+    return "fitted network" if net.certificate is None else "program"
+
+
+def _known(net: Network) -> NetworkCertificate | NetworkMeasured:
+    known = net.certificate or net.measured
+    assert known is not None
+    return known
 
 
 def _percent(part: int, whole: int) -> float:

@@ -57,10 +57,12 @@ def _print(path: Path, made: Head | Network) -> None:
     else:
         print_layers(f"{path}: a network of softmax attention", made)
         title, facts = "the whole network", network_facts(made, "certified")
-        facts["program"] = f"SHA-256 {made.certificate.program[:16]}…"
+        facts["program"] = f"SHA-256 {made.program.digest()[:16]}…"
     if made.certificate is not None:
         facts["made with"] = _versions(made.certificate.versions)
-    facts["note"] = f"read, not proved anew: for that, attnc verify {path}"
+        facts["note"] = f"read, not proved anew: for that, attnc verify {path}"
+    else:
+        facts["note"] = "its error was measured: there is no certificate that could be proved anew"
     print_facts(title, facts)
 
 

@@ -1,4 +1,4 @@
-"""What `attnc compile` can be given: a file of weights, or an object in a Python module."""
+"""What `attnc compile` can be given: a file of weights, or a model or a function in a Python module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from attnc.cli.user_code import found_object
+from attnc.cli.user_code import found_object, is_function
 from attnc.errors import FileError, InputError
 from attnc.frontends import mlp, read_state_dict, to_program
 from attnc.frontends.sklearn import is_estimator
@@ -77,7 +77,7 @@ def read_source(source: str, words: Words, shape: tuple[int, ...] | None) -> Sou
                 f"{' and '.join(words.given)}: only for a file of weights; {source} says itself what it computes"
             )
         model = found_object(source)
-        return Source(model, shape or _shape(model))
+        return Source(model, shape or _shape(model, source))
     program = _network(source, words)
     return Source(program if shape is None else replace(program, shape=shape), shape or program.shape)
 
@@ -106,8 +106,13 @@ def _is_ours(path: str) -> bool:
         return False
 
 
-def _shape(model: Any) -> tuple[int, ...] | None:
+def _shape(model: Any, source: str) -> tuple[int, ...] | None:
     """The shape of an input, where the model leaves no doubt."""
+    if is_function(model):
+        raise InputError(
+            f"{source} is a function, which does not show what it takes: give --shape 3,1 for sequences of 3 tokens with 1 "
+            "feature each"
+        )
     if isinstance(model, Program):
         return model.shape
     if is_estimator(model):

@@ -39,22 +39,64 @@ def user_code(runs: bool) -> Iterator[None]:
 
 
 def found_object(source: str) -> Any:
-    """The object that module:object names; a function without arguments is called for it.
+    """The object that module:object names: a model, or a function of a tensor. A function without required arguments is
+    called for it.
 
     >>> found_object("math:pi")
     3.141592653589793
+    >>> found_object("torch.special:expit").__name__
+    'special_expit'
     """
     name, _, path = source.partition(":")
     found: Any = _module(name)
     for i, part in enumerate(path.split(".")):
         found = _attribute(found, part, ".".join([name, *path.split(".")[:i]]))
+    _check_no_class(found, source)
+    if is_function(found) and _takes(found, 0):
+        found = _called(found, source)
+        _check_no_class(found, f"what {source} returns")
+    if is_function(found) and not _takes(found, 1):
+        raise InputError(
+            f"{source} is a function that takes {_required(found)}: a function of one tensor (batch, n, d) can be compiled, "
+            "or a function without required arguments that returns a model or such a function"
+        )
+    return found
+
+
+def is_function(found: object) -> bool:
+    """Whether it is called to know what it computes; a model shows it.
+
+    >>> import torch
+    >>> is_function(torch.sort), is_function(torch.nn.Tanh())
+    (True, False)
+    """
+    return callable(found) and not isinstance(found, (nn.Module, type))
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether so many positional arguments are enough. Builtins without a signature are functions of numbers."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:
+        return count == 1
+    return True
+
+
+def _required(function: Callable[..., Any]) -> str:
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = [repr(p.name) for p in parameters if p.default is p.empty and p.kind not in kinds]
+    return " and ".join(names)
+
+
+def _check_no_class(found: object, what: str) -> None:
     if isinstance(found, type):
         raise InputError(
-            f"{source} is a class: give an object of it that holds trained weights, or a function without arguments "
+            f"{what} is a class: give an object of it that holds trained weights, or a function without arguments "
             "that makes one"
         )
-    makes = callable(found) and not isinstance(found, nn.Module)
-    return _called(found, source) if makes else found
 
 
 def _module(name: str) -> ModuleType:
@@ -86,15 +128,6 @@ def _attribute(holder: Any, part: str, where: str) -> Any:
 
 
 def _called(make: Callable[[], Any], source: str) -> Any:
-    try:
-        inspect.signature(make).bind()
-    except TypeError as problem:
-        raise InputError(
-            f"{source} is called without arguments, and takes some ({problem}): give a model, or a function without arguments "
-            "that returns one"
-        ) from problem
-    except ValueError:
-        pass  # some builtins have no signature
     try:
         return make()
     except (Exception, SystemExit) as problem:

@@ -11,13 +11,17 @@ import typer
 
 import attnc
 from attnc.certify.check import Verdict
-from attnc.certify.network_certificate import box_json
+from attnc.certify.measured import NetworkMeasured
+from attnc.certify.network_certificate import NetworkCertificate, box_json
+from attnc.certify.network_numbers import Attention, Selection
 from attnc.certify.network_record import NetworkRecord
 from attnc.certify.record import HeadRecord
 from attnc.cli.network_report import box_text, point_text
 from attnc.cli.output import NOT_PROVED, errors_reported, interval, number, print_facts, print_json
 from attnc.cli.progress import progress
 from attnc.exporters.safetensors import read_any
+from attnc.network.describe import assumed
+from attnc.program.steps import Lookup
 
 _STYLES = {"proved": "bold green", "refuted": "bold red", "unknown": "bold yellow"}
 
@@ -27,6 +31,8 @@ def verify(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Prove the bound of a saved head or network anew, from the numbers in the file.
+
+    Where the error was only measured there is nothing to prove: unknown.
 
     Exit status: 0 proved, 1 refuted or unknown, 2 not a file of attnc's, or a damaged or edited one.
 
@@ -62,13 +68,15 @@ def _head_record(record: HeadRecord) -> dict[str, Any]:
 
 
 def _network_record(record: NetworkRecord) -> dict[str, Any]:
-    certificate = record.certificate
+    layers, heads = _counted(record)
     return {
-        "program": certificate.program,
-        "domain": box_json(certificate.domain),
+        "program": record.program.digest(),
+        "domain": box_json(_known(record).domain),
         "dtype": record.numbers.dtype,
-        "layers": len(certificate.layers),
-        "heads": _heads(record),
+        "layers": layers,
+        "heads": heads,
+        "certificate": None if record.certificate is None else record.certificate.to_json(),
+        "measured": None if record.measured is None else record.measured.to_json(),
     }
 
 
@@ -100,11 +108,14 @@ def _head_claim(record: HeadRecord) -> str:
 
 
 def _network_claim(record: NetworkRecord) -> str:
-    certificate = record.certificate
-    inside = f"x in {box_text(certificate.domain)}"
-    return (
-        f"|network(x) - program(x)| <= bound in every output, {inside}, program {certificate.program[:12]}…"
-    )
+    inside = f"x in {box_text(_known(record).domain)}"
+    if record.certificate is None:
+        return f"none: |network(x) - f(x)| was measured, {inside}"
+    lookups = [step for step in record.program.steps if isinstance(step, Lookup)]
+    if lookups:
+        return f"|network(x) - f(x)| <= bound in every output, {inside}, for every {assumed(lookups[0])}"
+    program = f"program {record.certificate.program[:12]}…"
+    return f"|network(x) - program(x)| <= bound in every output, {inside}, {program}"
 
 
 def _head_size(record: HeadRecord) -> str:
@@ -113,11 +124,25 @@ def _head_size(record: HeadRecord) -> str:
 
 
 def _network_size(record: NetworkRecord) -> str:
-    return f"{len(record.certificate.layers)} of attention, {_count(_heads(record), 'head')}, {record.numbers.dtype}"
+    layers, heads = _counted(record)
+    return f"{layers} of attention, {_count(heads, 'head')}, {record.numbers.dtype}"
 
 
-def _heads(record: NetworkRecord) -> int:
-    return sum(layer.neurons for layer in record.certificate.layers)
+def _counted(record: NetworkRecord) -> tuple[int, int]:
+    """Layers of attention and heads: one for every neuron, one for a lookup."""
+    heads = []
+    for stage in record.numbers.stages:
+        if isinstance(stage, Attention):
+            heads.append(record.program.shapes[stage.value][-1])
+        elif isinstance(stage, Selection):
+            heads.append(1)
+    return len(heads), sum(heads)
+
+
+def _known(record: NetworkRecord) -> NetworkCertificate | NetworkMeasured:
+    known = record.certificate or record.measured
+    assert known is not None
+    return known
 
 
 def _point(given: Any) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from attnc.certify.compose import Known
-from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Stage, Sum
+from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
 from attnc.certify.outward import product, times, total
 from attnc.domain import Array
 
@@ -31,6 +31,8 @@ def carried(
                 slope = known[stage.value].lipschitz
                 entering = error[stage.input]
                 made = entering if slope is None else np.where(entering > 0, times(slope, entering), 0.0)
+            case Selection():
+                made = np.zeros(stage.values.shape[1])  # its input has no error
             case Sum():
                 parts = [
                     times(abs(c), error[i]) for c, i in zip(stage.coefficients, stage.inputs, strict=True)

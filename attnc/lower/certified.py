@@ -28,10 +28,11 @@ def certified(wish: Wish, made: Lowered, engine: str, strict: bool) -> Network:
     certificate = NetworkCertificate(
         domain=wish.box,
         dtype=wish.dtype,
-        bound=min(_with_room(made.error), max(wish.eps, made.error)),
-        approximation=_with_room(approximation),
-        rounding=_with_room(rounding),
+        bound=min(with_room(made.error), max(wish.eps, made.error)),
+        approximation=with_room(approximation),
+        rounding=with_room(rounding),
         layers=tuple(_claim(wish, stage, made) for stage in made.stages if isinstance(stage, Attention)),
+        lookups=(),
         witness=NetworkWitness((0.0,) * wish.box.size, 0, 0.0),
         program=wish.program.digest(),
         digests=numbers.digests(),
@@ -65,7 +66,7 @@ def _claim(wish: Wish, stage: Attention, made: Lowered) -> LayerClaim:
         assert head.certificate is not None
         groups.append(GroupClaim(width if neurons is None else len(neurons), head.certificate))
     ends = (made.known[stage.input].error.max(), made.known[stage.value].error.max())
-    error_in, error_out = (_with_room(float(e)) for e in ends)
+    error_in, error_out = (with_room(float(e)) for e in ends)
     name = layer_name(wish.program, stage.value)
     return LayerClaim(name, stage.value, step.function.label, tuple(groups), error_in, error_out)
 
@@ -88,6 +89,6 @@ def _carried(wish: Wish, made: Lowered, term: str) -> float:
     return float(found[made.stages[-1].value].max())
 
 
-def _with_room(proved: float) -> float:
+def with_room(proved: float) -> float:
     """What is proved and a part in 256, so that another prover need not tie with this one, in four digits."""
     return round_up(proved * (1 + 2.0**-8))

@@ -10,14 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from attnc.certify.arithmetic import loose_products
+from attnc.certify.measured import NetworkMeasured
 from attnc.certify.network_certificate import NetworkCertificate
 from attnc.certify.network_numbers import NetworkNumbers
-from attnc.certify.network_record import NetworkRecord, write_network
+from attnc.certify.network_record import NetworkRecord, Shown, write_network
+from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.describe import Description, described
 from attnc.network.engines import ENGINES
+from attnc.network.forms import TheoremNetwork, literal_form
 from attnc.network.literal import LiteralNetwork
-from attnc.network.stages import AttentionLayer, StageModule
+from attnc.network.stages import AttentionLayer, Selection, StageModule
 from attnc.program.program import Program
 
 _CHUNK = 1 << 21  # numbers of the widest value held at once
@@ -28,24 +31,38 @@ class Network(nn.Module):
 
     `engine` says how attention is executed: "columns" (the sum written out, inputs along the contiguous axis) or "dense"
     (`torch.nn.functional.scaled_dot_product_attention`). The certificate covers both.
+
+    What could not be proved was measured: then `certificate` is None, and `measured` says at how many inputs. `form` and `layout`
+    say as which theorem's network `as_self_attention` writes it, `theorem` what that theorem promises, `notes` how it was made.
     """
 
-    certificate: NetworkCertificate
+    certificate: NetworkCertificate | None
+    measured: NetworkMeasured | None
 
     def __init__(
         self,
         stages: Sequence[StageModule],
         program: Program,
-        certificate: NetworkCertificate,
+        certificate: NetworkCertificate | None,
         engine: str = "columns",
         strict: bool = False,
+        measured: NetworkMeasured | None = None,
+        shown: Shown | None = None,
     ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
-        self.program, self.certificate = program, certificate
+        self.program, self.certificate, self.measured = program, certificate, measured
+        shown = shown or Shown()
+        self.form, self.layout, self.theorem, self.notes = (
+            shown.form,
+            shown.layout,
+            shown.theorem,
+            shown.notes,
+        )
         self.engine, self.strict = checked_engine(engine), bool(strict)
         self._last = len(program.steps)
-        self._widest = max(_size(shape) for shape in program.shapes)
+        anchors = [stage.anchors for stage in stages if isinstance(stage, Selection)]
+        self._widest = max(*(_size(shape) for shape in program.shapes), *anchors)
 
     def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
         """The outputs for a batch (…, *shape). `strict=True` raises for an input outside the certificate's box."""
@@ -58,7 +75,9 @@ class Network(nn.Module):
         return out.reshape(*x.shape[: x.ndim - len(self.program.shape)], *self.program.shapes[-1])
 
     def attention(self, x: Tensor) -> dict[str, Tensor]:
-        """The attention weights by layer, (…, neurons, anchors); where the neurons of a layer form groups, by group."""
+        """The attention weights by layer, (…, neurons, anchors); where the neurons of a layer form groups, by group.
+
+        Of a head whose anchors are points of the whole input: (…, anchors)."""
         self._check_input(x, False)
         with torch.autocast(x.device.type, enabled=False):
             return self._attention(x)
@@ -73,12 +92,31 @@ class Network(nn.Module):
                 s = entering if neurons is None else entering.index_select(-1, neurons)
                 name = layer.name if neurons is None else f"{layer.name}, group {g + 1}"
                 found[name] = head.weights(s).reshape(*lead, *s.shape[1:], head.key.shape[1])
+        for selection in self.selections:
+            found[selection.name] = selection.weights(values[selection.inputs[0]]).reshape(*lead, -1)
         return found
 
     @property
     def layers(self) -> list[AttentionLayer]:
         """The layers of attention, in order."""
         return [stage for stage in self.stages if isinstance(stage, AttentionLayer)]
+
+    @property
+    def selections(self) -> list[Selection]:
+        """The heads whose anchors are points of the whole input."""
+        return [stage for stage in self.stages if isinstance(stage, Selection)]
+
+    @property
+    def domain(self) -> Box:
+        """Where the promise, or the measurement, holds."""
+        known = self.certificate or self.measured
+        assert known is not None
+        return known.domain
+
+    @property
+    def shown(self) -> Shown:
+        """What is said of the network beside its numbers."""
+        return Shown(self.form, self.layout, self.theorem, tuple(self.notes))
 
     def numbers(self) -> NetworkNumbers:
         """The numbers as they are stored, for `certify`."""
@@ -87,10 +125,13 @@ class Network(nn.Module):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers, program and certificate to a safetensors file; `attnc.load` reads it back."""
-        write_network(path, NetworkRecord(self.program, self.numbers(), self.certificate))
+        record = NetworkRecord(self.program, self.numbers(), self.certificate, self.measured, self.shown)
+        write_network(path, record)
 
-    def as_self_attention(self, n: int | None = None) -> LiteralNetwork:
+    def as_self_attention(self, n: int | None = None) -> LiteralNetwork | TheoremNetwork:
         """The same network as plain self-attention over [data tokens; anchors]: W_Q, W_K, W_V, W_O for every head, no mask.
+
+        A network with the form of a theorem is written with exactly the layers of the theorem.
 
         Inputs have the network's shape; where that has no tokens, (d,), n of them may be asked for: (…, n, d).
 
@@ -104,7 +145,13 @@ class Network(nn.Module):
         >>> torch.allclose(literal(x), net(x), atol=1e-5), literal.layers[0].W_Q.shape
         (True, torch.Size([8, 11, 3]))
         """
-        return LiteralNetwork(self, n)
+        if self.form == "layers":
+            return LiteralNetwork(self, n)
+        if n is not None:
+            raise InputError(
+                f"form {self.form!r} has the data tokens of its domain, {self.program.shape}: leave n out"
+            )
+        return literal_form(self)
 
     def describe(self) -> Description:
         """A table: layer, function, heads, anchors, interval, error in, error out."""
@@ -112,6 +159,8 @@ class Network(nn.Module):
 
     def why_not_certified(self) -> str | None:
         """None where the certificate applies to the numbers as they are now, else the reason why not."""
+        if self.certificate is None:
+            return "its error is measured, not proved"
         try:
             dtype = self._dtype()
         except InputError as problem:
@@ -173,20 +222,24 @@ class Network(nn.Module):
                 f"this network takes inputs of the shape (…, {', '.join(map(str, shape))}): got {tuple(x.shape)}"
             )
         if strict:
-            inside = self.certificate.domain.contains(x)
+            inside = self.domain.contains(x)
             if not bool(inside.all()):
                 first = torch.nonzero(~inside.reshape(-1))[0].item()
                 raise InputError(
-                    f"input {first} of the batch lies outside {self.certificate.domain}: nothing is promised there. "
+                    f"input {first} of the batch lies outside {self.domain}: nothing is promised there. "
                     "Compile for a larger box, or call with strict=False."
                 )
 
     def extra_repr(self) -> str:
-        reason = self.why_not_certified()
-        error = (
-            f"at most {self.certificate.bound:.4g}, proved" if reason is None else f"not certified: {reason}"
-        )
-        return f"on={self.certificate.domain}, dtype={self.certificate.dtype}, error={error}"
+        reason, known = self.why_not_certified(), self.certificate or self.measured
+        if known is None:
+            return "nothing is known of its error"
+        error = f"not certified: {reason}"
+        if isinstance(known, NetworkMeasured):
+            error = f"{known.error:.3g}, measured, not proved"
+        elif reason is None:
+            error = f"at most {known.bound:.4g}, proved"
+        return f"on={known.domain}, dtype={known.dtype}, error={error}"
 
 
 def checked_engine(engine: object) -> str:

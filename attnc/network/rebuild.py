@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from attnc.certify.network_certificate import LayerClaim
-from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Stage, Sum
+from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
 from attnc.certify.network_record import NetworkRecord
 from attnc.network.head import Head
 from attnc.network.network import Network
+from attnc.network import stages as modules
 from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
 
 
 def rebuilt(record: NetworkRecord, engine: str = "columns", strict: bool = False) -> Network:
     """The network that a record describes."""
-    claims = {claim.value: claim for claim in record.certificate.layers}
-    modules = [_module(stage, claims) for stage in record.numbers.stages]
-    return Network(modules, record.program, record.certificate, engine, strict)
+    known = record.claims
+    claims = {} if known is None else {claim.value: claim for claim in known.layers}
+    made = [_module(stage, claims) for stage in record.numbers.stages]
+    return Network(
+        made, record.program, record.certificate, engine, strict, record.measured, record.shown
+    )
 
 
 def _module(stage: Stage, claims: dict[int, LayerClaim]) -> StageModule:
@@ -28,6 +32,8 @@ def _module(stage: Stage, claims: dict[int, LayerClaim]) -> StageModule:
             said = zip(stage.groups, claim.groups, strict=True)
             heads = [(group.neurons, Head(group.head, c.head.design, c.head)) for group, c in said]
             return AttentionLayer(stage.input, stage.value, heads, claim.name)
+        case Selection():
+            return modules.Selection(stage)
         case Sum():
             return Combination(stage)
         case Reorder():

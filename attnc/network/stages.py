@@ -111,6 +111,39 @@ class AttentionLayer(nn.ModuleList):
         return numbers.Attention(self.inputs[0], self.value, groups)
 
 
+class Selection(nn.Module):
+    """x ↦ Σ_k softmax_k(key·(x - centre) + offset) values_k: one head whose anchors are points of the whole input."""
+
+    centre: nn.Parameter  # (m,)
+    key: nn.Parameter  # (K, m)
+    offset: nn.Parameter  # (K,)
+    values: nn.Parameter  # (K, outputs)
+
+    def __init__(self, stage: numbers.Selection, name: str = "lookup") -> None:
+        super().__init__()
+        self.inputs, self.value, self.name = (stage.input,), stage.value, name
+        for tensor, array in stage.tensors().items():
+            setattr(self, tensor, _parameter(array))
+
+    def weights(self, x: Tensor) -> Tensor:
+        """The attention weights, (…, K)."""
+        return torch.softmax(F.linear(x - self.centre, self.key, self.offset), -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weights(x) @ self.values
+
+    @property
+    def anchors(self) -> int:
+        return len(self.key)
+
+    def numbers(self) -> numbers.Selection:
+        arrays = [_array(t) for t in (self.centre, self.key, self.offset, self.values)]
+        return numbers.Selection(self.inputs[0], self.value, *arrays)
+
+    def extra_repr(self) -> str:
+        return f"{self.key.shape[1]} → {self.values.shape[1]}, {self.anchors} anchors"
+
+
 class Combination(nn.Module):
     """(x_1, …) ↦ Σ c_i x_i."""
 
@@ -149,5 +182,7 @@ class Reordering(nn.Module):
         return f"→ {self.shape}"
 
 
-StageModule = AffineMap | Scaling | AttentionLayer | Combination | Reordering
-__all__ = ["AffineMap", "AttentionLayer", "Combination", "Reordering", "Scaling", "Shape", "StageModule"]
+StageModule = AffineMap | Scaling | AttentionLayer | Selection | Combination | Reordering
+__all__ = [
+    "AffineMap", "AttentionLayer", "Combination", "Reordering", "Scaling", "Selection", "Shape", "StageModule",
+]  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnc.errors import Problem
 from attnc.program.program import Program
-from attnc.program.steps import Affine, Pointwise
+from attnc.program.steps import Affine, Lookup, Opaque, Pointwise
 
 
 def problems(program: Program) -> list[Problem]:
@@ -29,6 +29,6 @@ def problems(program: Program) -> list[Problem]:
                 found.append(
                     Problem(where, f"its {name} holds a NaN or an infinity: finite numbers are accepted")
                 )
-    if not any(isinstance(step, Affine) for step in program.steps):
+    if not any(isinstance(step, Affine | Lookup | Opaque) for step in program.steps):
         found.append(Problem("the program", "it has no affine map: for a function alone use attnc.head(...)"))
     return found

@@ -11,8 +11,9 @@ from torch import Tensor
 from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.functions.balls import upper, working
+from attnc.program.lookup import enclosed, envelopes
 from attnc.program.program import Program
-from attnc.program.steps import Affine, Combine, Normalise, Numbers, Pointwise, Reshape, Step
+from attnc.program.steps import Affine, Combine, Lookup, Normalise, Numbers, Opaque, Pointwise, Reshape, Step
 
 Balls = NDArray[np.object_]
 LARGE = 2**20  # numbers of a weight beyond which long doubles stand in for balls
@@ -58,6 +59,10 @@ def _exact_step(step: Step, x: list[Balls]) -> Balls:
             return y
         case Pointwise():
             return _mapped(x[0], step)
+        case Lookup():
+            return enclosed(step, x[0])
+        case Opaque():
+            raise _not_stored(step)
         case Combine():
             terms = [v * arb(c) for v, c in zip(x, step.coefficients, strict=True)]
             return np.asarray(sum(terms[1:], terms[0]), dtype=object)
@@ -151,11 +156,20 @@ def _torch_step(step: Step, x: list[Tensor]) -> Tensor:
             return (x[0] - _wide(step.mean)) * scale + _wide(step.shift)
         case Pointwise():
             return step.function.torch_form(x[0])
+        case Lookup():
+            low, high = envelopes(step, x[0])
+            return (low + high) / 2
+        case Opaque():
+            raise _not_stored(step)
         case Combine():
             terms = [c * v for c, v in zip(step.coefficients, x, strict=True)]
             return torch.stack(terms).sum(0)
         case Reshape():
             return x[0].reshape(len(x[0]), *step.to)
+
+
+def _not_stored(step: Opaque) -> InputError:
+    return InputError(f"nothing of {step.name or 'the function'} is stored: what is known of it was measured")
 
 
 def _wide(numbers: Numbers) -> Tensor:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from attnc.errors import InputError
-from attnc.program.steps import Affine, Pointwise, Shape, Step
+from attnc.program.steps import Affine, Lookup, Opaque, Pointwise, Shape, Step
 
 MOST_FORM_WORK, MOST_FORM_SIZE = (
     2**34,
@@ -58,7 +58,7 @@ class Program:
     @property
     def layers(self) -> tuple[int, ...]:
         """The steps that become attention: those with a function that is not affine."""
-        return tuple(i for i, step in enumerate(self.steps) if isinstance(step, Pointwise))
+        return tuple(i for i, step in enumerate(self.steps) if isinstance(step, Pointwise | Lookup | Opaque))
 
     @property
     def parameters(self) -> int:

@@ -140,6 +140,76 @@ class Pointwise:
 
 
 @dataclass(frozen=True, eq=False)
+class Lookup:
+    """y = f(x) for a function of all features, known at points and by how fast it can change. In every output
+
+        |f(points_k) - values_k| <= noise        |f(x) - f(x')| <= lipschitz·|x - x'|₂
+
+    What is proved of it is proved of every such f."""
+
+    input: int
+    points: Numbers  # (K, in)
+    values: Numbers  # (K, out)
+    lipschitz: float
+    noise: float = 0.0
+    name: str = ""
+    kind: str = field(default="lookup", init=False)
+
+    def __post_init__(self) -> None:
+        for part in ("points", "values"):
+            object.__setattr__(self, part, frozen(getattr(self, part)))
+        shapes = self.points.shape, self.values.shape
+        if any(len(s) != 2 or 0 in s for s in shapes) or len(self.points) != len(self.values):
+            raise InputError(
+                f"{self.name or 'a lookup'} has points and values of the shapes {shapes}: (K, in) and (K, out)"
+            )
+        for part in ("lipschitz", "noise"):
+            object.__setattr__(self, part, float(getattr(self, part)))
+            if not (math.isfinite(getattr(self, part)) and getattr(self, part) >= 0):
+                raise InputError(
+                    f"{part}={getattr(self, part)}: a finite number that is not negative is accepted"
+                )
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        return (self.input,)
+
+    def tensors(self) -> dict[str, Numbers]:
+        return {"points": self.points, "values": self.values}
+
+    def shape(self, *given: Shape) -> Shape:
+        if given[0] != self.points.shape[1:]:
+            raise InputError(f"it takes {self.points.shape[1]} features, and gets the shape {given[0]}")
+        return self.values.shape[1:]
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """y = f(x) for a function of which nothing is stored but its size: what is known of it was measured."""
+
+    input: int
+    outputs: int
+    name: str = ""
+    kind: str = field(default="opaque", init=False)
+
+    def __post_init__(self) -> None:
+        if type(self.outputs) is not int or self.outputs < 1:
+            raise InputError(f"a function has at least one output: got {self.outputs!r}")
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        return (self.input,)
+
+    def tensors(self) -> dict[str, Numbers]:
+        return {}
+
+    def shape(self, *given: Shape) -> Shape:
+        if len(given[0]) != 1:
+            raise InputError(f"it takes all features at once, and gets the shape {given[0]}: reshape before")
+        return (self.outputs,)
+
+
+@dataclass(frozen=True, eq=False)
 class Combine:
     """y = Σ c_i x_i of values of one shape: a residual connection, a difference, a multiple."""
 
@@ -197,4 +267,4 @@ class Reshape:
         return self.to
 
 
-Step = Affine | Normalise | Pointwise | Combine | Reshape
+Step = Affine | Normalise | Pointwise | Lookup | Opaque | Combine | Reshape

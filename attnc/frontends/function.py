@@ -1,0 +1,248 @@
+"""Any continuous function → network: which method finds its values, what is known of the result, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from attnc.anchors.candidates import Progress
+from attnc.anchors.grid import counts_for
+from attnc.anchors.tensor import Found, tensor_lattice
+from attnc.certify.measured import NetworkMeasured
+from attnc.domain import Array, Box
+from attnc.errors import ConvergenceError, InputError, PrecisionError
+from attnc.frontends.callable import Asked
+try:
+    from attnc.frontends.fit import Fitted, fitted
+    from attnc.frontends.jumps import find_jump
+except ImportError:
+    pass
+from attnc.lower.certified import certified
+from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, unproved, with_witness
+from attnc.lower.measure import measured
+from attnc.lower.program_to_network import Wish, lower
+from attnc.network.network import Network
+from attnc.program.interpreter import approximate
+
+METHODS = ("auto", "lattice", "grid", "fit")
+MOST_AXES, MOST_LATTICE = 4, 1 << 14
+POINTS = 1 << 16  # fresh inputs at which the result is measured
+_SEEDS = 1000  # between the seed of the search and that of the measurement
+
+
+@dataclass(frozen=True)
+class Question:
+    """A function, where and how closely it is to be imitated, and how its values may be found."""
+
+    f: Callable[[Tensor], Tensor]
+    box: Box
+    eps: float
+    dtype: str
+    method: str
+    lipschitz: float | None
+    tokens: int | None
+    seed: int
+    progress: Progress
+
+
+def compiled(q: Question, form: str) -> Network:
+    """The network, with a certificate where a Lipschitz constant allows one, else with what was measured."""
+    if form == "layers":
+        raise InputError("form='layers' is for models: a function becomes 'two-layer' or 'attention-softmax'")
+    lipschitz, seed = _constant(q.lipschitz), _seed(q.seed)
+    q = replace(q, lipschitz=lipschitz, seed=seed)
+    q.progress("asking the function")
+    asked = Asked(q.f, q.box, q.tokens)
+    method, why = _chosen(q, asked)
+    net = {"grid": _grid, "lattice": _lattice, "fit": _fit}[method](q, asked)
+    net.form, net.notes = form, (why, *net.notes, *_more(q, asked, net))
+    return net
+
+
+def _chosen(q: Question, asked: Asked) -> tuple[str, str]:
+    """The method, and why it is that one."""
+    size = asked.box.size
+    if q.method == "grid" and q.lipschitz is None:
+        raise InputError("method='grid' proves its error from a Lipschitz constant: give lipschitz=K")
+    if q.method == "lattice" and size > MOST_AXES:
+        raise InputError(
+            f"a lattice for {size} numbers (n·d) would have about 8^{size} = {8.0**size:.3g} anchors: up to {MOST_AXES} numbers are "
+            "accepted. Use method='fit', or a function of fewer numbers."
+        )
+    if q.method != "auto":
+        return q.method, f"method: {q.method}, as asked"
+    if q.lipschitz is not None:
+        anchors = _cells(q, q.lipschitz)
+        if anchors <= MOST_ANCHORS:
+            return "grid", "method: grid, for a Lipschitz constant was given and a grid of anchors proves eps with it"
+        other = "lattice" if size <= MOST_AXES else "fit"
+        return other, (
+            f"method: {other}, measured and not proved: a grid that proves eps with the constant {q.lipschitz:g} would have "
+            f"{anchors:.3g} anchors, up to {MOST_ANCHORS:,} are built"
+        )
+    if size <= MOST_AXES:
+        return (
+            "lattice",
+            f"method: lattice, for the input has {size} numbers: softmax over a product of {size} axes",
+        )
+    return "fit", f"method: fit, for a lattice of {size} axes would have about 8^{size} = {8.0**size:.3g} anchors"
+
+
+def _grid(q: Question, asked: Asked) -> Network:
+    assert q.lipschitz is not None
+    q.progress("building the grid")
+    made = lipschitz_grid(asked, q.lipschitz, q.eps, q.dtype, _name(q.f))
+    net = made.network
+    net.measured = _measured(q, asked, net, "grid")
+    with_witness(net, net.measured.input, net.measured.output, net.measured.error)
+    net.notes = (
+        f"anchors: {' × '.join(map(str, made.counts))} cells, the function asked once in the middle of each",
+        f"proved for every function with these values and the Lipschitz constant {q.lipschitz:g} (Euclidean norm), as given",
+    )
+    return net
+
+
+def _lattice(q: Question, asked: Asked) -> Network:
+    lo, hi = asked.box.lo.ravel(), asked.box.hi.ravel()
+    try:
+        found = tensor_lattice(
+            asked, lo, hi, q.eps, dtype=q.dtype, most=MOST_LATTICE, seed=q.seed, progress=q.progress
+        )
+    except ConvergenceError as problem:
+        assert isinstance(problem.found, Found)
+        _refuse_jump(q, asked, problem.found.worst, float(max(hi - lo)) / 4)
+        raise
+    net = unproved(asked, found.lattice, q.dtype, _name(q.f))
+    net.measured = _confirmed(q, asked, net, "lattice")
+    counts = " × ".join(map(str, found.lattice.counts))
+    net.notes = (
+        f"anchors: {counts} = {found.lattice.anchors}, values by least squares; {asked.asked:,} values of f",
+    )
+    return net
+
+
+def _fit(q: Question, asked: Asked) -> Network:
+    try:
+        found = fitted(asked, 0.9 * q.eps, seed=q.seed, progress=q.progress)
+    except ConvergenceError as problem:
+        assert isinstance(problem.found, Fitted)
+        worst = _worst_of(asked, problem.found, q.seed)
+        _refuse_jump(q, asked, worst, float((asked.box.hi - asked.box.lo).max()) / 2)
+        raise
+    near = max(0.05 * q.eps, min(0.5 * q.eps, q.eps - found.error))
+    wish = Wish(found.program, asked.box, near, q.dtype, q.progress)
+    try:
+        made = lower(wish)
+    except PrecisionError as problem:
+        if problem.reachable is None or problem.reachable > q.eps:
+            raise
+        made = lower(replace(wish, eps=problem.reachable))
+    net = certified(wish, made, "columns", False)
+    inner = net.certificate
+    assert inner is not None
+    net.certificate = None
+    net.measured = replace(_confirmed(q, asked, net, "fit"), fitted=inner)
+    net.notes = (
+        f"neurons: {found.neurons} of tanh, fitted to {asked.asked:,} values of f (seed {q.seed}); attention is within "
+        f"{inner.bound:.3g} of the fitted network, and that alone is proved",
+    )
+    return net
+
+
+def _measured(q: Question, asked: Asked, net: Network, method: str) -> NetworkMeasured:
+    q.progress("measuring at fresh inputs")
+    return measured(net, asked, method, POINTS, q.seed + _SEEDS)
+
+
+def _confirmed(q: Question, asked: Asked, net: Network, method: str) -> NetworkMeasured:
+    """What fresh points say of the network as it runs; convergence that they do not confirm is not claimed."""
+    found = _measured(q, asked, net, method)
+    if not found.error <= q.eps:
+        raise ConvergenceError(
+            f"fresh inputs do not confirm eps={q.eps:g}: at x = {_short(found.input)} the network is off by {found.error:.3g} "
+            f"in {q.dtype}. Give eps >= {1.1 * found.error:.2g}"
+            + (", or dtype=torch.float64." if q.dtype == "float32" else "."),
+            reachable=1.1 * found.error,
+            found=net,
+        )
+    return found
+
+
+def _refuse_jump(q: Question, asked: Asked, at: Array, reach: float) -> None:
+    """A function that does not converge may not be continuous: say where."""
+    jump = find_jump(asked, at, reach, q.eps)
+    if jump is not None:
+        raise ConvergenceError(
+            f"the function is not continuous: it jumps by {jump.size:.3g} between x = {_short(jump.left)} and "
+            f"x = {_short(jump.right)}. Attention with bounded weights is continuous: give a box without the jump, or a "
+            "continuous function.",
+            found=jump,
+        )
+
+
+def _more(q: Question, asked: Asked, net: Network) -> tuple[str, ...]:
+    """What it would take to prove more."""
+    if net.certificate is not None:
+        return ()
+    slope = _slope(asked, q.seed)
+    anchors = _cells(q, slope)
+    what = f"to prove eps={q.eps:g}: give lipschitz=K; the largest slope seen is {slope:.3g}, and with K of that size a grid has "
+    if anchors <= MOST_ANCHORS:
+        return (what + f"{anchors:,.0f} anchors",)
+    return (what + f"{anchors:.3g} anchors (up to {MOST_ANCHORS:,} are built)",)
+
+
+def _slope(asked: Asked, seed: int) -> float:
+    """The largest |f(x) - f(x')|/|x - x'| over pairs of near random points: at most the Lipschitz constant."""
+    lo, hi = asked.box.lo.ravel(), asked.box.hi.ravel()
+    x = asked.uniform(2000, seed + 2)
+    step = np.random.default_rng(seed).standard_normal(x.shape) * (hi - lo) * 1e-3
+    y = np.clip(x + step, lo, hi)
+    apart = np.sqrt(np.square(y - x).sum(1))
+    change = np.abs(asked(y) - asked(x)).max(1)
+    return float((change[apart > 0] / apart[apart > 0]).max(initial=0.0))
+
+
+def _cells(q: Question, lipschitz: float) -> float:
+    counts = counts_for(q.box.lo.ravel(), q.box.hi.ravel(), lipschitz, 0.99 * q.eps)
+    return float(np.prod([float(c) for c in counts]))
+
+
+def _worst_of(asked: Asked, found: Fitted, seed: int) -> Array:
+    """Where the fitted network is worst, among random points."""
+    x = asked.uniform(4000, seed + 1)
+    made = approximate(found.program, x.reshape(-1, *asked.box.shape)).reshape(len(x), -1)
+    worst: Array = x[int(np.abs(made - asked(x)).max(1).argmax())]
+    return worst
+
+
+def _constant(lipschitz: Any) -> float | None:
+    if lipschitz is None:
+        return None
+    try:
+        found = float(lipschitz)
+    except (TypeError, ValueError):
+        found = float("nan")
+    if not (np.isfinite(found) and found >= 0) or isinstance(lipschitz, bool):
+        raise InputError(f"lipschitz={lipschitz!r}: a finite number that is not negative, or None, is accepted")
+    return found
+
+
+def _seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise InputError(f"seed={seed!r}: a whole number from 0 to 2^32 - 1 is accepted")
+    return seed
+
+
+def _name(f: Any) -> str:
+    name = getattr(f, "__name__", type(f).__name__)
+    return "f" if name == "<lambda>" else str(name)
+
+
+def _short(x: Any) -> str:
+    numbers = [float(v) for v in np.asarray(x).ravel()]
+    return f"({', '.join(f'{v:.6g}' for v in numbers[:8])}{', …' if len(numbers) > 8 else ''})"

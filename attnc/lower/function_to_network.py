@@ -1,0 +1,208 @@
+"""A function that can only be asked → a network: one head that selects points of a lattice.
+
+    X ↦ vec X ↦ Σ_k softmax_k(κ_k·vec X + c_k) v_k ↦ Y"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnc.anchors.grid import counts_for, grid_axes
+from attnc.anchors.tensor import Lattice
+from attnc.anchors.tensor_axis import Axis
+from attnc.certify.arithmetic import ARITHMETIC
+from attnc.certify.certificate import round_up, versions
+from attnc.certify.compose import compose
+from attnc.certify.lookup import reached
+from attnc.certify.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
+from attnc.certify.network_numbers import NetworkNumbers, Reorder, Selection, Stage
+from attnc.certify.network_record import NetworkRecord
+from attnc.domain import Array
+from attnc.errors import CertificateError, InputError, PrecisionError
+from attnc.lower.certified import with_room
+from attnc.lower.measure import Source
+from attnc.network.network import Network
+from attnc.network.rebuild import rebuilt
+from attnc.program.program import Program
+from attnc.program.steps import Lookup, Opaque, Reshape, Step
+
+MOST_ANCHORS = 1 << 17
+NOISE = {"float64": 2.0**-46, "float32": 2.0**-18}  # of the largest value: what f's own arithmetic may err
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A network, and its cells along each axis."""
+
+    network: Network
+    counts: list[int]
+
+
+def selection(lattice: Lattice, centre: Array, dtype: str) -> Selection:
+    """The lattice as numbers of the dtype, its axes counted from the centre: scores are then small wherever the box lies."""
+    with np.errstate(over="ignore"):
+        middle = centre.astype(dtype)
+        axes = tuple(
+            replace(axis, first=axis.first - float(o)) for axis, o in zip(lattice.axes, middle, strict=True)
+        )
+        key, offset = Lattice(axes, lattice.values).keys(np.zeros(len(axes)), dtype)
+        rounded = [a.astype(dtype) for a in (middle, key, offset, lattice.values)]
+    if not all(np.isfinite(a).all() for a in rounded):
+        raise PrecisionError(f"the lattice has numbers too large for {dtype}: use dtype=torch.float64")
+    return Selection(0, 1, *map(np.ascontiguousarray, rounded))
+
+
+def around(source: Source, step: Lookup | Opaque, made: Selection) -> tuple[Program, tuple[Stage, ...]]:
+    """The step between the shapes of the function: vec X in front, tokens behind."""
+    steps: list[Step] = []
+    stages: list[Stage] = []
+    if len(source.box.shape) > 1:
+        steps.append(Reshape(0, (source.box.size,), "vec"))
+        stages.append(Reorder(0, 1, (source.box.size,)))
+    at = len(steps)
+    steps.append(replace(step, input=at))
+    stages.append(replace(made, input=at, value=at + 1))
+    if len(source.shape) > 1:
+        steps.append(Reshape(at + 1, source.shape, "tokens"))
+        stages.append(Reorder(at + 1, at + 2, source.shape))
+    return Program(source.box.shape, tuple(steps)), tuple(stages)
+
+
+def unproved(source: Source, lattice: Lattice, dtype: str, name: str) -> Network:
+    """A lattice of anchors as a network: nothing is proved of it."""
+    centre = (source.box.lo / 2 + source.box.hi / 2).ravel()
+    program, stages = around(source, Opaque(0, source.size, name), selection(lattice, centre, dtype))
+    return rebuilt(NetworkRecord(program, NetworkNumbers(stages, dtype), None))
+
+
+def lipschitz_grid(source: Source, lipschitz: float, eps: float, dtype: str, name: str) -> Grid:
+    """The function on cells so small that its Lipschitz constant proves eps; the certificate is about every function with
+    these values and this constant."""
+    lo, hi = source.box.lo.ravel(), source.box.hi.ravel()
+    allowed, closest = 0.993 * eps, float("inf")
+    for _ in range(8):
+        counts = counts_for(lo, hi, lipschitz, allowed)
+        _check_size(counts, lipschitz, eps)
+        step = _looked_up(source, grid_axes(lo, hi, counts), lipschitz, name)
+        made = selection(Lattice(grid_axes(lo, hi, counts), step.values), lo / 2 + hi / 2, dtype)
+        program, stages = around(source, step, made)
+        error = float(compose(program, stages, source.box, {}, dtype)[len(program.steps)].error.max())
+        if with_room(error) <= eps:
+            return Grid(_proved(source, program, stages, step, dtype, error), counts)
+        closest = min(closest, error)
+        allowed = min(0.993 * eps - 1.1 * (error - allowed), 0.99 * allowed)
+        if not allowed > 0.2 * eps:  # also where nothing is proved
+            break
+    raise _out_of_reach(eps, dtype, closest, len(step.points))
+
+
+def _out_of_reach(eps: float, dtype: str, closest: float, anchors: int) -> PrecisionError:
+    reachable = round_up(max(1.5 * closest, eps + 4 * (closest - eps)), 2) if np.isfinite(closest) else None
+    other = "dtype=torch.float64, or " if dtype == "float32" else ""
+    offer = f"Use {other}eps >= {reachable:g}." if reachable else f"Use {other}a smaller box."
+    return PrecisionError(
+        f"eps={eps:g} cannot be proved in {dtype}: rounding takes the rest of it on a grid of {anchors:,} anchors, whose error is "
+        f"proved to be at most {closest:.3g}. {offer}",
+        reachable,
+    )
+
+
+def _check_size(counts: list[int], lipschitz: float, eps: float) -> None:
+    total = float(np.prod([float(c) for c in counts]))
+    if total > MOST_ANCHORS:
+        per_axis = "×".join(map(str, counts)) if len(counts) <= 6 else f"about {counts[0]}^{len(counts)}"
+        raise InputError(
+            f"to prove eps={eps:g} with the Lipschitz constant {lipschitz:g} the grid would have {per_axis} = {total:.3g} anchors: "
+            f"up to {MOST_ANCHORS:,} are built. Use a larger eps, a smaller box, or method='lattice' (smooth functions of up to 4 "
+            "numbers) or method='fit', whose error is measured and not proved."
+        )
+
+
+def _looked_up(source: Source, axes: Sequence[Axis], lipschitz: float, name: str) -> Lookup:
+    """f asked at the middle of every cell, at numbers that f's own dtype holds."""
+    places = [np.clip(a.points, lo, hi) for a, lo, hi in zip(axes, source.box.lo.ravel(), source.box.hi.ravel(), strict=True)]
+    places = [p.astype(source.dtype_name).astype(np.float64) for p in places]
+    points = np.stack([g.ravel() for g in np.meshgrid(*places, indexing="ij")], axis=1)
+    values = source(points)
+    noise = NOISE[source.dtype_name] * float(np.abs(values).max())
+    step = Lookup(0, points, values, lipschitz, noise, name)
+    _check_constant(step, [axis.count for axis in axes])
+    return step
+
+
+def _check_constant(step: Lookup, counts: list[int]) -> None:
+    """Neighbours along axes and diagonals, and random pairs, must not refute the Lipschitz constant."""
+    index = np.arange(len(step.points)).reshape(counts)
+    pairs = []
+    for shift in _shifts(len(counts)):
+        here = tuple(slice(max(0, -s), c - max(0, s)) for s, c in zip(shift, counts, strict=True))
+        there = tuple(slice(max(0, s), c - max(0, -s)) for s, c in zip(shift, counts, strict=True))
+        pairs.append(np.stack([index[here].ravel(), index[there].ravel()]))
+    pairs.append(np.random.default_rng(0).integers(0, len(step.points), (2, 4096)))
+    first, second = np.concatenate(pairs, axis=1)
+    refute(step.points[first], step.points[second], step.values[first], step.values[second], step)
+
+
+def _shifts(m: int) -> list[tuple[int, ...]]:
+    """One step along an axis, or along two of them at once."""
+    unit = np.eye(m, dtype=int)
+    found = [unit[i] for i in range(m)]
+    found += [unit[i] + sign * unit[j] for i in range(m) for j in range(i) for sign in (1, -1)]
+    return [tuple(int(s) for s in shift) for shift in found]
+
+
+def refute(x: Array, y: Array, fx: Array, fy: Array, step: Lookup) -> None:
+    """Raise where two inputs show that f changes faster than its constant says."""
+    change = np.abs(fx - fy).max(1)
+    distance = np.sqrt(np.square(x - y).sum(1))
+    excess = change - 2 * step.noise - step.lipschitz * distance * (1 + 2.0**-40)
+    worst = int(excess.argmax())
+    if excess[worst] > 0:
+        raise InputError(
+            f"lipschitz={step.lipschitz:g} is refuted: f changes by {change[worst]:.6g} between x = {_point(x[worst])} and "
+            f"x = {_point(y[worst])}, which are {distance[worst]:.6g} apart: the constant is at least "
+            f"{change[worst] / max(distance[worst], 2.0**-1000):.6g}. Give a larger one, or none (the error is then measured)."
+        )
+
+
+def _point(x: Array) -> str:
+    shown = ", ".join(f"{v:.9g}" for v in x[:8])
+    return f"({shown}{', …' if len(x) > 8 else ''})"
+
+
+def _proved(
+    source: Source, program: Program, stages: tuple[Stage, ...], step: Lookup, dtype: str, error: float
+) -> Network:
+    numbers = NetworkNumbers(stages, dtype)
+    (made,) = (stage for stage in stages if isinstance(stage, Selection))
+    found = reached(step, made, source.box.lo.ravel(), source.box.hi.ravel(), ARITHMETIC[dtype])
+    assert found is not None
+    approximation = min(found.approximation, error)
+    certificate = NetworkCertificate(
+        domain=source.box,
+        dtype=dtype,
+        bound=with_room(error),
+        approximation=with_room(approximation),
+        rounding=with_room(error - approximation),
+        layers=(),
+        lookups=(LookupClaim("lookup", made.value, len(made.offset), with_room(error)),),
+        witness=NetworkWitness((0.0,) * source.box.size, 0, 0.0),
+        program=program.digest(),
+        digests=numbers.digests(),
+        versions=versions(),
+    )
+    return rebuilt(NetworkRecord(program, numbers, certificate))
+
+
+def with_witness(network: Network, at: tuple[float, ...], output: int, error: float) -> None:
+    """The largest error seen against the function itself becomes the certificate's witness."""
+    assert network.certificate is not None
+    if error > network.certificate.bound:
+        raise CertificateError(
+            f"at an input of the box the network is off by {error:.6g}, above its proved bound {network.certificate.bound:.6g}: "
+            "the function does not have the Lipschitz constant that was given, or this machine computes otherwise than "
+            "docs/arithmetic.md assumes"
+        )
+    network.certificate = replace(network.certificate, witness=NetworkWitness(at, output, error))

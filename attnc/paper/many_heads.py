@@ -1,0 +1,258 @@
+"""No extra tokens: H heads over n tokens, n - 2 anchors each between two sentinels.
+
+Let m = n - 2, N = mH >= 2, L_0 … L_{N-1} uniform on [a, b], Δ = (b - a)/(N - 1), L_{-1} = a - Δ, L_N = b + Δ, c = bΔ² >= 1/2.
+Head h has the keys L_{hm-1} … L_{hm+m}; it owns those from L_{hm} to L_{hm+m-1}, with values v_k = L_k. The outer two are
+sentinels with value 0, but for L_{-1} and L_N, which are owned, with values a and b. G is the sum of the heads.
+
+Theorem. In exact arithmetic, for every real s,
+
+    |G(s) - Range_[a,b](s)| <= C(c) Δ + max(|a|, |b|) ε(c),
+    C(c) = 1/2 + Σ_{q>=0} Σ_{j>=1} ( (j + q) e^{-c(j² + 2jq)} + (j + q + 1/2) e^{-c(j² + 2jq + j)} ),
+    ε(c) = Σ_{j>=1} ( 2 e^{-c(j² - j + 2)} + (1 + 2/(1 - e^{-2c})) e^{-c(j² + j)} )         = 5 e^{-2c} + …
+
+Proof. Let e_k = exp(-b (s - L_k)²), Z_h the sum of e over the keys of head h, ω_k = e_k/Z_h for k owned by h, T = Σ ω_k. Then
+|G - f| <= Σ ω_k |v_k - f| + |T - 1||f|, f = Range, |f| <= max(|a|, |b|), and |v_k - f(s)| <= |L_k - s|. Lengths in units of Δ.
+
+*Σ ω_k |L_k - s|.* Let s lie between two neighbours, the nearest anchor at distance d <= 1/2. A head that owns one of them has
+both as keys, so they have ω <= their weights in the softmax over the two alone, and give at most 1/2, as in
+`anchors/nearest.py`. Another key at j behind the nearest has ω <= e^{-c(j² + 2jd)} if its head has the pair. If not, its head
+has a sentinel at q + d, q >= 0, between it and s; j' behind that sentinel ω <= e^{-c(j'² + 2j'(q + d))}, at distance j' + q +
+d. This times the distance falls in d and in q; the q of two heads differ by m >= 1. So all keys behind the nearest give at
+most the first sum at d = 0 (if the first sentinel is at q >= 1, the keys before it give no more than the terms of q = 0).
+Behind the next the same holds with 1 - d >= 1/2 for d: the second sum. If s lies beyond L_{-1} or L_N, f is the value there,
+and only the first sum remains.
+
+*|T - 1|.* Let h own the nearest anchor, r its first anchor and l the one before, owned by h - 1 (if h > 0), s = r + ρ, ρ >=
+-1/2. Then T - 1 = -(e_l + …)/Z_h + Σ_{h' != h} ω, and the part on the left is O/Z_{h-1} - e_l/Z_h and the heads before h - 1.
+With ε_1 = Σ_j e^{-c(j² + j)}, the keys of h - 1 behind l weigh at most ε_1 e_l, and e_l <= e_r: O/Z_{h-1} is within ε_1/2 of
+e_l/(e_l + e_r). From this e_l/Z_h differs by e_l R/((e_l + e_r) Z_h), R the keys of h beyond r. If ρ >= 1/2, this is at most
+e_l/e_r <= e^{-2c}; otherwise at most e_l R/e_r² <= Σ_j e^{-c(1 + 2ρ) - c(j² - 2jρ)} <= Σ_j e^{-c(j² - j + 2)}. The right
+sentinel of head h - 1 - g is at a distance of at least gm - 1/2 from s: these heads give at most Σ_g Σ_j e^{-c(j² + j + 2j(g -
+1))} <= ε_1/(1 - e^{-2c}). On the right the same again. ∎
+
+Without a temperature of the user's, c is 6, or as much as makes the leak max(|a|, |b|) ε(c) at most Δ/50."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from flint import arb
+
+from attnc.anchors.candidates import Plan, Progress, target_of
+from attnc.anchors.chain import lattice
+from attnc.anchors.draft import one_head as one_head_draft
+from attnc.anchors.finish import finish
+from attnc.anchors.many import many
+from attnc.anchors.plan import Found, measure
+from attnc.anchors.target import Target
+from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
+from attnc.certify.cells import Cell, HeadOnCell, head_on_cell, leaves_the_range, rounding_on_cell
+from attnc.certify.numbers import HeadNumbers
+from attnc.certify.supnorm import SupNorm, supnorm
+from attnc.certify.theorem import Theorem
+from attnc.domain import Box, Interval
+from attnc.errors import InputError
+from attnc.functions.balls import lower, upper, working
+from attnc.network.head import Head
+from attnc.network.network import Network
+from attnc.paper.assemble import assembled, checked_temperature, proved_head, truncated, whole_number
+
+TEMPERATURE = 6.0
+LEAK = 1 / 50  # of Δ
+MOST_HEADS = 4096
+_PRECISION, _ORDER, _QUALITY = 128, 10, 1.25
+
+
+def many_heads(
+    W: Any,
+    t: Any,
+    a: float,
+    b: float,
+    *,
+    heads: int,
+    domain: Box | tuple[float, float] = (-5.0, 5.0),
+    temperature: float | None = None,
+    dtype: torch.dtype = torch.float64,
+    progress: Progress | None = None,
+) -> Network:
+    """H = `heads` heads over n tokens and no others: token i gets Range_[a,b](<w_i, x_i> + t_i), within O((b - a)/(nH)).
+
+    W is (n, d), t is (n,), n >= 3; the network maps X of shape (…, n, d) to (…, n, 1). Every head has n keys, one for each token:
+    n - 2 anchors and two sentinels. `domain` is where the proof holds: a box of shape (n, d), or (lo, hi) for every coordinate of
+    X. `temperature` is c = bΔ². `net.theorem.bound` is the theorem's, `net.certificate.bound` the one proved of the numbers as
+    they run.
+
+    >>> import attnc.paper, torch
+    >>> W, t = torch.eye(4, 2), torch.zeros(4)
+    >>> net = attnc.paper.many_heads(W, t, -1, 1, heads=3, domain=(-2, 2))
+    >>> net.layers[0].groups[0][1].key.shape
+    torch.Size([3, 4, 2])
+    >>> net.certificate.bound <= net.theorem.bound <= 0.53 * 2 / (2 * 3 - 1)
+    True
+    """
+    given = truncated(W, t, a, b, domain, dtype)
+    n = given.tokens
+    if n < 3:
+        raise InputError(
+            f"W has {n} rows, so each head has {n} keys: two of them are sentinels, so at least 3 tokens are needed; use "
+            "attnc.paper.one_head, whose anchors are extra tokens"
+        )
+    count = whole_number("heads", heads, 1, MOST_HEADS, "n - 2 anchors each")
+    anchors = (n - 2) * count
+    if anchors < 2:
+        raise InputError("3 tokens and heads=1 have a single anchor: give heads=2 or more, or more tokens")
+    c = _temperature(given.a, given.b, anchors) if temperature is None else checked_temperature(temperature)
+    program = given.program([0] * n, 1)
+    plan = given.plan(given.interval(program), count, progress)
+    net = assembled(given, program, _head(plan, given.a, given.b, n, c), progress)
+    net.form, net.theorem = "many-heads", theorem(given.a, given.b, n, count, c)
+    return net
+
+
+def theorem(a: float, b: float, n: int, heads: int, temperature: float) -> Theorem:
+    """C(c) (b - a)/((n - 2)H - 1) + max(|a|, |b|) ε(c), rounded up.
+
+    >>> round(theorem(-25, 25, 10, 64, 6.0).bound / (50 / 511), 3)
+    0.51
+    """
+    step, most = (b - a) / ((n - 2) * heads - 1), max(abs(a), abs(b))
+    constant, leak = spread(temperature), leaking(temperature)
+    bound = math.nextafter((constant * step + most * leak) * (1 + 2.0**-48), math.inf)
+    return Theorem(
+        "many heads, no extra tokens",
+        f"in exact arithmetic |Attn(X)_i - Range_[{a:g},{b:g}](<w_i, x_i> + t_i)| <= C (b - a)/((n - 2)H - 1) + max(|a|, |b|) ε "
+        f"for every X, with n = {n} tokens, H = {heads} heads, c = {temperature:.4g}, C = {constant:.4g} and ε = {leak:.3g}, "
+        "5 exp(-2c) to first order",
+        bound,
+    )
+
+
+def spread(c: float) -> float:
+    """C(c) of the theorem, rounded up.
+
+    >>> 0.5 < spread(6.0) < 0.503
+    True
+    """
+    terms = [
+        (j + q) * math.exp(-c * (j * j + 2 * j * q)) + (j + q + 0.5) * math.exp(-c * (j * j + 2 * j * q + j))
+        for q in range(80)
+        for j in range(1, 40)
+    ]
+    return (0.5 + math.fsum(terms)) * (1 + 1e-12)
+
+
+def leaking(c: float) -> float:
+    """ε(c) of the theorem, rounded up.
+
+    >>> leaking(6.0) < 5.001 * math.exp(-12.0)
+    True
+    """
+    factor = 1 + 2 / (1 - math.exp(-2 * c))
+    terms = [2 * math.exp(-c * (j * j - j + 2)) + factor * math.exp(-c * (j * j + j)) for j in range(1, 60)]
+    return math.fsum(terms) * (1 + 1e-12)
+
+
+def _temperature(a: float, b: float, anchors: int) -> float:
+    """6, or what makes max(|a|, |b|) ε(c) <= Δ/50; from c = 6 on, ε(c) < 5.001 e^{-2c}."""
+    step, most = (b - a) / (anchors - 1), max(abs(a), abs(b))
+    return max(TEMPERATURE, math.log(5.001 * most / (LEAK * step)) / 2)
+
+
+def _head(plan: Plan, a: float, b: float, n: int, c: float) -> Head:
+    """H(n - 2) uniform anchors on [a, b] with values L_k, split over the heads, proved."""
+    anchors = plan.heads * (n - 2)
+    target = target_of(plan, 0.0).denser(6 * n * plan.heads)
+    first, last = ((end - plan.domain.middle) / target.half for end in (a, b))
+
+    def whole(_: Target, count: int) -> Any:
+        values = np.array([a + (b - a) * (k / (count - 1)) for k in range(count - 1)] + [b])
+        return one_head_draft("nearest", lattice(first, last, count, c), values, target, refit=False)
+
+    finished = finish(many(target, n, plan.heads, whole), target)
+    measured, at = measure(plan, finished.numbers)
+    plan.progress(f"proving {plan.heads} heads of {n} keys")
+    ends = [a + (b - a) * ((h * (n - 2) - 0.5) / (anchors - 1)) for h in range(1, plan.heads)]
+    proof = by_stretches(finished.numbers, plan, ends, seen=min(measured, finished.approximation))
+    return proved_head(plan, Found("nearest", finished.numbers, proof, measured, at, finished.rounding))
+
+
+def by_stretches(numbers: HeadNumbers, plan: Plan, ends: list[float], seen: float) -> SupNorm:
+    """sup |Σ_h head_h - f|, proved stretch by stretch: where the domain is cut at `ends`, only few heads speak.
+
+    On a stretch a head is silent if one key with value 0 wins there by so much that what the others may add is bounded once
+    for all (`head_on_cell` on the whole stretch). The heads that may speak are proved by `supnorm`. With G the sum of those, q
+    the sizes of the silent ones, r their rounding errors, and γ = (1 + u)^H - 1, the executed sum of all H heads differs from
+    f by at most
+
+        bound(G) + Σq + (1 + γ)Σr + γ(rounding(G) + |values that G averages| + Σq) + 2Hτ."""
+    a, f, domain = ARITHMETIC[numbers.dtype], plan.f, plan.domain
+    with working(_PRECISION, _ORDER + 1):
+        if leaves_the_range(numbers, domain.lo, domain.hi, a):
+            return SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
+    cuts = [domain.lo, *(x for x in ends if domain.lo < x < domain.hi), domain.hi]
+    worst = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0)
+    for lo, hi in pairwise(cuts):
+        with working(_PRECISION, _ORDER + 1):
+            silent = _silent(numbers, Cell(lo, hi), a)
+        speaking = [h for h in range(numbers.heads) if h not in silent]
+        part = supnorm(_only(numbers, speaking), f, Interval(lo, hi), quality=_QUALITY, seen=seen)
+        if not math.isfinite(part.bound):
+            return SupNorm(math.inf, math.inf, math.inf, 0.0, lo, worst.cells + part.cells, part.stuck)
+        with working(_PRECISION, _ORDER + 1):
+            worst = _worse(worst, _joined(part, numbers, speaking, list(silent.values()), a))
+    return worst
+
+
+def _silent(numbers: HeadNumbers, cell: Cell, a: Arithmetic) -> dict[int, tuple[arb, arb]]:
+    """The heads whose one key near the top has value 0 on the whole cell: how large they may be, and their rounding error."""
+    found = {}
+    for h in range(numbers.heads):
+        model = head_on_cell(numbers, h, cell, _ORDER, a)
+        if model is not None and _says_nothing(model):
+            weight = abs(arb(numbers.output[h]))
+            found[h] = (weight * abs(model.value), weight * rounding_on_cell(numbers, h, cell, model, a))
+    return found
+
+
+def _says_nothing(model: HeadOnCell) -> bool:
+    return len(model.keys.constant) == 1 and model.keys.own[0] == 0 and model.keys.constant[0] == 0
+
+
+def _only(numbers: HeadNumbers, heads: list[int]) -> HeadNumbers:
+    parts = (numbers.query[heads], numbers.key[heads], numbers.value[heads], numbers.output[heads])
+    return HeadNumbers(*parts, numbers.dtype)
+
+
+def _joined(
+    part: SupNorm, numbers: HeadNumbers, speaking: list[int], silent: list[tuple[arb, arb]], a: Arithmetic
+) -> SupNorm:
+    """What is proved of the heads that speak, widened by the silent ones."""
+    gamma = (1 + arb(a.unit)) ** numbers.heads - 1
+    leak, errors = (sum((pair[i] for pair in silent), arb(0)) for i in (0, 1))
+    sizes = np.abs(numbers.value[speaking, :, 1]).max(axis=1) * np.abs(numbers.output[speaking])
+    averaged = sum(map(arb, sizes.tolist()), leak) * (1 + arb(2) ** -50)
+    extra = (1 + gamma) * errors + gamma * (arb(part.rounding) + averaged) + 2 * numbers.heads * arb(a.tiny)
+    return SupNorm(
+        upper(arb(part.bound) + leak + extra),
+        upper(arb(part.approximation) + leak),
+        upper(arb(part.rounding) + extra),
+        max(0.0, lower(arb(part.attained) - leak)),
+        part.at,
+        part.cells,
+    )
+
+
+def _worse(one: SupNorm, other: SupNorm) -> SupNorm:
+    ahead = other if other.attained > one.attained else one
+    return SupNorm(
+        max(one.bound, other.bound),
+        max(one.approximation, other.approximation),
+        max(one.rounding, other.rounding),
+        ahead.attained,
+        ahead.at,
+        one.cells + other.cells,
+    )

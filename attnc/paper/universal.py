@@ -1,0 +1,136 @@
+"""Two layers of attention, or one and a softmax, for any continuous function of a sequence.
+
+    two_layer            A∘Attn∘A∘Attn∘A
+    attention_softmax    A∘Softmax∘A∘Attn∘A
+
+A network of one hidden layer goes in as it is: each neuron is a head over p anchors, or a token. Of a function that can only be asked,
+softmax selects points of a lattice in R^{nd}."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnc.anchors.candidates import Progress
+from attnc.anchors.nearest import nearest_constant
+from attnc.certify.theorem import Theorem
+from attnc.compile import compile
+from attnc.domain import Box
+from attnc.errors import InputError
+from attnc.network.forms.parts import Neurons, read
+from attnc.network.network import Network
+from attnc.program.steps import Lookup, Pointwise
+
+LAYOUTS = ("heads", "tokens")
+
+
+def two_layer(
+    f: Any,
+    domain: Box,
+    *,
+    eps: float,
+    layout: str = "heads",
+    method: str = "auto",
+    lipschitz: float | None = None,
+    tokens: int | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    progress: Progress | None = None,
+) -> Network:
+    """f, a network of one hidden layer or any function of (batch, n, d), as two layers of attention and affine maps.
+
+    `layout="tokens"` is the paper's: layer 1 applies the activation to N neurons that stand as N tokens, layer 2 adds them up.
+    `layout="heads"`: layer 1 gathers the sequence into every token, layer 2 has a head for every neuron, or one head over the
+    lattice of a function. What is known of the error is as for `attnc.compile`, whose options these are.
+
+    >>> import attnc, attnc.paper, torch
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 4), torch.nn.ReLU(), torch.nn.Linear(4, 6),
+    ...                             torch.nn.Unflatten(1, (3, 2))).double().eval()
+    >>> net = attnc.paper.two_layer(model, attnc.Box(0, 1, shape=(3, 2)), eps=1e-6, layout="tokens")
+    >>> net.as_self_attention().kinds, net.certificate.bound <= 1e-6
+    (('map', 'attention', 'map', 'attention', 'map'), True)
+    """
+    if layout not in LAYOUTS:
+        raise InputError(f"layout={layout!r}: neurons stand as {' or '.join(map(repr, LAYOUTS))}")
+    net = compile(
+        f, domain=domain, eps=eps, form="two-layer", method=method, lipschitz=lipschitz, tokens=tokens, seed=seed,
+        dtype=dtype, progress=progress,
+    )  # fmt: skip
+    if layout == "tokens" and net.selections:
+        raise InputError(
+            "layout='tokens' lays out neurons: the values of this function were found on a lattice, which has none; use "
+            "layout='heads', or method='fit'"
+        )
+    net.layout, net.theorem = layout, _theorem(net, "two layers of attention")
+    return net
+
+
+def attention_softmax(
+    f: Any,
+    domain: Box,
+    *,
+    eps: float,
+    method: str = "auto",
+    lipschitz: float | None = None,
+    tokens: int | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    progress: Progress | None = None,
+) -> Network:
+    """f, as for `two_layer`, as one layer of attention, affine maps, and one softmax.
+
+    The attention has scores 0, so it is linear: it lays out the scores, softmax selects anchors, an affine map reads the values.
+
+    >>> import attnc, attnc.paper, torch
+    >>> def product(x):
+    ...     return x.prod(1, keepdim=True)
+    >>> net = attnc.paper.attention_softmax(product, attnc.Box(-1, 1, shape=(2, 1)), eps=1e-3, tokens=1)
+    >>> net.as_self_attention().kinds, net.certificate, net.measured.error <= 1e-3
+    (('map', 'attention', 'map', 'softmax', 'map'), None, True)
+    """
+    net = compile(
+        f, domain=domain, eps=eps, form="attention-softmax", method=method, lipschitz=lipschitz, tokens=tokens, seed=seed,
+        dtype=dtype, progress=progress,
+    )  # fmt: skip
+    net.theorem = _theorem(net, "attention and softmax")
+    return net
+
+
+def _theorem(net: Network, name: str) -> Theorem:
+    """What nearest anchors, as many as the network has, are known to reach."""
+    parts = read(net).body
+    if isinstance(parts, Neurons) and net.certificate is not None:
+        return _of_neurons(net, parts, name)
+    lookup = next((step for step in net.program.steps if isinstance(step, Lookup)), None)
+    if lookup is None:
+        statement = "for every continuous f on the box and every eps there are such weights; no number of anchors is named"
+        return Theorem(f"{name}: universal", statement, None)
+    axes = [np.unique(column) for column in lookup.points.T]
+    sides = [float(hi - lo) for lo, hi in zip(net.domain.lo.ravel(), net.domain.hi.ravel(), strict=True)]
+    radius = math.hypot(*(side / len(axis) for side, axis in zip(sides, axes, strict=True))) / 2
+    statement = (
+        f"nearest of {len(lookup.points)} grid points: |net(X) - f(X)| <= K·r, K = {lookup.lipschitz:g} and r = {radius:.4g} half the "
+        "diagonal of a cell"
+    )
+    return Theorem(f"{name}: grid", statement, lookup.lipschitz * radius)
+
+
+def _of_neurons(net: Network, parts: Neurons, name: str) -> Theorem:
+    """max_i Σ_j |W2_ij| · Lip(f) C Δ: each neuron by its nearest anchor, the errors added up."""
+    assert net.certificate is not None
+    (claim,) = net.certificate.layers
+    (step,) = (step for step in net.program.steps if isinstance(step, Pointwise))
+    amount = 0.0
+    for group, (_, head) in zip(claim.groups, net.layers[0].groups, strict=True):
+        on, p = group.head.domain, int(head.key.shape[0] * head.key.shape[1])
+        steep = step.function.lipschitz(on.lo, on.hi)
+        amount = max(amount, steep * nearest_constant() * on.width / (p - 1))
+    bound = float(np.abs(parts.second).sum(1).max()) * amount
+    statement = (
+        "each neuron by its nearest anchor, as many uniform anchors as this network has: |net(X) - f(X)| <= "
+        "max_i Σ_j |W2_ij| · Lip · C Δ"
+    )
+    return Theorem(f"{name}: one hidden layer", statement, bound)

@@ -1,0 +1,199 @@
+"""A user's function, asked: what it returns, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnc.domain import Box
+from attnc.errors import InputError
+from attnc.frontends.callable import MOST_ROWS, Asked
+
+SEQUENCE = Box(-1, 1, shape=(3, 2))
+
+
+def test_answers_are_those_of_the_function() -> None:
+    asked = Asked(lambda x: torch.cumsum(x, 1), SEQUENCE)
+    x = np.random.default_rng(1).uniform(-1, 1, (7, 3, 2))
+    assert asked.shape == (3, 2) and asked.size == 6 and asked.dtype_name == "float64"
+    np.testing.assert_array_equal(asked(x), np.cumsum(x, 1).reshape(7, 6))
+    np.testing.assert_array_equal(asked(x.reshape(7, 6)), np.cumsum(x, 1).reshape(7, 6))
+    assert asked(x[:0]).shape == (0, 6)
+
+
+def test_other_widths_and_announced_tokens() -> None:
+    assert Asked(lambda x: torch.cat([x, x, x], -1), SEQUENCE).shape == (3, 6)
+    assert Asked(lambda x: x.mean(1, keepdim=True), SEQUENCE, tokens=1).shape == (1, 2)
+    assert Asked(lambda x: x.sum(-1, keepdim=True), Box(-1, 1, shape=(4,))).shape == (1,)
+
+
+def test_large_batches_are_cut() -> None:
+    seen: list[int] = []
+
+    def f(x: Tensor) -> Tensor:
+        seen.append(len(x))
+        return 2 * x
+
+    asked = Asked(f, Box(0, 1, shape=(2,)))
+    points = asked.uniform(2 * MOST_ROWS + 5, seed=3)
+    tried, before = asked.asked, len(seen)
+    assert before == asked.calls
+    np.testing.assert_array_equal(asked(points), 2 * points)
+    assert seen[before:] == [MOST_ROWS, MOST_ROWS, 5]
+    assert asked.asked == tried + len(points) and asked.calls == len(seen)
+
+
+def test_uniform_points_fill_the_box_and_repeat_by_seed() -> None:
+    box = Box(np.array([0.0, -3.0, 5.0]), np.array([1.0, -1.0, 5.0]))
+    asked = Asked(lambda x: x, box)
+    x = asked.uniform(4000, seed=5)
+    assert (x >= box.lo).all() and (x <= box.hi).all() and (x[:, 2] == 5).all()
+    np.testing.assert_allclose(x.mean(0), [0.5, -2.0, 5.0], atol=0.05)
+    np.testing.assert_array_equal(x, asked.uniform(4000, seed=5))
+    assert not np.array_equal(x, asked.uniform(4000, seed=6))
+
+
+def test_the_random_numbers_of_others_are_left_alone() -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)
+    expected = torch.rand(3), np.random.rand(3)
+    torch.manual_seed(0)
+    np.random.seed(0)
+    Asked(torch.sin, SEQUENCE).uniform(10, seed=0)
+    assert torch.equal(torch.rand(3), expected[0]) and (np.random.rand(3) == expected[1]).all()
+
+
+def test_dtypes() -> None:
+    module = nn.Linear(2, 4).eval()
+    asked = Asked(module, SEQUENCE)
+    assert asked.dtype_name == "float32" and asked.shape == (3, 4)
+    x = asked.uniform(5, seed=0)
+    ours = module(torch.from_numpy(x.reshape(5, 3, 2)).float()).detach().double().numpy()
+    np.testing.assert_allclose(asked(x), ours.reshape(5, 12), rtol=1e-6)
+    assert Asked(nn.Linear(2, 4).double().eval(), SEQUENCE).dtype_name == "float64"
+    assert Asked(lambda x: x.float(), SEQUENCE).dtype_name == "float32"
+    whole = Asked(lambda x: (x > 0).to(torch.int64), SEQUENCE)
+    assert whole.dtype_name == "float64" and set(np.unique(whole(whole.uniform(50, 0)))) == {0.0, 1.0}
+
+
+def test_rounding_to_float32_does_not_leave_the_box() -> None:
+    """0.1 rounds up in float32, and sqrt(0.1 - x) is NaN there."""
+
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.end = nn.Parameter(torch.tensor(0.1, dtype=torch.float32))
+            self.lead = 0.1
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sqrt(self.lead - x.double())
+
+    asked = Asked(Root().eval(), Box(-0.1, 0.1, shape=(1,)))
+    assert np.isfinite(asked(np.array([[0.1], [-0.1]]))).all()
+
+
+def stateful() -> Callable[[Tensor], Tensor]:
+    calls: list[int] = []
+
+    def f(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x + len(calls)
+
+    return f
+
+
+def in_place(x: Tensor) -> Tensor:
+    return x.mul_(2)
+
+
+def failing(x: Tensor) -> Tensor:
+    raise KeyError("no such thing")
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
+    "random": (lambda x: x + torch.rand_like(x), r"not deterministic: at x = .*was .*, then .*eval\(\)"),
+    "state": (stateful(), "not deterministic"),
+    "dropout": (nn.Dropout(0.5), r"training mode: call model.eval\(\)"),
+    "functional dropout": (lambda x: torch.dropout(x, 0.5, True), "not deterministic"),
+    "batch mean": (
+        lambda x: x - x.mean(0),
+        "mixes the inputs of a batch: at x = .* in a batch of 10 and .* alone",
+    ),
+    "batch sort": (lambda x: x.sort(0).values, "mixes the inputs of a batch"),
+    "in place": (in_place, r"changes its input in place: .*clone"),
+    "exception": (failing, r"fails on a tensor of shape \(10, 3, 2\) and torch.float64: KeyError"),
+    "fewer tokens": (lambda x: x[:, :2], "turns 3 tokens into 2, and 3 were announced: write tokens=2"),
+    "no tokens": (lambda x: x.sum(1), r"into one of shape \(10, 2\): \(batch, 3, any\) is expected"),
+    "no features": (lambda x: x[..., :0], r"into one of shape \(10, 3, 0\)"),
+    "no batch": (lambda x: x[0], r"into one of shape \(3, 2\)"),
+    "half the batch": (lambda x: x[:5], r"into one of shape \(5, 3, 2\)"),
+    "complex": (lambda x: x + 1j, "torch.complex128: float32 and float64"),
+    "half": (lambda x: x.half(), "torch.float16: float32 and float64"),
+    "none": (lambda x: None, "returns None: a tensor"),
+    "list": (lambda x: x.tolist(), "returns a list"),
+    "numpy": (lambda x: x.numpy(), "torch.from_numpy"),
+    "large ints": (lambda x: torch.full_like(x, 2**60, dtype=torch.int64), "beyond 2\\^53"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    f, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        Asked(f, SEQUENCE)  # type: ignore[arg-type]
+
+
+def test_an_exception_inside_is_chained() -> None:
+    with pytest.raises(InputError) as caught:
+        Asked(failing, SEQUENCE)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_announced_tokens_that_do_not_come() -> None:
+    with pytest.raises(InputError, match="turns 3 tokens into 3, and 2 were announced: write tokens=3"):
+        Asked(torch.sin, SEQUENCE, tokens=2)
+    with pytest.raises(InputError, match="tokens=0"):
+        Asked(torch.sin, SEQUENCE, tokens=0)
+    with pytest.raises(InputError, match="tokens=1 needs a domain with tokens"):
+        Asked(torch.sin, Box(0, 1, shape=(3,)), tokens=1)
+
+
+def test_a_nan_is_told_with_its_place() -> None:
+    """log x on a box that reaches below zero in one coordinate, at none of the points tried first."""
+
+    def f(x: Tensor) -> Tensor:
+        return torch.where((x - 0.25).abs() < 1e-6, torch.nan, x)
+
+    asked = Asked(f, SEQUENCE)
+    x = np.zeros((4, 6))
+    x[2, 3] = 0.25
+    with pytest.raises(
+        InputError, match=r"f is nan at x = \[\[0, 0\], \[0, 0.25\], \[0, 0\]\], output \(1, 1\)"
+    ):
+        asked(x)
+    with pytest.raises(InputError, match=r"f is inf at x = \[\[0, 0\], .* output \(0, 0\)"):
+        Asked(lambda x: 1 / x.abs(), SEQUENCE)
+
+
+def test_a_shape_that_changes_later() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x if len(x) < 50 else torch.cat([x, x], -1)
+
+    with pytest.raises(InputError, match=r"\(batch, 3, 2\) is expected"):
+        asked = Asked(f, SEQUENCE)
+        asked(asked.uniform(60, 0))
+
+
+def test_what_is_not_a_function_or_a_box() -> None:
+    with pytest.raises(InputError, match="the class Linear; make an object"):
+        Asked(nn.Linear, SEQUENCE)
+    with pytest.raises(InputError, match="got a int"):
+        Asked(3, SEQUENCE)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"\(n, d\)"):
+        Asked(torch.sin, Box(0, 1, shape=(2, 2, 2)))
+    with pytest.raises(InputError, match=r"inputs of shape \(N, 6\)"):
+        Asked(torch.sin, SEQUENCE)(np.zeros((2, 5)))
