@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -16,7 +15,7 @@ from attnc.frontends import to_program
 from attnc.frontends.function import METHODS, Question, compiled
 from attnc.frontends.sklearn import is_estimator
 from attnc.lower.certified import certified
-from attnc.lower.function_to_head import check_arithmetic, checked_dtype, checked_eps
+from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
 from attnc.lower.program_to_network import Wish, lower
 from attnc.network.forms.parts import read
 from attnc.network.network import Network, checked_engine
@@ -71,7 +70,7 @@ def compile(
     _check_words(form, method)
     say = progress or (lambda _: None)
     if _is_function(model, method, lipschitz):
-        _check_box(domain, name)
+        check_box(domain, name)
         check_arithmetic(name, network=True)
         question = Question(model, domain, allowed, name, method, lipschitz, tokens, seed, say)
         net = compiled(question, form or "two-layer")
@@ -91,7 +90,7 @@ def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progres
     found = problems(program)
     if found:
         raise UnsupportedError("the model cannot be compiled", found)
-    _check_box(domain, dtype)
+    check_box(domain, dtype)
     check_arithmetic(dtype, network=True)
     wish = Wish(program, domain, eps, dtype, progress)
     return certified(wish, lower(wish), "columns", False)
@@ -117,17 +116,3 @@ def _check_function_words(lipschitz: float | None, tokens: int | None) -> None:
     for name, given in (("lipschitz", lipschitz), ("tokens", tokens)):
         if given is not None:
             raise InputError(f"{name}={given!r} is for functions: this model says itself what it computes; leave it out")
-
-
-def _check_box(box: Box, dtype: str) -> None:
-    """Every coordinate must have a number of the dtype, or the promise would be empty."""
-    with np.errstate(over="ignore"):
-        near = box.lo.astype(dtype)
-    low = np.where(near < box.lo, np.nextafter(near, np.array(np.inf, dtype)), near)
-    empty = np.argwhere(~(low <= box.hi))
-    if len(empty):
-        at = tuple(int(i) for i in empty[0])
-        raise InputError(
-            f"no {dtype} lies between lo={box.lo[at]!r} and hi={box.hi[at]!r} at coordinate {at}: widen the box there, "
-            "or use another dtype"
-        )

@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from rates import Fit
+from head_rates import Fit
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

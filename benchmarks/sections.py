@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-import rates
+import head_rates
 import torch
 from cases import DTYPES, STANDARD, Row, build, has_kinks
 
@@ -72,11 +72,11 @@ def asked(quick: bool, step: Step) -> Records:
 
 def curves(quick: bool, full: bool, step: Step) -> Records:
     """Error against anchors for five functions, with fitted laws."""
-    sizes = rates.QUICK_SIZES if quick else rates.FULL_SIZES if full else rates.SIZES
-    wanted = QUICK_FUNCTIONS if quick else rates.FUNCTIONS
+    sizes = head_rates.QUICK_SIZES if quick else head_rates.FULL_SIZES if full else head_rates.SIZES
+    wanted = QUICK_FUNCTIONS if quick else head_rates.FUNCTIONS
     found = (
-        rates.curve(
-            spec, design, [p for p in sizes[design] if full or p <= 256 or spec in rates.RANGES], step
+        head_rates.curve(
+            spec, design, [p for p in sizes[design] if full or p <= 256 or spec in head_rates.RANGES], step
         )
         for spec in wanted
         for design in sizes

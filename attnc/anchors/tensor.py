@@ -25,7 +25,7 @@ Ask = Callable[[Array], Array]
 MOST_BLOCK = 2**22  # numbers held at once
 FRESH, CONFIRMING = 20_000, 100_000  # random points that an attempt, and the result, is measured at
 EXECUTED = 2_000  # of them that the lattice is run at, in its dtype
-_ATTEMPTS, _AIM, _MARGIN = 12, 0.95, 1.02
+_ATTEMPTS, _AIM, _MARGIN = 12, 0.98, 1.02
 _ENOUGH = 3  # lattices within eps, of which the smallest is taken
 _VALUES = (
     0.2 / 100

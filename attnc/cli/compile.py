@@ -131,22 +131,19 @@ def compile(
             request.wishes.check_file(source)
         check_targets([] if output is None else [output], force)
         net, seconds = _made(request, output)
-    written = {} if output is None else {"output": str(output)}
-    proved = net.why_not_certified() is None
-    if json:
-        about = {
-            "status": status(net),
-            "source": source,
-            "eps": eps,
-            "engine": engine,
-            **network_record(net),
-        }
-        print_json({**about, "seconds": round(seconds, 3), "files": written})
-    else:
-        print_layers(f"{source} as softmax attention", net)
-        print_facts("the whole network", {**network_facts(net), **made_facts(seconds, written)})
-    if not proved:
+    _tell(request, net, seconds, {} if output is None else {"output": str(output)}, json)
+    if net.why_not_certified() is not None:
         raise typer.Exit(NOT_PROVED)
+
+
+def _tell(request: _Request, net: Network, seconds: float, written: dict[str, str], json: bool) -> None:
+    if json:
+        asked = {"source": request.source, "eps": request.eps, "engine": request.engine}
+        about = {"status": status(net), **asked, **network_record(net)}
+        print_json({**about, "seconds": round(seconds, 3), "files": written})
+        return
+    print_layers(f"{request.source} as softmax attention", net)
+    print_facts("the whole network", {**network_facts(net), **made_facts(seconds, written)})
 
 
 def _made(request: _Request, output: Path | None) -> tuple[Network, float]:

@@ -16,17 +16,13 @@ from attnc.certify.measured import NetworkMeasured
 from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.frontends.callable import Asked
-try:
-    from attnc.frontends.fit import Fitted, fitted
-    from attnc.frontends.jumps import find_jump
-except ImportError:
-    pass
+from attnc.frontends.fit import Fitted, fitted
+from attnc.frontends.jumps import find_jump
 from attnc.lower.certified import certified
 from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, unproved, with_witness
 from attnc.lower.measure import measured
 from attnc.lower.program_to_network import Wish, lower
 from attnc.network.network import Network
-from attnc.program.interpreter import approximate
 
 METHODS = ("auto", "lattice", "grid", "fit")
 MOST_AXES, MOST_LATTICE = 4, 1 << 14
@@ -130,8 +126,7 @@ def _fit(q: Question, asked: Asked) -> Network:
         found = fitted(asked, 0.9 * q.eps, seed=q.seed, progress=q.progress)
     except ConvergenceError as problem:
         assert isinstance(problem.found, Fitted)
-        worst = _worst_of(asked, problem.found, q.seed)
-        _refuse_jump(q, asked, worst, float((asked.box.hi - asked.box.lo).max()) / 2)
+        _refuse_jump(q, asked, problem.found.worst, float((asked.box.hi - asked.box.lo).max()) / 2)
         raise
     near = max(0.05 * q.eps, min(0.5 * q.eps, q.eps - found.error))
     wish = Wish(found.program, asked.box, near, q.dtype, q.progress)
@@ -210,14 +205,6 @@ def _slope(asked: Asked, seed: int) -> float:
 def _cells(q: Question, lipschitz: float) -> float:
     counts = counts_for(q.box.lo.ravel(), q.box.hi.ravel(), lipschitz, 0.99 * q.eps)
     return float(np.prod([float(c) for c in counts]))
-
-
-def _worst_of(asked: Asked, found: Fitted, seed: int) -> Array:
-    """Where the fitted network is worst, among random points."""
-    x = asked.uniform(4000, seed + 1)
-    made = approximate(found.program, x.reshape(-1, *asked.box.shape)).reshape(len(x), -1)
-    worst: Array = x[int(np.abs(made - asked(x)).max(1).argmax())]
-    return worst
 
 
 def _constant(lipschitz: Any) -> float | None:

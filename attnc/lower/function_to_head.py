@@ -15,7 +15,7 @@ from attnc.anchors.plan import MEASURED_POINTS, Found, best, smallest
 from attnc.certify.arithmetic import probe, probe_network
 from attnc.certify.certificate import Certificate, Measured, Witness, round_up, versions
 from attnc.certify.numbers import Array
-from attnc.domain import Interval
+from attnc.domain import Box, Interval
 from attnc.errors import CertificateError, ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
@@ -221,3 +221,17 @@ def _anchors(anchors: object, heads: int) -> int:
         why = " (a head among several owns anchors - 2 between two sentinels)" if heads > 1 else ""
         raise InputError(f"anchors={anchors!r}: give a whole number from {least} to 8192{why}")
     return anchors
+
+
+def check_box(box: Box, dtype: str) -> None:
+    """Every coordinate must have a number of the dtype, or the promise would be empty."""
+    with np.errstate(over="ignore"):
+        near = box.lo.astype(dtype)
+    low = np.where(near < box.lo, np.nextafter(near, np.array(np.inf, dtype)), near)
+    empty = np.argwhere(~(low <= box.hi))
+    if len(empty):
+        at = tuple(int(i) for i in empty[0])
+        raise InputError(
+            f"no {dtype} lies between lo={box.lo[at]!r} and hi={box.hi[at]!r} at coordinate {at}: widen the box there, "
+            "or use another dtype"
+        )

@@ -157,9 +157,9 @@ def refute(x: Array, y: Array, fx: Array, fy: Array, step: Lookup) -> None:
     """Raise where two inputs show that f changes faster than its constant says."""
     change = np.abs(fx - fy).max(1)
     distance = np.sqrt(np.square(x - y).sum(1))
-    excess = change - 2 * step.noise - step.lipschitz * distance * (1 + 2.0**-40)
-    worst = int(excess.argmax())
-    if excess[worst] > 0:
+    above = change - 2 * step.noise > step.lipschitz * distance * (1 + 2.0**-40)
+    if above.any():
+        worst = int(np.where(above, change / np.maximum(distance, 2.0**-1000), 0.0).argmax())
         raise InputError(
             f"lipschitz={step.lipschitz:g} is refuted: f changes by {change[worst]:.6g} between x = {_point(x[worst])} and "
             f"x = {_point(y[worst])}, which are {distance[worst]:.6g} apart: the constant is at least "

@@ -138,7 +138,7 @@ def _selection_row(net: Network, selection: Selection) -> tuple[str, ...]:
     kind = "grid" if isinstance(step, Lookup) or net.measured is None else net.measured.method
     shape = f" {' × '.join(map(str, counts))}" if counts is not None and len(counts) > 1 else ""
     error = lookup_error(net, selection)
-    unproved = NONE if net.measured is None else "measured"
+    unproved = "measured" if why_not_measured(net) is None else NONE
     return (
         selection.name,
         function_label(net, selection),
@@ -210,7 +210,8 @@ def _proved(net: Network, c: NetworkCertificate) -> list[str]:
 
 def assumed(step: Lookup) -> str:
     """What is taken for granted of a function that is known at points."""
-    points = f"f that has the stored values at {len(step.points):,} points"
+    within = f", up to {step.noise:.3g}," if step.noise else ""
+    points = f"f that has the stored values at {len(step.points):,} points{within}"
     return f"{points} and the Lipschitz constant {step.lipschitz:g} in every output"
 
 

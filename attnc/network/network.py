@@ -75,7 +75,8 @@ class Network(nn.Module):
         return out.reshape(*x.shape[: x.ndim - len(self.program.shape)], *self.program.shapes[-1])
 
     def attention(self, x: Tensor) -> dict[str, Tensor]:
-        """The attention weights by layer, (…, neurons, anchors); where the neurons of a layer form groups, by group.
+        """The attention weights by layer, (…, neurons, anchors), or (…, neurons, heads, anchors) where a neuron has several heads;
+        where the neurons of a layer form groups, by group.
 
         Of a head whose anchors are points of the whole input: (…, anchors)."""
         self._check_input(x, False)
@@ -91,7 +92,8 @@ class Network(nn.Module):
             for g, (neurons, head) in enumerate(layer.groups):
                 s = entering if neurons is None else entering.index_select(-1, neurons)
                 name = layer.name if neurons is None else f"{layer.name}, group {g + 1}"
-                found[name] = head.weights(s).reshape(*lead, *s.shape[1:], head.key.shape[1])
+                weights = head.weights(s)
+                found[name] = weights.reshape(*lead, *weights.shape[1:])
         for selection in self.selections:
             found[selection.name] = selection.weights(values[selection.inputs[0]]).reshape(*lead, -1)
         return found

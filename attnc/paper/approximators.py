@@ -21,10 +21,10 @@ from attnc.errors import InputError, PrecisionError, UnsupportedError
 from attnc.frontends import to_program
 from attnc.functions import relu
 from attnc.lower.certified import certified
-from attnc.lower.function_to_head import check_arithmetic, checked_dtype, checked_eps
+from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
 from attnc.lower.program_to_network import Wish, lower
 from attnc.network.network import Network
-from attnc.paper.assemble import box_of, check_holds, numbers_of
+from attnc.paper.assemble import box_of, numbers_of
 from attnc.program import Affine, Combine, Pointwise, Program, Step
 from attnc.program.check import problems
 
@@ -44,6 +44,9 @@ class Spline:
     values: Array
     first_slope: float = field(init=False)
     bends: Array = field(init=False)  # the change of slope at each inner knot
+    _pieces: tuple[tuple[Fraction, Fraction], ...] = field(
+        init=False, repr=False
+    )  # the program's values and slopes from knot j on
 
     def __post_init__(self) -> None:
         knots, values = numbers_of("knots", self.knots), numbers_of("values", self.values)
@@ -69,6 +72,7 @@ class Spline:
         """Slopes in float64, each chosen for the exact value that those before it lead to, so that their errors do not add up."""
         t, y = list(map(Fraction, self.knots.tolist())), list(map(Fraction, self.values.tolist()))
         slopes: list[float] = []
+        pieces = []
         at, slope = y[0], Fraction(0)
         for j in range(len(t) - 1):
             wanted = (y[j + 1] - at) / (t[j + 1] - t[j])
@@ -79,15 +83,20 @@ class Spline:
                     f"between knots[{j}] and knots[{j + 1}] the spline is too steep for float64: move them apart"
                 ) from None
             slope += Fraction(slopes[-1])
+            pieces.append((at, slope))
             at += slope * (t[j + 1] - t[j])
         object.__setattr__(self, "first_slope", slopes[0])
         object.__setattr__(self, "bends", np.array(slopes[1:]))
+        object.__setattr__(self, "_pieces", tuple(pieces))
 
     def at(self, x: float) -> Fraction:
         """The spline at x, exactly."""
-        j = int(np.clip(np.searchsorted(self.knots, x, side="right") - 1, 0, len(self.knots) - 2))
+        j = self._piece(x)
         t0, t1, y0, y1 = (Fraction(float(v)) for v in (*self.knots[j : j + 2], *self.values[j : j + 2]))
         return y0 + (y1 - y0) / (t1 - t0) * (Fraction(float(x)) - t0)
+
+    def _piece(self, x: float) -> int:
+        return int(np.clip(np.searchsorted(self.knots, x, side="right") - 1, 0, len(self.knots) - 2))
 
     def program(self) -> Program:
         """The formula of the class with its float64 slopes: x of shape (1,) to y of shape (1,)."""
@@ -100,14 +109,12 @@ class Spline:
     def deviation(self, lo: float, hi: float) -> Fraction:
         """sup |program - spline| over [lo, hi], exactly: both are linear between knots, so it is attained at one or at an end."""
         points = [lo, *(x for x in self.knots.tolist() if lo < x < hi), hi]
-        return max(abs(self._executed(x) - self.at(x)) for x in points)
+        return max(abs(self._program_at(x) - self.at(x)) for x in points)
 
-    def _executed(self, x: float) -> Fraction:
-        """The program at x, exactly."""
-        s, t = Fraction(float(x)), [Fraction(k) for k in self.knots.tolist()]
-        found = Fraction(float(self.values[0])) + Fraction(self.first_slope) * (s - t[0])
-        bends = zip(self.bends.tolist(), t[1:-1], strict=True)
-        return found + sum((Fraction(bend) * (s - knot) for bend, knot in bends if s > knot), Fraction(0))
+    def _program_at(self, x: float) -> Fraction:
+        j = self._piece(x)
+        value, slope = self._pieces[j]
+        return value + slope * (Fraction(float(x)) - Fraction(float(self.knots[j])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +195,7 @@ def relu_network(
     found = problems(program)
     if found:
         raise UnsupportedError("the source cannot be written as attention", found)
-    check_holds(box, name)
+    check_box(box, name)
     check_arithmetic(name, network=True)
     left = allowed
     if isinstance(source, Spline):
@@ -247,10 +254,10 @@ def _left(eps: float, deviation: Fraction) -> float:
 
 
 def _theorem(program: Program, eps: float) -> Theorem:
-    neurons = sum(math.prod(program.shapes[i + 1]) for i in program.layers)
+    neurons = sum(program.shapes[i + 1][-1] for i in program.layers)
     return Theorem(
         "attention subsumes known approximators",
-        f"for every eps > 0 a network of {len(program.layers)} layers of attention with {neurons} heads is within eps of the "
-        f"ReLU network on the whole domain; here eps = {eps:g}",
+        f"in exact arithmetic, for every eps > 0 attention (layers: {len(program.layers)}, heads: {neurons}) with anchors enough "
+        f"is within eps of the ReLU network on the whole domain; here eps = {eps:g}",
         eps,
     )

@@ -18,7 +18,7 @@ from attnc.domain import Array, Box, Interval
 from attnc.errors import ConvergenceError, InputError
 from attnc.functions import clip
 from attnc.lower.certified import certified
-from attnc.lower.function_to_head import check_arithmetic, checked_dtype, finished_head
+from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, finished_head
 from attnc.lower.program_to_network import Lowered, Wish, with_room
 from attnc.lower.skeleton import skeleton
 from attnc.network.head import Head
@@ -90,7 +90,7 @@ def truncated(W: Any, t: Any, a: Any, b: Any, domain: Any, dtype: object) -> Tru
     if any(end.ndim for end in ends) or not float(ends[0]) < float(ends[1]):
         raise InputError(f"Range_[a,b] needs two numbers a < b: got a={a!r}, b={b!r}")
     box = box_of(domain, w.shape)
-    check_holds(box, name)
+    check_box(box, name)
     check_arithmetic(name, network=True)
     return Truncated(w, shift, float(ends[0]), float(ends[1]), box, name)
 
@@ -120,15 +120,6 @@ def box_of(domain: Any, shape: tuple[int, ...]) -> Box:
     return domain
 
 
-def check_holds(box: Box, dtype: str) -> None:
-    """Every coordinate must have a number of the dtype, or the promise would be empty."""
-    with np.errstate(over="ignore"):
-        near = box.lo.astype(dtype)
-    low = np.where(near < box.lo, np.nextafter(near, np.array(np.inf, dtype)), near)
-    if not (low <= box.hi).all():
-        raise InputError(f"a coordinate of the domain {box} holds no {dtype}: widen it, or use another dtype")
-
-
 def whole_number(name: str, given: object, least: int, most: int, why: str) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not least <= given <= most:
         raise InputError(f"{name}={given!r}: give a whole number from {least} to {most}, {why}")
@@ -136,12 +127,12 @@ def whole_number(name: str, given: object, least: int, most: int, why: str) -> i
 
 
 def checked_temperature(given: object) -> float:
-    """c = bΔ², for which the theorems hold from 1/2 on."""
+    """c = βΔ², for which the theorems hold from 1/2 on."""
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise InputError(f"temperature={given!r}: give a number c = bΔ²")
+        raise InputError(f"temperature={given!r}: give a number c = βΔ²")
     if not LEAST_TEMPERATURE <= given <= LARGEST_TEMPERATURE:
         raise InputError(
-            f"temperature={given!r}: c = bΔ² from {LEAST_TEMPERATURE} to {LARGEST_TEMPERATURE:g} is accepted; the larger, the "
+            f"temperature={given!r}: c = βΔ² from {LEAST_TEMPERATURE} to {LARGEST_TEMPERATURE:g} is accepted; the larger, the "
             "harder softmax picks the nearest anchor"
         )
     return float(given)

@@ -1,6 +1,6 @@
 """No extra tokens: H heads over n tokens, n - 2 anchors each between two sentinels.
 
-Let m = n - 2, N = mH >= 2, L_0 … L_{N-1} uniform on [a, b], Δ = (b - a)/(N - 1), L_{-1} = a - Δ, L_N = b + Δ, c = bΔ² >= 1/2.
+Let m = n - 2, N = mH >= 2, L_0 … L_{N-1} uniform on [a, b], Δ = (b - a)/(N - 1), L_{-1} = a - Δ, L_N = b + Δ, c = βΔ² >= 1/2.
 Head h has the keys L_{hm-1} … L_{hm+m}; it owns those from L_{hm} to L_{hm+m-1}, with values v_k = L_k. The outer two are
 sentinels with value 0, but for L_{-1} and L_N, which are owned, with values a and b. G is the sum of the heads.
 
@@ -10,7 +10,7 @@ Theorem. In exact arithmetic, for every real s,
     C(c) = 1/2 + Σ_{q>=0} Σ_{j>=1} ( (j + q) e^{-c(j² + 2jq)} + (j + q + 1/2) e^{-c(j² + 2jq + j)} ),
     ε(c) = Σ_{j>=1} ( 2 e^{-c(j² - j + 2)} + (1 + 2/(1 - e^{-2c})) e^{-c(j² + j)} )         = 5 e^{-2c} + …
 
-Proof. Let e_k = exp(-b (s - L_k)²), Z_h the sum of e over the keys of head h, ω_k = e_k/Z_h for k owned by h, T = Σ ω_k. Then
+Proof. Let e_k = exp(-β (s - L_k)²), Z_h the sum of e over the keys of head h, ω_k = e_k/Z_h for k owned by h, T = Σ ω_k. Then
 |G - f| <= Σ ω_k |v_k - f| + |T - 1||f|, f = Range, |f| <= max(|a|, |b|), and |v_k - f(s)| <= |L_k - s|. Lengths in units of Δ.
 
 *Σ ω_k |L_k - s|.* Let s lie between two neighbours, the nearest anchor at distance d <= 1/2. A head that owns one of them has
@@ -83,7 +83,7 @@ def many_heads(
 
     W is (n, d), t is (n,), n >= 3; the network maps X of shape (…, n, d) to (…, n, 1). Every head has n keys, one for each token:
     n - 2 anchors and two sentinels. `domain` is where the proof holds: a box of shape (n, d), or (lo, hi) for every coordinate of
-    X. `temperature` is c = bΔ². `net.theorem.bound` is the theorem's, `net.certificate.bound` the one proved of the numbers as
+    X. `temperature` is c = βΔ². `net.theorem.bound` is the theorem's, `net.certificate.bound` the one proved of the numbers as
     they run.
 
     >>> import attnc.paper, torch

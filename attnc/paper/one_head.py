@@ -1,12 +1,12 @@
 """One head, n tokens, n different truncated linear functions.
 
-Theorem. Let L_0 … L_{p-1} be uniform on [a, b], Δ = (b - a)/(p - 1), c = bΔ² >= 1/2 (b the temperature of softmax), v_k = L_k.
+Theorem. Let L_0 … L_{p-1} be uniform on [a, b], Δ = (b - a)/(p - 1), weights ∝ exp(-β (s - L_k)²), c = βΔ² >= 1/2, v_k = L_k.
 In exact arithmetic, for every real s,
 
     |g(s) - Range_[a,b](s)| <= C(c) Δ,     C(c) = 1/2 + Σ_{j>=1} ( j e^{-c j²} + (j + 1/2)/2 · e^{-c j(j+1)} ).
 
 Proof. For a <= s <= b this is the theorem of `anchors/nearest.py` with f(s) = s. Below a, Range is a, and g - a = Σ w_k (L_k -
-a) is not negative; g grows with s, since its derivative is 2b times the variance of L under the weights; so g(s) - a <= g(a) -
+a) is not negative; g grows with s, since its derivative is 2β times the variance of L under the weights; so g(s) - a <= g(a) -
 a <= C(c) Δ. Above b likewise. ∎
 
 In the limit of a hard switch, c → ∞, C is 1/2: half of the distance of two anchors, which is then attained. The paper's bound
@@ -62,7 +62,7 @@ def one_head(
 
     W is (n, d), t is (n,); the network maps X of shape (…, n, d) to (…, n, outputs). Token i writes to coordinate
     `coordinates[i]` of its output, the others are 0; without them there is one coordinate. `domain` is where the proof holds: a
-    box of shape (n, d), or (lo, hi) for every coordinate of X. `temperature` is c = bΔ²: the larger, the harder softmax picks
+    box of shape (n, d), or (lo, hi) for every coordinate of X. `temperature` is c = βΔ²: the larger, the harder softmax picks
     the nearest anchor. `net.theorem.bound` is the theorem's, `net.certificate.bound` the one proved of the numbers as they run.
 
     >>> import attnc.paper, torch

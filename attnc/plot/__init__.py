@@ -7,6 +7,7 @@ from attnc.plot.curves import error, function
 from attnc.plot.figure import head
 from attnc.plot.heat_map import attention
 from attnc.plot.network import network
+from attnc.plot.rates import rates
 from attnc.plot.slices import slices, tokens_and_anchors
 
-__all__ = ["attention", "error", "function", "head", "network", "slices", "tokens_and_anchors"]
+__all__ = ["attention", "error", "function", "head", "network", "rates", "slices", "tokens_and_anchors"]

@@ -182,7 +182,7 @@ def _finish_errors(ax: Axes) -> None:
         fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=5, borderaxespad=0.1,
         handlelength=1.4, columnspacing=1.2,
     )  # fmt: skip
-    ax.tick_params(labelsize=8)
+    ax.tick_params(which="both", labelsize=8)
     ax.grid(True, axis="y", color=GREY, alpha=0.2, linewidth=0.6)
     ax.set_axisbelow(True)
     for side in ("top", "right"):

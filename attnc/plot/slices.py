@@ -329,7 +329,7 @@ def _named(letter: str, place: int, shape: tuple[int, ...]) -> str:
 def _plain_axes(ax: Axes, s: Array) -> None:
     if s[0] < s[-1]:
         ax.set_xlim(float(s[0]), float(s[-1]))
-    ax.tick_params(labelsize=8)
+    ax.tick_params(which="both", labelsize=8)
     ax.grid(True, color=GREY, alpha=0.2, linewidth=0.6)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)

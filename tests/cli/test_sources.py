@@ -24,11 +24,13 @@ class Holder:
 def make(): return net
 def make_by(name, *, other=1): return net
 made = functools.partial(make_by, "net")
+def make_class(): return nn.Module
 def fails(): raise RuntimeError("no weights here")
 def leaves(): raise SystemExit(3)
 def nothing(): pass
 class Net(nn.Module): pass
 number = 3
+def make_two(name, size): return net
 """
 Write = Callable[[str], str]
 
@@ -123,8 +125,10 @@ def test_lists_of_numbers_tell_the_shape_too(run: Any, module: Write) -> None:
         ("nett", ("did you mean 'net'",)),
         ("xyz", ("has no 'xyz'", "'net'")),
         ("net.layer", ("net has no 'layer'",)),
-        ("make_by", ("takes some", "'name'")),
-        ("fails", ("RuntimeError: no weights here", ".py, line 13")),
+        ("make_by", ("is a function", "--shape 3,1")),
+        ("make_two", ("takes 'name' and 'size'", "one tensor")),
+        ("make_class", ("what ", "returns is a class")),
+        ("fails", ("RuntimeError: no weights here", ".py, line 14")),
         ("leaves", ("SystemExit: 3",)),
         ("nothing", ("torch.nn.Module", "NoneType")),
         ("number", ("torch.nn.Module", "int")),

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 import attnc
 from attnc import functions
 from attnc.certify import network_numbers as numbers
+from attnc.certify.certificate import Measured
 from attnc.certify.measured import NetworkMeasured
 from attnc.certify.network_record import Shown
+from attnc.certify.numbers import HeadNumbers
 from attnc.compile import compile
-from attnc.domain import Box
+from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network.forms import ColumnSoftmax, SequenceMap, TheoremNetwork, literal_form
 from attnc.network.literal import LiteralAttention
@@ -89,31 +91,33 @@ def nearest(anchors: int, heads: int = 1, dtype: torch.dtype = f64) -> attnc.Hea
     return attnc.head("clip(-1,1)", on=(-6, 6), design="nearest", anchors=anchors, heads=heads, dtype=dtype)
 
 
-def lookup(form: str, dtype: torch.dtype = f64, points: int = 6) -> Network:
-    """(2, 1) → (3, 2): a lattice of anchors in the square, soft enough that several have weight."""
+def lookup(form: str, dtype: torch.dtype = f64, centre: float = 3.0, points: int = 6) -> Network:
+    """(2, 1) → (3, 2): a lattice of anchors in a square, soft enough that several have weight."""
     kind = str(dtype).removeprefix("torch.")
     axis, b = np.linspace(-1, 1, points), 0.5 * (points / 2) ** 2
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
     values = np.stack([np.sin(k * grid[:, 0] + grid[:, 1] ** 2) for k in range(6)], 1)
     key, offset = 2 * b * grid, -b * (grid**2).sum(1)
-    made = numbers.Selection(1, 2, *(a.astype(kind) for a in (key, offset, values)))
+    made = numbers.Selection(1, 2, *(a.astype(kind) for a in (np.full(2, centre), key, offset, values)))
     program = Program((2, 1), (Reshape(0, (2,)), Opaque(1, 6), Reshape(2, (3, 2))))
     stages: list[StageModule] = [
         Reordering(numbers.Reorder(0, 1, (2,))),
         Selection(made),
         Reordering(numbers.Reorder(2, 3, (3, 2))),
     ]
-    box = Box(-1, 1, shape=(2, 1))
+    box = Box(centre - 1, centre + 1, shape=(2, 1))
     said = NetworkMeasured("lattice", box, kind, 0.0, 0.0, (0.0, 0.0), 0, 1, 0, {})
     return Network(stages, program, None, measured=said, shown=Shown(form, "tokens"))
 
 
 def inputs(net: Network, *lead: int) -> Tensor:
-    """Random inputs of [0, 1], the first of them corners."""
+    """Random inputs of the domain ([0, 1] where none is known), the first of them corners."""
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(*lead, *net.program.shape, generator=generator, dtype=f64)
     if lead:
         x[: lead[0] // 2] = x[: lead[0] // 2].round()
+    if net.measured is not None:
+        x = torch.tensor(net.domain.lo) + x * torch.tensor(net.domain.hi - net.domain.lo)
     return x.to(next(net.parameters()).dtype)
 
 
@@ -192,7 +196,7 @@ def test_the_matrices_shown_are_all_there_is(name: str) -> None:
         assert agree(net, one, torch.from_numpy(by_hand(literal, one)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if "wise" not in name and "tanh" not in name])
 def test_nothing_but_affine_maps_and_softmax(name: str) -> None:
     net = all_nets()[name]
     literal, x = literal_form(net), inputs(net, 2)
@@ -325,7 +329,7 @@ def test_attention_softmax_columns_are_the_weights_of_the_neurons() -> None:
 @pytest.mark.parametrize("form", ["two-layer", "attention-softmax"])
 def test_a_lookup_selects_the_same_anchors(form: str) -> None:
     net = lookup(form)
-    literal, x = literal_form(net), inputs(net, 10) * 2 - 1
+    literal, x = literal_form(net), inputs(net, 10)
     assert agree(net, x)
     own, found = net.attention(x)["lookup"], literal.attention(x)
     if form == "two-layer":
@@ -336,6 +340,29 @@ def test_a_lookup_selects_the_same_anchors(form: str) -> None:
     else:
         assert torch.allclose(found["softmax"][..., 0], own, rtol=0, atol=1e-14)
         assert torch.equal(literal.maps[2].matrix, net.selections[0].values.T)
+
+
+@pytest.mark.parametrize("form", ["two-layer", "attention-softmax"])
+def test_a_lookup_far_from_zero_is_centred_first(form: str) -> None:
+    net = lookup(form, torch.float32, centre=1000.0)
+    assert agree(net, inputs(net, 40))
+
+
+def test_maps_before_and_behind_a_lookup_are_folded() -> None:
+    """1 number → 2 numbers → a lookup of them → 5 numbers."""
+    rng = np.random.default_rng(0)
+    first, offset = rng.normal(size=(2, 1)), np.full(2, 3.0)
+    second, shift = rng.normal(size=(5, 6)), rng.normal(size=5)
+    program = Program((1,), (Affine(0, first, offset), Opaque(1, 6), Affine(2, second, shift)))
+    stages: list[StageModule] = [
+        AffineMap(numbers.Linear(0, 1, first, offset)),
+        lookup("two-layer").selections[0],
+        AffineMap(numbers.Linear(2, 3, second, shift)),
+    ]
+    said = NetworkMeasured("lattice", Box(-0.4, 0.4, shape=(1,)), "float64", 0.0, 0.0, (0.0,), 0, 1, 0, {})
+    for form in ("two-layer", "attention-softmax"):
+        net = Network(stages, program, None, measured=said, shown=Shown(form, ""))
+        assert agree(net, inputs(net, 40))
 
 
 def in_groups(
@@ -383,6 +410,26 @@ def test_one_head_over_groups_has_a_set_of_anchors_for_each() -> None:
     assert agree(net, x)
     assert literal.layers[0].W_Q.shape[0] == 1 and literal.maps[0].out_shape[0] == 4 + 2 * 9 + 2 * 4
     assert not literal.attention(x)["anchors"][..., :4, :4].any()
+
+
+def two_anchors(steepness: float, reach: float) -> attnc.Head:
+    """softmax(0, steepness·s) over the values 1 and 2, said to serve where |s| <= reach."""
+    key, value = np.array([[[0.0, 0.0], [steepness, 0.0]]]), np.array([[[0.0, 1.0], [0.0, 2.0]]])
+    said = Measured("tanh", Interval(-reach, reach), "float64", 0.0, 0.0, 1, "nearest")
+    made = HeadNumbers(np.array([[1.0, 0.0]]), key, value, np.ones(1), "float64")
+    return attnc.Head(made, "nearest", measured=said)
+
+
+def test_what_is_hidden_from_a_token_stays_so_however_large_the_score_it_would_have_had() -> None:
+    """Queries of 5000 meet, in the anchors of the other group, keys of 50: far beyond any score of a group by itself."""
+    groups = [([0, 1], two_anchors(1e-3, 5000)), ([2, 3], two_anchors(50, 6))]
+    net = in_groups(placed(nearest(4), [0] * 4, ""), groups, "one-head", "")
+    x = inputs(net, 20)
+    x[:, :2] *= 1000
+    assert float(net.stages[1](net.stages[0](x)).abs().max()) > 300
+    assert agree(net, x)
+    weights = literal_form(net).attention(x)["anchors"][:, 0]
+    assert not weights[:, :4, :4].any() and not weights[:, :2, 6:].any() and not weights[:, 2:4, 4:6].any()
 
 
 @pytest.mark.parametrize(("form", "layout"), FORMS)
@@ -468,11 +515,10 @@ def refusals() -> dict[str, tuple[Network, str]]:
     }
 
 
-REFUSED = (
-    "several heads, a bias, sums, anchors, coordinates, groups, gated, silent, lookup, layout, form".split(
-        ", "
-    )
-)
+REFUSED = [
+    *("several heads", "a bias", "sums", "anchors", "coordinates", "groups"),
+    *("gated", "silent", "lookup", "layout", "form"),
+]
 
 
 @pytest.mark.parametrize("name", REFUSED)

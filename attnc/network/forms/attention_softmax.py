@@ -35,17 +35,17 @@ def neurons(make: Builder, parts: Parts, body: Neurons) -> list[Step]:
             bias[own:, i] = -make.distance(largest_score(group, group, h))
         read[:, :own, i] = np.outer(body.second[:, j], numbers.output[h] * numbers.value[h, :, 1])
     table = _Table(core, bias, of=np.tile(np.arange(wide), p))
-    return _steps(make, parts, scores, table, (read.reshape(len(read), -1), body.shift))
+    return _steps(make, parts, scores, table, (read.reshape(len(read), -1), body.shift), None)
 
 
 def lookup(make: Builder, parts: Parts, body: Lookup) -> list[Step]:
-    """Every token holds the scores key_k·vec(X) + offset_k of all anchors; a map lays them out as a column; softmax; a map reads
+    """Every token holds z_k = key_k·(vec(X) - centre) + offset_k; a map lays them out as a column; softmax; a map reads
 
-    vec(Y) = Σ_k values_k softmax(scores)_k."""
+    vec(Y) = Σ_k values_k softmax(z)_k."""
     count = len(body.key)
     make.room(body.key.size + count, "the scores")
     table = _Table(np.ones((count, 1)), make.zeros("the scores", count, 1), np.arange(count))
-    return _steps(make, parts, np.c_[body.key, body.offset], table, (body.second, body.shift))
+    return _steps(make, parts, np.c_[body.key, body.offset], table, (body.second, body.shift), body.centre)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +58,13 @@ class _Table:
 
 
 def _steps(
-    make: Builder, parts: Parts, scores: Array, table: _Table, last: tuple[Array, Array]
+    make: Builder, parts: Parts, scores: Array, table: _Table, last: tuple[Array, Array], centre: Array | None
 ) -> list[Step]:
-    """Every token holds x = scores·(vec(X), 1); row k of the table takes it from token k mod n."""
+    """Every token holds x = scores·(vec(X) - centre, 1); row k of the table takes it from token k mod n."""
     n, held, shape = parts.given[0], len(scores), table.core.shape
     taken = np.repeat(np.arange(shape[0]), shape[1]) % n * held + table.of
     at, (read, shift) = np.arange(table.core.size), last
-    lay = make.blocks("lay out", parts.given, one=True)
+    lay = make.blocks("lay out", parts.given, centre, one=True)
     attention = make.uniform("scores", n, scores)
     laid = make.map("table", table.core.reshape(-1), table.bias.reshape(-1), ((n, held), shape), (at, taken))
     out = make.map("read out", read, shift, (shape, parts.made), (np.arange(len(read)), at))

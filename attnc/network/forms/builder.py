@@ -76,16 +76,18 @@ class Builder:
         made["W_O"][0] = tokens * weight.T
         return self.attention(name, made)
 
-    def blocks(self, name: str, given: Size, one: bool = False) -> SequenceMap:
-        """Token i holds x_i in block i, zeros elsewhere: the sum of all tokens is vec(X). With `one`, (vec(X), 1)."""
+    def blocks(self, name: str, given: Size, centre: Array | None, one: bool = False) -> SequenceMap:
+        """Token i holds x_i - centre_i in block i, zeros elsewhere: the sum of all tokens is vec(X) - centre.
+
+        With `one` there is one coordinate more, and the sum is (vec(X) - centre, 1)."""
         (n, d), width = given, given[0] * given[1] + one
         columns = np.arange(n * d)
-        bias = self.zeros(name, n * width)
+        rows, bias = columns // d * width + columns, self.zeros(name, n * width)
+        if centre is not None:
+            bias[rows] = -centre
         if one:
             bias[width - 1] = 1.0
-        return self.map(
-            name, np.ones(n * d), bias, (given, (n, width)), (columns // d * width + columns, columns)
-        )
+        return self.map(name, np.ones(n * d), bias, (given, (n, width)), (rows, columns))
 
     def keep(self, name: str, tokens: int, shift: Array, made: Size) -> SequenceMap:
         """Every token holds vec(Y): token i keeps its block, and gets its part of the shift."""

@@ -1,7 +1,8 @@
 """What a network is made of, its affine maps folded together: neurons, or a lookup, between two maps of the whole sequence.
 
 neurons    s = first·vec(X) + offset        h_j = g_j(s_j)                          vec(Y) = second·h + shift
-lookup     z = key·vec(X) + offset          h = softmax(z)                          vec(Y) = second·h + shift"""
+lookup     z = key·(vec(X) - centre) + offset          h = softmax(z)               vec(Y) = second·h + shift
+"""
 
 from __future__ import annotations
 
@@ -50,6 +51,7 @@ class Neurons:
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
+    centre: Array  # (m,)
     key: Array  # (K, m)
     offset: Array  # (K,)
     second: Array  # (outputs, K)
@@ -111,9 +113,12 @@ def read(net: Network) -> Parts:
         groups = tuple(_groups(stage, entering.shape))
         body = Neurons(entering.matrix, entering.shift, groups, leaving.matrix, leaving.shift)
     else:
-        key, offset = _array(stage.key), _array(stage.offset)
-        key, offset = key @ entering.matrix, offset + key @ (entering.shift - _array(stage.centre))
-        body = Lookup(key, offset, leaving.matrix, leaving.shift, _largest(key, offset, net.domain))
+        centre, key, offset = (_array(t) for t in (stage.centre, stage.key, stage.offset))
+        if entering.shift.any() or not np.array_equal(entering.matrix, np.eye(size)):
+            offset = offset + key @ (entering.shift - centre)
+            centre, key = np.zeros(size), key @ entering.matrix
+        largest = _largest(centre, key, offset, net.domain)
+        body = Lookup(centre, key, offset, leaving.matrix, leaving.shift, largest)
     return Parts(net.program.shape, leaving.shape, net.numbers().dtype, body)
 
 
@@ -170,10 +175,10 @@ def _groups(layer: AttentionLayer, shape: tuple[int, ...]) -> list[Group]:
     return found
 
 
-def _largest(key: Array, offset: Array, box: Box) -> float:
-    """max over k and x in the box of |key_k·x + offset_k|."""
+def _largest(centre: Array, key: Array, offset: Array, box: Box) -> float:
+    """max over k and x in the box of |key_k·(x - centre) + offset_k|."""
     middle, radius = ((box.hi + box.lo) / 2).reshape(-1), ((box.hi - box.lo) / 2).reshape(-1)
-    return float((np.abs(key @ middle + offset) + np.abs(key) @ radius).max())
+    return float((np.abs(key @ (middle - centre) + offset) + np.abs(key) @ radius).max())
 
 
 def _check(size: int) -> None:

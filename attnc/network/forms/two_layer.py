@@ -45,7 +45,7 @@ def neurons_as_heads(make: Builder, parts: Parts, body: Neurons) -> list[Step]:
         distances.append(make.distance(largest_score(group, group, h)))
         anchors[:own, 3 * i : 3 * i + 3] = np.c_[numbers.key[h], numbers.value[h, :, 1]]
         anchors[own:, 3 * i + 1] = -distances[-1]  # anchors of other groups have a weight of exactly 0
-    gather, size = _gathered(make, parts, anchors)
+    gather, size = _gathered(make, parts, anchors, None)
     shared = np.repeat(np.arange(len(keys)), [len(group.neurons) for group, _ in keys])
     made = make.matrices("anchors", size[0], len(shared), len(keys), size[1], 3, 1, len(body.second))
     for i, (group, h) in enumerate(keys):
@@ -62,12 +62,12 @@ def neurons_as_heads(make: Builder, parts: Parts, body: Neurons) -> list[Step]:
 
 
 def lookup(make: Builder, parts: Parts, body: Lookup) -> list[Step]:
-    """Layer 1 gathers vec(X) in every token; a map adds K anchor tokens; layer 2 is one head over them.
+    """Layer 1 gathers vec(X) - centre in every token; a map adds K anchor tokens; layer 2 is one head over them.
 
-    q = (vec(X), 1, -M)     k = (key_k, offset_k, 0) for an anchor, (0, 0, 1) for a data token."""
+    q = (vec(X) - centre, 1, -M)     k = (key_k, offset_k, 0) for an anchor, (0, 0, 1) for a data token."""
     inputs, outputs = body.key.shape[1], len(body.second)
     make.room(len(body.key) * (inputs + 1 + outputs), "the anchors")
-    gather, size = _gathered(make, parts, np.c_[body.key, body.offset, body.second.T])
+    gather, size = _gathered(make, parts, np.c_[body.key, body.offset, body.second.T], body.centre)
     made = make.matrices("anchors", size[0], 1, 1, size[1], inputs + 2, outputs, outputs)
     key, value = inputs + 1, 2 * inputs + 2
     made["W_Q"][0, : inputs + 1, : inputs + 1] = np.eye(inputs + 1)
@@ -79,8 +79,12 @@ def lookup(make: Builder, parts: Parts, body: Lookup) -> list[Step]:
     return [*gather, layer, make.keep("keep", size[0], body.shift, parts.made)]
 
 
-def _gathered(make: Builder, parts: Parts, anchors: Array) -> tuple[list[Step], tuple[int, int]]:
-    """[x_i in block i of token i; scores 0; data tokens (vec(X), 1, 0) and anchor tokens (0, 0, anchor)], and their size."""
+def _gathered(
+    make: Builder, parts: Parts, anchors: Array, centre: Array | None
+) -> tuple[list[Step], tuple[int, int]]:
+    """[x_i in block i of token i; scores 0; data tokens (vec(X), 1, 0) and anchor tokens (0, 0, anchor)], and their size.
+
+    Where there is a centre, it is taken from vec(X)."""
     (n, d), tokens = parts.given, parts.made[0]
     inputs, (p, wide) = n * d, anchors.shape
     size = (tokens + p, inputs + 1 + wide)
@@ -89,7 +93,7 @@ def _gathered(make: Builder, parts: Parts, anchors: Array) -> tuple[list[Step], 
     bias[tokens:, inputs + 1 :] = anchors
     token, coordinate = (index.reshape(-1) for index in np.indices((tokens, inputs)))
     at: tuple[Index, Index] = token * size[1] + coordinate, token % n * inputs + coordinate
-    lay = make.blocks("lay out", parts.given)
+    lay = make.blocks("lay out", parts.given, centre)
     gather = make.uniform("gather", n, np.eye(inputs))
     beside = make.map("anchors beside", np.ones(len(token)), bias.reshape(-1), ((n, inputs), size), at)
     return [lay, gather, beside], size

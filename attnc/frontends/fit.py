@@ -1,0 +1,348 @@
+"""A callable of many inputs as a network: f(X) ≈ W2 tanh(W1 vec X + b1) + b2, fitted to its values.
+
+A tanh neuron is one head with two anchors, exactly; so what is left of the error is that of the fit: measured, never proved.
+
+The output weights are always those of least squares; the hidden ones are refined by Levenberg and Marquardt's method on what
+least squares leaves (variable projection). Where f depends on few projections of its input, its slopes tell, and neurons look at
+these alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnc import functions
+from attnc.anchors.candidates import Progress
+from attnc.domain import Array
+from attnc.errors import ConvergenceError, InputError
+from attnc.frontends.callable import Asked
+from attnc.program import Affine, Pointwise, Program, Reshape, Step
+
+FRESH = 40_000  # random points that the error is measured at
+_FIRST, _MARGIN = 16, 1.02
+_RIDGE = 0.003  # of eps: what a unit of |W2| costs, f and W2 in units of f's size
+_MOST_LINEAR = 64
+_EMPHASIS = 8  # steps of refining, after which points with large errors get heavier
+_LAWSON = 8  # rounds of it for the output weights at the end
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The fitted network as a program, and its largest error at fresh random points."""
+
+    program: Program
+    error: float
+    neurons: int
+    points: int  # how many the error was measured at
+    worst: Array  # (box.size,): where it is largest
+    notes: tuple[str, ...]
+
+
+def fitted(
+    ask: Asked,
+    eps: float,
+    *,
+    seed: int = 0,
+    progress: Progress = lambda _: None,
+    most_neurons: int = 256,
+    steps: int = 120,
+) -> Fitted:
+    """A one-hidden-layer tanh network whose error at fresh points of the box is at most eps.
+
+    Neurons are doubled from 16 to `most_neurons`; `steps` are those of refining, over all sizes. Equal seeds give equal networks.
+
+    >>> from attnc.domain import Box
+    >>> found = fitted(Asked(lambda x: x.cumsum(1) / 4, Box(-1, 1, shape=(4, 1))), 1e-3)
+    >>> found.error <= 1e-3, found.program.shapes[-1]
+    (True, (4, 1))
+    """
+    _check(eps, most_neurons, steps)
+    data = _Data.draw(ask, eps / _MARGIN, seed)
+    hidden = _linear_neurons(data)
+    best, notes, left = _finished(ask, data, hidden, 0), list[str](), steps
+    notes.append(f"{best.neurons} nearly linear neurons: error {best.error:.2g}")
+    size, linear = _FIRST, len(hidden[1])
+    while best.error > eps / _MARGIN and size + linear <= most_neurons and left > 0:
+        progress(f"fitting {size + linear} neurons")
+        data = data.with_points(ask, best.worst, 8 * size * data.basis.shape[1], size)
+        more = _new_neurons(data, size + linear - len(hidden[1]), size)
+        hidden = torch.cat([hidden[0], more[0]]), torch.cat([hidden[1], more[1]])
+        part = min(left, max(24, steps // 4))
+        hidden, left = _refined(data, hidden, linear, part), left - part
+        found = _finished(ask, data, hidden, size)
+        notes.append(f"{found.neurons} neurons: error {found.error:.2g}")
+        best = found if found.error < best.error else best
+        size *= 2
+    best = Fitted(best.program, best.error, best.neurons, best.points, best.worst, tuple(notes))
+    if best.error <= eps:
+        return best
+    shown = [float(f"{v:.4g}") for v in best.worst[:8]]
+    raise ConvergenceError(
+        f"a network of {best.neurons} neurons, fitted to f on {ask.box}, is off by {best.error:.3g} at x = "
+        f"{shown}{' …' if len(best.worst) > 8 else ''}, and eps={eps:g} was asked for: give eps >= {best.error * 1.05:.2g}, "
+        "more neurons, a smaller box, or f itself as a torch module of Linear layers and activations",
+        reachable=best.error,
+        found=best,
+    )
+
+
+Hidden = tuple[Tensor, Tensor]  # weights (neurons, inputs) and biases (neurons,), of u in [-1, 1]
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What the network is fitted to: points u of [-1, 1]^N and values y of f, in units of the box and of f; f's slopes, and
+    an orthonormal basis of the directions in which f changes."""
+
+    u: Tensor  # (points, inputs)
+    y: Tensor  # (points, outputs)
+    at: Tensor  # (some, inputs): where slopes were taken
+    slopes: Tensor  # (some, outputs, inputs)
+    basis: Tensor  # (inputs, directions)
+    middle: Array
+    half: Array
+    level: Array  # (outputs,)
+    size: float
+    eps: float  # in units of size
+    seed: int
+
+    @staticmethod
+    def draw(ask: Asked, eps: float, seed: int) -> _Data:
+        lo, hi = ask.box.lo.reshape(-1), ask.box.hi.reshape(-1)
+        middle, half = lo / 2 + hi / 2, hi / 2 - lo / 2
+        u = scattered(int(min(6000, max(2000, 50 * len(lo)))), len(lo), [seed, 0])
+        y = ask(middle + half * u)
+        level = (y.max(0) + y.min(0)) / 2
+        size = max(float(np.abs(y - level).max()), eps)
+        some = max(8, min(256, 4096 // len(lo)))
+        at, step = u[:some] * 0.98, 1e-4
+        shift = step * np.eye(len(lo))
+        near = (at[:, None, :] + np.stack([shift, -shift])[:, None]).reshape(-1, len(lo))
+        sides = ask(middle + half * near).reshape(2, some, len(lo), -1)
+        slopes = np.swapaxes(sides[0] - sides[1], 1, 2) / (2 * step * size)
+        values, vectors = np.linalg.eigh(np.einsum("soi,soj->ij", slopes, slopes) / some)
+        kept = np.sqrt(np.maximum(values, 0)) * np.abs(vectors).sum(0) > 0.02 * eps / size
+        basis = vectors[:, kept] if kept.any() else vectors[:, -1:]
+        extreme = noise_along(basis, len(u) // 4, [seed, 4])
+        u, y = np.concatenate([u, extreme]), np.concatenate([y, ask(middle + half * extreme)])
+        arrays = (u, (y - level) / size, at, slopes, basis)
+        points, values_, places, steep, directions = (
+            torch.from_numpy(np.ascontiguousarray(a)) for a in arrays
+        )
+        return _Data(points, values_, places, steep, directions, middle, half, level, size, eps / size, seed)
+
+    def with_points(self, ask: Asked, worst: Array, wanted: int, size: int) -> _Data:
+        """The same with fresh points added, some of them around the input where the last network was worst."""
+        fresh = scattered(max(1000, wanted - len(self.u)), len(self.half), [self.seed, 1, size])
+        fresh[::3] = noise_along(self.basis.numpy(), len(fresh[::3]), [self.seed, 5, size])
+        centre = (worst - self.middle) / np.where(self.half > 0, self.half, 1.0)
+        fresh[:100] = np.clip(centre + 0.2 * fresh[:100], -1, 1)
+        y = (ask(self.middle + self.half * fresh) - self.level) / self.size
+        return replace(
+            self, u=torch.cat([self.u, torch.from_numpy(fresh)]), y=torch.cat([self.y, torch.from_numpy(y)])
+        )
+
+
+def noise_along(basis: Array, count: int, seed: list[int]) -> Array:
+    """Points of [-1, 1]^inputs between the middle and the corners that are farthest out in random directions of a subspace."""
+    noise = np.random.default_rng(seed)
+    corners = np.sign(noise.normal(size=(count, basis.shape[1])) @ basis.T)
+    spread = noise.uniform(-0.3, 0.3, corners.shape) * noise.random((count, 1))
+    found: Array = np.clip(corners * noise.random((count, 1)) ** 0.5 + spread, -1, 1)
+    return found
+
+
+def scattered(count: int, inputs: int, seed: list[int]) -> Array:
+    """Random points of [-1, 1]^inputs; a quarter of them have some coordinates at an end."""
+    noise = np.random.default_rng(seed)
+    u = noise.uniform(-1, 1, (count, inputs))
+    ends = noise.random(u.shape) < np.maximum(noise.random((count, 1)), 1 / inputs)
+    u[::4] = np.where(ends[::4], np.where(u[::4] < 0, -1.0, 1.0), u[::4])
+    return u
+
+
+def _features(hidden: Hidden, u: Tensor) -> Tensor:
+    """tanh of every neuron, and a one for the bias."""
+    return torch.cat([torch.tanh(u @ hidden[0].T + hidden[1]), torch.ones_like(u[:, :1])], 1)
+
+
+def _linear_neurons(data: _Data) -> Hidden:
+    """Two neurons for each direction of f's affine part: (8 tanh(κs) - tanh(2κs))/(6κ) = s - (8/15) κ⁴ s⁵ + …"""
+    ones = torch.cat([data.u, torch.ones_like(data.u[:, :1])], 1)
+    affine = torch.linalg.lstsq(ones, data.y, driver="gelsd").solution[:-1]  # (inputs, outputs)
+    left, values, _ = torch.linalg.svd(affine, full_matrices=False)
+    kept = values * math.sqrt(len(affine)) > 0.05 * data.eps
+    directions = left.T[kept][:_MOST_LINEAR]
+    directions = directions / directions.abs().sum(1, keepdim=True)
+    bend = min(0.5, (0.3 * data.eps) ** 0.25)
+    weights = torch.cat([bend * directions, 2 * bend * directions])
+    return weights, torch.zeros(len(weights), dtype=torch.float64)
+
+
+def _new_neurons(data: _Data, count: int, size: int) -> Hidden:
+    """Neurons that bend where f does: across the difference of f's slopes at two points, half way between these.
+
+    A kink of f has this difference for its normal, and a function of few projections has all of them among these.
+    """
+    noise = np.random.default_rng([data.seed, 2, size])
+    slopes, at = data.slopes.numpy(), data.at.numpy()
+    first, second = (noise.integers(0, len(at), count) for _ in range(2))
+    mix = noise.normal(size=(count, slopes.shape[1])) * (noise.random((count, slopes.shape[1])) < 0.5)
+    normal = np.einsum("co,coi->ci", mix, slopes[first] - slopes[second])
+    blank = np.abs(normal).sum(1, keepdims=True) <= 1e-9
+    basis = data.basis.numpy()
+    normal = np.where(blank, noise.normal(size=normal.shape), normal) @ basis @ basis.T
+    normal /= np.sqrt(((data.u.numpy() @ normal.T) ** 2).mean(0))[:, None] + 1e-300
+    share = noise.random((count, 1))
+    across = ((share * at[first] + (1 - share) * at[second]) * normal).sum(1)
+    steep = np.exp(noise.uniform(np.log(0.4), np.log(2.5), count))
+    return torch.from_numpy(normal * steep[:, None]), torch.from_numpy(-steep * across)
+
+
+def _factored(features: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """Q (points, p) and R with w = R⁻¹ Qᵀ y = argmin mean |features·w - y|² + ridge²·|w|², features = Q R."""
+    n, p = features.shape
+    tall = torch.cat([features, ridge * math.sqrt(n) * torch.eye(p, dtype=torch.float64)])
+    orthogonal, triangle = torch.linalg.qr(tall)
+    return orthogonal[:n], triangle
+
+
+def _refined(data: _Data, hidden: Hidden, linear: int, steps: int) -> Hidden:
+    """Hidden weights after so many steps of Levenberg and Marquardt, the nearly linear neurons left as they are; every few steps
+    points with large errors get heavier."""
+    heavy = torch.ones(len(data.u), 1, dtype=torch.float64)
+    damping, best, least = 1e-2, hidden, math.inf
+    for step in range(steps):
+        state = _State.of(data, hidden, linear, heavy)
+        if step % _EMPHASIS == 0 or step == steps - 1:
+            if state.largest < least:
+                best, least = hidden, state.largest
+            if least < 0.6 * data.eps:
+                break
+            if step:
+                heavy = heavy * (state.errors / state.largest + 1e-2)
+                heavy = heavy / heavy.mean()
+                state = _State.of(data, hidden, linear, heavy)
+        for _ in range(6):
+            moved = state.moved(data, damping)
+            trial = hidden[0].clone(), hidden[1].clone()
+            trial[0][linear:] += moved[:, :-1] @ data.basis.T
+            trial[1][linear:] += moved[:, -1]
+            if _State.loss_of(data, trial, heavy) < state.loss:
+                hidden, damping = trial, max(1e-9, damping / 4)
+                break
+            damping *= 5
+        else:
+            break
+    return best if least <= _State.of(data, hidden, linear, heavy).largest else hidden
+
+
+@dataclass(frozen=True)
+class _State:
+    """One point of the refinement: what least squares leaves, and its derivatives in the hidden weights.
+
+    The residual r = F w - y changes by w_k tanh'(a_k·u + c_k)(da_k·u + dc_k), minus what new output weights make good, the
+    projection Q Qᵀ on the features. With Z_k = tanh'·(u, 1), the normal matrix of all outputs is (wwᵀ)_{kl} · Z_kᵀ(1 - QQᵀ)Z_l.
+    """
+
+    loss: float
+    errors: Tensor  # (points, 1): the largest over the outputs
+    largest: float
+    normal: Tensor  # (p, p), p = neurons·(directions + 1)
+    slope: Tensor  # (p,)
+
+    @staticmethod
+    def of(data: _Data, hidden: Hidden, linear: int, heavy: Tensor) -> _State:
+        features, root = _features(hidden, data.u), heavy.sqrt()
+        q, r = _factored(root * features, _RIDGE * data.eps)
+        w = torch.linalg.solve_triangular(r, q.T @ (root * data.y), upper=True)
+        left = features @ w - data.y
+        seen = torch.cat([data.u @ data.basis, torch.ones_like(root)], 1)
+        bend = root * (1 - features[:, linear:-1] ** 2)
+        z = (bend[:, :, None] * seen[:, None, :]).reshape(len(seen), -1)
+        inner, width = q.T @ z, seen.shape[1]
+        free = w[linear:-1]
+        pairs = (free @ free.T).repeat_interleave(width, 0).repeat_interleave(width, 1)
+        pull = ((root * left) @ free.T).repeat_interleave(width, 1)
+        errors = left.abs().amax(1, keepdim=True)
+        loss = float((heavy * left**2).sum(1).mean())
+        return _State(
+            loss, errors, float(errors.max()), pairs * (z.T @ z - inner.T @ inner), (z * pull).sum(0)
+        )
+
+    @staticmethod
+    def loss_of(data: _Data, hidden: Hidden, heavy: Tensor) -> float:
+        features, root = _features(hidden, data.u), heavy.sqrt()
+        q, _ = _factored(root * features, _RIDGE * data.eps)
+        y = root * data.y
+        return float(((y - q @ (q.T @ y)) ** 2).sum(1).mean())
+
+    def moved(self, data: _Data, damping: float) -> Tensor:
+        """The step (neurons, directions + 1) of the damped normal equations."""
+        diagonal = self.normal.diagonal()
+        damped = self.normal + torch.diag(damping * diagonal + 1e-12 * diagonal.max() + 1e-300)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        if int(failed):
+            return torch.zeros(
+                len(self.slope) // (data.basis.shape[1] + 1), data.basis.shape[1] + 1, dtype=torch.float64
+            )
+        step = -torch.cholesky_solve(self.slope[:, None], factor)
+        return step.reshape(-1, data.basis.shape[1] + 1)
+
+
+def _finished(ask: Asked, data: _Data, hidden: Hidden, size: int) -> Fitted:
+    """The program with output weights for the largest error (Lawson's), measured at fresh points."""
+    features = _features(hidden, data.u)
+    heavy = torch.ones(len(data.u), 1, dtype=torch.float64)
+    best, least = torch.zeros(features.shape[1], data.y.shape[1], dtype=torch.float64), math.inf
+    for _ in range(_LAWSON):
+        q, r = _factored(heavy.sqrt() * features, _RIDGE * data.eps)
+        w = torch.linalg.solve_triangular(r, q.T @ (heavy.sqrt() * data.y), upper=True)
+        errors = (features @ w - data.y).abs().amax(1, keepdim=True)
+        if float(errors.max()) < least:
+            best, least = w, float(errors.max())
+        heavy = heavy * (errors / (errors.max() + 1e-300) + 1e-3)
+        heavy = heavy / heavy.mean()
+    error, worst = _measured(ask, data, hidden, best, size)
+    return Fitted(_program(ask, data, hidden, best), error, len(hidden[1]), FRESH, worst, ())
+
+
+def _measured(ask: Asked, data: _Data, hidden: Hidden, output: Tensor, size: int) -> tuple[float, Array]:
+    """The largest error at points that the network was not fitted to, and where."""
+    fresh = scattered(FRESH, len(data.half), [data.seed, 3, size])
+    x = np.clip(data.middle + data.half * fresh, ask.box.lo.reshape(-1), ask.box.hi.reshape(-1))
+    blocks = [_features(hidden, part) @ output for part in torch.split(torch.from_numpy(fresh), 4096)]
+    errors = np.abs(torch.cat(blocks).numpy() * data.size + data.level - ask(x)).max(1)
+    worst = int(errors.argmax())
+    return float(errors[worst]), x[worst]
+
+
+def _program(ask: Asked, data: _Data, hidden: Hidden, output: Tensor) -> Program:
+    """W2 tanh(W1 vec X + b1) + b2 in the coordinates of the box and of f."""
+    scale = np.divide(1.0, data.half, out=np.zeros_like(data.half), where=data.half > 0)
+    w1 = hidden[0].numpy() * scale
+    b1 = hidden[1].numpy() - w1 @ data.middle
+    w2, b2 = data.size * output[:-1].numpy().T, data.size * output[-1].numpy() + data.level
+    steps: list[Step] = []
+    if len(ask.box.shape) > 1:
+        steps.append(Reshape(0, (ask.box.size,)))
+    if len(w1):
+        steps.append(Affine(len(steps), w1, b1, "hidden"))
+        steps.append(Pointwise(len(steps), functions.get("tanh"), "tanh"))
+        steps.append(Affine(len(steps), w2, b2, "output"))
+    else:
+        steps.append(Affine(len(steps), np.zeros((len(b2), ask.box.size)), b2, "output"))
+    if len(ask.shape) > 1:
+        steps.append(Reshape(len(steps), ask.shape))
+    return Program(ask.box.shape, tuple(steps))
+
+
+def _check(eps: float, most_neurons: int, steps: int) -> None:
+    if not (math.isfinite(eps) and eps > 0):
+        raise InputError(f"eps={eps!r}: a positive number is accepted")
+    if most_neurons < 1 or steps < 1:
+        raise InputError(f"most_neurons={most_neurons} and steps={steps}: positive numbers are accepted")

@@ -1,0 +1,71 @@
+"""A convolution over 8 tokens with a kernel of 3 as softmax attention: found from its values, and written down from its weights.
+
+    python examples/convolution.py
+
+Eight numbers are too many for a lattice of anchors, so a callable of them is fitted by a layer of neurons first. A convolution is
+linear, and the fit begins with pairs of neurons that are linear but for a term of fifth order: nothing else is needed.
+
+Who knows the kernel can say more. With |x| <= 1 and Σ|kernel| = 1 every output u is in [-1, 1], where relu(u + 1) - 1 = u: a ReLU that is
+never off is linear. That network has one hidden layer, attention stands in for its neurons, and the error is proved.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+import attnc
+
+TOKENS = 8
+BOX = attnc.Box(-1, 1, shape=(TOKENS, 1))
+KERNEL = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
+
+
+def convolve(x: Tensor) -> Tensor:
+    """(batch, 8, 1): y_i = x_{i-1}/4 + x_i/2 + x_{i+1}/4, and 0 beyond the ends."""
+    return nn.functional.conv1d(x.transpose(1, 2), KERNEL.view(1, 1, 3), padding=1).transpose(1, 2)
+
+
+def as_neurons() -> nn.Sequential:
+    """relu(Cx + 1) - 1 with the matrix C of the convolution, column by column what it makes of a unit vector."""
+    enter, leave = nn.Linear(TOKENS, TOKENS).double(), nn.Linear(TOKENS, TOKENS).double()
+    identity = torch.eye(TOKENS, dtype=torch.float64)
+    with torch.no_grad():
+        enter.weight.copy_(convolve(identity.unsqueeze(-1)).squeeze(-1).T)
+        enter.bias.fill_(1)
+        leave.weight.copy_(identity)
+        leave.bias.fill_(-1)
+    return nn.Sequential(nn.Flatten(), enter, nn.ReLU(), leave, nn.Unflatten(1, (TOKENS, 1))).eval()
+
+
+def run() -> Iterator[tuple[str, attnc.Network]]:
+    """From the callable, then from the weights."""
+    yield "convolution, from its values", attnc.compile(convolve, domain=BOX, eps=1e-5, dtype=torch.float64)
+    yield (
+        "convolution, from its weights",
+        attnc.compile(as_neurons(), domain=BOX, eps=1e-6, form="two-layer", dtype=torch.float64),
+    )
+
+
+def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
+    """At inputs drawn by a seed of our own, which no part of the network has seen."""
+    unit = torch.rand(points, TOKENS, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return max(float((net(part) - convolve(part)).abs().max()) for part in (2 * unit - 1).split(10_000))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="a convolution by softmax attention")
+    parser.add_argument(
+        "--points", type=int, default=100_000, help="fresh inputs at which errors are measured"
+    )
+    points = parser.parse_args(arguments).points
+    for title, net in run():
+        error = largest_error(net, points)
+        print(f"{title}\n{net.describe()}\nfresh inputs: |network - convolve| <= {error:.3g} at {points:,}\n")
+
+
+if __name__ == "__main__":
+    main()

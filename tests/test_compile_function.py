@@ -1,0 +1,284 @@
+"""attnc.compile of functions: the methods, what is known of the result, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnc
+from attnc.network.network import Network
+from attnc.network.purity import impurities
+
+WIDE = torch.float64
+PAIR = attnc.Box(-1, 1, shape=(2, 1))
+
+
+def wave(x: Tensor) -> Tensor:
+    """exp(sin 2x cos y) of two tokens, one token out."""
+    return torch.exp(torch.sin(2 * x[:, :1]) * torch.cos(x[:, 1:]))
+
+
+def softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, 1)
+
+
+def order(x: Tensor) -> Tensor:
+    return x.sort(1).values
+
+
+def fresh(box: attnc.Box, count: int, dtype: torch.dtype = WIDE, seed: int = 99) -> Tensor:
+    draw = torch.rand(count, *box.shape, generator=torch.Generator().manual_seed(seed), dtype=WIDE)
+    lo, hi = torch.from_numpy(box.lo.copy()), torch.from_numpy(box.hi.copy())
+    return (lo + draw * (hi - lo)).to(dtype)
+
+
+def largest(net: Network, f: Any, x: Tensor) -> float:
+    with torch.no_grad():
+        return float((net(x).double() - f(x.double())).abs().max())
+
+
+# The figures.
+
+
+@pytest.mark.parametrize("form", ["two-layer", "attention-softmax"])
+def test_a_smooth_function_of_two_numbers(form: str) -> None:
+    net = attnc.compile(wave, domain=PAIR, eps=1e-6, form=form, tokens=1, dtype=WIDE)
+    assert net.selections[0].anchors <= 400 and net.certificate is None
+    assert largest(net, wave, fresh(PAIR, 20_000)) < 1e-6
+    assert impurities(net, fresh(PAIR, 2)) == []
+    literal = net.as_self_attention()
+    x = fresh(PAIR, 8)
+    assert torch.allclose(literal(x), net(x), atol=1e-11)
+
+
+def test_a_smooth_function_of_three_tokens() -> None:
+    box = attnc.Box(-1, 1, shape=(3, 1))
+    net = attnc.compile(softmax, domain=box, eps=1e-6, dtype=WIDE)
+    assert net.selections[0].anchors <= 4096
+    assert largest(net, softmax, fresh(box, 20_000)) < 1e-6
+
+
+@pytest.mark.parametrize("points", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_sorting_three_numbers(points: int) -> None:
+    box = attnc.Box(0, 1, shape=(3, 1))
+    net = attnc.compile(order, domain=box, eps=9.5e-3, dtype=WIDE)
+    assert net.measured is not None and net.measured.method == "lattice"
+    assert largest(net, order, fresh(box, points)) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", [WIDE, torch.float32], ids=["float64", "float32"])
+def test_a_lipschitz_grid_is_proved(dtype: torch.dtype) -> None:
+    f = lambda x: torch.sin(x.sum(1, keepdim=True)) / math.sqrt(2)  # noqa: E731
+    net = attnc.compile(f, domain=PAIR, eps=0.05, lipschitz=1, tokens=1, dtype=dtype)
+    assert net.certificate is not None and net.certificate.bound <= 0.05
+    assert attnc.verify(net).status == "proved"
+    assert largest(net, f, fresh(PAIR, 5000, dtype)) <= net.certificate.bound
+    assert "Lipschitz" in str(net.describe())
+
+
+@pytest.mark.parametrize("dtype", [WIDE, torch.float32], ids=["float64", "float32"])
+def test_the_papers_data_set(dtype: torch.dtype) -> None:
+    """Y = W2 relu(W1 vec X + b1) + b2, n = 20, d = 5, 10 neurons: executed and literal, in every form."""
+    draw = torch.Generator().manual_seed(5)
+    sizes = [nn.Linear(100, 10), nn.Linear(10, 100)]
+    model = nn.Sequential(nn.Flatten(), sizes[0], nn.ReLU(), sizes[1], nn.Unflatten(1, (20, 5))).double().eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=draw)
+    box = attnc.Box(0, 1, shape=(20, 5))
+    eps, allowed = (1e-5, 1e-8) if dtype == WIDE else (3e-2, 1e-6)
+    net = attnc.compile(model, domain=box, eps=eps, form="two-layer", dtype=dtype)
+    x = fresh(box, 200, dtype)
+    with torch.no_grad():
+        meant = model(x.double())
+        made = [net(x)]
+        for form, layout in (("two-layer", "heads"), ("two-layer", "tokens"), ("attention-softmax", "")):
+            net.form, net.layout = form, layout
+            made.append(net.as_self_attention()(x))
+    for y in made:
+        assert float((y.double() - meant).square().mean()) < allowed
+
+
+# Methods.
+
+
+def test_larger_inputs_are_fitted_and_never_called_proved() -> None:
+    box = attnc.Box(-1, 1, shape=(8, 1))
+    kernel = torch.tensor([0.25, 0.5, 0.25], dtype=WIDE)
+
+    def smooth(x: Tensor) -> Tensor:
+        return torch.nn.functional.conv1d(x.transpose(1, 2), kernel[None, None], padding=1).transpose(1, 2)
+
+    net = attnc.compile(smooth, domain=box, eps=1e-3, dtype=WIDE)
+    assert net.certificate is None and net.measured is not None and net.measured.method == "fit"
+    assert net.measured.fitted is not None and net.measured.error <= 1e-3
+    assert largest(net, smooth, fresh(box, 5000)) <= 1e-3
+    assert attnc.verify(net).status == "unknown"
+    text = str(net.describe())
+    assert "not proved" in text and "fitted network" in text
+    again = attnc.compile(smooth, domain=box, eps=1e-3, dtype=WIDE)
+    x = fresh(box, 10)
+    assert torch.equal(net(x), again(x))  # deterministic by seed
+
+
+def test_the_grid_is_chosen_only_where_it_can_be_built() -> None:
+    box = attnc.Box(0, 1, shape=(3, 1))
+    net = attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, dtype=WIDE)
+    assert net.certificate is None and net.measured is not None
+    assert any("would have" in note for note in net.notes)
+    with pytest.raises(attnc.InputError, match=r"anchors: up to 131,072 are built.*method='lattice'"):
+        attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, method="grid")
+
+
+def test_describe_says_what_and_why_and_what_it_takes_to_prove_more() -> None:
+    net = attnc.compile(wave, domain=PAIR, eps=1e-3, tokens=1)
+    text = str(net.describe())
+    for words in ("method: lattice", "measured, not proved", "to prove eps=0.001: give lipschitz=K", "% confidence"):
+        assert words in text
+    found = re.search(r"a grid has ([\d.e+,]+) anchors", text)
+    assert found is not None and float(found[1].replace(",", "")) > 1e6
+
+
+def test_other_shapes() -> None:
+    mean = attnc.compile(lambda x: x.mean(1, keepdim=True), domain=PAIR, eps=1e-3, tokens=1)
+    assert mean(torch.zeros(4, 2, 1)).shape == (4, 1, 1)
+    flat = attnc.compile(lambda x: torch.cat([x, x**2], -1), domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-3)
+    assert flat(torch.zeros(4, 2)).shape == (4, 4)
+    x = torch.rand(3, 5, 2)
+    assert torch.allclose(flat(x), torch.cat([x, x**2], -1), atol=2e-3)
+
+
+def test_a_box_with_a_side_that_is_a_point() -> None:
+    box = attnc.Box(torch.tensor([[0.0], [0.5]]), torch.tensor([[1.0], [0.5]]))
+    for options in ({}, {"lipschitz": 2.0}):
+        net = attnc.compile(lambda x: x.sum(1, keepdim=True), domain=box, eps=0.05, tokens=1, dtype=WIDE, **options)
+        assert net.selections[0].anchors < 50
+        assert largest(net, lambda x: x.sum(1, keepdim=True), fresh(box, 1000)) <= 0.05
+
+
+def test_a_constant_has_one_anchor() -> None:
+    for options in ({}, {"lipschitz": 0}):
+        net = attnc.compile(lambda x: 0 * x + 3, domain=PAIR, eps=1e-3, dtype=WIDE, **options)
+        assert net.selections[0].anchors == 1
+        assert torch.equal(net(torch.zeros(1, 2, 1, dtype=WIDE)), torch.full((1, 2, 1), 3.0, dtype=WIDE))
+
+
+def test_a_module_may_be_asked_instead_of_read() -> None:
+    model = nn.Sequential(nn.Linear(1, 8), nn.Softsign(), nn.Linear(8, 1)).eval()
+    net = attnc.compile(model, domain=PAIR, eps=1e-2, method="lattice")
+    x = fresh(PAIR, 500, torch.float32)
+    with torch.no_grad():
+        assert float((net(x) - model(x)).abs().max()) < 1e-2
+
+
+def test_strict_refuses_what_lies_outside() -> None:
+    net = attnc.compile(wave, domain=PAIR, eps=1e-2, tokens=1, strict=True)
+    with pytest.raises(attnc.InputError, match="outside"):
+        net(torch.full((1, 2, 1), 1.5))
+
+
+# Bad input.
+
+
+def bad(f: Any, said: str, error: type[Exception] = attnc.InputError, **options: Any) -> None:
+    settings = {"domain": PAIR, "eps": 1e-3, **options}
+    with pytest.raises(error, match=said):
+        attnc.compile(f, **settings)
+
+
+def test_tokens_that_change_untold() -> None:
+    bad(lambda x: x[:, :1], "tokens=1")
+    bad(lambda x: torch.cat([x, x], 1), "tokens=4")
+
+
+def test_nan_says_where() -> None:
+    bad(lambda x: x.sqrt(), r"nan at x = ")
+    bad(lambda x: 1 / (x - x), r"at x = ")
+
+
+def test_not_deterministic() -> None:
+    bad(lambda x: x + torch.rand(1), "not deterministic")
+
+
+@pytest.mark.parametrize(
+    ("f", "place"),
+    [
+        (lambda x: torch.sign(x[:, :1] - 0.3), 0.3),
+        (lambda x: torch.floor(2 * x[:, :1] + 0.25), None),
+        (lambda x: (x[:, :1] + x[:, 1:] > 0.2).double(), None),
+    ],
+    ids=["sign", "floor", "diagonal"],
+)
+def test_a_jump_says_where(f: Any, place: float | None) -> None:
+    with pytest.raises(attnc.ConvergenceError, match="not continuous: it jumps by") as caught:
+        attnc.compile(f, domain=PAIR, eps=1e-2, tokens=1)
+    numbers = [float(n) for n in re.findall(r"x = \(([-\d.e]+),", str(caught.value))]
+    assert len(numbers) == 2
+    if place is not None:
+        assert all(abs(n - place) < 1e-5 for n in numbers)
+
+
+def test_a_jump_of_many_numbers_says_where() -> None:
+    with pytest.raises(attnc.ConvergenceError, match="not continuous: it jumps by"):
+        attnc.compile(lambda x: torch.sign(x - 0.1), domain=attnc.Box(-1, 1, shape=(6, 1)), eps=1e-2)
+
+
+def test_a_constant_that_samples_refute() -> None:
+    with pytest.raises(attnc.InputError, match="refuted: f changes by") as caught:
+        attnc.compile(lambda x: 3 * x, domain=PAIR, eps=0.1, lipschitz=1)
+    assert len(re.findall(r"x = \(", str(caught.value))) == 2
+    assert "at least 3" in str(caught.value)
+
+
+def test_a_constant_that_only_fresh_points_refute() -> None:
+    """Flat at the middles of all cells, steep between them."""
+    axis = np.linspace(0, 1, 10_001)
+    f = lambda x: torch.sin(2 * math.pi * 14 * x) ** 2  # noqa: E731
+    assert float(np.ptp(axis)) == 1
+    with pytest.raises(attnc.AttncError, match="refuted|does not have the Lipschitz constant"):
+        attnc.compile(f, domain=attnc.Box(0, 1, shape=(1, 1)), eps=0.0179, lipschitz=1, dtype=WIDE)
+
+
+def test_too_large_for_a_lattice() -> None:
+    bad(lambda x: x, r"8\^8 = 1.68e\+07 anchors.*method='fit'", domain=attnc.Box(0, 1, shape=(4, 2)), method="lattice")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lipschitz": -1}, "not negative"),
+        ({"lipschitz": float("nan")}, "not negative"),
+        ({"lipschitz": "one"}, "not negative"),
+        ({"method": "grid"}, "lipschitz=K"),
+        ({"method": "magic"}, "accepted are"),
+        ({"form": "three-layer"}, "accepted are"),
+        ({"form": "layers"}, "two-layer"),
+        ({"seed": -1}, "whole number"),
+        ({"seed": 0.5}, "whole number"),
+        ({"tokens": 0}, "tokens"),
+        ({"eps": 0}, "eps"),
+        ({"domain": (0, 1)}, "Box"),
+    ],
+    ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
+)
+def test_words_that_are_not_accepted(options: dict[str, Any], said: str) -> None:
+    bad(lambda x: x, said, **options)
+
+
+def test_forms_need_one_hidden_layer() -> None:
+    deep = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
+    with pytest.raises(attnc.InputError, match="form='layers'"):
+        attnc.compile(deep, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2, form="two-layer")
+    with pytest.raises(attnc.InputError, match="for functions"):
+        attnc.compile(deep, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2, tokens=3)
+
+
+def test_out_of_reach_says_what_can_be_reached() -> None:
+    with pytest.raises(attnc.ConvergenceError) as caught:
+        attnc.compile(lambda x: x.abs().sqrt(), domain=attnc.Box(-1, 1, shape=(4, 1)), eps=1e-5)
+    assert caught.value.reachable is not None and caught.value.reachable > 1e-5
