@@ -38,6 +38,7 @@ bench: $(STAMP)
 docs: bench
 	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force
 	$(BIN)/python benchmarks/network_pictures.py
+	$(BIN)/python benchmarks/gallery.py
 
 clean:
 	rm -rf $(VENV) out build attnc.egg-info

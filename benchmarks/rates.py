@@ -19,7 +19,9 @@ QUICK = {"anchors": (30, 60, 120), "heads": (1, 2, 4), "grids": (4, 8), "past": 
 
 def main() -> None:
     one_thread()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--render", action="store_true")
     options = parser.parse_args()

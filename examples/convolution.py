@@ -1,12 +1,13 @@
-"""A convolution over 8 tokens with a kernel of 3 as softmax attention: found from its values, and written down from its weights.
+"""A convolution over 8 tokens with a kernel of 3 as softmax attention: from its values, and from its weights.
 
     python examples/convolution.py
 
-Eight numbers are too many for a lattice of anchors, so a callable of them is fitted by a layer of neurons first. A convolution is
-linear, and the fit begins with pairs of neurons that are linear but for a term of fifth order: nothing else is needed.
+Eight numbers are too many for a lattice of anchors, so a layer of neurons is fitted to values of the function, and
+attention stands in for the neurons. A convolution is linear, and the fit begins with pairs of neurons that are linear but
+for a term of fifth order: no others are needed. The error is measured.
 
-Who knows the kernel can say more. With |x| <= 1 and Σ|kernel| = 1 every output u is in [-1, 1], where relu(u + 1) - 1 = u: a ReLU that is
-never off is linear. That network has one hidden layer, attention stands in for its neurons, and the error is proved.
+Who knows the kernel can prove it. With |x| <= 1 and Σ|kernel| = 1 every output u is in [-1, 1], and there
+u = relu(u + 1) - 1: a ReLU that is never off is linear. So the convolution *is* a network of one hidden layer.
 """
 
 from __future__ import annotations
@@ -43,9 +44,12 @@ def as_neurons() -> nn.Sequential:
 
 def run() -> Iterator[tuple[str, attnc.Network]]:
     """From the callable, then from the weights."""
-    yield "convolution, from its values", attnc.compile(convolve, domain=BOX, eps=1e-5, dtype=torch.float64)
     yield (
-        "convolution, from its weights",
+        "convolution, neurons fitted to its values",
+        attnc.compile(convolve, domain=BOX, eps=1e-5, dtype=torch.float64),
+    )
+    yield (
+        "convolution, neurons made of its weights",
         attnc.compile(as_neurons(), domain=BOX, eps=1e-6, form="two-layer", dtype=torch.float64),
     )
 
@@ -53,7 +57,8 @@ def run() -> Iterator[tuple[str, attnc.Network]]:
 def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
     """At inputs drawn by a seed of our own, which no part of the network has seen."""
     unit = torch.rand(points, TOKENS, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return max(float((net(part) - convolve(part)).abs().max()) for part in (2 * unit - 1).split(10_000))
+    x = 2 * unit - 1
+    return float((net(x) - convolve(x)).abs().max())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,9 +2,10 @@
 
     python examples/running_maximum.py
 
-Every y_i changes by no more than the x_j that changes most, so 1 is a Lipschitz constant in the Euclidean norm too: a grid of anchors
-proves its error with it. The same function without the constant gets a lattice whose values are solved for: closer
-with fewer anchors, and measured. A maximum has edges (x_i = x_j), and near them a lattice of smooth weights converges slowly.
+Every y_i changes by no more than the x_j that changes most, so 1 is a Lipschitz constant, in the Euclidean norm too: with it
+a grid of anchors proves its error. Without the constant the function gets a lattice of anchors with broad weights whose
+values are solved for: closer with fewer anchors, and measured. A maximum has edges, x_i = x_j, and there such a lattice is
+worst: for smooth functions (softmax_average.py) it does far better.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ def running_maximum(x: Tensor) -> Tensor:
 def run() -> Iterator[tuple[str, attnc.Network]]:
     """A network for each way to ask."""
     yield (
-        "running maximum, asked for 0.03",
+        "running maximum, a lattice within 0.03",
         attnc.compile(running_maximum, domain=BOX, eps=0.03, dtype=torch.float64),
     )
     yield (
-        "running maximum, to be proved within 0.1",
+        "running maximum, a grid proved within 0.1",
         attnc.compile(running_maximum, domain=BOX, eps=0.1, lipschitz=1, dtype=torch.float64),
     )
 
@@ -40,7 +41,7 @@ def run() -> Iterator[tuple[str, attnc.Network]]:
 def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
     """At inputs drawn by a seed of our own, which no part of the network has seen."""
     x = torch.rand(points, 3, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return max(float((net(part) - running_maximum(part)).abs().max()) for part in x.split(10_000))
+    return float((net(x) - running_maximum(x)).abs().max())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

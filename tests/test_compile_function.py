@@ -6,7 +6,6 @@ import math
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -65,13 +64,13 @@ def test_a_smooth_function_of_three_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("eps", "points"), [(5e-2, 20_000), pytest.param(9.5e-3, 1_000_000, marks=pytest.mark.slow)]
+    ("eps", "points"), [(5e-2, 20_000), pytest.param(1e-2, 1_000_000, marks=pytest.mark.slow)]
 )
 def test_sorting_three_numbers(eps: float, points: int) -> None:
     box = attnc.Box(0, 1, shape=(3, 1))
     net = attnc.compile(order, domain=box, eps=eps, dtype=WIDE)
     assert net.measured is not None and net.measured.method == "lattice"
-    assert largest(net, order, fresh(box, points)) < 1.05 * eps
+    assert largest(net, order, fresh(box, points)) < eps
 
 
 @pytest.mark.parametrize("dtype", [WIDE, torch.float32], ids=["float64", "float32"])
@@ -89,7 +88,9 @@ def test_the_papers_data_set(dtype: torch.dtype) -> None:
     """Y = W2 relu(W1 vec X + b1) + b2, n = 20, d = 5, 10 neurons: executed and literal, in every form."""
     draw = torch.Generator().manual_seed(5)
     sizes = [nn.Linear(100, 10), nn.Linear(10, 100)]
-    model = nn.Sequential(nn.Flatten(), sizes[0], nn.ReLU(), sizes[1], nn.Unflatten(1, (20, 5))).double().eval()
+    model = (
+        nn.Sequential(nn.Flatten(), sizes[0], nn.ReLU(), sizes[1], nn.Unflatten(1, (20, 5))).double().eval()
+    )
     for parameter in model.parameters():
         nn.init.normal_(parameter, generator=draw)
     box = attnc.Box(0, 1, shape=(20, 5))
@@ -140,7 +141,12 @@ def test_the_grid_is_chosen_only_where_it_can_be_built() -> None:
 def test_describe_says_what_and_why_and_what_it_takes_to_prove_more() -> None:
     net = attnc.compile(wave, domain=PAIR, eps=1e-3, tokens=1)
     text = str(net.describe())
-    for words in ("method: lattice", "measured, not proved", "to prove eps=0.001: give lipschitz=K", "% confidence"):
+    for words in (
+        "method: lattice",
+        "measured, not proved",
+        "to prove eps=0.001: give lipschitz=K",
+        "% confidence",
+    ):
         assert words in text
     found = re.search(r"a grid has ([\d.e+,]+) anchors", text)
     assert found is not None and float(found[1].replace(",", "")) > 1e6
@@ -158,7 +164,9 @@ def test_other_shapes() -> None:
 def test_a_box_with_a_side_that_is_a_point() -> None:
     box = attnc.Box(torch.tensor([[0.0], [0.5]]), torch.tensor([[1.0], [0.5]]))
     for options in ({}, {"lipschitz": 2.0}):
-        net = attnc.compile(lambda x: x.sum(1, keepdim=True), domain=box, eps=0.05, tokens=1, dtype=WIDE, **options)
+        net = attnc.compile(
+            lambda x: x.sum(1, keepdim=True), domain=box, eps=0.05, tokens=1, dtype=WIDE, **options
+        )
         assert net.selections[0].anchors < 50
         assert largest(net, lambda x: x.sum(1, keepdim=True), fresh(box, 1000)) <= 0.05
 
@@ -239,15 +247,18 @@ def test_a_constant_that_samples_refute() -> None:
 
 def test_a_constant_that_only_fresh_points_refute() -> None:
     """Flat at the middles of all cells, steep between them."""
-    axis = np.linspace(0, 1, 10_001)
     f = lambda x: torch.sin(2 * math.pi * 14 * x) ** 2  # noqa: E731
-    assert float(np.ptp(axis)) == 1
-    with pytest.raises(attnc.AttncError, match="refuted|does not have the Lipschitz constant"):
+    with pytest.raises(attnc.AttncError, match=r"refuted|does not have the Lipschitz constant"):
         attnc.compile(f, domain=attnc.Box(0, 1, shape=(1, 1)), eps=0.0179, lipschitz=1, dtype=WIDE)
 
 
 def test_too_large_for_a_lattice() -> None:
-    bad(lambda x: x, r"8\^8 = 1.68e\+07 anchors.*method='fit'", domain=attnc.Box(0, 1, shape=(4, 2)), method="lattice")
+    bad(
+        lambda x: x,
+        r"8\^8 = 1.68e\+07 anchors.*method='fit'",
+        domain=attnc.Box(0, 1, shape=(4, 2)),
+        method="lattice",
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,11 @@
 """The Lipschitz grid: cells so small that f cannot leave the value at their centres by more than eps.
 
-A cell of sides Δ_j has its centre at most ½√(ΣΔ_j²) from its points; softmax at temperature c = bΔ² adds a few per mille (`lookup`
-has the proof). Equal sides are best, for |x - g|₂ is what the Lipschitz constant multiplies."""
+A cell of sides Δ_j has its centre at most ½√(ΣΔ_j²) from its points; softmax at temperature c = bΔ² adds a part in a thousand
+(`certify/lookup.py` has the proof). Equal sides are best, for |x - g|₂ is what the Lipschitz constant multiplies."""
 
 from __future__ import annotations
 
 import math
-
-import numpy as np
 
 from attnc.anchors.tensor_axis import Axis
 from attnc.certify.numbers import Array

@@ -20,7 +20,7 @@ from flint import arb
 
 from attnc.certify.arithmetic import ARITHMETIC, probe
 from attnc.certify.certificate import Certificate
-from attnc.certify.check_cell import ORDER, CellError, cell_error, in_range
+from attnc.certify.check_cell import ORDER, CellError, Speaking, cell_error, everyone, in_range, speaking
 from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
@@ -159,23 +159,24 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdi
         return Verdict(
             "unknown", "scores may overflow on the domain, or a number is subnormal", certificate.bound
         )
-    stack: list[tuple[float, float, Branch]] = []
+    stack: list[tuple[float, float, Branch, Speaking]] = []
     for piece in f.pieces(certificate.domain.lo, certificate.domain.hi):
         edges = np.linspace(piece.lo, piece.hi, FIRST_CELLS + 1).tolist()
         edges[0], edges[-1] = piece.lo, piece.hi
-        stack += [(x, y, piece.branch) for x, y in pairwise(edges)]
+        stack += [(x, y, piece.branch, everyone(numbers)) for x, y in pairwise(edges)]
     done = 0
     while stack:
-        lo, hi, branch = stack.pop()
+        lo, hi, branch, who = stack.pop()
         done += 1
-        if _within(cell_error(numbers, lo, hi, branch, a), certificate):
+        who = speaking(numbers, lo, hi, who, a)
+        if _within(cell_error(numbers, lo, hi, branch, a, who), certificate):
             continue
         middle = lo / 2 + hi / 2
         if not lo < middle < hi or done + len(stack) > MOST_CELLS:
             return Verdict(
                 "unknown", f"no proof near s={middle!r} after {done} cells", certificate.bound, cells=done
             )
-        stack += [(lo, middle, branch), (middle, hi, branch)]
+        stack += [(lo, middle, branch, who), (middle, hi, branch, who)]
     return Verdict(
         "proved", f"the bound holds on {done} cells at {PRECISION} bits", certificate.bound, cells=done
     )

@@ -3,6 +3,9 @@
     g - f = Σ_h o_h (Σ_k (v_k - f) E_k)/(Σ_k E_k) + (Σ_h o_h - 1) f,   E_k = exp(score_k - score of the key that wins at m)
 
 as a power series around the middle m of the cell, its last coefficient over the whole cell.
+
+A head is silent on a cell where a key with value 0 wins by so much that no other counts. Then what it adds is within a bound of 0,
+which holds on every part of the cell as well: among many heads that share a range, few speak anywhere.
 """
 
 from __future__ import annotations
@@ -30,21 +33,66 @@ class CellError:
     rounding: arb
 
 
-def cell_error(numbers: HeadNumbers, lo: float, hi: float, branch: Branch, a: Arithmetic) -> CellError | None:
-    """The two terms of |executed - f| on [lo, hi]; None where the cell is too wide to say."""
+@dataclass(frozen=True)
+class Speaking:
+    """The heads that may speak on a cell, and what the others add at most: to the exact sum, and to the rounding error."""
+
+    heads: tuple[int, ...]
+    size: arb
+    rounding: arb
+
+
+def everyone(numbers: HeadNumbers) -> Speaking:
+    return Speaking(tuple(range(numbers.heads)), arb(0), arb(0))
+
+
+def speaking(numbers: HeadNumbers, lo: float, hi: float, before: Speaking, a: Arithmetic) -> Speaking:
+    """Those of the heads before that are not silent on [lo, hi], a part of the cell on which the others were."""
+    if numbers.heads == 1:
+        return before
+    centre, half = _middle(lo, hi)
+    zero, s = arb_series([0]), centre + arb(0, half)
+    growth = (1 + arb(a.unit)) ** numbers.heads
+    heads, size, rounding = [], before.size, before.rounding
+    for h in before.heads:
+        if not _is_silent(numbers, h, centre, half, a):
+            heads.append(h)
+            continue
+        part, weight = _HeadCell(numbers, h, centre, half, zero, zero, a), abs(arb(numbers.output[h]))
+        largest = abs(part.output).upper()
+        size = size + weight * largest
+        rounding = rounding + weight * (growth * part.rounding(s) + (growth - 1) * largest)
+    return Speaking(tuple(heads), size, rounding)
+
+
+def _is_silent(numbers: HeadNumbers, h: int, centre: arb, half: arb, a: Arithmetic) -> bool:
+    drop = _drop_distance(numbers.value[h], centre)
+    kept, _, top = _kept(numbers, h, float(centre), float(half.upper()), drop, a)
+    return kept == [top] and not numbers.value[h, top].any()
+
+
+def _middle(lo: float, hi: float) -> tuple[arb, arb]:
     centre = arb(lo / 2 + hi / 2)
-    half = (arb(hi) - centre).max(centre - arb(lo)).upper()
+    return centre, (arb(hi) - centre).max(centre - arb(lo)).upper()
+
+
+def cell_error(
+    numbers: HeadNumbers, lo: float, hi: float, branch: Branch, a: Arithmetic, who: Speaking | None = None
+) -> CellError | None:
+    """The two terms of |executed - f| on [lo, hi]; None where the cell is too wide to say."""
+    who = who or everyone(numbers)
+    centre, half = _middle(lo, hi)
     s = centre + arb(0, half)
     try:
         f_point, f_cell = branch(arb_series([centre, 1])), branch(arb_series([s, 1]))
-        parts = [_HeadCell(numbers, h, centre, half, f_point, f_cell, a) for h in range(numbers.heads)]
+        parts = [_HeadCell(numbers, h, centre, half, f_point, f_cell, a) for h in who.heads]
     except AttncError:
         raise
     except (ValueError, ZeroDivisionError):
         return None
-    weights = [arb(o) for o in numbers.output]
+    weights = [arb(numbers.output[h]) for h in who.heads]
     surplus = sum(weights, arb(-1))
-    point, last, dropped = surplus * f_point, surplus * f_cell[ORDER], arb(0)
+    point, last, dropped = surplus * f_point, surplus * f_cell[ORDER], who.size
     for w, part in zip(weights, parts, strict=True):
         point, last, dropped = (
             point + w * part.point,
@@ -52,18 +100,18 @@ def cell_error(numbers: HeadNumbers, lo: float, hi: float, branch: Branch, a: Ar
             dropped + abs(w) * part.dropped_error,
         )
     taylor = sum((abs(point[j]) * half**j for j in range(ORDER)), abs(last) * half**ORDER) + dropped
-    rounding = _summed(weights, parts, s, a)
+    rounding = _summed(numbers.heads, weights, parts, s, a) + who.rounding
     if not (taylor.is_finite() and rounding.is_finite()):
         return None
     return CellError(taylor.upper(), rounding.upper())
 
 
-def _summed(weights: list[arb], parts: list[_HeadCell], s: arb, a: Arithmetic) -> arb:
-    """The rounding error of Σ_h o_h y_h."""
-    if len(parts) == 1 and weights[0] == 1:
+def _summed(heads: int, weights: list[arb], parts: list[_HeadCell], s: arb, a: Arithmetic) -> arb:
+    """The rounding error of Σ_h o_h y_h over all heads, of those that speak."""
+    if heads == 1 and weights[0] == 1:
         return parts[0].rounding(s)
-    growth = (1 + arb(a.unit)) ** len(parts)
-    total = 2 * len(parts) * arb(a.tiny)
+    growth = (1 + arb(a.unit)) ** heads
+    total = 2 * heads * arb(a.tiny)
     for w, part in zip(weights, parts, strict=True):
         total += abs(w) * (growth * part.rounding(s) + (growth - 1) * abs(part.output))
     return total
@@ -86,9 +134,7 @@ class _HeadCell:
         self.a, self.p = a, numbers.anchors_per_head
         self.gain, self.offset = arb(numbers.query[h, 0]), arb(numbers.query[h, 1])
         self.value = numbers.value[h]
-        self.drop = 90 + math.ceil(
-            math.log1p(min(1e300, float(np.abs(self.value).max()) * (1 + abs(float(centre)))))
-        )
+        self.drop = _drop_distance(self.value, centre)
         kept, self.dropped, top = _kept(numbers, h, float(centre), float(half.upper()), self.drop, a)
         self.dropped_value = arb(self._largest_value(kept, centre, half)) if self.dropped else arb(0)
         key = numbers.key[h]
@@ -185,6 +231,12 @@ class _HeadCell:
                 + 1
             )
         ).upper()
+
+
+def _drop_distance(value: Array, centre: arb) -> int:
+    """How far below the winner a key has to be for its weight not to count."""
+    largest = float(np.abs(value).max()) * (1 + abs(float(centre)))
+    return 90 + math.ceil(math.log1p(min(1e300, largest)))
 
 
 def _kept(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from flint import arb, arb_mat
 
-from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
 from attnc.certify import check_lookup
+from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
 from attnc.certify.check_slopes import CellTable
 from attnc.certify.network_certificate import LayerClaim, LookupClaim
 from attnc.certify.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Selection, Sum
@@ -92,7 +92,9 @@ def _selection(
         raise CheckError(f"{claim.name}: {made}")
     worst = max(map(upper, made.error))
     if not worst <= claim.error_out:
-        raise CheckError(f"{claim.name}: its error is at most {worst:.6g}, the certificate says {claim.error_out:.6g}")
+        raise CheckError(
+            f"{claim.name}: its error is at most {worst:.6g}, the certificate says {claim.error_out:.6g}"
+        )
     return Carried(made.exact, made.error, [made.approximation] * len(made.error), None)
 
 

@@ -1,7 +1,7 @@
-"""The checker's own account of a lookup: ball arithmetic throughout, and the constant of the lattice by cells instead of a formula.
+"""The checker's own account of a lookup: ball arithmetic throughout, the constant of the lattice by cells instead of a formula.
 
-With the notation of `lookup`, which this imports nothing of. In units of Δ let x be d from its nearest point and t = 1 - 2d; where
-both neighbours are there, Σ_k W_k (x - L_k)² is at most
+With the notation of `lookup`, which this imports nothing of. In units of Δ let x be d from its nearest point and t = 1 - 2d;
+where both neighbours are there, Σ_k W_k (x - L_k)² is at most
 
     (d² + (1-d)²E + Σ_j (j+d)² e^{-c(j²+2jd)} + E Σ_j (j+1-d)² e^{-c(j²+2j(1-d))}) / (1 + E),    E = e^{-ct},
 

@@ -49,7 +49,11 @@ def _fits(program: Program, stage: Stage, step: Step) -> bool:
             return stage.input == step.input and _whole(stage, program.shapes[stage.value][-1])
         case Selection(), Lookup() | Opaque():
             given, made, k = program.shapes[step.input], program.shapes[stage.value], stage.offset.shape
-            fits = stage.centre.shape == given and stage.key.shape == (*k, *given) and stage.values.shape == (*k, *made)
+            fits = (
+                stage.centre.shape == given
+                and stage.key.shape == (*k, *given)
+                and stage.values.shape == (*k, *made)
+            )
             return stage.input == step.input and len(k) == 1 and k[0] > 0 and fits
         case Sum(), Combine():
             return stage.inputs == step.inputs and len(stage.coefficients) == len(stage.inputs)

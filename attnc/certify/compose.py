@@ -203,7 +203,9 @@ def _selection(program: Program, stage: Selection, x: Known, a: Arithmetic) -> K
     found = None
     if isinstance(step, Lookup) and not x.error.any():
         found = reached(step, stage, x.lo, x.hi, a)
-    return _unknown((stage.values.shape[1],)) if found is None else Known(found.lo, found.hi, found.error, None)
+    return (
+        _unknown((stage.values.shape[1],)) if found is None else Known(found.lo, found.hi, found.error, None)
+    )
 
 
 def _sum(program: Program, stage: Sum, xs: Sequence[Known], a: Arithmetic) -> Known:

@@ -19,7 +19,7 @@ from attnc import functions
 from attnc.anchors.candidates import Progress
 from attnc.domain import Array
 from attnc.errors import ConvergenceError, InputError
-from attnc.frontends.callable import Asked
+from attnc.frontends.asked import Asked
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
 
 FRESH = 40_000  # random points that the error is measured at

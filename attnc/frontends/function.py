@@ -15,7 +15,7 @@ from attnc.anchors.tensor import Found, tensor_lattice
 from attnc.certify.measured import NetworkMeasured
 from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError, PrecisionError
-from attnc.frontends.callable import Asked
+from attnc.frontends.asked import Asked
 from attnc.frontends.fit import Fitted, fitted
 from attnc.frontends.jumps import find_jump
 from attnc.lower.certified import certified
@@ -66,15 +66,18 @@ def _chosen(q: Question, asked: Asked) -> tuple[str, str]:
         raise InputError("method='grid' proves its error from a Lipschitz constant: give lipschitz=K")
     if q.method == "lattice" and size > MOST_AXES:
         raise InputError(
-            f"a lattice for {size} numbers (n·d) would have about 8^{size} = {8.0**size:.3g} anchors: up to {MOST_AXES} numbers are "
-            "accepted. Use method='fit', or a function of fewer numbers."
+            f"a lattice for {size} numbers (n·d) would have about 8^{size} = {8.0**size:.3g} anchors: up to {MOST_AXES} numbers "
+            "are accepted. Use method='fit', or a function of fewer numbers."
         )
     if q.method != "auto":
         return q.method, f"method: {q.method}, as asked"
     if q.lipschitz is not None:
         anchors = _cells(q, q.lipschitz)
         if anchors <= MOST_ANCHORS:
-            return "grid", "method: grid, for a Lipschitz constant was given and a grid of anchors proves eps with it"
+            return (
+                "grid",
+                "method: grid, for a Lipschitz constant was given and a grid of anchors proves eps with it",
+            )
         other = "lattice" if size <= MOST_AXES else "fit"
         return other, (
             f"method: {other}, measured and not proved: a grid that proves eps with the constant {q.lipschitz:g} would have "
@@ -85,7 +88,10 @@ def _chosen(q: Question, asked: Asked) -> tuple[str, str]:
             "lattice",
             f"method: lattice, for the input has {size} numbers: softmax over a product of {size} axes",
         )
-    return "fit", f"method: fit, for a lattice of {size} axes would have about 8^{size} = {8.0**size:.3g} anchors"
+    return (
+        "fit",
+        f"method: fit, for a lattice of {size} axes would have about 8^{size} = {8.0**size:.3g} anchors",
+    )
 
 
 def _grid(q: Question, asked: Asked) -> Network:
@@ -215,7 +221,9 @@ def _constant(lipschitz: Any) -> float | None:
     except (TypeError, ValueError):
         found = float("nan")
     if not (np.isfinite(found) and found >= 0) or isinstance(lipschitz, bool):
-        raise InputError(f"lipschitz={lipschitz!r}: a finite number that is not negative, or None, is accepted")
+        raise InputError(
+            f"lipschitz={lipschitz!r}: a finite number that is not negative, or None, is accepted"
+        )
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnc.domain import Array
 from attnc.errors import InputError
-from attnc.frontends.callable import Asked
+from attnc.frontends.asked import Asked
 
 _NEIGHBOURS, _SEGMENTS, _HALVINGS = 384, 24, 80
 _SCALES = (1.0, 0.3, 0.1, 0.03)  # of the reach: how far neighbours are looked for

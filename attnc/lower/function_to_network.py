@@ -1,6 +1,6 @@
 """A function that can only be asked → a network: one head that selects points of a lattice.
 
-    X ↦ vec X ↦ Σ_k softmax_k(κ_k·vec X + c_k) v_k ↦ Y"""
+X ↦ vec X ↦ Σ_k softmax_k(κ_k·vec X + c_k) v_k ↦ Y"""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def _out_of_reach(eps: float, dtype: str, closest: float, anchors: int) -> Preci
     other = "dtype=torch.float64, or " if dtype == "float32" else ""
     offer = f"Use {other}eps >= {reachable:g}." if reachable else f"Use {other}a smaller box."
     return PrecisionError(
-        f"eps={eps:g} cannot be proved in {dtype}: rounding takes the rest of it on a grid of {anchors:,} anchors, whose error is "
-        f"proved to be at most {closest:.3g}. {offer}",
+        f"eps={eps:g} cannot be proved in {dtype}: rounding takes the rest of it on a grid of {anchors:,} anchors, whose error "
+        f"is proved to be at most {closest:.3g}. {offer}",
         reachable,
     )
 
@@ -114,15 +114,18 @@ def _check_size(counts: list[int], lipschitz: float, eps: float) -> None:
     if total > MOST_ANCHORS:
         per_axis = "×".join(map(str, counts)) if len(counts) <= 6 else f"about {counts[0]}^{len(counts)}"
         raise InputError(
-            f"to prove eps={eps:g} with the Lipschitz constant {lipschitz:g} the grid would have {per_axis} = {total:.3g} anchors: "
-            f"up to {MOST_ANCHORS:,} are built. Use a larger eps, a smaller box, or method='lattice' (smooth functions of up to 4 "
-            "numbers) or method='fit', whose error is measured and not proved."
+            f"to prove eps={eps:g} with the Lipschitz constant {lipschitz:g} the grid would have {per_axis} = {total:.3g} "
+            f"anchors: up to {MOST_ANCHORS:,} are built. Use a larger eps, a smaller box, or method='lattice' (smooth functions of up "
+            "to 4 numbers) or method='fit', whose error is measured and not proved."
         )
 
 
 def _looked_up(source: Source, axes: Sequence[Axis], lipschitz: float, name: str) -> Lookup:
     """f asked at the middle of every cell, at numbers that f's own dtype holds."""
-    places = [np.clip(a.points, lo, hi) for a, lo, hi in zip(axes, source.box.lo.ravel(), source.box.hi.ravel(), strict=True)]
+    places = [
+        np.clip(a.points, lo, hi)
+        for a, lo, hi in zip(axes, source.box.lo.ravel(), source.box.hi.ravel(), strict=True)
+    ]
     places = [p.astype(source.dtype_name).astype(np.float64) for p in places]
     points = np.stack([g.ravel() for g in np.meshgrid(*places, indexing="ij")], axis=1)
     values = source(points)

@@ -75,8 +75,8 @@ class Network(nn.Module):
         return out.reshape(*x.shape[: x.ndim - len(self.program.shape)], *self.program.shapes[-1])
 
     def attention(self, x: Tensor) -> dict[str, Tensor]:
-        """The attention weights by layer, (…, neurons, anchors), or (…, neurons, heads, anchors) where a neuron has several heads;
-        where the neurons of a layer form groups, by group.
+        """The attention weights by layer, (…, neurons, anchors), or (…, neurons, heads, anchors) where a neuron has several
+        heads; where the neurons of a layer form groups, by group.
 
         Of a head whose anchors are points of the whole input: (…, anchors)."""
         self._check_input(x, False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from attnc.certify.network_certificate import LayerClaim
 from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
 from attnc.certify.network_record import NetworkRecord
+from attnc.network import stages as modules
 from attnc.network.head import Head
 from attnc.network.network import Network
-from attnc.network import stages as modules
 from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
 
 
@@ -16,9 +16,7 @@ def rebuilt(record: NetworkRecord, engine: str = "columns", strict: bool = False
     known = record.claims
     claims = {} if known is None else {claim.value: claim for claim in known.layers}
     made = [_module(stage, claims) for stage in record.numbers.stages]
-    return Network(
-        made, record.program, record.certificate, engine, strict, record.measured, record.shown
-    )
+    return Network(made, record.program, record.certificate, engine, strict, record.measured, record.shown)
 
 
 def _module(stage: Stage, claims: dict[int, LayerClaim]) -> StageModule:

@@ -35,12 +35,10 @@ Without a temperature of the user's, c is 6, or as much as makes the leak max(|a
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from flint import arb
 
 from attnc.anchors.candidates import Plan, Progress, target_of
 from attnc.anchors.chain import lattice
@@ -49,14 +47,10 @@ from attnc.anchors.finish import finish
 from attnc.anchors.many import many
 from attnc.anchors.plan import Found, measure
 from attnc.anchors.target import Target
-from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
-from attnc.certify.cells import Cell, HeadOnCell, head_on_cell, leaves_the_range, rounding_on_cell
-from attnc.certify.numbers import HeadNumbers
-from attnc.certify.supnorm import SupNorm, supnorm
+from attnc.certify.stretches import by_stretches
 from attnc.certify.theorem import Theorem
-from attnc.domain import Box, Interval
+from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.functions.balls import lower, upper, working
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.paper.assemble import assembled, checked_temperature, proved_head, truncated, whole_number
@@ -64,7 +58,6 @@ from attnc.paper.assemble import assembled, checked_temperature, proved_head, tr
 TEMPERATURE = 6.0
 LEAK = 1 / 50  # of Δ
 MOST_HEADS = 4096
-_PRECISION, _ORDER, _QUALITY = 128, 10, 1.25
 
 
 def many_heads(
@@ -176,83 +169,7 @@ def _head(plan: Plan, a: float, b: float, n: int, c: float) -> Head:
     measured, at = measure(plan, finished.numbers)
     plan.progress(f"proving {plan.heads} heads of {n} keys")
     ends = [a + (b - a) * ((h * (n - 2) - 0.5) / (anchors - 1)) for h in range(1, plan.heads)]
-    proof = by_stretches(finished.numbers, plan, ends, seen=min(measured, finished.approximation))
+    proof = by_stretches(
+        finished.numbers, plan.f, plan.domain, ends, seen=min(measured, finished.approximation)
+    )
     return proved_head(plan, Found("nearest", finished.numbers, proof, measured, at, finished.rounding))
-
-
-def by_stretches(numbers: HeadNumbers, plan: Plan, ends: list[float], seen: float) -> SupNorm:
-    """sup |Σ_h head_h - f|, proved stretch by stretch: where the domain is cut at `ends`, only few heads speak.
-
-    On a stretch a head is silent if one key with value 0 wins there by so much that what the others may add is bounded once
-    for all (`head_on_cell` on the whole stretch). The heads that may speak are proved by `supnorm`. With G the sum of those, q
-    the sizes of the silent ones, r their rounding errors, and γ = (1 + u)^H - 1, the executed sum of all H heads differs from
-    f by at most
-
-        bound(G) + Σq + (1 + γ)Σr + γ(rounding(G) + |values that G averages| + Σq) + 2Hτ."""
-    a, f, domain = ARITHMETIC[numbers.dtype], plan.f, plan.domain
-    with working(_PRECISION, _ORDER + 1):
-        if leaves_the_range(numbers, domain.lo, domain.hi, a):
-            return SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
-    cuts = [domain.lo, *(x for x in ends if domain.lo < x < domain.hi), domain.hi]
-    worst = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0)
-    for lo, hi in pairwise(cuts):
-        with working(_PRECISION, _ORDER + 1):
-            silent = _silent(numbers, Cell(lo, hi), a)
-        speaking = [h for h in range(numbers.heads) if h not in silent]
-        part = supnorm(_only(numbers, speaking), f, Interval(lo, hi), quality=_QUALITY, seen=seen)
-        if not math.isfinite(part.bound):
-            return SupNorm(math.inf, math.inf, math.inf, 0.0, lo, worst.cells + part.cells, part.stuck)
-        with working(_PRECISION, _ORDER + 1):
-            worst = _worse(worst, _joined(part, numbers, speaking, list(silent.values()), a))
-    return worst
-
-
-def _silent(numbers: HeadNumbers, cell: Cell, a: Arithmetic) -> dict[int, tuple[arb, arb]]:
-    """The heads whose one key near the top has value 0 on the whole cell: how large they may be, and their rounding error."""
-    found = {}
-    for h in range(numbers.heads):
-        model = head_on_cell(numbers, h, cell, _ORDER, a)
-        if model is not None and _says_nothing(model):
-            weight = abs(arb(numbers.output[h]))
-            found[h] = (weight * abs(model.value), weight * rounding_on_cell(numbers, h, cell, model, a))
-    return found
-
-
-def _says_nothing(model: HeadOnCell) -> bool:
-    return len(model.keys.constant) == 1 and model.keys.own[0] == 0 and model.keys.constant[0] == 0
-
-
-def _only(numbers: HeadNumbers, heads: list[int]) -> HeadNumbers:
-    parts = (numbers.query[heads], numbers.key[heads], numbers.value[heads], numbers.output[heads])
-    return HeadNumbers(*parts, numbers.dtype)
-
-
-def _joined(
-    part: SupNorm, numbers: HeadNumbers, speaking: list[int], silent: list[tuple[arb, arb]], a: Arithmetic
-) -> SupNorm:
-    """What is proved of the heads that speak, widened by the silent ones."""
-    gamma = (1 + arb(a.unit)) ** numbers.heads - 1
-    leak, errors = (sum((pair[i] for pair in silent), arb(0)) for i in (0, 1))
-    sizes = np.abs(numbers.value[speaking, :, 1]).max(axis=1) * np.abs(numbers.output[speaking])
-    averaged = sum(map(arb, sizes.tolist()), leak) * (1 + arb(2) ** -50)
-    extra = (1 + gamma) * errors + gamma * (arb(part.rounding) + averaged) + 2 * numbers.heads * arb(a.tiny)
-    return SupNorm(
-        upper(arb(part.bound) + leak + extra),
-        upper(arb(part.approximation) + leak),
-        upper(arb(part.rounding) + extra),
-        max(0.0, lower(arb(part.attained) - leak)),
-        part.at,
-        part.cells,
-    )
-
-
-def _worse(one: SupNorm, other: SupNorm) -> SupNorm:
-    ahead = other if other.attained > one.attained else one
-    return SupNorm(
-        max(one.bound, other.bound),
-        max(one.approximation, other.approximation),
-        max(one.rounding, other.rounding),
-        ahead.attained,
-        ahead.at,
-        one.cells + other.cells,
-    )

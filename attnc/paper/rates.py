@@ -1,9 +1,9 @@
 """How fast errors fall: the theorems' networks measured at growing sizes, and the designs that go past them.
 
-    one head        error ~ 1/p               p anchors
-    many heads      error ~ 1/(nH)            H heads over n tokens
-    two-layer       error ~ 1/g               g grid points along each axis, nearest
-    attention-softmax                         the same, through its own literal network
+one head        error ~ 1/p               p anchors
+many heads      error ~ 1/(nH)            H heads over n tokens
+two-layer       error ~ 1/g               g grid points along each axis, nearest
+attention-softmax                         the same, through its own literal network
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ def _one_head(anchors: Sequence[int], seed: int, say: Progress) -> Series:
     for p in anchors:
         say(f"one head, p = {p}")
         made.append(one_head(*_tokens(50, seed), -RANGE, RANGE, anchors=p))
-    return _series("one head", "p", anchors, made, [_head_error(n, p) for n, p in zip(made, anchors, strict=True)])
+    return _series(
+        "one head", "p", anchors, made, [_head_error(n, p) for n, p in zip(made, anchors, strict=True)]
+    )
 
 
 def _many_heads(heads: Sequence[int], seed: int, say: Progress) -> Series:

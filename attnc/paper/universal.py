@@ -3,8 +3,8 @@
     two_layer            A∘Attn∘A∘Attn∘A
     attention_softmax    A∘Softmax∘A∘Attn∘A
 
-A network of one hidden layer goes in as it is: each neuron is a head over p anchors, or a token. Of a function that can only be asked,
-softmax selects points of a lattice in R^{nd}."""
+A network of one hidden layer goes in as it is: each neuron is a head over p anchors, or a token. Of a function that can only be
+asked, softmax selects points of a lattice in R^{nd}."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def _theorem(net: Network, name: str) -> Theorem:
     sides = [float(hi - lo) for lo, hi in zip(net.domain.lo.ravel(), net.domain.hi.ravel(), strict=True)]
     radius = math.hypot(*(side / len(axis) for side, axis in zip(sides, axes, strict=True))) / 2
     statement = (
-        f"nearest of {len(lookup.points)} grid points: |net(X) - f(X)| <= K·r, K = {lookup.lipschitz:g} and r = {radius:.4g} half the "
-        "diagonal of a cell"
+        f"nearest of {len(lookup.points)} grid points: |net(X) - f(X)| <= K·r, K = {lookup.lipschitz:g} and r = {radius:.4g} half "
+        "the diagonal of a cell"
     )
     return Theorem(f"{name}: grid", statement, lookup.lipschitz * radius)
 

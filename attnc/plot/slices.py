@@ -15,7 +15,7 @@ from torch import Tensor
 from attnc.certify.numbers import Array
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.frontends.callable import Asked
+from attnc.frontends.asked import Asked
 from attnc.network.describe import why_not_measured
 from attnc.network.forms import TheoremNetwork
 from attnc.network.literal import LiteralNetwork

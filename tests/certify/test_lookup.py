@@ -255,7 +255,12 @@ def test_envelopes_hold_every_function() -> None:
     ids=["lengths", "negative", "nan", "endless noise", "whole numbers"],
 )
 def test_a_lookup_that_makes_no_sense(change: dict[str, Any], said: str) -> None:
-    fine: dict[str, Any] = {"input": 0, "points": np.zeros((4, 2)), "values": np.zeros((4, 1)), "lipschitz": 1.0}
+    fine: dict[str, Any] = {
+        "input": 0,
+        "points": np.zeros((4, 2)),
+        "values": np.zeros((4, 1)),
+        "lipschitz": 1.0,
+    }
     with pytest.raises(attnc.InputError, match=said):
         Lookup(**{**fine, **change})
 

@@ -13,7 +13,7 @@ from torch.nn.functional import conv1d
 from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError
 from attnc.frontends import fit
-from attnc.frontends.callable import Asked
+from attnc.frontends.asked import Asked
 from attnc.frontends.fit import Fitted, fitted
 from attnc.program import Pointwise
 from attnc.program.interpreter import approximate

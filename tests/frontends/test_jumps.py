@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.frontends.callable import Asked
+from attnc.frontends.asked import Asked
 from attnc.frontends.jumps import find_jump
 
 JUMPS: dict[str, tuple[Callable[[Tensor], Tensor], Box, list[float], float, float]] = {

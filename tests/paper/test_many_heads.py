@@ -12,10 +12,11 @@ from mpmath import mp, mpf
 
 import attnc
 from attnc.anchors.candidates import Plan
+from attnc.certify.stretches import by_stretches
 from attnc.certify.supnorm import supnorm
 from attnc.errors import InputError
 from attnc.paper import many_heads
-from attnc.paper.many_heads import by_stretches, leaking, theorem
+from attnc.paper.many_heads import leaking, theorem
 
 
 def ideal(s: mpf, a: float, b: float, n: int, heads: int, c: float) -> mpf:
@@ -102,7 +103,7 @@ def test_proof_by_stretches_agrees_with_the_general_proof(dtype: str) -> None:
     general = supnorm(head.numbers(), f, certificate.domain, seen=seen)
     ends = [-2 + 3 * ((2 * h - 0.5) / 7) for h in range(1, 4)]
     plan = Plan(f, certificate.domain, "nearest", 4, dtype)
-    ours = by_stretches(head.numbers(), plan, ends, seen=seen)
+    ours = by_stretches(head.numbers(), plan.f, plan.domain, ends, seen=seen)
     assert general.attained <= ours.bound and ours.attained <= general.bound
     assert ours.bound <= 1.3 * general.attained + 4 * general.rounding
     assert general.rounding / 4 <= ours.rounding <= 8 * general.rounding
@@ -118,7 +119,7 @@ def test_a_broken_head_is_not_proved_by_stretches() -> None:
         value = head.value.clone()
         with torch.no_grad():
             head.value[h, k, 1] += 1
-        assert by_stretches(head.numbers(), plan, ends, seen=0.4).bound > 0.5
+        assert by_stretches(head.numbers(), plan.f, plan.domain, ends, seen=0.4).bound > 0.5
         with torch.no_grad():
             head.value.copy_(value)
 

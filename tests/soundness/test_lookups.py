@@ -54,7 +54,9 @@ def attack_points(net: Network, step: Lookup, draw: np.random.Generator) -> Tens
     """Corners of cells, where four anchors tie, a step beside them, anchors, ends of the box, random inputs."""
     box = net.domain
     axes = [np.unique(column) for column in step.points.T]
-    ties = [np.concatenate([[lo], (a[1:] + a[:-1]) / 2, [hi]]) for a, lo, hi in zip(axes, *ends(box), strict=True)]
+    ties = [
+        np.concatenate([[lo], (a[1:] + a[:-1]) / 2, [hi]]) for a, lo, hi in zip(axes, *ends(box), strict=True)
+    ]
     corners = np.stack([draw.choice(t, 200) for t in ties], -1)
     beside = corners + draw.normal(size=corners.shape) * 1e-6 * (box.hi - box.lo).ravel()
     points = step.points[draw.integers(0, len(step.points), 40)]

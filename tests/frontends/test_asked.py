@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.frontends.callable import MOST_ROWS, Asked
+from attnc.frontends.asked import MOST_ROWS, Asked
 
 SEQUENCE = Box(-1, 1, shape=(3, 2))
 
