@@ -9,8 +9,8 @@ For a dtype with unit roundoff u and smallest normal number τ:
    a multiplication with the reciprocal: three roundings at most.
 3. A sum of p terms is formed in any order, each partial sum rounded once.
 4. A matrix product of numbers of the dtype is such a sum of products, each rounded once or fused with an addition: no term passes
-   more than n + 1 roundings, the bias included, n of its products being other than 0 (adding 0 rounds nothing). PyTorch must not be
-   allowed to use less than the dtype (`loose_products`).
+   more than n + 1 roundings, the bias included, n of its products being other than 0 (adding 0 rounds nothing). PyTorch must not
+   be allowed to use less than the dtype (`loose_products`).
 5. scaled_dot_product_attention with scale 1 over at most 512 keys forms scores as in 4 and weights as in 2; it may divide the sum
    of products instead of each weight.
 

@@ -4,8 +4,8 @@
 
 as a power series around the middle m of the cell, its last coefficient over the whole cell.
 
-A head is silent on a cell where a key with value 0 wins by so much that no other counts. Then what it adds is within a bound of 0,
-which holds on every part of the cell as well: among many heads that share a range, few speak anywhere.
+A head is silent on a cell where a key with value 0 wins by so much that no other counts. Then what it adds is within a bound of
+0, which holds on every part of the cell as well: among many heads that share a range, few speak anywhere.
 """
 
 from __future__ import annotations

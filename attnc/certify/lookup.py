@@ -1,7 +1,7 @@
 """How far a head that selects points of a lattice can be from any function of a `Lookup`.
 
 Points L_k = first + k·Δ on every axis, and scores κ_k·(x - o) + c_k that are -Σ_j b_j (x_j - L_kj)² but for a common function of
-x and a residue of at most D. Then softmax gives a point a weight within e^{±2D} of the product W_k of its weights on the axes, and
+x and a residue of at most D. Then softmax gives a point a weight within e^{±2D} of the product W_k of its weights on the axes,
 
     |Σ_k w_k v_k - f(x)| <= Σ_k w_k (|v_k - f(L_k)| + K|x - L_k|)
                          <= e^{2D} (max|v_k - f(L_k)| + K √(Σ_j Σ_k W_k (x_j - L_kj)²))
@@ -12,13 +12,13 @@ by Jensen. On an axis, Σ_k W_k (x - L_k)² <= Δ² C₂(c) with c = bΔ² >= ln
 
 Proof, in units of Δ. Let the nearest point be at d <= 1/2, the next, on the other side, at 1 - d with a weight smaller by
 e^{-ct}, t = 1 - 2d. They give at most (d² + (1-d)² e^{-ct})/(1 + e^{-ct}) = (1 + t² - 2t tanh(ct/2))/4 <= 1/4, since tanh is
-concave and tanh(c/2) >= 1/2. The points behind the nearest are at j + d with weights smaller by e^{-c(j² + 2jd)}; (j + d)² e^{-2cjd}
-falls in d, for c >= 1. Those behind the next are at j + 1 - d with e^{-c(j² + 2j(1-d))}, and the next has a weight of at most
+concave and tanh(c/2) >= 1/2. The points behind the nearest are at j + d with weights smaller by e^{-c(j² + 2jd)};
+(j + d)² e^{-2cjd} falls in d, for c >= 1. Those behind the next are at j + 1 - d with e^{-c(j² + 2j(1-d))}, and the next has a weight of at most
 1/2. ∎ Further beyond an end, h·Δ from the last point, the nearest gives h² instead of 1/4.
 
-Executed (`arithmetic`): scores off by η, one rounding more for x - o, so D + η =: E; each exponential by a factor e^{uT}(1 + ε) and
-τ, where beyond T it is below τ; the sum by γ_K; the quotient by three roundings. So a weight is at most ρW_k + 8τ, all of them add
-up to 1 ± σ, and
+Executed (`arithmetic`): scores off by η, one rounding more for x - o, so D + η =: E; each exponential by a factor e^{uT}(1 + ε)
+and τ, where beyond T it is below τ; the sum by γ_K; the quotient by three roundings. So a weight is at most ρW_k + 8τ, all of them
+add up to 1 ± σ, and
 
     |y - f(x)| <= ρ (|v - f| + K …) + σ|f(x)| + γ_{K+1}(1 + σ)|v| + what is flushed.
 """

@@ -115,8 +115,8 @@ def _check_size(counts: list[int], lipschitz: float, eps: float) -> None:
         per_axis = "×".join(map(str, counts)) if len(counts) <= 6 else f"about {counts[0]}^{len(counts)}"
         raise InputError(
             f"to prove eps={eps:g} with the Lipschitz constant {lipschitz:g} the grid would have {per_axis} = {total:.3g} "
-            f"anchors: up to {MOST_ANCHORS:,} are built. Use a larger eps, a smaller box, or method='lattice' (smooth functions of up "
-            "to 4 numbers) or method='fit', whose error is measured and not proved."
+            f"anchors: up to {MOST_ANCHORS:,} are built. Use a larger eps, a smaller box, or method='lattice' (smooth functions "
+            "of up to 4 numbers) or method='fit', whose error is measured and not proved."
         )
 
 

@@ -112,8 +112,8 @@ def _theorem(net: Network, name: str) -> Theorem:
     sides = [float(hi - lo) for lo, hi in zip(net.domain.lo.ravel(), net.domain.hi.ravel(), strict=True)]
     radius = math.hypot(*(side / len(axis) for side, axis in zip(sides, axes, strict=True))) / 2
     statement = (
-        f"nearest of {len(lookup.points)} grid points: |net(X) - f(X)| <= K·r, K = {lookup.lipschitz:g} and r = {radius:.4g} half "
-        "the diagonal of a cell"
+        f"nearest of {len(lookup.points)} grid points: |net(X) - f(X)| <= K·r, K = {lookup.lipschitz:g} and r = {radius:.4g} "
+        "half the diagonal of a cell"
     )
     return Theorem(f"{name}: grid", statement, lookup.lipschitz * radius)
 
