@@ -47,9 +47,9 @@ def compile(
     the model denotes in exact arithmetic. Everything that is not understood is listed, before any work begins.
 
     Or it is a function of a tensor (batch, n, d) that returns (batch, n, d'), or (batch, tokens, d'). With `lipschitz`, a
-    constant K such that every output changes by at most K|x - x'|₂, eps is proved by a grid of anchors. Without, the values are found by
-    `method` ("lattice" for smooth functions of up to 4 numbers, "fit" for more) and the error is measured: `net.measured` says
-    how, and `net.certificate` is None. `form` is "two-layer" (the default for functions) or
+    constant K such that every output changes by at most K|x - x'|₂, eps is proved by a grid of anchors. Without, the values are
+    found by `method` ("lattice" for smooth functions of up to 4 numbers, "fit" for more) and the error is measured:
+    `net.measured` says how, and `net.certificate` is None. `form` is "two-layer" (the default for functions) or
     "attention-softmax": as which of the paper's networks `as_self_attention` writes it.
 
     >>> import attnc, torch

@@ -46,7 +46,7 @@ class Case:
 
 
 CASES = (
-    Case("sort", ("sort", "run"), [[0.7], [0.1], [0.4]], 0, ("--points", "1000000"), attended=0),
+    Case("sort", ("sort", "run"), [[0.7], [0.1], [0.4]], 0, ("--points", "1000000"), coarse=0.25, lipschitz=1),
     Case(
         "running_maximum", ("running_maximum", "run"), [[0.3], [0.8], [0.5]], 1, coarse=0.25, lipschitz=1,
     ),
@@ -109,7 +109,7 @@ def shown(case: Case) -> str:
 
 def code(case: Case, module: ModuleType) -> str:
     """The functions of the script that the page shows, as they stand there."""
-    return "\n\n".join(inspect.getsource(getattr(module, name)).rstrip() for name in case.code)
+    return "\n\n\n".join(inspect.getsource(getattr(module, name)).rstrip() for name in case.code)
 
 
 def pictures(case: Case, module: ModuleType, nets: Sequence[Any]) -> tuple[Path, Path]:
@@ -145,8 +145,9 @@ def pictures(case: Case, module: ModuleType, nets: Sequence[Any]) -> tuple[Path,
 def caption(case: Case, titles: Sequence[str]) -> str:
     lines = f"Above: {titles[case.sliced]}, along lines through one input. Below: the weights of the literal form at that input"
     if case.attended is not None:
-        return f"{lines}, {titles[case.attended]}: neurons stand as tokens."
-    return f"{lines}, of a coarser network (eps={case.coarse:g}), so that anchors can be told apart."
+        return f"{lines}, of: {titles[case.attended]}; neurons stand as tokens."
+    kind = "coarser network" if case.lipschitz is None else "coarser grid"
+    return f"{lines}, of a {kind} (eps={case.coarse:g}), so that anchors can be told apart."
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ by Jensen. On an axis, Σ_k W_k (x - L_k)² <= Δ² C₂(c) with c = bΔ² >= ln
 
 Proof, in units of Δ. Let the nearest point be at d <= 1/2, the next, on the other side, at 1 - d with a weight smaller by
 e^{-ct}, t = 1 - 2d. They give at most (d² + (1-d)² e^{-ct})/(1 + e^{-ct}) = (1 + t² - 2t tanh(ct/2))/4 <= 1/4, since tanh is
-concave and tanh(c/2) >= 1/2. The points behind the nearest are at j + d with weights smaller by e^{-c(j² + 2jd)};
-(j + d)² e^{-2cjd} falls in d, for c >= 1. Those behind the next are at j + 1 - d with e^{-c(j² + 2j(1-d))}, and the next has a weight of at most
-1/2. ∎ Further beyond an end, h·Δ from the last point, the nearest gives h² instead of 1/4.
+concave and tanh(c/2) >= 1/2. The points behind the nearest are at j + d with weights smaller by e^{-c(j² + 2jd)}, and
+(j + d)² e^{-2cjd} falls in d, for c >= 1. Those behind the next are at j + 1 - d with e^{-c(j² + 2j(1-d))}, and the next has
+a weight of at most 1/2. ∎ Further beyond an end, h·Δ from the last point, the nearest gives h² instead of 1/4.
 
-Executed (`arithmetic`): scores off by η, one rounding more for x - o, so D + η =: E; each exponential by a factor e^{uT}(1 + ε)
-and τ, where beyond T it is below τ; the sum by γ_K; the quotient by three roundings. So a weight is at most ρW_k + 8τ, all of them
-add up to 1 ± σ, and
+Executed (`arithmetic`): scores are off by η, one rounding more for x - o, so by E = D + η; each exponential by a factor
+e^{uT}(1 + ε) and by τ, where beyond T it is below τ; the sum by γ_K; the quotient by three roundings. So a weight is at most
+ρW_k + 8τ, all of them add up to 1 ± σ, and
 
     |y - f(x)| <= ρ (|v - f| + K …) + σ|f(x)| + γ_{K+1}(1 + σ)|v| + what is flushed.
 """

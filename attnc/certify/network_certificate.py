@@ -118,11 +118,11 @@ class NetworkCertificate:
     approximation: float
     rounding: float
     layers: tuple[LayerClaim, ...]
-    lookups: tuple[LookupClaim, ...]
     witness: NetworkWitness
     program: str
     digests: Mapping[str, str]
     versions: Mapping[str, str]
+    lookups: tuple[LookupClaim, ...] = ()
     format: int = FORMAT
 
     def __post_init__(self) -> None:

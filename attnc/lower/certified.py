@@ -32,7 +32,6 @@ def certified(wish: Wish, made: Lowered, engine: str, strict: bool) -> Network:
         approximation=with_room(approximation),
         rounding=with_room(rounding),
         layers=tuple(_claim(wish, stage, made) for stage in made.stages if isinstance(stage, Attention)),
-        lookups=(),
         witness=NetworkWitness((0.0,) * wish.box.size, 0, 0.0),
         program=wish.program.digest(),
         digests=numbers.digests(),

@@ -19,6 +19,7 @@ import attnc
 from attnc.certify.network_certificate import (
     GroupClaim,
     LayerClaim,
+    LookupClaim,
     NetworkCertificate,
     NetworkWitness,
     box_from_json,
@@ -193,6 +194,7 @@ def test_a_seal_is_of_everything_that_is_said(
         "program": "cd" * 32,
         "digests": {},
         "versions": {},
+        "lookups": (LookupClaim("lookup", 1, 9, 0.5),),
     }
     assert set(different) | {"format"} == {field.name for field in fields(NetworkCertificate)}
     seals = {certificate.seal()} | {replace(certificate, **{n: v}).seal() for n, v in different.items()}

@@ -324,7 +324,8 @@ def test_files_of_another_kind(path: Path, tmp_path: Path) -> None:
     [
         lambda about: about.update(kind="head"),
         lambda about: about.update(kind="circuit"),
-        lambda about: about.update(format=2),
+        lambda about: about.update(format=1),
+        lambda about: about.update(format=3),
         lambda about: about.update(format=True),
         lambda about: about.update(format=1.0),
         lambda about: about.update(kind=["network"]),
