@@ -174,7 +174,7 @@ def test_the_gallery_shows_the_code_and_the_pictures(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sort", "running_maximum"])
 def test_the_lipschitz_constant_that_a_proof_trusts(name: str) -> None:
-    """|f(x) - f(x')|_max <= |x - x'|_max, without slack: outputs are copies of inputs, and rounding keeps the order of differences."""
+    """|f(x) - f(x')|_max <= |x - x'|_max without slack: outputs are copies of inputs, rounding keeps the order of differences."""
     f, rng = EXPECTED[name].f, np.random.default_rng(21)
     for scale in (1.0, 1e-1, 1e-3):
         for x in rng.random((500, 3, 1)):
