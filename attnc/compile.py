@@ -33,6 +33,7 @@ def compile(
     form: str | None = None,
     method: str = "auto",
     lipschitz: float | None = None,
+    noise: float | None = None,
     tokens: int | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
@@ -47,9 +48,11 @@ def compile(
     the model denotes in exact arithmetic. Everything that is not understood is listed, before any work begins.
 
     Or it is a function of a tensor (batch, n, d) that returns (batch, n, d'), or (batch, tokens, d'). With `lipschitz`, a
-    constant K such that every output changes by at most K|x - x'|₂, eps is proved by a grid of anchors. Without, the values are
-    found by `method` ("lattice" for smooth functions of up to 4 numbers, "fit" for more) and the error is measured:
-    `net.measured` says how, and `net.certificate` is None. `form` is "two-layer" (the default for functions) or
+    constant K such that every output changes by at most K|x - x'|₂, eps is proved by a grid of anchors, for every function with
+    that constant that is within `noise` of the answers (2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32, if you do not say: give
+    more if the function subtracts large numbers). Without a constant, the values are found by `method` ("lattice" for smooth
+    functions of up to 4 numbers, "fit" for more) and the error is measured: `net.measured` says how, and `net.certificate` is
+    None. `form` is "two-layer" (the default for functions) or
     "attention-softmax": as which of the paper's networks `as_self_attention` writes it.
 
     >>> import attnc, torch
@@ -69,13 +72,13 @@ def compile(
     name, allowed, engine = checked_dtype(dtype), checked_eps(eps), checked_engine(engine)
     _check_words(form, method)
     say = progress or (lambda _: None)
-    if _is_function(model, method, lipschitz):
+    if _is_function(model, method):
         check_box(domain, name)
         check_arithmetic(name, network=True)
-        question = Question(model, domain, allowed, name, method, lipschitz, tokens, seed, say)
+        question = Question(model, domain, allowed, name, method, lipschitz, noise, tokens, seed, say)
         net = compiled(question, form or "two-layer")
     else:
-        _check_function_words(lipschitz, tokens)
+        _check_function_words({"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
         net = _of_model(model, domain, allowed, name, say)
         net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
@@ -96,10 +99,10 @@ def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progres
     return certified(wish, lower(wish), "columns", False)
 
 
-def _is_function(model: Any, method: str, lipschitz: float | None) -> bool:
-    """Whether it can only be asked: a callable that is no model, or a module of which that is asked."""
+def _is_function(model: Any, method: str) -> bool:
+    """Whether it can only be asked: a callable that is no model, or a module that is not to be read."""
     if isinstance(model, nn.Module):
-        return method != "auto" or lipschitz is not None
+        return method != "auto"
     return callable(model) and not isinstance(model, type | Program) and not is_estimator(model)
 
 
@@ -112,9 +115,10 @@ def _check_words(form: str | None, method: str) -> None:
         raise InputError(f"method={method!r}: accepted are {', '.join(map(repr, METHODS))}")
 
 
-def _check_function_words(lipschitz: float | None, tokens: int | None) -> None:
-    for name, given in (("lipschitz", lipschitz), ("tokens", tokens)):
+def _check_function_words(words: dict[str, object]) -> None:
+    for name, given in words.items():
         if given is not None:
             raise InputError(
-                f"{name}={given!r} is for functions: this model says itself what it computes; leave it out"
+                f"{name}={given!r} is for functions: this model says itself what it computes; leave it out, or have the model "
+                "asked like a function: method='grid', 'lattice' or 'fit'"
             )

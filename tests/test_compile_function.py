@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -134,7 +135,7 @@ def test_the_grid_is_chosen_only_where_it_can_be_built() -> None:
     net = attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, dtype=WIDE)
     assert net.certificate is None and net.measured is not None
     assert any("would have" in note for note in net.notes)
-    with pytest.raises(attnc.InputError, match=r"anchors: up to 131,072 are built.*method='lattice'"):
+    with pytest.raises(attnc.InputError, match=r"anchors: up to 32,768 are built.*method='lattice'"):
         attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, method="grid")
 
 
@@ -283,6 +284,48 @@ def test_words_that_are_not_accepted(options: dict[str, Any], said: str) -> None
     bad(lambda x: x, said, **options)
 
 
+def test_noise_is_an_assumption_that_is_said_and_can_be_given() -> None:
+    f = lambda x: (x + 1e6) - 1e6  # noqa: E731  # subtracts large numbers
+    net = attnc.compile(f, domain=PAIR, eps=0.2, lipschitz=1, noise=1e-9, dtype=WIDE)
+    assert "noise of 1e-09" in str(net.describe()) and "as given" in str(net.describe())
+    assert net.certificate is not None and attnc.verify(net).status == "proved"
+    assert "assumed" in str(attnc.compile(torch.sin, domain=PAIR, eps=0.2, lipschitz=1).describe())
+    bad(f, "lipschitz=K", noise=1e-9)
+    bad(f, "not negative", noise=-1.0, lipschitz=1)
+
+
+def test_a_function_is_asked_where_it_is_said_to_be_known() -> None:
+    """A module of float32 parameters holds other numbers than the grid: those that it was given are stored."""
+    line = nn.Linear(1, 1, bias=True).eval()
+    with torch.no_grad():
+        line.weight.fill_(1.0), line.bias.fill_(-0.1)
+    box = attnc.Box(0.1, 0.7, shape=(1,))
+    net = attnc.compile(line, domain=box, eps=0.05, lipschitz=1, method="grid", dtype=WIDE)
+    (step,) = net.program.steps
+    assert (step.points == step.points.astype(np.float32)).all()
+    assert ((box.lo <= step.points) & (step.points <= box.hi)).all()
+    with torch.no_grad():
+        assert torch.equal(
+            torch.from_numpy(step.values.copy()), line(torch.from_numpy(step.points.copy()).float()).double()
+        )
+    tiny = attnc.Box(0.1, 0.1 + 1e-12, shape=(1,))
+    bad(line, "no number lies in", domain=tiny, lipschitz=1, method="grid", dtype=WIDE)
+
+
+def test_a_module_that_is_read_takes_no_constant() -> None:
+    bad(nn.Linear(1, 1).eval(), "is for functions", lipschitz=1, domain=attnc.Box(0, 1, shape=(1,)))
+
+
+def test_a_function_that_drifts() -> None:
+    calls = [0]
+
+    def f(x: Tensor) -> Tensor:
+        calls[0] += 1
+        return x + (calls[0] > 13) * 1e-3
+
+    bad(f, "not deterministic", lipschitz=1, eps=0.2)
+
+
 def test_forms_need_one_hidden_layer() -> None:
     deep = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
     with pytest.raises(attnc.InputError, match="form='layers'"):
@@ -293,5 +336,5 @@ def test_forms_need_one_hidden_layer() -> None:
 
 def test_out_of_reach_says_what_can_be_reached() -> None:
     with pytest.raises(attnc.ConvergenceError) as caught:
-        attnc.compile(lambda x: x.abs().sqrt(), domain=attnc.Box(-1, 1, shape=(4, 1)), eps=1e-5)
+        attnc.compile(lambda x: x.abs().sqrt(), domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-5)
     assert caught.value.reachable is not None and caught.value.reachable > 1e-5

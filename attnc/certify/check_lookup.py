@@ -22,6 +22,7 @@ from attnc.program.steps import Lookup
 
 Balls = list[arb]
 CELLS, NEAR = 8192, 4
+_CHUNK = 1 << 22  # numbers held at once
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ def found(step: Lookup, stage: Selection, x: Balls, a: Arithmetic) -> Found | st
     axes = _axes(step.points.astype(np.float64), stage.key.astype(np.float64))
     if axes is None:
         return "its points are not a lattice"
+    empty = contradiction(step)
+    if empty is not None:
+        return empty
     spread = arb(0)
     for axis, s in zip(axes, x, strict=True):
         own = _spread(axis, s)
@@ -62,6 +66,35 @@ def found(step: Lookup, stage: Selection, x: Balls, a: Arithmetic) -> Found | st
     if not (score < 1 and passing < a.largest and float(np.abs(stage.values).max()) < a.largest):
         return "its scores are too large for the dtype"
     return _executed(step, stage, off.upper(), residue, score, reach, a)
+
+
+def contradiction(step: Lookup) -> str | None:
+    """None if there is a function with these values and this constant: |v_k - v_l| <= K|g_k - g_l| + 2·noise for every pair.
+
+    McShane: the lower envelope is one. Pairs are compared in float64 with room for its rounding; those that are too close to call
+    are compared in balls."""
+    points, values = step.points.astype(np.float64), step.values.astype(np.float64)
+    rows = max(1, _CHUNK // (len(points) * (points.shape[1] + values.shape[1])))
+    noise, room = 2 * step.noise * (1 - 2.0**-50), 1 - 2.0**-44
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(points), rows):
+            here, there = slice(start, start + rows), slice(start, None)
+            apart = np.sqrt(np.square(points[here, None] - points[None, there]).sum(-1))
+            change = np.abs(values[here, None] - values[None, there]).max(-1)
+            unclear = np.argwhere(~(change <= (step.lipschitz * apart + noise) * room))
+            for i, j in unclear + start:
+                if i != j and not _consistent(step, int(i), int(j)):
+                    return f"no function has its values and its Lipschitz constant: points {i} and {j} contradict it"
+    return None
+
+
+def _consistent(step: Lookup, i: int, j: int) -> bool:
+    apart = arb(0)
+    for p, q in zip(step.points[i].tolist(), step.points[j].tolist(), strict=True):
+        apart = apart + (arb(p) - arb(q)) ** 2
+    reach = arb(step.lipschitz) * apart.sqrt() + 2 * arb(step.noise)
+    pairs = zip(step.values[i].tolist(), step.values[j].tolist(), strict=True)
+    return all(abs(arb(v) - arb(w)) <= reach for v, w in pairs)
 
 
 def _axes(points: np.ndarray, key: np.ndarray) -> list[_Axis] | None:
@@ -93,7 +126,7 @@ def _spread(axis: _Axis, x: arb) -> arb | None:
     """At least Σ_k W_k (x - L_k)² over the ball x; None where the lattice is too soft."""
     first, last = axis.places[0], axis.places[-1]
     if len(axis.points) == 1:
-        return arb(upper(abs(x - first)) ** 2).upper() + arb(2) ** -1000
+        return (abs(x - first).upper() ** 2).upper()
     c = axis.sharpness * axis.step**2
     if not c > 1:
         return None

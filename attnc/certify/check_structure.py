@@ -54,7 +54,8 @@ def _fits(program: Program, stage: Stage, step: Step) -> bool:
                 and stage.key.shape == (*k, *given)
                 and stage.values.shape == (*k, *made)
             )
-            return stage.input == step.input and len(k) == 1 and k[0] > 0 and fits
+            whole = isinstance(step, Opaque) or k == step.values.shape[:1]
+            return stage.input == step.input and len(k) == 1 and k[0] > 0 and fits and whole
         case Sum(), Combine():
             return stage.inputs == step.inputs and len(stage.coefficients) == len(stage.inputs)
         case Reorder(), Reshape():
@@ -79,6 +80,8 @@ def _claims_mismatch(
     program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate
 ) -> str | None:
     layers = [stage for stage in numbers.stages if isinstance(stage, Attention)]
+    if any(isinstance(step, Opaque) for step in program.steps):
+        return "nothing of the function is stored that could be certified"
     selections = [(s.value, len(s.offset)) for s in numbers.stages if isinstance(s, Selection)]
     if [(claim.value, claim.anchors) for claim in certificate.lookups] != selections:
         return "its lookups are not those of the network"

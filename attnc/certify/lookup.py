@@ -61,8 +61,8 @@ def reached(step: Lookup, stage: Selection, lo: Array, hi: Array, a: Arithmetic)
         spreads = [
             axis.spread(float(low), float(high)) for axis, low, high in zip(lattice, lo, hi, strict=True)
         ]
-        uneven = [axis.uneven(points) ** 2 for axis, points in zip(lattice, axes, strict=True)]
-        off = times(step.lipschitz, total(_root(spreads), times(_root(uneven), 1 + 8 * U)))
+        uneven = [axis.uneven(points) for axis, points in zip(lattice, axes, strict=True)]
+        off = times(step.lipschitz, total(_root(spreads), _length(uneven)))
         return _executed(step, stage, lattice, (lo, hi), float(off), a)
 
 
@@ -133,6 +133,11 @@ def tails(c: arb) -> arb:
 def _root(squares: list[float]) -> float:
     with working(96):
         return upper(sum(map(arb, squares), arb(0)).sqrt()) if np.isfinite(squares).all() else float("inf")
+
+
+def _length(sides: list[float]) -> float:
+    with working(96):
+        return upper(sum((arb(side) ** 2 for side in sides), arb(0)).sqrt())
 
 
 def _residues(stage: Selection, lattice: list[_Axis], reach: Array) -> float:

@@ -4,6 +4,8 @@ Numbers that the network took over unchanged from the program are stored once.""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -96,8 +98,15 @@ class NetworkRecord:
 
 
 _FIELDS = {
-    "kind", "format", "dtype", "program", "stages", "shared", "certificate", "measured", "shown",
+    "kind", "format", "dtype", "program", "stages", "shared", "certificate", "measured", "shown", "seal",
 }  # fmt: skip
+
+
+def seal(about: Mapping[str, Any]) -> str:
+    """The SHA-256 of what is said of a network and not sealed in its certificate."""
+    return hashlib.sha256(
+        json.dumps([about["measured"], about["shown"]], sort_keys=True).encode()
+    ).hexdigest()
 
 
 def write_network(path: str | os.PathLike[str], record: NetworkRecord) -> None:
@@ -125,6 +134,7 @@ def write_network(path: str | os.PathLike[str], record: NetworkRecord) -> None:
         "measured": None if record.measured is None else record.measured.to_json(),
         "shown": record.shown.to_json(),
     }
+    about["seal"] = seal(about)
     write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
 
 
@@ -150,6 +160,10 @@ def read_network(
         program = Program(tuple(about["program"]["shape"]), tuple(steps))
         stages = tuple(_stage(i, s, arrays) for i, s in enumerate(about["stages"]))
         numbers = NetworkNumbers(stages, about["dtype"])
+        if about["seal"] != seal(about):
+            raise CertificateError(
+                "what it says of its error, form or making was edited: its seal does not fit"
+            )
         certificate = _optional(NetworkCertificate, about["certificate"])
         measured = _optional(NetworkMeasured, about["measured"])
         record = NetworkRecord(program, numbers, certificate, measured, Shown.from_json(about["shown"]))

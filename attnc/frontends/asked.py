@@ -51,6 +51,12 @@ class Asked:
         self.shape, self.dtype_name, self.calls, self.asked = (), "float64", 0, 0
         if self._like.dtype == torch.float32:
             self.dtype_name = "float32"
+        outside = ~box.contains(self._tensor(np.stack([box.lo.ravel(), box.hi.ravel()])).double().cpu())
+        if bool(outside.any()):
+            raise InputError(
+                f"f computes in {self._like.dtype}, of which no number lies in {box} in every coordinate: widen the box, or give "
+                "f as model.double()"
+            )
         self._try_out()
 
     @property
@@ -74,6 +80,17 @@ class Asked:
         parts = [self._answers(rows[i : i + most]) for i in range(0, len(rows), most)]
         return np.concatenate(parts) if parts else np.zeros((0, self.size))
 
+    def held(self, x: Array) -> Array:
+        """The inputs as f is given them: rounded to the dtype of its own parameters, still in the box."""
+        rows = np.asarray(x, dtype=np.float64).reshape(-1, self.box.size)
+        found: Array = self._tensor(rows).cpu().double().numpy().reshape(rows.shape)
+        return found
+
+    def ask_again(self) -> None:
+        """Raise where f answers otherwise than it did at first: it may have changed since."""
+        points, first = self._tried
+        self._check_repeatable(points, first, self._answers(points))
+
     def _try_out(self) -> None:
         """The promises of the class, checked at the middle, at corners and at random points of the box."""
         noise = np.random.default_rng(_SEED)
@@ -82,6 +99,7 @@ class Asked:
         points = np.concatenate([[lo / 2 + hi / 2, lo, hi], corners, self.uniform(_RANDOM, _SEED)])
         first, second = self._answers(points), self._answers(points)
         self._check_repeatable(points, first, second)
+        self._tried = points, first
         alone = np.concatenate([self._answers(point[None]) for point in points])
         gap = np.abs(alone - first)
         if float(gap.max()) > _SLACK[self.dtype_name] * max(1e-300, float(np.abs(first).max())):

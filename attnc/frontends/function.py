@@ -23,6 +23,7 @@ from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, unprov
 from attnc.lower.measure import measured
 from attnc.lower.program_to_network import Wish, lower
 from attnc.network.network import Network
+from attnc.program.steps import Lookup
 
 METHODS = ("auto", "lattice", "grid", "fit")
 MOST_AXES, MOST_LATTICE = 4, 1 << 14
@@ -40,6 +41,7 @@ class Question:
     dtype: str
     method: str
     lipschitz: float | None
+    noise: float | None
     tokens: int | None
     seed: int
     progress: Progress
@@ -49,12 +51,17 @@ def compiled(q: Question, form: str) -> Network:
     """The network, with a certificate where a Lipschitz constant allows one, else with what was measured."""
     if form == "layers":
         raise InputError("form='layers' is for models: a function becomes 'two-layer' or 'attention-softmax'")
-    lipschitz, seed = _constant(q.lipschitz), _seed(q.seed)
-    q = replace(q, lipschitz=lipschitz, seed=seed)
+    lipschitz, noise = _constant("lipschitz", q.lipschitz), _constant("noise", q.noise)
+    if noise is not None and lipschitz is None:
+        raise InputError(
+            f"noise={noise:g} goes with a Lipschitz constant: give lipschitz=K, or leave noise out"
+        )
+    q = replace(q, lipschitz=lipschitz, noise=noise, seed=_seed(q.seed))
     q.progress("asking the function")
     asked = Asked(q.f, q.box, q.tokens)
     method, why = _chosen(q, asked)
     net = {"grid": _grid, "lattice": _lattice, "fit": _fit}[method](q, asked)
+    asked.ask_again()
     net.form, net.notes = form, (why, *net.notes, *_more(q, asked, net))
     return net
 
@@ -97,13 +104,15 @@ def _chosen(q: Question, asked: Asked) -> tuple[str, str]:
 def _grid(q: Question, asked: Asked) -> Network:
     assert q.lipschitz is not None
     q.progress("building the grid")
-    made = lipschitz_grid(asked, q.lipschitz, q.eps, q.dtype, _name(q.f))
+    made = lipschitz_grid(asked, q.lipschitz, q.eps, q.dtype, _name(q.f), q.noise)
     net = made.network
     net.measured = _measured(q, asked, net, "grid")
     with_witness(net, net.measured.input, net.measured.output, net.measured.error)
     net.notes = (
         f"anchors: {' × '.join(map(str, made.counts))} cells, the function asked once in the middle of each",
-        f"proved for every function with these values and the Lipschitz constant {q.lipschitz:g} (Euclidean norm), as given",
+        f"proved for every function with the Lipschitz constant {q.lipschitz:g} (Euclidean norm), as given, that is within "
+        f"{_noise(net):.2g} of these values: what the function's own {asked.dtype_name} arithmetic may err, "
+        + ("assumed" if q.noise is None else "as given"),
     )
     return net
 
@@ -213,17 +222,19 @@ def _cells(q: Question, lipschitz: float) -> float:
     return float(np.prod([float(c) for c in counts]))
 
 
-def _constant(lipschitz: Any) -> float | None:
-    if lipschitz is None:
+def _noise(net: Network) -> float:
+    return next(step.noise for step in net.program.steps if isinstance(step, Lookup))
+
+
+def _constant(name: str, given: Any) -> float | None:
+    if given is None:
         return None
     try:
-        found = float(lipschitz)
+        found = float(given)
     except (TypeError, ValueError):
         found = float("nan")
-    if not (np.isfinite(found) and found >= 0) or isinstance(lipschitz, bool):
-        raise InputError(
-            f"lipschitz={lipschitz!r}: a finite number that is not negative, or None, is accepted"
-        )
+    if not (np.isfinite(found) and found >= 0) or isinstance(given, bool):
+        raise InputError(f"{name}={given!r}: a finite number that is not negative, or None, is accepted")
     return found
 
 

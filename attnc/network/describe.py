@@ -210,8 +210,7 @@ def _proved(net: Network, c: NetworkCertificate) -> list[str]:
 
 def assumed(step: Lookup) -> str:
     """What is taken for granted of a function that is known at points."""
-    within = f", up to {step.noise:.3g}," if step.noise else ""
-    points = f"f that has the stored values at {len(step.points):,} points{within}"
+    points = f"f that has the stored values at {len(step.points):,} points, up to noise of {step.noise:.3g},"
     return f"{points} and the Lipschitz constant {step.lipschitz:g} in every output"
 
 

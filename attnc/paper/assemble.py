@@ -106,6 +106,8 @@ def numbers_of(name: str, given: Any) -> Array:
         raise InputError(f"{name} holds real numbers: got {array.dtype}")
     if not np.isfinite(found).all():
         raise InputError(f"{name} holds a NaN or an infinity: finite numbers are accepted")
+    if array.dtype.kind in "iu" and not (np.abs(found) <= 2.0**53).all():
+        raise InputError(f"{name} holds whole numbers beyond 2^53, which no float equals: give floats")
     return found
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from attnc.anchors.candidates import Progress
+from attnc.anchors.grid import CONSTANT, TEMPERATURE
 from attnc.anchors.nearest import nearest_constant
 from attnc.certify.theorem import Theorem
 from attnc.compile import compile
@@ -110,12 +111,15 @@ def _theorem(net: Network, name: str) -> Theorem:
         return Theorem(f"{name}: universal", statement, None)
     axes = [np.unique(column) for column in lookup.points.T]
     sides = [float(hi - lo) for lo, hi in zip(net.domain.lo.ravel(), net.domain.hi.ravel(), strict=True)]
-    radius = math.hypot(*(side / len(axis) for side, axis in zip(sides, axes, strict=True))) / 2
+    diagonal = math.hypot(*(side / len(axis) for side, axis in zip(sides, axes, strict=True)))
     statement = (
-        f"nearest of {len(lookup.points)} grid points: |net(X) - f(X)| <= K·r, K = {lookup.lipschitz:g} and r = {radius:.4g} "
-        "half the diagonal of a cell"
+        f"in exact arithmetic |net(X) - f(X)| <= K √C₂ · diagonal of a cell, for every f with the Lipschitz constant K = "
+        f"{lookup.lipschitz:g}: {len(lookup.points)} grid points, diagonal {diagonal:.4g}, C₂ = {CONSTANT} at c = "
+        f"{TEMPERATURE:g} (1/4 for a hard choice of the nearest)"
     )
-    return Theorem(f"{name}: grid", statement, lookup.lipschitz * radius)
+    return Theorem(
+        f"{name}: grid", statement, lookup.lipschitz * math.sqrt(CONSTANT) * diagonal * (1 + 2.0**-48)
+    )
 
 
 def _of_neurons(net: Network, parts: Neurons, name: str) -> Theorem:

@@ -14,12 +14,17 @@ import torch
 from flint import arb
 
 import attnc
+from attnc.anchors.grid import grid_axes
+from attnc.anchors.tensor import Lattice
 from attnc.certify import check_lookup
 from attnc.certify.arithmetic import ARITHMETIC
+from attnc.certify.check_network import check_network
 from attnc.certify.lookup import axes_of, reached, tails
 from attnc.certify.network_certificate import NetworkCertificate
 from attnc.certify.network_numbers import Selection
+from attnc.certify.network_record import NetworkRecord, seal, write_network
 from attnc.functions.balls import lower, upper, working
+from attnc.lower.function_to_network import selection
 from attnc.network.network import Network
 from attnc.program import Lookup, Opaque, Program
 from attnc.program.interpreter import differentiable, exact
@@ -78,6 +83,56 @@ def test_two_provers_agree(dtype: str) -> None:
         assert abs(one.approximation - upper(other.approximation)) < 2e-3 * one.approximation
 
 
+TERMS = {
+    "scores": (400, 1.0, 0.0, 0.0),  # E = 0.2: the factor of the weights
+    "sums": (40, 1e-9, 0.0, 3.0),  # nothing but the roundings of two sums, on values near 3
+    "noise": (40, 1e-9, 1e-3, 0.0),
+}
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_two_provers_agree_where_one_term_is_all(term: str) -> None:
+    """Each in turn dominates the bound in float32; it is what the docstring of `lookup` says, and both have it."""
+    count, lipschitz, noise, height = TERMS[term]
+    axis = grid_axes(np.zeros(1), np.ones(1), [count])[0]
+    values = np.full((count, 1), height).astype(np.float32).astype(np.float64)
+    step = Lookup(0, axis.points[:, None], values, lipschitz, noise)
+    stage = selection(Lattice((axis,), values), np.array([0.5]), "float32")
+    one = reached(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float32"])
+    with working(96):
+        other = check_lookup.found(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float32"])
+        assert one is not None and isinstance(other, check_lookup.Found)
+        assert float(one.error[0]) == pytest.approx(upper(other.error[0]), rel=0.01)
+    u, half_a_cell = 2.0**-24, 0.5 / count
+    smallest = {
+        "scores": 1.2 * half_a_cell,
+        "sums": (2 * count + 4) * u * height,  # softmax's sum, three for the quotient, the last sum
+        "noise": noise,
+    }[term]
+    assert smallest <= float(one.error[0]) <= 1.4 * smallest
+
+
+@pytest.mark.parametrize("c", [1.2, 2.0, 4.0])
+@pytest.mark.parametrize("beyond", [0.0, 0.2], ids=["box", "beyond"])
+def test_a_softer_lattice_costs_what_its_weights_spread(c: float, beyond: float) -> None:
+    """√(Σ W_k (x - L_k)²), the largest of 40,000 places: less is claimed by neither prover."""
+    axis = dataclasses.replace(grid_axes(np.zeros(1), np.ones(1), [8])[0], sharpness=c * 64)
+    step = Lookup(0, axis.points[:, None], np.zeros((8, 1)), 1.0)
+    stage = selection(Lattice((axis,), step.values), np.array([0.5]), "float64")
+    lo, hi = -beyond, 1 + beyond
+    x = np.linspace(lo, hi, 40_001)
+    weights = np.exp(-c * 64 * (x[:, None] - axis.points) ** 2)
+    spread = (weights * (x[:, None] - axis.points) ** 2).sum(1) / weights.sum(1)
+    one = reached(step, stage, np.array([lo]), np.array([hi]), ARITHMETIC["float64"])
+    with working(96):
+        other = check_lookup.found(step, stage, [arb(0.5, 0.5 + beyond)], ARITHMETIC["float64"])
+        assert one is not None and isinstance(other, check_lookup.Found)
+        theirs = upper(other.approximation)
+    true = float(np.sqrt(spread.max()))
+    assert true <= one.approximation <= (1.6 if c < 2 else 1.2) * true
+    assert true <= theirs <= (1.6 if c < 2 else 1.1) * true
+
+
 def test_points_that_are_no_lattice_are_not_proved(net: Network) -> None:
     step, stage = parts(net)
     points = step.points.copy()
@@ -112,6 +167,7 @@ def test_numbers_that_do_not_fit_cost_what_they_may_cost(net: Network, what: str
     with working(96):
         theirs = check_lookup.found(step, other, [arb(0.5, 0.5), arb(hi[1] / 2, hi[1] / 2)], a)
         two = float("inf") if isinstance(theirs, str) else max(map(upper, theirs.error))
+    assert (min(one, two) == float("inf")) == (what not in ("value", "wider box"))
     assert min(one, two) > float(before.error.max()) + {"value": 0.9, "wider box": 0.8}.get(what, 0.1)
 
 
@@ -164,14 +220,16 @@ def test_round_trip(net: Network, tmp_path: Path) -> None:
     assert attnc.verify(path).status == "proved"
 
 
-def edited(path: Path, change: Any) -> Path:
-    """The file with other metadata; seals of certificates are made to fit."""
+def edited(path: Path, change: Any, reseal: bool = True) -> Path:
+    """The file with other metadata, its seal made to fit."""
     raw = path.read_bytes()
     (size,) = struct.unpack("<Q", raw[:8])
     head = json.loads(raw[8 : 8 + size])
     (name,) = head["__metadata__"]
     about = json.loads(head["__metadata__"][name])
     change(about)
+    if reseal:
+        about["seal"] = seal(about)
     head["__metadata__"][name] = json.dumps(about)
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
@@ -202,6 +260,99 @@ def test_an_edited_file_is_not_read(net: Network, tmp_path: Path, change: Any) -
         attnc.load(path)
     with pytest.raises(attnc.AttncError):
         attnc.verify(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a["measured"].update(error=1e-30),
+        lambda a: a["measured"].update(points=10**9),
+        lambda a: a["shown"].update(notes=["proved for every function"]),
+        lambda a: a.update(seal="ab" * 32),
+    ],
+    ids=["error", "points", "notes", "seal"],
+)
+def test_what_is_said_is_sealed(net: Network, tmp_path: Path, change: Any) -> None:
+    net.save(tmp_path / "net.safetensors")
+    path = edited(tmp_path / "net.safetensors", change, reseal=False)
+    for read in (attnc.load, attnc.verify):
+        with pytest.raises(attnc.CertificateError, match="edited"):
+            read(path)
+
+
+def forged(net: Network, tmp_path: Path, **claim: Any) -> Path:
+    """The file of a network with other words about its function, every digest and seal made to fit."""
+    step, _ = parts(net)
+    known = net.certificate
+    assert known is not None
+    steps = tuple(dataclasses.replace(step, **claim) if s is step else s for s in net.program.steps)
+    program = Program(net.program.shape, steps)
+    witness = dataclasses.replace(known.witness, error=0.0)
+    lookup = dataclasses.replace(known.lookups[0], error_out=1e-12)
+    lies = {"bound": 1e-12, "approximation": 1e-12, "rounding": 1e-12, "lookups": (lookup,)}
+    certificate = dataclasses.replace(known, program=program.digest(), witness=witness, **lies)
+    path = tmp_path / "forged.safetensors"
+    write_network(path, NetworkRecord(program, net.numbers(), certificate))
+    return path
+
+
+@pytest.mark.parametrize(
+    "claim", [{"lipschitz": 0.0, "noise": 0.0}, {"lipschitz": 0.01}], ids=["flat", "slow"]
+)
+def test_values_that_contradict_their_constant_prove_nothing(
+    net: Network, tmp_path: Path, claim: Any
+) -> None:
+    """There is no such function, so that anything would be true of every one."""
+    verdict = attnc.verify(forged(net, tmp_path, **claim))
+    assert verdict.status in ("unknown", "refuted")
+    with working(96):
+        said = check_lookup.contradiction(dataclasses.replace(parts(net)[0], **claim))
+    assert said is not None and "no function has its values" in said
+
+
+@pytest.mark.parametrize("worse", [0.0, 1e-9], ids=["attained", "exceeded"])
+def test_every_pair_of_points_is_compared(worse: float) -> None:
+    """Two points far apart that use up the constant exactly, and by a part in a billion more."""
+    axis = np.linspace(0, 1, 300)[:, None]
+    values = np.zeros((300, 1))
+    values[0], values[-1] = -0.5, 0.5 + worse
+    step = Lookup(0, axis, values, 1.0, 0.0)
+    with working(96):
+        assert check_lookup.contradiction(dataclasses.replace(step, lipschitz=0.5 * 299 * (1 + 1e-6))) is None
+        steep = dataclasses.replace(step, values=np.linspace(-0.5, 0.5 + worse, 300)[:, None], noise=2.0**-50)
+        assert (check_lookup.contradiction(steep) is None) == (worse == 0)
+
+
+def test_a_lookup_has_an_anchor_for_every_point(net: Network, tmp_path: Path) -> None:
+    step, _ = parts(net)
+    known = net.certificate
+    assert known is not None
+    for few in (step.points[:-1], np.concatenate([step.points, step.points[:1] + 2])):
+        values = np.resize(step.values, (len(few), 2))
+        changed = dataclasses.replace(step, points=few, values=values)
+        program = Program(net.program.shape, tuple(changed if s is step else s for s in net.program.steps))
+        verdict = check_network(program, net.numbers(), dataclasses.replace(known, program=program.digest()))
+        assert verdict.status == "unknown" and "asks for" in verdict.reason
+
+
+def test_nothing_is_certified_of_a_function_that_is_not_stored(net: Network) -> None:
+    known = net.certificate
+    assert known is not None
+    step, _ = parts(net)
+    steps = tuple(Opaque(step.input, 2) if s is step else s for s in net.program.steps)
+    program = Program(net.program.shape, steps)
+    verdict = check_network(program, net.numbers(), dataclasses.replace(known, program=program.digest()))
+    assert verdict.status == "unknown" and "nothing of the function is stored" in verdict.reason
+
+
+def test_a_single_point_in_a_huge_box() -> None:
+    step = Lookup(0, np.zeros((1, 1)), np.zeros((1, 1)), 0.0)
+    stage = Selection(0, 1, np.zeros(1), np.zeros((1, 1)), np.zeros(1), np.zeros((1, 1)))
+    with working(96):
+        found = check_lookup.found(step, stage, [arb(0, 1e200)], ARITHMETIC["float64"])
+    assert isinstance(found, check_lookup.Found)
+    one = reached(step, stage, np.array([-1e200]), np.array([1e200]), ARITHMETIC["float64"])
+    assert one is None or float(one.error[0]) == float("inf")  # a square overflows: nothing is claimed
 
 
 def test_a_measured_network_is_not_proved_however_it_is_stored(tmp_path: Path) -> None:

@@ -20,7 +20,12 @@ def found() -> Rates:
 
 
 def test_slopes(found: Rates) -> None:
-    assert [s.construction for s in found.series] == ["one head", "many heads", "two-layer", "attention-softmax"]
+    assert [s.construction for s in found.series] == [
+        "one head",
+        "many heads",
+        "two-layer",
+        "attention-softmax",
+    ]
     for series in found.series:
         assert series.within and len(series.theorem) == len(series.sizes) == len(series.proved)
         assert -1.2 < series.slope < -0.9

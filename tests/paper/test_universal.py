@@ -67,7 +67,11 @@ def test_a_function_with_a_constant(make, tmp_path: Path) -> None:
 
 def test_a_function_that_is_measured_has_no_number_from_the_theorem() -> None:
     net = attnc.paper.two_layer(torch.sin, attnc.Box(0, 1, shape=(2, 1)), eps=1e-3)
-    assert net.theorem is not None and net.theorem.bound is None and "every continuous f" in net.theorem.statement
+    assert (
+        net.theorem is not None
+        and net.theorem.bound is None
+        and "every continuous f" in net.theorem.statement
+    )
     assert net.certificate is None and "named" in net.theorem.statement
 
 
