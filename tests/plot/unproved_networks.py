@@ -95,7 +95,8 @@ def grid_network() -> Network:
     program = Program((2, 1), (Reshape(0, (2,)), Lookup(1, points, values, 1.0), Reshape(2, (2, 1))))
     bound = 0.1 * 2**0.5
     certificate = NetworkCertificate(
-        BOX, "float64", bound, bound, 0.0, (), NetworkWitness((0.05, 0.05), 0, 0.04), program.digest(), numbers.digests(), versions(),
+        BOX, "float64", bound, bound, 0.0, (), NetworkWitness((0.05, 0.05), 0, 0.04), program.digest(), numbers.digests(),
+        versions(),
         lookups=(LookupClaim("lookup", 2, 441, bound),),
     )  # fmt: skip
     theorem = Theorem("attention_softmax", "|Attn - f| <= K·radius + leak", 0.2)
