@@ -6,10 +6,12 @@
 True
 """
 
-from attnc import functions, plot
+from attnc import functions, paper, plot
 from attnc.certify.certificate import Certificate, Measured, Witness
 from attnc.certify.check import Verdict
+from attnc.certify.measured import NetworkMeasured
 from attnc.certify.network_certificate import NetworkCertificate
+from attnc.certify.theorem import Theorem
 from attnc.certify.verify import verify
 from attnc.compile import compile
 from attnc.domain import Box, Interval
@@ -36,7 +38,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AttncError", "Box", "Certificate", "CertificateError", "ConvergenceError", "FileError", "Function", "FunctionError", "Head",
-    "InputError", "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "PrecisionError", "Problem",
-    "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "function", "functions", "head", "load", "plot",
-    "verify",
+    "InputError", "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured",
+    "PrecisionError", "Problem", "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "function",
+    "functions", "head", "load", "paper", "plot", "verify",
 ]  # fmt: skip

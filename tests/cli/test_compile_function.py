@@ -238,7 +238,10 @@ def test_a_proved_lookup(run: Any, tmp_path: Path) -> None:
     table, machine = run("show", path), run("show", path, "--json")
     assert (table.code, machine.code) == (0, 0)
     text = words(table.out)
-    assert "assumed an f that has the stored values at 441 points, up to noise of 0, and the Lipschitz constant 1" in text
+    assert (
+        "assumed an f that has the stored values at 441 points, up to noise of 0, and the Lipschitz constant 1"
+        in text
+    )
     assert "theorem attention_softmax, bound 0.2: |Attn - f| <= K·radius + leak" in text
     record = machine.json
     assert NetworkCertificate.from_json(record["certificate"]) == net.certificate

@@ -62,7 +62,10 @@ def test_a_lookup_that_is_proved() -> None:
     assert (told["anchors"], told["error out"]) == ("441 grid 21 × 21", "1.41e-01")
     text = str(net.describe())
     assert f"proved: |network - f| <= {0.02**0.5:.4g} on {net.domain}, in float64" in text
-    assert "for every f that has the stored values at 441 points, up to noise of 0, and the Lipschitz constant 1 " in text
+    assert (
+        "for every f that has the stored values at 441 points, up to noise of 0, and the Lipschitz constant 1 "
+        in text
+    )
     assert "theorem attention_softmax: bound 0.2, proved 0.1414, largest error seen 0.04" in text
     assert "measured" not in text
     assert float((net(random_inputs(500)) - slow(random_inputs(500))).abs().max()) <= net.certificate.bound
