@@ -39,6 +39,6 @@ __version__ = "0.1.0"
 __all__ = [
     "AttncError", "Box", "Certificate", "CertificateError", "ConvergenceError", "FileError", "Function", "FunctionError", "Head",
     "InputError", "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured",
-    "PrecisionError", "Problem", "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "function",
-    "functions", "head", "load", "paper", "plot", "verify",
+    "PrecisionError", "Problem", "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile",
+    "function", "functions", "head", "load", "paper", "plot", "verify",
 ]  # fmt: skip
