@@ -177,6 +177,8 @@ def test_a_constant_has_one_anchor() -> None:
         net = attnc.compile(lambda x: 0 * x + 3, domain=PAIR, eps=1e-3, dtype=WIDE, **options)
         assert net.selections[0].anchors == 1
         assert torch.equal(net(torch.zeros(1, 2, 1, dtype=WIDE)), torch.full((1, 2, 1), 3.0, dtype=WIDE))
+    many = attnc.compile(lambda x: 0 * x + 3, domain=attnc.Box(0, 1, shape=(6, 1)), eps=1e-3, dtype=WIDE)
+    assert torch.allclose(many(torch.ones(1, 6, 1, dtype=WIDE)), torch.full((1, 6, 1), 3.0, dtype=WIDE))
 
 
 def test_a_module_may_be_asked_instead_of_read() -> None:

@@ -177,6 +177,8 @@ def _linear_neurons(data: _Data) -> Hidden:
     left, values, _ = torch.linalg.svd(affine, full_matrices=False)
     kept = values * math.sqrt(len(affine)) > 0.05 * data.eps
     directions = left.T[kept][:_MOST_LINEAR]
+    if not len(directions):  # a network has a neuron, though it may say nothing
+        return torch.zeros(1, len(affine), dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     directions = directions / directions.abs().sum(1, keepdim=True)
     bend = min(0.5, (0.3 * data.eps) ** 0.25)
     weights = torch.cat([bend * directions, 2 * bend * directions])
@@ -330,12 +332,9 @@ def _program(ask: Asked, data: _Data, hidden: Hidden, output: Tensor) -> Program
     steps: list[Step] = []
     if len(ask.box.shape) > 1:
         steps.append(Reshape(0, (ask.box.size,)))
-    if len(w1):
-        steps.append(Affine(len(steps), w1, b1, "hidden"))
-        steps.append(Pointwise(len(steps), functions.get("tanh"), "tanh"))
-        steps.append(Affine(len(steps), w2, b2, "output"))
-    else:
-        steps.append(Affine(len(steps), np.zeros((len(b2), ask.box.size)), b2, "output"))
+    steps.append(Affine(len(steps), w1, b1, "hidden"))
+    steps.append(Pointwise(len(steps), functions.get("tanh"), "tanh"))
+    steps.append(Affine(len(steps), w2, b2, "output"))
     if len(ask.shape) > 1:
         steps.append(Reshape(len(steps), ask.shape))
     return Program(ask.box.shape, tuple(steps))

@@ -19,14 +19,15 @@ from attnc.anchors.tensor import Lattice
 from attnc.certify import check_lookup
 from attnc.certify.arithmetic import ARITHMETIC
 from attnc.certify.check_network import check_network
+from attnc.certify.compose import compose
 from attnc.certify.lookup import axes_of, reached, tails
 from attnc.certify.network_certificate import NetworkCertificate
-from attnc.certify.network_numbers import Selection
+from attnc.certify.network_numbers import Linear, NetworkNumbers, Selection
 from attnc.certify.network_record import NetworkRecord, seal, write_network
 from attnc.functions.balls import lower, upper, working
 from attnc.lower.function_to_network import selection
 from attnc.network.network import Network
-from attnc.program import Lookup, Opaque, Program
+from attnc.program import Affine, Lookup, Opaque, Program
 from attnc.program.interpreter import differentiable, exact
 from attnc.program.lookup import envelopes
 
@@ -131,6 +132,23 @@ def test_a_softer_lattice_costs_what_its_weights_spread(c: float, beyond: float)
     true = float(np.sqrt(spread.max()))
     assert true <= one.approximation <= (1.6 if c < 2 else 1.2) * true
     assert true <= theirs <= (1.6 if c < 2 else 1.1) * true
+
+
+def test_an_uneven_axis_costs_its_unevenness() -> None:
+    """f was asked a fifth of a step beside the place that the scores select."""
+    axis = grid_axes(np.zeros(1), np.ones(1), [10])[0]
+    points = axis.points[:, None].copy()
+    stage = selection(Lattice((axis,), np.zeros((10, 1))), np.array([0.5]), "float64")
+    found = []
+    for moved in (0.0, 0.02):
+        points[4] += moved
+        step = Lookup(0, points, np.zeros((10, 1)), 1.0)
+        one = reached(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float64"])
+        with working(96):
+            other = check_lookup.found(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float64"])
+            assert one is not None and isinstance(other, check_lookup.Found)
+            found.append((float(one.error[0]), upper(other.error[0])))
+    assert all(after >= before + 0.0199 for before, after in zip(*found, strict=True))
 
 
 def test_points_that_are_no_lattice_are_not_proved(net: Network) -> None:
@@ -343,6 +361,33 @@ def test_nothing_is_certified_of_a_function_that_is_not_stored(net: Network) -> 
     program = Program(net.program.shape, steps)
     verdict = check_network(program, net.numbers(), dataclasses.replace(known, program=program.digest()))
     assert verdict.status == "unknown" and "nothing of the function is stored" in verdict.reason
+
+
+def test_a_lookup_of_inputs_with_an_error_is_not_proved(net: Network) -> None:
+    """Behind an affine map that rounds: the proof is about inputs as they are."""
+    step, stage = parts(net)
+    known = net.certificate
+    assert known is not None
+    weight = np.array([[0.3, 0.1], [0.1, 0.3]])
+    program = Program((2,), (Affine(0, weight, np.array([0.1, 0.1])), dataclasses.replace(step, input=1)))
+    stages = (
+        Linear(0, 1, weight, np.array([0.1, 0.1])),
+        dataclasses.replace(stage, input=1, value=2),
+    )
+    numbers = NetworkNumbers(stages, "float64")
+    lookup = dataclasses.replace(known.lookups[0], value=2, error_out=9.0)
+    witness = dataclasses.replace(known.witness, error=0.0)
+    claims = {"bound": 9.0, "approximation": 9.0, "rounding": 0.0, "lookups": (lookup,), "witness": witness}
+    certificate = dataclasses.replace(
+        known,
+        domain=attnc.Box(0, 1, shape=(2,)),
+        program=program.digest(),
+        digests=numbers.digests(),
+        **claims,
+    )
+    verdict = check_network(program, numbers, certificate)
+    assert verdict.status == "unknown" and "its inputs have an error" in verdict.reason
+    assert compose(program, stages, certificate.domain, {}, "float64")[2].error.max() == float("inf")
 
 
 def test_a_single_point_in_a_huge_box() -> None:
