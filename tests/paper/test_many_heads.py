@@ -109,6 +109,18 @@ def test_proof_by_stretches_agrees_with_the_general_proof(dtype: str) -> None:
     assert general.rounding / 4 <= ours.rounding <= 8 * general.rounding
 
 
+def test_where_rounding_is_all_the_bound_holds_all_of_it() -> None:
+    """Eight heads in float32 with values near 10^5: the sum of the heads rounds more than any of them."""
+    net = many_heads(
+        torch.eye(4, 2), torch.full((4,), 1e5), 1e5, 1e5 + 1, heads=8, domain=(0, 1), dtype=torch.float32
+    )
+    known = head_of(net).certificate
+    assert known.rounding > 4 * known.approximation
+    assert known.rounding <= known.bound <= known.rounding + known.approximation
+    largest = 7 * 2.0**-24 * 1e5  # seven additions
+    assert known.rounding > largest
+
+
 def test_a_broken_head_is_not_proved_by_stretches() -> None:
     """One anchor of one head moved by 1: the proof must see it, wherever it is."""
     net = many_heads(*normal(4, 2), -2, 1, heads=4, domain=(-2, 2))
