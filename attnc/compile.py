@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from attnc.anchors.candidates import Progress
-from attnc.certify.network_record import FORMS
 from attnc.domain import Box
 from attnc.errors import InputError, UnsupportedError
 from attnc.frontends import to_program
@@ -109,7 +108,7 @@ def _is_function(model: Any, method: str) -> bool:
 def _check_words(form: str | None, method: str) -> None:
     if form is not None and form not in COMPILED:
         raise InputError(
-            f"form={form!r}: accepted are {', '.join(map(repr, COMPILED))}; {', '.join(FORMS)} are in attnc.paper"
+            f"form={form!r}: accepted are {', '.join(map(repr, COMPILED))}; one head and many heads are in attnc.paper"
         )
     if method not in METHODS:
         raise InputError(f"method={method!r}: accepted are {', '.join(map(repr, METHODS))}")

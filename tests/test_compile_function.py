@@ -130,13 +130,14 @@ def test_larger_inputs_are_fitted_and_never_called_proved() -> None:
     assert torch.equal(net(x), again(x))  # deterministic by seed
 
 
-def test_the_grid_is_chosen_only_where_it_can_be_built() -> None:
+def test_a_grid_that_is_too_large_is_refused_with_its_size() -> None:
+    """What was to be proved is never silently measured instead."""
     box = attnc.Box(0, 1, shape=(3, 1))
-    net = attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, dtype=WIDE)
-    assert net.certificate is None and net.measured is not None
-    assert any("would have" in note for note in net.notes)
-    with pytest.raises(attnc.InputError, match=r"anchors: up to 32,768 are built.*method='lattice'"):
-        attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, method="grid")
+    for method in ("auto", "grid"):
+        with pytest.raises(attnc.InputError, match=r"up to 32,768 are built.*method='lattice'"):
+            attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, method=method)
+    with pytest.raises(attnc.InputError, match="measures: leave one of them out"):
+        attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, method="lattice")
 
 
 def test_describe_says_what_and_why_and_what_it_takes_to_prove_more() -> None:
@@ -230,10 +231,10 @@ def test_not_deterministic() -> None:
 def test_a_jump_says_where(f: Any, place: float | None) -> None:
     with pytest.raises(attnc.ConvergenceError, match="not continuous: it jumps by") as caught:
         attnc.compile(f, domain=PAIR, eps=1e-2, tokens=1)
-    numbers = [float(n) for n in re.findall(r"x = \(([-\d.e]+),", str(caught.value))]
-    assert len(numbers) == 2
+    found = re.search(r"at x = \[([-\d.e]+), ", str(caught.value))
+    assert found is not None
     if place is not None:
-        assert all(abs(n - place) < 1e-5 for n in numbers)
+        assert abs(float(found[1]) - place) < 1e-5
 
 
 def test_a_jump_of_many_numbers_says_where() -> None:
@@ -249,10 +250,15 @@ def test_a_constant_that_samples_refute() -> None:
 
 
 def test_a_constant_that_only_fresh_points_refute() -> None:
-    """Flat at the middles of all cells, steep between them."""
-    f = lambda x: torch.sin(2 * math.pi * 14 * x) ** 2  # noqa: E731
-    with pytest.raises(attnc.AttncError, match=r"refuted|does not have the Lipschitz constant"):
-        attnc.compile(f, domain=attnc.Box(0, 1, shape=(1, 1)), eps=0.0179, lipschitz=1, dtype=WIDE)
+    """Slow at the points of the grid, fast between them: an error below the bound, and a spike above it."""
+    box = attnc.Box(-1, 1, shape=(1, 1))
+    for f in (
+        lambda x: torch.sin(x) / 2 + 0.03 * torch.sin(2000 * x),
+        lambda x: torch.exp(-(((x - 0.01234) / 1e-3) ** 2)),
+    ):
+        with pytest.raises(attnc.InputError, match="is refuted: f changes by") as caught:
+            attnc.compile(f, domain=box, eps=0.1, lipschitz=1, dtype=WIDE)
+        assert len(re.findall(r"x = \(", str(caught.value))) == 2
 
 
 def test_too_large_for_a_lattice() -> None:
@@ -325,7 +331,46 @@ def test_a_function_that_drifts() -> None:
         calls[0] += 1
         return x + (calls[0] > 13) * 1e-3
 
-    bad(f, "not deterministic", lipschitz=1, eps=0.2)
+    bad(f, "not deterministic", eps=0.1)
+
+
+def test_what_is_said_of_changed_numbers() -> None:
+    """Nothing: neither of a grid, nor of a lattice, nor of a fit."""
+    box = attnc.Box(-1, 1, shape=(2, 1))
+    wide = attnc.Box(-1, 1, shape=(5, 1))
+    for net in (
+        attnc.compile(torch.sin, domain=box, eps=0.2, lipschitz=1, dtype=WIDE),
+        attnc.compile(torch.sin, domain=box, eps=1e-2, dtype=WIDE),
+        attnc.compile(lambda x: x.cumsum(1), domain=wide, eps=1e-2, dtype=WIDE),
+    ):
+        text = str(net.float().describe())
+        assert "how it was made is left out" in text and "approximation" not in text
+        assert "proved for" not in text and "alone is proved" not in text and "e-0" not in text
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    net = attnc.compile(lambda x: x[:, :1], domain=PAIR, eps=1e-2, tokens=np.int64(1), seed=np.int64(3))
+    assert net.measured is not None and net.measured.seed == 1003
+
+
+def test_a_function_may_differentiate_inside() -> None:
+    def slope(x: Tensor) -> Tensor:
+        y = x.clone().requires_grad_(True)
+        return torch.autograd.grad((y**3).sum(), y)[0]
+
+    net = attnc.compile(slope, domain=PAIR, eps=1e-2, dtype=WIDE)
+    assert largest(net, slope_of_cube, fresh(PAIR, 500)) < 1e-2
+
+
+def slope_of_cube(x: Tensor) -> Tensor:
+    return 3 * x**2
+
+
+def test_sizes_beyond_floating_point_are_refused_in_words() -> None:
+    with pytest.raises(attnc.AttncError):
+        attnc.compile(torch.sin, domain=attnc.Box(-1e200, 1e200, shape=(2, 1)), eps=1e-3, lipschitz=1e-200)
+    net = attnc.compile(lambda x: 1e300 * x, domain=PAIR, eps=1e297, lipschitz=None, dtype=WIDE)
+    assert net.measured is not None and net.measured.error <= 1e297
 
 
 def test_forms_need_one_hidden_layer() -> None:

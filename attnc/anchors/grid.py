@@ -17,6 +17,7 @@ CONSTANT = 0.2504
 def counts_for(lo: Array, hi: Array, lipschitz: float, eps: float) -> list[int]:
     """Cells on each axis with K √(Σ Δ_j² C₂) <= eps: equal sides, then one fewer wherever that is still enough.
 
+    >>> import numpy as np
     >>> counts_for(np.zeros(2), np.array([1.0, 2.0]), 1.0, 0.05)
     [14, 29]
     """
@@ -39,4 +40,4 @@ def _axis(lo: float, side: float, count: int) -> Axis:
     if count == 1:
         return Axis(lo + side / 2, 0.0, 1, 0.0)
     step = side / count
-    return Axis(lo + step / 2, step, count, TEMPERATURE / step**2)
+    return Axis(lo + step / 2, step, count, TEMPERATURE / step / step)

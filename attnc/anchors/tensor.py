@@ -183,7 +183,7 @@ def _concluded(best: Found, history: list[Attempt], eps: float, most: int) -> Fo
         f"{best.measured:.3g} at x = {[float(f'{v:.6g}') for v in best.worst]}, and eps={eps:g} was asked for; the errors so "
         f"far ({', '.join(f'{a.measured:.2g} with {math.prod(a.counts)}' for a in history)}) say that {most} anchors do not "
         "reach it: "
-        f"give eps >= {best.measured * 1.05:.2g}, a smaller box, or allow more anchors",
+        f"give eps >= {best.measured * 1.05:.2g} or a smaller box",
         reachable=best.measured,
         found=found,
     )

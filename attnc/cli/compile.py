@@ -51,8 +51,9 @@ _Method = Annotated[
     typer.Option(metavar="HOW", help=f"Function: where its values come from, {' | '.join(METHODS)}."),
 ]
 _Lipschitz = Annotated[
-    float | None, typer.Option(metavar="K", help="Function: |f(x) - f(y)| <= K|x - y|; with it, a proof.")
+    float | None, typer.Option(metavar="K", help="Function: |f(x) - f(y)| <= K|x - y| (Euclidean); a proof.")
 ]
+_Noise = Annotated[float | None, typer.Option(metavar="E", help="With --lipschitz: what f itself may round.")]
 _Tokens = Annotated[
     int | None,
     typer.Option(metavar="M", help="Function: how many tokens it returns, if not as many as it takes."),
@@ -92,6 +93,7 @@ def compile(
     form: _Form = None,
     method: _Method = None,
     lipschitz: _Lipschitz = None,
+    noise: _Noise = None,
     tokens: _Tokens = None,
     seed: _Seed = None,
     output: _Output = None,
@@ -119,7 +121,7 @@ def compile(
         request = _Request(
             source,
             Words(activation, output_activation, order),
-            Wishes(form, method, lipschitz, tokens, seed),
+            Wishes(form, method, lipschitz, noise, tokens, seed),
             parse_end(domain[0]),
             parse_end(domain[1]),
             None if shape is None else parse_shape(shape),

@@ -1,4 +1,4 @@
-"""--form, --method, --lipschitz, --tokens, --seed: what `attnc compile` passes on, where it is given."""
+"""--form, --method, --lipschitz, --noise, --tokens, --seed: what `attnc compile` passes on, where it is given."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Wishes:
     form: str | None = None
     method: str | None = None
     lipschitz: float | None = None
+    noise: float | None = None
     tokens: int | None = None
     seed: int | None = None
 
@@ -35,6 +36,8 @@ class Wishes:
                 f"--lipschitz {self.lipschitz:g}: a finite number that is not negative is accepted, such that "
                 "|f(x) - f(y)| <= K|x - y| in every output"
             )
+        if self.noise is not None and not 0 <= self.noise < math.inf:
+            raise InputError(f"--noise {self.noise:g}: a finite number that is not negative is accepted")
         if self.tokens is not None and self.tokens < 1:
             raise InputError(f"--tokens {self.tokens}: a positive whole number is accepted")
         if self.seed is not None and self.seed < 0:

@@ -35,7 +35,8 @@ def to_program(model: object, shape: tuple[int, ...], box: Box | None = None) ->
     if is_estimator(model):
         return estimator_to_program(model, tuple(shape))
     raise InputError(
-        f"a model is a torch.nn.Module, a scikit-learn network or a Program: got {_given(model)}"
+        "what is compiled is a torch.nn.Module, a scikit-learn network, a Program, or a function of a tensor "
+        f"(batch, n, d): got {_given(model)}"
     )
 
 
@@ -46,6 +47,4 @@ def _given(model: object) -> str:
         return "a dict; a state dict is read by attnc.frontends.mlp(tensors, activation)"
     if isinstance(model, (str, bytes)) or hasattr(model, "__fspath__"):
         return f"{model!r}; a file of weights is read by attnc.frontends.read_state_dict(path)"
-    if callable(model):
-        return f"{model!r}; put what it computes into the forward of an nn.Module"
     return f"{type(model).__name__}"

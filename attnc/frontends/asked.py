@@ -126,8 +126,7 @@ class Asked:
         kept = given.clone()
         self.calls, self.asked = self.calls + 1, self.asked + len(rows)
         try:
-            with torch.no_grad():
-                answer = self._f(given)
+            answer = self._f(given)
         except Exception as problem:
             raise InputError(
                 f"f fails on a tensor of shape {tuple(given.shape)} and {given.dtype}: "
@@ -216,7 +215,7 @@ def _digits(numbers: Any) -> Any:
 def _check_tokens(tokens: object, box: Box) -> None:
     if tokens is None:
         return
-    if type(tokens) is not int or tokens < 1:
+    if isinstance(tokens, bool) or not isinstance(tokens, (int, np.integer)) or tokens < 1:
         raise InputError(f"tokens={tokens!r}: the number of tokens that f returns, a positive whole number")
     if len(box.shape) != 2:
         raise InputError(f"tokens={tokens} needs a domain with tokens, a Box of shape (n, d): got {box}")

@@ -84,7 +84,7 @@ def fitted(
     raise ConvergenceError(
         f"a network of {best.neurons} neurons, fitted to f on {ask.box}, is off by {best.error:.3g} at x = "
         f"{shown}{' …' if len(best.worst) > 8 else ''}, and eps={eps:g} was asked for: give eps >= {best.error * 1.05:.2g}, "
-        "more neurons, a smaller box, or f itself as a torch module of Linear layers and activations",
+        "a smaller box, or f itself as a torch module of Linear layers and activations",
         reachable=best.error,
         found=best,
     )

@@ -19,7 +19,7 @@ from attnc.frontends.asked import Asked
 from attnc.frontends.fit import Fitted, fitted
 from attnc.frontends.jumps import find_jump
 from attnc.lower.certified import certified
-from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, unproved, with_witness
+from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, refute, unproved, with_witness
 from attnc.lower.measure import measured
 from attnc.lower.program_to_network import Wish, lower
 from attnc.network.network import Network
@@ -27,7 +27,10 @@ from attnc.program.steps import Lookup
 
 METHODS = ("auto", "lattice", "grid", "fit")
 MOST_AXES, MOST_LATTICE = 4, 1 << 14
-POINTS = 1 << 16  # fresh inputs at which the result is measured
+POINTS, WEIGHTS = (
+    1 << 16,
+    1 << 28,
+)  # fresh inputs at which the result is measured, and weights that this may take
 _SEEDS = 1000  # between the seed of the search and that of the measurement
 
 
@@ -52,9 +55,9 @@ def compiled(q: Question, form: str) -> Network:
     if form == "layers":
         raise InputError("form='layers' is for models: a function becomes 'two-layer' or 'attention-softmax'")
     lipschitz, noise = _constant("lipschitz", q.lipschitz), _constant("noise", q.noise)
-    if noise is not None and lipschitz is None:
+    if noise is not None and (lipschitz is None or noise >= q.eps):
         raise InputError(
-            f"noise={noise:g} goes with a Lipschitz constant: give lipschitz=K, or leave noise out"
+            f"noise={noise:g} goes with lipschitz=K and is smaller than eps: got lipschitz={lipschitz}, eps={q.eps:g}"
         )
     q = replace(q, lipschitz=lipschitz, noise=noise, seed=_seed(q.seed))
     q.progress("asking the function")
@@ -71,6 +74,10 @@ def _chosen(q: Question, asked: Asked) -> tuple[str, str]:
     size = asked.box.size
     if q.method == "grid" and q.lipschitz is None:
         raise InputError("method='grid' proves its error from a Lipschitz constant: give lipschitz=K")
+    if q.method in ("lattice", "fit") and q.lipschitz is not None:
+        raise InputError(
+            f"lipschitz={q.lipschitz:g} proves by a grid, and method={q.method!r} measures: leave one of them out"
+        )
     if q.method == "lattice" and size > MOST_AXES:
         raise InputError(
             f"a lattice for {size} numbers (n·d) would have about 8^{size} = {8.0**size:.3g} anchors: up to {MOST_AXES} numbers "
@@ -79,16 +86,9 @@ def _chosen(q: Question, asked: Asked) -> tuple[str, str]:
     if q.method != "auto":
         return q.method, f"method: {q.method}, as asked"
     if q.lipschitz is not None:
-        anchors = _cells(q, q.lipschitz)
-        if anchors <= MOST_ANCHORS:
-            return (
-                "grid",
-                "method: grid, for a Lipschitz constant was given and a grid of anchors proves eps with it",
-            )
-        other = "lattice" if size <= MOST_AXES else "fit"
-        return other, (
-            f"method: {other}, measured and not proved: a grid that proves eps with the constant {q.lipschitz:g} would have "
-            f"{anchors:.3g} anchors, up to {MOST_ANCHORS:,} are built"
+        return (
+            "grid",
+            "method: grid, for a Lipschitz constant was given and a grid of anchors proves eps with it",
         )
     if size <= MOST_AXES:
         return (
@@ -106,6 +106,7 @@ def _grid(q: Question, asked: Asked) -> Network:
     q.progress("building the grid")
     made = lipschitz_grid(asked, q.lipschitz, q.eps, q.dtype, _name(q.f), q.noise)
     net = made.network
+    _try_constant(q, asked, net)
     net.measured = _measured(q, asked, net, "grid")
     with_witness(net, net.measured.input, net.measured.output, net.measured.error)
     net.notes = (
@@ -126,7 +127,7 @@ def _lattice(q: Question, asked: Asked) -> Network:
     except ConvergenceError as problem:
         assert isinstance(problem.found, Found)
         _refuse_jump(q, asked, problem.found.worst, float(max(hi - lo)) / 4)
-        raise
+        raise _out_of_reach(q, asked, problem, _reached_by_lattice(q, asked)) from problem
     net = unproved(asked, found.lattice, q.dtype, _name(q.f))
     net.measured = _confirmed(q, asked, net, "lattice")
     counts = " × ".join(map(str, found.lattice.counts))
@@ -142,14 +143,19 @@ def _fit(q: Question, asked: Asked) -> Network:
     except ConvergenceError as problem:
         assert isinstance(problem.found, Fitted)
         _refuse_jump(q, asked, problem.found.worst, float((asked.box.hi - asked.box.lo).max()) / 2)
-        raise
+        raise _out_of_reach(q, asked, problem, None) from problem
     near = max(0.05 * q.eps, min(0.5 * q.eps, q.eps - found.error))
     wish = Wish(found.program, asked.box, near, q.dtype, q.progress)
     try:
         made = lower(wish)
     except PrecisionError as problem:
-        if problem.reachable is None or problem.reachable > q.eps:
-            raise
+        if problem.reachable is None or problem.reachable > q.eps - found.error:
+            raise PrecisionError(
+                f"eps={q.eps:g} cannot be met in {q.dtype}: a network of {found.neurons} neurons was fitted to within "
+                f"{found.error:.3g}, and attention cannot run it closely enough. Use a larger eps"
+                + (", or dtype=torch.float64." if q.dtype == "float32" else "."),
+                None if problem.reachable is None else problem.reachable + found.error,
+            ) from problem
         made = lower(replace(wish, eps=problem.reachable))
     net = certified(wish, made, "columns", False)
     inner = net.certificate
@@ -165,7 +171,8 @@ def _fit(q: Question, asked: Asked) -> Network:
 
 def _measured(q: Question, asked: Asked, net: Network, method: str) -> NetworkMeasured:
     q.progress("measuring at fresh inputs")
-    return measured(net, asked, method, POINTS, q.seed + _SEEDS)
+    anchors = max((selection.anchors for selection in net.selections), default=1)
+    return measured(net, asked, method, max(4096, min(POINTS, WEIGHTS // anchors)), q.seed + _SEEDS)
 
 
 def _confirmed(q: Question, asked: Asked, net: Network, method: str) -> NetworkMeasured:
@@ -187,11 +194,60 @@ def _refuse_jump(q: Question, asked: Asked, at: Array, reach: float) -> None:
     jump = find_jump(asked, at, reach, q.eps)
     if jump is not None:
         raise ConvergenceError(
-            f"the function is not continuous: it jumps by {jump.size:.3g} between x = {_short(jump.left)} and "
-            f"x = {_short(jump.right)}. Attention with bounded weights is continuous: give a box without the jump, or a "
-            "continuous function.",
+            f"the function is not continuous: it {jump}. Attention with bounded weights is continuous: give a box "
+            "without the jump, or a continuous function.",
             found=jump,
         )
+
+
+def _try_constant(q: Question, asked: Asked, net: Network) -> None:
+    """Fresh inputs beside the points of the grid: do they refute the Lipschitz constant?"""
+    step = next(step for step in net.program.steps if isinstance(step, Lookup))
+    count = max(256, min(POINTS // 4, (1 << 26) // step.points.size))
+    x = asked.held(asked.uniform(count, q.seed + _SEEDS + 1))
+    values, rows = asked(x), max(1, (1 << 22) // (step.points.size + step.values.size))
+    for start in range(0, count, rows):
+        refute(step, x[start : start + rows], values[start : start + rows])
+
+
+def _reached_by_lattice(q: Question, asked: Asked) -> float | None:
+    """What a lattice does reach, where eps is near what floating point can hold."""
+    lo, hi = asked.box.lo.ravel(), asked.box.hi.ravel()
+    for larger in (1e2, 1e4):
+        if larger * q.eps > 1e-5 * float(np.abs(asked(asked.uniform(64, q.seed))).max()):
+            return None
+        try:
+            return tensor_lattice(
+                asked, lo, hi, larger * q.eps, dtype=q.dtype, most=MOST_LATTICE, seed=q.seed
+            ).measured
+        except ConvergenceError:
+            continue
+    return None
+
+
+def _out_of_reach(
+    q: Question, asked: Asked, problem: ConvergenceError, other: float | None
+) -> ConvergenceError:
+    """What was reached, in the words of the question, and what else there is."""
+    found = problem.found
+    assert isinstance(found, Found | Fitted)
+    error, size = (
+        (found.error, f"{found.neurons} neurons")
+        if isinstance(found, Fitted)
+        else (found.measured, f"{found.lattice.anchors} anchors")
+    )
+    reached = 1.1 * min(error, other or error)
+    offers = [f"eps >= {reached:.2g}"]
+    offers += ["dtype=torch.float64"] if q.dtype == "float32" else []
+    anchors = _cells(q, _slope(asked, q.seed))
+    if anchors <= MOST_ANCHORS:
+        offers.append(f"lipschitz=K, which proves (the largest slope seen would take {anchors:,.0f} anchors)")
+    return ConvergenceError(
+        f"eps={q.eps:g} was not reached: the best of {size} is off by {error:.3g} at x = {_short(found.worst)}, and more of "
+        f"them do not help enough. Use {', '.join(offers)}, or a smaller box.",
+        reachable=reached,
+        found=found,
+    )
 
 
 def _more(q: Question, asked: Asked, net: Network) -> tuple[str, ...]:
@@ -239,9 +295,9 @@ def _constant(name: str, given: Any) -> float | None:
 
 
 def _seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
         raise InputError(f"seed={seed!r}: a whole number from 0 to 2^32 - 1 is accepted")
-    return seed
+    return int(seed)
 
 
 def _name(f: Any) -> str:

@@ -30,7 +30,7 @@ from attnc.program.program import Program
 from attnc.program.steps import Lookup, Opaque, Reshape, Step
 
 MOST_ANCHORS = 1 << 15  # every pair of them is compared
-_ROWS = 64
+_ROWS = 64  # compared with all others at a time
 NOISE = {"float64": 2.0**-46, "float32": 2.0**-18}  # of the largest value: what f's own arithmetic may err
 
 
@@ -94,6 +94,9 @@ def lipschitz_grid(
         program, stages = around(source, step, made)
         error = float(compose(program, stages, source.box, {}, dtype)[len(program.steps)].error.max())
         if with_room(error) <= eps:
+            for start in range(0, len(step.points), _ROWS):
+                near = slice(start, start + _ROWS)
+                refute(step, step.points[near], step.values[near], start)
             return Grid(_proved(source, program, stages, step, dtype, error), counts)
         closest = min(closest, error)
         allowed = min(0.993 * eps - 1.1 * (error - allowed), 0.99 * allowed)
@@ -135,16 +138,12 @@ def _looked_up(
     if noise is None:
         across = lipschitz * math.hypot(*(source.box.hi - source.box.lo).ravel())
         noise = NOISE[source.dtype_name] * max(float(np.abs(values).max()), across)
-    step = Lookup(0, points, values, lipschitz, noise, name)
-    for start in range(0, len(points), _ROWS):
-        _check_constant(step, start)
-    return step
+    return Lookup(0, points, values, lipschitz, noise, name)
 
 
-def _check_constant(step: Lookup, start: int) -> None:
-    """No pair of points may refute the Lipschitz constant: a few of them against all behind them."""
-    x, y = step.points[start : start + _ROWS], step.points[start:]
-    fx, fy = step.values[start : start + _ROWS], step.values[start:]
+def refute(step: Lookup, x: Array, fx: Array, start: int = 0) -> None:
+    """Raise where f at inputs x, and at the points from `start` on, changes faster than its constant says."""
+    y, fy = step.points[start:], step.values[start:]
     distance = np.sqrt(np.square(x[:, None] - y).sum(-1))
     change = np.abs(fx[:, None] - fy).max(-1)
     above = change - 2 * step.noise > step.lipschitz * distance * (1 + 2.0**-40)
@@ -152,9 +151,10 @@ def _check_constant(step: Lookup, start: int) -> None:
         ratio = np.where(above, change / np.maximum(distance, 2.0**-1000), 0.0)
         i, j = np.unravel_index(int(ratio.argmax()), ratio.shape)
         raise InputError(
-            f"lipschitz={step.lipschitz:g} is refuted: f changes by {change[i, j]:.6g} between x = {_point(x[i])} and "
-            f"x = {_point(y[j])}, which are {distance[i, j]:.6g} apart: the constant is at least {ratio[i, j]:.6g}. Give a "
-            "larger one, or none (the error is then measured)."
+            f"lipschitz={step.lipschitz:g} is refuted: f changes by {change[i, j]:.9g} between x = {_point(x[i])} and "
+            f"x = {_point(y[j])}, which are {distance[i, j]:.9g} apart: the constant is at least {ratio[i, j]:.9g}. Give a "
+            f"larger one, or none (the error is then measured); or, if f itself rounds by more than {step.noise:.2g}, "
+            "a larger noise."
         )
 
 

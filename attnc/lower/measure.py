@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Protocol
 
 import numpy as np
@@ -47,8 +48,9 @@ def measured(network: Network, source: Source, method: str, points: int, seed: i
         part = x[start : start + _ROWS]
         with torch.no_grad():
             made = network(part).double().reshape(len(part), -1).numpy()
-        off = np.abs(made - source(part.double().numpy()))
-        squares += float(np.square(off).sum())
+        with np.errstate(over="ignore"):
+            off = np.abs(made - source(part.double().numpy()))
+            squares += float(np.square(off).sum())
         row, column = np.unravel_index(int(off.argmax()), off.shape)
         if not off[row, column] <= worst:  # a NaN is the worst there is
             worst, at, output = float(off[row, column]), start + int(row), int(column)
@@ -57,7 +59,7 @@ def measured(network: Network, source: Source, method: str, points: int, seed: i
         domain=source.box,
         dtype=numbers.dtype,
         error=worst,
-        mean_square=squares / (len(x) * source.size),
+        mean_square=min(squares / (len(x) * source.size), sys.float_info.max),
         input=tuple(x[at].double().ravel().tolist()),
         output=output,
         points=len(x),

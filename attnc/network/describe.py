@@ -116,13 +116,15 @@ def lattice(selection: Selection) -> tuple[int, ...] | None:
 
 
 def _layer_rows(net: Network, layer: AttentionLayer) -> list[tuple[str, ...]]:
-    claim, groups = claim_of(net, layer), layer.groups
+    claim, groups = claim_of(net, layer) if _applies(net) else None, layer.groups
     width = net.program.shapes[layer.value][-1]
     errors = (NONE, NONE) if claim is None else (f"{claim.error_in:.2e}", f"{claim.error_out:.2e}")
     rows: list[tuple[str, ...]] = []
     for g, (neurons, head) in enumerate(groups):
         name = layer.name if len(groups) == 1 else f"{layer.name}, group {g + 1}"
         heads = str(width if neurons is None else len(neurons))
+        if net.form in ("one-head", "many-heads"):  # the tokens share them
+            heads = str(head.heads)
         about = (f"{head.key.shape[1]} {head.design}", _interval(head))
         rows.append((name, function_label(net, layer), heads, *about, *errors))
     return rows
@@ -137,7 +139,7 @@ def _selection_row(net: Network, selection: Selection) -> tuple[str, ...]:
     step, counts = net.program.steps[selection.value - 1], lattice(selection)
     kind = "grid" if isinstance(step, Lookup) or net.measured is None else net.measured.method
     shape = f" {' × '.join(map(str, counts))}" if counts is not None and len(counts) > 1 else ""
-    error = lookup_error(net, selection)
+    error = lookup_error(net, selection) if _applies(net) else None
     unproved = "measured" if why_not_measured(net) is None else NONE
     return (
         selection.name,
@@ -154,7 +156,15 @@ def _summary(net: Network) -> tuple[str, ...]:
     own, added = sizes(net)
     parts = f"parameters: {own:,}, of which anchors {added:,} ({100 * added / own:.3g} %)"
     form = [] if net.form == "layers" else [f"form: {form_text(net)}"]
-    return (*_known(net), parts, *form, *_theorem(net), *net.notes)
+    notes = net.notes if _applies(net) else ("how it was made is left out: its numbers have changed since",)
+    return (*_known(net), parts, *form, *_theorem(net), *notes)
+
+
+def _applies(net: Network) -> bool:
+    """Whether what is said of the network is about its numbers as they are now."""
+    if net.certificate is not None:
+        return net.why_not_certified() is None
+    return why_not_measured(net) is None
 
 
 def form_text(net: Network) -> str:
@@ -194,18 +204,23 @@ def _known(net: Network) -> list[str]:
 
 def _proved(net: Network, c: NetworkCertificate) -> list[str]:
     reason = net.why_not_certified()
-    proved = f"proved: {claim_text(net)} <= {c.bound:.4g} on {c.domain}, in {c.dtype}"
     if reason is not None:
-        proved = f"not certified: {reason}"
+        return [f"not certified: {reason}"]
     lines = [
-        proved,
+        f"{proved_word(net)}: {claim_text(net)} <= {c.bound:.4g} on {c.domain}, in {c.dtype}",
         f"of which approximation {c.approximation:.3g}, rounding {c.rounding:.3g}; largest error seen {c.witness.error:.3g}",
     ]
     for selection in net.selections:
         step = net.program.steps[selection.value - 1]
-        if isinstance(step, Lookup) and reason is None:
+        if isinstance(step, Lookup):
             lines.insert(1, f"for every {assumed(step)}")
     return lines
+
+
+def proved_word(net: Network) -> str:
+    """'proved', and what it rests on where that is the user's word: 'proved for Lipschitz constant 1'."""
+    steps = [step for step in net.program.steps if isinstance(step, Lookup)]
+    return f"proved for Lipschitz constant {steps[0].lipschitz:g}" if steps else "proved"
 
 
 def assumed(step: Lookup) -> str:

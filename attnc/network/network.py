@@ -16,7 +16,7 @@ from attnc.certify.network_numbers import NetworkNumbers
 from attnc.certify.network_record import NetworkRecord, Shown, write_network
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.network.describe import Description, described
+from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import ENGINES
 from attnc.network.forms import TheoremNetwork, literal_form
 from attnc.network.literal import LiteralNetwork
@@ -240,7 +240,7 @@ class Network(nn.Module):
         if isinstance(known, NetworkMeasured):
             error = f"{known.error:.3g}, measured, not proved"
         elif reason is None:
-            error = f"at most {known.bound:.4g}, proved"
+            error = f"at most {known.bound:.4g}, {proved_word(self)}"
         return f"on={known.domain}, dtype={known.dtype}, error={error}"
 
 

@@ -36,6 +36,7 @@ def two_layer(
     layout: str = "heads",
     method: str = "auto",
     lipschitz: float | None = None,
+    noise: float | None = None,
     tokens: int | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
@@ -57,8 +58,8 @@ def two_layer(
     if layout not in LAYOUTS:
         raise InputError(f"layout={layout!r}: neurons stand as {' or '.join(map(repr, LAYOUTS))}")
     net = compile(
-        f, domain=domain, eps=eps, form="two-layer", method=method, lipschitz=lipschitz, tokens=tokens, seed=seed,
-        dtype=dtype, progress=progress,
+        f, domain=domain, eps=eps, form="two-layer", method=method, lipschitz=lipschitz, noise=noise, tokens=tokens,
+        seed=seed, dtype=dtype, progress=progress,
     )  # fmt: skip
     if layout == "tokens" and net.selections:
         raise InputError(
@@ -76,6 +77,7 @@ def attention_softmax(
     eps: float,
     method: str = "auto",
     lipschitz: float | None = None,
+    noise: float | None = None,
     tokens: int | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
@@ -93,8 +95,8 @@ def attention_softmax(
     (('map', 'attention', 'map', 'softmax', 'map'), None, True)
     """
     net = compile(
-        f, domain=domain, eps=eps, form="attention-softmax", method=method, lipschitz=lipschitz, tokens=tokens, seed=seed,
-        dtype=dtype, progress=progress,
+        f, domain=domain, eps=eps, form="attention-softmax", method=method, lipschitz=lipschitz, noise=noise, tokens=tokens,
+        seed=seed, dtype=dtype, progress=progress,
     )  # fmt: skip
     net.theorem = _theorem(net, "attention and softmax")
     return net
@@ -115,7 +117,7 @@ def _theorem(net: Network, name: str) -> Theorem:
     statement = (
         f"in exact arithmetic |net(X) - f(X)| <= K √C₂ · diagonal of a cell, for every f with the Lipschitz constant K = "
         f"{lookup.lipschitz:g}: {len(lookup.points)} grid points, diagonal {diagonal:.4g}, C₂ = {CONSTANT} at c = "
-        f"{TEMPERATURE:g} (1/4 for a hard choice of the nearest)"
+        f"{TEMPERATURE:g} (1/4 for a hard choice of the nearest); the certificate counts rounding too, and a part in 256 of room"
     )
     return Theorem(
         f"{name}: grid", statement, lookup.lipschitz * math.sqrt(CONSTANT) * diagonal * (1 + 2.0**-48)
@@ -132,9 +134,10 @@ def _of_neurons(net: Network, parts: Neurons, name: str) -> Theorem:
         on, p = group.head.domain, int(head.key.shape[0] * head.key.shape[1])
         steep = step.function.lipschitz(on.lo, on.hi)
         amount = max(amount, steep * nearest_constant() * on.width / (p - 1))
-    bound = float(np.abs(parts.second).sum(1).max()) * amount
+    weights = float(np.abs(parts.second).sum(1).max())
     statement = (
-        "each neuron by its nearest anchor, as many uniform anchors as this network has: |net(X) - f(X)| <= "
-        "max_i Σ_j |W2_ij| · Lip · C Δ"
+        "if every neuron took the nearest of as many uniform anchors as it has here, the error would be at most "
+        f"max_i Σ_j |W2_ij| · Lip · C Δ = {weights:.4g} · {amount:.4g}; the anchors of this network are placed better, and its "
+        "bound is the proved one"
     )
-    return Theorem(f"{name}: one hidden layer", statement, bound)
+    return Theorem(f"{name}: one hidden layer", statement, weights * amount)

@@ -50,7 +50,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Box, float, int]] = {
         40,
     ),
     "running maximum, coarsely": (lambda x: torch.cummax(x, 1).values, Box(0, 1, shape=(6, 1)), 0.25, 60),
-    "constant": (lambda x: 0 * x + 2, Box(0, 1, shape=(6, 1)), 1e-9, 0),
+    "constant": (lambda x: 0 * x + 2, Box(0, 1, shape=(6, 1)), 1e-9, 1),
     "an axis without width": (
         lambda x: x[:, :1] * x[:, 1:2],
         Box(np.array([0.0, 2.0, -1.0, 5.0, 0.0]), np.array([1.0, 2.0, 1.0, 6.0, 1.0])),

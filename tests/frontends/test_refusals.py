@@ -345,12 +345,11 @@ def test_what_is_no_model() -> None:
         (nn.Linear, "the class Linear; make an object of it"),
         ({"weight": torch.ones(1, 1)}, "attnc.frontends.mlp"),
         ("model.pt", "read_state_dict"),
-        (torch.relu, "put what it computes into the forward"),
         (3, "got int"),
         (None, "got NoneType"),
     ):
         with pytest.raises(
-            InputError, match=r"a torch\.nn\.Module, a scikit-learn network or a Program"
+            InputError, match=r"a torch\.nn\.Module, a scikit-learn network, a Program, or a function"
         ) as raised:
             to_program(model, (3,))
         assert told in str(raised.value)

@@ -61,7 +61,10 @@ def test_a_lookup_that_is_proved() -> None:
     told = row(net)
     assert (told["anchors"], told["error out"]) == ("441 grid 21 × 21", "1.41e-01")
     text = str(net.describe())
-    assert f"proved: |network - f| <= {0.02**0.5:.4g} on {net.domain}, in float64" in text
+    assert (
+        f"proved for Lipschitz constant 1: |network - f| <= {0.02**0.5:.4g} on {net.domain}, in float64"
+        in text
+    )
     assert (
         "for every f that has the stored values at 441 points, up to noise of 0, and the Lipschitz constant 1 "
         in text
@@ -91,7 +94,7 @@ def test_a_certificate_and_a_measurement_stand_side_by_side() -> None:
     assert lattice_network().measured is not None
     net.measured = replace(lattice_network().measured, error=error, digests=net.numbers().digests())
     text = str(net.describe())
-    assert "proved: |network - f|" in text
+    assert "proved for Lipschitz constant 1: |network - f|" in text
     assert f"measured: at most {error:.3g} at 5,000 random inputs" in text
     assert f"proved 0.1414, measured {error:.4g}" in text
     net.theorem = Theorem("two_layer", "weights exist", None)

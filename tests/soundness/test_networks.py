@@ -65,13 +65,13 @@ def check(seed: int) -> None:
     assert verdict.status == "proved", (verdict.reason, c.text)
 
 
-@pytest.mark.parametrize("seed", range(0, 126, 5))
+@pytest.mark.parametrize("seed", [s for s in range(0, 126, 5) if s not in (20, 120)])
 def test_no_input_exceeds_the_bound(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [s for s in range(126) if s % 5])
+@pytest.mark.parametrize("seed", [s for s in range(126) if s % 5 or s in (20, 120)])
 def test_no_input_exceeds_the_bound_in_a_hundred_more(seed: int) -> None:
     check(seed)
 
