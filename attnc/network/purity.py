@@ -12,9 +12,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 SOFTMAX = frozenset(
     {"_softmax", "softmax", "_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention"}
 )
-LINEAR = frozenset({"add", "sub", "neg", "mul", "sum", "mm", "bmm", "addmm", "matmul", "baddbmm"})
+LINEAR = frozenset(
+    {"add", "sub", "neg", "mul", "sum", "mm", "mv", "dot", "bmm", "addmm", "matmul", "baddbmm"}
+)
 MOVES = frozenset((
-    "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze",
+    "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze", "squeeze_",
     "select", "slice", "cat", "stack", "split", "split_with_sizes", "clone", "copy_", "detach", "alias",
     "lift_fresh_copy", "zeros", "ones", "eye", "fill", "fill_", "full", "_to_copy", "index", "index_select", "getitem",
     "ones_like", "zeros_like",

@@ -1,0 +1,81 @@
+"""Layer C: the weight token attends to all twins, and what it reads is the mean of r_i x_i.
+
+Each example stands twice in the context, as (τx, τr) with τ = ±1. With scores e·τr and values τx softmax gives
+
+    h(e) = Σ_i x_i sinh(e r_i) / (e Σ_i cosh(e r_i)) = (1/n) Σ r_i x_i + h_1 e² + h_2 e⁴ + …,
+
+divided by e; the twins make both means vanish. Two heads, e and 2e, cancel the e² term: c = (4 h(e) - h(2e))/3.
+
+Theorem. Let |r_i| <= R, |x_ij| <= X, ρ = eR, cosh 2ρ < 2. Then
+
+    |c_j - (1/n) Σ r_i x_ij| <= (X R/3) (M(2ρ) - 1 - (2/3)(2ρ)²),     M(z) = (sinh z / z)/(2 - cosh z) = 1 + (2/3) z² + …
+
+Proof. In r = Rt, x = Xξ, the series of h(e)/(XR) in ρ² is that of Σξ(t + ρ²t³/6 + …)/Σ(1 + ρ²t²/2 + …) with |ξ|, |t| <= 1; its
+coefficients are at most those of M(ρ), for those of 1/D are at most those of 1/(1 - (cosh ρ - 1)). The combination multiplies the
+k-th by (4 - 4^k)/3: 1 for k = 0, 0 for k = 1, and at most 4^k/3 in size from then on. ∎"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from flint import arb
+from torch import Tensor
+
+from attnc.certify.arithmetic import Arithmetic
+from attnc.functions.balls import upper, working
+
+
+def gathered(r: Tensor, x: Tensor, e: float) -> tuple[Tensor, Tensor]:
+    """e·h(e) and 2e·h(2e), each (d,): softmax over the 2n twins, scores ±e r_i, values ±x_i.
+
+    The two terms of a pair of twins are added first, (p⁺ - p⁻)x: they nearly cancel, and nothing is lost by it."""
+    twins, n = torch.cat([r, -r]), len(r)
+    weights = [torch.softmax(factor * e * twins, 0) for factor in (1, 2)]
+    one, two = ((p[:n] - p[n:]) @ x for p in weights)
+    return one, two
+
+
+@dataclass(frozen=True)
+class GatherError:
+    """|c_j - (1/n) Σ r_i x_ij|: what exact arithmetic would leave, and what rounding adds to e·h(e) and 2e·h(2e)."""
+
+    approximation: float
+    one: float
+    two: float
+    size_one: float  # |e·h(e)| as executed is at most this
+    size_two: float
+
+
+def gather_error(e: float, n: int, largest_r: float, largest_x: float, a: Arithmetic) -> GatherError:
+    """The theorem's bound, and the rounding of softmax over 2n keys and of the sums, in any order."""
+    with working(96):
+        x, size = arb(largest_x), arb(largest_r)
+        rho = arb(e) * size
+        z = 2 * rho
+        approximation = arb("inf")
+        if rho == 0:
+            approximation = arb(0)
+        elif z.cosh() < arb(2):
+            tail = z.sinh() / z / (2 - z.cosh()) - 1 - 2 * z**2 / 3
+            approximation = x * size / 3 * tail
+        found = [_rounded(factor * rho, n, x, a) for factor in (1, 2)]
+        return GatherError(upper(approximation), *(upper(f[0]) for f in found), *(upper(f[1]) for f in found))
+
+
+def _rounded(rho: arb, n: int, x: arb, a: Arithmetic) -> tuple[arb, arb]:
+    """Of Σ (p⁺_i - p⁻_i) x_i, |score| <= ρ, |x_i| <= x: how far the executed sum can be off, and its size.
+
+    A weight is off by a factor 1 ± θ of its own, from exp, the rounding of z - max z and the quotient, and by one, 1 ± σ, that
+    all share, from the sum. Exactly, Σ |p⁺_i - p⁻_i| = Σ|sinh|/Σcosh <= tanh ρ: of that size are the terms that are summed."""
+    u, tau = arb(a.unit), arb(a.tiny)
+    if not 2 * n * u < arb(0.25):
+        return arb("inf"), arb("inf")
+    own = (2 * rho * u + 2 * tau).exp() * (1 + a.exp_units * u) * (1 + u) ** a.division_units - 1 + tau
+    shared = 2 * n * u / (1 - 2 * n * u)
+    shared = shared / (1 - shared)
+    summed = (n + 2) * u / (1 - (n + 2) * u)
+    exact = x * rho.tanh()
+    lost = x * own * (1 + shared)
+    off = lost + shared * exact + summed * (exact * (1 + shared) + lost) + 16 * n * tau * (x + 1)
+    return off, exact + off

@@ -1,0 +1,270 @@
+"""gradient_descent: weights that are built before they see any data, and a forward pass that is the learning algorithm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnc.certify.arithmetic import ARITHMETIC
+from attnc.domain import Array, Interval
+from attnc.errors import InputError
+from attnc.functions import Function, clip
+from attnc.incontext.gathering import gather_error, gathered
+from attnc.incontext.losses import Loss, loss_named
+from attnc.incontext.proof import LearnerCertificate, grows
+from attnc.incontext.radius import Radius, radius_of
+from attnc.incontext.reading import reading_head
+from attnc.lower.function_to_head import check_arithmetic, checked_dtype
+from attnc.lower.function_to_head import head as make_head
+from attnc.network.head import Head
+
+EXAMPLES = 1000  # n at which e is chosen
+
+
+class Learner(nn.Module):
+    """T steps of gradient descent on the examples of a context, each three layers of attention, the same weights for every n.
+
+        A   u_i = w·x_i            every example attends to the weight token and BOS
+        B   g_i = ψ(u_i)           every example attends to the anchors of its twin
+        C   w ← w - η Σ r_i x_i/n  the weight token attends to all twins, and to itself
+
+    `learner(context_x, context_y, query_x)` are predictions; `certificate.bound(n)` is how far the coefficients can be from
+    those of exact gradient descent."""
+
+    def __init__(
+        self,
+        certificate: LearnerCertificate,
+        reading: Head,
+        activation: Head | None,
+        threshold: Head | None,
+        intercept: bool,
+    ) -> None:
+        super().__init__()
+        self.certificate, self.intercept = certificate, intercept
+        self.reading, self.activation, self.threshold = reading, activation, threshold
+        self.loss, self.steps, self.step_size = certificate.loss, certificate.steps, certificate.step_size
+        self.radius, self.strict = certificate.radius, True
+
+    @property
+    def features(self) -> int:
+        """Of x as the user gives it, without the intercept."""
+        return self.certificate.features - self.intercept
+
+    def forward(
+        self, context_x: Tensor, context_y: Tensor, query_x: Tensor, strict: bool | None = None
+    ) -> Tensor:
+        """Predictions for the rows of query_x: w·x, of the logistic loss the probability, of the poisson loss the mean."""
+        w = self.coefficients(context_x, context_y, strict)
+        query = self._with_one(self._checked("query_x", query_x, self._strict(strict)))
+        u = self.reading(query @ w)
+        found: Tensor = self.activation(u) if self.activation is not None and not self.loss.of_residual else u
+        return found
+
+    def coefficients(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
+        """w after all steps, (d,), the intercept last."""
+        return self.trajectory(context_x, context_y, strict)[-1]
+
+    def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
+        """w before the first and after every step, (T + 1, d), read from the weight token."""
+        must = self._strict(strict)
+        x = self._with_one(self._checked("context_x", context_x, must))
+        y = self._labels(context_y, len(x), must)
+        self._check_step(x)
+        w = x.new_zeros(x.shape[1])
+        found, reached = [w], x.new_zeros(3)
+        for _ in range(self.steps):
+            w, sizes = self._step(w, x, y)
+            found.append(w)
+            reached = torch.maximum(reached, sizes)
+        if must:
+            self._check_reached(*reached.tolist())
+        return torch.stack(found)
+
+    def _step(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """One step: layers A, B and C, and for lasso D; and how large w, w·x and w before D were."""
+        e, eta = self.certificate.e, self.step_size
+        s = x @ w
+        u = self.reading(s)
+        if self.activation is None:
+            r = u - y
+        elif self.loss.of_residual:
+            r = self.activation(u - y)
+        else:
+            r = self.activation(u) - y
+        one, two = gathered(r, x, e)
+        before = w + (-4 * eta / (3 * e)) * one + (eta / (6 * e)) * two + (-eta * self.loss.ridge) * w
+        after = before if self.threshold is None else before - self.threshold(before)
+        return after, torch.stack([after.abs().amax(), s.abs().amax(), before.abs().amax()])
+
+    def _strict(self, strict: bool | None) -> bool:
+        return self.strict if strict is None else bool(strict)
+
+    def _with_one(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x.new_ones(len(x), 1)], 1) if self.intercept else x
+
+    def _checked(self, name: str, x: Any, strict: bool) -> Tensor:
+        dtype = self.reading.key.dtype
+        if not isinstance(x, Tensor) or x.dtype != dtype:
+            raise InputError(f"{name} is a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}")
+        if x.ndim != 2 or x.shape[1] != self.features or not len(x):
+            raise InputError(f"{name} has the shape (n, {self.features}), n >= 1: got {tuple(x.shape)}")
+        return _within(name, x, self.radius.x, strict)
+
+    def _labels(self, y: Any, n: int, strict: bool) -> Tensor:
+        dtype = self.reading.key.dtype
+        if not isinstance(y, Tensor) or y.dtype != dtype or y.shape != (n,):
+            got = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
+            raise InputError(f"context_y is a tensor ({n},) of {dtype}, a label for each example: got {got}")
+        found = _within("context_y", y, self.radius.y, strict)
+        self.loss.check_labels(found.double().cpu().numpy())
+        return found
+
+    def curvature(self, x: Tensor) -> float:
+        """At least L: Lip(ψ) times the largest eigenvalue of XᵀX/n."""
+        wide: Array = x.double().cpu().numpy()
+        largest = float(np.linalg.eigvalsh(wide.T @ wide / len(wide))[-1])
+        steep = 1.0
+        if self.activation is not None and self.activation.certificate is not None:
+            domain = self.activation.certificate.domain
+            steep = self.loss.steepest(domain.lo, domain.hi)
+        return steep * largest * (1 + 1e-9) + 1e-300
+
+    def _check_step(self, x: Tensor) -> None:
+        curvature = self.curvature(x) + self.loss.ridge
+        if not self.step_size * curvature <= 2:
+            raise InputError(
+                f"step_size={self.step_size:g} may diverge on these examples: the largest that does not is {2 / curvature:.6g}"
+            )
+
+    def _check_reached(self, w: float, u: float, before: float) -> None:
+        wide = 2 * self.radius.w  # what the threshold's head serves
+        sizes = (
+            ("|w|", w, self.radius.w),
+            ("|w·x|", u, self.radius.u),
+            ("|w| before its threshold", before, wide),
+        )
+        for name, size, limit in sizes[: 2 + (self.threshold is not None)]:
+            if not size <= limit:
+                raise InputError(
+                    f"{name} reached {size:.4g} on the way, beyond the radius {limit:g}: nothing is promised there. Give a "
+                    f"larger radius ({name[1]}), or call with strict=False"
+                )
+
+
+def _within(name: str, x: Tensor, limit: float, strict: bool) -> Tensor:
+    if not bool(torch.isfinite(x).all()):
+        at = tuple(int(i) for i in torch.nonzero(~torch.isfinite(x))[0])
+        raise InputError(f"{name} holds {float(x[at])} at {at}: finite numbers are accepted")
+    if strict and float(x.abs().max()) > limit:
+        at = tuple(int(i) for i in np.unravel_index(int(x.abs().argmax()), tuple(x.shape)))
+        raise InputError(
+            f"{name} holds {float(x[at]):.6g} at {at}, beyond the radius {limit:g}: nothing is promised there. Standardise the "
+            "data, give a larger radius, or call with strict=False"
+        )
+    return x
+
+
+def gradient_descent(
+    loss: str | Loss | Function,
+    *,
+    features: int,
+    steps: int,
+    step_size: float | None = None,
+    radius: float | Radius = 5.0,
+    eps: float | None = None,
+    intercept: bool = False,
+    dtype: torch.dtype = torch.float64,
+) -> Learner:
+    """Gradient descent on a loss as attention with fixed weights: `learner(context_x, context_y, query_x)`.
+
+    `loss` is "squared", "ridge(λ)", "lasso(λ)", "logistic", "poisson", "huber(δ)", "quantile(τ)", or the derivative ψ of your own
+    loss of the residual as an `attnc.Function`. `radius` bounds |x|, |y| and |w|. The step size, if not given, is the largest
+    that cannot diverge for any context within the radius. `eps` is what the activation may err.
+
+    >>> import attnc.incontext, torch
+    >>> learner = attnc.incontext.gradient_descent("squared", features=2, steps=50, step_size=0.5)
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.5]], dtype=torch.float64)
+    >>> y = x @ torch.tensor([1.0, -2.0], dtype=torch.float64)
+    >>> learner(x, y, torch.tensor([[2.0, 0.5]], dtype=torch.float64)).round(decimals=3)
+    tensor([1.], dtype=torch.float64)
+    >>> learner.certificate.bound(4) < 1e-6
+    True
+    """
+    name = checked_dtype(dtype)
+    check_arithmetic(name, network=True)
+    d = _count("features", features) + bool(intercept)
+    kind = loss_named(loss)
+    sizes = radius_of(radius, d, kind.name)
+    if intercept:
+        sizes = Radius(max(sizes.x, 1.0), sizes.y, sizes.w, sizes.u)
+    reading = reading_head(1.01 * sizes.u, name)
+    activation = _activation(kind, sizes, reading, name, eps)
+    eta = _step_size(step_size, kind, d, sizes, activation)
+    threshold = None
+    if kind.lasso > 0:
+        threshold = _threshold(eta * kind.lasso, sizes, dtype)
+    made = [None if h is None else h.certificate for h in (activation, threshold)]
+    assert reading.certificate is not None
+    draft = LearnerCertificate(
+        kind, d, _count("steps", steps), eta, sizes, name, 1.0, reading.certificate, made[0], made[1]
+    )
+    return Learner(_with_e(draft), reading, activation, threshold, bool(intercept))
+
+
+def _threshold(level: float, sizes: Radius, dtype: torch.dtype) -> Head:
+    """Layer D of the lasso: w ← w - Range_[-ηλ,ηλ](w) is the soft threshold."""
+    eps = level * (1e-6 if dtype == torch.float64 else 1e-2)
+    return make_head(clip(-level, level), on=(-2 * sizes.w - 1, 2 * sizes.w + 1), eps=eps, dtype=dtype)
+
+
+def _with_e(draft: LearnerCertificate) -> LearnerCertificate:
+    """The power of two that leaves the smallest error of layer C at a thousand examples."""
+    size, _ = draft.residual()
+    top = math.floor(math.log2(0.6 / size))
+    best = min(range(top - 30, top + 1), key=lambda k: _gather_cost(2.0**k, size, draft))
+    return replace(draft, e=2.0**best)
+
+
+def _gather_cost(e: float, size: float, draft: LearnerCertificate) -> float:
+    found = gather_error(e, EXAMPLES, size, draft.radius.x, ARITHMETIC[draft.dtype])
+    return found.approximation + 4 / (3 * e) * found.one + found.two / (6 * e)
+
+
+def _activation(loss: Loss, sizes: Radius, reading: Head, dtype: str, eps: float | None) -> Head | None:
+    if loss.function is None:
+        return None
+    assert reading.certificate is not None
+    reach = 1.02 * sizes.u + reading.certificate.bound + (sizes.y if loss.of_residual else 0.0)
+    if not grows(loss.function, Interval(-reach, reach)):
+        raise InputError(
+            f"{loss.function.label} is not proved to grow on [{-reach:g}, {reach:g}]: the derivative of a convex loss does, and "
+            "gradient descent need not converge on another"
+        )
+    wanted = (
+        eps
+        if eps is not None
+        else (1e-8 if dtype == "float64" else 1e-3) * max(1.0, loss.steepest(-reach, reach))
+    )
+    return make_head(loss.function, on=(-reach, reach), eps=wanted, dtype=getattr(torch, dtype))
+
+
+def _step_size(given: Any, loss: Loss, d: int, sizes: Radius, activation: Head | None) -> float:
+    if given is None:
+        steep = 1.0
+        if activation is not None and activation.certificate is not None:
+            steep = loss.steepest(activation.certificate.domain.lo, activation.certificate.domain.hi)
+        return 1 / (steep * d * sizes.x**2 + loss.ridge)
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
+        raise InputError(f"step_size={given!r}: a positive finite number, or None, is accepted")
+    return float(given)
+
+
+def _count(name: str, given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise InputError(f"{name}={given!r}: a positive whole number is accepted")
+    return given

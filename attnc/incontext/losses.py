@@ -1,0 +1,110 @@
+"""Losses by name: what layer B computes, which labels fit, and how steep a gradient can be.
+
+The gradient of the mean loss at w is (1/n) Σ r_i x_i + λw, where
+
+    r_i = ψ(w·x_i) - y_i      squared, ridge, lasso (ψ the identity), logistic, poisson
+    r_i = ψ(w·x_i - y_i)      huber, quantile, and a loss of your own by its derivative ψ"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from attnc.domain import Array
+from attnc.errors import InputError
+from attnc.functions import Function, clip, exp, sigmoid
+from attnc.functions.function import Branch
+from attnc.functions.function import function as make_function
+
+NAMES = ("squared", "ridge(λ)", "lasso(λ)", "logistic", "poisson", "huber(δ)", "quantile(τ)")
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """r = ψ(u) - y, or ψ(u - y) where `of_residual`; ψ None is the identity. `ridge` and `lasso` are their λ."""
+
+    name: str
+    function: Function | None = None
+    of_residual: bool = False
+    ridge: float = 0.0
+    lasso: float = 0.0
+    local: bool = False  # whether its curvature is known on an interval only
+    note: str = ""
+
+    def steepest(self, lo: float, hi: float) -> float:
+        """At least ψ' on [lo, hi]: the curvature of the loss in u."""
+        return 1.0 if self.function is None else self.function.lipschitz(lo, hi)
+
+    def check_labels(self, y: Array) -> None:
+        """Raise where a label does not fit the loss."""
+        if self.name == "logistic":
+            found = np.unique(y)
+            if not set(found.tolist()) <= {0.0, 1.0}:
+                raise InputError(
+                    f"the logistic loss has the labels 0 and 1: got {found[:6].tolist()}; map yours to 0 and 1"
+                )
+        if self.name == "poisson" and ((y < 0) | (y != np.floor(y))).any():
+            bad = y[(y < 0) | (y != np.floor(y))][0]
+            raise InputError(f"the poisson loss has counts, 0, 1, 2, …: got {bad:g}")
+
+
+def loss_named(given: str | Loss | Function) -> Loss:
+    """The loss that a name says: "ridge(0.1)", "huber(1.35)"; a `Function` is the derivative of a loss of the residual.
+
+    >>> loss_named("ridge(0.5)").ridge, loss_named("huber(1)").function.label
+    (0.5, 'clip(-1,1)')
+    """
+    if isinstance(given, Loss):
+        return given
+    if isinstance(given, Function):
+        return Loss(given.label, given, of_residual=True, local=True)
+    match = (
+        re.fullmatch(r"\s*([a-z]+)\s*(?:\(\s*([^()]*?)\s*\))?\s*", given) if isinstance(given, str) else None
+    )
+    if match is None:
+        raise InputError(
+            f"loss={given!r}: accepted are {', '.join(NAMES)}, an attnc.Function ψ, or an attnc.incontext.Loss"
+        )
+    name, word = match.groups()
+    number = None if word is None else _number(name, word)
+    if name in ("squared", "logistic", "poisson") and number is None:
+        return {
+            "squared": Loss("squared"),
+            "logistic": Loss("logistic", sigmoid()),
+            "poisson": Loss("poisson", exp(), local=True),
+        }[name]
+    if name in ("ridge", "lasso") and number is not None and number >= 0:
+        return Loss(name, ridge=number) if name == "ridge" else Loss(name, lasso=number)
+    if name == "huber" and number is not None and number > 0:
+        return Loss("huber", clip(-number, number), of_residual=True)
+    if name == "quantile" and number is not None and 0 < number < 1:
+        return _quantile(number)
+    raise InputError(f"loss={given!r}: accepted are {', '.join(NAMES)}, λ >= 0, δ > 0, 0 < τ < 1")
+
+
+def _quantile(tau: float, width: float = 0.1) -> Loss:
+    """The derivative of the pinball loss jumps from -τ to 1 - τ at 0; smoothed, it is sigmoid(s/h) - τ, h = 0.1."""
+
+    def torch_form(s: Tensor) -> Tensor:
+        return (s / width).sigmoid() - tau
+
+    inner: Branch = sigmoid().pieces(-1, 1)[0].branch
+    smooth = make_function(
+        torch_form, name=f"pinball({tau:g},{width:g})", enclosure=lambda x: inner(x / width) - tau
+    )
+    note = f"the jump of the quantile loss at 0 is smoothed: sigmoid(s/{width:g}) - {tau:g}"
+    return Loss(f"quantile({tau:g})", smooth, of_residual=True, note=note)
+
+
+def _number(name: str, word: str) -> float:
+    try:
+        found = float(word)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(f"loss={name}({word}): a finite number is expected")
+    return found
