@@ -2,7 +2,11 @@
 
 from attnc.incontext.learner import Learner, gradient_descent
 from attnc.incontext.losses import Loss
+from attnc.incontext.newton import Solver, SolverCertificate, SolverRadius, ridge_regression
 from attnc.incontext.proof import LearnerCertificate
 from attnc.incontext.radius import Radius
 
-__all__ = ["Learner", "LearnerCertificate", "Loss", "Radius", "gradient_descent"]
+__all__ = [
+    "Learner", "LearnerCertificate", "Loss", "Radius", "Solver", "SolverCertificate", "SolverRadius", "gradient_descent",
+    "ridge_regression",
+]  # fmt: skip

@@ -15,6 +15,7 @@ from attnc.domain import Array, Interval
 from attnc.errors import InputError
 from attnc.functions import Function, clip
 from attnc.incontext.gathering import gather_error, gathered
+from attnc.incontext.inputs import checked_count, checked_examples, checked_labels
 from attnc.incontext.losses import Loss, loss_named
 from attnc.incontext.proof import LearnerCertificate, grows
 from attnc.incontext.radius import Radius, radius_of
@@ -108,19 +109,10 @@ class Learner(nn.Module):
         return torch.cat([x, x.new_ones(len(x), 1)], 1) if self.intercept else x
 
     def _checked(self, name: str, x: Any, strict: bool) -> Tensor:
-        dtype = self.reading.key.dtype
-        if not isinstance(x, Tensor) or x.dtype != dtype:
-            raise InputError(f"{name} is a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}")
-        if x.ndim != 2 or x.shape[1] != self.features or not len(x):
-            raise InputError(f"{name} has the shape (n, {self.features}), n >= 1: got {tuple(x.shape)}")
-        return _within(name, x, self.radius.x, strict)
+        return checked_examples(name, x, self.features, self.reading.key.dtype, self.radius.x, strict)
 
     def _labels(self, y: Any, n: int, strict: bool) -> Tensor:
-        dtype = self.reading.key.dtype
-        if not isinstance(y, Tensor) or y.dtype != dtype or y.shape != (n,):
-            got = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
-            raise InputError(f"context_y is a tensor ({n},) of {dtype}, a label for each example: got {got}")
-        found = _within("context_y", y, self.radius.y, strict)
+        found = checked_labels(y, n, self.reading.key.dtype, self.radius.y, strict)
         self.loss.check_labels(found.double().cpu().numpy())
         return found
 
@@ -156,19 +148,6 @@ class Learner(nn.Module):
                 )
 
 
-def _within(name: str, x: Tensor, limit: float, strict: bool) -> Tensor:
-    if not bool(torch.isfinite(x).all()):
-        at = tuple(int(i) for i in torch.nonzero(~torch.isfinite(x))[0])
-        raise InputError(f"{name} holds {float(x[at])} at {at}: finite numbers are accepted")
-    if strict and float(x.abs().max()) > limit:
-        at = tuple(int(i) for i in np.unravel_index(int(x.abs().argmax()), tuple(x.shape)))
-        raise InputError(
-            f"{name} holds {float(x[at]):.6g} at {at}, beyond the radius {limit:g}: nothing is promised there. Standardise the "
-            "data, give a larger radius, or call with strict=False"
-        )
-    return x
-
-
 def gradient_descent(
     loss: str | Loss | Function,
     *,
@@ -197,7 +176,7 @@ def gradient_descent(
     """
     name = checked_dtype(dtype)
     check_arithmetic(name, network=True)
-    d = _count("features", features) + bool(intercept)
+    d = checked_count("features", features) + bool(intercept)
     kind = loss_named(loss)
     sizes = radius_of(radius, d, kind.name)
     if intercept:
@@ -211,7 +190,7 @@ def gradient_descent(
     made = [None if h is None else h.certificate for h in (activation, threshold)]
     assert reading.certificate is not None
     draft = LearnerCertificate(
-        kind, d, _count("steps", steps), eta, sizes, name, 1.0, reading.certificate, made[0], made[1]
+        kind, d, checked_count("steps", steps), eta, sizes, name, 1.0, reading.certificate, made[0], made[1]
     )
     return Learner(_with_e(draft), reading, activation, threshold, bool(intercept))
 
@@ -262,9 +241,3 @@ def _step_size(given: Any, loss: Loss, d: int, sizes: Radius, activation: Head |
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
         raise InputError(f"step_size={given!r}: a positive finite number, or None, is accepted")
     return float(given)
-
-
-def _count(name: str, given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise InputError(f"{name}={given!r}: a positive whole number is accepted")
-    return given

@@ -1,0 +1,50 @@
+"""What learners are given, checked: examples, labels, counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnc.errors import InputError
+
+
+def checked_examples(
+    name: str, x: Any, features: int, dtype: torch.dtype, limit: float, strict: bool
+) -> Tensor:
+    """A tensor (n, features) of the dtype, finite, and within the radius where that is asked."""
+    if not isinstance(x, Tensor) or x.dtype != dtype:
+        raise InputError(f"{name} is a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}")
+    if x.ndim != 2 or x.shape[1] != features or not len(x):
+        raise InputError(f"{name} has the shape (n, {features}), n >= 1: got {tuple(x.shape)}")
+    return _within(name, x, limit, strict)
+
+
+def checked_labels(y: Any, n: int, dtype: torch.dtype, limit: float, strict: bool) -> Tensor:
+    """A label for each example, finite, and within the radius where that is asked."""
+    if not isinstance(y, Tensor) or y.dtype != dtype or y.shape != (n,):
+        got = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
+        raise InputError(f"context_y is a tensor ({n},) of {dtype}, a label for each example: got {got}")
+    return _within("context_y", y, limit, strict)
+
+
+def _within(name: str, x: Tensor, limit: float, strict: bool) -> Tensor:
+    if not bool(torch.isfinite(x).all()):
+        at = tuple(int(i) for i in torch.nonzero(~torch.isfinite(x))[0])
+        raise InputError(f"{name} holds {float(x[at])} at {at}: finite numbers are accepted")
+    if strict and float(x.abs().max()) > limit:
+        at = tuple(int(i) for i in np.unravel_index(int(x.abs().argmax()), tuple(x.shape)))
+        raise InputError(
+            f"{name} holds {float(x[at]):.6g} at {at}, beyond the radius {limit:g}: nothing is promised there. Standardise the "
+            "data, give a larger radius, or call with strict=False"
+        )
+    return x
+
+
+def checked_count(name: str, given: Any) -> int:
+    """A positive whole number."""
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        raise InputError(f"{name}={given!r}: a positive whole number is accepted")
+    return int(given)
