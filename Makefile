@@ -35,6 +35,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/heads.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/rates.py
+	$(BIN)/python benchmarks/incontext.py
 
 docs: bench
 	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force

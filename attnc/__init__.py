@@ -6,7 +6,7 @@
 True
 """
 
-from attnc import functions, paper, plot
+from attnc import functions, incontext, paper, plot
 from attnc.certify.certificate import Certificate, Measured, Witness
 from attnc.certify.check import Verdict
 from attnc.certify.measured import NetworkMeasured
@@ -40,5 +40,5 @@ __all__ = [
     "AttncError", "Box", "Certificate", "CertificateError", "ConvergenceError", "FileError", "Function", "FunctionError", "Head",
     "InputError", "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured",
     "PrecisionError", "Problem", "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile",
-    "function", "functions", "head", "load", "paper", "plot", "verify",
+    "function", "functions", "head", "incontext", "load", "paper", "plot", "verify",
 ]  # fmt: skip
