@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,9 +20,13 @@ from attnc.incontext.losses import Loss, loss_named
 from attnc.incontext.proof import LearnerCertificate, grows
 from attnc.incontext.radius import Radius, radius_of
 from attnc.incontext.reading import reading_head
+from attnc.incontext.registers import Registers
 from attnc.lower.function_to_head import check_arithmetic, checked_dtype
 from attnc.lower.function_to_head import head as make_head
 from attnc.network.head import Head
+
+if TYPE_CHECKING:
+    from attnc.incontext.literal import LiteralLearner
 
 EXAMPLES = 1000  # n at which e is chosen
 
@@ -62,7 +66,10 @@ class Learner(nn.Module):
         """Predictions for the rows of query_x: w·x, of the logistic loss the probability, of the poisson loss the mean."""
         w = self.coefficients(context_x, context_y, strict)
         query = self._with_one(self._checked("query_x", query_x, self._strict(strict)))
-        u = self.reading(query @ w)
+        s = query @ w
+        if self._strict(strict):
+            self._check_reached(0.0, float(s.abs().max()), 0.0)
+        u = self.reading(s)
         found: Tensor = self.activation(u) if self.activation is not None and not self.loss.of_residual else u
         return found
 
@@ -85,6 +92,21 @@ class Learner(nn.Module):
         if must:
             self._check_reached(*reached.tolist())
         return torch.stack(found)
+
+    @property
+    def registers(self) -> Registers:
+        """name → coordinates of a token in the residual stream of the literal form."""
+        heads = [0 if head is None else head.heads for head in (self.activation, self.threshold)]
+        return Registers(self.certificate.features, *heads)
+
+    def as_self_attention(self, unrolled: bool = False) -> LiteralLearner:
+        """The same as plain self-attention over all tokens, with a residual stream of named registers.
+
+        One step is repeated; `unrolled` makes T distinct steps of it."""
+        from attnc.incontext.literal import LiteralLearner
+        from attnc.incontext.unrolled import UnrolledLearner
+
+        return UnrolledLearner(self) if unrolled else LiteralLearner(self)
 
     def _step(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """One step: layers A, B and C, and for lasso D; and how large w, w·x and w before D were."""

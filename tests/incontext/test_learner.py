@@ -135,6 +135,17 @@ def test_the_step_size_that_cannot_diverge() -> None:
     assert made.coefficients(corner, torch.ones(5, dtype=WIDE)).isfinite().all()
 
 
+def test_the_literal_form_repeated_and_unrolled() -> None:
+    x, y = context("logistic", 9, 3)
+    made = learner("logistic", x, 4, WIDE)
+    repeated, unrolled = made.as_self_attention(), made.as_self_attention(unrolled=True)
+    assert torch.allclose(repeated.trajectory(x, y), made.trajectory(x, y), atol=1e-9)
+    assert torch.equal(unrolled.trajectory(x, y), repeated.trajectory(x, y))
+    assert torch.allclose(unrolled(x, y, x[:3]), made(x, y, x[:3]), atol=1e-9)
+    assert len(unrolled.unrolled) == 4  # type: ignore[arg-type]
+    assert dict(made.registers) == dict(repeated.registers) and "w" in made.registers
+
+
 # Bad input.
 
 
@@ -186,6 +197,15 @@ def test_words_that_are_refused() -> None:
     bad("radius", radius="wide")
     with pytest.raises(attnc.InputError, match="not proved to grow"):
         gradient_descent(attnc.functions.sin(), features=1, steps=1, radius=3.0)
+
+
+def test_a_query_beyond_what_the_reading_head_serves() -> None:
+    x = torch.eye(2, dtype=WIDE)
+    made = gradient_descent("squared", features=2, steps=30, step_size=1.0, radius=Radius(3, 4, 4, 4))
+    y = torch.tensor([2.0, 2.0], dtype=WIDE)
+    with pytest.raises(attnc.InputError, match=r"\|w·x\| reached"):
+        made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE))
+    assert made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE), strict=False).isfinite().all()
 
 
 def test_what_leaves_the_radius_is_refused_or_runs_without_a_promise() -> None:

@@ -1,0 +1,257 @@
+"""The literal network of a learner: plain self-attention that computes what the learner computes, register by register."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import attnc
+from attnc.errors import InputError
+from attnc.incontext import Learner, gradient_descent
+from attnc.incontext.literal import LiteralLearner, literal_learner
+from attnc.incontext.registers import Registers, plain_numbers
+from attnc.network.purity import SOFTMAX, impurities, operations
+from tests.incontext.exact import descend
+
+LOSSES = ("squared", "ridge(0.1)", "logistic", "huber(0.5)", "lasso(0.05)")
+OTHERS = ("poisson", "quantile(0.3)")
+D, STEPS = 3, 5
+
+
+@functools.cache
+def learner(loss: str, intercept: bool = False, dtype: torch.dtype = torch.float64) -> Learner:
+    size = None if loss in OTHERS else 0.3
+    return gradient_descent(
+        loss, features=D, steps=STEPS, step_size=size, radius=3.0, intercept=intercept, dtype=dtype
+    )
+
+
+@functools.cache
+def literal(loss: str) -> LiteralLearner:
+    return literal_learner(learner(loss))
+
+
+def data(loss: str, n: int = 7, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    made = np.random.default_rng(seed)
+    x, y = made.uniform(-1.5, 1.5, (n, D)), made.uniform(-2.5, 2.5, n)
+    if loss == "logistic":
+        y = (y > 0) * 1.0
+    if loss == "poisson":
+        y = np.floor(np.abs(y))
+    return torch.tensor(x, dtype=dtype), torch.tensor(y, dtype=dtype)
+
+
+@pytest.mark.parametrize("loss", LOSSES + OTHERS)
+def test_the_trajectory_is_the_learners(loss: str) -> None:
+    x, y = data(loss)
+    wanted = learner(loss).trajectory(x, y)
+    assert float(wanted[-1].abs().min()) > 1e-6  # there is something to agree on
+    assert float((literal(loss).trajectory(x, y) - wanted).abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_trajectory_is_that_of_gradient_descent(loss: str) -> None:
+    x, y = data(loss, seed=1)
+    found = literal(loss).trajectory(x, y)
+    for t in range(STEPS + 1):
+        wanted = descend(loss, x.numpy(), y.numpy(), t, 0.3)
+        assert float(np.abs(found[t].numpy() - wanted).max()) < 1e-7
+
+
+@pytest.mark.parametrize("loss", LOSSES + OTHERS)
+def test_predictions_stand_in_the_query_tokens(loss: str) -> None:
+    (x, y), query = data(loss), data(loss, n=4, seed=2)[0]
+    found, wanted = literal(loss)(x, y, query), learner(loss)(x, y, query)
+    assert found.shape == (4,)
+    assert float((found - wanted).abs().max()) < 1e-10
+
+
+def test_an_intercept_is_a_feature_that_every_token_holds() -> None:
+    for loss in ("ridge(0.1)", "logistic"):
+        made = learner(loss, intercept=True)
+        net, (x, y), query = literal_learner(made), data(loss), data(loss, n=2, seed=3)[0]
+        assert float((net.trajectory(x, y) - made.trajectory(x, y)).abs().max()) < 1e-10
+        assert float((net(x, y, query) - made(x, y, query)).abs().max()) < 1e-10
+        assert torch.equal(
+            net.read(net.tokens(x, y), "tx")[:, -1], torch.tensor([1.0] * 7 + [-1.0] * 7).double()
+        )
+
+
+@pytest.mark.parametrize("loss", ("squared", "logistic"))
+def test_float32_stays_near_gradient_descent(loss: str) -> None:
+    x, y = data(loss, dtype=torch.float32)
+    found = literal_learner(learner(loss, dtype=torch.float32)).trajectory(x, y)[-1]
+    assert found.dtype == torch.float32
+    assert float(np.abs(found.numpy() - descend(loss, x.numpy(), y.numpy(), STEPS, 0.3)).max()) < 1e-3
+
+
+@pytest.mark.parametrize("loss", LOSSES + OTHERS)
+def test_after_every_step_u_and_g_are_zero_and_nothing_but_w_has_changed(loss: str) -> None:
+    (x, y), query, net = data(loss), data(loss, n=2, seed=4)[0], literal(loss)
+    start = net.tokens(x, y, query)
+    w = torch.zeros_like(start, dtype=torch.bool)
+    w[0, net.registers["w"]] = True
+    stream = start
+    for step in range(1, STEPS + 1):
+        stream = net.step(stream)
+        for name in {"u", "g"} & set(net.registers):
+            assert (net.read(stream, name) == 0).all()
+        assert torch.equal(stream[~w], start[~w])
+        assert (stream[w] != start[w]).all()
+        assert torch.equal(net.stream(x, y, query, steps=step), stream)
+
+
+def test_within_a_step_the_registers_hold_what_their_names_say() -> None:
+    for loss in ("logistic", "huber(0.5)"):
+        (x, y), net = data(loss), literal(loss)
+        stream = net.stream(x, y, steps=2)
+        w, sign = net.read(stream, "w")[0], net.read(stream, "tau")[:, 0]
+        assert torch.equal(sign, torch.tensor([1.0] * 7 + [-1.0] * 7).double())
+        stream = stream + net.layers["A"](stream)
+        u = torch.cat([x @ w, x @ w])
+        assert float((net.read(stream, "u")[:, 0] - sign * u).abs().max()) < 1e-9
+        stream = stream + net.layers["B"](stream)
+        psi = torch.sigmoid(u) if loss == "logistic" else (u - torch.cat([y, y])).clamp(-0.5, 0.5)
+        assert float((net.read(stream, "g")[:, 0] - sign * psi).abs().max()) < 1e-7
+        assert torch.equal(net.read(stream, "w")[0], w)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_same_matrices_serve_every_length(loss: str) -> None:
+    net = literal(loss)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    for n in (1, 5, 9):
+        x, y = data(loss, n=n, seed=n)
+        wanted = learner(loss).trajectory(x, y)
+        assert float((net.trajectory(x, y) - wanted).abs().max()) < 1e-10
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_attention_and_affine_maps_alone(loss: str) -> None:
+    net = literal(loss)
+    (x, y), query = data(loss), data(loss, n=2, seed=5)[0]
+    run = functools.partial(net.forward, strict=False)
+    assert impurities(run, x, y, query) == []
+    heads = {name: len(layer.heads) for name, layer in net.layers.items()}
+    last = heads["A"] + (heads["B"] if loss == "logistic" else 0)
+    assert sum(name in SOFTMAX for name in operations(run, x, y, query)) == STEPS * sum(heads.values()) + last
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_who_attends_to_whom(loss: str) -> None:
+    (x, y), net = data(loss), literal(loss)
+    tokens = net.tokens(x, y)
+    kinds = [net.registers.kinds[int(row.argmax())] for row in tokens[:, : len(net.registers.kinds)]]
+    tau = tokens[:, net.registers.at("tau")].tolist()
+    for step in (0, STEPS - 1):
+        for layer, weights in net.attention(x, y, step).items():
+            names = net.layers[layer].names
+            assert weights.shape == (len(names), len(kinds), len(kinds))
+            for name, rows in zip(names, weights, strict=True):
+                for i, row in enumerate(rows):
+                    allowed = expected(name, kinds[i], tau[i])
+                    assert all(float(row[j]) == 0.0 for j, kind in enumerate(kinds) if kind not in allowed)
+                    assert {kinds[j] for j in row.nonzero()[:, 0].tolist()} <= allowed
+                    assert float(row.sum()) == pytest.approx(1, abs=1e-12)
+
+
+def expected(head: str, kind: str, tau: float) -> set[str]:
+    """The kinds of tokens that one of a kind attends to, head by head, as the construction says."""
+    if " u: " in head:
+        return {"weight", "bos"} if kind == "data" else {"data"}
+    if " g: " in head and kind == "data":
+        return {"anchor+" if tau > 0 else "anchor-"}
+    if kind != "weight" or " g: " in head:
+        return {"bos"}
+    return {"gather": {"data"}, "ridge": {"weight"}, "threshold": {"threshold"}}[head.split()[0]]
+
+
+def test_layer_a_looks_at_both_of_its_keys() -> None:
+    (x, y), net = data("squared"), literal("squared")
+    weights = net.attention(x, y, step=1)["A"]
+    assert float(weights[:, 2:, :2].min()) > 0.4
+    assert torch.equal(weights[:, 2:, 2:], torch.zeros_like(weights[:, 2:, 2:]))
+
+
+def test_registers_are_listed_and_read_by_name() -> None:
+    net, (x, y) = literal("logistic"), data("logistic")
+    listed = [
+        "weight",
+        "bos",
+        "data",
+        "query",
+        "anchor+",
+        "anchor-",
+        "x",
+        "tx",
+        "y",
+        "ty",
+        "tau",
+        "w",
+        "u",
+        "g",
+    ]
+    assert list(net.registers) == [*listed, "kappa", "c", "v"]
+    covered = [i for at in net.registers.values() for i in range(at.start, at.stop)]
+    assert covered == list(range(net.registers.width)) == list(range(net.start.shape[1]))
+    assert all(name in net.registers.describe() for name in net.registers)
+    tokens = net.tokens(x, y)
+    assert torch.equal(net.read(tokens, "x"), torch.cat([x, x]))
+    assert torch.equal(net.read(tokens, "tx"), torch.cat([x, -x]))
+    assert torch.equal(net.read(tokens, "ty")[:, 0], torch.cat([y, -y]))
+    head = learner("logistic").activation
+    assert head is not None
+    assert torch.equal(net.read(tokens, "v", of="anchor-"), -head.value[..., 1].T)
+    assert "threshold v" in literal("lasso(0.05)").registers and "g" not in literal("squared").registers
+
+
+def test_the_matrices_of_a_layer() -> None:
+    layer = literal("ridge(0.1)").layers["C"]
+    width = Registers(D).width
+    assert {name: tuple(m.shape) for name, m in layer.matrices.items()} == {
+        "W_Q": (5, width, D + 2), "W_K": (5, width, D + 2), "W_V": (5, width, D), "W_O": (5, D, width)
+    }  # fmt: skip
+    assert torch.equal(layer.matrices["W_Q"][0, :, : 1 + 2], layer.heads[0].W_Q)
+    assert torch.equal(layer.heads[3].W_O, -literal("ridge(0.1)").layers["A"].heads[0].W_O)
+
+
+def test_what_is_refused() -> None:
+    net, (x, y) = literal("logistic"), data("logistic")
+    bad = x.clone()
+    bad[2, 1] = float("nan")
+    refused = [
+        (lambda: net(x, y, x.float()), "query_x is a tensor"),
+        (lambda: net(x, y[:-1], x), r"context_y is a tensor \(7,\)"),
+        (lambda: net(x[:, :2], y, x), "context_x is a tensor"),
+        (lambda: net(x, y, x[:0]), "query_x is a tensor"),
+        (lambda: net(bad, y, x), "context_x holds nan"),
+        (lambda: net(x, y, bad), "query_x holds nan"),
+        (lambda: net.trajectory(4 * x, y), "within the radius 3"),
+        (lambda: net.trajectory(x, y + 0.5), "labels 0 and 1"),
+        (lambda: net.attention(x, y, step=STEPS), f"{STEPS} steps"),
+        (lambda: net.read(net.tokens(x, y), "z"), "no register 'z'"),
+        (lambda: net.read(net.tokens(x, y), "w", of="mask"), "kinds of tokens"),
+    ]
+    for call, message in refused:
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+def test_w_beyond_the_radius_is_refused() -> None:
+    made = gradient_descent("squared", features=1, steps=30, step_size=0.5, radius=2.0)
+    x, y = torch.tensor([[0.5], [-0.5]]).double(), torch.tensor([2.0, -2.0]).double()
+    net = literal_learner(made)
+    with pytest.raises(InputError, match=r"\|w\| reached 3\.\d+, beyond the radius 2"):
+        net.trajectory(x, y)
+    assert net.trajectory(x, y, strict=False).shape == (31, 1)
+
+
+def test_a_head_that_attends_to_itself_is_refused() -> None:
+    gated = attnc.head("silu", on=(-4, 4), eps=1e-6, dtype=torch.float64, design="gated")
+    with pytest.raises(InputError, match="activation of this learner is a head that attends to itself"):
+        plain_numbers("activation", gated)
