@@ -13,3 +13,12 @@ __all__ = [
     "Learner", "LearnerCertificate", "LiteralLearner", "Loss", "Radius", "Registers", "Solver", "SolverCertificate",
     "SolverRadius", "UnrolledLearner", "gradient_descent", "ridge_regression",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """The estimators need the extra `sklearn`, which is imported when they are asked for."""
+    if name in ("InContextClassifier", "InContextRegressor"):
+        from attnc.incontext import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -120,9 +120,18 @@ class Learner(nn.Module):
         else:
             r = self.activation(u) - y
         one, two = gathered(r, x, e)
-        before = w + (-4 * eta / (3 * e)) * one + (eta / (6 * e)) * two + (-eta * self.loss.ridge) * w
-        after = before if self.threshold is None else before - self.threshold(before)
+        before = (
+            w
+            + (-4 * eta / (3 * e)) * one
+            + (eta / (6 * e)) * two
+            + (-eta * self.loss.ridge) * self._penalised(w)
+        )
+        after = before if self.threshold is None else before - self._penalised(self.threshold(before))
         return after, torch.stack([after.abs().amax(), s.abs().amax(), before.abs().amax()])
+
+    def _penalised(self, w: Tensor) -> Tensor:
+        """Without the intercept, which no penalty counts."""
+        return torch.cat([w[:-1], torch.zeros_like(w[-1:])]) if self.intercept else w
 
     def _strict(self, strict: bool | None) -> bool:
         return self.strict if strict is None else bool(strict)
@@ -185,7 +194,8 @@ def gradient_descent(
 
     `loss` is "squared", "ridge(λ)", "lasso(λ)", "logistic", "poisson", "huber(δ)", "quantile(τ)", or the derivative ψ of your own
     loss of the residual as an `attnc.Function`. `radius` bounds |x|, |y| and |w|. The step size, if not given, is the largest
-    that cannot diverge for any context within the radius. `eps` is what the activation may err.
+    that cannot diverge for any context within the radius. `eps` is what the activation may err. An intercept is
+    the last coefficient, and no penalty counts it.
 
     >>> import attnc.incontext, torch
     >>> learner = attnc.incontext.gradient_descent("squared", features=2, steps=50, step_size=0.5)
@@ -212,7 +222,17 @@ def gradient_descent(
     made = [None if h is None else h.certificate for h in (activation, threshold)]
     assert reading.certificate is not None
     draft = LearnerCertificate(
-        kind, d, checked_count("steps", steps), eta, sizes, name, 1.0, reading.certificate, made[0], made[1]
+        kind,
+        d,
+        checked_count("steps", steps),
+        eta,
+        sizes,
+        name,
+        1.0,
+        reading.certificate,
+        made[0],
+        made[1],
+        bool(intercept),
     )
     return Learner(_with_e(draft), reading, activation, threshold, bool(intercept))
 

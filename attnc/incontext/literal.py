@@ -352,7 +352,9 @@ class _Build:
         ]
         if loss.ridge > 0:
             none, own = np.zeros((r.width, 0)), [Group(weight, ("weight",)), self._idle("weight")]
-            made.append(self._head("ridge", none, none, w, -eta * loss.ridge * w.T, own, 0.0))
+            shrunk = -eta * loss.ridge * w.T
+            shrunk[self.learner.features :] = 0.0  # not the intercept
+            made.append(self._head("ridge", none, none, w, shrunk, own, 0.0))
         return made
 
     def _thresholds(self) -> list[LiteralHead]:
@@ -361,7 +363,7 @@ class _Build:
         if head is None or n is None:
             return []
         weight, groups = r.marks("weight"), [Group(r.marks("weight"), ("threshold",)), self._idle("weight")]
-        for j, h in product(range(self.d), range(n.heads)):
+        for j, h in product(range(self.learner.features), range(n.heads)):
             query = np.stack([n.query[h, 0] * r.form("w", j) + n.query[h, 1] * weight, weight], 1)
             out = -n.output[h] * r.form("w", j)[None]
             keys, name = self._anchors("threshold ", h), f"threshold w[{j}]: head {h}"

@@ -47,6 +47,7 @@ class LearnerCertificate:
     reading: Certificate
     activation: Certificate | None
     threshold: Certificate | None
+    intercept: bool = False  # the last coefficient, which no penalty counts: then a ridge does not contract
 
     def residual(self) -> tuple[float, float]:
         """R >= |r̂_i|, and a bound of |r̂_i - r_i|."""
@@ -90,7 +91,7 @@ class LearnerCertificate:
         """The distance after all steps, for n examples; `curvature`, at least L, allows the contraction of a ridge."""
         one = math.sqrt(self.features) * sum(self.step_error(n).values()) * _ROOM
         q = 1.0
-        if curvature is not None and self.loss.ridge > 0:
+        if curvature is not None and self.loss.ridge > 0 and not self.intercept:
             q = max(
                 abs(1 - self.step_size * self.loss.ridge),
                 abs(self.step_size * (curvature + self.loss.ridge) - 1),

@@ -102,6 +102,25 @@ def test_an_intercept() -> None:
     assert made(x, y + 3, x[:4]).shape == (4,)
 
 
+@pytest.mark.parametrize("loss", ["ridge(0.5)", "lasso(0.2)"])
+def test_no_penalty_counts_the_intercept(loss: str) -> None:
+    x, y = context("squared", 60, 2)
+    made = gradient_descent(
+        loss, features=2, steps=40, step_size=0.5, radius=Radius(5, 30, 5, 20), intercept=True
+    )
+    ones, w = np.concatenate([x.numpy(), np.ones((60, 1))], 1), np.zeros(3)
+    level = 0.5 if loss.startswith("ridge") else 0.2
+    for _ in range(40):
+        pull = np.array([*w[:2], 0.0]) * (level if loss.startswith("ridge") else 0.0)
+        w = w - 0.5 * (ones.T @ (ones @ w - y.numpy() - 2) / 60 + pull)
+        if loss.startswith("lasso"):
+            w[:2] = np.sign(w[:2]) * np.maximum(np.abs(w[:2]) - 0.5 * level, 0)
+    assert np.abs(made.coefficients(x, y + 2).numpy() - w).max() < 1e-7
+    assert torch.allclose(made.as_self_attention().trajectory(x, y + 2), made.trajectory(x, y + 2), atol=1e-8)
+    curvature = made.curvature(torch.from_numpy(ones))
+    assert made.certificate.bound(60, curvature) == made.certificate.bound(60)
+
+
 def test_a_loss_of_your_own() -> None:
     """log cosh, by its derivative."""
     made = gradient_descent(attnc.functions.tanh(), features=2, steps=10, step_size=0.3, radius=3.0)

@@ -1,0 +1,397 @@
+"""The learner as scikit-learn's estimators: `fit` stores the context, `predict` is one forward pass over [context, query].
+
+Nothing is trained. `fit` standardises the examples, takes from them the step size and the radius, and builds the weights of the
+learner from these numbers; the coefficients come into being in the residual stream, anew in every `predict`.
+
+*Step size*, where none is given: η = 1/L, L = Lip(ψ)·(largest eigenvalue of XᵀX/n) + λ, X the stored examples, with their 1.
+
+*Radius*, where none is given. |x| is at most twice, and |y| at most, the largest of the context. Let F be the mean loss with its
+penalty, w₀ = 0 and ηL < 2. A step goes down by F(w_t) - F(w_{t+1}) >= (1/η - L/2)|w_{t+1} - w_t|², a proximal one too. Added
+up, with Cauchy and Schwarz,
+
+    |w_t|₂ <= sqrt(t (F(0) - inf F)/(1/η - L/2)),     and λ|w_t|₂²/2 <= F(0) for ridge,     λ|w_t|₁ <= F(0) for lasso,
+
+and |w·x_i| <= |w|₂|x_i|₂: with one part in a hundred added for the learner's own error, these are the radius of w and of w·x.
+For the poisson loss, whose curvature has no bound, |w·x| is taken as 1 + log(1 + max y), which nothing ensures: `certified` says
+whether it was kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnc.domain import Array
+from attnc.errors import InputError, MissingExtraError
+from attnc.functions import Function
+from attnc.incontext.learner import Learner, gradient_descent
+from attnc.incontext.losses import Loss, loss_named
+from attnc.incontext.radius import Radius, radius_of
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
+    from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
+    from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
+    from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+except ImportError as problem:
+    raise MissingExtraError(
+        "InContextRegressor and InContextClassifier need scikit-learn, 1.6 or later, which cannot be imported "
+        f"({problem}): pip install 'attnc[sklearn]'"
+    ) from problem
+
+_ROOM = 1.01  # of the radius of w and w·x, for the learner's distance from exact gradient descent
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """All that a learner is built from: numbers and names, so that an estimator can be copied and stored."""
+
+    loss: str | Loss | Function
+    ridge: float
+    features: int
+    steps: int
+    step_size: float
+    radius: float | Radius
+    intercept: bool
+    dtype: str
+
+    def learner(self) -> Learner:
+        return gradient_descent(
+            _penalised(self.loss, self.ridge), features=self.features, steps=self.steps, step_size=self.step_size,
+            radius=self.radius, intercept=self.intercept, dtype=_dtype(self.dtype),
+        )  # fmt: skip
+
+
+class _InContext(BaseEstimator):  # type: ignore[misc]
+    """What the regressor and the classifier share: the stored context, and the passes over it."""
+
+    def _stored(self, x: Array, labels: list[Array], ridge: float) -> None:
+        """Store the context, x raw and labels as the learner shall see them, and build the learner."""
+        for name in ("standardise", "intercept"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise InputError(f"{name}={getattr(self, name)!r}: True or False is accepted")
+        steps = self.steps
+        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+            raise InputError(f"steps={steps!r}: a positive whole number is accepted")
+        dtype = _dtype(self.dtype)
+        self.x_scaler_ = StandardScaler().fit(x) if self.standardise else None
+        self.context_x_ = torch.tensor(self._scaled(x), dtype=dtype)
+        self.context_y_ = torch.tensor(np.stack(labels), dtype=dtype)
+        loss = _penalised(self.loss, ridge)
+        seen = _Context(self.context_x_, self.context_y_, bool(self.intercept))
+        reach = seen.reach(loss, self.radius)
+        steep = loss.steepest(-reach, reach)
+        curvature = steep * seen.largest_eigenvalue() * (1 + 1e-9) + loss.ridge
+        self.step_size_ = _step_size(self.step_size, curvature)
+        made = None if self.radius is not None else seen.radius(loss, int(steps), self.step_size_, curvature)
+        self._recipe = _Recipe(
+            self.loss, ridge, x.shape[1], int(steps), self.step_size_, made or self.radius, seen.intercept, self.dtype
+        )  # fmt: skip
+        self.learner_ = self._recipe.learner()
+        self.radius_ = self.learner_.radius
+        seen.check(self.radius_, bool(self.standardise))
+        _step_size(self.step_size_, self.learner_.curvature(self._tokens(self.context_x_)) + loss.ridge)
+        self.bound_ = self.learner_.certificate.bound(len(x), curvature - loss.ridge)
+
+    def _scaled(self, x: Array) -> Array:
+        found: Array = x if self.x_scaler_ is None else self.x_scaler_.transform(x)
+        return found
+
+    def _query(self, x: Any) -> Tensor:
+        check_is_fitted(self)
+        x = validate_data(self, x, reset=False, dtype=np.float64)
+        return torch.tensor(self._scaled(x), dtype=self.context_x_.dtype)
+
+    def _passes(self, query: Tensor) -> Array:
+        """What the learner predicts for each row of labels, (labels, queries)."""
+        found = [self.learner_(self.context_x_, y, query, strict=False) for y in self.context_y_]
+        return _numpy(torch.stack(found))
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x.new_ones(len(x), 1)], 1) if self._recipe.intercept else x
+
+    def _weights(self, strict: bool) -> list[Tensor]:
+        return [self.learner_.coefficients(self.context_x_, y, strict) for y in self.context_y_]
+
+    def _unscaled(self) -> tuple[Array, Array]:
+        """Coefficients and intercepts for x as the user gives it."""
+        check_is_fitted(self)
+        w = np.stack([_numpy(row) for row in self._weights(strict=False)])
+        slope, shift = (w[:, :-1], w[:, -1]) if self._recipe.intercept else (w, np.zeros(len(w)))
+        if self.x_scaler_ is None:
+            return slope, shift
+        slope = slope / self.x_scaler_.scale_
+        return slope, shift - slope @ self.x_scaler_.mean_
+
+    def certified(self, X: Any) -> Array:
+        """Of each row of X, whether the proof covers it: a boolean array.
+
+        It does where the coefficients stayed within the radius at every step, and |x| and |w·x| of the row, standardised, are
+        within it; `bound_` is then at least |w - w_GD|₂, in standardised units. Rows beyond are predicted all the same."""
+        query = self._query(X)
+        inside = (query.abs() <= self.learner_.radius.x).all(1)
+        try:
+            weights = self._weights(strict=True)
+        except InputError:
+            return np.zeros(len(query), dtype=bool)
+        for w in weights:
+            inside &= (self._tokens(query) @ w).abs() <= self.learner_.radius.u
+        found: Array = inside.numpy()
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("learner_", None)  # rebuilt from its recipe, number for number
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_recipe" in state:
+            self.learner_ = self._recipe.learner()
+
+
+class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
+    """Regression by gradient descent in context: attention with fixed weights reads the examples and predicts.
+
+    `loss` is "squared", "ridge(λ)", "lasso(λ)", "huber(δ)", "quantile(τ)", "poisson", or an `attnc.Function` ψ, the derivative of
+    a loss of your own. Ridge is (1/2n)|y - Xw|² + λ|w|²/2, so that scikit-learn's Ridge has alpha = nλ; lasso is
+    (1/2n)|y - Xw|² + λ|w|₁, and alpha = λ.
+
+    `standardise` gives every column of x, and y but for the poisson loss, the mean 0 and the variance 1 (a constant column
+    becomes 0): λ, δ, `step_size` and `radius` are in these units. `intercept` adds a feature 1, which no penalty counts.
+
+    After `fit`: `learner_`, `step_size_`, `radius_`, `bound_`. Queries beyond the radius are predicted too: `certified(X)` says
+    which rows the proof covers.
+
+    >>> import numpy as np
+    >>> from attnc.incontext.estimators import InContextRegressor
+    >>> x = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0], [3.0, 1.0]])
+    >>> model = InContextRegressor("squared", steps=200).fit(x, x @ [1.0, -2.0] + 3)
+    >>> model.predict([[1.0, 1.0]]).round(3), bool(model.certified([[1.0, 1.0]])[0])
+    (array([2.]), True)
+    """
+
+    def __init__(
+        self,
+        loss: str | Loss | Function = "ridge(0.01)",
+        *,
+        steps: int = 1000,
+        step_size: float | None = None,
+        intercept: bool = True,
+        standardise: bool = True,
+        radius: float | Radius | None = None,
+        dtype: str = "float64",
+    ) -> None:
+        self.loss, self.steps, self.step_size, self.intercept = loss, steps, step_size, intercept
+        self.standardise, self.radius, self.dtype = standardise, radius, dtype
+
+    def fit(self, X: Any, y: Any) -> InContextRegressor:
+        """Store the examples as the context, and build the learner's weights for their step size and radius."""
+        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        labels = np.asarray(y, dtype=np.float64)
+        kind = loss_named(self.loss)
+        if kind.name == "logistic":
+            raise InputError("the logistic loss is for classes: use attnc.incontext.InContextClassifier")
+        kind.check_labels(labels)
+        self.y_mean_, self.y_scale_ = 0.0, 1.0
+        if self.standardise and kind.name != "poisson":
+            scaler = StandardScaler().fit(labels[:, None])
+            self.y_mean_, self.y_scale_ = float(scaler.mean_[0]), float(scaler.scale_[0])
+        self._stored(x, [(labels - self.y_mean_) / self.y_scale_], 0.0)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """One forward pass of the learner over the stored context and the rows of X."""
+        found: Array = self._passes(self._query(X))[0] * self.y_scale_ + self.y_mean_
+        return found
+
+    def coefficients(self) -> tuple[Array, float]:
+        """w (d,) and the intercept in the units of X and y, from the weight token at the end of a pass.
+
+        >>> import numpy as np
+        >>> from attnc.incontext.estimators import InContextRegressor
+        >>> w, b = InContextRegressor("squared", steps=50).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]).coefficients()
+        >>> w.round(4), round(b, 4)
+        (array([2.]), 1.0)
+        """
+        slope, shift = self._unscaled()
+        return slope[0] * self.y_scale_, float(shift[0] * self.y_scale_ + self.y_mean_)
+
+
+class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
+    """Logistic regression in context; several classes one against the rest, each a pass with the same weights.
+
+    The mean loss is (1/n) Σ log(1 + exp(∓w·x_i)) + λ|w|²/2, λ = `ridge`: scikit-learn's LogisticRegression has C = 1/(nλ). The
+    penalty leaves the intercept out, as scikit-learn's does (but for its solver "liblinear"). The other parameters are those of
+    `InContextRegressor`.
+
+    >>> from attnc.incontext.estimators import InContextClassifier
+    >>> model = InContextClassifier(steps=100).fit([[0.0], [1.0], [2.0], [3.0]], ["low", "low", "high", "high"])
+    >>> model.predict([[0.5], [2.5]]).tolist(), model.predict_proba([[1.5]]).round(3).tolist()
+    (['low', 'high'], [[0.5, 0.5]])
+    """
+
+    loss = "logistic"
+
+    def __init__(
+        self,
+        ridge: float = 0.01,
+        *,
+        steps: int = 1000,
+        step_size: float | None = None,
+        intercept: bool = True,
+        standardise: bool = True,
+        radius: float | Radius | None = None,
+        dtype: str = "float64",
+    ) -> None:
+        self.ridge, self.steps, self.step_size, self.intercept = ridge, steps, step_size, intercept
+        self.standardise, self.radius, self.dtype = standardise, radius, dtype
+
+    def fit(self, X: Any, y: Any) -> InContextClassifier:
+        """Store the examples as the context, and build the learner's weights for their step size and radius."""
+        x, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, index = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(f"y holds 1 class only, {self.classes_[0]!r}: give examples of two or more")
+        wanted = range(len(self.classes_)) if len(self.classes_) > 2 else [1]
+        self._stored(x, [(index == k).astype(np.float64) for k in wanted], _ridge(self.ridge))
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """w·x: of two classes for the second, (n,); of several for each, (n, classes)."""
+        tokens = self._tokens(self._query(X))
+        found = [_numpy(self.learner_.reading(tokens @ w)) for w in self._weights(strict=False)]
+        return found[0] if len(found) == 1 else np.stack(found, 1)
+
+    def predict(self, X: Any) -> Array:
+        """The class with the largest w·x."""
+        found = self.decision_function(X)
+        index = (found > 0).astype(int) if found.ndim == 1 else found.argmax(1)
+        named: Array = self.classes_[index]
+        return named
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities, (n, classes), of several classes divided by their sum.
+
+        The head of the logistic function may leave [0, 1] by its proved error: what it returns is moved into [0, 1], which brings
+        it no further from the exact probability."""
+        found = self._passes(self._query(X)).clip(0, 1)
+        if len(found) == 1:
+            return np.stack([1 - found[0], found[0]], 1)
+        total = found.sum(0)
+        shares: Array = np.where(total > 0, found / np.where(total > 0, total, 1), 1 / len(found)).T
+        return shares
+
+    def coefficients(self) -> tuple[Array, Array]:
+        """w (labels, d) and the intercepts (labels,) in the units of X: one row for two classes, else one for each class."""
+        return self._unscaled()
+
+
+@dataclass(frozen=True)
+class _Context:
+    """The examples as the learner sees them: x (n, d), y (labels, n), and whether a 1 is added."""
+
+    x: Tensor
+    y: Tensor
+    intercept: bool
+
+    def wide(self) -> Array:
+        x = _numpy(self.x.double())
+        return np.concatenate([x, np.ones((len(x), 1))], 1) if self.intercept else x
+
+    def largest_eigenvalue(self) -> float:
+        return float(np.linalg.norm(self.wide(), 2)) ** 2 / len(self.x)
+
+    def largest_y(self) -> float:
+        return float(self.y.abs().max())
+
+    def reach(self, loss: Loss, radius: Any) -> float:
+        """How far ψ is asked for its slope."""
+        if loss.name == "poisson":
+            features = self.x.shape[1] + self.intercept
+            return 1.05 * (
+                self.poisson_reach() if radius is None else radius_of(radius, features, loss.name).u
+            )
+        return 64.0 + self.largest_y()
+
+    def poisson_reach(self) -> float:
+        return 1 + math.log1p(self.largest_y())
+
+    def drop(self, loss: Loss) -> float:
+        """At least F(0) - inf F, over all rows of labels."""
+        y = _numpy(self.y.double())
+        if loss.function is None:
+            each = y**2 / 2
+        elif loss.name == "logistic":
+            return math.log(2)
+        elif loss.name == "poisson":
+            each = 1 - y + y * np.log(np.maximum(y, 1))
+        else:  # convex, with its least value within 1 of 0: Ψ(-y) - inf Ψ <= |ψ(-y)|(|y| + 1)
+            each = np.abs(_numpy(loss.function(-self.y.double()))) * (np.abs(y) + 1)
+        return float(each.mean(1).max())
+
+    def radius(self, loss: Loss, steps: int, eta: float, curvature: float) -> Radius:
+        """The radius of the module's docstring."""
+        drop, slack = self.drop(loss), 1 / eta - curvature / 2
+        ways = [math.sqrt(steps * drop / slack) if slack > 0 else math.inf]
+        if loss.ridge > 0 and not self.intercept:
+            ways.append(math.sqrt(2 * drop / loss.ridge))
+        if loss.lasso > 0 and not self.intercept:
+            ways.append(drop / loss.lasso)
+        w = _ROOM * min(ways) or 1.0
+        if not math.isfinite(w):
+            raise InputError(f"step_size={eta:g} only just does not diverge: give a smaller one, or a radius")
+        u = w * float(np.linalg.norm(self.wide(), axis=1).max()) or 1.0
+        if loss.name == "poisson":
+            u = min(u, self.poisson_reach())
+        return Radius(2 * float(self.x.abs().max()) or 1.0, self.largest_y() or 1.0, w, u)
+
+    def check(self, radius: Radius, standardised: bool) -> None:
+        """Refuse a context that a radius, as given, does not hold."""
+        for name, size in (("x", float(self.x.abs().max())), ("y", self.largest_y())):
+            if size > getattr(radius, name):
+                raise InputError(
+                    f"the {'standardised ' * standardised}context reaches |{name}| = {size:.6g}, beyond the radius "
+                    f"{getattr(radius, name):g}: give a larger radius, or None"
+                )
+
+
+def _numpy(found: Tensor) -> Array:
+    return found.detach().cpu().double().numpy()
+
+
+def _penalised(loss: str | Loss | Function, ridge: float) -> Loss:
+    found = loss_named(loss)
+    return replace(found, ridge=found.ridge + ridge) if ridge > 0 else found
+
+
+def _dtype(given: Any) -> torch.dtype:
+    if given not in ("float32", "float64"):
+        raise InputError(f'dtype={given!r}: "float64" or "float32" is accepted')
+    return torch.float32 if given == "float32" else torch.float64
+
+
+def _ridge(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 <= given < math.inf:
+        raise InputError(f"ridge={given!r}: a finite number λ >= 0 is accepted")
+    return float(given)
+
+
+def _step_size(given: Any, curvature: float) -> float:
+    """1/L where none is given; refused where gradient descent may diverge on the context."""
+    if not math.isfinite(curvature) or curvature > 1e150:
+        raise InputError(f"the curvature of the context is {curvature:g}, too large: give standardise=True")
+    if given is None:
+        return 1 / (curvature or 1.0)
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 < given < math.inf:
+        raise InputError(f"step_size={given!r}: a positive finite number, or None, is accepted")
+    if not given * curvature <= 2:
+        raise InputError(
+            f"step_size={given:g} may diverge on these examples: the largest that does not is {2 / curvature:.6g}"
+        )
+    return float(given)
