@@ -13,6 +13,7 @@ import attnc
 from attnc.cli.compile import compile
 from attnc.cli.functions import functions
 from attnc.cli.head import head
+from attnc.cli.learn import learn
 from attnc.cli.show import show
 from attnc.cli.verify import verify
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command()(head)
 app.command()(compile)
+app.command()(learn)
 app.command()(verify)
 app.command()(show)
 app.command()(functions)

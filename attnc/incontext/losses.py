@@ -20,6 +20,7 @@ from attnc.functions import Function, clip, exp, sigmoid
 from attnc.functions.function import Branch
 from attnc.functions.function import function as make_function
 
+DEFAULTS = {"ridge": 0.01, "lasso": 0.01, "huber": 1.35, "quantile": 0.5}
 NAMES = ("squared", "ridge(λ)", "lasso(λ)", "logistic", "poisson", "huber(δ)", "quantile(τ)")
 
 
@@ -53,7 +54,8 @@ class Loss:
 
 
 def loss_named(given: str | Loss | Function) -> Loss:
-    """The loss that a name says: "ridge(0.1)", "huber(1.35)"; a `Function` is the derivative of a loss of the residual.
+    """The loss that a name says: "ridge(0.1)", "huber"; a `Function` is the derivative of a loss of the residual. Without a number
+    ridge and lasso have λ = 0.01, huber δ = 1.35, quantile τ = 0.5.
 
     >>> loss_named("ridge(0.5)").ridge, loss_named("huber(1)").function.label
     (0.5, 'clip(-1,1)')
@@ -70,7 +72,7 @@ def loss_named(given: str | Loss | Function) -> Loss:
             f"loss={given!r}: accepted are {', '.join(NAMES)}, an attnc.Function ψ, or an attnc.incontext.Loss"
         )
     name, word = match.groups()
-    number = None if word is None else _number(name, word)
+    number = DEFAULTS.get(name) if word is None else _number(name, word)
     if name in ("squared", "logistic", "poisson") and number is None:
         return {
             "squared": Loss("squared"),

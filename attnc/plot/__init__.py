@@ -6,8 +6,19 @@ Needs the extra `plot` (matplotlib), which is imported when the first picture is
 from attnc.plot.curves import error, function
 from attnc.plot.figure import head
 from attnc.plot.heat_map import attention
+from attnc.plot.learning import learning
 from attnc.plot.network import network
 from attnc.plot.rates import rates
 from attnc.plot.slices import slices, tokens_and_anchors
 
-__all__ = ["attention", "error", "function", "head", "network", "rates", "slices", "tokens_and_anchors"]
+__all__ = [
+    "attention",
+    "error",
+    "function",
+    "head",
+    "learning",
+    "network",
+    "rates",
+    "slices",
+    "tokens_and_anchors",
+]

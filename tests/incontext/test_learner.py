@@ -207,7 +207,7 @@ def test_a_step_size_that_diverges_is_refused_with_the_largest_that_does_not() -
 
 
 def test_words_that_are_refused() -> None:
-    for loss in ("hinge", "ridge", "ridge(-1)", "huber(0)", "quantile(1)", "ridge(x)", "squared(2)", 3):
+    for loss in ("hinge", "ridge()", "ridge(-1)", "huber(0)", "quantile(1)", "ridge(x)", "squared(2)", 3):
         bad("accepted are|a finite number", loss=loss)  # type: ignore[arg-type]
     bad("features", features=0)
     bad("steps", steps=1.5)
