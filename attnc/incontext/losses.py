@@ -54,8 +54,8 @@ class Loss:
 
 
 def loss_named(given: str | Loss | Function) -> Loss:
-    """The loss that a name says: "ridge(0.1)", "huber"; a `Function` is the derivative of a loss of the residual. Without a number
-    ridge and lasso have λ = 0.01, huber δ = 1.35, quantile τ = 0.5.
+    """The loss that a name says: "ridge(0.1)", "huber"; a `Function` is the derivative of a loss of the residual. Without a
+    number ridge and lasso have λ = 0.01, huber δ = 1.35, quantile τ = 0.5.
 
     >>> loss_named("ridge(0.5)").ridge, loss_named("huber(1)").function.label
     (0.5, 'clip(-1,1)')
