@@ -67,7 +67,10 @@ def _rounded(rho: arb, n: int, x: arb, a: Arithmetic) -> tuple[arb, arb]:
     """Of Σ (p⁺_i - p⁻_i) x_i, |score| <= ρ, |x_i| <= x: how far the executed sum can be off, and its size.
 
     A weight is off by a factor 1 ± θ of its own, from exp, the rounding of z - max z and the quotient, and by one, 1 ± σ, that
-    all share, from the sum. Exactly, Σ |p⁺_i - p⁻_i| = Σ|sinh|/Σcosh <= tanh ρ: of that size are the terms that are summed."""
+    all share, from the sum. Exactly, Σ |p⁺_i - p⁻_i| = Σ|sinh|/Σcosh <= tanh ρ: of that size are the terms that are summed.
+
+    The denominator has the mean of the θ's too; in all it moves the result by at most Σ p_k|θ_k||v_k - Σpv|, and
+    Σ p|v - Σpv| <= x for |v| <= x: the term x·θ holds both."""
     u, tau = arb(a.unit), arb(a.tiny)
     if not 2 * n * u < arb(0.25):
         return arb("inf"), arb("inf")

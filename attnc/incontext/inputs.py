@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attnc.certify.arithmetic import loose_products
 from attnc.errors import InputError
+from attnc.network.head import Head
 
 
 def checked_examples(
@@ -48,3 +51,43 @@ def checked_count(name: str, given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
         raise InputError(f"{name}={given!r}: a positive whole number is accepted")
     return int(given)
+
+
+def largest_eigenvalue(x: Tensor) -> float:
+    """At least the largest eigenvalue of XᵀX/n, as computed in float64 and with room for all of its rounding."""
+    wide = x.double()
+    found = float(torch.linalg.eigvalsh(wide.T @ wide / len(wide))[-1])
+    return found * (1 + eigenvalue_room(x)) + 1e-300
+
+
+def eigenvalue_room(x: Tensor) -> float:
+    """Of the largest eigenvalue: what XᵀX/n and its eigenvalues may be off in float64."""
+    n, d = x.shape
+    return max(1e-9, 4 * (n + d * d) * d * 2.0**-53)
+
+
+def check_reached(name: str, size: float, limit: float, part: str) -> None:
+    """Raise where something grew beyond the radius."""
+    if not size <= limit:
+        raise InputError(
+            f"{name} reached {size:.4g}, beyond the radius {limit:g}: nothing is promised there. Give a larger radius ({part}), "
+            "or call with strict=False"
+        )
+
+
+def why_not(dtype: str, heads: Mapping[str, Head]) -> str | None:
+    """None where every head is what was certified, in the dtype and the arithmetic that were; else the reason why not."""
+    for name, head in heads.items():
+        reason = head.why_not_certified()
+        if reason is not None:
+            return f"{name}: {reason}"
+        if head.certificate is None or head.certificate.dtype != dtype:
+            return f"{name}: the certificate is for {dtype}"
+    return loose_products(dtype)
+
+
+def check_applies(reason: str | None) -> None:
+    if reason is not None:
+        raise InputError(
+            f"the certificate does not apply: {reason}. Build the learner anew, or call with strict=False"
+        )

@@ -6,16 +6,23 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from attnc.certify.arithmetic import ARITHMETIC
-from attnc.domain import Array, Interval
-from attnc.errors import InputError
+from attnc.domain import Interval
+from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, clip
 from attnc.incontext.gathering import gather_error, gathered
-from attnc.incontext.inputs import checked_count, checked_examples, checked_labels
+from attnc.incontext.inputs import (
+    check_applies,
+    check_reached,
+    checked_count,
+    checked_examples,
+    checked_labels,
+    largest_eigenvalue,
+    why_not,
+)
 from attnc.incontext.losses import Loss, loss_named
 from attnc.incontext.proof import LearnerCertificate, grows
 from attnc.incontext.radius import Radius, radius_of
@@ -52,8 +59,23 @@ class Learner(nn.Module):
         super().__init__()
         self.certificate, self.intercept = certificate, intercept
         self.reading, self.activation, self.threshold = reading, activation, threshold
-        self.loss, self.steps, self.step_size = certificate.loss, certificate.steps, certificate.step_size
-        self.radius, self.strict = certificate.radius, True
+        self.strict = True
+
+    @property
+    def loss(self) -> Loss:
+        return self.certificate.loss
+
+    @property
+    def steps(self) -> int:
+        return self.certificate.steps
+
+    @property
+    def step_size(self) -> float:
+        return self.certificate.step_size
+
+    @property
+    def radius(self) -> Radius:
+        return self.certificate.radius
 
     @property
     def features(self) -> int:
@@ -68,7 +90,7 @@ class Learner(nn.Module):
         query = self._with_one(self._checked("query_x", query_x, self._strict(strict)))
         s = query @ w
         if self._strict(strict):
-            self._check_reached(0.0, float(s.abs().max()), 0.0)
+            check_reached("|w·x| of a query", float(s.abs().max()), self.radius.u, "u")
         u = self.reading(s)
         found: Tensor = self.activation(u) if self.activation is not None and not self.loss.of_residual else u
         return found
@@ -80,18 +102,41 @@ class Learner(nn.Module):
     def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
         """w before the first and after every step, (T + 1, d), read from the weight token."""
         must = self._strict(strict)
+        if must:
+            check_applies(self.why_not_certified())
         x = self._with_one(self._checked("context_x", context_x, must))
         y = self._labels(context_y, len(x), must)
         self._check_step(x)
         w = x.new_zeros(x.shape[1])
         found, reached = [w], x.new_zeros(3)
-        for _ in range(self.steps):
-            w, sizes = self._step(w, x, y)
-            found.append(w)
-            reached = torch.maximum(reached, sizes)
+        with torch.autocast(x.device.type, enabled=False):
+            for _ in range(self.steps):
+                w, sizes = self._step(w, x, y)
+                found.append(w)
+                reached = torch.maximum(reached, sizes)
         if must:
             self._check_reached(*reached.tolist())
         return torch.stack(found)
+
+    def why_not_certified(self) -> str | None:
+        """None where the certificate applies to the numbers as they are now, else the reason why not."""
+        heads = {"reading": self.reading, "activation": self.activation, "threshold": self.threshold}
+        return why_not(
+            self.certificate.dtype, {name: head for name, head in heads.items() if head is not None}
+        )
+
+    def why_not_covered(
+        self, context_x: Tensor, context_y: Tensor, query_x: Tensor | None = None
+    ) -> str | None:
+        """None where the bound holds for this context (and these queries), else what lies outside."""
+        try:
+            if query_x is None:
+                self.trajectory(context_x, context_y, strict=True)
+            else:
+                self(context_x, context_y, query_x, strict=True)
+        except InputError as problem:
+            return str(problem)
+        return None
 
     @property
     def registers(self) -> Registers:
@@ -149,13 +194,11 @@ class Learner(nn.Module):
 
     def curvature(self, x: Tensor) -> float:
         """At least L: Lip(ψ) times the largest eigenvalue of XᵀX/n."""
-        wide: Array = x.double().cpu().numpy()
-        largest = float(np.linalg.eigvalsh(wide.T @ wide / len(wide))[-1])
         steep = 1.0
         if self.activation is not None and self.activation.certificate is not None:
             domain = self.activation.certificate.domain
             steep = self.loss.steepest(domain.lo, domain.hi)
-        return steep * largest * (1 + 1e-9) + 1e-300
+        return steep * largest_eigenvalue(x) * (1 + 2.0**-40)
 
     def _check_step(self, x: Tensor) -> None:
         curvature = self.curvature(x) + self.loss.ridge
@@ -165,18 +208,10 @@ class Learner(nn.Module):
             )
 
     def _check_reached(self, w: float, u: float, before: float) -> None:
-        wide = 2 * self.radius.w  # what the threshold's head serves
-        sizes = (
-            ("|w|", w, self.radius.w),
-            ("|w·x|", u, self.radius.u),
-            ("|w| before its threshold", before, wide),
-        )
-        for name, size, limit in sizes[: 2 + (self.threshold is not None)]:
-            if not size <= limit:
-                raise InputError(
-                    f"{name} reached {size:.4g} on the way, beyond the radius {limit:g}: nothing is promised there. Give a "
-                    f"larger radius ({name[1]}), or call with strict=False"
-                )
+        check_reached("|w|", w, self.radius.w, "w")
+        check_reached("|w·x|", u, self.radius.u, "u")
+        if self.threshold is not None:  # its head serves twice the radius
+            check_reached("|w| before its threshold", before, 2 * self.radius.w, "w")
 
 
 def gradient_descent(
@@ -261,6 +296,7 @@ def _activation(loss: Loss, sizes: Radius, reading: Head, dtype: str, eps: float
         return None
     assert reading.certificate is not None
     reach = 1.02 * sizes.u + reading.certificate.bound + (sizes.y if loss.of_residual else 0.0)
+    reach *= 1 + 4 * ARITHMETIC[dtype].unit
     if not grows(loss.function, Interval(-reach, reach)):
         raise InputError(
             f"{loss.function.label} is not proved to grow on [{-reach:g}, {reach:g}]: the derivative of a convex loss does, and "
@@ -271,7 +307,14 @@ def _activation(loss: Loss, sizes: Radius, reading: Head, dtype: str, eps: float
         if eps is not None
         else (1e-8 if dtype == "float64" else 1e-3) * max(1.0, loss.steepest(-reach, reach))
     )
-    return make_head(loss.function, on=(-reach, reach), eps=wanted, dtype=getattr(torch, dtype))
+    try:
+        return make_head(loss.function, on=(-reach, reach), eps=wanted, dtype=getattr(torch, dtype))
+    except (ConvergenceError, PrecisionError) as problem:
+        if eps is not None or problem.reachable is None:
+            raise
+        return make_head(
+            loss.function, on=(-reach, reach), eps=1.1 * problem.reachable, dtype=getattr(torch, dtype)
+        )
 
 
 def _step_size(given: Any, loss: Loss, d: int, sizes: Radius, activation: Head | None) -> float:

@@ -17,9 +17,10 @@ from torch import Tensor
 from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.functions import Function, clip, exp, sigmoid
-from attnc.functions.function import Branch
+from attnc.functions.function import Branch, is_builtin
 from attnc.functions.function import function as make_function
 
+_STEEPEST_AT_ZERO = ("sigmoid", "tanh", "clip", "hardtanh")
 DEFAULTS = {"ridge": 0.01, "lasso": 0.01, "huber": 1.35, "quantile": 0.5}
 NAMES = ("squared", "ridge(λ)", "lasso(λ)", "logistic", "poisson", "huber(δ)", "quantile(τ)")
 
@@ -33,8 +34,24 @@ class Loss:
     of_residual: bool = False
     ridge: float = 0.0
     lasso: float = 0.0
-    local: bool = False  # whether its curvature is known on an interval only
     note: str = ""
+
+    def __post_init__(self) -> None:
+        for part in ("ridge", "lasso"):
+            size = getattr(self, part)
+            if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size < math.inf:
+                raise InputError(f"{part}={size!r}: a finite number λ that is not negative is accepted")
+            object.__setattr__(self, part, float(size))
+        if self.function is not None and not isinstance(self.function, Function):
+            raise InputError(
+                f"the derivative of a loss is an attnc.Function: got {type(self.function).__name__}"
+            )
+
+    @property
+    def local(self) -> bool:
+        """Whether its curvature is known on an interval alone: unless ψ is one of the few that are steepest at 0."""
+        f = self.function
+        return f is not None and not (is_builtin(f) and f.name in _STEEPEST_AT_ZERO)
 
     def steepest(self, lo: float, hi: float) -> float:
         """At least ψ' on [lo, hi]: the curvature of the loss in u."""
@@ -63,7 +80,7 @@ def loss_named(given: str | Loss | Function) -> Loss:
     if isinstance(given, Loss):
         return given
     if isinstance(given, Function):
-        return Loss(given.label, given, of_residual=True, local=True)
+        return Loss(given.label, given, of_residual=True)
     match = (
         re.fullmatch(r"\s*([a-z]+)\s*(?:\(\s*([^()]*?)\s*\))?\s*", given) if isinstance(given, str) else None
     )
@@ -77,7 +94,7 @@ def loss_named(given: str | Loss | Function) -> Loss:
         return {
             "squared": Loss("squared"),
             "logistic": Loss("logistic", sigmoid()),
-            "poisson": Loss("poisson", exp(), local=True),
+            "poisson": Loss("poisson", exp()),
         }[name]
     if name in ("ridge", "lasso") and number is not None and number >= 0:
         return Loss(name, ridge=number) if name == "ridge" else Loss(name, lasso=number)

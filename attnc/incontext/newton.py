@@ -31,7 +31,16 @@ from attnc.certify.certificate import Certificate, round_up
 from attnc.certify.outward import gamma
 from attnc.errors import InputError
 from attnc.incontext.gathering import gather_error
-from attnc.incontext.inputs import checked_count, checked_examples, checked_labels
+from attnc.incontext.inputs import (
+    check_applies,
+    check_reached,
+    checked_count,
+    checked_examples,
+    checked_labels,
+    eigenvalue_room,
+    largest_eigenvalue,
+    why_not,
+)
 from attnc.incontext.reading import reading_head
 from attnc.lower.function_to_head import check_arithmetic, checked_dtype
 from attnc.network.head import Head
@@ -84,9 +93,14 @@ class SolverCertificate:
     def bound(self, n: int, smallest: float | None = None, largest: float | None = None) -> float:
         """`smallest` and `largest`: known bounds of the eigenvalues of A; without them λ and d·x² + λ."""
         d, r, a = self.features, self.radius, ARITHMETIC[self.dtype]
+        checked_count("n", n)
         low = self.ridge if smallest is None else smallest
         high = (d * r.x**2 + self.ridge) if largest is None else largest
-        if not (self.start * high <= 1 and low > 0):
+        if not 0 < low <= high < math.inf:
+            raise InputError(
+                f"smallest={low!r}, largest={high!r}: eigenvalues 0 < smallest <= largest are accepted"
+            )
+        if not self.start * high <= 1:
             return math.inf
         rho, step = (1 - self.start * low + 2 * a.unit) * _ROOM, self.step_error(n)
         for _ in range(self.iterations):
@@ -132,9 +146,15 @@ class Solver(nn.Module):
     ) -> Tensor:
         """w·x for the rows of query_x."""
         w = self.coefficients(context_x, context_y, strict)
-        query = self._examples("query_x", query_x, self._strict(strict))
-        found: Tensor = self.reading(query @ w)
+        s = self._examples("query_x", query_x, self._strict(strict)) @ w
+        if self._strict(strict):
+            check_reached("|w·x| of a query", float(s.abs().max()), self.certificate.radius.u, "u")
+        found: Tensor = self.reading(s)
         return found
+
+    def why_not_certified(self) -> str | None:
+        """None where the certificate applies to the numbers as they are now, else the reason why not."""
+        return why_not(self.certificate.dtype, {"reading": self.reading})
 
     def coefficients(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
         """w after all iterations, (d,), the intercept last."""
@@ -143,6 +163,8 @@ class Solver(nn.Module):
     def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
         """w as it would be read before the first and after every iteration, (K + 1, d)."""
         c, must = self.certificate, self._strict(strict)
+        if must:
+            check_applies(self.why_not_certified())
         x = self._examples("context_x", context_x, must)
         y = checked_labels(context_y, len(x), x.dtype, c.radius.y, must)
         self._check_start(x)
@@ -165,11 +187,9 @@ class Solver(nn.Module):
     def eigenvalues(self, context_x: Tensor) -> tuple[float, float]:
         """Bounds of the smallest and the largest eigenvalue of A on these examples."""
         x = self._examples("context_x", context_x, False).double()
-        found = torch.linalg.eigvalsh(x.T @ x / len(x))
-        room = 1e-9 * float(found[-1])
-        return max(float(found[0]) - room, 0.0) + self.certificate.ridge, float(
-            found[-1]
-        ) + room + self.certificate.ridge
+        found, ridge = torch.linalg.eigvalsh(x.T @ x / len(x)), self.certificate.ridge
+        room = eigenvalue_room(x) * float(found[-1])
+        return max(float(found[0]) - room, 0.0) + ridge, largest_eigenvalue(x) + ridge
 
     def _examples(self, name: str, x: Any, strict: bool) -> Tensor:
         found = checked_examples(
@@ -182,7 +202,7 @@ class Solver(nn.Module):
 
     def _check_start(self, x: Tensor) -> None:
         c = self.certificate
-        largest = float(torch.linalg.eigvalsh(x.double().T @ x.double() / len(x))[-1]) * (1 + 1e-9) + c.ridge
+        largest = largest_eigenvalue(x) + c.ridge
         if not c.start * largest <= 1:
             raise InputError(
                 f"start={c.start:g} is too large for these examples: give at most {1 / largest:.6g}"
@@ -190,12 +210,9 @@ class Solver(nn.Module):
 
     def _check_reached(self, p: float, u: float, q: float) -> None:
         radius = self.certificate.radius
-        for name, size, limit in (("|P|", p, radius.p), ("|P·x|", u, radius.u), ("|PA|", q, _LARGEST_Q)):
-            if not size <= limit:
-                raise InputError(
-                    f"{name} reached {size:.4g} on the way, beyond {limit:g}: nothing is promised there. Give a larger radius, a "
-                    "larger ridge, or call with strict=False"
-                )
+        check_reached("|P|", p, radius.p, "p), or a larger ridge (λ")
+        check_reached("|P·x|", u, radius.u, "u), or a larger ridge (λ")
+        check_reached("|PA|", q, _LARGEST_Q, "p), or a smaller start (α")
 
 
 def ridge_regression(

@@ -24,9 +24,11 @@ from attnc.certify.arithmetic import ARITHMETIC
 from attnc.certify.certificate import Certificate, round_up
 from attnc.certify.outward import gamma
 from attnc.domain import Interval
+from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.functions.balls import upper, working
 from attnc.incontext.gathering import gather_error
+from attnc.incontext.inputs import checked_count
 from attnc.incontext.losses import Loss
 from attnc.incontext.radius import Radius
 
@@ -89,6 +91,9 @@ class LearnerCertificate:
 
     def bound(self, n: int, curvature: float | None = None) -> float:
         """The distance after all steps, for n examples; `curvature`, at least L, allows the contraction of a ridge."""
+        checked_count("n", n)
+        if curvature is not None and not 0 <= curvature < math.inf:
+            raise InputError(f"curvature={curvature!r}: a finite number that is not negative is accepted")
         one = math.sqrt(self.features) * sum(self.step_error(n).values()) * _ROOM
         q = 1.0
         if curvature is not None and self.loss.ridge > 0 and not self.intercept:
@@ -98,15 +103,21 @@ class LearnerCertificate:
             )
         if not math.isfinite(one):
             return math.inf
-        total = (
-            float(self.steps)
-            if q >= 1
-            else min(float(self.steps), (1 - q**self.steps) / (1 - q) * (1 + 2.0**-30))
-        )
+        total = float(self.steps)
+        if total * (1 - q) > 1e-6:  # else the quotient would lose what it has
+            total = min(total, (1 - q**self.steps) / (1 - q) * (1 + 2.0**-30))
         found = round_up(one * total * _ROOM)
-        if self.loss.local and found * math.sqrt(self.features) * self.radius.x > 0.01 * self.radius.u:
-            return math.inf  # exact gradient descent may leave the interval on which its curvature is known
-        return found
+        return math.inf if self.loss.local and not self._stays(found) else found
+
+    def _stays(self, distance: float) -> bool:
+        """Whether exact gradient descent, so near, and w·x unrounded, lie where the curvature is known: 2 % beyond U."""
+        rounded = (
+            gamma(self.features + 1, ARITHMETIC[self.dtype].unit)
+            * self.features
+            * self.radius.x
+            * self.radius.w
+        )
+        return distance * math.sqrt(self.features) * self.radius.x + rounded <= 0.009 * self.radius.u
 
 
 def largest_value(f: Function, domain: Interval, cells: int = 256) -> float:

@@ -209,7 +209,7 @@ def test_a_grid_search_over_losses() -> None:
 @pytest.mark.parametrize(
     ("make", "x", "y", "words"),
     [
-        (lambda: InContextRegressor(loss="ridge"), X, Y, "accepted are"),
+        (lambda: InContextRegressor(loss="hinge"), X, Y, "accepted are"),
         (lambda: InContextRegressor(loss="logistic"), X, Y, "InContextClassifier"),
         (lambda: InContextRegressor(loss="poisson"), X, Y - 100, "counts"),
         (lambda: InContextRegressor(steps=0), X, Y, "steps=0: a positive whole number"),

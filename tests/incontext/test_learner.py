@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import attnc
-from attnc.incontext import Learner, Radius, gradient_descent
+from attnc.incontext import Learner, Loss, Radius, gradient_descent
 from attnc.incontext.gathering import gathered
 from attnc.network.purity import impurities
 from tests.incontext.exact import descend
@@ -222,9 +222,46 @@ def test_a_query_beyond_what_the_reading_head_serves() -> None:
     x = torch.eye(2, dtype=WIDE)
     made = gradient_descent("squared", features=2, steps=30, step_size=1.0, radius=Radius(3, 4, 4, 4))
     y = torch.tensor([2.0, 2.0], dtype=WIDE)
-    with pytest.raises(attnc.InputError, match=r"\|w·x\| reached"):
+    with pytest.raises(attnc.InputError, match=r"\|w·x\| of a query reached"):
         made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE))
     assert made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE), strict=False).isfinite().all()
+
+
+def test_a_certificate_is_about_the_numbers_that_run() -> None:
+    """Another dtype, other numbers, another arithmetic: refused, or run without a promise."""
+    x, y = context("logistic", 20, 2)
+    made = learner("logistic", x, 5, WIDE)
+    assert made.why_not_certified() is None and made.why_not_covered(x, y, x) is None
+    assert "beyond the radius" in str(made.why_not_covered(10 * x, y))
+    with torch.no_grad():
+        made.reading.value.mul_(1.01)
+    assert "changed since it was certified: value" in str(made.why_not_certified())
+    with pytest.raises(attnc.InputError, match="does not apply"):
+        made.coefficients(x, y)
+    assert made.coefficients(x, y, strict=False).isfinite().all()
+    narrow = learner("logistic", x, 5, WIDE).float()
+    with pytest.raises(attnc.InputError, match="does not apply"):
+        narrow.coefficients(x.float(), y.float())
+    with pytest.raises(AttributeError):
+        narrow.steps = 50  # type: ignore[misc]
+    single = learner("squared", x, 5, torch.float32)
+    torch.set_float32_matmul_precision("high")
+    try:
+        with pytest.raises(attnc.InputError, match="matmul precision"):
+            single.coefficients(x.float(), y.float())
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_losses_that_are_none() -> None:
+    for parts in ({"ridge": -1.0}, {"lasso": -0.1}, {"ridge": float("nan")}, {"function": torch.tanh}):
+        with pytest.raises(attnc.InputError):
+            Loss("mine", **parts)  # type: ignore[arg-type]
+    assert Loss("mine", attnc.functions.exp()).local and not Loss("mine", attnc.functions.sigmoid()).local
+    certificate = gradient_descent("ridge", features=2, steps=3, radius=2.0).certificate
+    for arguments in ((0,), (-9,), (2.5,), (9, float("nan")), (9, -1.0)):
+        with pytest.raises(attnc.InputError):
+            certificate.bound(*arguments)  # type: ignore[arg-type]
 
 
 def test_what_leaves_the_radius_is_refused_or_runs_without_a_promise() -> None:

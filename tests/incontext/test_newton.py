@@ -120,3 +120,15 @@ def test_a_radius_that_is_left() -> None:
     with pytest.raises(attnc.InputError, match=r"\|P\| reached"):
         made.coefficients(x * 0.1, y)
     assert made.coefficients(x * 0.1, y, strict=False).isfinite().all()
+
+
+def test_a_query_beyond_what_the_reading_head_serves() -> None:
+    made = ridge_regression(1e-3, features=1, iterations=16, radius=SolverRadius(1, 1e6, 100, 60), start=5.0)
+    x, y = torch.tensor([[0.1]], dtype=WIDE), torch.tensor([1e5], dtype=WIDE)
+    with pytest.raises(attnc.InputError, match="of a query reached"):
+        made(x, y, torch.ones(1, 1, dtype=WIDE))
+    for arguments in ((0,), (5, 1.0, 0.2), (5, float("nan"), 1.0)):
+        with pytest.raises(attnc.InputError):
+            made.certificate.bound(*arguments)
+    with pytest.raises(attnc.InputError, match="does not apply"):
+        made.float().coefficients(x.float(), y.float())

@@ -1,0 +1,399 @@
+"""`attnc learn`: what it finds, what it promises, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attnc.incontext.losses import loss_named
+from tests.cli.checks import refused, words
+from tests.incontext.exact import descend
+
+Numbers = NDArray[np.float64]
+NAMES = ["age", "weight", "dose"]
+
+
+def example(loss: str, n: int = 60) -> tuple[Numbers, Numbers]:
+    """Badly scaled features, and a target that fits the loss."""
+    rng = np.random.default_rng(7)
+    z = rng.normal(size=(n, 3))
+    x = z * [12.0, 0.5, 300.0] + [40.0, 1.0, -50.0]
+    u = z @ [0.6, -0.4, 0.2] + 0.3
+    if loss == "logistic":
+        return x, (rng.uniform(size=n) < 1 / (1 + np.exp(-u))).astype(float)
+    if loss == "poisson":
+        return x, rng.poisson(np.exp(u)).astype(float)
+    return x, 100 + 20 * (u + 0.3 * rng.normal(size=n))
+
+
+def by_hand(loss: str, x: Numbers, y: Numbers, steps: int, eta: float) -> Numbers:
+    """Exact gradient descent with an intercept, the last coefficient, which no penalty counts."""
+    wide = np.column_stack([x, np.ones(len(x))])
+    name, _, level = loss.removesuffix(")").partition("(")
+    if name not in ("ridge", "lasso"):
+        return descend(loss, wide, y, steps, eta).astype(float)
+    w, lam = np.zeros(wide.shape[1], np.longdouble), float(level)
+    for _ in range(steps):
+        r = wide @ w - y
+        slopes = w[:-1] - eta * (x.T @ r / len(x) + (lam * w[:-1] if name == "ridge" else 0))
+        if name == "lasso":
+            slopes = np.sign(slopes) * np.maximum(np.abs(slopes) - eta * lam, 0)
+        w = np.array([*slopes, w[-1] - eta * r.mean()])
+    return w.astype(float)
+
+
+def write(path: Path, names: list[str], rows: Any) -> Path:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows([[repr(float(cell)) for cell in row] for row in rows])
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    x, y = example("squared")
+    return write(tmp_path / "data.csv", [*NAMES, "y"], np.column_stack([x, y]))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "loss", ["squared", "ridge(0.2)", "lasso(0.1)", "logistic", "poisson", "huber(1)", "quantile(0.3)"]
+)
+def test_the_distance_is_that_to_exact_gradient_descent_and_below_the_bound(
+    run: Any, tmp_path: Path, loss: str, dtype: str
+) -> None:
+    x, y = example(loss)
+    file = write(tmp_path / "data.csv", [*NAMES, "y"], np.column_stack([x, y]))
+    ran = run("learn", file, "--target", "y", "--loss", loss, "--steps", 20, "--dtype", dtype, "--json")
+    record = ran.json
+    z = (x - x.mean(0)) / x.std(0)
+    t = y if loss in ("logistic", "poisson") else (y - y.mean()) / y.std()
+    z, t = (a.astype(dtype).astype(float) for a in (z, t))
+    w = np.array(record["learner_units"])
+    exact = by_hand(loss, z, t, 20, record["step_size"])
+    assert np.abs(exact).max() > 0.1
+    assert record["distance"] == pytest.approx(np.linalg.norm(w - exact), rel=1e-3, abs=1e-13)
+    if ran.code == 0:
+        assert record["status"] == "proved"
+        assert np.linalg.norm(w - exact) <= record["bound"]
+    assert ran.code == int(record["bound"] is None)
+    if dtype == "float64":
+        assert record["bound"] < 1e-4
+    elif not loss_named(
+        loss
+    ).local:  # float32 cannot promise to stay on the interval where the curvature is known
+        assert record["bound"] < 1
+
+
+@pytest.mark.parametrize("loss", ["squared", "ridge(0.2)", "lasso(0.1)", "logistic", "poisson"])
+def test_enough_steps_find_what_scikit_learn_finds(run: Any, tmp_path: Path, loss: str) -> None:
+    """scikit-learn is asked here with an intercept of its own, which is penalised nowhere."""
+    linear = pytest.importorskip("sklearn.linear_model")
+    x, y = example(loss)
+    file = write(tmp_path / "data.csv", [*NAMES, "y"], np.column_stack([x, y]))
+    record = run("learn", file, "--target", "y", "--loss", loss, "--steps", 700, "--json").json
+    z = (x - x.mean(0)) / x.std(0)
+    model, scale = {
+        "squared": (linear.LinearRegression(), y.std()),
+        "ridge(0.2)": (linear.Ridge(alpha=0.2 * len(x), tol=1e-12), y.std()),
+        "lasso(0.1)": (linear.Lasso(alpha=0.1 * y.std(), tol=1e-12), y.std()),
+        "logistic": (linear.LogisticRegression(C=1e10, tol=1e-12, max_iter=10_000), 1.0),
+        "poisson": (linear.PoissonRegressor(alpha=0, tol=1e-12, max_iter=10_000), 1.0),
+    }[loss]
+    model.fit(z, y)
+    wanted = np.ravel(model.coef_)
+    found = np.array([record["coefficients"][name] for name in NAMES]) * x.std(0)
+    assert np.abs(found - wanted).max() / scale < 1e-5
+    constant = float(np.ravel(model.intercept_)[0]) - wanted @ (x.mean(0) / x.std(0))
+    assert record["intercept"] == pytest.approx(constant, rel=1e-4)
+    assert record["sklearn"]["distance"] < 1e-5
+    fit = "accuracy" if loss == "logistic" else "r2"
+    if loss != "poisson":  # scikit-learn scores it by its deviance
+        assert record[fit] == pytest.approx(model.score(z, y), abs=1e-6)
+    assert record[fit] == pytest.approx(record["sklearn"][fit], abs=1e-6)
+
+
+def test_the_table_names_columns_and_says_what_is_proved(run: Any, data: Path) -> None:
+    ran = run("learn", data, "--target", "y", "--loss", "ridge(0.1)")
+    assert ran.code == 0
+    assert ran.err == ""
+    said = words(ran.out)
+    for fact in (
+        *NAMES,
+        "(intercept)",
+        "ridge(0.1)",
+        "100 of size",
+        "proved bound",
+        "Ridge:",
+        "R²",
+        "standardised",
+    ):
+        assert fact in said
+    record = run("learn", data, "--target", "y", "--loss", "ridge(0.1)", "--json").json
+    assert f"proved bound {record['bound']:g} " in said
+    assert record["radius"].keys() == {"x", "y", "w", "u"}
+    assert f"age {record['coefficients']['age']:.6g} " in said
+
+
+def test_without_an_intercept_predictions_pass_through_the_origin(
+    run: Any, tmp_path: Path, data: Path
+) -> None:
+    new = write(tmp_path / "new.csv", NAMES, [[0, 0, 0], [10, 1, 5], [20, 2, 10]])
+    wishes = ("--no-intercept", "--steps", 200, "--query", new, "--json")
+    record = run("learn", data, "--target", "y", *wishes).json
+    assert record["intercept"] is None
+    assert record["predictions"][0] == 0
+    slopes = np.array([record["coefficients"][name] for name in NAMES])
+    assert record["predictions"][1] == pytest.approx(slopes @ [10, 1, 5], rel=1e-9)
+
+
+def test_not_standardised_means_the_numbers_as_they_are(run: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-1, 1, size=(30, 2))
+    y = x @ [0.5, -1.0] + 0.25
+    file = write(tmp_path / "data.csv", ["a", "b", "y"], np.column_stack([x, y]))
+    record = run(
+        "learn", file, "--target", "y", "--no-standardise", "--step-size", 0.5, "--steps", 40, "--json"
+    ).json
+    exact = descend("squared", np.column_stack([x, np.ones(30)]), y, 40, 0.5).astype(float)
+    assert record["step_size"] == 0.5
+    found = [record["coefficients"]["a"], record["coefficients"]["b"], record["intercept"]]
+    assert found == pytest.approx(exact, abs=1e-9)
+    assert record["notes"] == []
+
+
+@pytest.mark.parametrize("loss", ["ridge(0.5)", "lasso(0.2)"])
+def test_no_penalty_counts_the_intercept(run: Any, tmp_path: Path, loss: str) -> None:
+    """A target far from 0, not standardised: scikit-learn with an intercept of its own, and steps by hand."""
+    linear = pytest.importorskip("sklearn.linear_model")
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-1, 1, size=(40, 2))
+    y = x @ [1.5, -1.0] + 3
+    file = write(tmp_path / "data.csv", ["a", "b", "y"], np.column_stack([x, y]))
+    wishes = ("--no-standardise", "--loss", loss, "--step-size", 0.5, "--json")
+    ran = run("learn", file, "--target", "y", *wishes, "--steps", 7)
+    w = by_hand(loss, x, y, 7, 0.5)
+    off = np.linalg.norm(np.array(ran.json["learner_units"]) - w)
+    assert ran.code == 0
+    assert ran.json["distance"] == pytest.approx(off, rel=1e-2, abs=1e-14)
+    assert off <= ran.json["bound"] < 1e-5
+    record = run("learn", file, "--target", "y", *wishes, "--steps", 400).json
+    model = linear.Ridge(alpha=0.5 * 40) if loss == "ridge(0.5)" else linear.Lasso(alpha=0.2, tol=1e-12)
+    model.fit(x, y)
+    assert record["intercept"] == pytest.approx(model.intercept_, abs=1e-5)
+    assert [*record["coefficients"].values()] == pytest.approx(model.coef_, abs=1e-5)
+    assert record["sklearn"]["distance"] < 1e-5
+
+
+def test_a_loss_by_name_alone_says_its_number(run: Any, data: Path) -> None:
+    alone, full = (
+        run("learn", data, "--target", "y", "--steps", 9, "--loss", loss, "--json").json
+        for loss in ("ridge", "ridge(0.01)")
+    )
+    assert alone["loss"] == "ridge(0.01)"
+    assert alone["coefficients"] == full["coefficients"]
+
+
+def test_predictions_are_written_beside_the_rows_of_the_query(run: Any, tmp_path: Path, data: Path) -> None:
+    """Its columns may stand in another order, and others among them, text too."""
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    new.write_text("dose,who,weight,age\n-50,Ann,1.0,40\n100,Bob,1.50,35\n")
+    ran = run("learn", data, "--target", "y", "--query", new, "-o", out, "--json")
+    assert ran.code == 0
+    record = ran.json
+    lines = out.read_text().splitlines()
+    assert lines[0] == "dose,who,weight,age,prediction"
+    assert lines[1].startswith("-50,Ann,1.0,40,") and lines[2].startswith("100,Bob,1.50,35,")
+    written = [float(line.split(",")[-1]) for line in lines[1:]]
+    assert written == record["predictions"]
+    c = record["coefficients"]
+    expected = [
+        40 * c["age"] + c["weight"] - 50 * c["dose"],
+        35 * c["age"] + 1.5 * c["weight"] + 100 * c["dose"],
+    ]
+    assert written == pytest.approx([e + record["intercept"] for e in expected], rel=1e-8)
+    assert record["notes"][-1] == f"not used of {new}: column 'who'"
+    assert record["files"] == {"output": str(out)}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.csv", "new.csv", "out.csv"]
+
+
+def test_without_a_query_the_examples_themselves_are_predicted(run: Any, tmp_path: Path, data: Path) -> None:
+    out = tmp_path / "out.csv"
+    record = run("learn", data, "--target", "y", "-o", out, "--json").json
+    y, guess = np.loadtxt(out, delimiter=",", skiprows=1)[:, -2:].T
+    assert record["r2"] == pytest.approx(1 - ((y - guess) ** 2).sum() / ((y - y.mean()) ** 2).sum(), abs=1e-9)
+    assert record["r2"] > 0.8
+
+
+def test_the_predictions_of_a_logistic_loss_are_probabilities(run: Any, tmp_path: Path) -> None:
+    x, y = example("logistic")
+    file = write(tmp_path / "data.csv", [*NAMES, "y"], np.column_stack([x, y]))
+    record = run("learn", file, "--target", "y", "--loss", "logistic", "--query", file, "--json").json
+    slopes = np.array([record["coefficients"][name] for name in NAMES])
+    wanted = 1 / (1 + np.exp(-(x @ slopes + record["intercept"])))
+    assert np.abs(np.array(record["predictions"]) - wanted).max() < 1e-7
+    assert record["accuracy"] == ((wanted > 0.5) == (y > 0.5)).mean()
+
+
+def test_beyond_the_radius_nothing_is_proved(run: Any, tmp_path: Path, data: Path) -> None:
+    x, _ = example("squared")
+    z = np.abs((x - x.mean(0)) / x.std(0)).max(1)
+    ran = run("learn", data, "--target", "y", "--radius", 1.5, "--json")
+    assert (ran.code, ran.json["status"]) == (1, "not proved")
+    assert (
+        ran.json["reason"] == f"|x| is {z.max():.4g} in row {z.argmax() + 1} of {data}, beyond the radius 1.5"
+    )
+    far = write(tmp_path / "far.csv", NAMES, [[40, 1, 0], [4000, 1, 0]])
+    ran = run("learn", data, "--target", "y", "--radius", 5, "--query", far, "--json")
+    assert ran.code == 1
+    assert ran.json["reason"].endswith(f" in row 2 of {far}, beyond the radius 5")
+    assert "proved bound none: |x| is" in words(run("learn", data, "--target", "y", "--radius", 1.5).out)
+    assert (
+        run("learn", data, "--target", "y", "--query", far).code == 0
+    )  # the radius is found from the queries too
+
+
+def test_a_constant_column_is_named_and_divides_nothing(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("a,c,y\n1,3,2\n2,3,4\n3,3,9\n")
+    record = run("learn", file, "--target", "y", "--steps", 50, "--json").json
+    assert record["coefficients"] == pytest.approx({"a": 3.5, "c": 0})
+    assert "constant, so set to 0 and nothing is learnt of it: 'c'" in record["notes"]
+    file.write_text("a,y\n1,5\n2,5\n3,5\n")
+    ran = run("learn", file, "--target", "y", "--query", file, "--json")
+    assert ran.code == 0
+    assert (ran.json["predictions"], ran.json["r2"]) == ([5, 5, 5], None)
+
+
+def test_labels_that_are_separable_are_said_to_be(run: Any, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    file = tmp_path / "data.csv"
+    file.write_text("a,y\n1,0\n2,0\n3,1\n4,1\n")
+    ran = run("learn", file, "--target", "y", "--loss", "logistic")
+    assert ran.code == 0
+    assert "separable" in ran.out
+
+
+def test_without_scikit_learn_it_says_what_to_install(
+    run: Any, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    ran = run("learn", data, "--target", "y", "--json")
+    assert ran.code == 0
+    assert ran.json["sklearn"]["note"] == "needs the extra sklearn: pip install 'attnc[sklearn]'"
+    assert ran.json["sklearn"]["distance"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("a,y\n", "no row"),
+        ("a,y\n1,2\n", "one row"),
+        ("a,y\n1,2\nold,4\n", "row 2 (line 3), column 'a' holds 'old'"),
+        ("a,y\n\n1,2\n3,\n", "row 2 (line 4), column 'y' has no value"),
+        ("a,y\n1,2\nNaN,4\n", "row 2 (line 3), column 'a' has no value ('NaN')"),
+        ("a,y\n1,2\n1e999,4\n", "row 2 (line 3), column 'a' holds 1e999: finite"),
+        ("a,y\n1_0,2\n3,4\n", "holds '1_0'"),
+        ("a,b\n1,2\n3,4\n", "no column 'y': its header has 'a', 'b'"),
+        ("a,y\n1,2\n3,4,5\n", "row 2 (line 3) has 3 cells"),
+        ("a;y\n1;2\n", "separated by commas"),
+        ("a,a,y\n1,2,3\n", "two columns are called 'a'"),
+        ("a,,y\n1,2,3\n", "column 2 has no name"),
+        ("y\n1\n2\n", "no column but the target"),
+        ("1,2\n3,4\n", "the first line holds numbers"),
+        ("a,y\n1e16,1\n10000000000000002,2\n1e16,2\n", "column 'a' varies by"),
+    ],
+)
+def test_a_file_that_cannot_be_taken(run: Any, tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "bad.csv"
+    file.write_text(text)
+    refused(run("learn", file, "--target", "y", "--json"), "InputError", str(file), said)
+
+
+def test_a_file_that_cannot_be_read(run: Any, tmp_path: Path) -> None:
+    refused(run("learn", tmp_path / "none.csv", "--target", "y", "--json"), "FileError", "No such file")
+    file = tmp_path / "data.csv"
+    file.write_bytes(b"\xff\xfea\x00,\x00y\x00")
+    refused(run("learn", file, "--target", "y", "--json"), "FileError", "UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        (("--steps", 0), "--steps 0"),
+        (("--step-size", -1), "--step-size -1"),
+        (("--step-size", 50), "the largest that does not is"),
+        (("--loss", "cubic"), "accepted are squared, ridge(λ)"),
+        (("--loss", "logistic"), "labels 0 and 1"),
+        (("--loss", "poisson"), "counts"),
+        (("--radius", -2), "radius"),
+        (("--dtype", "float16"), "float32 and float64"),
+        (("--plot", "out.docx"), ".png"),
+    ],
+)
+def test_a_wish_that_cannot_be_met(run: Any, data: Path, wishes: tuple[Any, ...], said: str) -> None:
+    refused(run("learn", data, "--target", "y", *wishes, "--json"), "InputError", said)
+
+
+def test_the_largest_step_size_that_is_named_is_taken(run: Any, data: Path) -> None:
+    message = run("learn", data, "--target", "y", "--step-size", 50, "--json").json["error"]["message"]
+    largest = float(message.rpartition(" ")[2])
+    assert run("learn", data, "--target", "y", "--step-size", 0.9999 * largest, "--steps", 5).code == 0
+    assert run("learn", data, "--target", "y", "--step-size", 1.0001 * largest, "--steps", 5).code == 2
+
+
+def test_a_query_without_a_feature_is_refused(run: Any, tmp_path: Path, data: Path) -> None:
+    new = write(tmp_path / "new.csv", ["age", "dose"], [[1, 2]])
+    refused(run("learn", data, "--target", "y", "--query", new, "--json"), "InputError", str(new), "'weight'")
+    new.write_text(",".join(NAMES) + "\n")
+    refused(run("learn", data, "--target", "y", "--query", new, "--json"), "InputError", "no row")
+
+
+@pytest.mark.parametrize("option", ["-o", "--plot"])
+def test_an_existing_file_is_left_untouched_without_force(
+    run: Any, tmp_path: Path, data: Path, option: str
+) -> None:
+    path = tmp_path / "mine.png"
+    path.write_bytes(b"mine")
+    ran = run("learn", data, "--target", "y", option, path)
+    assert ran.code == 2
+    assert "--force" in ran.err
+    assert path.read_bytes() == b"mine"
+    assert run("learn", data, "--target", "y", "--steps", 3, option, path, "--force").code == 0
+    assert path.read_bytes().startswith(
+        b"\x89PNG" if option == "--plot" else b"age,weight,dose,y,prediction\n"
+    )
+
+
+def test_a_failure_while_writing_leaves_what_was_there(
+    run: Any, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "out.csv"
+    out.write_text("old")
+    monkeypatch.setattr(Path, "replace", full)
+    refused(
+        run("learn", data, "--target", "y", "--steps", 3, "-o", out, "--force", "--json"),
+        "FileError",
+        "No space left",
+    )
+    assert out.read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.csv", "out.csv"]
+
+
+def test_a_column_called_prediction_is_not_doubled(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("prediction,y\n1,2\n3,5\n")
+    out = tmp_path / "out.csv"
+    refused(run("learn", file, "--target", "y", "-o", out, "--json"), "InputError", "another name")
+    assert not out.exists()
