@@ -39,6 +39,7 @@ def main() -> None:
     put(ROOT / "docs" / "learning.md", "agreement", agreement_table(stored))
     put(ROOT / "docs" / "learning.md", "length", length_table(stored))
     put(ROOT / "docs" / "learning.md", "real", real_table(stored))
+    draw()
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -102,6 +103,20 @@ def lasting(loss: str, n: int) -> dict[str, Any]:
         descend(loss, x, y, 20, eta, np.float64)
         numpy_own.append((time.perf_counter() - began) / 20)
     return {"loss": loss, "n": n, "ms": 1e3 * min(own), "numpy_ms": 1e3 * min(numpy_own)}
+
+
+def draw() -> None:
+    """The picture of docs/learning.md."""
+    import torch
+
+    from attnc import plot
+    from attnc.incontext import Radius, gradient_descent
+
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(24, 3, generator=draws, dtype=torch.float64).clamp(-3, 3)
+    y = (torch.rand(24, generator=draws, dtype=torch.float64) < torch.sigmoid(2 * x[:, 0] - x[:, 1])).double()
+    learner = gradient_descent("logistic", features=3, steps=60, step_size=1.0, radius=Radius(3, 1, 6, 16))
+    plot.learning(learner, x, y, ROOT / "docs" / "img" / "learning.png")
 
 
 def real(name: str, seed: int) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"attnc {attnc.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["head", "compile", "verify", "show", "functions"])
+@pytest.mark.parametrize("command", ["head", "compile", "learn", "verify", "show", "functions"])
 def test_every_command_helps_with_an_example(run: Any, command: str) -> None:
     ran = run(command, "--help")
     assert ran.code == 0

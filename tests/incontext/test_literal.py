@@ -131,7 +131,10 @@ def test_the_same_matrices_serve_every_length(loss: str) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "loss",
+    [s if s in ("logistic", "lasso(0.05)") else pytest.param(s, marks=pytest.mark.slow) for s in LOSSES],
+)
 def test_attention_and_affine_maps_alone(loss: str) -> None:
     net = literal(loss)
     (x, y), query = data(loss), data(loss, n=2, seed=5)[0]
