@@ -60,6 +60,9 @@ class Learner(nn.Module):
         self.certificate, self.intercept = certificate, intercept
         self.reading, self.activation, self.threshold = reading, activation, threshold
         self.strict = True
+        self.uncertified: str | None = (
+            None  # why nothing is promised of the last result; None where the bound holds
+        )
 
     @property
     def loss(self) -> Loss:
@@ -91,6 +94,8 @@ class Learner(nn.Module):
         s = query @ w
         if self._strict(strict):
             check_reached("|w·x| of a query", float(s.abs().max()), self.radius.u, "u")
+        elif not (bool((query.abs() <= self.radius.x).all()) and bool((s.abs() <= self.radius.u).all())):
+            self.uncertified = self.uncertified or "a query lies beyond the radius"
         u = self.reading(s)
         found: Tensor = self.activation(u) if self.activation is not None and not self.loss.of_residual else u
         return found
@@ -114,9 +119,23 @@ class Learner(nn.Module):
                 w, sizes = self._step(w, x, y)
                 found.append(w)
                 reached = torch.maximum(reached, sizes)
+        self.uncertified = None
         if must:
             self._check_reached(*reached.tolist())
+        else:
+            self.uncertified = self._outside(x, y, reached.tolist())
         return torch.stack(found)
+
+    def _outside(self, x: Tensor, y: Tensor, reached: list[float]) -> str | None:
+        """Why the bound does not hold for a context that was run without asking, or None."""
+        try:
+            check_applies(self.why_not_certified())
+            check_reached("|context_x|", float(x.abs().max()), self.radius.x, "x")
+            check_reached("|context_y|", float(y.abs().max()), self.radius.y, "y")
+            self._check_reached(*reached)
+        except InputError as problem:
+            return str(problem)
+        return None
 
     def why_not_certified(self) -> str | None:
         """None where the certificate applies to the numbers as they are now, else the reason why not."""

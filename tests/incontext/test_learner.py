@@ -225,6 +225,9 @@ def test_a_query_beyond_what_the_reading_head_serves() -> None:
     with pytest.raises(attnc.InputError, match=r"\|w·x\| of a query reached"):
         made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE))
     assert made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE), strict=False).isfinite().all()
+    assert made.uncertified == "a query lies beyond the radius"
+    made(x, y, x, strict=False)
+    assert made.uncertified is None
 
 
 def test_a_certificate_is_about_the_numbers_that_run() -> None:
@@ -239,6 +242,7 @@ def test_a_certificate_is_about_the_numbers_that_run() -> None:
     with pytest.raises(attnc.InputError, match="does not apply"):
         made.coefficients(x, y)
     assert made.coefficients(x, y, strict=False).isfinite().all()
+    assert "does not apply" in str(made.uncertified)
     narrow = learner("logistic", x, 5, WIDE).float()
     with pytest.raises(attnc.InputError, match="does not apply"):
         narrow.coefficients(x.float(), y.float())
@@ -271,3 +275,8 @@ def test_what_leaves_the_radius_is_refused_or_runs_without_a_promise() -> None:
     with pytest.raises(attnc.InputError, match=r"\|w\| reached"):
         made.coefficients(x, y)
     assert made.coefficients(x, y, strict=False).isfinite().all()
+    assert "|w| reached" in str(made.uncertified)
+    made.coefficients(x, y / 100, strict=False)
+    assert made.uncertified is None  # within the radius after all
+    made.coefficients(x, y + 9, strict=False)
+    assert "|context_y| reached" in str(made.uncertified)
