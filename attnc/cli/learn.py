@@ -35,10 +35,10 @@ from attnc.cli.targets import check_targets
 from attnc.domain import Array
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.incontext import Learner, Loss, Radius, gradient_descent
+from attnc.incontext.exact import exact_trajectory, residuals
 from attnc.incontext.losses import DEFAULTS, loss_named
 from attnc.incontext.radius import radius_of
 from attnc.plot.canvas import picture_format, require_matplotlib
-from attnc.plot.learning import exact_trajectory, residuals
 
 _WIDEST = 64.0  # of |w·x| for a loss whose curvature is known everywhere
 _REACHES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0)  # of |w·x| that are tried where it grows with w·x
@@ -286,7 +286,7 @@ def _fit(loss: Loss, predicted: Array, y: Array) -> float:
 def _rival(loss: Loss, x: Array, y: Array, w: Array, intercept: bool) -> _Rival:
     """scikit-learn's minimum of the same objective: none of its penalties counts the intercept either."""
     try:
-        from sklearn import linear_model  # type: ignore[import-untyped]
+        from sklearn import linear_model
     except ImportError:
         return _Rival(None, "needs the extra sklearn: pip install 'attnc[sklearn]'")
     plain: dict[str, Any] = {"fit_intercept": intercept}

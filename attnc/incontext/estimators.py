@@ -33,10 +33,10 @@ from attnc.incontext.losses import Loss, loss_named
 from attnc.incontext.radius import Radius, radius_of
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
-    from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
-    from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
-    from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as problem:
     raise MissingExtraError(
         "InContextRegressor and InContextClassifier need scikit-learn, 1.6 or later, which cannot be imported "

@@ -22,7 +22,6 @@ exactly 0. Tokens that must not change attend to tokens whose value is exactly 0
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import product
 from typing import Any, cast
 
@@ -33,72 +32,11 @@ from torch import Tensor, nn
 from attnc.certify.numbers import Array
 from attnc.errors import InputError
 from attnc.incontext.learner import Learner
+from attnc.incontext.literal_layers import LiteralHead, LiteralLayer, parameter
 from attnc.incontext.registers import Group, Registers, fixed_tokens, gates, plain_numbers, token_maps
 from attnc.network.head import Head
 
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}  # exp of minus this is exactly 0
-
-
-class LiteralHead(nn.Module):
-    """X ↦ softmax(X W_Q (X W_K)ᵀ) X W_V W_O over all tokens."""
-
-    W_Q: nn.Parameter  # (D, r)
-    W_K: nn.Parameter  # (D, r)
-    W_V: nn.Parameter  # (D, m)
-    W_O: nn.Parameter  # (m, D)
-
-    def __init__(self, name: str, w_q: Array, w_k: Array, w_v: Array, w_o: Array, dtype: str) -> None:
-        super().__init__()
-        self.name = name
-        for letter, matrix in zip("QKVO", (w_q, w_k, w_v, w_o), strict=True):
-            setattr(self, f"W_{letter}", _parameter(matrix, dtype))
-
-    def weights(self, x: Tensor) -> Tensor:
-        """(tokens, tokens): every token's weights over every token."""
-        return torch.softmax((x @ self.W_Q) @ (x @ self.W_K).t(), -1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.weights(x) @ (x @ self.W_V)) @ self.W_O
-
-    def extra_repr(self) -> str:
-        return self.name
-
-
-class LiteralLayer(nn.Module):
-    """The sum of heads that read the same stream. Head after head: one that repeats another makes the same roundings."""
-
-    def __init__(self, heads: Sequence[LiteralHead]) -> None:
-        super().__init__()
-        self.heads = nn.ModuleList(heads)
-
-    @property
-    def names(self) -> list[str]:
-        """What each head does."""
-        return [cast(LiteralHead, head).name for head in self.heads]
-
-    @property
-    def matrices(self) -> dict[str, Tensor]:
-        """W_Q, W_K (heads, D, r), W_V (heads, D, m), W_O (heads, m, D): those of all heads, narrow ones filled up with 0."""
-        return {name: self._stacked(name) for name in ("W_Q", "W_K", "W_V", "W_O")}
-
-    def weights(self, x: Tensor) -> Tensor:
-        """(heads, tokens, tokens): every token's weights over every token."""
-        return torch.stack([cast(LiteralHead, head).weights(x) for head in self.heads])
-
-    def forward(self, x: Tensor) -> Tensor:
-        first, *rest = (head(x) for head in self.heads)
-        out: Tensor = first
-        for part in rest:
-            out = out + part
-        return out
-
-    def _stacked(self, name: str) -> Tensor:
-        found: list[Tensor] = [getattr(head, name) for head in self.heads]
-        rows, columns = (max(matrix.shape[axis] for matrix in found) for axis in (0, 1))
-        out = found[0].new_zeros(len(found), rows, columns)
-        for h, matrix in enumerate(found):
-            out[h, : matrix.shape[0], : matrix.shape[1]] = matrix
-        return out
 
 
 class LiteralLearner(nn.Module):
@@ -117,8 +55,8 @@ class LiteralLearner(nn.Module):
         self.registers, self.features, self.steps = made.r, learner.features, learner.steps
         self.loss, self.radius, self.strict = learner.loss, learner.radius, learner.strict
         self.layers = nn.ModuleDict({name: LiteralLayer(heads) for name, heads in made.layers().items()})
-        self.start = _parameter(fixed_tokens(made.r, made.activation, made.threshold), made.dtype)
-        self.maps = _parameter(token_maps(made.r, learner.features), made.dtype)
+        self.start = parameter(fixed_tokens(made.r, made.activation, made.threshold), made.dtype)
+        self.maps = parameter(token_maps(made.r, learner.features), made.dtype)
         self.to(learner.reading.key.device)
 
     def tokens(
@@ -136,14 +74,18 @@ class LiteralLearner(nn.Module):
             rows.append(torch.cat([query_x, torch.zeros_like(one), one], 1) @ self.maps[2])
         return torch.cat(rows)
 
-    def step(self, x: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
-        """One gradient step of the stream: every layer once. `weights` is filled with the layers' attention weights."""
+    def step(self, x: Tensor, weights: dict[str, Tensor] | None = None, t: int = 0) -> Tensor:
+        """Gradient step t of the stream: every layer once. `weights` is filled with the layers' attention weights."""
         with torch.autocast(x.device.type, enabled=False):
-            for name, layer in self.layers.items():
+            for name, layer in self.layers_of(t).items():
                 if weights is not None:
                     weights[name] = cast(LiteralLayer, layer).weights(x)
                 x = x + layer(x)
         return x
+
+    def layers_of(self, t: int) -> nn.ModuleDict:
+        """The layers of step t: the same for all."""
+        return self.layers
 
     def stream(
         self, context_x: Tensor, context_y: Tensor, query_x: Tensor | None = None, steps: int | None = None
@@ -155,8 +97,8 @@ class LiteralLearner(nn.Module):
     def _run(self, x: Tensor, steps: int, strict: bool) -> tuple[Tensor, Tensor]:
         """The stream after some steps, and w before the first and after every one of them."""
         found = [x[0, self.registers["w"]]]
-        for _ in range(steps):
-            x = self.step(x)
+        for t in range(steps):
+            x = self.step(x, t=t)
             found.append(x[0, self.registers["w"]])
         w = torch.stack(found)
         if strict:
@@ -199,7 +141,7 @@ class LiteralLearner(nn.Module):
         """By layer, (heads, tokens, tokens): every token's weights over every token in one step, the first of which is 0."""
         x = self.stream(context_x, context_y, steps=self._checked_step(step, self.steps - 1))
         found: dict[str, Tensor] = {}
-        self.step(x, found)
+        self.step(x, found, step)
         return found
 
     def extra_repr(self) -> str:
@@ -394,7 +336,3 @@ def _largest(head: Head, h: int) -> float:
     numbers, domain = head.numbers(), head.certificate.domain
     ends = numbers.query[h, 0] * np.array([domain.lo, domain.hi]) + numbers.query[h, 1]
     return float(np.abs(np.outer(numbers.key[h, :, 0], ends) + numbers.key[h, :, 1:]).max())
-
-
-def _parameter(array: Array, dtype: str) -> nn.Parameter:
-    return nn.Parameter(torch.tensor(array, dtype=getattr(torch, dtype)), requires_grad=False)

@@ -41,6 +41,7 @@ from attnc.incontext.inputs import (
     largest_eigenvalue,
     why_not,
 )
+from attnc.incontext.radius import check_sizes
 from attnc.incontext.reading import reading_head
 from attnc.lower.function_to_head import check_arithmetic, checked_dtype
 from attnc.network.head import Head
@@ -59,10 +60,7 @@ class SolverRadius:
     u: float
 
     def __post_init__(self) -> None:
-        for name, size in vars(self).items():
-            if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < math.inf:
-                raise InputError(f"radius {name}={size!r}: a positive finite number is accepted")
-            object.__setattr__(self, name, float(size))
+        check_sizes(self)
 
 
 @dataclass(frozen=True)

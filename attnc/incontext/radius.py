@@ -9,6 +9,14 @@ from typing import Any
 from attnc.errors import InputError
 
 
+def check_sizes(radius: object) -> None:
+    """Every field of a radius is a positive finite number, and becomes a float."""
+    for name, size in vars(radius).items():
+        if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < math.inf:
+            raise InputError(f"radius {name}={size!r}: a positive finite number is accepted")
+        object.__setattr__(radius, name, float(size))
+
+
 @dataclass(frozen=True)
 class Radius:
     """|x_ij| <= x, |y_i| <= y, |w_j| <= w at every step, and |w·x_i| <= u.
@@ -23,10 +31,7 @@ class Radius:
     u: float
 
     def __post_init__(self) -> None:
-        for name, size in vars(self).items():
-            if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < math.inf:
-                raise InputError(f"radius {name}={size!r}: a positive finite number is accepted")
-            object.__setattr__(self, name, float(size))
+        check_sizes(self)
 
 
 def radius_of(given: Any, features: int, nonlinear: str) -> Radius:

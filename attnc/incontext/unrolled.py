@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+from typing import cast
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attnc.incontext.learner import Learner
 from attnc.incontext.literal import LiteralLearner
@@ -18,14 +18,6 @@ class UnrolledLearner(LiteralLearner):
         super().__init__(learner)
         self.unrolled = nn.ModuleList(copy.deepcopy(self.layers) for _ in range(self.steps))
 
-    def _run(self, x: Tensor, steps: int, strict: bool) -> tuple[Tensor, Tensor]:
-        found = [x[0, self.registers["w"]]]
-        with torch.autocast(x.device.type, enabled=False):
-            for t in range(steps):
-                for layer in self.unrolled[t].values():  # type: ignore[operator]
-                    x = x + layer(x)
-                found.append(x[0, self.registers["w"]])
-        w = torch.stack(found)
-        if strict:
-            self._check_reached(w, x)
-        return x, w
+    def layers_of(self, t: int) -> nn.ModuleDict:
+        """The layers of step t, its own."""
+        return cast(nn.ModuleDict, self.unrolled[t])

@@ -13,9 +13,10 @@ import torch
 import attnc
 from attnc import plot
 from attnc.incontext import Learner, gradient_descent
+from attnc.incontext.exact import exact_trajectory
 from attnc.incontext.gathering import gathered
 from attnc.incontext.losses import loss_named
-from attnc.plot.learning import MOST_EXAMPLES, exact_trajectory, step_attention
+from attnc.plot.learning import MOST_EXAMPLES, step_attention
 from tests.incontext.exact import descend
 
 LOSSES = ["squared", "ridge(0.2)", "lasso(0.1)", "logistic", "poisson", "huber(1)", "quantile(0.3)"]
