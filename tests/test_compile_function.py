@@ -190,6 +190,13 @@ def test_a_module_may_be_asked_instead_of_read() -> None:
         assert float((net(x) - model(x)).abs().max()) < 1e-2
 
 
+def test_a_lookup_has_a_theorem_s_form_or_none() -> None:
+    net = attnc.compile(wave, domain=PAIR, eps=1e-2, tokens=1)
+    net.form = "layers"
+    with pytest.raises(attnc.InputError, match="no place for a lookup"):
+        net.as_self_attention()
+
+
 def test_strict_refuses_what_lies_outside() -> None:
     net = attnc.compile(wave, domain=PAIR, eps=1e-2, tokens=1, strict=True)
     with pytest.raises(attnc.InputError, match="outside"):

@@ -193,6 +193,11 @@ class Learner(nn.Module):
         after = before if self.threshold is None else before - self._penalised(self.threshold(before))
         return after, torch.stack([after.abs().amax(), s.abs().amax(), before.abs().amax()])
 
+    def extra_repr(self) -> str:
+        c = self.certificate
+        sizes = f"features={self.features}, intercept={self.intercept}, steps={c.steps}, step_size={c.step_size:.4g}"
+        return f"loss={c.loss.name}, {sizes}, {c.radius}, dtype={c.dtype}"
+
     def _penalised(self, w: Tensor) -> Tensor:
         """Without the intercept, which no penalty counts."""
         return torch.cat([w[:-1], torch.zeros_like(w[-1:])]) if self.intercept else w

@@ -51,6 +51,12 @@ class LearnerCertificate:
     threshold: Certificate | None
     intercept: bool = False  # the last coefficient, which no penalty counts: then a ridge does not contract
 
+    def __str__(self) -> str:
+        return (
+            f"{self.loss.name}, {self.steps} steps of {self.step_size:.4g} in {self.dtype}: |w - w_GD| <= {self.bound(100):.3g} for "
+            f"100 examples, {self.bound(10_000):.3g} for 10,000, within {self.radius}"
+        )
+
     def residual(self) -> tuple[float, float]:
         """R >= |r̂_i|, and a bound of |r̂_i - r_i|."""
         a, radius = ARITHMETIC[self.dtype], self.radius

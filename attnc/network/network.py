@@ -147,6 +147,10 @@ class Network(nn.Module):
         >>> torch.allclose(literal(x), net(x), atol=1e-5), literal.layers[0].W_Q.shape
         (True, torch.Size([8, 11, 3]))
         """
+        if self.form == "layers" and self.selections:
+            raise InputError(
+                "form 'layers' has no place for a lookup: set net.form to 'two-layer' or 'attention-softmax'"
+            )
         if self.form == "layers":
             return LiteralNetwork(self, n)
         if n is not None:

@@ -92,6 +92,12 @@ def test_trajectory_and_predictions() -> None:
     assert torch.allclose(made(x, y, query), torch.sigmoid(query @ path[-1]), atol=1e-9)
 
 
+def test_what_it_says_of_itself() -> None:
+    made = gradient_descent("ridge(0.5)", features=3, steps=4, radius=2.0)
+    assert "loss=ridge, features=3, intercept=False, steps=4" in repr(made)
+    assert f"<= {made.certificate.bound(100):.3g} for 100 examples" in str(made.certificate)
+
+
 def test_an_intercept() -> None:
     x, y = context("squared", 60, 2)
     made = gradient_descent(
