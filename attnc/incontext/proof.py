@@ -53,8 +53,9 @@ class LearnerCertificate:
 
     def __str__(self) -> str:
         return (
-            f"{self.loss.name}, {self.steps} steps of {self.step_size:.4g} in {self.dtype}: |w - w_GD| <= {self.bound(100):.3g} for "
-            f"100 examples, {self.bound(10_000):.3g} for 10,000, within {self.radius}"
+            f"{self.loss.name}, {self.steps} steps of {self.step_size:.4g} in {self.dtype}: "
+            f"|w - w_GD| <= {self.bound(100):.3g} for 100 examples, {self.bound(10_000):.3g} for 10,000, "
+            f"within {self.radius}"
         )
 
     def residual(self) -> tuple[float, float]:
