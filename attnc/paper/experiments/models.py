@@ -1,0 +1,117 @@
+"""The models that the protocol trains: a map of tokens, extra tokens, softmax attention, linear maps."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnc.paper.experiments.settings import Setting
+
+SHARPNESS = 25.0  # β of experiment 2
+
+
+class TokenMap(nn.Module):
+    """x_i ↦ (P x_i + c) ∘ m_i, then p - n tokens of their own: (…, n, d) → (…, p, width)."""
+
+    def __init__(self, setting: Setting, draw: torch.Generator) -> None:
+        super().__init__()
+        self.projection = linear(setting.d, setting.width, draw)
+        self.modulation = nn.Parameter(torch.ones(setting.n, setting.width))
+        steps = torch.linspace(-1, 1, setting.p - setting.n)
+        self.extra = nn.Parameter(steps.unsqueeze(1).repeat(1, setting.width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.projection(x) * self.modulation
+        return torch.cat([tokens, self.extra.expand(len(x), -1, -1)], 1)
+
+
+class Attention(nn.Module):
+    """H heads of softmax self-attention with biases and an output map, as transformers have it."""
+
+    def __init__(self, width: int, heads: int, draw: torch.Generator) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value = (linear(width, width, draw) for _ in range(3))
+        self.output = linear(width, width, draw)
+        bound = math.sqrt(6 / (width + 3 * width))  # Xavier's, the three maps stacked
+        for one in (self.query, self.key, self.value):
+            nn.init.uniform_(one.weight, -bound, bound, generator=draw)
+        for one in (self.query, self.key, self.value, self.output):
+            nn.init.zeros_(one.bias)
+
+    def forward(self, z: Tensor) -> Tensor:
+        q, k, v = (self._split(one(z)) for one in (self.query, self.key, self.value))
+        return self.output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _split(self, z: Tensor) -> Tensor:
+        """(…, p, width) → (…, H, p, width/H)."""
+        return z.reshape(*z.shape[:-1], self.heads, -1).transpose(1, 2)
+
+
+class TruncatedModel(nn.Module):
+    """Experiment 1: one layer of attention; what it writes to the first n tokens is the output, all `width` coordinates."""
+
+    def __init__(self, setting: Setting, draw: torch.Generator) -> None:
+        super().__init__()
+        self.tokens, self.n = TokenMap(setting, draw), setting.n
+        self.attention = Attention(setting.width, setting.heads, draw)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(self.tokens(x))[:, : self.n]  # type: ignore[no-any-return]
+
+
+class HeatMapModel(nn.Module):
+    """Experiment 2: token k plays anchor k. L = linspace(a, b, p) is set by hand as the last coordinate of the keys and as the
+    first of the values, so that of the output is Σ_k weights_ik L_k. Queries and the other coordinates are trained.
+
+        weights_ik = softmax_k( β (<q_i, k_k> + r_i L_k)/√width )"""
+
+    anchors: Tensor
+
+    def __init__(self, setting: Setting, draw: torch.Generator) -> None:
+        super().__init__()
+        width = setting.width
+        self.tokens = TokenMap(setting, draw)
+        self.query, self.key, self.value = (linear(width, width - k, draw) for k in (0, 1, 1))
+        self.register_buffer("anchors", torch.linspace(setting.a, setting.b, setting.p).unsqueeze(1))
+
+    def weights(self, x: Tensor) -> Tensor:
+        """(samples, n, p)."""
+        return self._weights(self.tokens(x))
+
+    def _weights(self, z: Tensor) -> Tensor:
+        key = torch.cat([self.key(z), self.anchors.expand(len(z), -1, -1)], -1)
+        scores = self.query(z) @ key.transpose(1, 2)
+        return torch.softmax(SHARPNESS / math.sqrt(z.shape[-1]) * scores, -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.tokens(x)
+        value = torch.cat([self.anchors.expand(len(z), -1, -1), self.value(z)], -1)
+        return self._weights(z) @ value
+
+
+class SequenceModel(nn.Module):
+    """Experiment 3: attention, linear, attention, linear."""
+
+    def __init__(self, setting: Setting, draw: torch.Generator) -> None:
+        super().__init__()
+        width, self.n = setting.width, setting.n
+        self.tokens = TokenMap(setting, draw)
+        self.first, self.second = (Attention(width, setting.heads, draw) for _ in range(2))
+        self.between, self.last = linear(width, width, draw), linear(width, setting.d, draw)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.between(self.first(self.tokens(x)))
+        return self.last(self.second(z)[:, : self.n])  # type: ignore[no-any-return]
+
+
+def linear(inputs: int, outputs: int, draw: torch.Generator) -> nn.Linear:
+    """A linear map with torch's own start, drawn from a generator: two runs of one seed are equal, whatever ran before."""
+    made = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # no draw of torch's own
+    bound = 1 / math.sqrt(inputs)
+    nn.init.uniform_(made.weight, -bound, bound, generator=draw)
+    nn.init.uniform_(made.bias, -bound, bound, generator=draw)
+    return made

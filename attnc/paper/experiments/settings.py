@@ -1,0 +1,146 @@
+"""Which runs an experiment of the paper consists of: the protocol's sizes, and small ones of the same shape."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from attnc.errors import InputError
+
+SWEEPS = ("heads", "range", "anchors", "heatmaps", "seq2seq")
+FIRST_SEED = 1234
+TRAINED = ("trained", "fine-tuned", "from-anchors")  # by the protocol's optimiser; the others are built
+BUILT = ("nearest", "smooth", "graded", "placed")
+METHODS = {
+    "truncated": (*TRAINED, *BUILT, "many-heads"),
+    "heat-map": ("trained", "nearest"),
+    "seq2seq": (*TRAINED, "tokens", "heads", "softmax"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run: what is learnt, by which method, at which size, from which seed. Equal settings give equal results.
+
+    The methods of experiment "truncated": trained (from random weights), built (nearest, smooth: one head whose p anchors are
+    uniform, at c = 4 and c = 1; graded: p anchors, dense around both kinks; many-heads: H heads of n keys; placed: six anchors
+    written into the very model that is trained, as p - n >= 6 extra tokens), fine-tuned (trained from placed), from-anchors
+    (trained from placed, but for the token map, which starts as the protocol's). Of "heat-map": trained, nearest. Of "seq2seq":
+    trained, tokens and heads (two layers of attention, neurons as tokens or as heads), softmax (attention, then softmax),
+    fine-tuned (from heads), from-anchors (its anchors, but random affine maps)."""
+
+    experiment: str  # truncated, heat-map, seq2seq
+    method: str
+    seed: int
+    n: int  # tokens
+    d: int
+    p: int  # keys: trained models have p - n extra tokens, built ones p anchors
+    heads: int
+    width: int
+    a: float
+    b: float
+    samples: int  # four fifths train, one fifth tests
+    epochs: int
+    batch: int = 32
+
+    @property
+    def key(self) -> str:
+        """A name that no other setting has, fit for a file.
+
+        >>> settings("heads", seeds=1)[0].key
+        'truncated-trained-n50-d10-p60-h1-w32-a-25-b25-x1000-e50-k32-s1234'
+        """
+        model = f"n{self.n}-d{self.d}-p{self.p}-h{self.heads}-w{self.width}-a{self.a!r}-b{self.b!r}"
+        training = f"x{self.samples}-e{self.epochs}-k{self.batch}-s{self.seed}"
+        return f"{self.experiment}-{self.method}-{model}-{training}".replace(".0-", "-")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Setting:
+        """The setting again; unknown and missing fields raise."""
+        known = {field.name for field in fields(cls)}
+        if not isinstance(record, dict) or set(record) != known:
+            raise InputError(f"a setting has the fields {', '.join(sorted(known))}: got {record!r}")
+        return cls(**record)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a sweep goes through."""
+
+    truncated: Setting
+    heat_map: Setting
+    few: Setting  # seq2seq, against p
+    many: Setting  # seq2seq, against heads
+    heads: tuple[int, ...]
+    widths: tuple[float, ...]  # b - a
+    anchors: tuple[int, ...]
+    bands: tuple[float, ...]  # b - a of the heat maps
+    few_anchors: tuple[int, ...]
+    many_heads: tuple[int, ...]
+
+
+PROTOCOL = Sizes(
+    Setting("truncated", "trained", FIRST_SEED, 50, 10, 60, 1, 32, -25.0, 25.0, 1000, 50),
+    Setting("heat-map", "trained", FIRST_SEED, 30, 10, 30, 1, 32, -0.75, 0.75, 1000, 100),
+    Setting("seq2seq", "trained", FIRST_SEED, 10, 5, 10, 8, 16, 0.0, 1.0, 50_000, 3),
+    Setting("seq2seq", "trained", FIRST_SEED, 20, 5, 20, 1, 32, 0.0, 1.0, 50_000, 3),
+    heads=(1, 2, 4, 8, 16),
+    widths=(10.0, 20.0, 30.0, 40.0, 50.0),
+    anchors=(60, 80, 100, 120),
+    bands=(0.5, 1.5, 3.0),
+    few_anchors=(10, 14, 20),
+    many_heads=(1, 8, 32),
+)
+QUICK = Sizes(
+    replace(PROTOCOL.truncated, n=12, d=4, p=20, width=16, a=-8.0, b=8.0, samples=200, epochs=10),
+    replace(PROTOCOL.heat_map, n=12, d=4, p=12, width=16, samples=200, epochs=10),
+    replace(PROTOCOL.few, n=4, d=2, p=4, samples=500, epochs=1, heads=4),
+    replace(PROTOCOL.many, n=4, d=2, p=4, width=16, samples=500, epochs=1),
+    heads=(1, 2, 4),
+    widths=(4.0, 8.0, 16.0),
+    anchors=(20, 28, 40),
+    bands=(0.5, 3.0),
+    few_anchors=(4, 8),
+    many_heads=(1, 4),
+)
+
+
+def settings(sweep: str, seeds: int = 3, quick: bool = False) -> tuple[Setting, ...]:
+    """The runs of a sweep, of "all" sweeps without repetition; seeds 1234, 1235, …
+
+    >>> len(settings("anchors", seeds=3)), settings("range", seeds=1)[0].b
+    (84, 5.0)
+    """
+    if sweep not in (*SWEEPS, "all"):
+        raise InputError(f"there is no sweep {sweep!r}: there are {', '.join(SWEEPS)} and all")
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 1000:
+        raise InputError(f"seeds={seeds!r}: give a whole number from 1 to 1000")
+    sizes, wanted = QUICK if quick else PROTOCOL, SWEEPS if sweep == "all" else (sweep,)
+    points = [one for name in wanted for one in _points(name, sizes)]
+    return tuple(dict.fromkeys(replace(one, seed=FIRST_SEED + k) for one in points for k in range(seeds)))
+
+
+def _points(sweep: str, sizes: Sizes) -> list[Setting]:
+    """The settings of a sweep for one seed."""
+    base = sizes.truncated
+    if sweep == "heads":
+        points = [replace(base, heads=h) for h in sizes.heads]
+        methods: tuple[str, ...] = (*TRAINED, "placed", "many-heads")
+        constant = [replace(base, method=m) for m in BUILT]  # one head: the others have nothing to do
+        return [replace(one, method=m) for one in points for m in methods] + constant
+    if sweep == "range":
+        points = [replace(base, a=-w / 2, b=w / 2) for w in sizes.widths]
+        methods = (*TRAINED, *BUILT)
+    elif sweep == "anchors":
+        points, methods = [replace(base, p=p) for p in sizes.anchors], (*TRAINED, *BUILT)
+    elif sweep == "heatmaps":
+        points = [replace(sizes.heat_map, a=-w / 2, b=w / 2) for w in sizes.bands]
+        methods = METHODS["heat-map"]
+    else:
+        points = [replace(sizes.few, p=p) for p in sizes.few_anchors]
+        points += [replace(sizes.many, heads=h) for h in sizes.many_heads]
+        methods = METHODS["seq2seq"]
+    return [replace(one, method=m) for one in points for m in methods]
