@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all bench lint types docs clean
+.PHONY: demo test test-all bench reproduce lint types docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -36,6 +36,9 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/rates.py
 	$(BIN)/python benchmarks/incontext.py
+
+reproduce: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/attnc reproduce all --seeds 3 -o out/experiments
 
 docs: bench
 	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force

@@ -14,6 +14,7 @@ from attnc.cli.compile import compile
 from attnc.cli.functions import functions
 from attnc.cli.head import head
 from attnc.cli.learn import learn
+from attnc.cli.reproduce import reproduce
 from attnc.cli.show import show
 from attnc.cli.verify import verify
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(head)
 app.command()(compile)
 app.command()(learn)
+app.command()(reproduce)
 app.command()(verify)
 app.command()(show)
 app.command()(functions)

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 
 @contextmanager
@@ -29,3 +37,25 @@ def progress(first: str) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as display:
         task = display.add_task(first, total=None)
         yield lambda text: display.update(task, description=text)
+
+
+@contextmanager
+def counted_progress(first: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr that fills: call the result with how many are done, of how many, and what was last.
+
+    >>> with counted_progress("running") as tell:
+    ...     tell(1, 2, "the first")
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, total, text: None
+        return
+    columns = (
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(first, total=None)
+        yield lambda done, total, text: display.update(task, completed=done, total=total, description=text)

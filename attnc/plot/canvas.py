@@ -67,7 +67,8 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     target, kind = Path(path), picture_format(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        figure.savefig(temporary, format=kind, dpi=DOTS_PER_INCH)
+        undated = {"Date": None} if kind == "svg" else None  # the same picture is the same file
+        figure.savefig(temporary, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
         temporary.replace(target)
     except OSError as problem:
         raise FileError(f"cannot write {target}: {problem.strerror or problem}") from problem

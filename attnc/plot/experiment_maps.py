@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record
-from attnc.paper.experiments.report_sweeps import together
+from attnc.paper.experiments.report.sweeps import together
 from attnc.plot.canvas import WEIGHTS, new_figure, picture_format, require_matplotlib, save
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record
-from attnc.paper.experiments.report_sweeps import (
+from attnc.paper.experiments.report.sweeps import (
     THEOREM,
     THEOREM_OF,
     Line,

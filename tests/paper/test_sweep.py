@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -281,25 +282,28 @@ def test_multiprocessing_gives_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_the_true_sweep_killed(tmp_path: Path, how: signal.Signals) -> None:
-    """In a process of its own, with workers, until it is done; every start gets a little further."""
+    """In a process of its own, with workers: killed at random moments after some runs more, then left alone."""
     program = (
-        "from attnc.paper.experiments import settings\nfrom attnc.paper.experiments.sweep import sweep\n"
-        "sweep(settings('range', seeds=1, quick=True), {!r}).write({!r})\n"
+        "from attnc.paper.experiments.settings import settings\nfrom attnc.paper.experiments.sweep import sweep\n"
+        "sweep(settings('range', seeds=1, quick=True), {0!r}).write({0!r})\n"
     )
-    wanted, draw, killed = settings("range", seeds=1, quick=True), random.Random(7), 0
+    wanted, draw = settings("range", seeds=1, quick=True), random.Random(7)
     undisturbed = written(sweep(wanted, tmp_path / "whole"), tmp_path / "whole")
     place = tmp_path / "broken"
-    for attempt in range(60):
-        child = subprocess.Popen(
-            [sys.executable, "-c", program.format(str(place), str(place))], stderr=subprocess.DEVNULL
-        )
-        try:
-            child.wait(timeout=draw.uniform(3, 9) if attempt < 50 else 600)
-            break
-        except subprocess.TimeoutExpired:
+    command = [sys.executable, "-c", program.format(str(place))]
+    for _ in range(3):
+        enough, end = there(place) + draw.randint(1, 4), time.monotonic() + 120
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as child:
+            while there(place) < enough and time.monotonic() < end:
+                time.sleep(0.02)
+            time.sleep(draw.uniform(0, 0.3))
             child.send_signal(how)
-            child.wait(timeout=20)
-            killed += 1
-    assert killed >= 1 and child.returncode == 0
+            assert child.wait(timeout=30) == -how
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(
+                child.pid, signal.SIGKILL
+            )  # workers, which outlive a parent that was killed by some minutes
+        assert enough <= there(place) < len(wanted) and not (place / "results.json").exists()
+    subprocess.run(command, check=True, timeout=300)
     assert [(place / name).read_bytes() for name in FILES] == undisturbed
     assert len(json.loads((place / "results.json").read_text())["runs"]) == len(wanted)

@@ -24,7 +24,7 @@ from attnc.paper.experiments.store import check, versions
 Run = Callable[[Setting], Record]
 NAMES = ("loky", "multiprocessing", "dask", "ray", "sequential")
 _CLUSTERS = ("dask", "ray")
-_EXTRA = "pip install 'attnc[reproduce]'"
+_INSTALL = {"distributed": "pip install 'attnc[dask]'", "ray": "pip install 'ray[default]'"}
 _PATIENCE = 30  # seconds that a cluster has to answer
 _ALONE = threading.Lock()
 
@@ -101,7 +101,7 @@ def need(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as problem:
         package = name.split(".")[0]
-        extra = "pip install 'ray[default]'" if package == "ray" else _EXTRA
+        extra = _INSTALL.get(package, "pip install 'attnc[reproduce]'")
         raise MissingExtraError(
             f"the sweep needs {package}, which cannot be imported ({problem}): {extra}"
         ) from problem

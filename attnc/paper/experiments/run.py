@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnc.errors import InputError
 from attnc.network.network import Network
 from attnc.paper.experiments import building
-from attnc.paper.experiments.data import Data, Hidden, Truncated, hidden, truncated
+from attnc.paper.experiments.data import Data, Hidden, Truncated, hidden, stream, truncated
 from attnc.paper.experiments.models import HeatMapModel, SequenceModel, TruncatedModel
 from attnc.paper.experiments.placing import place, place_anchors
 from attnc.paper.experiments.record import Record
@@ -51,16 +51,16 @@ def run(setting: Setting) -> Record:
         raise InputError(
             f"experiment {setting.experiment!r} has no method {setting.method!r}: there are {known}"
         )
-    task: Truncated | Hidden = hidden(setting) if setting.experiment == "seq2seq" else truncated(setting)
+    draw = stream(setting)
+    task = hidden(setting, draw) if setting.experiment == "seq2seq" else truncated(setting, draw)
     began = time.process_time()
-    made = _sequence(setting, task) if isinstance(task, Hidden) else _truncated(setting, task)
+    made = _sequence(setting, task, draw) if isinstance(task, Hidden) else _truncated(setting, task, draw)
     seconds = time.process_time() - began
     return _record(setting, task.data, made, seconds)
 
 
-def _truncated(setting: Setting, task: Truncated) -> _Made:
+def _truncated(setting: Setting, task: Truncated, draw: torch.Generator) -> _Made:
     """Experiments 1 and 2."""
-    draw = torch.Generator().manual_seed(setting.seed)
     if setting.experiment == "heat-map" and setting.method == "trained":
         return _trained(HeatMapModel(setting, draw), task.data, setting, draw)
     model = TruncatedModel(setting, draw)
@@ -80,9 +80,8 @@ def _truncated(setting: Setting, task: Truncated) -> _Made:
     return _Made(model, torch.float64, _count(model), bound=bound, anchors=anchors)
 
 
-def _sequence(setting: Setting, task: Hidden) -> _Made:
+def _sequence(setting: Setting, task: Hidden, draw: torch.Generator) -> _Made:
     """Experiment 3."""
-    draw = torch.Generator().manual_seed(setting.seed)
     if setting.method == "trained":
         return _trained(SequenceModel(setting, draw), task.data, setting, draw)
     net = building.build_sequence(setting, task)

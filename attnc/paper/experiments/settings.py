@@ -22,12 +22,20 @@ METHODS = {
 class Setting:
     """One run: what is learnt, by which method, at which size, from which seed. Equal settings give equal results.
 
-    The methods of experiment "truncated": trained (from random weights), built (nearest, smooth: one head whose p anchors are
-    uniform, at c = 4 and c = 1; graded: p anchors, dense around both kinks; many-heads: H heads of n keys; placed: six anchors
-    written into the very model that is trained, as p - n >= 6 extra tokens), fine-tuned (trained from placed), from-anchors
-    (trained from placed, but for the token map, which starts as the protocol's). Of "heat-map": trained, nearest. Of "seq2seq":
-    trained, tokens and heads (two layers of attention, neurons as tokens or as heads), softmax (attention, then softmax),
-    fine-tuned (from heads), from-anchors (its anchors, but random affine maps)."""
+    The methods of experiment "truncated":
+
+        trained         from random weights
+        nearest         built: one head, p uniform anchors, c = 4
+        smooth          built: the same with c = 1
+        graded          built: one head, p anchors, dense around both kinks
+        many-heads      built: H heads of n keys
+        placed          built: six anchors written into the very model that is trained, among its p - n extra tokens
+        fine-tuned      ten gentler anchors written into that model, then trained
+        from-anchors    the same, but the linear functions <w_i, x_i> + t_i start as the protocol's
+
+    Of "heat-map": trained, nearest. Of "seq2seq": trained; tokens, heads (built: two layers of attention, neurons as tokens or as
+    heads); softmax (built: attention, then softmax); fine-tuned (from heads, with ten gentler anchors); from-anchors (those
+    anchors, but random affine maps)."""
 
     experiment: str  # truncated, heat-map, seq2seq
     method: str

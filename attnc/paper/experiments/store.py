@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
+from attnc.certify import certificate
 from attnc.errors import AttncError, FileError, InputError
 from attnc.paper.experiments.record import Record
 from attnc.paper.experiments.settings import Setting
@@ -91,12 +89,9 @@ def versions() -> dict[str, str]:
     """What decides the digits of a result.
 
     >>> list(versions())
-    ['attnc', 'torch', 'numpy', 'python']
+    ['attnc', 'torch', 'numpy', 'python-flint', 'python']
     """
-    from attnc import __version__
-
-    found = {"attnc": __version__, "torch": str(torch.__version__), "numpy": np.__version__}
-    return {**found, "python": platform.python_version()}
+    return {**certificate.versions(), "python": platform.python_version()}
 
 
 def difference(theirs: Any) -> str | None:

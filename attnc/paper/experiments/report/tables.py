@@ -9,20 +9,22 @@ from collections.abc import Iterable, Sequence
 from attnc.paper.experiments.baselines import Baseline
 from attnc.paper.experiments.fits import Fit
 from attnc.paper.experiments.record import Record
-from attnc.paper.experiments.report_page import Table, Text
-from attnc.paper.experiments.report_sweeps import NAMES, ORDER, THEOREM, Line, Point, Sweep, mean
+from attnc.paper.experiments.report.page import Table, Text
+from attnc.paper.experiments.report.sweeps import NAMES, ORDER, THEOREM, Line, Point, Sweep, mean
 from attnc.paper.experiments.settings import TRAINED
 
-NOTHING = "—"
+NOTHING, NO_INTERVAL = "—", "no interval"
 
 
 def number(value: float | None) -> str:
     """Three digits, or a dash.
 
-    >>> number(0.14382), number(1.7e-10), number(60), number(None)
-    ('0.144', '1.7e-10', '60', '—')
+    >>> number(0.14382), number(1.7e-10), number(60), number(None), number(math.nan)
+    ('0.144', '1.7e-10', '60', '—', 'no number')
     """
-    return NOTHING if value is None else f"{value:.3g}"
+    if value is None:
+        return NOTHING
+    return "no number" if math.isnan(value) else f"{value:.3g}"
 
 
 def ratio(above: float | None, below: float | None) -> str:
@@ -183,10 +185,14 @@ def slope_table(found: Sweep) -> Table | None:
     theorem = THEOREM[found.against]
     for line in found.lines:
         if (made := line.fit) is not None:
-            interval = "no interval" if made.low is None else f"{made.low:.2f} … {made.high:.2f}"
+            interval = (
+                NO_INTERVAL
+                if made.low is None or made.high is None
+                else f"{_two(made.low)} … {_two(made.high)}"
+            )
             verdict = _verdict(made, theorem)
             cells = (
-                f"{made.slope:.2f}",
+                _two(made.slope),
                 interval,
                 f"{theorem:g}",
                 verdict,
@@ -197,6 +203,11 @@ def slope_table(found: Sweep) -> Table | None:
     head = ("method", "slope", "95 % interval", "theorem's", "beside the theorem's", "runs", "left out")
     title = f"Slopes of log test MSE against log {NAMES[found.against]}; every run is a point"
     return Table(title, head, tuple(rows)) if rows else None
+
+
+def _two(value: float) -> str:
+    """Two decimals, without a sign before zero."""
+    return f"{round(value, 2) + 0.0:.2f}"
 
 
 def _verdict(made: Fit, theorem: float) -> str:

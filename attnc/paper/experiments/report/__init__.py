@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from attnc.paper.experiments.record import Record
-from attnc.paper.experiments.report_page import Page, Picture, Section, Table, Text, page_html, page_markdown
-from attnc.paper.experiments.report_sweeps import Sweep, base_points, kind, sweep, together
-from attnc.paper.experiments.report_tables import (
+from attnc.paper.experiments.report.page import Page, Picture, Section, Table, Text, page_html, page_markdown
+from attnc.paper.experiments.report.sweeps import Sweep, base_points, kind, sweep, together
+from attnc.paper.experiments.report.tables import (
     built_table,
     diverged_text,
     heat_table,
@@ -171,8 +171,9 @@ def _learning(records: Sequence[Record], known: Sequence[str]) -> Section | None
     if "learning-curves" not in known or not _has_curves(records):
         return None
     words = (
-        "Test MSE epoch by epoch where the three sweeps meet. trained starts from random weights; fine-tuned starts from placed, "
-        "the built network; from-anchors has its anchors, and the token map of the protocol's start. Epoch 0 is the start."
+        "Test MSE epoch by epoch where the three sweeps meet. trained starts from random weights; fine-tuned from a network that "
+        "is built and written into the model, with graded anchors, whose numbers are moderate; from-anchors from the same "
+        "anchors, with the token map of the protocol's start. Epoch 0 is the start."
     )
     caption = "Test MSE after each epoch: mean, smallest and largest over the seeds"
     title = "Does construction help learning?"
@@ -199,9 +200,9 @@ def _seq2seq(records: Sequence[Record], known: Sequence[str]) -> Section | None:
         return None
     words = (
         "A random two-layer ReLU network of the whole sequence. tokens and heads are built: two layers of attention, the neurons "
-        "as tokens or as heads; softmax is attention followed by softmax. fine-tuned starts from heads; from-anchors has its "
-        "anchors and random affine maps. Each seed draws another target: the MSE is also given as a share of its variance, which is "
-        "the MSE of the best constant."
+        "as tokens or as heads; softmax is attention followed by softmax. They are built for a proved error; p and the number "
+        "of heads do not enter. fine-tuned starts from heads; from-anchors has its anchors and random affine maps. Each seed "
+        "draws another target: the MSE is also given as a share of its variance, which is the MSE of the best constant."
     )
     caption = "Test MSE against keys and against heads: mean, smallest and largest over the seeds"
     blocks: list[Text | Table | Picture] = [Text(words), *_picture("seq2seq", caption, known)]

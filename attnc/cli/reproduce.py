@@ -1,0 +1,161 @@
+"""`attnc reproduce`: the paper's experiments, trained and built, in one run that can be interrupted."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from attnc.cli.output import NOT_PROVED, errors_reported, print_json, print_table
+from attnc.cli.progress import counted_progress, progress
+from attnc.errors import FileError
+from attnc.paper.experiments import SWEEPS, Results, Setting, SweepError, settings, sweep
+from attnc.paper.experiments.report import figures, html, markdown
+from attnc.paper.experiments.store import write_whole
+from attnc.plot.canvas import require_matplotlib
+from attnc.plot.experiments import draw
+
+_What = Annotated[str, typer.Argument(metavar="WHAT", help=f"{', '.join(SWEEPS)} or all.")]
+_Output = Annotated[
+    Path,
+    typer.Option(
+        "-o", "--output", metavar="DIR", help="Records, results, figures and report; goes on if there."
+    ),
+]
+_Seeds = Annotated[int, typer.Option(metavar="N", help="1234, 1235, …; the paper has 11.")]
+_Quick = Annotated[bool, typer.Option("--quick", help="Small sizes of the same shape, in a minute or two.")]
+_Jobs = Annotated[int | None, typer.Option(metavar="N", help="Runs at once; one for each core if left out.")]
+_Backend = Annotated[
+    str, typer.Option(metavar="NAME", help="loky, multiprocessing, sequential, dask, ray, or joblib's own.")
+]
+_Address = Annotated[
+    str | None, typer.Option(metavar="URL", help="Of the scheduler of a dask or ray cluster.")
+]
+
+
+def reproduce(
+    output: _Output,
+    what: _What = "all",
+    seeds: _Seeds = 3,
+    quick: _Quick = False,
+    jobs: _Jobs = None,
+    backend: _Backend = "loky",
+    address: _Address = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """The paper's experiments: networks trained by its protocol beside networks that are built, on the same data.
+
+    Every run leaves a record at once: an interrupted sweep, started again, goes
+    on where it stopped. Results, figures and report are of the sweeps asked for,
+    and take the place of earlier ones in the directory; records are kept.
+
+    Exit status: 0 all runs are there, 1 some failed, 2 bad input.
+
+    Example: attnc reproduce anchors --seeds 3 -o out/experiments
+    """
+    with errors_reported(json):
+        require_matplotlib()
+        began, wanted = time.perf_counter(), settings(what, seeds, quick)
+        with counted_progress("running") as tell:
+            found = _swept(wanted, output, jobs or _cores(), backend, address, tell)
+        with progress("writing") as say:
+            written = [*found.write(output), *_draw(found, output, say), *_report(found, output)]
+        if json:
+            print_json(_summary(found, written, time.perf_counter() - began))
+        else:
+            _print(found, written, time.perf_counter() - began)
+
+
+def _swept(
+    wanted: tuple[Setting, ...], output: Path, jobs: int, backend: str, address: str | None, tell: Any
+) -> Results:
+    """All runs; where some fail, the others are kept, and the command ends with status 1."""
+    try:
+        return sweep(wanted, output, jobs=jobs, backend=backend, address=address, progress=tell)
+    except SweepError as problem:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(NOT_PROVED) from problem
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _draw(found: Results, output: Path, say: Any) -> list[Path]:
+    """Every figure that the records suffice for, as PNG and SVG."""
+    folder, drawn = output / "figures", []
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as problem:
+        raise FileError(f"cannot write figures to {folder}: {problem.strerror or problem}") from problem
+    for name in figures(found):
+        say(f"drawing {name}")
+        for kind in ("png", "svg"):
+            drawn.append(folder / f"{name}.{kind}")
+            draw(name, found, drawn[-1])
+    return drawn
+
+
+def _report(found: Results, output: Path) -> list[Path]:
+    note = "Made by " + ", ".join(f"{name} {version}" for name, version in found.versions.items()) + "."
+    pages = {output / "report.md": markdown(found, note=note), output / "report.html": html(found, note=note)}
+    for path, text in pages.items():
+        write_whole(path, text)
+    return list(pages)
+
+
+def _rows(found: Results) -> list[dict[str, Any]]:
+    """A row for every size and method: what is learnt or built, and its MSE over the seeds."""
+    groups: dict[str, list[Any]] = {}
+    for record in found:
+        groups.setdefault(record.setting.key.rpartition("-s")[0], []).append(record)
+    return [
+        {
+            "experiment": first.setting.experiment,
+            "method": first.setting.method,
+            "n": first.setting.n,
+            "p": first.setting.p,
+            "heads": first.setting.heads,
+            "b-a": first.setting.b - first.setting.a,
+            "mse": sum(one.mse for one in group) / len(group),
+            "lowest": min(one.mse for one in group),
+            "highest": max(one.mse for one in group),
+            "seconds": sum(one.seconds for one in group) / len(group),
+        }
+        for group in groups.values()
+        for first in group[:1]
+    ]
+
+
+def _summary(found: Results, written: list[Path], seconds: float) -> dict[str, Any]:
+    return {
+        "runs": len(found),
+        "redone": list(found.redone),
+        "rows": _rows(found),
+        "versions": dict(found.versions),
+        "seconds": round(seconds, 3),
+        "files": [str(path) for path in written],
+    }
+
+
+def _print(found: Results, written: list[Path], seconds: float) -> None:
+    for note in found.redone:
+        typer.echo(note)
+    table = Table(
+        title=Text(f"{len(found)} runs, {seconds:.0f} s"), title_justify="left", box=box.SIMPLE_HEAD
+    )
+    names = ("experiment", "method", "n", "p", "heads", "b-a")
+    for name in (*names, "test MSE", "lowest", "highest", "s"):
+        table.add_column(name, justify="left" if name in names[:2] else "right")
+    for row in _rows(found):
+        numbers = [f"{row[name]:.3g}" for name in ("mse", "lowest", "highest")]
+        shown = [str(row[name]) for name in names[:5]] + [f"{row['b-a']:g}"]
+        table.add_row(*shown, *numbers, f"{row['seconds']:.1f}")
+    print_table(table, whole=True)
+    typer.echo("\n".join(str(path) for path in written if path.suffix != ".svg"))
