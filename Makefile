@@ -39,6 +39,7 @@ bench: $(STAMP)
 
 reproduce: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/attnc reproduce all --seeds 3 -o out/experiments
+	$(BIN)/python benchmarks/experiments.py out/experiments
 
 docs: bench
 	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force

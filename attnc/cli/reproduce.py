@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -14,13 +15,14 @@ from rich.text import Text
 
 from attnc.cli.output import NOT_PROVED, errors_reported, print_json, print_table
 from attnc.cli.progress import counted_progress, progress
-from attnc.errors import FileError
-from attnc.paper.experiments import SWEEPS, Results, Setting, SweepError, settings, sweep
-from attnc.paper.experiments.report import figures, html, markdown
+from attnc.errors import FileError, InputError
+from attnc.paper.experiments import SWEEPS, Record, Results, Setting, SweepError, settings, sweep
+from attnc.paper.experiments.report import FIGURES, figures, html, markdown
 from attnc.paper.experiments.store import write_whole
 from attnc.plot.canvas import require_matplotlib
 from attnc.plot.experiments import draw
 
+_FILES = ("results.json", "results.csv", "times.csv", "report.md", "report.html")
 _What = Annotated[str, typer.Argument(metavar="WHAT", help=f"{', '.join(SWEEPS)} or all.")]
 _Output = Annotated[
     Path,
@@ -61,9 +63,10 @@ def reproduce(
     """
     with errors_reported(json):
         require_matplotlib()
+        _check_place(output)
         began, wanted = time.perf_counter(), settings(what, seeds, quick)
         with counted_progress("running") as tell:
-            found = _swept(wanted, output, jobs or _cores(), backend, address, tell)
+            found = _swept(wanted, output, _cores() if jobs is None else jobs, backend, address, tell, json)
         with progress("writing") as say:
             written = [*found.write(output), *_draw(found, output, say), *_report(found, output)]
         if json:
@@ -73,14 +76,37 @@ def reproduce(
 
 
 def _swept(
-    wanted: tuple[Setting, ...], output: Path, jobs: int, backend: str, address: str | None, tell: Any
+    wanted: tuple[Setting, ...],
+    output: Path,
+    jobs: int,
+    backend: str,
+    address: str | None,
+    tell: Any,
+    as_json: bool,
 ) -> Results:
     """All runs; where some fail, the others are kept, and the command ends with status 1."""
     try:
         return sweep(wanted, output, jobs=jobs, backend=backend, address=address, progress=tell)
     except SweepError as problem:
         typer.echo(f"error: {problem}", err=True)
+        if as_json:
+            print_json(
+                {"error": {"kind": "SweepError", "message": str(problem), "failures": problem.failures}}
+            )
         raise typer.Exit(NOT_PROVED) from problem
+
+
+def _check_place(output: Path) -> None:
+    """Files of these names that no sweep has left are somebody's own."""
+    if str(output) in ("", "."):
+        raise InputError("-o names no directory: give the name of a new one, or of one that a sweep has left")
+    if (output / "records").is_dir():
+        return
+    others = [name for name in (*_FILES, "figures") if (output / name).exists()]
+    if others:
+        raise FileError(
+            f"{output} has {', '.join(others)} and no records of a sweep: give the name of a new directory, or move them away"
+        )
 
 
 def _cores() -> int:
@@ -88,15 +114,19 @@ def _cores() -> int:
 
 
 def _draw(found: Results, output: Path, say: Any) -> list[Path]:
-    """Every figure that the records suffice for, as PNG and SVG."""
+    """Every figure that the records suffice for, as PNG and SVG; those of an earlier sweep that they do not suffice for go."""
     folder, drawn = output / "figures", []
+    names, kinds = figures(found), ("png", "svg")
     try:
         folder.mkdir(exist_ok=True)
+        for name in set(FIGURES) - set(names):
+            for kind in kinds:
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
     except OSError as problem:
         raise FileError(f"cannot write figures to {folder}: {problem.strerror or problem}") from problem
-    for name in figures(found):
+    for name in names:
         say(f"drawing {name}")
-        for kind in ("png", "svg"):
+        for kind in kinds:
             drawn.append(folder / f"{name}.{kind}")
             draw(name, found, drawn[-1])
     return drawn
@@ -111,26 +141,25 @@ def _report(found: Results, output: Path) -> list[Path]:
 
 
 def _rows(found: Results) -> list[dict[str, Any]]:
-    """A row for every size and method: what is learnt or built, and its MSE over the seeds."""
-    groups: dict[str, list[Any]] = {}
+    """A row for every size and method: its MSE over the seeds whose training did not diverge."""
+    groups: dict[str, list[Record]] = {}
     for record in found:
         groups.setdefault(record.setting.key.rpartition("-s")[0], []).append(record)
-    return [
-        {
-            "experiment": first.setting.experiment,
-            "method": first.setting.method,
-            "n": first.setting.n,
-            "p": first.setting.p,
-            "heads": first.setting.heads,
-            "b-a": first.setting.b - first.setting.a,
-            "mse": sum(one.mse for one in group) / len(group),
-            "lowest": min(one.mse for one in group),
-            "highest": max(one.mse for one in group),
-            "seconds": sum(one.seconds for one in group) / len(group),
-        }
-        for group in groups.values()
-        for first in group[:1]
-    ]
+    return [_row(group) for group in groups.values()]
+
+
+def _row(group: list[Record]) -> dict[str, Any]:
+    setting = group[0].setting
+    finite = [one.mse for one in group if math.isfinite(one.mse)]
+    return {
+        **{name: getattr(setting, name) for name in ("experiment", "method", "n", "p", "heads")},
+        "b-a": setting.b - setting.a,
+        "mse": sum(finite) / len(finite) if finite else math.nan,
+        "lowest": min(finite, default=math.nan),
+        "highest": max(finite, default=math.nan),
+        "diverged": len(group) - len(finite),
+        "seconds": sum(one.seconds for one in group) / len(group),
+    }
 
 
 def _summary(found: Results, written: list[Path], seconds: float) -> dict[str, Any]:

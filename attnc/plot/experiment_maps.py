@@ -47,7 +47,8 @@ def heat_maps(records: Iterable[Record], path: str | os.PathLike[str] | None = N
         for j, width in enumerate(widths):
             if (width, method) in found:
                 image = _panels(parts[i][j], found[width, method], _order(found, width))
-    beside.colorbar(image, cax=beside.add_axes((0.1, 0.15, 0.22, 0.7)), label="attention weight")
+    beside.colorbar(image, cax=beside.add_axes((0.05, 0.15, 0.22, 0.7)), label="attention weight")
+    _unclipped(figure)
     if path is not None:
         save_same(figure, path)
     return figure
@@ -59,6 +60,14 @@ def save_same(figure: Figure, path: str | os.PathLike[str]) -> None:
 
     with rc_context({"svg.hashsalt": "attnc"}):
         save(figure, path)
+
+
+def _unclipped(figure: Figure) -> None:
+    """Images fill their axes, nothing is cut off. A clip is named in an SVG after a position to its last bit, which the layout
+    does not give twice the same."""
+    for ax in figure.get_axes():
+        for one in ax.get_children():
+            one.set_clip_on(False)
 
 
 def _first_seed(records: Iterable[Record]) -> dict[tuple[float, str], Record]:

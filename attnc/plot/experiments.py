@@ -1,6 +1,7 @@
 """The paper's experiments: test MSE of what is trained and of what is built, learning curves, and attention heat maps.
 
-Lines are means over the seeds; bars and bands reach from the smallest to the largest. Against sizes, what is trained is dashed.
+Lines are means over the seeds; bars and bands reach from the smallest to the largest; a dot, or a thin line against epochs, is a
+run. Against sizes, what is trained is dashed.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record
 from attnc.paper.experiments.report.sweeps import (
-    THEOREM,
+    LAWS,
     THEOREM_OF,
     Line,
     Point,
@@ -46,19 +48,18 @@ _STYLES = {  # method -> colour, marker
     "heads": (_SKY, "h"),
     "softmax": (_GREEN, "v"),
 }
-_WEIGHTS = {
-    "tokens": 2.2,
-    "heads": 1.5,
-    "softmax": 0.8,
-}  # their errors may coincide: the later is drawn the finer
+_CONSTANT = "#AAAAAA"
+_ASIDE = 7.5  # points to the right of its size: where a run is drawn, clear of the marker of the mean
+_EQUAL = 0.01  # relative: nearer than that, two lines are one on paper
+_NAMED = {"nearest": "nearest, c = 4", "smooth": "smooth, c = 1"}
 _AXES = {"heads": "heads H", "range": "width of the range, b − a", "anchors": "keys p"}
 
 
 def truncated(
     records: Iterable[Record], against: str = "heads", path: str | os.PathLike[str] | None = None
 ) -> Figure:
-    """Experiment 1: test MSE against "heads", "range" or "anchors", with fitted slopes (95 % intervals), the theorem's slope
-    through the first point of the network that its proof builds, and what the paper's code gives.
+    """Experiment 1: test MSE against "heads", "range" or "anchors", with fitted slopes (95 % intervals), the theorem's bound
+    for the network that its proof builds, what the constant output reaches, and what the paper's code gives.
 
     >>> truncated([], "heads")
     Traceback (most recent call last):
@@ -69,9 +70,10 @@ def truncated(
     figure = new_figure(8.6, 4.8)
     ax = figure.add_subplot()
     for line in found.lines:
-        _draw(ax, line, found, slope=True)
+        _draw(ax, line, found, _NAMED.get(line.method, line.method), slope=True)
     _theorem(ax, found)
     _paper(ax, found)
+    _constant(ax, found)
     _finish(ax, found)
     ax.set_ylabel("test MSE")
     _legend(figure, [ax])
@@ -79,8 +81,7 @@ def truncated(
 
 
 def seq2seq(records: Iterable[Record], path: str | os.PathLike[str] | None = None) -> Figure:
-    """Experiment 3: test MSE against keys and against heads, a panel each; the variance of the target is what the best
-    constant reaches.
+    """Experiment 3: test MSE against keys and against heads, a panel each, with what the constant output reaches.
 
     >>> seq2seq([])
     Traceback (most recent call last):
@@ -94,12 +95,10 @@ def seq2seq(records: Iterable[Record], path: str | os.PathLike[str] | None = Non
     figure = new_figure(2.2 + 3.6 * len(found), 4.2)
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for ax, one in zip(panels, found, strict=True):
-        for line in one.lines:
-            _draw(ax, line, one, slope=False)
+        for line, name in _merged(one.lines):
+            _draw(ax, line, one, name, slope=False)
         _paper(ax, one)
-        variance = mean(record.spread for record in one.records)
-        assert variance is not None
-        ax.axhline(variance, color=GREY, linewidth=0.9, linestyle=":", label="variance of the target")
+        _constant(ax, one)
         _finish(ax, one)
         beside = f"{one.base.heads} heads" if one.against == "anchors" else f"p = {one.base.p}"
         ax.set_title(f"n = {one.base.n}, {beside}", fontsize=10)
@@ -127,6 +126,9 @@ def learning_curves(records: Iterable[Record], path: str | os.PathLike[str] | No
         _curve(ax, method, point)
     if "placed" in points and points["placed"].mse:
         ax.axhline(points["placed"].mse, color=GREY, linewidth=1.2, label="placed, not trained")
+    constant = mean(one.constant for point in learnt.values() for one in point.records)
+    if constant:
+        ax.axhline(constant, color=_CONSTANT, linewidth=0.9, label="constant")
     base = next(iter(learnt.values())).records[0].setting
     heads = "1 head" if base.heads == 1 else f"{base.heads} heads"
     ax.set_title(f"{heads}, p = {base.p}, [a, b] = [{base.a:g}, {base.b:g}]".replace("-", "−"), fontsize=10)
@@ -182,20 +184,20 @@ def _needed(found: Sweep | None, against: str) -> Sweep:
     return found
 
 
-def _draw(ax: Axes, line: Line, found: Sweep, slope: bool) -> None:
-    """Means with bars from the smallest to the largest; a network of one head as a level line."""
+def _draw(ax: Axes, line: Line, found: Sweep, name: str, slope: bool) -> None:
+    """Every run as a dot, means with bars from the smallest to the largest; a level line where the size does not enter."""
     colour, marker = _STYLES[line.method]
     shown = [(p.size, p.mse, *p.ends) for p in line.points if p.mse and p.ends]
-    label = _label(line, slope, len(shown))
+    label = name + _label(line, found.against, slope)
     if not shown:
         ax.plot([], [], linestyle="none", label=label)
         return
     sizes, means, lows, highs = zip(*shown, strict=True)
     bars = (_differences(means, lows), _differences(highs, means))
     dashes = "--" if line.method in TRAINED else "-"
-    if len(line.points) == 1 < len(found.sizes):
-        ax.plot((sizes[0], found.sizes[-1]), means * 2, "-.", color=colour, linewidth=0.8)
-    weight = _WEIGHTS.get(line.method, 1.0)
+    if found.is_level(line):
+        ax.plot((found.sizes[0], found.sizes[-1]), means * 2, "-.", color=colour, linewidth=0.8)
+    _dots(ax, line, colour)
     ax.errorbar(sizes, means, yerr=bars, fmt="none", ecolor=colour, elinewidth=0.9, capsize=2.5)
     ax.plot(
         sizes,
@@ -203,9 +205,40 @@ def _draw(ax: Axes, line: Line, found: Sweep, slope: bool) -> None:
         dashes,
         color=colour,
         marker=marker,
-        markersize=5 * weight**0.7,
-        linewidth=1.4 * weight,
+        markersize=5,
+        linewidth=1.4,
         label=label,
+    )
+
+
+def _dots(ax: Axes, line: Line, colour: str) -> None:
+    """Every run, a little to the right of its size."""
+    from matplotlib.transforms import offset_copy
+
+    runs = [(p.size, one.mse) for p in line.points for one in p.finite if one.mse > 0]
+    aside = offset_copy(ax.transData, fig=ax.get_figure(root=True), x=_ASIDE, units="points")
+    name = f"_runs of {line.method}"
+    ax.plot(*zip(*runs, strict=True), ".", color=colour, markersize=4, transform=aside, label=name)
+
+
+def _merged(lines: Sequence[Line]) -> list[tuple[Line, str]]:
+    """Lines with their names, those that coincide as one with the names of all."""
+    groups: list[list[Line]] = []
+    for line in lines:
+        for group in groups:
+            if _coincide(line, group[0]):
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    return [(group[0], " = ".join(line.method for line in group)) for group in groups]
+
+
+def _coincide(one: Line, other: Line) -> bool:
+    """Whether the runs of two methods are the same but for a hundredth, at every size and seed."""
+    values = [{replace(r.setting, method="trained"): r.mse for r in line.records} for line in (one, other)]
+    return values[0].keys() == values[1].keys() and all(
+        math.isclose(mse, values[1][setting], rel_tol=_EQUAL) for setting, mse in values[0].items()
     )
 
 
@@ -214,11 +247,12 @@ def _differences(above: Sequence[float], below: Sequence[float]) -> list[float]:
     return [max(a - b, 0.0) for a, b in zip(above, below, strict=True)]
 
 
-def _label(line: Line, slope: bool, shown: int) -> str:
-    label = line.method
-    made = line.fit if slope else None
+def _label(line: Line, against: str, slope: bool) -> str:
+    """What follows the name: the fitted slope, and what is not on the figure."""
+    label = ""
+    made = line.fit(LAWS[against]) if slope else None
     if made is not None:
-        reach = "" if made.high is None else f" ± {made.high - made.slope:.2f}"
+        reach = "" if made.high is None else f" ± {_reach(made.high - made.slope)}"
         label += f", slope {made.slope:.2f}{reach}".replace("-0.00", "0.00").replace(" -", " −")
     diverged = sum(point.diverged for point in line.points)
     label += f", {diverged} diverged" if diverged else ""
@@ -226,16 +260,45 @@ def _label(line: Line, slope: bool, shown: int) -> str:
     return label + (f", {unseen} sizes at 0" if unseen else "")
 
 
+def _reach(half: float) -> str:
+    """Two decimals of half an interval, which is never shown as nothing."""
+    return f"{half:.2f}" if half >= 0.005 else "<0.01"
+
+
 def _theorem(ax: Axes, found: Sweep) -> None:
-    """The theorem's slope, as a thin line through the first point of the network that its proof builds."""
+    """The theorem's bound B of the largest error as one of the MSE, B²/width: the target is one of so many coordinates."""
     line = found.line(THEOREM_OF[found.against])
-    first = next((point for point in line.points if point.mse), None) if line else None
-    if line is None or first is None or first.mse is None:
+    known = [(p.size, *_squares(p)) for p in line.points if _squares(p)] if line else []
+    if line is None or not known:
         return
-    power = THEOREM[found.against]
-    values = [first.mse * (size / first.size) ** power for size in found.sizes]
-    sign = f"{power:g}".replace("-", "−")
-    ax.plot(found.sizes, values, ":", color=INK, linewidth=1.1, label=f"theorem's slope, {sign}", zorder=4)
+    power = LAWS[found.against].slope
+    slope = "" if power is None else f", slope {power:g}".replace("-", "−")
+    sizes, bounds = zip(*known, strict=True)
+    ax.plot(
+        sizes,
+        bounds,
+        ":",
+        color=INK,
+        linewidth=1.1,
+        label=f"theorem's bound of {line.method}{slope}",
+        zorder=4,
+    )
+
+
+def _squares(point: Point) -> tuple[float, ...]:
+    """The largest of the seeds' bounds of the MSE, if there is one."""
+    found = [one.theorem**2 / one.setting.width for one in point.records if one.theorem is not None]
+    return (max(found),) if found else ()
+
+
+def _constant(ax: Axes, found: Sweep) -> None:
+    """What the constant output reaches: the mean over the seeds, at every size that was run."""
+    line = found.line("trained") or found.lines[0]
+    known = [(p.size, p.constant) for p in line.points if p.constant]
+    if len(known) == 1:
+        known = [(size, known[0][1]) for size in (found.sizes[0], found.sizes[-1])]
+    if known:
+        ax.plot(*zip(*known, strict=True), "-", color=_CONSTANT, linewidth=0.9, label="constant", zorder=1)
 
 
 def _paper(ax: Axes, found: Sweep) -> None:
@@ -277,7 +340,11 @@ def _curve(ax: Axes, method: str, point: Point) -> None:
             highs.append(max(values))
     diverged = f", {point.diverged} diverged" if point.diverged else ""
     ax.plot(epochs, means, color=colour, linewidth=1.4, label=method + diverged)
-    ax.fill_between(epochs, lows, highs, color=colour, alpha=0.22, linewidth=0)
+    ax.fill_between(epochs, lows, highs, color=colour, alpha=0.18, linewidth=0)
+    for row in rows:
+        shown = [(k, v) for k, v in enumerate(row, 0 if started else 1) if v and math.isfinite(v)]
+        if shown:
+            ax.plot(*zip(*shown, strict=True), color=colour, linewidth=0.5, alpha=0.6, label="_run")
     if started and epochs and epochs[0] == 0:
         ax.plot([0], means[:1], "o", color=colour, markersize=5, clip_on=False, zorder=3)
 

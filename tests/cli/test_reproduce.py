@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
+import math
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from attnc.cli import main
-from attnc.paper.experiments import Results, settings
+from attnc.paper.experiments import Record, Results, Setting, settings, sweep
 
+command = importlib.import_module("attnc.cli.reproduce")
 FIGURES = ("heads", "range", "anchors", "learning-curves", "heat-maps", "seq2seq")
 
 
@@ -70,7 +75,7 @@ def test_again_runs_nothing_and_a_damaged_record_alone(
     [
         (["everything"], "there is no sweep 'everything'"),
         (["heads", "--seeds", "0"], "whole number from 1 to 1000"),
-        (["heads", "--jobs", "-1"], "whole number from 1 to 1024"),
+        (["heads", "--jobs", "0"], "whole number from 1 to 1024"),
         (["heads", "--backend", "slurm"], "there is no backend 'slurm'"),
         (["heads", "--backend", "threading"], "share the precision"),
         (["heads", "--address", "tcp://x"], "the backend loky has none"),
@@ -92,14 +97,36 @@ def test_a_file_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_failing_runs_end_with_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here every run fails: the sequence experiment knows no such number of heads."""
-    from dataclasses import replace
+def test_files_that_no_sweep_has_left_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "results.csv").write_text("mine")
+    assert main(["reproduce", "heads", "--quick", "-o", str(tmp_path)]) == 2
+    assert "results.csv and no records" in capsys.readouterr().err
+    assert (tmp_path / "results.csv").read_text() == "mine"
+    assert main(["reproduce", "heads", "--quick", "-o", ""]) == 2
 
-    from attnc.cli import reproduce
 
-    wanted = tuple(
-        replace(one, heads=3) for one in settings("seq2seq", 1, quick=True) if one.method == "trained"
+def test_failing_runs_end_with_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(setting: Setting) -> Record:
+        raise ArithmeticError(setting.method)
+
+    monkeypatch.setattr(command, "sweep", partial(sweep, run=fail))
+    assert (
+        main(
+            ["reproduce", "heatmaps", "--quick", "--seeds", "1", "--jobs", "1", "-o", str(tmp_path), "--json"]
+        )
+        == 1
     )
-    monkeypatch.setattr(reproduce, "settings", lambda *_: wanted)
-    assert main(["reproduce", "seq2seq", "--jobs", "1", "-o", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "4 of 4 runs failed" in printed.err
+    assert len(json.loads(printed.out)["error"]["failures"]) == 4
+
+
+def test_a_training_that_diverged_is_counted() -> None:
+    setting = settings("heads", 2, quick=True)[0]
+    record = Record(setting, 1.0, 1.0, None, (), None, None, 1, None, 1.0, 1.0, None, None, "", 1.0)
+    (row,) = command._rows(
+        Results((record, replace(record, setting=replace(setting, seed=1235), mse=math.nan)))
+    )
+    assert (row["mse"], row["highest"], row["diverged"]) == (1.0, 1.0, 1)

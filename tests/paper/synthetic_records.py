@@ -14,7 +14,7 @@ _ONE_HEAD = {
     "nearest": (1.9e-3, 2.0),
     "smooth": (1.8e-6, 3.1),
     "graded": (1.7e-10, 13.8),
-    "placed": (2e-12, 0.0),
+    "placed": (2e-12, 0.0),  # the same at all numbers of keys and heads
 }
 
 
@@ -42,18 +42,22 @@ def _record(one: Setting, draw: random.Random) -> Record:
         largest=4 * math.sqrt(mse * one.width),
         start=start,
         curve=curve,
-        bound=built,
+        bound=None if one.method == "placed" else built,
         theorem=2 * built if built is not None and one.method in ("nearest", "many-heads") else None,
         parameters=5000 + 32 * one.p,
         anchors=None if trained else one.p,
         spread=6.0 if one.experiment == "truncated" else 100.0,
+        constant=5.0 if one.experiment == "truncated" else 90.0,
         weights=weights,
         picked=picked,
+        cpu="AVX2",
         seconds=(20.0 if trained else 0.4) * (0.8 + 0.4 * draw.random()),
     )
 
 
 def _mse(one: Setting, draw: random.Random) -> float:
+    if one.method == "placed":
+        draw = random.Random(one.seed)
     noise = math.exp(draw.gauss(0, 0.15 if one.method in TRAINED else 0.03))
     if one.experiment == "seq2seq":
         level = {
@@ -68,9 +72,9 @@ def _mse(one: Setting, draw: random.Random) -> float:
     if one.method in TRAINED:
         return {"fine-tuned": 4e-5, "from-anchors": 6e-3}[one.method] * width * noise
     if one.method == "many-heads":
-        return 2.6e-3 * one.heads**-2.0 * width**2 * noise
+        return 5.7 * ((one.n - 2) * one.heads - 1) ** -2.0 * width**2 * noise
     level, rate = _ONE_HEAD[one.method]
-    return level * (60 / one.p) ** rate * width**2 * noise
+    return level * (59 / (one.p - 1)) ** rate * width**2 * noise
 
 
 def _curve(one: Setting, start: float, end: float, draw: random.Random) -> tuple[float, ...]:

@@ -61,7 +61,7 @@ def _deadly(seed: int, how: str) -> backends.Run:
             os._exit(1)
         if setting.seed == seed:
             raise ArithmeticError("unlucky")
-        return Record(setting, 0.5, 1.0, None, (), None, None, 1, None, 1.0, None, None, 0.0)
+        return Record(setting, 0.5, 1.0, None, (), None, None, 1, None, 1.0, 1.0, None, None, "", 0.0)
 
     return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def test_anchors_alone_leave_the_linear_functions() -> None:
     assert torch.allclose(model(x)[..., 0], head(s), atol=1e-9)
 
 
-@pytest.mark.parametrize("change", [{"p": BASE.n + 5}, {"width": BASE.d + 4}])
+@pytest.mark.parametrize("change", [{"p": BASE.n + 5}, {"width": BASE.d + 4}, {"heads": BASE.width}])
 def test_what_does_not_fit_is_refused(change: dict[str, int]) -> None:
     head = to_place(replace(BASE, method="placed"), truncated(BASE, stream(BASE)))
     with pytest.raises(InputError, match="fits into this model"):
@@ -220,9 +221,48 @@ def test_attention_of_the_built_heat_map_picks_the_nearest_anchor() -> None:
     )
 
 
-def test_a_method_that_is_none() -> None:
-    with pytest.raises(InputError, match="no method 'many-heads'"):
-        run(replace(QUICK.few, method="many-heads"))
+def test_what_says_nothing_can_learn_to_speak() -> None:
+    """Heads and coordinates beside the anchors' are not read, and have a gradient all the same."""
+    setting = replace(BASE, heads=4)
+    task, model = truncated(setting, stream(setting)), TruncatedModel(setting, generator())
+    place(model, task.W, task.t, to_place(replace(setting, method="fine-tuned"), task))
+    assert not model.attention.output.weight[1:].any() and not model.attention.output.weight[:, 1:].any()
+    square_error(model(task.data.x_train[:32]), task.data.y_train[:32]).backward()
+    assert (model.attention.output.weight.grad[0] != 0).all()
+    assert (model.attention.query.weight.grad[2:4] != 0).any()  # the first head's other coordinates
+
+
+def test_the_constant_is_the_mean_of_the_training_targets() -> None:
+    found, data = run(replace(QUICK.few, method="heads")), hidden(QUICK.few, stream(QUICK.few)).data
+    errors = [
+        (data.y_test[:, i, j] - data.y_train[:, i, j].mean()).square().mean().item()
+        for i in range(4)
+        for j in range(2)
+    ]
+    assert math.isclose(found.constant, sum(errors) / 8, rel_tol=1e-12) and found.constant < found.spread
+
+
+def test_results_do_not_hang_on_the_default_dtype() -> None:
+    setting = replace(BASE, epochs=1)
+    first = run(setting)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert same(first, run(setting))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "tokens"}, {"experiment": "other"}, {"p": 11}, {"heads": 3}, {"samples": 4}, {"batch": 0}, {"n": 0},
+        {"a": 9.0}, {"a": math.nan}, {"b": math.inf}, {"epochs": -1}, {"epochs": True}, {"seed": -1}, {"n": 12.0}, {"a": -8},
+        {"experiment": "heat-map"},
+    ],
+)  # fmt: skip
+def test_settings_that_are_none(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        replace(BASE, **change)
 
 
 @pytest.mark.parametrize("quick", [False, True])

@@ -64,8 +64,10 @@ def small_run(steps: int, fails: Callable[[Setting], bool] = lambda setting: Fal
             8,
             None,
             1.0,
+            1.0,
             None,
             None,
+            "",
             seconds,
         )
 

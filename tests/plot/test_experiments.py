@@ -39,9 +39,11 @@ def test_a_sweep_shows_means_slopes_the_theorem_and_the_paper(records: list[Reco
     ours = [r.mse for r in records if r.setting.method == "many-heads" and r.setting.heads == 4]
     assert found["many-heads"].get_ydata()[2] == pytest.approx(sum(ours) / 3)
     assert re.search(r"slope −(1\.9|2\.0)\d ± 0\.0\d$", found["many-heads"].get_label())
-    theorem = found["theorem's slope"].get_ydata()
-    assert theorem[0] == found["many-heads"].get_ydata()[0]
-    assert theorem[0] / theorem[-1] == pytest.approx(256)
+    bounds = [r.theorem for r in records if r.setting.method == "many-heads" and r.setting.heads == 4]
+    theorem = found["theorem's bound of many-heads"]
+    assert theorem.get_ydata()[2] == pytest.approx(max(b for b in bounds if b) ** 2 / 32)
+    assert theorem.get_label().endswith("slope −2")
+    assert list(found["constant"].get_ydata()) == [5.0] * 5
     assert list(found["trained by the paper's code"].get_ydata()) == [0.1438, 0.0601, 0.0308, 0.0193, 0.0149]
     assert list(found["graded"].get_xdata()) == [1]
     assert ax.get_xscale() == ax.get_yscale() == "log"
@@ -56,9 +58,27 @@ def test_bars_reach_from_the_smallest_to_the_largest(records: list[Record]) -> N
     assert any(np.allclose(pair, (0.005, 0.117)) for pair in paper)
 
 
-def test_the_range_has_the_theorems_slope(records: list[Record]) -> None:
-    theorem = lines(truncated(records, "range").axes[0])["theorem's slope"].get_ydata()
-    assert theorem[-1] / theorem[0] == pytest.approx(25)
+def test_every_run_is_a_dot(records: list[Record]) -> None:
+    (ax,) = truncated(records, "anchors").axes
+    (dots,) = [line for line in ax.lines if line.get_label() == "_runs of trained"]
+    runs = [r for r in records if r.setting.method == "trained" and r.setting.experiment == "truncated"]
+    ours = [r.mse for r in runs if r.setting.heads == 1 and r.setting.b == 25]
+    assert sorted(dots.get_ydata()) == sorted(ours)
+    assert len(ours) == 12
+
+
+def test_against_the_range_the_bound_has_no_slope(records: list[Record]) -> None:
+    found = lines(truncated(records, "range").axes[0])
+    assert found["theorem's bound of nearest"].get_label() == "theorem's bound of nearest"
+
+
+def test_what_does_not_depend_on_the_size_is_level(records: list[Record]) -> None:
+    for ax in seq2seq(records).axes:
+        ends = {line.get_color(): list(line.get_xdata()) for line in ax.lines if line.get_linestyle() == "-."}
+        assert len(ends) == 5
+        sizes = list(lines(ax)["trained"].get_xdata())
+        assert all(span == [sizes[0], sizes[-1]] for span in ends.values())
+    assert "slope" not in lines(truncated(records, "heads").axes[0])["placed"].get_label()
 
 
 def test_other_sizes_have_no_marks_of_the_paper() -> None:
@@ -80,6 +100,13 @@ def test_sequences_have_a_panel_for_keys_and_one_for_heads(records: list[Record]
         "heads",
         "softmax",
     }
+
+
+def test_lines_that_coincide_are_one(records: list[Record]) -> None:
+    built = ("tokens", "heads", "softmax")
+    same = [replace(r, mse=1e-12 * r.setting.seed) if r.setting.method in built else r for r in records]
+    assert "tokens = heads = softmax" in lines(seq2seq(same).axes[0])
+    assert not {"tokens", "heads", "softmax"} & set(lines(seq2seq(same).axes[0]))
 
 
 def test_curves_begin_with_the_start(records: list[Record]) -> None:

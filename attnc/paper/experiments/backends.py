@@ -183,11 +183,16 @@ def _greet(client: Any) -> None:
     """Wait for a worker, and see that workers have attnc: joblib would wait for a task that they cannot read."""
     try:
         client.wait_for_workers(1, timeout=_PATIENCE)
-        client.run(versions)
+        theirs = client.run(versions)
     except Exception as problem:
         raise InputError(
             f"the workers of the dask cluster cannot run attnc ({_said(problem)}): install it there, in the same version"
         ) from problem
+    for worker, found in theirs.items():
+        if found != versions():
+            raise InputError(
+                f"the worker {worker} has {found}, and here is {versions()}: install the same there"
+            )
 
 
 def _dask_backend(client: Any) -> Any:

@@ -19,8 +19,8 @@ class TokenMap(nn.Module):
     def __init__(self, setting: Setting, draw: torch.Generator) -> None:
         super().__init__()
         self.projection = linear(setting.d, setting.width, draw)
-        self.modulation = nn.Parameter(torch.ones(setting.n, setting.width))
-        steps = torch.linspace(-1, 1, setting.p - setting.n)
+        self.modulation = nn.Parameter(torch.ones(setting.n, setting.width, dtype=torch.float32))
+        steps = torch.linspace(-1, 1, setting.p - setting.n, dtype=torch.float32)
         self.extra = nn.Parameter(steps.unsqueeze(1).repeat(1, setting.width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,7 +76,8 @@ class HeatMapModel(nn.Module):
         width = setting.width
         self.tokens = TokenMap(setting, draw)
         self.query, self.key, self.value = (linear(width, width - k, draw) for k in (0, 1, 1))
-        self.register_buffer("anchors", torch.linspace(setting.a, setting.b, setting.p).unsqueeze(1))
+        anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float32)
+        self.register_buffer("anchors", anchors.unsqueeze(1))
 
     def weights(self, x: Tensor) -> Tensor:
         """(samples, n, p)."""
@@ -110,7 +111,9 @@ class SequenceModel(nn.Module):
 
 def linear(inputs: int, outputs: int, draw: torch.Generator) -> nn.Linear:
     """A linear map with torch's own start, drawn from a generator: two runs of one seed are equal, whatever ran before."""
-    made = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")  # no draw of torch's own
+    made = nn.Linear(inputs, outputs, device="meta", dtype=torch.float32).to_empty(
+        device="cpu"
+    )  # no draw of torch's own
     bound = 1 / math.sqrt(inputs)
     nn.init.uniform_(made.weight, -bound, bound, generator=draw)
     nn.init.uniform_(made.bias, -bound, bound, generator=draw)

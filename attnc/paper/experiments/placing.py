@@ -8,8 +8,9 @@ after those. The first head has
     key    (κ_k, c_k) of an anchor, (0, -M) of a data token
     value  v_k of an anchor, 0 of a data token
 
-so its weights over the extra tokens are those of the built head, and data tokens have none. What is left over says nothing: extra
-tokens without an anchor have the key (0, -M), other heads the value 0."""
+so its weights over the extra tokens are those of the built head, and data tokens have none. Extra tokens without an anchor have
+the key (0, -M). All other heads and coordinates keep the numbers they had, and the output map does not read them: they say
+nothing, but training may make them speak."""
 
 from __future__ import annotations
 
@@ -42,10 +43,11 @@ def place_anchors(model: TruncatedModel, head: Head) -> None:
     """Write all but the n linear functions: those stay as they are, s_i = Σ_{j <= d} (P x_i + c)_j m_ij."""
     tokens, d = model.tokens, model.tokens.projection.in_features
     count, free, width = head.key.shape[1], len(tokens.extra), tokens.extra.shape[1]
-    if head.heads != 1 or head.is_gated or count > free or width < d + ROOM:
+    narrow = width // model.attention.heads < 2  # a query has two coordinates
+    if head.heads != 1 or head.is_gated or count > free or width < d + ROOM or narrow:
         raise InputError(
-            f"one head of anchors alone, at most {free} of them, fits into this model if its width is at least {d + ROOM}: got "
-            f"{head.heads} heads of {count} anchors and the width {width}"
+            f"one head of anchors alone, at most {free} of them, fits into this model if its width is at least {d + ROOM}, and 2 "
+            f"for each head: got {head.heads} heads of {count} anchors, and the width {width} for {model.attention.heads} heads"
         )
     model.to(head.key.dtype)
     with torch.no_grad():
@@ -68,11 +70,15 @@ def _place_tokens(tokens: TokenMap, head: Head, d: int, silence: float) -> None:
 
 
 def _place_attention(attention: Attention, head: Head, d: int, silence: float) -> None:
-    """The first head alone: softmax divides scores by the root of its width, so the query is multiplied by it."""
-    for one in (attention.query, attention.key, attention.value, attention.output):
-        nn.init.zeros_(one.weight)
-        nn.init.zeros_(one.bias)
-    scale = math.sqrt(attention.query.out_features / attention.heads)
+    """The first head: softmax divides scores by the root of its width, so the query is multiplied by it. Its other coordinates
+    have the query 0, which adds nothing to a score, and those of the value are not read."""
+    width = attention.query.out_features // attention.heads
+    scale = math.sqrt(width)
+    for numbers in (attention.query.weight[:width], attention.query.bias[:width], attention.output.weight):
+        nn.init.zeros_(numbers)
+    for numbers in (attention.key.weight[:2], attention.value.weight[:1]):
+        nn.init.zeros_(numbers)
+    nn.init.zeros_(attention.output.bias)
     slope, offset, value = _gains(head, silence)
     attention.query.weight[0, : d + 1] = head.query[0, 0] * scale
     attention.query.bias[0], attention.query.bias[1] = head.query[0, 1] * scale, scale

@@ -11,7 +11,8 @@ from attnc.paper.experiments.settings import Setting
 
 @dataclass(frozen=True)
 class Record:
-    """The result of one run. All but `seconds` is the same whenever and wherever the same versions run the same setting."""
+    """The result of one run. All but `seconds` is the same whenever the same versions run the same setting on the same kind of
+    processor."""
 
     setting: Setting
     mse: float  # on the test samples, in the protocol's measure
@@ -22,12 +23,14 @@ class Record:
     theorem: float | None  # the theorem's bound for these sizes
     parameters: int
     anchors: int | None  # of a built network
-    spread: float  # the variance of the target on the test samples: the MSE of the best constant, in the same measure
+    spread: float  # the variance of all numbers of the target on the test samples, in the protocol's measure
+    constant: float  # the MSE, in that measure, of the output that is always the mean of the training targets
     weights: tuple[tuple[tuple[float, ...], ...], ...] | None  # heat maps: (sample, token, key)
     picked: (
         float | None
     )  # heat maps: the share of test tokens whose heaviest key is the anchor nearest to the target
-    seconds: float  # to train or to build
+    cpu: str  # which instructions torch used
+    seconds: float  # of one core, to train or to build
 
     def to_json(self) -> dict[str, Any]:
         record = {field.name: getattr(self, field.name) for field in fields(self)}

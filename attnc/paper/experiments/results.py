@@ -141,6 +141,8 @@ def _read_times(path: Path) -> dict[str, float]:
 
 def _with_seconds(run: dict[str, Any], seconds: Mapping[str, float]) -> dict[str, Any]:
     key = run.get("key")
+    if Setting.from_json(run.get("setting", {})).key != key:
+        raise FileError(f"a run is named {key!r}, and its setting is another")
     if not isinstance(key, str) or key not in seconds:
         raise FileError(f"times.csv has no seconds for {key!r}: the two files are not of one sweep")
     return {**{name: value for name, value in run.items() if name != "key"}, "seconds": seconds[key]}

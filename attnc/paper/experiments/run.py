@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from attnc.errors import InputError
+from attnc.lower.function_to_head import check_arithmetic
 from attnc.network.network import Network
 from attnc.paper.experiments import building
 from attnc.paper.experiments.data import Data, Hidden, Truncated, hidden, stream, truncated
 from attnc.paper.experiments.models import HeatMapModel, SequenceModel, TruncatedModel
 from attnc.paper.experiments.placing import place, place_anchors
 from attnc.paper.experiments.record import Record
-from attnc.paper.experiments.settings import METHODS, Setting
+from attnc.paper.experiments.settings import Setting
 from attnc.paper.experiments.training import test, train
 
+Built = TypeVar("Built")
 _MAPS = 3  # test samples whose attention is kept
 
 
@@ -28,6 +32,7 @@ class _Made:
     model: nn.Module
     dtype: torch.dtype
     parameters: int
+    seconds: float
     start: float | None = None
     curve: tuple[float, ...] = ()
     bound: float | None = None
@@ -46,17 +51,13 @@ def run(setting: Setting) -> Record:
     >>> placed.mse < 1e-12, placed.anchors
     (True, 6)
     """
-    if setting.method not in METHODS.get(setting.experiment, ()):
-        known = "; ".join(f"{name}: {', '.join(methods)}" for name, methods in METHODS.items())
-        raise InputError(
-            f"experiment {setting.experiment!r} has no method {setting.method!r}: there are {known}"
-        )
+    _warm()
     draw = stream(setting)
-    task = hidden(setting, draw) if setting.experiment == "seq2seq" else truncated(setting, draw)
-    began = time.process_time()
-    made = _sequence(setting, task, draw) if isinstance(task, Hidden) else _truncated(setting, task, draw)
-    seconds = time.process_time() - began
-    return _record(setting, task.data, made, seconds)
+    if setting.experiment == "seq2seq":
+        few = hidden(setting, draw)
+        return _record(setting, few.data, _sequence(setting, few, draw))
+    task = truncated(setting, draw)
+    return _record(setting, task.data, _truncated(setting, task, draw))
 
 
 def _truncated(setting: Setting, task: Truncated, draw: torch.Generator) -> _Made:
@@ -67,26 +68,24 @@ def _truncated(setting: Setting, task: Truncated, draw: torch.Generator) -> _Mad
     if setting.method == "trained":
         return _trained(model, task.data, setting, draw)
     if setting.method not in ("placed", "fine-tuned", "from-anchors"):
-        return _of_network(building.build(setting, task))
-    head = building.to_place(setting, task)
+        return _of_network(*_timed(lambda: building.build(setting, task)))
+    head, seconds = _timed(lambda: building.to_place(setting, task))
     if setting.method == "from-anchors":
         place_anchors(model, head)
         return _trained(model, task.data, setting, draw)
     place(model, task.W, task.t, head)
     if setting.method == "fine-tuned":
         return _trained(model, task.data, setting, draw)
-    assert head.certificate is not None
-    bound, anchors = head.certificate.bound, head.key.shape[1]
-    return _Made(model, torch.float64, _count(model), bound=bound, anchors=anchors)
+    return _Made(model, torch.float64, _count(model), seconds, anchors=head.key.shape[1])
 
 
 def _sequence(setting: Setting, task: Hidden, draw: torch.Generator) -> _Made:
     """Experiment 3."""
     if setting.method == "trained":
         return _trained(SequenceModel(setting, draw), task.data, setting, draw)
-    net = building.build_sequence(setting, task)
+    net, seconds = _timed(lambda: building.build_sequence(setting, task))
     if setting.method in ("tokens", "heads", "softmax"):
-        return replace(_of_network(net), model=net.as_self_attention(), theorem=None)
+        return replace(_of_network(net, seconds), model=net.as_self_attention(), theorem=None)
     building.calm(net)
     if setting.method == "from-anchors":
         building.forget_maps(net, draw)
@@ -96,25 +95,42 @@ def _sequence(setting: Setting, task: Hidden, draw: torch.Generator) -> _Made:
 def _trained(model: nn.Module, data: Data, setting: Setting, draw: torch.Generator) -> _Made:
     dtype = next(model.parameters()).dtype
     start = test(model, data, dtype)[0]
-    curve = tuple(train(model, data, setting, draw))
-    return _Made(model, dtype, _count(model), start, curve)
+    curve, seconds = train(model, data, setting, draw)
+    return _Made(model, dtype, _count(model), seconds, start, curve)
 
 
 def _count(model: nn.Module) -> int:
     return sum(one.numel() for one in model.parameters())
 
 
-def _of_network(net: Network) -> _Made:
+def _timed(build: Callable[[], Built]) -> tuple[Built, float]:
+    began = time.process_time()
+    built = build()
+    return built, time.process_time() - began
+
+
+@cache
+def _warm() -> None:
+    """What a process does but once is on no clock: imports of torch and the trial of the machine's arithmetic."""
+    model = nn.Linear(1, 1, device="meta").to_empty(device="cpu")
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    optimiser = torch.optim.Adam(model.parameters())
+    model(torch.zeros(1, 1, dtype=model.weight.dtype)).sum().backward()
+    optimiser.step()
+    check_arithmetic("float64", network=True)
+
+
+def _of_network(net: Network, seconds: float) -> _Made:
     assert net.certificate is not None
     keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
     anchors = sum(int(shape[0] * shape[1]) for shape in keys)
     theorem = None if net.theorem is None else net.theorem.bound
-    return _Made(
-        net, torch.float64, _count(net), bound=net.certificate.bound, theorem=theorem, anchors=anchors
-    )
+    bound = net.certificate.bound
+    return _Made(net, torch.float64, _count(net), seconds, bound=bound, theorem=theorem, anchors=anchors)
 
 
-def _record(setting: Setting, data: Data, made: _Made, seconds: float) -> Record:
+def _record(setting: Setting, data: Data, made: _Made) -> Record:
     """Networks that are built write the target's coordinates alone: the others, which the protocol's measure counts, are 0."""
     mse, largest = test(made.model, data, made.dtype)
     target = data.y_test.shape[-1]
@@ -132,9 +148,11 @@ def _record(setting: Setting, data: Data, made: _Made, seconds: float) -> Record
         parameters=made.parameters,
         anchors=made.anchors,
         spread=float(data.y_test.var(correction=0)) * share,
+        constant=float((data.y_test - data.y_train.mean(0)).square().mean()) * share,
         weights=None if weights is None else _nested(weights[:_MAPS]),
         picked=None if weights is None else _picked(weights, setting, data),
-        seconds=seconds,
+        cpu=torch.backends.cpu.get_cpu_capability(),
+        seconds=made.seconds,
     )
 
 

@@ -51,6 +51,41 @@ class Setting:
     epochs: int
     batch: int = 32
 
+    def __post_init__(self) -> None:
+        counts = {
+            name: getattr(self, name)
+            for name in ("n", "d", "p", "heads", "width", "samples", "epochs", "batch")
+        }
+        wrong = [f"{name}={value!r}" for name, value in counts.items() if type(value) is not int or value < 1]
+        wrong += [
+            f"{name}={end!r}"
+            for name in "ab"
+            if type(end := getattr(self, name)) is not float or end - end != 0
+        ]
+        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+            wrong.append(f"seed={self.seed!r}")
+        if not wrong:
+            wrong = [text for text, true in self._relations().items() if not true]
+        if wrong:
+            raise InputError(
+                f"a run of {self.experiment!r} cannot have {', '.join(wrong)}: sizes are whole numbers from 1 on, a < b finite "
+                "floats, p >= n (p = n for heat-map), the heads divide the width, and there are 5 samples or more"
+            )
+        if self.method not in METHODS.get(self.experiment, ()):
+            known = "; ".join(f"{name}: {', '.join(methods)}" for name, methods in METHODS.items())
+            raise InputError(
+                f"experiment {self.experiment!r} has no method {self.method!r}: there are {known}"
+            )
+
+    def _relations(self) -> dict[str, bool]:
+        fits = self.p == self.n if self.experiment == "heat-map" else self.p >= self.n
+        return {
+            f"p={self.p} with n={self.n}": fits,
+            f"heads={self.heads} with width={self.width}": self.width % self.heads == 0,
+            f"a={self.a} with b={self.b}": self.a < self.b,
+            f"samples={self.samples}": self.samples >= 5,
+        }
+
     @property
     def key(self) -> str:
         """A name that no other setting has, fit for a file.
@@ -148,7 +183,10 @@ def _points(sweep: str, sizes: Sizes) -> list[Setting]:
         points = [replace(sizes.heat_map, a=-w / 2, b=w / 2) for w in sizes.bands]
         methods = METHODS["heat-map"]
     else:
-        points = [replace(sizes.few, p=p) for p in sizes.few_anchors]
-        points += [replace(sizes.many, heads=h) for h in sizes.many_heads]
-        methods = METHODS["seq2seq"]
+        few, many = (
+            (replace(sizes.few, p=p) for p in sizes.few_anchors),
+            (replace(sizes.many, heads=h) for h in sizes.many_heads),
+        )
+        others = [method for method in METHODS["seq2seq"] if method != "trained"]  # p and H do not enter
+        return [*few, *many] + [replace(one, method=m) for one in (sizes.few, sizes.many) for m in others]
     return [replace(one, method=m) for one in points for m in methods]

@@ -11,6 +11,7 @@ import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ FORMAT = 1
 PART = ".part"  # how the name of a file ends that is being written
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for these
 _TRIES = 3
+_SOURCES = (
+    *(f"{folder}/**/*.py" for folder in ("functions", "program", "certify", "anchors", "network", "lower")),
+    *(f"{folder}/*.py" for folder in ("frontends", "paper", "paper/experiments")),
+)
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,21 @@ class Store:
 
 
 def versions() -> dict[str, str]:
-    """What decides the digits of a result.
+    """What decides the digits of a result; `code` is a digest of attnc's own sources.
 
     >>> list(versions())
-    ['attnc', 'torch', 'numpy', 'python-flint', 'python']
+    ['attnc', 'torch', 'numpy', 'python-flint', 'python', 'code']
     """
-    return {**certificate.versions(), "python": platform.python_version()}
+    return {**certificate.versions(), "python": platform.python_version(), "code": _code()}
+
+
+@cache
+def _code() -> str:
+    """Of all that builds, trains and measures: records of one version are not mixed with those of another."""
+    found, root = hashlib.sha256(), Path(certificate.__file__).parents[1]
+    for path in sorted(path for pattern in _SOURCES for path in root.glob(pattern)):
+        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
 
 
 def difference(theirs: Any) -> str | None:
@@ -220,12 +234,16 @@ def _is_float(value: object) -> bool:
     return isinstance(value, float)
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
+def _is_error(value: object) -> bool:
+    return isinstance(value, float) and not value < 0
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, float) and 0 <= value < math.inf
 
 
 def _is_bound(value: object) -> bool:
-    return value is None or (isinstance(value, float) and not math.isnan(value))
+    return value is None or (isinstance(value, float) and value >= 0)
 
 
 def _is_count(value: object) -> bool:
@@ -239,16 +257,18 @@ def _are_floats(value: object, depth: int = 1) -> bool:
 
 
 _RIGHT: dict[str, Callable[[object], bool]] = {
-    "mse": _is_float,
-    "largest": _is_float,
-    "start": lambda value: value is None or _is_float(value),
+    "mse": _is_error,
+    "largest": _is_error,
+    "start": lambda value: value is None or _is_error(value),
     "curve": _are_floats,
     "bound": _is_bound,
     "theorem": _is_bound,
     "parameters": _is_count,
     "anchors": lambda value: value is None or _is_count(value),
-    "spread": _is_finite,
+    "spread": _is_size,
+    "constant": _is_size,
+    "cpu": lambda value: isinstance(value, str),
     "weights": lambda value: value is None or _are_floats(value, 3),
     "picked": lambda value: value is None or _is_float(value),
-    "seconds": _is_finite,
+    "seconds": _is_size,
 }

@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from attnc.paper.experiments.record import Record
+from attnc.paper.experiments.report.learning import learning_table, start_text
 from attnc.paper.experiments.report.page import Page, Picture, Section, Table, Text, page_html, page_markdown
+from attnc.paper.experiments.report.slopes import rates_text, slope_table
 from attnc.paper.experiments.report.sweeps import Sweep, base_points, kind, sweep, together
 from attnc.paper.experiments.report.tables import (
+    apart_text,
     built_table,
+    built_text,
+    count,
     diverged_text,
     heat_table,
-    learning_table,
     paper_table,
     promise_text,
-    slope_table,
-    start_text,
     times_table,
 )
 from attnc.paper.experiments.settings import TRAINED
@@ -109,12 +111,20 @@ def _lead(records: Sequence[Record], note: str) -> tuple[Text | Table, ...]:
         Text(
             "The paper trains attention to show the rates of its theorems. Here networks trained by its protocol stand beside "
             "networks that are built, on the same data and in the same measure. "
-            f"{len(records)} runs, {which}. Figures are means over the seeds, with the smallest and the largest in brackets."
+            f"{count(len(records), 'run')}, {which}. Figures are means over the seeds, with the smallest and the largest in "
+            "brackets. Trained networks are float32, as the protocol's; what is built, and what starts from it, is float64. "
+            "constant is the MSE, on the same samples, of the output that is always the mean of the training targets."
         ),
         Text(f"{diverged_text(records)} {promise_text(records)}".strip()),
+        *([rates_text(records)] if _has_slopes(records) else []),
         times_table(records),
     ]
     return (*lead[:2], Text(note), *lead[2:]) if note else tuple(lead)
+
+
+def _has_slopes(records: Sequence[Record]) -> bool:
+    found = (sweep(records, "truncated", against) for against in ("heads", "range", "anchors"))
+    return any(one is not None and slope_table(one) is not None for one in found)
 
 
 _SWEPT = {
@@ -126,7 +136,8 @@ _SWEPT = {
     ),
     "range": (
         "Truncated linear functions, against the width of the range",
-        "The same with one head, while b - a grows.",
+        "The same with one head, while b - a grows: the anchors move apart, and fewer tokens are clipped. The MSE grows with "
+        "both, the theorem speaks of the first alone, so its slope stands beside that of the largest error of nearest.",
     ),
     "anchors": (
         "Truncated linear functions, against keys",
@@ -146,7 +157,10 @@ def _truncated(records: Sequence[Record], against: str, known: Sequence[str]) ->
     fixed |= {} if against == "heads" else {"heads": f"heads {base.heads}"}
     fixed |= {} if against == "range" else {"b": f"[a, b] = [{base.a:g}, {base.b:g}]"}
     samples = f"{base.samples} samples, {base.epochs} epochs. The MSE is over all {base.width} coordinates."
-    caption = f"Test MSE against {against}: mean, smallest and largest over the seeds, with fitted slopes"
+    caption = (
+        f"Test MSE against {against}: every run a dot, mean, smallest and largest over the seeds, with fitted slopes; dotted: "
+        "the theorem's bound of the largest error, squared, in the measure of the MSE"
+    )
     blocks = [
         Text(words),
         Text(f"{', '.join(fixed.values())}; {samples}"),
@@ -161,7 +175,9 @@ def _tables(found: Sweep, protocol: bool) -> list[Table | Text]:
     """What every sweep has: the paper's figures, what was built, and what starting from it does to training."""
     return [
         *_present(paper_table(found, protocol)),
+        *_present(apart_text(found)),
         *_present(built_table(found)),
+        *_present(built_text(found)),
         *_present(learning_table(found)),
         *_present(start_text(found)),
     ]
@@ -175,7 +191,7 @@ def _learning(records: Sequence[Record], known: Sequence[str]) -> Section | None
         "is built and written into the model, with graded anchors, whose numbers are moderate; from-anchors from the same "
         "anchors, with the token map of the protocol's start. Epoch 0 is the start."
     )
-    caption = "Test MSE after each epoch: mean, smallest and largest over the seeds"
+    caption = "Test MSE after each epoch: every run a thin line, their mean, and a band from the smallest to the largest"
     title = "Does construction help learning?"
     return Section(title, (Text(words), *_picture("learning-curves", caption, known)))
 
@@ -202,9 +218,16 @@ def _seq2seq(records: Sequence[Record], known: Sequence[str]) -> Section | None:
         "A random two-layer ReLU network of the whole sequence. tokens and heads are built: two layers of attention, the neurons "
         "as tokens or as heads; softmax is attention followed by softmax. They are built for a proved error; p and the number "
         "of heads do not enter. fine-tuned starts from heads; from-anchors has its anchors and random affine maps. Each seed "
-        "draws another target: the MSE is also given as a share of its variance, which is the MSE of the best constant."
+        "draws another target: the MSE is also given as a share of the variance of all numbers of the target (around one mean "
+        "for all of them)"
     )
-    caption = "Test MSE against keys and against heads: mean, smallest and largest over the seeds"
+    protocol = kind(records) == "protocol"
+    words += (
+        ", which is what compares with the paper's code, whose targets are others again." if protocol else "."
+    )
+    caption = (
+        "Test MSE against keys and against heads: every run a dot, mean, smallest and largest over the seeds"
+    )
     blocks: list[Text | Table | Picture] = [Text(words), *_picture("seq2seq", caption, known)]
     for one in found:
         base = one.base
@@ -212,7 +235,7 @@ def _seq2seq(records: Sequence[Record], known: Sequence[str]) -> Section | None:
         blocks.append(
             Text(f"Against {one.against}: n = {base.n}, d = {base.d}, width {base.width}, {beside}.")
         )
-        blocks += _tables(one, kind(records) == "protocol")
+        blocks += _tables(one, protocol)
     return Section("Sequence to sequence", tuple(blocks))
 
 

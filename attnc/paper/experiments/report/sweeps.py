@@ -6,12 +6,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
 
 from attnc.errors import InputError
 from attnc.paper.experiments.baselines import Baseline, baseline
 from attnc.paper.experiments.fits import Fit, fit
 from attnc.paper.experiments.record import Record
-from attnc.paper.experiments.settings import FIRST_SEED, METHODS, TRAINED, Setting, settings
+from attnc.paper.experiments.settings import BUILT, FIRST_SEED, METHODS, TRAINED, Setting, settings
 
 ORDER = tuple(dict.fromkeys(method for methods in METHODS.values() for method in methods))
 AGAINST: dict[str, Callable[[Setting], float]] = {
@@ -20,13 +22,37 @@ AGAINST: dict[str, Callable[[Setting], float]] = {
     "anchors": lambda one: one.p,
 }
 NAMES = {"heads": "heads H", "range": "width b - a", "anchors": "keys p"}
-# Of the squares of the theorems' bounds, (b - a)/(2(p - 1)) for one head and ~ (b - a)/(nH) for many.
-THEOREM = {"heads": -2.0, "range": 2.0, "anchors": -2.0}
-THEOREM_OF = {
+THEOREM_OF = {  # the method that the proof builds
     "heads": "many-heads",
     "range": "nearest",
     "anchors": "nearest",
-}  # the method that the proof builds
+}
+_SAME = 1e-6  # relative: what differs by less is rounding
+
+
+@dataclass(frozen=True)
+class Law:
+    """What is fitted against what, and the slope that the theorem gives it.
+
+    The theorems bound the largest error by about C(b - a)/(N - 1), N = p for one head and N = (n - 2)H for many. The MSE is at
+    most the square of that, but for a factor; against b - a it also grows with the share of the tokens that are not clipped."""
+
+    of: str  # mse or largest, of a record
+    size: Callable[[Setting], float]
+    name: str  # of that size
+    slope: float | None  # the theorem's
+
+    @property
+    def text(self) -> str:
+        return f"{'test MSE' if self.of == 'mse' else 'largest error'} against {self.name}"
+
+
+LAWS = {
+    "heads": Law("mse", lambda one: (one.n - 2) * one.heads - 1, "(n - 2)H - 1", -2.0),
+    "range": Law("mse", AGAINST["range"], "b - a", None),
+    "anchors": Law("mse", lambda one: one.p - 1, "p - 1", -2.0),
+}
+LARGEST = Law("largest", AGAINST["range"], "b - a", 1.0)  # of nearest, against the range
 
 
 @dataclass(frozen=True)
@@ -57,6 +83,15 @@ class Point:
         return (min(found), max(found)) if found else None
 
     @property
+    def median(self) -> float | None:
+        return median(one.mse for one in self.finite) if self.finite else None
+
+    @property
+    def constant(self) -> float | None:
+        """The mean over the seeds of what the constant output reaches on the same data."""
+        return mean(one.constant for one in self.records)
+
+    @property
     def seconds(self) -> float | None:
         return mean(one.seconds for one in self.records)
 
@@ -74,11 +109,27 @@ class Line:
     points: tuple[Point, ...]
 
     @property
-    def fit(self) -> Fit | None:
-        """Of the test MSE of every run against its size; None where fewer than two sizes can be fitted."""
-        runs = [(point.size, one.mse) for point in self.points for one in point.records]
-        usable = {size for size, mse in runs if math.isfinite(mse) and mse > 0}
-        return fit(*zip(*runs, strict=True)) if len(usable) > 1 else None
+    def records(self) -> tuple[Record, ...]:
+        return tuple(one for point in self.points for one in point.records)
+
+    @property
+    def same(self) -> bool:
+        """Whether there are several sizes, and each seed gives the same test MSE at all of them, but for rounding."""
+        by_seed: dict[int, list[float]] = defaultdict(list)
+        for one in self.records:
+            by_seed[one.setting.seed].append(one.mse)
+        known = all(math.isfinite(one.mse) and one.mse > 0 for one in self.records)
+        alike = all(max(found) - min(found) <= _SAME * max(found) for found in by_seed.values())
+        return known and alike and len(self.records) > len(by_seed)
+
+    def fit(self, law: Law) -> Fit | None:
+        """Of every run; None where no seed has two sizes that can be fitted, and where the size changes nothing."""
+        runs = [(law.size(one.setting), getattr(one, law.of), one.setting.seed) for one in self.records]
+        usable = {(seed, size) for size, value, seed in runs if math.isfinite(value) and value > 0}
+        few = len(usable) == len({seed for seed, _ in usable})
+        if few or self.same or any(size <= 0 for size, _, _ in runs):
+            return None
+        return fit(*zip(*runs, strict=True))
 
     def at(self, size: float) -> Point | None:
         return next((point for point in self.points if point.size == size), None)
@@ -98,7 +149,7 @@ class Sweep:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        return tuple(one for line in self.lines for point in line.points for one in point.records)
+        return tuple(one for line in self.lines for one in line.records)
 
     @property
     def base(self) -> Setting:
@@ -112,18 +163,27 @@ class Sweep:
     def line(self, method: str) -> Line | None:
         return next((line for line in self.lines if line.method == method), None)
 
+    def is_level(self, line: Line) -> bool:
+        """Whether the method was run at one size because the size does not enter: one head where heads grow, and all that is
+        not trained from random weights of experiment 3, whose network is built for the target alone."""
+        if len(line.points) != 1 or len(self.sizes) == 1:
+            return False
+        if self.experiment == "seq2seq":
+            return line.method != "trained"
+        return self.against == "heads" and line.method in BUILT
+
 
 def sweep(records: Iterable[Record], experiment: str, against: str) -> Sweep | None:
     """The largest family of runs in which only method, seed and the named size vary; None without two sizes.
 
-    A method that was run at one size only is kept where heads grow: it has one head.
+    A method that was run at one size only is kept where heads grow, since it may have one head, and in experiment 3.
 
     >>> sweep([], "truncated", "heads") is None
     True
     """
     if against not in AGAINST:
         raise InputError(f"against={against!r}: a sweep goes over {', '.join(AGAINST)}")
-    families: dict[Setting, list[Record]] = defaultdict(list)
+    families: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
     for one in records:
         if one.setting.experiment == experiment:
             families[_without(one.setting, against)].append(one)
@@ -131,7 +191,7 @@ def sweep(records: Iterable[Record], experiment: str, against: str) -> Sweep | N
     if len(_sizes(largest, against)) < 2:
         return None
     lines = (Line(method, _points(largest, method, against)) for method in METHODS[experiment])
-    most = 0 if experiment == "truncated" and against == "heads" else 1
+    most = 0 if experiment == "seq2seq" or against == "heads" else 1
     return Sweep(experiment, against, tuple(line for line in lines if len(line.points) > most))
 
 
@@ -161,14 +221,11 @@ def kind(records: Iterable[Record]) -> str:
 
 
 def together(records: Iterable[Record]) -> tuple[Record, ...]:
-    """The records, if they are of one run: known methods, no setting twice, no experiment with two amounts of data."""
+    """The records, if they are of one run: no setting twice, no experiment with two amounts of data."""
     found = tuple(records)
     seen: set[Setting] = set()
     amounts: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for one in (record.setting for record in found):
-        if one.method not in METHODS.get(one.experiment, ()):
-            known = "; ".join(f"{name}: {', '.join(methods)}" for name, methods in METHODS.items())
-            raise InputError(f"a record of {one.experiment!r} by {one.method!r}: there are {known}")
         if one in seen:
             raise InputError(f"two records of {one.key}: give each run once")
         seen.add(one)
@@ -193,11 +250,10 @@ def mean(values: Iterable[float]) -> float | None:
     return math.fsum(found) / len(found) if found else None
 
 
-def _without(setting: Setting, against: str) -> Setting:
-    plain = replace(setting, method="", seed=0)
-    if against == "range":
-        return replace(plain, a=0.0, b=0.0)
-    return replace(plain, heads=0) if against == "heads" else replace(plain, p=0)
+def _without(setting: Setting, against: str) -> tuple[Any, ...]:
+    """All of a setting but its method, its seed and the named size."""
+    varied = {"heads": {"heads"}, "range": {"a", "b"}, "anchors": {"p"}}[against] | {"method", "seed"}
+    return tuple(value for name, value in setting.to_json().items() if name not in varied)
 
 
 def _sizes(family: Sequence[Record], against: str) -> set[float]:
