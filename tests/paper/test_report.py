@@ -120,6 +120,7 @@ def test_against_the_range_the_theorem_speaks_of_the_largest_error(records: list
     [
         (-2.1, -1.9, "falls; consistent with the theorem's rate"),
         (-3.1, -2.2, "falls; steeper"),
+        (-19.5, -16.5, "falls; steeper"),
         (-1.9, -1.0, "falls; flatter"),
         (-0.5, 0.0, "not seen to fall; flatter"),
         (-3.0, -1.9, "falls; undecided"),

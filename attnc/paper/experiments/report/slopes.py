@@ -11,6 +11,7 @@ from attnc.paper.experiments.report.sweeps import LARGEST, LAWS, NAMES, THEOREM_
 from attnc.paper.experiments.report.tables import NOTHING, count
 
 NO_INTERVAL = "no interval"
+CONSISTENT = "consistent with the theorem's rate"
 WIDE = 1.0  # an interval wider than this says little of a rate
 
 
@@ -64,10 +65,9 @@ def verdict(made: Fit, theorem: float | None, grows: bool = False) -> str:
     direction = f"{verb}s" if seen else f"not seen to {verb}"
     if theorem is None:
         return direction
-    if made.high - made.low > WIDE:
-        return f"{direction}; undecided"
     if made.contains(theorem):
-        return f"{direction}; consistent with the theorem's rate"
+        wide = made.high - made.low > WIDE
+        return f"{direction}; {'undecided' if wide else CONSISTENT}"
     steeper = made.low > theorem if grows else made.high < theorem
     return f"{direction}; {'steeper' if steeper else 'flatter'}"
 
@@ -78,8 +78,8 @@ def rates_text(records: Sequence[Record]) -> Text:
         "Slopes: a seed draws the same data at every size, so each seed has its own intercept. The theorems bound the largest "
         "error by about C (b - a)/(N - 1), with N = p for one head (nearest) and N = (n - 2)H for many (many-heads); its square, "
         "which bounds the MSE but for a factor, falls with slope -2. Beside the other methods that slope is a yardstick, nothing "
-        "is proved of their rate. Consistent: the 95 % interval holds the theorem's slope; steeper or flatter: it does not; "
-        "undecided: it is wider than 1. The theorems are upper bounds, so a steeper fall contradicts nothing."
+        "is proved of their rate. Consistent: the 95 % interval holds the theorem's slope (undecided: it does, and is wider "
+        "than 1); steeper or flatter: it does not. The theorems are upper bounds, so a steeper fall contradicts nothing."
     )
     known = [(one.largest, one.theorem) for one in records if one.theorem is not None]
     kept = sum(largest <= theorem for largest, theorem in known)
