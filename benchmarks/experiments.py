@@ -1,4 +1,4 @@
-"""Put the report of `attnc reproduce` into its page: python benchmarks/experiments.py DIR."""
+"""Put the report of `attnc reproduce` into its page and its results beside the others: python benchmarks/experiments.py DIR."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ def main(folder: Path) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     for name in figures(found):
         shutil.copyfile(folder / "figures" / f"{name}.png", PICTURES / f"{name}.png")
+    stored = ROOT / "benchmarks" / "results"
+    for name in ("results", "times"):
+        shutil.copyfile(folder / f"{name}.csv", stored / f"experiments-{name}.csv")
     _, _, text = markdown(found, note=_note(found)).partition("\n\n")
     text = text.replace("\n## ", "\n### ").replace("(figures/", "(img/experiments/").replace(".svg)", ".png)")
     put(ROOT / "docs" / "experiments.md", "experiments", text)
