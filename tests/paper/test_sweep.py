@@ -249,7 +249,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     [
         ("joblib.parallel", "loky", r"needs joblib.*pip install 'attnc\[reproduce\]'"),
         ("threadpoolctl", "loky", r"needs threadpoolctl.*pip install 'attnc\[reproduce\]'"),
-        ("distributed", "dask", r"needs distributed.*pip install 'attnc\[reproduce\]'"),
+        ("distributed", "dask", r"needs distributed.*pip install 'attnc\[dask\]'"),
         ("ray", "ray", r"needs ray.*pip install 'ray"),
     ],
 )
