@@ -111,6 +111,7 @@ def test_many_heads_are_proved_too(spec: str, heads: int) -> None:
     assert attnc.verify(head)
 
 
+@pytest.mark.slow
 def test_float32_heads_gain_from_company() -> None:
     """Nearest anchors in one head drown in rounding; the same anchors in many heads do not."""
     alone = attnc.head("sin", on=(-3, 3), anchors=120, design="nearest").certificate
