@@ -180,6 +180,8 @@ def test_what_is_built_is_within_its_bound(method: str) -> None:
     assert found.anchors == (2 * BASE.n if method == "many-heads" else BASE.p)
     if method == "nearest":
         assert found.theorem is not None and found.bound <= found.theorem
+    if method == "smooth":
+        assert found.mse < 0.5 * run(replace(BASE, method="nearest")).mse
 
 
 @pytest.mark.parametrize("method", ["tokens", "heads", "softmax"])

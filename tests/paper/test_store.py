@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import attnc.paper.experiments.store as store_module
 from attnc.errors import FileError, InputError
 from attnc.paper.experiments.record import Record
 from attnc.paper.experiments.results import Results
@@ -241,3 +242,17 @@ def test_results_damaged(tmp_path: Path) -> None:
     (tmp_path / "results.json").unlink()
     with pytest.raises(FileError, match="No such file"):
         Results.read(tmp_path)
+
+
+def test_another_source_is_another_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of one version of the sources are not taken for those of another."""
+    folder = tmp_path / "attnc" / "certify"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(store_module.certificate, "__file__", str(folder / "certificate.py"))
+    found = []
+    for text in ("a = 1", "a = 2", "a = 1"):
+        (folder / "certificate.py").write_text(text)
+        store_module._code.cache_clear()
+        found.append(versions()["code"])
+    store_module._code.cache_clear()
+    assert found[0] == found[2] != found[1]

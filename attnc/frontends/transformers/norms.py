@@ -26,8 +26,8 @@ def kind(norm: nn.Module) -> str | None:
     >>> kind(nn.LayerNorm(4)), kind(nn.RMSNorm(4)), kind(nn.BatchNorm1d(4))
     ('layer', 'rms', None)
     """
-    if type(norm) in (nn.LayerNorm, nn.RMSNorm):
-        flat = len(norm.normalized_shape) == 1  # type: ignore[arg-type]
+    if isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) and type(norm) in (nn.LayerNorm, nn.RMSNorm):
+        flat = len(norm.normalized_shape) == 1
         return {nn.LayerNorm: "layer", nn.RMSNorm: "rms"}[type(norm)] if flat else None
     rms = of_transformers(norm) and type(norm).__name__ in _RMS | _RMS_ONE_PLUS
     return "rms" if rms else None

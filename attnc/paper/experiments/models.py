@@ -44,7 +44,8 @@ class Attention(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         q, k, v = (self._split(one(z)) for one in (self.query, self.key, self.value))
-        return self.output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        mixed: Tensor = self.output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return mixed
 
     def _split(self, z: Tensor) -> Tensor:
         """(…, p, width) → (…, H, p, width/H)."""
@@ -60,7 +61,8 @@ class TruncatedModel(nn.Module):
         self.attention = Attention(setting.width, setting.heads, draw)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.attention(self.tokens(x))[:, : self.n]  # type: ignore[no-any-return]
+        z: Tensor = self.attention(self.tokens(x))
+        return z[:, : self.n]
 
 
 class HeatMapModel(nn.Module):
@@ -106,7 +108,8 @@ class SequenceModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.between(self.first(self.tokens(x)))
-        return self.last(self.second(z)[:, : self.n])  # type: ignore[no-any-return]
+        y: Tensor = self.last(self.second(z)[:, : self.n])
+        return y
 
 
 def linear(inputs: int, outputs: int, draw: torch.Generator) -> nn.Linear:

@@ -26,7 +26,7 @@ def train(
         began = time.process_time()
         for rows in torch.split(torch.randperm(len(x), generator=draw), setting.batch):
             optimiser.zero_grad()
-            square_error(model(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(square_error(model(x[rows]), y[rows]))
             optimiser.step()
         seconds += time.process_time() - began
         curve.append(test(model, data, dtype)[0])
