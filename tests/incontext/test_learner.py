@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 import attnc
+from attnc.certify.arithmetic import ARITHMETIC
 from attnc.incontext import Learner, Loss, Radius, gradient_descent
-from attnc.incontext.gathering import gathered
+from attnc.incontext.gathering import gather_error, gathered
 from attnc.network.purity import impurities
 from tests.incontext.exact import descend
 
@@ -286,3 +287,25 @@ def test_what_leaves_the_radius_is_refused_or_runs_without_a_promise() -> None:
     assert made.uncertified is None  # within the radius after all
     made.coefficients(x, y + 9, strict=False)
     assert "|context_y| reached" in str(made.uncertified)
+
+
+@pytest.mark.parametrize("loss", ["ridge(0.3)", "lasso(0.1)", "logistic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_term_of_the_bound_counts(loss: str, dtype: torch.dtype) -> None:
+    """Each term of a step is at least what its part can do alone, and an adversary who shifts every coordinate by their sum in
+    every step of an algorithm that does not contract is within the bound."""
+    known = gradient_descent(loss, features=3, steps=7, radius=2.0, dtype=dtype).certificate
+    terms, n = known.step_error(50), 50
+    size, off = known.residual()
+    found = gather_error(known.e, n, size, known.radius.x, ARITHMETIC[known.dtype])
+    assert known.e > 0 and off > 0 and found.approximation > 0 and found.one > 0
+    assert terms["reading and activation"] >= known.step_size * off * known.radius.x
+    assert terms["gathering"] >= known.step_size * found.approximation
+    assert terms["rounding"] >= known.step_size / known.e * (4 / 3 * found.one + found.two / 6)
+    assert (known.threshold is not None) == loss.startswith("lasso")
+    if known.threshold is not None:
+        assert terms["threshold"] >= known.threshold.bound > 0
+    w = np.zeros(3)
+    for _ in range(known.steps):
+        w += sum(terms.values())
+    assert known.bound(n) >= np.linalg.norm(w)
