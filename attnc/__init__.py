@@ -33,12 +33,22 @@ from attnc.functions import Function, function
 from attnc.lower.function_to_head import head
 from attnc.network.head import Head
 from attnc.network.network import Network
+from attnc.pretrained import (
+    BlockReport,
+    ConversionReport,
+    ConvertConfig,
+    convert,
+    convert_,
+    from_pretrained,
+    report_of,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AttncError", "Box", "Certificate", "CertificateError", "ConvergenceError", "FileError", "Function", "FunctionError", "Head",
-    "InputError", "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured",
-    "PrecisionError", "Problem", "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile",
-    "function", "functions", "head", "incontext", "load", "paper", "plot", "verify",
+    "AttncError", "BlockReport", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
+    "ConvertConfig", "FileError", "Function", "FunctionError", "Head", "InputError", "Interval", "Measured",
+    "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured", "PrecisionError", "Problem", "Theorem",
+    "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_", "from_pretrained",
+    "function", "functions", "head", "incontext", "load", "paper", "plot", "report_of", "verify",
 ]  # fmt: skip

@@ -13,6 +13,10 @@ For a dtype with unit roundoff u and smallest normal number τ:
    be allowed to use less than the dtype (`loose_products`).
 5. scaled_dot_product_attention with scale 1 over at most 512 keys forms scores as in 4 and weights as in 2; it may divide the sum
    of products instead of each weight.
+6. Windows (`window`) use torch.exp and torch.sigmoid instead. exp returns exp(d)(1 + ε) plus at most τ, |ε| <= window_exp_units·u, for
+   d <= exp_limit. sigmoid returns σ(z)(1 + ε) plus at most τ, |ε| <= (window_exp_units·σ(-z) + 3)u, which is 1/(1 + exp(-z)), and
+   |ε| <= 3e^-z, since 1 + exp(-z) rounds to 1 where the exponential is small. A sum of two numbers of the dtype errs by no
+   more than the smaller of them: the larger is a number of the dtype, and none that is farther away is returned.
 
 An operand that is subnormal may be taken for zero: an input s (then its error, at most τ, is carried through), or an
 intermediate result. Stored numbers that are subnormal are refused.
@@ -40,6 +44,8 @@ class Arithmetic:
     largest: float  # scores and sums beyond this may overflow
     exp_units: int  # relative error of exp in softmax, in multiples of u
     division_units: int = 3
+    exp_limit: float = 80.0  # the largest argument of torch.exp in a window
+    window_exp_units: int = 4  # relative error of torch.exp, in multiples of u
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -47,7 +53,7 @@ class Arithmetic:
 
 
 FLOAT32 = Arithmetic("float32", 2.0**-24, 2.0**-126, 2.0**126, exp_units=40)
-FLOAT64 = Arithmetic("float64", 2.0**-53, 2.0**-1022, 2.0**1022, exp_units=4)
+FLOAT64 = Arithmetic("float64", 2.0**-53, 2.0**-1022, 2.0**1022, exp_units=4, exp_limit=640.0)
 ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
 
 
@@ -116,6 +122,65 @@ def _probe_products(dtype: str) -> str | None:
         seen = _not_exp(a, d, _dense_weights(d, anchors), f"scaled_dot_product_attention over {anchors} keys")
         if seen is not None:
             return seen
+    return None
+
+
+@cache
+def probe_window(dtype: str) -> str | None:
+    """Try assumption 6 on this machine: None if it holds, else what was seen.
+
+    >>> probe_window("float32") is None
+    True
+    """
+    a = ARITHMETIC[dtype]
+    deep = math.log(a.tiny) * 1.1
+    steps = torch.logspace(-30, 0, 120, base=2.0, dtype=torch.float64)
+    small = torch.tensor([0.0, a.tiny, -a.tiny, a.tiny / 4, a.unit, -a.unit], dtype=torch.float64)
+    d = torch.cat([steps * a.exp_limit, steps * deep, small, torch.linspace(-4, 20, 97)]).to(a.torch_dtype)
+    with working(1200):  # σ(z) differs from 1 by e^-z
+        u, units = arb(a.unit), a.window_exp_units
+        e = [arb(x).exp() for x in d.tolist()]
+        gates = [x / (1 + x) for x in e]
+        e_allowed = [x * units * u for x in e]
+        gate_allowed = [g * ((units * (1 - g) + 3) * u).min(3 / x) for g, x in zip(gates, e, strict=True)]
+        return (
+            _probe_pointwise(a, "exp", d, e, e_allowed)
+            or _probe_pointwise(a, "sigmoid", d, gates, gate_allowed)
+            or _probe_sums(a)
+        )
+
+
+def _probe_pointwise(
+    a: Arithmetic, name: str, d: torch.Tensor, exact: list[arb], allowed: list[arb]
+) -> str | None:
+    """torch's function of that name on tensors of several lengths: new, in place, into another, and with a stride."""
+    function = getattr(torch, name)
+    for length in (1, 7, 8, 33, len(d)):
+        chosen = (torch.arange(length) * len(d)) // length
+        x = d[chosen]
+        pair, into = torch.stack([x, x], 1), torch.empty_like(x)
+        ways = (function(x), getattr(x.clone(), f"{name}_")(), function(x, out=into), function(pair[:, 0]))
+        for result in ways:
+            for i, y in zip(chosen.tolist(), result.tolist(), strict=True):
+                if not abs(arb(y) - exact[i]) <= allowed[i] + arb(a.tiny):
+                    return f"torch.{name} gave {y!r} for {name}({d[i].item()!r}) on a tensor of {length}"
+    return None
+
+
+def _probe_sums(a: Arithmetic) -> str | None:
+    """r + e where e is about as small as a rounding of r: by a sum, and by a product that is added."""
+    draw = torch.Generator().manual_seed(11)
+    r = (torch.rand(65, dtype=torch.float64, generator=draw) + 1).to(a.torch_dtype)
+    for scale in (0.25, 0.75, 1.5, 5.0):
+        e = (r.double() * a.unit * scale).to(a.torch_dtype)
+        for total in (
+            r + e,
+            r.clone().addcmul_(e, torch.ones_like(e)),
+            torch.addcmul(r, -e, -torch.ones_like(e)),
+        ):
+            for x, y, z in zip(r.tolist(), e.tolist(), total.tolist(), strict=True):
+                if not abs(arb(z) - arb(x) - arb(y)) <= arb(y):
+                    return f"torch gave {z!r} for {x!r} + {y!r}: farther from the sum than {x!r}"
     return None
 
 

@@ -11,6 +11,7 @@ import typer
 
 import attnc
 from attnc.cli.compile import compile
+from attnc.cli.convert import convert
 from attnc.cli.functions import functions
 from attnc.cli.head import head
 from attnc.cli.learn import learn
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(head)
 app.command()(compile)
+app.command()(convert)
 app.command()(learn)
 app.command()(reproduce)
 app.command()(verify)

@@ -1,4 +1,4 @@
-"""`attnc show`: what a file holds."""
+"""`attnc show`: what a file or a directory holds."""
 
 from __future__ import annotations
 
@@ -8,33 +8,79 @@ from typing import Annotated, Any
 
 import typer
 
+from attnc.cli.converted_report import conversion_facts, measured_text, print_blocks, status
 from attnc.cli.head_report import head_facts, head_record
 from attnc.cli.network_report import network_facts, network_record, print_layers
 from attnc.cli.output import NOT_PROVED, errors_reported, print_facts, print_json
 from attnc.exporters.safetensors import load
 from attnc.network.head import Head
 from attnc.network.network import Network
+from attnc.pretrained.directory import Conversion, changed_heads, read_conversion
+
+_SHOWN = 3  # names of heads that changed
+_PATH = "A file of `attnc head` or `attnc compile`, or a directory of `attnc convert`."
 
 
 def show(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file of `attnc head` or `attnc compile`.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help=_PATH)],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Show what the file of a head or a network holds, without proving it anew.
+    """Show what the file of a head or a network, or the directory of a converted model, holds, without proving it anew.
 
-    Exit status: 0 its certificate applies to the numbers in the file, 1 it does not, 2 not a file of attnc's, or
-    a damaged or edited one.
+    Exit status: 0 its certificates apply to the numbers stored, 1 they do not, 2 not attnc's, or damaged or edited.
 
     Example: attnc show net.safetensors
     """
     with errors_reported(json):
-        made = load(path)
-        if json:
-            print_json(_record(path, made))
-        else:
-            _print(path, made)
-    if made.why_not_certified() is not None:
+        certified = _show_directory(path, json) if path.is_dir() else _show_file(path, json)
+    if not certified:
         raise typer.Exit(NOT_PROVED)
+
+
+def _show_file(path: Path, json: bool) -> bool:
+    made = load(path)
+    if json:
+        print_json(_record(path, made))
+    else:
+        _print(path, made)
+    return made.why_not_certified() is None
+
+
+def _show_directory(path: Path, json: bool) -> bool:
+    known = read_conversion(path)
+    reason = _why_not(changed_heads(path, known))
+    if reason is None and status(known.report) != "proved":
+        reason = "the bounds of some blocks are measured on calibration, not proved"
+    if json:
+        about = {"file": str(path), "kind": "model", "certified": reason is None, "reason": reason}
+        print_json({**about, "heads": len(list(known.heads())), **known.report.to_json()})
+    else:
+        _print_directory(path, known, reason)
+    return reason is None
+
+
+def _why_not(changed: tuple[str, ...]) -> str | None:
+    """Which heads their certificates do not speak of."""
+    if not changed:
+        return None
+    names = ", ".join(changed[:_SHOWN]) + (", …" if len(changed) > _SHOWN else "")
+    return f"{len(changed)} head{'s' * (len(changed) > 1)} changed since certified: {names}"
+
+
+def _print_directory(path: Path, known: Conversion, reason: str | None) -> None:
+    report, heads = known.report, len(list(known.heads()))
+    if reason is not None and status(report) == "proved":
+        print_facts(f"{path}: a converted model", {"model": report.model, "not certified": reason})
+        return
+    print_blocks(f"{path}: a transformer as attention", report)
+    facts = {**conversion_facts(report), "heads stored": f"{heads}, those of their certificates"}
+    if report.measured:
+        facts["measured"] = measured_text(report, f"on {report.samples} input{'s' * (report.samples > 1)}")
+    if reason is not None:
+        facts["not certified"] = reason
+    facts["made with"] = _versions(report.versions)
+    facts["note"] = "read, not proved anew; attnc.from_pretrained compares the weights too"
+    print_facts("the whole model", facts)
 
 
 def _record(path: Path, made: Head | Network) -> dict[str, Any]:

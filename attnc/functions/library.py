@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,9 @@ from torch import Tensor
 
 from attnc.errors import InputError
 from attnc.functions.function import Branch, Function
+
+
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543773  # torch's, to the last digit of a float
 
 
 def _zero(x: arb_series) -> arb_series:
@@ -61,6 +66,11 @@ def identity() -> Function:
 def relu() -> Function:
     """max(s, 0)."""
     return Function("relu", torch.relu, (_zero, _same), (0.0,))
+
+
+def relu2() -> Function:
+    """max(s, 0)². At 0 its second derivative jumps."""
+    return Function("relu2", lambda s: torch.square(torch.relu(s)), (_zero, lambda x: x * x), (0.0,))
 
 
 def leaky_relu(slope: float = 0.01) -> Function:
@@ -121,6 +131,16 @@ def soft_threshold(lam: float = 0.5) -> Function:
     )
 
 
+def hardsigmoid() -> Function:
+    """min(max(s/6 + 1/2, 0), 1)."""
+    return Function("hardsigmoid", F.hardsigmoid, (_zero, lambda x: (x + 3) / 6, _constant(1.0)), (-3.0, 3.0))
+
+
+def hardswish() -> Function:
+    """s·hardsigmoid(s)."""
+    return Function("hardswish", F.hardswish, (_zero, lambda x: x * (x + 3) / 6, _same), (-3.0, 3.0))
+
+
 def gelu() -> Function:
     """s·Φ(s), Φ the normal distribution function (the form with erf)."""
     return Function("gelu", F.gelu, (_gaussian_gate,))
@@ -136,6 +156,36 @@ def gelu_tanh() -> Function:
     return Function("gelu_tanh", lambda s: F.gelu(s, approximate="tanh"), (series,))
 
 
+def gelu_fast() -> Function:
+    """gelu_tanh with √(2/π) cut to 0.7978845608: s·logistic(1.5957691216·s(1 + 0.044715 s²))."""
+
+    def series(x: arb_series) -> arb_series:
+        return x * _logistic(arb("1.5957691216") * x * (1 + arb("0.044715") * x * x))
+
+    def torch_form(s: Tensor) -> Tensor:
+        return 0.5 * s * (1 + torch.tanh(s * 0.7978845608 * (1 + 0.044715 * s * s)))
+
+    return Function("gelu_fast", torch_form, (series,))
+
+
+def gelu_10() -> Function:
+    """gelu(min(s, 10)): gelu cut off at 10, from which gelu(10) differs by 8e-23."""
+
+    def constant(x: arb_series) -> arb_series:
+        return x * 0 + 5 * (-10 / arb(2).sqrt()).erfc()
+
+    return Function("gelu_10", lambda s: F.gelu(s.clamp(max=10)), (_gaussian_gate, constant), (10.0,))
+
+
+def quick_gelu() -> Function:
+    """s/(1 + e^(-1.702 s))."""
+    return Function(
+        "quick_gelu",
+        lambda s: s * torch.sigmoid(1.702 * s),
+        (lambda x: x * _logistic(arb("1.702") * x),),
+    )
+
+
 def silu() -> Function:
     """s/(1 + e^-s)."""
     return Function("silu", F.silu, (lambda x: x * _logistic(x),))
@@ -144,6 +194,16 @@ def silu() -> Function:
 def sigmoid() -> Function:
     """1/(1 + e^-s)."""
     return Function("sigmoid", torch.sigmoid, (_logistic,))
+
+
+def laplace() -> Function:
+    """(1 + erf((s - 0.707107)/(0.282095·√2)))/2: near relu2 around 0."""
+    middle, width = 0.707107, 0.282095 * math.sqrt(2)
+
+    def series(x: arb_series) -> arb_series:
+        return ((arb("0.707107") - x) / (arb("0.282095") * arb(2).sqrt())).erfc() / 2
+
+    return Function("laplace", lambda s: 0.5 * (1 + torch.erf((s - middle) / width)), (series,))
 
 
 def tanh() -> Function:
@@ -176,6 +236,28 @@ def elu(alpha: float = 1.0) -> Function:
 
     branches = (lambda x: arb(alpha) * (x.exp() - 1), _same)
     return Function("elu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
+
+
+def celu(alpha: float = 1.0) -> Function:
+    """s for s > 0, α(e^(s/α) - 1) below. Its slope is continuous, its second derivative jumps at 0."""
+    alpha = _real("alpha", alpha)
+    if not alpha > 0:
+        raise InputError(f"celu(α) needs α > 0: got {alpha}")
+
+    def torch_form(s: Tensor) -> Tensor:
+        return torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0) / alpha))
+
+    branches = (lambda x: arb(alpha) * ((x / arb(alpha)).exp() - 1), _same)
+    return Function("celu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
+
+
+def selu() -> Function:
+    """λs for s > 0, λα(e^s - 1) below, λ = 1.0507009873554805, α = 1.6732632423543773."""
+
+    def left(x: arb_series) -> arb_series:
+        return arb(_SELU_SCALE) * arb(_SELU_ALPHA) * (x.exp() - 1)
+
+    return Function("selu", F.selu, (left, lambda x: x * arb(_SELU_SCALE)), (0.0,))
 
 
 def mish() -> Function:

@@ -62,6 +62,40 @@ def _elu(label: str, alpha: float) -> Case:
     return Case(label, lambda s: max(s, mpf(0)) + mpf(alpha) * mp.expm1(min(s, mpf(0))), parts, (0.0,))
 
 
+def _celu(label: str, alpha: float) -> Case:
+    parts = (lambda s: mpf(alpha) * mp.expm1(s / mpf(alpha)), lambda s: s)
+    return Case(
+        label, lambda s: max(s, mpf(0)) + mpf(alpha) * mp.expm1(min(s, mpf(0)) / mpf(alpha)), parts, (0.0,)
+    )
+
+
+def _selu() -> Case:
+    scale, alpha = mpf(1.0507009873554805), mpf(1.6732632423543773)
+    parts = (lambda s: scale * alpha * mp.expm1(s), lambda s: scale * s)
+    return Case("selu", lambda s: scale * (s if s > 0 else alpha * mp.expm1(s)), parts, (0.0,))
+
+
+def _hard(label: str, whole: Formula, middle: Formula, right: Formula) -> Case:
+    return Case(label, whole, (lambda s: 0 * s, middle, right), (-3.0, 3.0))
+
+
+def _cut_gelu() -> Case:
+    parts = (lambda s: s * mp.ncdf(s), lambda s: 0 * s + 10 * mp.ncdf(10))
+    return Case("gelu_10", lambda s: min(s, mpf(10)) * mp.ncdf(min(s, mpf(10))), parts, (10.0,))
+
+
+def _hardsigmoid(s: mpf) -> mpf:
+    return min(max(s / 6 + mpf(1) / 2, mpf(0)), mpf(1))
+
+
+def _fast_gelu(s: mpf) -> mpf:
+    return s / (1 + mp.exp(-2 * mpf("0.7978845608") * s * (1 + mpf("0.044715") * s**2)))
+
+
+def _laplace(s: mpf) -> mpf:
+    return mp.erfc((mpf("0.707107") - s) / (mpf("0.282095") * mp.sqrt(2))) / 2
+
+
 def _softplus(label: str, beta: float) -> Case:
     return _smooth(label, lambda s: mp.log1p(mp.exp(mpf(beta) * s)) / mpf(beta))
 
@@ -89,6 +123,16 @@ CASES: tuple[Case, ...] = (
     _soft_threshold(3.0),
     _smooth("gelu", lambda s: s * mp.ncdf(s)),
     _smooth("gelu_tanh", _gelu_tanh),
+    _smooth("gelu_fast", _fast_gelu),
+    _cut_gelu(),
+    _smooth("quick_gelu", lambda s: s / (1 + mp.exp(-mpf("1.702") * s))),
+    _smooth("laplace", _laplace),
+    Case("relu2", lambda s: max(s, mpf(0)) ** 2, (lambda s: 0 * s, lambda s: s * s), (0.0,)),
+    _hard("hardsigmoid", _hardsigmoid, lambda s: s / 6 + mpf(1) / 2, lambda s: 0 * s + 1),
+    _hard("hardswish", lambda s: s * _hardsigmoid(s), lambda s: s * (s + 3) / 6, lambda s: s),
+    _selu(),
+    _celu("celu", 1.0),
+    _celu("celu(0.3)", 0.3),
     _smooth("silu", lambda s: s / (1 + mp.exp(-s))),
     _smooth("sigmoid", lambda s: 1 / (1 + mp.exp(-s))),
     _smooth("tanh", mp.tanh),

@@ -66,7 +66,7 @@ def test_every_function_is_proved_on_a_usual_interval(spec: str, dtype: torch.dt
 
 
 @pytest.mark.parametrize("on", [(0, 2), (-2, 0), (0.5, 2), (-3, -1), (-1e-3, 1e3), (-1e3, 1e-3)])
-@pytest.mark.parametrize("spec", ["relu", "clip(0,2)", "abs"])
+@pytest.mark.parametrize("spec", ["relu", "clip(0,2)", pytest.param("abs", marks=pytest.mark.slow)])
 def test_kinks_inside_outside_and_on_the_edge(spec: str, on: tuple[float, float]) -> None:
     eps = 1e-3 * max(map(abs, on))
     head = attnc.head(spec, on=on, eps=eps, dtype=FLOAT64)
@@ -82,11 +82,13 @@ def test_smallest_means_that_one_fewer_was_not_enough() -> None:
     )
 
 
+@pytest.mark.slow
 def test_more_anchors_are_better() -> None:
     bounds = [attnc.head("gelu", on=(-6, 6), anchors=p, dtype=FLOAT64).certificate.bound for p in (3, 6, 12)]
     assert bounds[0] > 10 * bounds[1] > 100 * bounds[2]
 
 
+@pytest.mark.slow
 def test_auto_is_at_least_as_good_as_each_design() -> None:
     auto = attnc.head("relu", on=(-2, 2), anchors=9, dtype=FLOAT64).certificate.bound
     for design in ("nearest", "smooth", "graded", "tuned"):
@@ -96,6 +98,7 @@ def test_auto_is_at_least_as_good_as_each_design() -> None:
         )
 
 
+@pytest.mark.slow
 def test_auto_picks_by_what_works() -> None:
     assert attnc.head("tanh", on=(-8, 8), eps=1e-6, dtype=FLOAT64).design == "tuned"
     assert attnc.head("sin", on=(-1, 1), anchors=60, dtype=FLOAT64).design == "smooth"

@@ -196,6 +196,7 @@ def test_sequences_are_built_in_each_form(method: str) -> None:
         assert net.layout == method
 
 
+@pytest.mark.slow
 def test_built_at_the_protocol_s_size() -> None:
     """One head: below 1e-8 at p = 60, below 1e-12 at p = 120; trained, the protocol's is 0.144 and 0.0043."""
     base = replace(PROTOCOL.truncated, samples=200)
@@ -204,6 +205,7 @@ def test_built_at_the_protocol_s_size() -> None:
     assert run(replace(base, method="graded", p=120)).mse < 1e-12
 
 
+@pytest.mark.slow
 def test_many_heads_fall_with_the_square() -> None:
     base = replace(PROTOCOL.truncated, method="many-heads", samples=200)
     errors = [run(replace(base, heads=h)).mse for h in (1, 2, 4)]

@@ -43,6 +43,12 @@ class Map:
         return weight.dtype
 
     @property
+    def device(self) -> torch.device:
+        """Where W is."""
+        weight: torch.Tensor = self.module.get_parameter("weight")
+        return weight.device
+
+    @property
     def sizes(self) -> tuple[int, int]:
         """(outputs, inputs)."""
         rows, columns = self.module.get_parameter("weight").shape

@@ -1,0 +1,241 @@
+"""Heads for the activations of pretrained models: close to the function in exact arithmetic, with their rounding beside it.
+
+A converted model may run a head by a formula of its own, so that what counts is the function that the numbers define:
+`certificate.approximation` is at most eps. `certificate.bound`, as everywhere, is what the softmax itself may be off when it
+is executed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from attnc.anchors.candidates import Plan, Progress, candidates_of, target_of
+from attnc.anchors.lattice import (
+    is_gate_symmetric,
+    lattice_gates,
+    sampled_error,
+    self_gate,
+    square_numbers,
+)
+from attnc.anchors.plan import Found, bends, refuse_kinks
+from attnc.certify.certificate import round_up
+from attnc.certify.numbers import HeadNumbers
+from attnc.certify.supnorm import SupNorm, supnorm
+from attnc.domain import Interval
+from attnc.errors import InputError, PrecisionError
+from attnc.functions import Function, square
+from attnc.functions.function import is_builtin
+from attnc.lower.function_to_head import check_arithmetic, checked_eps, finished_head
+from attnc.lower.heads import few_digits
+from attnc.network.head import Head
+
+DESIGNS = ("auto", "gate", "lattice", "tuned")
+LARGEST_RADIUS = 4096.0  # a lattice holds some anchors for every unit
+TUNED_SIZES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
+_ORDER = 12  # of the Taylor models: with lattices, cells need not be halved then
+_CELLS = 512  # at least so many, so that values hardly vary on one
+_KEPT = 64
+_made: OrderedDict[tuple[str, float, float, str, str], Head] = OrderedDict()
+
+
+def ladder(radius: float) -> float:
+    """The least of 1, 1.5, 2, 3, 4, 6, 8, 12, … that is at least the radius: equal wishes meet one head.
+
+    >>> ladder(0.2), ladder(9.7), ladder(12), ladder(12.1)
+    (1.0, 12.0, 12.0, 16.0)
+    """
+    if isinstance(radius, bool) or not isinstance(radius, (int, float)) or not 0 <= radius < 2.0**1000:
+        raise InputError(f"radius={radius!r}: give a finite number that is not negative")
+    power = 2.0 ** max(0, math.frexp(radius)[1] - 1)
+    return next(step for step in (power, 1.5 * power, 2 * power) if step >= radius)
+
+
+def activation_head(
+    f: Function,
+    domain: Interval,
+    eps: float,
+    dtype: str,
+    design: str = "auto",
+    progress: Progress = lambda _: None,
+) -> Head:
+    """A head with |head - f| <= eps in exact arithmetic, on an interval [-R, R] that holds the domain (see `ladder`).
+
+    Designs: "gate", where a token attends to itself (silu, quick_gelu, relu); "lattice", for f with f(s) - f(-s) = s;
+    "tuned", the smallest that the search finds; "auto", the first of these that serves f. The same wish is met once in
+    a process.
+
+    >>> from attnc.functions import gelu
+    >>> h = activation_head(gelu(), Interval(-7.0, 5.5), 1e-4, "float32")
+    >>> h.design, h.certificate.domain, h.certificate.approximation <= 1e-4
+    ('lattice', Interval(lo=-8.0, hi=8.0), True)
+    """
+    radius, eps = ladder(max(abs(domain.lo), abs(domain.hi))), few_digits(checked_eps(eps))
+    _check(f, radius, dtype, design)
+    check_arithmetic(dtype)
+    plan = Plan(f, Interval(-radius, radius), design, 1, dtype, progress)
+    if not is_builtin(f):  # a label says nothing of a user's function
+        return _head(plan, eps)
+    wish = (f.label, radius, eps, dtype, design)
+    if wish not in _made:
+        _made[wish] = _head(plan, eps)
+        while len(_made) > _KEPT:
+            _made.popitem(last=False)
+    return _made[wish]
+
+
+def square_head(dtype: str) -> Head:
+    """s² on [-1, 1]: exact but for what the dtype rounds, so that products can be made of squares.
+
+    >>> square_head("float64").certificate.approximation < 1e-15
+    True
+    """
+    wish = ("square", 1.0, 0.0, dtype, "lattice")
+    if wish not in _made:
+        check_arithmetic(dtype)
+        plan = Plan(square(), Interval(-1.0, 1.0), "lattice", 1, dtype)
+        _made[wish] = finished_head(plan, _proved(plan, "lattice", square_numbers(dtype), 0.0), math.inf)
+    return _made[wish]
+
+
+def _check(f: Function, radius: float, dtype: str, design: str) -> None:
+    if dtype not in ("float32", "float64"):
+        raise InputError(f"dtype={dtype!r}: heads run in 'float32' or 'float64'")
+    if design not in DESIGNS:
+        raise InputError(f"design={design!r}: accepted are {', '.join(map(repr, DESIGNS))}")
+    if not f.provable:
+        raise InputError(
+            f"{f.name!r} has no enclosure, so that nothing can be proved of a head for it: "
+            "give attnc.function(..., enclosure=...)"
+        )
+    serving = _serving(f)
+    if design != "auto" and design not in serving:
+        raise InputError(
+            f"design={design!r} cannot serve {f.label}: use {' or '.join(map(repr, ('auto', *serving)))}"
+        )
+    if radius > LARGEST_RADIUS:
+        raise InputError(f"the domain reaches {radius:g}: up to {LARGEST_RADIUS:g} is accepted")
+
+
+def _serving(f: Function) -> tuple[str, ...]:
+    """The designs that can serve f. "auto" tries them in this order; tuning only where there is nothing else."""
+    gate = ("gate",) if self_gate(f, 1.0, "float64") is not None else ()
+    lattice = ("lattice",) if is_gate_symmetric(f) and not f.kinks else ()
+    return (*gate, *lattice, "tuned")
+
+
+def _head(plan: Plan, eps: float) -> Head:
+    """Prove what seems to meet eps, in order; where nothing does, say what came closest."""
+    closest: Found | None = None
+    serving = _serving(plan.f)
+    for design in (serving[:-1] or serving) if plan.design == "auto" else (plan.design,):
+        for numbers in _candidates(plan, design, eps):
+            plan.progress(f"proving {numbers.anchors_per_head} anchors, {design}")
+            found = _proved(plan, design, numbers, eps)
+            if _claimed(_reached(found)) <= eps:
+                return finished_head(plan, found, math.inf)
+            if closest is None or _reached(found) < _reached(closest):
+                closest = found
+    raise _cannot(plan, eps, closest)
+
+
+def _candidates(plan: Plan, design: str, eps: float) -> Iterator[HeadNumbers]:
+    radius = plan.domain.hi
+    if design == "lattice":
+        yield from lattice_gates(plan.f, radius, 0.95 * eps, plan.dtype)
+    elif design == "gate":
+        numbers = self_gate(plan.f, 0.99 * eps, plan.dtype)
+        assert numbers is not None
+        yield numbers
+    else:
+        yield from _tuned(plan, eps)
+
+
+def _tuned(plan: Plan, eps: float) -> Iterator[HeadNumbers]:
+    """The sizes in turn, until one seems to meet eps; last the closest, where none does."""
+    refuse_kinks(plan)
+    search = replace(plan, design="auto")
+    target, closest, stale = target_of(search, eps), None, 0
+    for p in TUNED_SIZES:
+        plan.progress(f"trying {p} anchors")
+        made = [finished for finished, _ in candidates_of(search, target, p, eps)]
+        for finished in sorted(made, key=lambda one: one.rounding):
+            if finished.approximation <= 0.95 * eps:
+                yield finished.numbers
+        best = min(made, key=lambda one: one.approximation)
+        stale += 1
+        if closest is None or best.approximation < 0.8 * closest.approximation:
+            closest, stale = best, 0
+        if stale >= 5 and p >= 3 * bends(search):
+            break
+    if closest is not None and closest.approximation > 0.95 * eps:
+        yield closest.numbers
+
+
+def _proved(plan: Plan, design: str, numbers: HeadNumbers, eps: float) -> Found:
+    """Bound and rounding in the dtype that runs; the approximation, which no dtype enters, against float64's finer grain."""
+    sampled, at = sampled_error(numbers, plan.f, plan.domain.hi)
+    executed = _executed(plan, numbers, max(eps, sampled))
+    sharp = supnorm(replace(numbers, dtype="float64"), plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled)
+    approximation = min(
+        executed.approximation, sharp.approximation if math.isfinite(sharp.bound) else math.inf
+    )
+    bound = min(executed.bound, math.nextafter(approximation + executed.rounding, math.inf))
+    proof = replace(executed, bound=bound, approximation=approximation, attained=sharp.attained, at=sharp.at)
+    return Found(design, numbers, proof, sampled, at, executed.rounding)
+
+
+def _executed(plan: Plan, numbers: HeadNumbers, goal: float) -> SupNorm:
+    """The proof in the numbers' dtype, in cells so small that rounding is bounded well where anchors are few."""
+    parts = max(1, _CELLS // (2 * numbers.anchors_per_head))
+    edges = [plan.domain.lo + plan.domain.width * (i / parts) for i in range(parts)] + [plan.domain.hi]
+    found: list[SupNorm] = []
+    for lo, hi in pairwise(edges):
+        found.append(supnorm(numbers, plan.f, Interval(lo, hi), order=_ORDER, seen=goal))
+        if math.isinf(found[-1].bound):
+            break
+    worst = max(found, key=lambda proof: proof.bound)
+    return replace(
+        worst,
+        approximation=max(proof.approximation for proof in found),
+        rounding=max(proof.rounding for proof in found),
+        cells=sum(proof.cells for proof in found),
+    )
+
+
+def _reached(found: Found) -> float:
+    """The approximation that was proved of a head; inf where its rounding could not be bounded."""
+    return found.proof.approximation if found.proof is not None and math.isfinite(found.bound) else math.inf
+
+
+def _claimed(approximation: float) -> float:
+    """What the certificate will say of it: a thousandth more, in four digits."""
+    return round_up(approximation * (1 + 2.0**-10))
+
+
+def _cannot(plan: Plan, eps: float, closest: Found | None) -> PrecisionError:
+    where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}]"
+    if closest is None or not math.isfinite(_reached(closest)):
+        other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
+        return PrecisionError(
+            f"nothing can be proved about {where} with design={plan.design!r} and eps={eps:g} in {plan.dtype}: rounding drowns "
+            f"it. Use {other}a smaller interval or a larger eps."
+        )
+    shown = f"{round_up(_claimed(_reached(closest)), 2):.1e}"
+    anchors = closest.numbers.anchors_per_head
+    if plan.dtype == "float32":
+        return PrecisionError(
+            f"eps={eps:g} is below what {plan.dtype} can hold for {where} ({shown}, with {anchors} anchors): "
+            f"use dtype=torch.float64, a smaller interval, or eps >= {shown}",
+            float(shown),
+            closest,
+        )
+    return PrecisionError(
+        f"eps={eps:g} is out of reach for {where} with design={plan.design!r}: {anchors} anchors reach {shown}. "
+        f"Use {'another design' if plan.design != 'auto' else 'a smaller interval'}, or eps >= {shown}.",
+        float(shown),
+        closest,
+    )

@@ -1,0 +1,238 @@
+"""The activation of a pretrained model as attention over anchors: a module that takes its place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnc.certify.arithmetic import ARITHMETIC
+from attnc.certify.network_numbers import Index
+from attnc.certify.numbers import TENSORS
+from attnc.certify.window import Gate, Window, window_of
+from attnc.errors import InputError
+from attnc.network.head import Head
+from attnc.network.kernel import attend, is_plain
+from attnc.network.stages import AttentionLayer
+from attnc.network.window import run_window
+
+ENGINES = ("window", "dense")
+_CHANGED = "a number of a head was changed after torch.compile: call refresh() of its AnchorActivation"
+
+
+class AnchorActivation(AttentionLayer):
+    """x_j ↦ head(x_j) for every neuron j, which run along the last axis of x; the heads of a group are one.
+
+    engine="dense" attends to all anchors of each group. engine="window" runs the window of each head (`certify.window`), once
+    for all neurons where the groups have the same; a head that has none, and one whose parameters require a gradient, runs
+    dense. The window follows the numbers: where they change, it is derived anew. The heads are copied, so that a head may be
+    given to several models.
+
+    >>> import attnc, torch
+    >>> layer = AnchorActivation([(None, attnc.head("tanh", on=(-8, 8), eps=1e-5))])
+    >>> layer(torch.zeros(2, 3)).shape, layer.runs
+    (torch.Size([2, 3]), 'dense')
+    """
+
+    def __init__(self, groups: Sequence[tuple[Index | None, Head]], engine: str = "window") -> None:
+        _check_groups(groups)
+        super().__init__(0, 1, [(neurons, copy.deepcopy(head)) for neurons, head in groups], "activation")
+        self.engine = engine
+        self.refresh()
+        self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
+
+    @property
+    def engine(self) -> str:
+        """The engine asked for: `runs` says what executes."""
+        return self._engine
+
+    @engine.setter
+    def engine(self, engine: str) -> None:
+        if engine not in ENGINES:
+            raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
+        self._engine = engine
+
+    @property
+    def runs(self) -> str:
+        """The engines that execute: 'window', 'dense' or 'window and dense'."""
+        return " and ".join(
+            sorted({"dense" if w is None else "window" for w in self._windows()}, reverse=True)
+        )
+
+    @property
+    def neurons(self) -> int | None:
+        """How many there are; None where any number of neurons shares one head."""
+        return sum(n.numel() for n, _ in self.groups if n is not None) or None
+
+    @property
+    def parameters_added(self) -> int:
+        """How many numbers it stores."""
+        return sum(int(tensor.numel()) for tensor in self.state_dict().values())
+
+    def forward(self, x: Tensor, engine: str | None = None) -> Tensor:
+        """x with head(x_j) in the place of x_j; `engine` overrides the module's own."""
+        self._check_input(x)
+        if engine is not None and engine not in ENGINES:
+            raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
+        windows = self._windows(engine)
+        if windows[0] is not None and all(window == windows[0] for window in windows[1:]):
+            return run_window(windows[0], x)
+        parts = [
+            _run(head, window, x if neurons is None else x.index_select(-1, neurons))
+            for (neurons, head), window in zip(self.groups, windows, strict=True)
+        ]
+        return torch.cat(parts, -1).index_select(-1, self.get_buffer("_back")) if self._split else parts[0]
+
+    def group_of(self, neuron: int) -> int:
+        """The group that a neuron belongs to."""
+        for g, (neurons, _) in enumerate(self.groups):
+            if neurons is None or bool((neurons == neuron).any()):
+                return g
+        raise InputError(f"neuron={neuron!r}: there are {self.neurons} neurons, numbered from 0")
+
+    def weights(self, x: Tensor, neuron: int | None = None, group: int = 0) -> Tensor:
+        """The attention weights that x (…, neurons) gives rise to: those of one neuron (…, p), or of a whole group
+        (…, neurons of the group, p), whose anchors stand at `groups[group][1].anchors`.
+
+        >>> import attnc, torch
+        >>> head = attnc.head("tanh", on=(-8, 8), anchors=6)
+        >>> AnchorActivation([(None, head)]).weights(torch.zeros(2, 5)).shape
+        torch.Size([2, 5, 6])
+        """
+        self._check_input(x)
+        if neuron is not None:
+            return self.groups[self.group_of(neuron)][1].weights(x[..., neuron])
+        if not 0 <= group < len(self):
+            raise InputError(f"group={group!r}: there are {len(self)} groups, numbered from 0")
+        neurons, head = self.groups[group]
+        return head.weights(x if neurons is None else x.index_select(-1, neurons))
+
+    def refresh(self) -> None:
+        """Derive the windows anew. To be called where numbers were changed in place under torch.compile; else it is done as
+        soon as they are needed."""
+        self._known = [_known(head) for _, head in self.groups]
+
+    def __repr__(self) -> str:
+        heads = [head for _, head in self.groups]
+        known = heads[0].certificate or heads[0].measured
+        many = f"{len(heads)} group{'s' * (len(heads) > 1)}"
+        anchors = " + ".join(str(head.key.shape[1]) for head in heads)
+        return f"AnchorActivation({known.function if known else 'unknown'}, {many}, {anchors} anchors, engine={self.engine!r})"
+
+    def _windows(self, engine: str | None = None) -> list[Window | Gate | None]:
+        """Of each group, the window that runs; None where attention to all anchors does."""
+        if (engine or self.engine) == "dense":
+            return [None] * len(self)
+        found: list[Window | Gate | None] = []
+        for g, (_, head) in enumerate(self.groups):
+            tensors = _tensors(head)
+            if any(t.requires_grad for t in tensors):
+                found.append(None)
+            elif torch.compiler.is_compiling():
+                found.append(self._known[g].compiled(tensors))
+            elif not all(is_plain(t) for t in tensors):
+                found.append(None)
+            else:
+                if not self._known[g].holds(tensors):
+                    self._known[g] = _known(head)
+                found.append(self._known[g].window)
+        return found
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AnchorActivation:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.refresh()
+        return self
+
+    def _check_input(self, x: Tensor) -> None:
+        self.groups[0][1]._check_input(x)
+        if self._split and (x.ndim == 0 or x.shape[-1] != self.neurons):
+            raise InputError(
+                f"x has the shape {tuple(x.shape)}: its last axis must hold the {self.neurons} neurons of this activation"
+            )
+
+
+def _loaded(layer: AnchorActivation, _: object) -> None:
+    layer.refresh()
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """The window of a head, and the numbers it was derived from."""
+
+    window: Window | Gate | None
+    copies: tuple[Tensor, ...] = ()
+    marks: tuple[
+        tuple[int, int], ...
+    ] = ()  # address and version, where comparing numbers would wait for a device
+
+    def holds(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether the numbers are what they were."""
+        if not self._alike(tensors):
+            return False
+        if tensors[0].device.type != "cpu":
+            return self.marks == _marks(tensors)
+        return all(torch.equal(kept, now) for kept, now in zip(self.copies, tensors, strict=True))
+
+    def compiled(self, tensors: Sequence[Tensor]) -> Window | Gate | None:
+        """The window, within a graph that fails where the numbers are changed afterwards."""
+        if self.window is None or not self._alike(tensors):
+            return None
+        for kept, now in zip(self.copies, tensors, strict=True):
+            torch._assert_async((kept == now).all(), _CHANGED)
+        return self.window
+
+    def _alike(self, tensors: Sequence[Tensor]) -> bool:
+        return len(self.copies) == len(tensors) and all(
+            kept.dtype == now.dtype and kept.device == now.device and kept.shape == now.shape
+            for kept, now in zip(self.copies, tensors, strict=True)
+        )
+
+
+def _known(head: Head) -> _Known:
+    tensors = _tensors(head)
+    dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors}
+    if len(dtypes) > 1 or not dtypes <= set(ARITHMETIC) or not all(is_plain(t) for t in tensors):
+        return _Known(None)
+    copies = tuple(t.detach().clone() for t in tensors)
+    finite = not any(t.is_meta for t in tensors) and all(bool(t.isfinite().all()) for t in tensors)
+    return _Known(window_of(head.numbers()) if finite else None, copies, _marks(tensors))
+
+
+def _marks(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+    return tuple((t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors)
+
+
+def _tensors(head: Head) -> list[Tensor]:
+    return [getattr(head, name) for name in TENSORS]
+
+
+def _run(head: Head, window: Window | Gate | None, s: Tensor) -> Tensor:
+    return attend(head, s) if window is None else run_window(window, s)
+
+
+def _check_groups(groups: Sequence[tuple[Index | None, Head]]) -> None:
+    """That every neuron has one head, and the heads one dtype."""
+    if not groups:
+        raise InputError("no groups were given: give [(neurons, head), …], or [(None, head)] for all neurons")
+    for neurons, head in groups:
+        if not isinstance(head, Head):
+            raise InputError(
+                f"a group has a {type(head).__name__} in the place of its head: make it by attnc.head"
+            )
+        if (neurons is None) != (len(groups) == 1):
+            raise InputError(
+                "neurons=None stands for all neurons of a single group: say which are whose where there are several"
+            )
+    dtypes = sorted({str(head.key.dtype) for _, head in groups})
+    if len(dtypes) > 1:
+        raise InputError(f"the heads of the groups have the dtypes {', '.join(dtypes)}: they must share one")
+    if groups[0][0] is not None:
+        named = np.concatenate([np.asarray(neurons) for neurons, _ in groups])
+        if named.dtype.kind != "i" or not np.array_equal(np.sort(named), np.arange(len(named))):
+            raise InputError(
+                f"the groups name {len(named)} neurons: each of 0 … {len(named) - 1} must be named once, as an integer"
+            )

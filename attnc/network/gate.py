@@ -1,0 +1,185 @@
+"""A gated feed-forward block as attention over anchors: products through squares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from attnc.errors import InputError
+from attnc.network.activation import AnchorActivation
+from attnc.network.kernel import in_place
+
+IntArray = NDArray[np.integer]
+_HELD = 1 << 22  # numbers of a layer of neurons that are held at once
+_CHUNK = 1 << 17  # products that are formed at once: what they are made of stays in the cache
+_OWN = ("activation", "square", "scale", "radius")
+
+
+class AnchorGate(nn.Module):
+    """x ↦ second(h ∘ t) with h = activation(first(x)), t = up(x), where a product is the difference of two squares:
+
+        ζ± = h/λ ± λt,   q(ζ) = ρ²·square(ζ/ρ),   p = (q(ζ⁺) - q(ζ⁻))/4 ≈ h t
+
+    λ = 2^scale and ρ = 2^radius for every neuron, so that scaling rounds nothing; `square` serves [-1, 1]. The maps stand under
+    the names they had in the block whose place this takes. Without gradients, on the CPU, memory is bounded: tokens go
+    through the block some at a time.
+    """
+
+    scale: Tensor  # log2 λ, int8 (neurons,)
+    radius: Tensor  # log2 ρ, int8 (neurons,)
+    _factors: Tensor  # λ, 1/λ, 1/ρ, ρ²: (4, neurons)
+
+    def __init__(
+        self,
+        maps: Mapping[str, nn.Module],
+        first: str,
+        up: str,
+        second: str,
+        activation: AnchorActivation,
+        square: AnchorActivation,
+        scale: IntArray,
+        radius: IntArray,
+    ) -> None:
+        super().__init__()
+        _check(maps, (first, up, second), activation, square)
+        for name, module in maps.items():
+            self.add_module(name, module)
+        self._roles = (first, up, second)
+        self.activation, self.square = activation, square
+        self.register_buffer("scale", _exponents("scale", scale))
+        self.register_buffer("radius", _exponents("radius", radius))
+        if self.scale.shape != self.radius.shape:
+            raise InputError(
+                f"scale has the shape {tuple(self.scale.shape)}, radius {tuple(self.radius.shape)}: one of each for every neuron"
+            )
+        self.register_buffer("_factors", None, persistent=False)
+        self._derive()
+        self.register_load_state_dict_post_hook(AnchorGate._derive)  # type: ignore[no-untyped-call]
+
+    @property
+    def engine(self) -> str:
+        """The engine asked for; setting it sets that of both activations."""
+        return self.activation.engine
+
+    @engine.setter
+    def engine(self, engine: str) -> None:
+        self.activation.engine = engine
+        self.square.engine = engine
+
+    @property
+    def runs(self) -> str:
+        """The engines that execute."""
+        first, second = self.activation.runs, self.square.runs
+        return first if first == second else f"{first}, squares {second}"
+
+    @property
+    def parameters_added(self) -> int:
+        """How many numbers it stores besides the maps."""
+        return (
+            self.activation.parameters_added
+            + self.square.parameters_added
+            + self.scale.numel()
+            + self.radius.numel()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output for x (…, features)."""
+        if not in_place(x, *self.parameters()):
+            return self._block(x, self._product)
+        tokens = x.reshape(-1, x.shape[-1])
+        parts = [self._block(part, self._product_in_place) for part in torch.split(tokens, self._rows(_HELD))]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return out.reshape(*x.shape[:-1], out.shape[-1])
+
+    def extra_repr(self) -> str:
+        first, up, second = self._roles
+        return f"{second}(activation({first}(x)) ∘ {up}(x)), {self.scale.numel()} neurons"
+
+    def _block(self, x: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        first, up, second = (self.get_submodule(name) for name in self._roles)
+        out: Tensor = second(product(self.activation(first(x)), up(x)))
+        return out
+
+    def _product(self, h: Tensor, t: Tensor) -> Tensor:
+        scale, inverse, shrink, square = self._factors
+        left, right = h * inverse, t * scale
+        above, below = (self.square(zeta * shrink) * square for zeta in (left + right, left - right))
+        found: Tensor = (above - below) * 0.25
+        return found
+
+    def _product_in_place(self, h: Tensor, t: Tensor) -> Tensor:
+        """The same operations in buffers of a chunk's size; h and t may be seen by hooks and stay as they are."""
+        out = torch.empty_like(h)
+        rows = min(self._rows(_CHUNK), len(h))
+        buffers = h.new_empty(2, rows, h.shape[-1])
+        scale, inverse, shrink, square = self._factors
+        for start in range(0, len(h), max(1, rows)):
+            part = slice(start, start + rows)
+            left, right = buffers[:, : len(h[part])]
+            torch.mul(h[part], inverse, out=left)
+            torch.mul(t[part], scale, out=right)
+            torch.add(left, right, out=out[part])
+            left.sub_(right).mul_(shrink)
+            torch.mul(self.square(out[part].mul_(shrink)), square, out=out[part])
+            torch.mul(self.square(left), square, out=right)
+            out[part].sub_(right).mul_(0.25)
+        return out
+
+    def _rows(self, numbers: int) -> int:
+        return max(1, numbers // max(1, self.scale.numel()))
+
+    def _derive(self, *_: object) -> None:
+        """The factors, from the exponents: exact powers of two of the dtype."""
+        like = self.square.groups[0][1].key
+        if self.scale.is_meta:
+            self._factors = torch.empty(4, self.scale.numel(), dtype=like.dtype, device="meta")
+            return
+        scale, radius = (k.detach().to("cpu", torch.float64) for k in (self.scale, self.radius))
+        powers = torch.stack([scale, -scale, -radius, 2 * radius])
+        limits = torch.finfo(like.dtype)
+        low, high = (float(np.log2(limit)) for limit in (limits.tiny, limits.max))
+        if powers.numel() and not (low <= float(powers.min()) and float(powers.max()) < high):
+            raise InputError(
+                f"the block scales by 2^{powers.min():g} … 2^{powers.max():g}, which {like.dtype} does not hold: "
+                "keep the dtype it was made for"
+            )
+        exact = torch.from_numpy(np.ldexp(1.0, powers.numpy().astype(np.int64)))
+        self._factors = exact.to(like.device, like.dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AnchorGate:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._derive()
+        return self
+
+
+def _exponents(name: str, given: IntArray) -> Tensor:
+    found = np.asarray(given)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or (np.abs(found.astype(np.int64)) > 127).any():
+        raise InputError(
+            f"{name} has the shape {found.shape} and the dtype {found.dtype}: give one exponent k of 2^k, |k| <= 127, "
+            "for every neuron, as integers"
+        )
+    return torch.from_numpy(found.astype(np.int8))
+
+
+def _check(
+    maps: Mapping[str, nn.Module],
+    roles: tuple[str, str, str],
+    activation: AnchorActivation,
+    square: AnchorActivation,
+) -> None:
+    for role, name in zip(("first", "up", "second"), roles, strict=True):
+        if name not in maps:
+            raise InputError(f"{role}={name!r}: the maps given are {', '.join(map(repr, maps))}")
+    taken = [name for name in maps if name in _OWN or hasattr(AnchorGate, name)]
+    if taken:
+        raise InputError(f"a map is called {taken[0]!r}: the block has a part of its own of that name")
+    for name, part in (("activation", activation), ("square", square)):
+        if not isinstance(part, AnchorActivation):
+            raise InputError(f"{name} is a {type(part).__name__}: give an AnchorActivation")
+    if len(square) != 1:
+        raise InputError(f"square has {len(square)} groups of neurons: one head of [-1, 1] serves them all")

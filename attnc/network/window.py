@@ -1,0 +1,97 @@
+"""The window of a lattice head, executed: two exponentials and a polynomial for each number, in place of a softmax.
+
+The same operations run on two paths. Where gradients, tracing or other devices need them, they are plain and every
+result is a new tensor; otherwise they run in place on chunks that stay in the cache, with four buffers of a chunk's size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from attnc.certify.window import Gate, Window
+from attnc.errors import InputError
+
+_CHUNK = (
+    1 << 17
+)  # numbers worked on at once: the buffers stay in the cache, and two threads have enough to do
+
+
+def run_window(window: Window | Gate, s: Tensor) -> Tensor:
+    """The window at every number of s: the same shape, dtype and device; differentiable as often as wanted.
+
+    >>> silu = Gate(slope=1.0, dtype="float32")
+    >>> run_window(silu, torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.2689,  0.0000,  0.7311])
+    """
+    if s.dtype != getattr(torch, window.dtype):
+        raise InputError(f"a window of {window.dtype} was given a tensor of {s.dtype}: convert one of them")
+    if not _in_place(s):
+        return _plain_gate(window, s) if isinstance(window, Gate) else _plain(window, s)
+    return _by_chunks(window, s.detach())
+
+
+def _by_chunks(window: Window | Gate, s: Tensor) -> Tensor:
+    out = torch.empty_like(s, memory_format=torch.contiguous_format)
+    numbers, results = s.view(-1), out.view(-1)
+    total = numbers.numel()
+    gate = isinstance(window, Gate)
+    coefficients = [] if isinstance(window, Gate) else list(s.new_tensor(window.coefficients).unbind())
+    buffers = s.new_empty(1 if gate else 4, min(_CHUNK, total)).unbind()
+    for start in range(0, total, _CHUNK):
+        end = min(start + _CHUNK, total)
+        held = [buffer[: end - start] for buffer in buffers]
+        if isinstance(window, Gate):
+            _gate_chunk(window, numbers[start:end], results[start:end], held[0])
+        else:
+            _chunk(window, coefficients, numbers[start:end], results[start:end], held)
+    return out
+
+
+def _in_place(s: Tensor) -> bool:
+    """Whether nothing follows the operations: no gradient, compiler, tracer or transform, and plain memory."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or type(s) not in (Tensor, torch.nn.Parameter)
+        or s.device.type != "cpu"
+        or (s.requires_grad and torch.is_grad_enabled())
+        or forward_ad._current_level >= 0
+        or torch._C._functorch.is_functorch_wrapped_tensor(s)
+        or not s.is_contiguous()
+    )
+
+
+def _plain(window: Window, s: Tensor) -> Tensor:
+    """The derivative at 0 is the right-hand one, which is also the left-hand one up to the window's error."""
+    c, negative = window.sharpness, s < 0
+    x = torch.where(negative, -s, s) * (1 / window.spacing)
+    w = torch.exp(x * (-2 * c))
+    G = torch.exp(x * (x * -c + window.lead))
+    N = torch.full_like(x, window.coefficients[-1])
+    for C in reversed(window.coefficients[:-1]):
+        N = N * w + C
+    return torch.where(negative, torch.zeros_like(s), s) + G * N
+
+
+def _chunk(window: Window, coefficients: list[Tensor], s: Tensor, out: Tensor, buffers: list[Tensor]) -> None:
+    c = window.sharpness
+    x, w, G, N = buffers
+    torch.clamp(s, min=0, out=out)
+    torch.abs(s, out=x).mul_(1 / window.spacing)
+    torch.mul(x, -2 * c, out=w).exp_()
+    torch.mul(x, -c, out=G).add_(window.lead).mul_(x).exp_()
+    N.fill_(coefficients[-1])
+    for C in reversed(coefficients[:-1]):
+        torch.addcmul(C, N, w, out=N)
+    out.addcmul_(G, N)
+
+
+def _plain_gate(gate: Gate, s: Tensor) -> Tensor:
+    """s is kept finite below, since -∞·0 is no number."""
+    return s.clamp(min=torch.finfo(s.dtype).min) * torch.sigmoid(s * gate.slope)
+
+
+def _gate_chunk(gate: Gate, s: Tensor, out: Tensor, weight: Tensor) -> None:
+    torch.mul(s, gate.slope, out=weight).sigmoid_()
+    torch.clamp(s, min=torch.finfo(s.dtype).min, out=out).mul_(weight)

@@ -1,0 +1,17 @@
+"""Pretrained transformers, attention only: find the feed-forward blocks, prove what enters them, put heads in their place."""
+
+from attnc.pretrained.config import ConvertConfig
+from attnc.pretrained.convert import convert, convert_
+from attnc.pretrained.directory import from_pretrained
+from attnc.pretrained.report import BlockReport, ConversionReport
+from attnc.pretrained.store import report_of
+
+__all__ = [
+    "BlockReport",
+    "ConversionReport",
+    "ConvertConfig",
+    "convert",
+    "convert_",
+    "from_pretrained",
+    "report_of",
+]

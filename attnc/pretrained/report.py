@@ -1,0 +1,192 @@
+"""What a conversion did, and what is proved of it: as text, JSON and HTML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from html import escape
+from typing import Any
+
+from attnc.certify.certificate import round_up
+from attnc.errors import CertificateError
+from attnc.frontends.transformers import Skipped
+
+
+@dataclass(frozen=True)
+class BlockReport:
+    """One feed-forward block. For every input that `holds_for` names, |executed - original| <= exact + rounding in each output:
+    `exact` in exact arithmetic, `rounding` what the dtype adds (of the engine that runs; `roundings` by engine). Of that,
+    `products` is what the block's matrix products may round alone, be its activation exact: the original has it too."""
+
+    name: str
+    family: str
+    activation: str
+    design: str
+    engine: str
+    neurons: int
+    heads: int
+    anchors: tuple[int, ...]  # by group of neurons, the farthest reach first
+    interval: tuple[float, float]  # that holds every pre-activation
+    holds_for: str
+    dtype: str
+    exact: float
+    rounding: float
+    roundings: Mapping[str, float]
+    products: float
+    norm: str | None = None
+    also: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def bound(self) -> float:
+        """At least |executed - original|, rounding included."""
+        return round_up(self.exact + self.rounding)
+
+    @property
+    def proved(self) -> bool:
+        """Whether the bound holds for every input, and not only near calibration samples."""
+        return "measured" not in self.holds_for
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An output of the converted model against the original one, both executed, on samples."""
+
+    output: str
+    numbers: int
+    largest: float
+    median: float
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """The blocks that became attention, those left alone and why, and how far the outputs moved on samples."""
+
+    model: str
+    eps: float
+    blocks: tuple[BlockReport, ...]
+    skipped: tuple[Skipped, ...]
+    parameters: int  # of the model before
+    parameters_added: int
+    seconds: float
+    measured: tuple[Difference, ...] = ()
+    samples: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def converted(self) -> int:
+        return len(self.blocks)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON holds it; `from_json` reads it back."""
+        blocks = [{**asdict(block), "bound": block.bound, "proved": block.proved} for block in self.blocks]
+        return {**asdict(self), "blocks": blocks, "converted": self.converted}
+
+    @classmethod
+    def from_json(cls, record: object) -> ConversionReport:
+        """What `to_json` wrote; a missing field or an unknown one is refused."""
+        body = _fields(cls, record, {"converted"})
+        blocks = [_fields(BlockReport, block, {"bound", "proved"}) for block in body["blocks"]]
+        return cls(
+            **{
+                **body,
+                "blocks": tuple(_block(block) for block in blocks),
+                "skipped": tuple(Skipped(**_fields(Skipped, s)) for s in body["skipped"]),
+                "measured": tuple(Difference(**_fields(Difference, m)) for m in body["measured"]),
+            }
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline(), "", *_aligned([COLUMNS, *map(row, self.blocks)]), *_below(self)])
+
+    def headline(self) -> str:
+        """One line: what was converted, within what."""
+        blocks = f"{self.converted} feed-forward block{'s' * (self.converted != 1)}"
+        return (
+            f"{self.model}: {blocks} became attention in {self.seconds:.1f} s, each within {self.eps:g} in exact arithmetic; "
+            f"{self.parameters_added:,} numbers added to {self.parameters:,} ({share(self):.3%})"
+        )
+
+    def to_html(self) -> str:
+        """One page that needs nothing else."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row(block)) + "</tr>"
+            for block in self.blocks
+        )
+        notes = "".join(f"<p>{escape(line)}</p>" for line in _below(self) if line)
+        return (
+            f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(self.model)} as attention</title>"
+            "<style>body{font:15px/1.5 system-ui;margin:2em;max-width:80em}table{border-collapse:collapse}"
+            "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ccc;font-variant-numeric:tabular-nums}</style>"
+            f"<h1>{escape(self.model)}</h1><p>{escape(self.headline())}</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}</html>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+COLUMNS = (
+    "block",
+    "activation",
+    "neurons",
+    "anchors",
+    "interval",
+    "engine",
+    "exact",
+    "rounding",
+    "holds for",
+)
+
+
+def row(block: BlockReport) -> tuple[str, ...]:
+    """A block as the table shows it."""
+    lo, hi = block.interval
+    anchors = ", ".join(map(str, block.anchors))
+    return (
+        block.name, f"{block.activation} ({block.design})", str(block.neurons), anchors, f"[{lo:.1f}, {hi:.1f}]", block.engine,
+        f"{block.exact:.2e}", f"{block.rounding:.2e}", block.holds_for,
+    )  # fmt: skip
+
+
+def share(report: ConversionReport) -> float:
+    """Numbers added, of those there were."""
+    return report.parameters_added / max(1, report.parameters)
+
+
+def _below(report: ConversionReport) -> list[str]:
+    lines = [""]
+    for difference in report.measured:
+        lines.append(
+            f"measured on {report.samples} sample{'s' * (report.samples != 1)}, converted against original as executed: "
+            f"{difference.output} differs by at most {difference.largest:.2e}, median {difference.median:.2e}"
+        )
+    lines += [f"{block.name}: {remark}" for block in report.blocks for remark in block.remarks]
+    lines += [f"left alone: {one.name} ({one.reason})" for one in report.skipped]
+    return lines if len(lines) > 1 else []
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows]
+
+
+def _block(record: dict[str, Any]) -> BlockReport:
+    sequences = {name: tuple(record[name]) for name in ("anchors", "interval", "also", "remarks")}
+    return BlockReport(**{**record, **sequences})
+
+
+def _fields(cls: type, record: object, derived: set[str] = frozenset()) -> dict[str, Any]:  # type: ignore[assignment]
+    known = {f.name for f in fields(cls)}
+    if not isinstance(record, Mapping) or set(record) - derived != known:
+        raise CertificateError(
+            f"this is not a {cls.__name__}: the fields {', '.join(sorted(known))} are expected"
+        )
+    return {name: value for name, value in record.items() if name in known}
+
+
+def as_text(report: ConversionReport) -> str:
+    """The JSON of a report, as a file holds it."""
+    return json.dumps(report.to_json(), indent=2, allow_nan=False)

@@ -1,0 +1,155 @@
+"""What a converted model carries: its report, and in its config what is needed to read it back from its directory."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from attnc.certify.certificate import Certificate
+from attnc.certify.numbers import TENSORS, HeadNumbers
+from attnc.errors import CertificateError, FileError, InputError
+from attnc.frontends.transformers import Site
+from attnc.network.activation import AnchorActivation
+from attnc.network.gate import AnchorGate
+from attnc.network.head import Head
+from attnc.pretrained.blocks import Planned
+from attnc.pretrained.config import VERSION, ConvertConfig
+from attnc.pretrained.report import ConversionReport
+from attnc.program.block import FeedForward, Norm
+
+_REPORT = "_attnc_report"
+
+
+def report_of(model: nn.Module) -> ConversionReport:
+    """The report of a model that was converted, or read back by `attnc.from_pretrained`.
+
+    >>> report_of(nn.Linear(1, 1))
+    Traceback (most recent call last):
+    attnc.errors.InputError: Linear was not converted: call attnc.convert_(model, eps=…)
+    """
+    found = getattr(model, _REPORT, None)
+    if not isinstance(found, ConversionReport):
+        raise InputError(f"{type(model).__name__} was not converted: call attnc.convert_(model, eps=…)")
+    return found
+
+
+def note_conversion(
+    model: nn.Module, planned: Sequence[Planned], report: ConversionReport, config: ConvertConfig
+) -> None:
+    """Put the report on the model, and the record into the config of every part that can save itself."""
+    entries = [(plan.site, record_of(plan)) for plan in planned]
+    configs = []
+    for name, part in model.named_modules():
+        saved: Any = getattr(part, "config", None)
+        if not hasattr(part, "save_pretrained") or not hasattr(saved, "to_json_string"):
+            continue
+        inside = f"{name}." if name else ""
+        own = [
+            {**entry, "name": site.name.removeprefix(inside)}
+            for site, entry in entries
+            if site.name.startswith(inside)
+        ]
+        if own:
+            noted = copy.deepcopy(saved)
+            noted.attnc = {
+                "version": VERSION,
+                "engine": config.engine,
+                "report": report.to_json(),
+                "blocks": own,
+            }
+            configs.append((part, noted))
+    for part, noted in configs:
+        part.config = noted
+    setattr(model, _REPORT, report)
+
+
+def record_of(plan: Planned) -> dict[str, Any]:
+    """A block: the heads of its groups with their certificates, and the digest of the numbers the bound is about."""
+    module = plan.module
+    activation = module.activation if isinstance(module, AnchorGate) else module
+    square = module.square if isinstance(module, AnchorGate) else None
+    return {
+        "name": plan.site.name,
+        "activation": [_head(head) for _, head in activation.groups],
+        "square": None if square is None else [_head(head) for _, head in square.groups],
+        "digest": digest(plan.site.feed_forward()),
+    }
+
+
+def _head(head: Head) -> dict[str, Any]:
+    assert head.certificate is not None
+    return {"design": head.design, "certificate": head.certificate.to_json()}
+
+
+def digest(ff: FeedForward) -> str:
+    """SHA-256 of a block's numbers and of its norm's."""
+    found = hashlib.sha256(ff.activation.encode())
+    parts = [getattr(ff, f.name) for f in fields(FeedForward)]
+    if isinstance(ff.norm, Norm):
+        found.update(ff.norm.kind.encode())
+        parts += [ff.norm.gain, ff.norm.shift]
+    for array in parts:
+        if isinstance(array, np.ndarray):
+            found.update(str(array.shape).encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def rebuild(site: Site, entry: Mapping[str, Any], tensors: Mapping[str, Tensor], engine: str) -> nn.Module:
+    """The module of a block from its record and the tensors of its name."""
+    if digest(site.feed_forward()) != entry["digest"]:
+        raise CertificateError(
+            f"the weights of {site.name} are not those that were converted: convert the original model anew"
+        )
+    own = {name[len(site.name) + 1 :]: t for name, t in tensors.items() if name.startswith(f"{site.name}.")}
+    if not site.gated:
+        return _activation(site.name, entry["activation"], own, engine)
+    activation, square = (_inner(site.name, kind, entry, own, engine) for kind in ("activation", "square"))
+    scale, radius = (_tensor(site.name, own, name).numpy() for name in ("scale", "radius"))
+    maps = site.maps()
+    first, up, second = (m.attribute for m in maps)
+    named = {m.attribute: m.module for m in maps}
+    return AnchorGate(named, first, up, second, activation, square, scale, radius)
+
+
+def _inner(
+    where: str, kind: str, entry: Mapping[str, Any], own: Mapping[str, Tensor], engine: str
+) -> AnchorActivation:
+    """The activation or the square of a gated block."""
+    inside = {name.removeprefix(f"{kind}."): t for name, t in own.items() if name.startswith(f"{kind}.")}
+    return _activation(f"{where}.{kind}", entry[kind], inside, engine)
+
+
+def _activation(
+    where: str, heads: Sequence[Mapping[str, Any]], own: Mapping[str, Tensor], engine: str
+) -> AnchorActivation:
+    groups = []
+    for g, record in enumerate(heads):
+        certificate = Certificate.from_json(record["certificate"])
+        arrays = {name: _tensor(where, own, f"{g}.{name}").double().numpy() for name in TENSORS}
+        head = Head(HeadNumbers(**arrays, dtype=certificate.dtype), str(record["design"]), certificate)
+        reason = head.why_not_certified()
+        if reason is not None:
+            raise CertificateError(f"{where}: {reason}: convert the original model anew")
+        neurons = _tensor(where, own, f"neurons_{g}").numpy() if len(heads) > 1 else None
+        groups.append((neurons, head))
+    return AnchorActivation(groups, engine)
+
+
+def _tensor(where: str, own: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in own:
+        raise FileError(
+            f"the tensor {where}.{name} is missing: the directory is incomplete, convert the model anew"
+        )
+    return own[name]
+
+
+def remember(model: nn.Module, report: ConversionReport) -> None:
+    """Put a report on a model that was read back."""
+    setattr(model, _REPORT, report)

@@ -1,0 +1,398 @@
+"""Activations as attention: the kernel within certificates, groups and windows that follow the numbers."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+import attnc
+from attnc.anchors.lattice import square_numbers
+from attnc.certify.numbers import HeadNumbers
+from attnc.errors import InputError
+from attnc.network import activation, kernel
+from attnc.network.activation import AnchorActivation
+from attnc.network.head import Head
+from attnc.network.kernel import attend, in_place
+
+DUAL = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # of PyTorch's forward mode
+CERTIFIED = [
+    ("tanh", (-8, 8), {"eps": 1e-5}),
+    ("tanh", (-8, 8), {"eps": 1e-12, "dtype": torch.float64}),
+    ("silu", (-8, 8), {"design": "gated", "eps": 1e-4}),
+    ("relu", (-1, 2), {"anchors": 12, "design": "graded"}),
+]
+
+
+@cache
+def fitted(c: float = 0.375, bump: int = 8) -> np.ndarray:
+    """β of gelu on anchors half a unit apart, by least squares."""
+    k, t = np.arange(-40, 41), np.linspace(-9, 9, 1001)
+    q = np.exp(-c * (2 * t[:, None] - k) ** 2)
+    W = q / q.sum(1, keepdims=True)
+    basis = np.stack([W[:, 40 + j] + (W[:, 40 - j] if j else 0) for j in range(bump + 1)], 1)
+    rest = F.gelu(torch.from_numpy(t)).numpy() - W @ np.maximum(k / 2, 0)
+    return np.linalg.lstsq(basis, rest, rcond=None)[0]
+
+
+def lattice(radius: float, dtype: str = "float32", c: float = 0.375) -> Head:
+    """gelu to some 1e-6: values max(a, 0) + β."""
+    K = round(2 * radius) + 9
+    k = np.arange(-K, K + 1.0)
+    value = np.maximum(k / 2, 0)
+    for j, beta in enumerate(fitted()):
+        value[[K + j, K - j] if j else [K]] += beta
+    keys, values = np.stack([2 * c * k, -c * k * k], 1), np.stack([0 * k, value], 1)
+    tensors = np.array([[2.0, 0]]), keys[None], values[None].astype(dtype).astype(np.float64), np.ones(1)
+    return Head(HeadNumbers(*tensors, dtype), "lattice")
+
+
+def silu(dtype: str = "float32") -> Head:
+    pair = np.array([[[0.0, 0], [1, 0]]])
+    return Head(HeadNumbers(np.array([[1.0, 0]]), pair, pair, np.ones(1), dtype), "gate")
+
+
+def tokens(*shape: int, scale: float = 2.0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=dtype)
+
+
+def two_groups(engine: str = "window", dtype: str = "float32") -> AnchorActivation:
+    return AnchorActivation(
+        [(np.array([4, 1, 0]), lattice(16, dtype)), (np.array([2, 3]), lattice(8, dtype))], engine
+    )
+
+
+def mixed(dtype: str = "float32") -> AnchorActivation:
+    """Three functions: gelu (a window), squares (none) and silu (a gate)."""
+    heads = lattice(8, dtype), Head(square_numbers(dtype), "lattice"), silu(dtype)
+    return AnchorActivation(list(zip(np.array([[5, 1], [0, 2], [4, 3]]), heads, strict=True)))
+
+
+@pytest.fixture(scope="module", params=CERTIFIED, ids=[f"{h[0]}-{i}" for i, h in enumerate(CERTIFIED)])
+def head(request: pytest.FixtureRequest) -> Head:
+    spec, on, options = request.param
+    return attnc.head(spec, on=on, **options)
+
+
+def inside(head: Head, *shape: int) -> Tensor:
+    domain = head.certificate.domain
+    u = torch.rand(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return (domain.lo + domain.width * u).clamp(domain.lo, domain.hi).to(head.key.dtype)
+
+
+@pytest.mark.parametrize("weights", [1 << 18, 100, 1])
+def test_the_kernel_keeps_the_certificate(head: Head, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "WEIGHTS", weights)
+    domain, f = head.certificate.domain, attnc.functions.get(head.certificate.function)
+    ends = torch.tensor([domain.lo, domain.hi, 0.0, -0.0], dtype=head.key.dtype)
+    s = torch.cat([inside(head, 2000 if weights > 1 else 50), ends])
+    out = attend(head, s)
+    assert out.shape == s.shape and out.dtype == s.dtype
+    assert float((out.double() - f(s.double())).abs().max()) <= head.certificate.bound
+    assert float((out.double() - head(s).double()).abs().max()) <= 2 * head.certificate.rounding
+
+
+@pytest.mark.parametrize("size", [0, 1, 37, 5000])
+def test_the_kernel_holds_few_weights_at_once(head: Head, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, inner = [], kernel._attend
+    monkeypatch.setattr(kernel, "WEIGHTS", 256)
+
+    def watched(head: Head, s: Tensor, weights: Tensor, *rest: Tensor) -> None:
+        held.append((s.numel(), weights.untyped_storage().nbytes() // weights.element_size()))
+        inner(head, s, weights, *rest)
+
+    monkeypatch.setattr(kernel, "_attend", watched)
+    assert attend(head, inside(head, size)).numel() == size == sum(n for n, _ in held)
+    assert all(weights <= 256 for _, weights in held)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0, 3), (4, 1, 2, 3)])
+def test_the_kernel_takes_any_shape(head: Head, shape: tuple[int, ...]) -> None:
+    out = attend(head, inside(head, *shape))
+    assert out.shape == shape and out.dtype == head.key.dtype
+    turned = inside(head, 6, 10).T[::3]
+    assert torch.equal(attend(head, turned), attend(head, turned.contiguous()))
+
+
+def test_the_kernel_multiplies_the_query_and_the_output() -> None:
+    plain = lattice(4, "float64")
+    with torch.no_grad():
+        plain.query.copy_(torch.tensor([[0.5, 0.25]]))
+        plain.output.fill_(-3)
+    s = tokens(50, dtype=torch.float64)
+    torch.testing.assert_close(attend(plain, s), plain(s), rtol=1e-13, atol=1e-13)
+
+
+def test_several_heads_run_as_they_are() -> None:
+    many = attnc.head("tanh", on=(-2, 2), anchors=3, heads=2)
+    s = inside(many, 20)
+    assert torch.equal(attend(many, s), many(s))
+
+
+@DUAL
+def test_results_are_written_over_only_where_nothing_else_is_wanted() -> None:
+    s = torch.zeros(3, requires_grad=True)
+    assert in_place(s.detach()) and not in_place(torch.zeros(3), s)
+    with torch.no_grad():
+        assert in_place(s)
+    assert not in_place(torch.zeros(3, device="meta"))
+    seen = []
+    torch.func.vmap(lambda t: seen.append(in_place(t)) or t)(torch.zeros(3))
+    with forward_ad.dual_level():
+        seen.append(in_place(forward_ad.make_dual(torch.zeros(3), torch.ones(3))))
+        seen.append(not in_place(torch.zeros(3)))
+    assert seen == [False, False, False]
+
+
+@pytest.mark.parametrize("engine", ["window", "dense"])
+def test_every_neuron_has_its_own_head(engine: str) -> None:
+    layer, x = mixed(), tokens(7, 3, 6).clamp(-1, 1)
+    layer.engine = engine
+    f = [torch.square, F.gelu, torch.square, F.silu, F.silu, F.gelu]
+    wanted = torch.stack([g(x[..., j].double()) for j, g in enumerate(f)], -1)
+    assert float((layer(x).double() - wanted).abs().max()) < 1e-5
+    assert layer.runs == {"window": "window and dense", "dense": "dense"}[engine]
+
+
+def test_one_window_runs_once_for_all_neurons(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x, calls = two_groups(), tokens(4, 5), []
+    monkeypatch.setattr(activation, "run_window", lambda window, s: calls.append(s) or s)
+    layer(x)
+    assert len(calls) == 1 and calls[0] is x
+    changed(layer)
+    assert layer.runs == "window"
+    layer(x)
+    assert [call.shape for call in calls[1:]] == [(4, 3), (4, 2)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_engines_are_one_function(dtype: str) -> None:
+    layer, x = two_groups(dtype=dtype), tokens(64, 5, scale=3, dtype=getattr(torch, dtype)).clamp(-8, 8)
+    window, dense = layer(x), layer(x, "dense")
+    assert layer.runs == "window" and not torch.equal(window, dense)
+    exact = F.gelu(x.double())
+    for out in (window, dense):
+        assert out.dtype == x.dtype and float((out.double() - exact).abs().max()) < 5e-6
+    if (
+        dtype == "float64"
+    ):  # beyond rounding they differ by the ripple 2 e^{-π²/c} and by what the lattice cuts off
+        assert float((window - dense).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("shape", [(5,), (0, 5), (2, 3, 5), (2, 0, 3, 5)])
+@pytest.mark.parametrize("make", [two_groups, lambda: two_groups("dense")], ids=["window", "dense"])
+def test_any_leading_axes(make: Any, shape: tuple[int, ...]) -> None:
+    assert make()(tokens(*shape)).shape == shape
+    wide = tokens(5, 4).T
+    torch.testing.assert_close(make()(wide), make()(wide.contiguous()), rtol=1e-6, atol=1e-7)
+
+
+def test_one_group_takes_any_width() -> None:
+    layer = AnchorActivation([(None, lattice(8))])
+    assert layer.neurons is None and two_groups().neurons == 5
+    for shape in ((), (3,), (2, 7)):
+        assert layer(tokens(*shape)).shape == shape
+
+
+def changed(layer: AnchorActivation) -> None:
+    with torch.no_grad():
+        layer[0].value[0, layer[0].key.shape[1] // 2, 1] += 1
+
+
+def changed_data(layer: AnchorActivation) -> None:
+    layer[0].value.data[0, layer[0].key.shape[1] // 2, 1] += 1  # leaves the version as it is
+
+
+def loaded(layer: AnchorActivation) -> None:
+    other = copy.deepcopy(layer)
+    changed(other)
+    layer.load_state_dict(other.state_dict())
+
+
+def assigned(layer: AnchorActivation) -> None:
+    other = copy.deepcopy(layer)
+    changed(other)
+    layer.load_state_dict(other.state_dict(), assign=True)
+
+
+def replaced(layer: AnchorActivation) -> None:
+    other = copy.deepcopy(layer)
+    changed(other)
+    layer[0] = other[0]
+
+
+@pytest.mark.parametrize("change", [changed, changed_data, loaded, assigned, replaced])
+def test_the_window_follows_the_numbers(change: Any) -> None:
+    layer, x = two_groups(), tokens(9, 5, scale=0.2)
+    before = layer(x)
+    assert layer.runs == "window"
+    change(layer)
+    after = layer(x)
+    torch.testing.assert_close(after, layer(x, "dense"), rtol=1e-5, atol=1e-5)
+    moved = (after - before).abs().amax(0)
+    assert (moved[[4, 1, 0]] > 0.1).all() and (moved[[2, 3]] < 1e-5).all()
+
+
+def test_a_changed_key_has_no_window_and_gets_it_back() -> None:
+    layer, x = two_groups(), tokens(9, 5)
+    kept = layer[0].key.clone()
+    with torch.no_grad():
+        layer[0].key.mul_(1.01)
+    assert layer.runs == "window and dense"
+    torch.testing.assert_close(layer(x), layer(x, "dense"), rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        layer[0].key.copy_(kept)
+    assert layer.runs == "window"
+
+
+def test_heads_that_learn_run_dense_and_get_gradients() -> None:
+    layer, x = two_groups(), tokens(9, 5)
+    layer[1].requires_grad_()
+    assert layer.runs == "window and dense"
+    layer(x).sum().backward()
+    assert layer[1].value.grad is not None and float(layer[1].value.grad.abs().sum()) > 0
+    assert layer[0].value.grad is None
+    layer.requires_grad_(False)
+    assert layer.runs == "window"
+
+
+def test_another_dtype_has_windows_of_its_own() -> None:
+    layer, x = two_groups(dtype="float64").float(), tokens(50, 5)
+    assert layer.runs == "window" and layer._windows()[0].dtype == "float32"
+    assert float((layer(x) - F.gelu(x)).abs().max()) < 5e-6
+    layer.to(torch.bfloat16)
+    assert layer.runs == "dense" and layer(x.bfloat16()).dtype == torch.bfloat16
+    layer.to("meta")
+    assert layer.runs == "dense" and layer(torch.zeros(3, 5, dtype=torch.bfloat16, device="meta")).is_meta
+
+
+def test_under_inference_mode() -> None:
+    with torch.inference_mode():
+        layer, x = two_groups(), tokens(9, 5, scale=0.2)
+        before = layer(x)
+        layer[0].value[0, layer[0].key.shape[1] // 2, 1] += 1
+        assert float((layer(x) - before).abs().max()) > 0.1
+
+
+@DUAL
+@pytest.mark.parametrize("engine", ["window", "dense"])
+def test_gradients(engine: str) -> None:
+    layer = mixed("float64")
+    layer.engine = engine
+    x = tokens(2, 6, dtype=torch.float64).clamp(-0.9, 0.9).requires_grad_()
+    assert torch.autograd.gradcheck(layer, x, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(layer, x)
+    wanted = torch.func.jacrev(F.gelu)(x[0, 1].detach())
+    assert abs(float(torch.func.jacfwd(layer)(x[0].detach())[1, 1] - wanted)) < 1e-4
+
+
+def test_torch_func() -> None:
+    layer, x = two_groups(), tokens(3, 4, 5)
+    torch.testing.assert_close(torch.func.vmap(layer)(x), layer(x))
+    stacked = {name: torch.stack([p, p]) for name, p in layer.named_parameters()}
+    both = torch.func.vmap(lambda p: torch.func.functional_call(layer, p, (x,)))(stacked)
+    torch.testing.assert_close(both[1], layer(x, "dense"), rtol=1e-5, atol=1e-5)
+    assert layer.runs == "window"
+
+
+@pytest.mark.parametrize("engine", ["window", "dense"])
+def test_one_graph(engine: str) -> None:
+    layer, x = two_groups(engine), tokens(4, 5)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-6, atol=1e-6)
+    changed(layer)
+    if engine == "window":
+        with pytest.raises(RuntimeError, match=r"changed after torch.compile: call refresh\(\)"):
+            compiled(x)
+        layer.refresh()
+    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ["window", "dense"])
+def test_compiled(engine: str) -> None:
+    layer, x = two_groups(engine), tokens(4, 5).requires_grad_()
+    torch.compiler.reset()
+    out = torch.compile(layer, fullgraph=True)(x)
+    torch.testing.assert_close(out, layer(x), rtol=1e-5, atol=1e-6)
+    wanted, found = (torch.autograd.grad(y.sum(), x)[0] for y in (F.gelu(x), out))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_state_dict_and_copies() -> None:
+    given = lattice(8)
+    layer = AnchorActivation([(None, given)])
+    names = {f"0.{t}" for t in ("query", "key", "value", "output")}
+    assert set(layer.state_dict()) == names and layer[0] is not given
+    more = {name.replace("0", "1", 1) for name in names}
+    assert set(two_groups().state_dict()) == names | more | {"neurons_0", "neurons_1"}
+    twin, x = copy.deepcopy(layer), tokens(3, 5)
+    assert torch.equal(twin(x), layer(x))
+    changed(layer)
+    assert not torch.equal(twin(x), layer(x))
+    assert torch.equal(twin[0].value, given.value)
+    twin.load_state_dict(layer.state_dict())
+    assert torch.equal(twin(x), layer(x))
+
+
+def test_weights_for_pictures() -> None:
+    layer, x = mixed(), tokens(2, 3, 6)
+    for g, (neurons, head) in enumerate(layer.groups):
+        weights = layer.weights(x, group=g)
+        assert weights.shape == (2, 3, 2, head.key.shape[1])
+        values = head.value[0, :, :1] * x[..., neurons].unsqueeze(-2) + head.value[0, :, 1:]
+        found = (weights.transpose(-1, -2) * values).sum(-2)
+        torch.testing.assert_close(found, layer(x, "dense")[..., neurons], rtol=1e-5, atol=1e-5)
+        assert layer.group_of(int(neurons[1])) == g
+        torch.testing.assert_close(layer.weights(x, neuron=int(neurons[1])), weights[..., 1, :])
+    assert AnchorActivation([(None, silu())]).weights(x, neuron=3).shape == (2, 3, 2)
+
+
+def test_what_it_tells() -> None:
+    layer = AnchorActivation([(None, attnc.head("tanh", on=(-8, 8), eps=1e-5))], "dense")
+    p = layer[0].key.shape[1]
+    assert repr(layer) == f"AnchorActivation(tanh, 1 group, {p} anchors, engine='dense')"
+    assert layer.parameters_added == 2 + 2 * p + 2 * p + 1
+    assert repr(two_groups()) == "AnchorActivation(unknown, 2 groups, 83 + 51 anchors, engine='window')"
+    assert two_groups().parameters_added == 5 + 4 * (83 + 51) + 6
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda layer: layer(tokens(2, 5).double()), "runs in torch.float32: got torch.float64"),
+        (lambda layer: layer([1.0]), "takes a tensor: got list"),
+        (lambda layer: layer(tokens(2, 4)), r"shape \(2, 4\): its last axis must hold the 5 neurons"),
+        (lambda layer: layer(torch.tensor(1.0)), r"shape \(\)"),
+        (lambda layer: layer(tokens(2, 5), "columns"), "'columns': accepted are 'window', 'dense'"),
+        (lambda layer: setattr(layer, "engine", "sparse"), "'sparse': accepted are 'window', 'dense'"),
+        (lambda layer: layer.weights(tokens(2, 5), neuron=5), "neuron=5: there are 5 neurons"),
+        (lambda layer: layer.weights(tokens(2, 5), group=2), "group=2: there are 2 groups"),
+        (lambda _: AnchorActivation([(None, silu())], "fast"), "engine='fast'"),
+        (lambda _: AnchorActivation([]), "no groups"),
+        (lambda _: AnchorActivation([(None, nn.GELU())]), "GELU in the place of its head"),
+        (lambda _: AnchorActivation([(None, silu()), (None, silu())]), "say which are whose"),
+        (lambda _: AnchorActivation([(np.arange(2), silu())]), "a single group"),
+        (lambda _: AnchorActivation([(np.array([0, 1]), silu()), (np.array([1, 2]), silu())]), "named once"),
+        (lambda _: AnchorActivation([(np.array([0, 1]), silu()), (np.array([3]), silu())]), "named once"),
+        (lambda _: AnchorActivation([(np.array([0.0]), silu()), (np.array([1.0]), silu())]), "an integer"),
+        (
+            lambda _: AnchorActivation([(np.array([0]), silu()), (np.array([1]), silu("float64"))]),
+            "dtypes torch.float32, torch.float64",
+        ),
+    ],
+)
+def test_refusals(act: Any, said: str) -> None:
+    layer = two_groups()
+    with pytest.raises(InputError, match=said):
+        act(layer)
+    assert layer.engine == "window"

@@ -1,0 +1,249 @@
+"""Gated blocks: products through squares, executed as `certify.block_bound` says, with little memory."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from flint import arb
+from torch import Tensor, nn
+
+from attnc.anchors.lattice import square_numbers
+from attnc.certify.numbers import HeadNumbers
+from attnc.errors import InputError
+from attnc.network import gate
+from attnc.network.activation import AnchorActivation
+from attnc.network.gate import AnchorGate
+from attnc.network.head import Head
+
+M, D = 7, 4
+SCALE, RADIUS = np.array([0, 1, -1, 2, 0, -3, 0]), np.array([3, 4, 3, 4, 3, 6, 3])
+
+
+def silu(dtype: str) -> AnchorActivation:
+    pair = np.array([[[0.0, 0], [1, 0]]])
+    return AnchorActivation(
+        [(None, Head(HeadNumbers(np.array([[1.0, 0]]), pair, pair, np.ones(1), dtype), "gate"))]
+    )
+
+
+def square(dtype: str) -> AnchorActivation:
+    return AnchorActivation([(None, Head(square_numbers(dtype), "lattice"))])
+
+
+def maps(dtype: str) -> dict[str, nn.Module]:
+    torch.manual_seed(2)
+    made = {
+        "gate_proj": nn.Linear(D, M, bias=False),
+        "up_proj": nn.Linear(D, M),
+        "down_proj": nn.Linear(M, 3),
+    }
+    return {name: m.to(getattr(torch, dtype)).requires_grad_(False) for name, m in made.items()}
+
+
+def block(dtype: str = "float64", **changes: Any) -> AnchorGate:
+    given: dict[str, Any] = {
+        "maps": maps(dtype), "first": "gate_proj", "up": "up_proj", "second": "down_proj",
+        "activation": silu(dtype), "square": square(dtype), "scale": SCALE, "radius": RADIUS,
+    }  # fmt: skip
+    return AnchorGate(**{**given, **changes})
+
+
+def tokens(*shape: int, dtype: str = "float64") -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
+
+
+def original(made: AnchorGate, x: Tensor) -> Tensor:
+    found: Tensor = made.down_proj(F.silu(made.gate_proj(x)) * made.up_proj(x))
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float64", 1e-11), ("float32", 2e-3)])
+@pytest.mark.parametrize("shape", [(D,), (1, D), (2, 5, D), (0, D), (2, 0, D)])
+def test_the_block_is_the_original(dtype: str, near: float, shape: tuple[int, ...]) -> None:
+    made, x = block(dtype), tokens(*shape, dtype=dtype)
+    out = made(x)
+    assert out.shape == (*shape[:-1], 3) and out.dtype == x.dtype
+    torch.testing.assert_close(out, original(made, x), rtol=0, atol=near)
+
+
+def test_the_steps_are_those_of_the_proof() -> None:
+    """Each step of `block_bound` by itself, neuron by neuron, with the square head's own results."""
+    made, x = block("float32"), tokens(3, D, dtype="float32")
+    h, t = made.activation(made.gate_proj(x)), made.up_proj(x)
+    p = torch.empty_like(h)
+    for j in range(M):
+        lam, rho = np.float32(2.0 ** SCALE[j]), np.float32(2.0 ** RADIUS[j])
+        for i in range(3):
+            left, right = h[i, j].numpy() / lam, t[i, j].numpy() * lam
+            q = [
+                rho * rho * made.square(torch.tensor([z / rho])).numpy()[0]
+                for z in (left + right, left - right)
+            ]
+            p[i, j] = float((q[0] - q[1]) / np.float32(4))
+    u, height = 2.0**-24, 2.0 ** (2 * RADIUS.max())
+    for found in (made._product(h, t), made._product_in_place(h, t)):
+        # the square head itself may sum in another order for another number of inputs
+        assert float((found - p).abs().max()) <= 2 * 60 * u * height
+
+
+def test_products_are_exact_up_to_the_square_head() -> None:
+    """|p - h t| <= ρ²A/2 and what the dtype rounds; A is below 1e-15 in float64."""
+    made = block("float64")
+    h, t = tokens(50, M), tokens(100, M)[50:]
+    found = made._product_in_place(h, t)
+    for row in range(0, 50, 7):
+        for j in range(M):
+            exact = arb(float(h[row, j])) * arb(float(t[row, j]))
+            assert abs(arb(float(found[row, j])) - exact) <= arb(2) ** (2 * int(RADIUS[j]) - 44)
+
+
+def test_both_paths_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, x = block(), tokens(3, 11, D)
+    plain = made(x.clone().requires_grad_()).detach()
+    for held, chunk in ((1 << 22, 1 << 17), (1 << 22, 3 * M), (5 * M, 2 * M), (1, 1)):
+        monkeypatch.setattr(gate, "_HELD", held)
+        monkeypatch.setattr(gate, "_CHUNK", chunk)
+        torch.testing.assert_close(made(x), plain, rtol=1e-12, atol=1e-11)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, x = block(), tokens(23, D)
+    monkeypatch.setattr(gate, "_HELD", 5 * M)
+    monkeypatch.setattr(gate, "_CHUNK", 2 * M)
+    rows: dict[str, list[int]] = {}
+    for name in ("gate_proj", "up_proj", "down_proj", "activation", "square"):
+        made.get_submodule(name).register_forward_hook(
+            lambda _, given, out, name=name: rows.setdefault(name, []).append(given[0].numel())
+        )
+    made(x)
+    assert rows["gate_proj"] == rows["up_proj"] == [5 * D] * 4 + [3 * D]
+    assert rows["activation"] == rows["down_proj"] == [5 * M] * 4 + [3 * M]
+    assert max(rows["square"]) == 2 * M and sum(rows["square"]) == 2 * 23 * M
+
+
+def test_hooks_see_what_the_parts_returned() -> None:
+    made, x, seen = block(), tokens(6, D), {}
+    for name in ("gate_proj", "up_proj", "activation"):
+        made.get_submodule(name).register_forward_hook(
+            lambda _, given, out, name=name: seen.update({name: out})
+        )
+    made(x)
+    assert torch.equal(seen["up_proj"], made.up_proj(x))
+    torch.testing.assert_close(seen["activation"], F.silu(made.gate_proj(x)))
+
+
+def test_gradients() -> None:
+    made, x = block(), tokens(2, D).requires_grad_()
+    assert torch.autograd.gradcheck(made, x)
+    found, wanted = (torch.autograd.grad(f(x).sum(), x)[0] for f in (made, lambda x: original(made, x)))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+    made.requires_grad_()
+    made(x.detach()).sum().backward()
+    assert all(p.grad is not None for p in made.up_proj.parameters())
+
+
+def test_one_graph() -> None:
+    made, x = block(), tokens(2, 3, D)
+    torch.compiler.reset()
+    compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), made(x), rtol=0, atol=1e-11)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled() -> None:
+    made, x = block("float32"), tokens(2, 3, D, dtype="float32")
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(made, fullgraph=True)(x), made(x), rtol=0, atol=2e-3)
+
+
+def test_names_stay_and_exponents_are_small() -> None:
+    made = block()
+    names = set(made.state_dict())
+    assert {
+        "gate_proj.weight",
+        "up_proj.weight",
+        "up_proj.bias",
+        "down_proj.weight",
+        "down_proj.bias",
+    } < names
+    assert {"scale", "radius", "activation.0.key", "square.0.value"} < names
+    assert not any("factors" in name for name in names)
+    assert made.scale.dtype == made.radius.dtype == torch.int8
+    assert (
+        made.parameters_added
+        == sum(p.numel() for p in made.activation.parameters())
+        + sum(p.numel() for p in made.square.parameters())
+        + 2 * M
+    )
+    assert "down_proj(activation(gate_proj(x)) ∘ up_proj(x)), 7 neurons" in repr(made)
+
+
+def test_maps_may_have_any_names() -> None:
+    named = dict(zip(("first", "up", "wo"), maps("float64").values(), strict=True))
+    made = block(maps=named, first="first", up="up", second="wo")
+    assert torch.equal(made(tokens(3, D)), block()(tokens(3, D)))
+
+
+def test_factors_follow_the_exponents() -> None:
+    made, x = block(), tokens(5, D)
+    other = block(scale=SCALE + 1, radius=RADIUS + 1)
+    twin = copy.deepcopy(made)
+    twin.load_state_dict(other.state_dict())
+    assert torch.equal(twin._factors, other._factors) and torch.equal(twin(x), other(x))
+    assert not torch.equal(made._factors, other._factors)
+    lam, inverse, shrink, height = made._factors.numpy()
+    assert np.array_equal(lam, 2.0**SCALE) and np.array_equal(inverse, 2.0**-SCALE)
+    assert np.array_equal(shrink, 2.0**-RADIUS) and np.array_equal(height, 4.0**RADIUS)
+
+
+def test_dtypes_and_devices() -> None:
+    made = block().float()
+    assert made._factors.dtype == torch.float32 and made.scale.dtype == torch.int8
+    torch.testing.assert_close(made(tokens(5, D).float()), block()(tokens(5, D)).float(), rtol=0, atol=2e-3)
+    state = made.state_dict()
+    empty = copy.deepcopy(made).to("meta")
+    assert empty(torch.empty(2, D, device="meta")).shape == (2, 3)
+    empty.to_empty(device="cpu").load_state_dict(state)
+    x = tokens(5, D).float()
+    assert torch.equal(empty(x), made(x))
+
+
+def test_engines() -> None:
+    made = block()
+    assert made.engine == "window" and made.runs in ("window", "window, squares dense")
+    made.engine = "dense"
+    assert made.activation.engine == made.square.engine == made.runs == "dense"
+    with pytest.raises(InputError, match="accepted are 'window', 'dense'"):
+        made.engine = "columns"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"first": "wi_0"}, "first='wi_0': the maps given are 'gate_proj', 'up_proj', 'down_proj'"),
+        ({"second": "wo"}, "second='wo'"),
+        ({"maps": {**maps("float64"), "scale": nn.Identity()}}, "a map is called 'scale'"),
+        ({"maps": {**maps("float64"), "forward": nn.Identity()}}, "a map is called 'forward'"),
+        ({"activation": nn.SiLU()}, "activation is a SiLU"),
+        ({"square": nn.GELU()}, "square is a GELU"),
+        ({"scale": SCALE[:-1]}, r"scale has the shape \(6,\), radius \(7,\)"),
+        ({"scale": SCALE * 1.0}, "the dtype float64: give one exponent"),
+        ({"radius": RADIUS[None]}, r"radius has the shape \(1, 7\)"),
+        ({"radius": RADIUS + 125}, r"\|k\| <= 127"),
+    ],
+)
+def test_refusals(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        block(**changes)
+
+
+def test_a_dtype_that_cannot_scale_so_far_is_refused() -> None:
+    with pytest.raises(InputError, match=r"2\^-70 … 2\^140, which torch.float32 does not hold"):
+        block("float32", radius=RADIUS + 64)
+    block("float64", radius=RADIUS + 64)

@@ -1,0 +1,313 @@
+"""Directories of converted models: what is read back is what was written, bit for bit, or an error says why not."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from attnc.certify.certificate import Certificate
+from attnc.errors import CertificateError, FileError, InputError
+from attnc.pretrained import convert_, from_pretrained, report_of
+from attnc.pretrained.directory import changed_heads, load_model, read_conversion, save_converted
+from attnc.pretrained.samples import outputs
+from tests.frontends.tiny_models import TEXT, example, hf, randomised, tiny
+
+EPS = 1e-4
+
+
+class Saved:
+    """A model before and after, and the directory it was saved to."""
+
+    def __init__(self, name: str, model: Any, where: Path) -> None:
+        self.name, self.where = name, where
+        self.before = copy.deepcopy(model)
+        self.report = convert_(model, eps=EPS, samples=example(name))
+        self.model = model
+        model.save_pretrained(where)
+
+
+Make = Callable[[str], Saved]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    made: dict[str, Saved] = {}
+
+    def get(name: str) -> Saved:
+        if name not in made:
+            made[name] = Saved(name, tiny(name), tmp_path_factory.mktemp("saved") / name.replace(" ", "_"))
+        return made[name]
+
+    return get
+
+
+@pytest.fixture
+def bert(saved: Make, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(saved("bert").where, tmp_path / "bert"))
+
+
+@pytest.fixture
+def llama(saved: Make, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved("llama").where, tmp_path / "llama"))
+
+
+def same(one: nn.Module, other: nn.Module, inputs: dict[str, Tensor]) -> bool:
+    (a,), (b,) = outputs(one, inputs), outputs(other, inputs)
+    return a.keys() == b.keys() and len(a) > 0 and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def edit(where: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    """Rewrite the tensors of a directory."""
+    tensors = load_file(where / "model.safetensors")
+    change(tensors)
+    save_file(tensors, where / "model.safetensors", metadata={"format": "pt"})
+
+
+def edit_config(where: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    config = json.loads((where / "config.json").read_text())
+    change(config)
+    (where / "config.json").write_text(json.dumps(config))
+
+
+def nudge(name: str) -> Callable[[dict[str, Tensor]], object]:
+    """Change one number of a tensor by its last bit or so."""
+
+    def change(tensors: dict[str, Tensor]) -> None:
+        flat = tensors[name].view(-1)
+        flat[-1] = torch.nextafter(flat[-1], torch.tensor(torch.inf, dtype=flat.dtype))
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "t5 gated", "vit"])
+def test_round_trip(saved: Make, name: str, tmp_path: Path) -> None:
+    made = saved(name)
+    back = from_pretrained(made.where)
+    assert same(made.model, back, example(name))
+    assert sum(type(part).__name__ in ("AnchorActivation", "AnchorGate") for part in back.modules()) >= 2
+    assert report_of(back) == made.report
+    assert next(back.parameters()).dtype == torch.float64 and not back.training
+    back.save_pretrained(tmp_path / "again")
+    again = from_pretrained(tmp_path / "again")
+    assert same(made.model, again, example(name)) and report_of(again) == made.report
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
+def test_transformers_alone_gives_the_original(saved: Make, name: str) -> None:
+    made = saved(name)
+    plain = copy.deepcopy(type(made.model).from_pretrained(made.where, dtype="auto").eval())
+    assert same(made.before, plain, example(name))
+    assert set(plain.state_dict()) == set(made.before.state_dict())
+
+
+def test_ties_stay(saved: Make) -> None:
+    back = from_pretrained(saved("gpt2").where)
+    assert back.lm_head.weight is back.transformer.wte.weight
+    t5 = from_pretrained(saved("t5").where)
+    assert t5.encoder.embed_tokens.weight is t5.decoder.embed_tokens.weight
+
+
+def test_shards(saved: Make, tmp_path: Path) -> None:
+    made = saved("bert")
+    made.model.save_pretrained(tmp_path, max_shard_size="20KB")
+    shards = sorted(tmp_path.glob("*.safetensors"))
+    assert len(shards) > 1 and not (tmp_path / "model.safetensors").exists()
+    assert same(made.model, from_pretrained(tmp_path), example("bert"))
+    shards[1].unlink()
+    with pytest.raises(FileError, match=shards[1].name):
+        from_pretrained(tmp_path)
+
+
+def test_a_model_inside_a_model(tmp_path: Path) -> None:
+    """Names are those of what was saved, be it the whole or its base model."""
+    torch.manual_seed(3)
+    model = randomised(hf.BertForMaskedLM(hf.BertConfig(**TEXT)))
+    report = convert_(model, eps=EPS)
+    model.save_pretrained(tmp_path / "whole")
+    back = from_pretrained(tmp_path / "whole")
+    assert same(model, back, example("bert")) and report_of(back) == report
+    for i, whole in enumerate((model, back)):
+        whole.bert.save_pretrained(tmp_path / f"base{i}")
+        base = from_pretrained(tmp_path / f"base{i}")
+        assert type(base).__name__ == "BertModel"
+        assert same(model.bert, base, example("bert"))
+
+
+def test_a_part_without_converted_blocks_records_none(tmp_path: Path) -> None:
+    model = tiny("t5")
+    convert_(model, eps=EPS, filter_fn=lambda site: site.name.startswith("encoder"))
+    model.save_pretrained(tmp_path)
+    back = from_pretrained(tmp_path)
+    assert same(model, back, example("t5"))
+    assert hasattr(back.encoder.config, "attnc") and not hasattr(back.decoder.config, "attnc")
+
+
+def test_another_engine(saved: Make) -> None:
+    made = saved("bert")
+    dense = from_pretrained(made.where, engine="dense")
+    report = report_of(dense)
+    assert [block.engine for block in report.blocks] == ["dense"] * 2
+    assert [b.rounding for b in report.blocks] == [b.roundings["dense"] for b in made.report.blocks]
+    assert report.measured == ()
+    with pytest.raises(InputError, match="engine='sparse': accepted are 'window', 'dense'"):
+        from_pretrained(made.where, engine="sparse")
+
+
+@pytest.mark.parametrize(
+    "tensor", ["intermediate.dense.weight", "intermediate.dense.bias", "output.dense.weight", "attention.output.LayerNorm.weight"]
+)  # fmt: skip
+def test_edited_weights(bert: Path, tensor: str) -> None:
+    edit(bert, nudge(f"encoder.layer.1.{tensor}"))
+    with pytest.raises(CertificateError, match=r"the weights of encoder\.layer\.1\S+ are not those"):
+        from_pretrained(bert)
+
+
+@pytest.mark.parametrize("tensor", ["query", "key", "value", "output"])
+def test_an_edited_anchor(bert: Path, tensor: str) -> None:
+    name = "encoder.layer.0.intermediate.intermediate_act_fn.0"
+    edit(bert, nudge(f"{name}.{tensor}"))
+    assert changed_heads(bert, read_conversion(bert)) == (name,)
+    with pytest.raises(CertificateError, match=f"changed since it was certified: {tensor}"):
+        from_pretrained(bert)
+
+
+def test_an_anchor_that_is_no_number(bert: Path) -> None:
+    edit(
+        bert,
+        lambda tensors: tensors["encoder.layer.0.intermediate.intermediate_act_fn.0.key"].fill_(torch.nan),
+    )
+    assert len(changed_heads(bert, read_conversion(bert))) == 1
+    with pytest.raises(CertificateError, match=r"encoder\.layer\.0\..* NaN"):
+        from_pretrained(bert)
+
+
+@pytest.mark.parametrize("tensor", ["activation.0.key", "square.0.value"])
+def test_an_edited_anchor_of_a_gate(llama: Path, tensor: str) -> None:
+    name = f"model.layers.1.mlp.{tensor}"
+    edit(llama, nudge(name))
+    assert changed_heads(llama, read_conversion(llama)) == (name.rpartition(".")[0],)
+    with pytest.raises(CertificateError, match="changed since it was certified"):
+        from_pretrained(llama)
+
+
+def test_missing_tensors(bert: Path, llama: Path) -> None:
+    anchors = "encoder.layer.0.intermediate.intermediate_act_fn.0.value"
+    edit(bert, lambda tensors: tensors.pop(anchors))
+    for read in (from_pretrained, lambda where: changed_heads(where, read_conversion(where))):
+        with pytest.raises(FileError, match=f"{anchors} is missing"):
+            read(bert)
+    edit(llama, lambda tensors: tensors.pop("model.layers.0.mlp.scale"))
+    with pytest.raises(FileError, match=r"mlp\.scale is missing"):
+        from_pretrained(llama)
+    edit(llama, lambda tensors: tensors.pop("model.norm.weight"))
+    with pytest.raises(FileError, match=r"lacks 1 tensors of a LlamaForCausalLM, model\.norm\.weight"):
+        load_model(llama)
+
+
+def _other_dtype(config: dict[str, Any]) -> None:
+    config["dtype"] = "float32"
+
+
+def _looser(config: dict[str, Any]) -> None:
+    config["attnc"]["blocks"][0]["activation"][0]["certificate"]["approximation"] /= 2
+
+
+def _fewer_fields(config: dict[str, Any]) -> None:
+    del config["attnc"]["report"]["eps"]
+
+
+def _no_heads(config: dict[str, Any]) -> None:
+    config["attnc"]["blocks"][0]["activation"] = []
+
+
+def _no_list(config: dict[str, Any]) -> None:
+    config["attnc"]["blocks"] = 3
+
+
+def _no_engine(config: dict[str, Any]) -> None:
+    del config["attnc"]["engine"]
+
+
+@pytest.mark.parametrize("change", [_other_dtype, _looser, _fewer_fields, _no_heads, _no_list, _no_engine])
+def test_an_edited_record(bert: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    edit_config(bert, change)
+    with pytest.raises(CertificateError):
+        from_pretrained(bert)
+
+
+def test_a_record_of_other_blocks(bert: Path) -> None:
+    edit_config(bert, lambda config: config["attnc"]["blocks"][0].update(name="encoder.layer.7"))
+    with pytest.raises(FileError, match=r"encoder\.layer\.7"):
+        from_pretrained(bert)
+    edit_config(bert, lambda config: config["attnc"].update(version=2))
+    with pytest.raises(FileError, match="version 1"):
+        from_pretrained(bert)
+
+
+def test_every_certificate_is_read_with_its_seal(saved: Make) -> None:
+    for name, heads in (("bert", 2), ("llama", 4)):
+        known = read_conversion(saved(name).where)
+        found = dict(known.heads())
+        assert len(found) >= heads
+        assert all(isinstance(c, Certificate) and c.dtype == "float64" for c in found.values())
+        assert changed_heads(saved(name).where, known) == ()
+
+
+def test_a_failure_while_writing_leaves_nothing(
+    saved: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = saved("bert")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "vocab.txt").write_text("a b")
+    before = sorted(tmp_path.rglob("*"))
+
+    def full(where: Path) -> None:
+        (where / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(made.model, "save_pretrained", full)
+    with pytest.raises(FileError, match=r"out: No space left on device; nothing was written"):
+        save_converted(made.model, tmp_path / "out", tmp_path / "source")
+    assert sorted(tmp_path.rglob("*")) == before
+
+    def stopped(where: Path) -> None:
+        (where / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made.model, "save_pretrained", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        save_converted(made.model, tmp_path / "out", tmp_path / "source")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_stands_beside_the_weights_comes_along(saved: Make, tmp_path: Path) -> None:
+    made, source, out = saved("bert"), tmp_path / "source", tmp_path / "out"
+    (source / "1_Pooling").mkdir(parents=True)
+    (source / "onnx").mkdir()
+    kept = {
+        "vocab.txt": "a",
+        "modules.json": json.dumps([{"path": ""}, {"path": "1_Pooling"}]),
+        "1_Pooling/config.json": "{}",
+    }
+    left = ("config.json", "pytorch_model.bin", "onnx/a.json", ".git")
+    for name, text in {**kept, **dict.fromkeys(left, "x")}.items():
+        (source / name).write_text(text)
+    save_converted(made.model, out, source)
+    written = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert written == {*kept, "config.json", "model.safetensors", "attnc_report.json", "attnc_report.html"}
+    assert same(made.model, from_pretrained(out), example("bert"))
+    assert json.loads((out / "attnc_report.json").read_text()) == json.loads(
+        json.dumps(made.report.to_json())
+    )
+    with pytest.raises(FileError, match="out exists and is left as it is"):
+        save_converted(made.model, out)
