@@ -25,7 +25,7 @@ from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
 
-GATE_SYMMETRIC = ("gelu", "gelu_tanh", "silu", "quick_gelu", "gelu_fast", "relu")
+GATE_SYMMETRIC = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "silu", "softplus", "relu", "hardswish")
 GATES = {"silu": 1.0, "quick_gelu": 1.702}  # s·logistic(Bs)
 RELU_GAP = 0.2785  # sup |max(s, 0) - s·logistic(Bs)| is 0.27847/B
 STEEPEST = 2.0**40
@@ -60,7 +60,7 @@ def is_gate_symmetric(f: Function) -> bool:
     >>> is_gate_symmetric(gelu()), is_gate_symmetric(mish())
     (True, False)
     """
-    return f.name in GATE_SYMMETRIC and is_builtin(f)
+    return f.name in GATE_SYMMETRIC and not f.parameters and is_builtin(f)
 
 
 def lattice_gate(

@@ -13,10 +13,10 @@ For a dtype with unit roundoff u and smallest normal number τ:
    be allowed to use less than the dtype (`loose_products`).
 5. scaled_dot_product_attention with scale 1 over at most 512 keys forms scores as in 4 and weights as in 2; it may divide the sum
    of products instead of each weight.
-6. Windows (`window`) use torch.exp and torch.sigmoid instead. exp returns exp(d)(1 + ε) plus at most τ, |ε| <= window_exp_units·u, for
-   d <= exp_limit. sigmoid returns σ(z)(1 + ε) plus at most τ, |ε| <= (window_exp_units·σ(-z) + 3)u, which is 1/(1 + exp(-z)), and
-   |ε| <= 3e^-z, since 1 + exp(-z) rounds to 1 where the exponential is small. A sum of two numbers of the dtype errs by no
-   more than the smaller of them: the larger is a number of the dtype, and none that is farther away is returned.
+6. Windows (`attnc.certify.window`) use torch.exp and torch.sigmoid. exp returns exp(d)(1 + ε) plus at most τ, |ε| <= 4u, for
+   d <= 80 in float32, d <= 640 in float64. sigmoid returns σ(z)(1 + ε) plus at most τ, |ε| <= (4σ(-z) + 3)u, which is
+   1/(1 + exp(-z)) with that exp, and |ε| <= 3e^-z, since 1 + exp(-z) rounds to 1 where the exponential is small. A sum of two
+   numbers errs by no more than the smaller of them: the other is a number of the dtype, and none farther off is returned.
 
 An operand that is subnormal may be taken for zero: an input s (then its error, at most τ, is carried through), or an
 intermediate result. Stored numbers that are subnormal are refused.

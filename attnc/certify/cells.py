@@ -79,7 +79,7 @@ def head_on_cell(numbers: HeadNumbers, h: int, cell: Cell, order: int, a: Arithm
     top_slope, top_intercept = arb(key[winner, 0]), arb(key[winner, 1])
     score = [k * x + c for k, c in zip(slope, intercept, strict=True)]
     lead = [(k - top_slope) * x + (c - top_intercept) for k, c in zip(slope, intercept, strict=True)]
-    keys = Keys(slope, score, lead, weight, own, constant)
+    keys = Keys(slope, intercept, score, lead, weight, own, constant)
     return HeadOnCell(
         series, over_cell[order], far, keys, far_keys, far_value, distance, value_range + arb(0, far.upper())
     )

@@ -191,8 +191,10 @@ class _HeadCell:
         leads = [lead + b * self.spread for lead, b in zip(self.leads, self.lead_slopes, strict=True)]
         etas = []
         for k, c in zip(self.slopes, self.intercepts, strict=True):
-            after_product = abs(k) * off_x * (1 + u) + u * abs(k * x) + tau
-            etas.append((after_product * (1 + u) + u * abs(k * x + c) + tau).upper())
+            off_product = arb(0) if _is_power_of_two(k) else u  # a power of two scales exactly, 0 too
+            off_sum = arb(0) if c == 0 else u
+            after_product = abs(k) * off_x * (1 + off_product) + off_product * abs(k * x) + tau
+            etas.append((after_product * (1 + off_sum) + off_sum * abs(k * x + c) + tau).upper())
         highest = arb(0)
         for lead, eta in zip(leads, etas, strict=True):
             highest = highest.max(eta).max((lead + eta).upper())
@@ -231,6 +233,12 @@ class _HeadCell:
                 + 1
             )
         ).upper()
+
+
+def _is_power_of_two(k: arb) -> bool:
+    """Of a stored number, an exact ball: whether it is 0 or ±2^j."""
+    mantissa, _ = k.mid().man_exp()
+    return abs(int(mantissa)) in (0, 1)
 
 
 def _drop_distance(value: Array, centre: arb) -> int:

@@ -12,6 +12,7 @@ products then cost a factor (1 + u)^(p + 3)/(1 - pu) - 1 on Σ W|v|; p + 5 where
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ class Keys:
     """The keys of one head that matter on a cell, with what is known of them there (balls over the cell)."""
 
     slope: Sequence[arb]  # κ_k
+    intercept: Sequence[arb]  # c_k
     score: Sequence[arb]  # Z_k
     lead: Sequence[arb]  # Z_k - Z_r
     weight: Sequence[arb]  # W_k
@@ -42,12 +44,19 @@ def query_error(a: Arithmetic, s: arb, gain: arb, offset: arb) -> arb:
     return (product + added + (2 + abs(gain)) * tau).upper()
 
 
-def score_error(a: Arithmetic, slope: arb, x: arb, x_error: arb, score: arb) -> arb:
-    """η = |z - Z| for z = fl(fl(κ x) + c) with |x - X| <= x_error."""
+def score_error(a: Arithmetic, slope: arb, intercept: arb, x: arb, x_error: arb, score: arb) -> arb:
+    """η = |z - Z| for z = fl(fl(κ x) + c) with |x - X| <= x_error: nothing is lost in multiplying by a power of two or 0, or
+    in adding 0, but for flushing."""
     u, tau = arb(a.unit), arb(a.tiny)
     entering = abs(slope) * x_error
-    product = entering + u * (abs(slope * x) + entering) + tau
-    return (product + u * (abs(score) + product) + tau).upper()
+    multiplied = arb(0) if _scales(slope) else u * (abs(slope * x) + entering)
+    product = entering + multiplied + tau
+    added = arb(0) if intercept == 0 else u * (abs(score) + product)
+    return (product + added + tau).upper()
+
+
+def _scales(slope: arb) -> bool:
+    return slope.is_exact() and abs(math.frexp(float(slope))[0]) in (0.0, 0.5)
 
 
 def head_rounding(
@@ -67,7 +76,8 @@ def head_rounding(
     `far` further keys have values up to `far_value`; of each, Z_k - Z_r + 2 η_k <= -distance, whence its
     executed exponential is at most exp(-distance (1 - u) + u·top)(1 + E)."""
     u, tau, one = arb(a.unit), arb(a.tiny), arb(1)
-    eta = [score_error(a, k, x, x_error, z) for k, z in zip(keys.slope, keys.score, strict=True)]
+    stored = zip(keys.slope, keys.intercept, keys.score, strict=True)
+    eta = [score_error(a, k, c, x, x_error, z) for k, c, z in stored]
     top = _largest([lead + e for lead, e in zip(keys.lead, eta, strict=True)] + [arb(0)] + eta)
     tau_scaled = tau * top.exp()
     theta = [

@@ -53,8 +53,8 @@ class Gate:
 def window_of(numbers: HeadNumbers) -> Window | Gate | None:
     """The window of a head, recognised from its stored numbers alone; None where it has none.
 
-    A gate has the keys (0, 0) and (B, 0) with the values 0 and s. A lattice head has the keys (2ck, -ck²), its values are 0 to the left of a bump
-    around 0 and exactly kΔ to the right of it.
+    A gate has the keys (0, 0) and (B, 0) with the values 0 and s. A lattice head has the keys (2ck, -ck²), and values that
+    are 0 to the left of a bump around 0 and exactly kΔ to the right of it.
 
     >>> key, value = np.array([[[0.0, 0.0], [1.0, 0.0]]]), np.array([[[0.0, 0.0], [1.0, 0.0]]])
     >>> window_of(HeadNumbers(np.array([[1.0, 0.0]]), key, value, np.ones(1), "float32"))
@@ -178,7 +178,7 @@ def window_bound(
 
 
 def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> bool:
-    """Whether something might overflow on [-reach, reach], or a number is not one of the dtype or subnormal: nothing is claimed then."""
+    """Whether something might overflow on [-reach, reach], or a number is subnormal or not of the dtype: nothing is claimed."""
     if isinstance(window, Gate):
         stored, sizes = [window.slope], [arb(reach) * arb(window.slope)]
         fits = window.slope > 0

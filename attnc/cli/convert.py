@@ -37,8 +37,8 @@ _Design = Annotated[str, typer.Option(help=f"Of the heads: {', '.join(DESIGNS)}.
 _Only = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Convert only the blocks whose names contain TEXT.")
 ]
-_Check = Annotated[
-    bool, typer.Option(" /--no-check", help="Do not run the model before and after on a random input.")
+_NoCheck = Annotated[
+    bool, typer.Option("--no-check", help="Do not run the model before and after on a random input.")
 ]
 
 
@@ -49,7 +49,7 @@ def convert(
     engine: _Engine = "window",
     design: _Design = "auto",
     only: _Only = None,
-    check: _Check = True,
+    no_check: _NoCheck = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Replace the feed-forward blocks of a pretrained transformer by attention, and prove what it costs.
@@ -71,7 +71,7 @@ def convert(
             )
         with counted_progress(f"loading {source}") as tell:
             model = load_model(source)
-            sample, note = random_input(model) if check else ({}, "not run: --no-check")
+            sample, note = ({}, "not run: --no-check") if no_check else random_input(model)
             report = _converted(model, eps, config, only, sample, tell)
             tell(report.converted, report.converted, f"writing {output}")
             save_converted(model, output, source)

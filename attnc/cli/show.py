@@ -12,6 +12,7 @@ from attnc.cli.converted_report import conversion_facts, measured_text, print_bl
 from attnc.cli.head_report import head_facts, head_record
 from attnc.cli.network_report import network_facts, network_record, print_layers
 from attnc.cli.output import NOT_PROVED, errors_reported, print_facts, print_json
+from attnc.errors import FileError
 from attnc.exporters.safetensors import load
 from attnc.network.head import Head
 from attnc.network.network import Network
@@ -47,6 +48,8 @@ def _show_file(path: Path, json: bool) -> bool:
 
 
 def _show_directory(path: Path, json: bool) -> bool:
+    if not (path / "config.json").exists():
+        raise FileError(f"cannot read {path}: a directory without config.json is none of `attnc convert`")
     known = read_conversion(path)
     reason = _why_not(changed_heads(path, known))
     if reason is None and status(known.report) != "proved":

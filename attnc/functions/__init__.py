@@ -16,7 +16,6 @@ from attnc.functions.library import (
     hardswish,
     hardtanh,
     identity,
-    laplace,
     leaky_relu,
     mish,
     quick_gelu,
@@ -36,7 +35,7 @@ from attnc.functions.registry import get, meaning, names, register, signature
 
 __all__ = [
     "Function", "Piece", "abs", "celu", "clip", "cos", "elu", "exp", "function", "gelu", "gelu_10", "gelu_fast",
-    "gelu_tanh", "get", "hardsigmoid", "hardswish", "hardtanh", "identity", "laplace", "leaky_relu", "meaning",
+    "gelu_tanh", "get", "hardsigmoid", "hardswish", "hardtanh", "identity", "leaky_relu", "meaning",
     "mish", "names", "quick_gelu", "register", "relu", "relu2", "selu", "sigmoid", "signature", "silu", "sin",
     "soft_threshold", "softplus", "softsign", "square", "tanh",
 ]  # fmt: skip

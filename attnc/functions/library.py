@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -12,7 +10,6 @@ from torch import Tensor
 
 from attnc.errors import InputError
 from attnc.functions.function import Branch, Function
-
 
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543773  # torch's, to the last digit of a float
 
@@ -133,7 +130,12 @@ def soft_threshold(lam: float = 0.5) -> Function:
 
 def hardsigmoid() -> Function:
     """min(max(s/6 + 1/2, 0), 1)."""
-    return Function("hardsigmoid", F.hardsigmoid, (_zero, lambda x: (x + 3) / 6, _constant(1.0)), (-3.0, 3.0))
+    return Function(
+        "hardsigmoid",
+        lambda s: (s + 3).clamp(0, 6) / 6,
+        (_zero, lambda x: (x + 3) / 6, _constant(1.0)),
+        (-3.0, 3.0),
+    )
 
 
 def hardswish() -> Function:
@@ -163,7 +165,7 @@ def gelu_fast() -> Function:
         return x * _logistic(arb("1.5957691216") * x * (1 + arb("0.044715") * x * x))
 
     def torch_form(s: Tensor) -> Tensor:
-        return 0.5 * s * (1 + torch.tanh(s * 0.7978845608 * (1 + 0.044715 * s * s)))
+        return s * torch.sigmoid(1.5957691216 * s * (1 + 0.044715 * s * s))
 
     return Function("gelu_fast", torch_form, (series,))
 
@@ -194,16 +196,6 @@ def silu() -> Function:
 def sigmoid() -> Function:
     """1/(1 + e^-s)."""
     return Function("sigmoid", torch.sigmoid, (_logistic,))
-
-
-def laplace() -> Function:
-    """(1 + erf((s - 0.707107)/(0.282095·√2)))/2: near relu2 around 0."""
-    middle, width = 0.707107, 0.282095 * math.sqrt(2)
-
-    def series(x: arb_series) -> arb_series:
-        return ((arb("0.707107") - x) / (arb("0.282095") * arb(2).sqrt())).erfc() / 2
-
-    return Function("laplace", lambda s: 0.5 * (1 + torch.erf((s - middle) / width)), (series,))
 
 
 def tanh() -> Function:

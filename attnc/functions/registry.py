@@ -18,7 +18,7 @@ _FACTORIES: dict[str, Callable[..., Function]] = {
         library.identity, library.relu, library.leaky_relu, library.abs, library.clip, library.hardtanh, library.soft_threshold,
         library.gelu, library.gelu_tanh, library.silu, library.sigmoid, library.tanh, library.softplus, library.elu, library.mish,
         library.exp, library.square, library.sin, library.cos, library.softsign, library.quick_gelu, library.gelu_fast,
-        library.gelu_10, library.relu2, library.hardswish, library.hardsigmoid, library.selu, library.celu, library.laplace,
+        library.gelu_10, library.relu2, library.hardswish, library.hardsigmoid, library.selu, library.celu,
     )
 }  # fmt: skip
 _SPEC = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?\s*")

@@ -37,8 +37,11 @@ DESIGNS = ("auto", "gate", "lattice", "tuned")
 LARGEST_RADIUS = 4096.0  # a lattice holds some anchors for every unit
 TUNED_SIZES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
 _ORDER = 12  # of the Taylor models: with lattices, cells need not be halved then
-_CELLS = 512  # at least so many, so that values hardly vary on one
+_CELLS = 256  # at least so many, so that values hardly vary on one
+_ROOM = 1.0625  # of what small cells prove of rounding, larger ones prove so much
+_FINEST = 2.0**-50  # of the radius: an approximation below it would only cost the checker time
 _KEPT = 64
+_by_numbers: dict[tuple[object, ...], Head] = {}  # another eps may ask for the same numbers
 _made: OrderedDict[tuple[str, float, float, str, str], Head] = OrderedDict()
 
 
@@ -97,7 +100,7 @@ def square_head(dtype: str) -> Head:
     if wish not in _made:
         check_arithmetic(dtype)
         plan = Plan(square(), Interval(-1.0, 1.0), "lattice", 1, dtype)
-        _made[wish] = finished_head(plan, _proved(plan, "lattice", square_numbers(dtype), 0.0), math.inf)
+        _made[wish] = finished_head(plan, _proved(plan, "lattice", square_numbers(dtype), 1.0), math.inf)
     return _made[wish]
 
 
@@ -133,10 +136,18 @@ def _head(plan: Plan, eps: float) -> Head:
     serving = _serving(plan.f)
     for design in (serving[:-1] or serving) if plan.design == "auto" else (plan.design,):
         for numbers in _candidates(plan, design, eps):
+            key = (plan.f.label, plan.domain, plan.dtype, *numbers.digests().values())
+            before = _by_numbers.get(key) if is_builtin(plan.f) else None
+            if (
+                before is not None
+                and before.certificate is not None
+                and before.certificate.approximation <= eps
+            ):
+                return before
             plan.progress(f"proving {numbers.anchors_per_head} anchors, {design}")
             found = _proved(plan, design, numbers, eps)
             if _claimed(_reached(found)) <= eps:
-                return finished_head(plan, found, math.inf)
+                return _by_numbers.setdefault(key, finished_head(plan, found, math.inf))
             if closest is None or _reached(found) < _reached(closest):
                 closest = found
     raise _cannot(plan, eps, closest)
@@ -183,20 +194,23 @@ def _proved(plan: Plan, design: str, numbers: HeadNumbers, eps: float) -> Found:
     approximation = min(
         executed.approximation, sharp.approximation if math.isfinite(sharp.bound) else math.inf
     )
-    bound = min(executed.bound, math.nextafter(approximation + executed.rounding, math.inf))
-    proof = replace(executed, bound=bound, approximation=approximation, attained=sharp.attained, at=sharp.at)
-    return Found(design, numbers, proof, sampled, at, executed.rounding)
+    approximation = max(approximation, min(_FINEST * plan.domain.hi, eps / 2))
+    rounding = _ROOM * executed.rounding
+    bound = min(_ROOM * executed.bound, math.nextafter(approximation + rounding, math.inf))
+    proof = replace(executed, bound=bound, approximation=approximation, rounding=rounding)
+    return Found(design, numbers, proof, sampled, at, rounding)
 
 
 def _executed(plan: Plan, numbers: HeadNumbers, goal: float) -> SupNorm:
-    """The proof in the numbers' dtype, in cells so small that rounding is bounded well where anchors are few."""
+    """The proof in the numbers' dtype, in cells so small that rounding is bounded well where anchors are few; inf where there
+    is none."""
     parts = max(1, _CELLS // (2 * numbers.anchors_per_head))
     edges = [plan.domain.lo + plan.domain.width * (i / parts) for i in range(parts)] + [plan.domain.hi]
     found: list[SupNorm] = []
     for lo, hi in pairwise(edges):
         found.append(supnorm(numbers, plan.f, Interval(lo, hi), order=_ORDER, seen=goal))
-        if math.isinf(found[-1].bound):
-            break
+        if not math.isfinite(found[-1].bound):  # its other numbers hold on a part only
+            return replace(found[-1], bound=math.inf, approximation=math.inf, rounding=math.inf)
     worst = max(found, key=lambda proof: proof.bound)
     return replace(
         worst,

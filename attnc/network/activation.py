@@ -99,9 +99,10 @@ class AnchorActivation(AttentionLayer):
         (…, neurons of the group, p), whose anchors stand at `groups[group][1].anchors`.
 
         >>> import attnc, torch
-        >>> head = attnc.head("tanh", on=(-8, 8), anchors=6)
-        >>> AnchorActivation([(None, head)]).weights(torch.zeros(2, 5)).shape
-        torch.Size([2, 5, 6])
+        >>> head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+        >>> weights = AnchorActivation([(None, head)]).weights(torch.zeros(2, 5))
+        >>> weights.shape == (2, 5, *head.anchors.shape)
+        True
         """
         self._check_input(x)
         if neuron is not None:

@@ -27,6 +27,16 @@ class AnchorGate(nn.Module):
     λ = 2^scale and ρ = 2^radius for every neuron, so that scaling rounds nothing; `square` serves [-1, 1]. The maps stand under
     the names they had in the block whose place this takes. Without gradients, on the CPU, memory is bounded: tokens go
     through the block some at a time.
+
+    >>> import attnc
+    >>> from attnc.anchors.lattice import square_numbers
+    >>> silu = AnchorActivation([(None, attnc.head("silu", on=(-8, 8), eps=1e-4))])
+    >>> maps = {name: nn.Linear(3, 3) for name in ("gate_proj", "up_proj", "down_proj")}
+    >>> zeros = np.zeros(3, np.int8)
+    >>> square = AnchorActivation([(None, attnc.Head(square_numbers("float32"), "lattice"))])
+    >>> block = AnchorGate(maps, *maps, silu, square, zeros, zeros + 3)
+    >>> block(torch.ones(2, 5, 3)).shape
+    torch.Size([2, 5, 3])
     """
 
     scale: Tensor  # log2 λ, int8 (neurons,)
@@ -58,6 +68,7 @@ class AnchorGate(nn.Module):
             )
         self.register_buffer("_factors", None, persistent=False)
         self._derive()
+        self._check_scaling()
         self.register_load_state_dict_post_hook(AnchorGate._derive)  # type: ignore[no-untyped-call]
 
     @property
@@ -88,6 +99,7 @@ class AnchorGate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output for x (…, features)."""
+        self._check_scaling()
         if not in_place(x, *self.parameters()):
             return self._block(x, self._product)
         tokens = x.reshape(-1, x.shape[-1])
@@ -133,22 +145,26 @@ class AnchorGate(nn.Module):
         return max(1, numbers // max(1, self.scale.numel()))
 
     def _derive(self, *_: object) -> None:
-        """The factors, from the exponents: exact powers of two of the dtype."""
+        """The factors, from the exponents: exact powers of two, where the dtype holds them."""
         like = self.square.groups[0][1].key
+        self._problem: str | None = None
         if self.scale.is_meta:
             self._factors = torch.empty(4, self.scale.numel(), dtype=like.dtype, device="meta")
             return
-        scale, radius = (k.detach().to("cpu", torch.float64) for k in (self.scale, self.radius))
-        powers = torch.stack([scale, -scale, -radius, 2 * radius])
+        scale, radius = (k.detach().cpu().numpy().astype(np.int64) for k in (self.scale, self.radius))
+        powers = np.stack([scale, -scale, -radius, 2 * radius])
+        self._factors = torch.from_numpy(np.ldexp(1.0, powers)).to(like.device, like.dtype)
+        least, most = powers.min(initial=0), powers.max(initial=0)
         limits = torch.finfo(like.dtype)
-        low, high = (float(np.log2(limit)) for limit in (limits.tiny, limits.max))
-        if powers.numel() and not (low <= float(powers.min()) and float(powers.max()) < high):
-            raise InputError(
-                f"the block scales by 2^{powers.min():g} … 2^{powers.max():g}, which {like.dtype} does not hold: "
+        if not (limits.tiny <= 2.0**least and 2.0**most <= limits.max):
+            self._problem = (
+                f"the block scales by 2^{least} … 2^{most}, which {like.dtype} does not hold: "
                 "keep the dtype it was made for"
             )
-        exact = torch.from_numpy(np.ldexp(1.0, powers.numpy().astype(np.int64)))
-        self._factors = exact.to(like.device, like.dtype)
+
+    def _check_scaling(self) -> None:
+        if self._problem is not None:
+            raise InputError(self._problem)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AnchorGate:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

@@ -52,7 +52,7 @@ def _in_place(s: Tensor) -> bool:
     """Whether nothing follows the operations: no gradient, compiler, tracer or transform, and plain memory."""
     return not (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch._C._get_tracing_state() is not None
         or type(s) not in (Tensor, torch.nn.Parameter)
         or s.device.type != "cpu"
         or (s.requires_grad and torch.is_grad_enabled())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from attnc.errors import CertificateError, FileError, InputError, MissingExtraEr
 from attnc.frontends.transformers import Site, find_blocks
 from attnc.pretrained.config import ENGINES, VERSION
 from attnc.pretrained.report import ConversionReport, as_text
-from attnc.pretrained.store import rebuild, remember, report_of
+from attnc.pretrained.store import note_parts, rebuild, report_of, seal
 
 REPORT = "attnc_report.json"
 _DIGITS_AND_END = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp: 0, mlp
@@ -77,8 +76,7 @@ def from_pretrained(directory: str | os.PathLike[str], *, engine: str | None = N
         site.replace(module)
     runs = {site.name: str(getattr(module, "runs", chosen)) for site, module in made}
     report = known.report if chosen == known.engine else _run_by(known.report, chosen, runs)
-    _note_parts(model, {**known.record, "engine": chosen, "report": report.to_json()}, known.blocks)
-    remember(model, report)
+    note_parts(model, chosen, report, known.blocks)
     return model
 
 
@@ -136,6 +134,8 @@ def read_conversion(where: Path) -> Conversion:
         if not all(isinstance(e["digest"], str) and e["activation"] for e in blocks.values()) or not blocks:
             raise ValueError("a block has no heads or no digest")
         list(known.heads())
+        if record.get("seal") != seal(record):
+            raise ValueError("its seal does not fit what it says")
     except (KeyError, TypeError, ValueError, AttributeError, CertificateError) as problem:
         raise CertificateError(
             f"the 'attnc' record in {where / 'config.json'} is damaged or edited: {problem}"
@@ -188,6 +188,8 @@ def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> N
             save(temporary)
         (temporary / REPORT).write_text(as_text(report), encoding="utf-8")
         (temporary / REPORT).with_suffix(".html").write_text(report.to_html(), encoding="utf-8")
+        for file in temporary.glob("*.safetensors"):  # written for the owner's eyes alone
+            file.chmod(temporary.stat().st_mode & 0o666)
         temporary.rename(out)
     except (OSError, SafetensorError) as problem:
         reason = getattr(problem, "strerror", None) or problem
@@ -208,12 +210,9 @@ def read_config(where: Path) -> dict[str, Any]:
     return found
 
 
-def check_safetensors(where: Path) -> list[Path]:
-    """The files that hold the weights, each opened once: a truncated one is noticed."""
-    files = _weight_files(where)
-    for file in files:
-        _names(file)
-    return files
+def check_safetensors(where: Path) -> dict[Path, list[str]]:
+    """The files that hold the weights and the names of their tensors; a truncated file is noticed."""
+    return {file: _names(file) for file in _weight_files(where)}
 
 
 def _weight_files(where: Path) -> list[Path]:
@@ -297,15 +296,15 @@ def _stored(where: Path, known: Conversion) -> Iterator[tuple[str, Tensor]]:
     """The tensors of heads, and those that say which neurons are whose, by their names in the model."""
     parts = ("activation.", "square.", "scale", "radius")  # of a gated block, besides its maps
     files = check_safetensors(where)
-    places = _places([name for file in files for name in _names(file)], known)
+    places = _places([name for names in files.values() for name in names], known)
     inside = {
         f"{place}.{part}": f"{block}.{part}"
         for block, place in places.items()
         for part in (parts if known.blocks[block]["square"] is not None else ("",))
     }
-    for file in files:
+    for file, names in files.items():
         with safe_open(file, "pt") as opened:
-            for name in _names(file):
+            for name in names:
                 for stored in (start for start in inside if name.startswith(start)):
                     yield inside[stored] + name[len(stored) :], opened.get_tensor(name)
 
@@ -337,21 +336,6 @@ def _run_by(report: ConversionReport, engine: str, runs: Mapping[str, str]) -> C
         for block in report.blocks
     )
     return replace(report, blocks=blocks, measured=(), samples=0)
-
-
-def _note_parts(model: nn.Module, record: Mapping[str, Any], blocks: Mapping[str, Mapping[str, Any]]) -> None:
-    """Every part that can save itself records the blocks inside it, by their names there."""
-    for name, part in model.named_modules():
-        config = getattr(part, "config", None)
-        if not hasattr(part, "save_pretrained") or not hasattr(config, "to_json_string"):
-            continue
-        inside = f"{name}." if name else ""
-        own = [{**e, "name": n.removeprefix(inside)} for n, e in blocks.items() if n.startswith(inside)]
-        noted: Any = copy.deepcopy(config)
-        vars(noted).pop("attnc", None)
-        if own:
-            noted.attnc = {**record, "blocks": own}
-        part.config = noted
 
 
 def _copy_beside(source: Path, out: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from attnc.certify.certificate import Certificate
@@ -43,34 +45,41 @@ def note_conversion(
     model: nn.Module, planned: Sequence[Planned], report: ConversionReport, config: ConvertConfig
 ) -> None:
     """Put the report on the model, and the record into the config of every part that can save itself."""
-    entries = [(plan.site, record_of(plan)) for plan in planned]
-    configs = []
+    note_parts(model, config.engine, report, {plan.site.name: record_of(plan) for plan in planned})
+
+
+def note_parts(
+    model: nn.Module, engine: str, report: ConversionReport, blocks: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Every part that can save itself records the blocks inside it, by their names there. Configs may be shared: each part gets a
+    copy of its own."""
+    noted: list[tuple[nn.Module, Any]] = []
     for name, part in model.named_modules():
-        saved: Any = getattr(part, "config", None)
-        if not hasattr(part, "save_pretrained") or not hasattr(saved, "to_json_string"):
+        config: Any = getattr(part, "config", None)
+        if not hasattr(part, "save_pretrained") or not hasattr(config, "to_json_string"):
             continue
         inside = f"{name}." if name else ""
-        own = [
-            {**entry, "name": site.name.removeprefix(inside)}
-            for site, entry in entries
-            if site.name.startswith(inside)
-        ]
+        own = [{**e, "name": n.removeprefix(inside)} for n, e in blocks.items() if n.startswith(inside)]
+        config = copy.deepcopy(config)
+        vars(config).pop("attnc", None)
         if own:
-            noted = copy.deepcopy(saved)
-            noted.attnc = {
-                "version": VERSION,
-                "engine": config.engine,
-                "report": report.to_json(),
-                "blocks": own,
-            }
-            configs.append((part, noted))
-    for part, noted in configs:
-        part.config = noted
+            record = {"version": VERSION, "engine": engine, "report": report.to_json(), "blocks": own}
+            config.attnc = {**record, "seal": seal(record)}
+        noted.append((part, config))
+    for part, config in noted:
+        part.config = config
     setattr(model, _REPORT, report)
 
 
+def seal(record: Mapping[str, Any]) -> str:
+    """The SHA-256 of everything that a record says: an edit shows."""
+    body = {name: value for name, value in record.items() if name != "seal"}
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
 def record_of(plan: Planned) -> dict[str, Any]:
-    """A block: the heads of its groups with their certificates, and the digest of the numbers the bound is about."""
+    """A block: the heads of its groups with their certificates, and digests of the numbers the bound is about: those of the
+    original block, and which neurons use which head and which powers of two."""
     module = plan.module
     activation = module.activation if isinstance(module, AnchorGate) else module
     square = module.square if isinstance(module, AnchorGate) else None
@@ -79,7 +88,18 @@ def record_of(plan: Planned) -> dict[str, Any]:
         "activation": [_head(head) for _, head in activation.groups],
         "square": None if square is None else [_head(head) for _, head in square.groups],
         "digest": digest(plan.site.feed_forward()),
+        "wiring": wiring(module),
     }
+
+
+def wiring(module: AnchorActivation | AnchorGate) -> str:
+    """SHA-256 of what a converted block stores besides heads and maps: which neurons are whose, scales and radii."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        if not tensor.is_floating_point():
+            found.update(f"{name} {tuple(tensor.shape)}".encode())
+            found.update(tensor.detach().cpu().to(torch.int64).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _head(head: Head) -> dict[str, Any]:
@@ -108,8 +128,19 @@ def rebuild(site: Site, entry: Mapping[str, Any], tensors: Mapping[str, Tensor],
             f"the weights of {site.name} are not those that were converted: convert the original model anew"
         )
     own = {name[len(site.name) + 1 :]: t for name, t in tensors.items() if name.startswith(f"{site.name}.")}
-    if not site.gated:
-        return _activation(site.name, entry["activation"], own, engine)
+    made = (
+        _gate(site, entry, own, engine)
+        if site.gated
+        else _activation(site.name, entry["activation"], own, engine)
+    )
+    if wiring(made) != entry["wiring"]:
+        raise CertificateError(
+            f"{site.name}: what says which neurons use which head was changed: convert the original model anew"
+        )
+    return made
+
+
+def _gate(site: Site, entry: Mapping[str, Any], own: Mapping[str, Tensor], engine: str) -> AnchorGate:
     activation, square = (_inner(site.name, kind, entry, own, engine) for kind in ("activation", "square"))
     scale, radius = (_tensor(site.name, own, name).numpy() for name in ("scale", "radius"))
     maps = site.maps()
@@ -148,8 +179,3 @@ def _tensor(where: str, own: Mapping[str, Tensor], name: str) -> Tensor:
             f"the tensor {where}.{name} is missing: the directory is incomplete, convert the model anew"
         )
     return own[name]
-
-
-def remember(model: nn.Module, report: ConversionReport) -> None:
-    """Put a report on a model that was read back."""
-    setattr(model, _REPORT, report)

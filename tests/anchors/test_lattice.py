@@ -50,7 +50,7 @@ def test_the_bump_is_symmetric_up_to_one_last_digit(dtype: str) -> None:
     last = (len(value) - 1) // 2
     right, left = value[last:], value[last::-1]
     off = np.abs(right - left - np.arange(last + 1) * RUNGS[1].spacing)
-    assert (off <= np.spacing(right.astype(dtype))).all()
+    assert (off <= np.abs(np.spacing(right.astype(dtype)))).all()
 
 
 REACHED = [

@@ -13,7 +13,6 @@ import torch
 from flint import arb
 
 from attnc import functions
-from attnc.certify import arithmetic
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic, probe_window
 from attnc.certify.numbers import HeadNumbers
 from attnc.certify.supnorm import SupNorm, supnorm
@@ -37,9 +36,7 @@ each_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
 @cache
-def lattice_head(
-    name: str, spacing: float, c: float, reach: float, dtype: str, radius: float = 8.0
-) -> HeadNumbers:
+def lattice_head(name: str, spacing: float, c: float, reach: float, dtype: str) -> HeadNumbers:
     """max(kΔ, 0) + β_|k|, the bump β fitted to the function on |s| <= reach."""
     bump, margin = round(reach / spacing), math.ceil(math.sqrt(26 / c))
     k = np.arange(-(bump + margin + 24), bump + margin + 25)
@@ -49,16 +46,11 @@ def lattice_head(
     columns = [weights[:, np.abs(k) == j].sum(1) for j in range(bump + 1)]
     rest = functions.get(name)(torch.from_numpy(t)).numpy() - weights @ np.maximum(k * spacing, 0)
     beta = np.linalg.lstsq(np.stack(columns, 1), rest, rcond=1e-15)[0]
-    last = max(math.ceil(radius / spacing) + margin, bump + 8)
+    last = math.ceil(8 / spacing) + margin
     k = np.arange(-last, last + 1)
     v = np.maximum(k * spacing, 0) + np.where(np.abs(k) <= bump, beta[np.minimum(np.abs(k), bump)], 0)
-    stored = [
-        np.array([[1 / spacing, 0]]),
-        np.stack([2 * c * k, -c * k * k], 1)[None],
-        np.stack([0 * v, v], 1)[None],
-    ]
-    q, key, value = (x.astype(dtype).astype(np.float64) for x in stored)
-    return HeadNumbers(q, key, value, np.ones(1), dtype)
+    key, v = np.stack([2 * c * k, -c * k * k], 1)[None], v.astype(dtype).astype(np.float64)
+    return HeadNumbers(np.array([[1 / spacing, 0]]), key, np.stack([0 * v, v], 1)[None], np.ones(1), dtype)
 
 
 def lattice_window(lattice: Lattice) -> Window:
@@ -91,9 +83,8 @@ def hard_points(window: Window | Gate, radius: float) -> torch.Tensor:
     scales = radius * 2.0 ** -rng.uniform(0, 40, 100)
     near = step * rng.normal(size=300) * 8
     s = np.concatenate([edges, -edges, scales, -scales, near, [a.tiny / 3, -a.tiny / 3, -0.0]])
-    s = np.concatenate(
-        [d := s.astype(window.dtype), np.nextafter(d, d.dtype.type(9e9)), np.nextafter(d, -d.dtype.type(9e9))]
-    )
+    s, far = s.astype(window.dtype), np.array(9e9, window.dtype)
+    s = np.concatenate([s, np.nextafter(s, far), np.nextafter(s, -far)])
     return torch.from_numpy(np.clip(s, -radius, radius))
 
 
@@ -120,8 +111,7 @@ def test_a_lattice_head_has_the_window_that_the_identity_says(lattice: Lattice) 
     K, zero = round(window.lead / (2 * c)), numbers.anchors_per_head // 2
     assert (window.spacing, window.sharpness, window.dtype) == (spacing, c, dtype)
     v = numbers.value[0, :, 1]
-    assert v[zero - K] != 0
-    assert not v[: zero - K].any()
+    assert np.flatnonzero(v)[0] == zero - K
     k = np.arange(len(window.coefficients)) - K
     wanted = math.sqrt(c / math.pi) * v[zero + k] * np.exp(-c * k * k)
     assert np.allclose(window.coefficients, wanted, rtol=4 * ARITHMETIC[dtype].unit, atol=0)
@@ -135,11 +125,13 @@ def test_gates_are_recognised_in_either_order(first: int, dtype: str) -> None:
     assert window_of(gate_head(4.0, dtype, first)) == Gate(4.0, dtype)
 
 
-def changed(
-    numbers: HeadNumbers, name: str, at: tuple[int, ...], change: Callable[[float], float]
-) -> HeadNumbers:
+Change = tuple[str, tuple[int, ...], Callable[[float], float]]
+
+
+def changed(numbers: HeadNumbers, change: Change) -> HeadNumbers:
+    name, at, to = change
     array = getattr(numbers, name).copy()
-    array[at] = change(array[at])
+    array[at] = to(array[at])
     return replace(numbers, **{name: array})
 
 
@@ -147,7 +139,7 @@ def ulp(x: float) -> float:
     return float(np.nextafter(np.float32(x), np.float32(1e9)))
 
 
-REFUSED: dict[str, tuple[str, tuple[int, ...], Callable[[float], float]]] = {
+REFUSED: dict[str, Change] = {
     "a slope": ("key", (0, 3, 0), ulp),
     "an intercept": ("key", (0, 3, 1), ulp),
     "a value on the right tail": ("value", (0, -2, 1), ulp),
@@ -165,7 +157,7 @@ REFUSED: dict[str, tuple[str, tuple[int, ...], Callable[[float], float]]] = {
 def test_a_head_that_is_off_in_one_number_has_no_window(what: str) -> None:
     numbers = lattice_head("gelu", 0.5, 0.375, 4.0, "float32")
     assert window_of(numbers) is not None
-    assert window_of(changed(numbers, *REFUSED[what])) is None
+    assert window_of(changed(numbers, REFUSED[what])) is None
 
 
 @pytest.mark.parametrize(
@@ -174,29 +166,35 @@ def test_a_head_that_is_off_in_one_number_has_no_window(what: str) -> None:
      ("value", (0, 1, 0), 2.0), ("query", (0, 0), 2.0), ("key", (0, 1, 0), -4.0)],
 )  # fmt: skip
 def test_a_gate_that_is_off_in_one_number_has_no_window(name: str, at: tuple[int, ...], to: float) -> None:
-    assert window_of(changed(gate_head(4.0), name, at, lambda _: to)) is None
+    assert window_of(changed(gate_head(4.0), (name, at, lambda _: to))) is None
 
 
 def test_other_heads_have_no_window() -> None:
     good = lattice_head("gelu", 0.5, 0.375, 4.0, "float32")
-    part = {name: getattr(good, name)[:, 30:] for name in ("key", "value")}
-    assert window_of(replace(good, **part)) is None, "0 is not among the anchors"
+    assert window_of(replace(good, key=good.key[:, 30:], value=good.value[:, 30:])) is None, "0 is no anchor"
     twice = {name: np.repeat(getattr(good, name), 2, axis=0) for name in ("query", "key", "value", "output")}
     assert window_of(replace(good, **twice)) is None
     wide = lattice_head("gelu_tanh", 0.25, 0.25, 7.0, "float32")
     assert window_of(wide) is None, "exp(cK²) is beyond float32"
 
 
-@each_lattice
 @pytest.mark.parametrize("radius", [8.0, 30.0, 1e4])
+@pytest.mark.parametrize("lattice", LATTICES[:2], ids=["float32", "float64"])
 def test_what_a_window_returns_is_within_its_bound(lattice: Lattice, radius: float) -> None:
     assert assert_within(lattice_window(lattice), lattice[0], radius) > 0.05
 
 
 @each_dtype
-@pytest.mark.parametrize(("name", "slope", "radius"), [
-    ("silu", 1.0, 30.0), ("silu", 1.0, 1e4), ("relu", 2.0**10, 1e4), ("relu", 3.25, 8.0), ("relu", 2.0**60, 1e4), ("silu", 1.5, 8.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "slope", "radius"),
+    [
+        ("silu", 1.0, 30.0),
+        ("silu", 1.5, 8.0),
+        ("relu", 3.25, 8.0),
+        ("relu", 2.0**10, 1e4),
+        ("relu", 2.0**60, 1e4),
+    ],
+)
 def test_what_a_gate_returns_is_within_its_bound(dtype: str, name: str, slope: float, radius: float) -> None:
     assert assert_within(Gate(slope, dtype), name, radius) > 0.05
 
@@ -207,7 +205,8 @@ def test_float32_numbers_by_the_million_are_within_the_bound() -> None:
     s = s[s <= 30]
     s = torch.cat([s, -s])
     off = (run_window(window, s).double() - torch.nn.functional.gelu(s.double())).abs().max().item()
-    assert 1e-7 < off <= proof_of(window, "gelu", 30.0).bound
+    assert 1e-7 < off <= proof_of(window, "gelu", 30.0).bound < 1e-6
+    assert proof_of(window, "gelu", 1e4).bound < 1e-6
 
 
 @each_lattice
@@ -218,16 +217,11 @@ def test_bounds_are_tight(lattice: Lattice) -> None:
     assert proof.bound <= proof.approximation + proof.rounding
 
 
-def test_float32_gelu_is_proved_to_a_millionth_on_any_range() -> None:
-    for radius in (30.0, 1e4):
-        assert proof_of(lattice_window(LATTICES[0]), "gelu", radius).bound < 1e-6
-
-
 @each_dtype
 @pytest.mark.parametrize("slope", [3.25, 2.0**20, 2.0**60])
 def test_relu_is_met_up_to_its_known_distance(dtype: str, slope: float) -> None:
     proof = proof_of(Gate(slope, dtype), "relu", 1e4)
-    assert 0.27846 <= proof.attained * slope * 1.001
+    assert proof.attained * slope > 0.2781
     assert proof.bound * slope <= 0.27847
 
 
@@ -237,17 +231,16 @@ def test_a_wrong_function_is_told_by_the_bound() -> None:
     assert 0.165 < proof.attained <= proof.bound < 0.18
 
 
-def perturbed(window: Window, s: float, delta: list[float], a: Arithmetic) -> tuple[arb, arb, int]:
-    """The program with every operation's result times 1 + its share of `delta`: the bump, the result, the operations."""
+def perturbed(window: Window, s: float, delta: list[float], a: Arithmetic) -> tuple[arb, int]:
+    """The program with every operation's result times 1 + its share of `delta`, and how many there are."""
     used = iter(delta)
 
     def rounded(x: arb, units: int = 1) -> arb:
         return x * (1 + arb(a.unit) * units * arb(next(used)))
 
-    exact = window.sharpness in (0.25, 0.5)
     c, x = arb(window.sharpness), abs(arb(s)) / arb(window.spacing)
     power, product = -2 * c * x, -c * x
-    if not exact:
+    if window.sharpness == 0.375:  # no power of two
         power, product = rounded(power), rounded(product)
     w = rounded(power.exp(), a.window_exp_units)
     G = rounded(rounded(rounded(product + arb(window.lead)) * x).exp(), a.window_exp_units)
@@ -255,30 +248,26 @@ def perturbed(window: Window, s: float, delta: list[float], a: Arithmetic) -> tu
     for C in reversed(window.coefficients[:-1]):
         N = rounded(rounded(N * w) + arb(C))
     bump = rounded(G * N)
-    if s <= 0:
-        return bump, bump, len(delta) - len(list(used))
-    room = abs(bump).min(arb(a.unit) * abs(arb(s) + bump))
-    return bump, arb(s) + bump + room * arb(next(used)), len(delta) - len(list(used))
+    if s > 0:
+        bump += arb(s) + abs(bump).min(arb(a.unit) * abs(arb(s) + bump)) * arb(next(used))
+    return bump, len(delta) - len(list(used))
 
 
 @each_lattice
 @pytest.mark.parametrize("s", [-6.3, -3.1, -1.7, -0.4, -1e-3, 1e-3, 0.3, 0.9, 2.2, 4.6])
-def test_the_worst_conforming_machine_is_within_the_rounding_term_and_near_it(
-    lattice: Lattice, s: float
-) -> None:
+def test_the_worst_conforming_machine_is_within_the_rounding_term(lattice: Lattice, s: float) -> None:
     """Every operation errs as much as it may, in the direction that does harm: no rounding term may be left out."""
     window, a = lattice_window(lattice), ARITHMETIC[lattice[4]]
     proof = window_bound(window, functions.get(lattice[0]), Interval(s - 1e-7 * abs(s), s + 1e-7 * abs(s)))
     with working(256):
         none = [0.0] * (2 * len(window.coefficients) + 20)
-        _, exact, count = perturbed(window, s, none, a)
-        worst = list(none)
+        exact, count = perturbed(window, s, none, a)
+        worst = none.copy()
         for i in range(count):
             alone = [float(i == j) for j in range(len(none))]
-            worst[i] = 1.0 if perturbed(window, s, alone, a)[1] > exact else -1.0
-        reached = abs(perturbed(window, s, worst, a)[1] - exact)
-        assert reached <= arb(proof.rounding)
-        assert reached >= arb(0.6) * arb(proof.rounding)
+            worst[i] = 1.0 if perturbed(window, s, alone, a)[0] > exact else -1.0
+        reached = abs(perturbed(window, s, worst, a)[0] - exact)
+        assert arb(0.6) * arb(proof.rounding) <= reached <= arb(proof.rounding)
 
 
 @each_dtype
@@ -327,40 +316,26 @@ def test_window_and_dense_head_differ_by_no_more_than_both_bounds(dtype: str) ->
     numbers = lattice_head("gelu", 0.5, 0.375, 4.0, dtype)
     window, s = window_of(numbers), torch.linspace(-6, 6, 2001, dtype=getattr(torch, dtype))
     assert window is not None
-    allowed = (
-        proof_of(window, "gelu", 6.0).bound
-        + supnorm(numbers, functions.gelu(), Interval(-6, 6), quality=1.5).bound
-    )
+    dense = supnorm(numbers, functions.gelu(), Interval(-6, 6), quality=1.5)
     off = (run_window(window, s).double() - Head(numbers, "lattice")(s).double()).abs().max().item()
-    assert off <= allowed
+    assert off <= proof_of(window, "gelu", 6.0).bound + dense.bound
 
 
 @each_dtype
-def test_the_probe_accepts_this_machine_and_notices_coarser_functions(
-    dtype: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "units"), [("exp", 8), ("sigmoid", 12)])
+def test_the_probe_notices_a_coarser_function(
+    dtype: str, name: str, units: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert probe_window(dtype) is None
-    a, exact = ARITHMETIC[dtype], {"exp": torch.exp, "sigmoid": torch.sigmoid}
-    for name, units in (("exp", 8), ("sigmoid", 12)):
-
-        def coarse(
-            x: torch.Tensor, name: str = name, units: int = units, **rest: torch.Tensor
-        ) -> torch.Tensor:
-            return exact[name](x, **rest).mul_(1 + units * a.unit)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(torch, name, coarse)
-            seen = arithmetic.probe_window.__wrapped__(dtype)
-        assert seen is not None
-        assert f"torch.{name}" in seen
+    exact, factor = getattr(torch, name), 1 + units * ARITHMETIC[dtype].unit
+    monkeypatch.setattr(torch, name, lambda x, **rest: exact(x, **rest).mul_(factor))
+    assert f"torch.{name} gave" in (probe_window.__wrapped__(dtype) or "")
 
 
-WINDOWS: list[tuple[Window | Gate, str]] = [
-    (lattice_window(LATTICES[0]), "gelu"),
-    (lattice_window(LATTICES[3]), "gelu_tanh"),
-    (Gate(1.0, "float32"), "silu"),
-    (Gate(1.0, "float64"), "silu"),
-]
+WINDOWS = [
+    (lattice_window(LATTICES[0]), "gelu"), (lattice_window(LATTICES[3]), "gelu_tanh"),
+    (Gate(1.0, "float32"), "silu"), (Gate(1.0, "float64"), "silu"),
+]  # fmt: skip
 each_window = pytest.mark.parametrize(("window", "name"), WINDOWS, ids=lambda x: getattr(x, "dtype", x))
 
 
@@ -393,29 +368,17 @@ def test_shapes_are_kept_and_chunks_join(window: Window | Gate, name: str, shape
 
 
 @each_window
-def test_memory_in_another_order_changes_no_result(window: Window | Gate, name: str) -> None:
-    s = torch.randn(6, 10, dtype=getattr(torch, window.dtype), generator=torch.Generator().manual_seed(2))
-    atol = 16 * ARITHMETIC[window.dtype].unit
-    for strided in (
-        s.T,
-        s[:, ::3],
-        s[None, :1].expand(4, 1, 10),
-        s.view(2, 5, 6, 1)[..., 0].permute(2, 0, 1),
-    ):
-        assert torch.allclose(
-            run_window(window, strided), run_window(window, strided.contiguous()), rtol=0, atol=atol
-        )
-
-
-@each_window
-def test_infinities_and_nan(window: Window | Gate, name: str) -> None:
-    s = torch.tensor([math.inf, -math.inf, math.nan, 3e38, -3e38], dtype=getattr(torch, window.dtype))
-    for y in both_paths(window, s):
-        assert y[0] == math.inf
-        assert y[1] == 0
+def test_strides_infinities_and_nan(window: Window | Gate, name: str) -> None:
+    dtype, atol = getattr(torch, window.dtype), 16 * ARITHMETIC[window.dtype].unit
+    grid = torch.linspace(-4, 4, 60, dtype=dtype).view(6, 10)
+    for s in (grid.T, grid[:, ::3], grid[None, :1].expand(4, 1, 10)):
+        assert torch.allclose(run_window(window, s), run_window(window, s.contiguous()), rtol=0, atol=atol)
+    odd = torch.tensor([math.inf, -math.inf, math.nan, 3e38, -3e38], dtype=dtype)
+    for y in both_paths(window, odd):
         assert y[2].isnan()
-        assert y[3] == s[3]
-        assert y[4] == 0
+        assert y[[0, 1, 3, 4]].tolist() == [math.inf, 0, odd[3], 0]
+    with pytest.raises(InputError, match="float16"):
+        run_window(window, grid.half())
 
 
 @pytest.mark.filterwarnings(
@@ -435,8 +398,3 @@ def test_compilers_and_transforms_see_plain_operations(window: Window | Gate) ->
         dual = torch.autograd.forward_ad.make_dual(s, torch.ones_like(s))
         tangent = torch.autograd.forward_ad.unpack_dual(run_window(window, dual)).tangent
     assert torch.equal(tangent, along)
-
-
-def test_a_tensor_of_another_dtype_is_refused() -> None:
-    with pytest.raises(InputError, match=r"float32.*float64"):
-        run_window(Gate(1.0, "float32"), torch.zeros(2, dtype=torch.float64))

@@ -302,7 +302,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "sizes": (lambda: with_dense(nn.Linear(16, 23).double()), "sizes that do not fit"),
     "unknown": (lambda: with_activation(Odd()), r"Odd.*register\(attnc.function"),
     "unknown in a pattern": (lambda: Perceptron(Odd()).eval(), r"act: has the activation Odd"),
-    "quick gelu": (lambda: tiny("bert", hidden_act="quick_gelu"), r"QuickGELUActivation.*name='quick_gelu'"),
+    "laplace": (lambda: tiny("bert", hidden_act="laplace"), r"LaplaceActivation.*name='laplace'"),
     "converted": (lambda: converted("bert"), "is converted already"),
     "converted gate": (lambda: converted("llama"), r"layers\.0\.mlp \(and 1 more\): is converted already"),
     "converted pattern": (lambda: Perceptron(AnchorActivation()).eval(), "is converted already"),
@@ -363,13 +363,15 @@ def test_every_activation_of_transformers_is_read_or_refused() -> None:
         "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
         "gelu_python_tanh": "gelu_tanh", "gelu_accurate": "gelu_tanh", "leaky_relu": "leaky_relu(0.01)", "linear": "identity",
         "mish": "mish", "relu": "relu", "relu6": "clip(0,6)", "sigmoid": "sigmoid", "silu": "silu", "swish": "silu",
-        "tanh": "tanh",
+        "tanh": "tanh", "quick_gelu": "quick_gelu", "gelu_fast": "gelu_fast", "gelu_10": "gelu_10", "relu2": "relu2",
+        "hardswish": "hardswish",
     }  # fmt: skip
 
 
 TORCH_FORMS: list[Any] = [
     nn.ELU(0.5), nn.Hardtanh(-0.5, 3), nn.Softshrink(0.25), nn.Softplus(2.0, float("inf")), nn.Softsign(), F.relu6, F.elu,
-    F.leaky_relu, F.mish, torch.sigmoid, functools.partial(F.gelu, approximate="tanh"),
+    F.leaky_relu, F.mish, torch.sigmoid, functools.partial(F.gelu, approximate="tanh"), nn.CELU(0.5), nn.SELU(), nn.Hardswish(),
+    nn.Hardsigmoid(), F.celu, F.selu, F.hardswish, F.hardsigmoid,
 ]  # fmt: skip
 
 
@@ -381,7 +383,7 @@ def test_torchs_activations_are_read(activation: Any) -> None:
     np.testing.assert_allclose(functions.get(reading.name)(s), activation(s), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("activation", [nn.PReLU(), nn.Softplus(), lambda s: s, nn.Hardswish()], ids=repr)
+@pytest.mark.parametrize("activation", [nn.PReLU(), nn.Softplus(), lambda s: s, nn.Hardshrink()], ids=repr)
 def test_what_is_another_function_is_not_taken_for_a_known_one(activation: Any) -> None:
     assert read(activation).problem is not None
 

@@ -92,10 +92,6 @@ def _fast_gelu(s: mpf) -> mpf:
     return s / (1 + mp.exp(-2 * mpf("0.7978845608") * s * (1 + mpf("0.044715") * s**2)))
 
 
-def _laplace(s: mpf) -> mpf:
-    return mp.erfc((mpf("0.707107") - s) / (mpf("0.282095") * mp.sqrt(2))) / 2
-
-
 def _softplus(label: str, beta: float) -> Case:
     return _smooth(label, lambda s: mp.log1p(mp.exp(mpf(beta) * s)) / mpf(beta))
 
@@ -126,7 +122,6 @@ CASES: tuple[Case, ...] = (
     _smooth("gelu_fast", _fast_gelu),
     _cut_gelu(),
     _smooth("quick_gelu", lambda s: s / (1 + mp.exp(-mpf("1.702") * s))),
-    _smooth("laplace", _laplace),
     Case("relu2", lambda s: max(s, mpf(0)) ** 2, (lambda s: 0 * s, lambda s: s * s), (0.0,)),
     _hard("hardsigmoid", _hardsigmoid, lambda s: s / 6 + mpf(1) / 2, lambda s: 0 * s + 1),
     _hard("hardswish", lambda s: s * _hardsigmoid(s), lambda s: s * (s + 3) / 6, lambda s: s),

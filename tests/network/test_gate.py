@@ -72,23 +72,15 @@ def test_the_block_is_the_original(dtype: str, near: float, shape: tuple[int, ..
 
 
 def test_the_steps_are_those_of_the_proof() -> None:
-    """Each step of `block_bound` by itself, neuron by neuron, with the square head's own results."""
+    """Bit by bit what `block_bound` says, each operation rounded by numpy, with the square head's own results."""
     made, x = block("float32"), tokens(3, D, dtype="float32")
     h, t = made.activation(made.gate_proj(x)), made.up_proj(x)
-    p = torch.empty_like(h)
-    for j in range(M):
-        lam, rho = np.float32(2.0 ** SCALE[j]), np.float32(2.0 ** RADIUS[j])
-        for i in range(3):
-            left, right = h[i, j].numpy() / lam, t[i, j].numpy() * lam
-            q = [
-                rho * rho * made.square(torch.tensor([z / rho])).numpy()[0]
-                for z in (left + right, left - right)
-            ]
-            p[i, j] = float((q[0] - q[1]) / np.float32(4))
-    u, height = 2.0**-24, 2.0 ** (2 * RADIUS.max())
-    for found in (made._product(h, t), made._product_in_place(h, t)):
-        # the square head itself may sum in another order for another number of inputs
-        assert float((found - p).abs().max()) <= 2 * 60 * u * height
+    lam, rho = (np.exp2(k).astype(np.float32) for k in (SCALE, RADIUS))
+    left, right = h.numpy() / lam, lam * t.numpy()
+    q = [rho * rho * made.square(torch.from_numpy(z / rho)).numpy() for z in (left + right, left - right)]
+    p = torch.from_numpy((q[0] - q[1]) / np.float32(4))
+    assert torch.equal(made._product_in_place(h, t), p) and torch.equal(made._product(h, t), p)
+    assert torch.equal(made(x), made.down_proj(p))
 
 
 def test_products_are_exact_up_to_the_square_head() -> None:
@@ -246,4 +238,8 @@ def test_refusals(changes: dict[str, Any], said: str) -> None:
 def test_a_dtype_that_cannot_scale_so_far_is_refused() -> None:
     with pytest.raises(InputError, match=r"2\^-70 … 2\^140, which torch.float32 does not hold"):
         block("float32", radius=RADIUS + 64)
-    block("float64", radius=RADIUS + 64)
+    made = block("float64", radius=RADIUS + 64)
+    made(tokens(2, D))
+    made.float()
+    with pytest.raises(InputError, match="keep the dtype it was made for"):
+        made(tokens(2, D).float())

@@ -19,6 +19,7 @@ from attnc.errors import CertificateError, FileError, InputError
 from attnc.pretrained import convert_, from_pretrained, report_of
 from attnc.pretrained.directory import changed_heads, load_model, read_conversion, save_converted
 from attnc.pretrained.samples import outputs
+from attnc.pretrained.store import seal
 from tests.frontends.tiny_models import TEXT, example, hf, randomised, tiny
 
 EPS = 1e-4
@@ -89,7 +90,7 @@ def nudge(name: str) -> Callable[[dict[str, Tensor]], object]:
     return change
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "t5 gated", "vit"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
 def test_round_trip(saved: Make, name: str, tmp_path: Path) -> None:
     made = saved(name)
     back = from_pretrained(made.where)
@@ -246,12 +247,38 @@ def test_an_edited_record(bert: Path, change: Callable[[dict[str, Any]], None]) 
 
 
 def test_a_record_of_other_blocks(bert: Path) -> None:
-    edit_config(bert, lambda config: config["attnc"]["blocks"][0].update(name="encoder.layer.7"))
+    def elsewhere(config: dict[str, Any]) -> None:
+        config["attnc"]["blocks"][0].update(name="encoder.layer.7")
+        config["attnc"]["seal"] = seal(config["attnc"])
+
+    edit_config(bert, elsewhere)
     with pytest.raises(FileError, match=r"encoder\.layer\.7"):
         from_pretrained(bert)
     edit_config(bert, lambda config: config["attnc"].update(version=2))
     with pytest.raises(FileError, match="version 1"):
         from_pretrained(bert)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record["report"]["blocks"][0].update(exact=1e-30),
+        lambda record: record["blocks"][0].update(name="encoder.layer.7"),
+        lambda record: record.update(engine="dense"),
+        lambda record: record.pop("seal"),
+    ],
+)
+def test_an_edited_record_shows(bert: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    edit_config(bert, lambda config: change(config["attnc"]))
+    with pytest.raises(CertificateError, match="edited"):
+        from_pretrained(bert)
+
+
+@pytest.mark.parametrize("name", ["scale", "radius"])
+def test_other_powers_of_two_show(llama: Path, name: str) -> None:
+    edit(llama, lambda tensors: tensors[f"model.layers.0.mlp.{name}"].sub_(1))
+    with pytest.raises(CertificateError, match="changed"):
+        from_pretrained(llama)
 
 
 def test_every_certificate_is_read_with_its_seal(saved: Make) -> None:
@@ -305,6 +332,7 @@ def test_what_stands_beside_the_weights_comes_along(saved: Make, tmp_path: Path)
     save_converted(made.model, out, source)
     written = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert written == {*kept, "config.json", "model.safetensors", "attnc_report.json", "attnc_report.html"}
+    assert len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1
     assert same(made.model, from_pretrained(out), example("bert"))
     assert json.loads((out / "attnc_report.json").read_text()) == json.loads(
         json.dumps(made.report.to_json())

@@ -146,7 +146,7 @@ def test_more_keys_than_the_dtype_can_count_prove_nothing() -> None:
     from attnc.certify.rounding import Keys, head_rounding
 
     one, zero = arb(1), arb(0)
-    keys = Keys([zero], [zero], [zero], [one], [zero], [one])
+    keys = Keys([zero], [zero], [zero], [zero], [one], [zero], [one])
     with working(128):
         rounded = head_rounding(ARITHMETIC["float32"], keys, zero, zero, zero, one, 2**24 + 1, 2**24, one, 60)
     assert not rounded.is_finite()

@@ -29,6 +29,10 @@ _TORCH: dict[type[nn.Module], Callable[..., str | None]] = {
     nn.Softsign: lambda a: "softsign",
     nn.LeakyReLU: lambda a: f"leaky_relu({a.negative_slope!r})",
     nn.ELU: lambda a: f"elu({a.alpha!r})",
+    nn.CELU: lambda a: f"celu({a.alpha!r})",
+    nn.SELU: lambda a: "selu",
+    nn.Hardswish: lambda a: "hardswish",
+    nn.Hardsigmoid: lambda a: "hardsigmoid",
     nn.Hardtanh: lambda a: f"hardtanh({a.min_val!r},{a.max_val!r})",
     nn.Softshrink: lambda a: f"soft_threshold({a.lambd!r})",
     nn.Softplus: lambda a: f"softplus({a.beta!r})" if a.threshold == math.inf else None,
@@ -59,6 +63,10 @@ _FUNCTIONS: dict[str, tuple[object, ...]] = {
     "softsign": (F.softsign,),
     "leaky_relu": (F.leaky_relu,),
     "elu": (F.elu,),
+    "celu": (F.celu,),
+    "selu": (F.selu, torch.selu),
+    "hardswish": (F.hardswish,),
+    "hardsigmoid": (F.hardsigmoid,),
     "clip(0,6)": (F.relu6,),
 }
 
@@ -77,9 +85,9 @@ def read(activation: object) -> Reading:
 
     >>> read(nn.GELU(approximate="tanh")), read(F.silu)
     (Reading(name='gelu_tanh', problem=None), Reading(name='silu', problem=None))
-    >>> print(read(nn.Hardswish()).problem)
-    has the activation Hardswish, which attnc does not know: make it known by
-    attnc.functions.register(attnc.function(..., name='Hardswish'))
+    >>> print(read(nn.Hardshrink()).problem)
+    has the activation Hardshrink, which attnc does not know: make it known by
+    attnc.functions.register(attnc.function(..., name='Hardshrink'))
     """
     if type(activation).__name__ in CONVERTED:
         return Reading(

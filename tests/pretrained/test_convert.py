@@ -1,0 +1,284 @@
+"""attnc.convert_ on tiny models of every family: what is converted, what stays, how far outputs move, how it runs."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnc
+from attnc import functions
+from attnc.frontends.transformers import find_blocks
+from attnc.functions import registry
+from attnc.network.activation import AnchorActivation
+from attnc.network.gate import AnchorGate
+from attnc.pretrained import blocks, convert, convert_, report_of
+from attnc.pretrained.heads import window_rounding
+from attnc.program.block import FeedForward
+from tests.frontends.tiny_models import FAMILIES, Perceptron, caught, example, tiny
+
+EPS = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def few_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of eps are rounded down to powers of 16: the models here meet the same heads, and each is proved once."""
+    genuine = blocks._share
+    monkeypatch.setattr(blocks, "_share", lambda *given: 16.0 ** math.floor(math.log(genuine(*given), 16)))
+
+
+def arguments_of(name: str, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    return {k: v.to(dtype) if v.is_floating_point() else v for k, v in example(name).items()}
+
+
+def run(model: Any, given: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = model(**given)[0]
+    return found
+
+
+def block_of(ff: FeedForward, x: Tensor) -> Tensor:
+    """The original block, from its numbers, in float64."""
+    f, W1, b1, W2, b2 = functions.get(ff.activation), *map(torch.tensor, (ff.W1, ff.b1, ff.W2, ff.b2))
+    h = f(x.double() @ W1.T + b1)
+    if ff.U is not None and ff.c is not None:
+        h = h * (x.double() @ torch.tensor(ff.U).T + torch.tensor(ff.c))
+    return h @ W2.T + b2
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_converted_and_moves_within_its_bounds(name: str) -> None:
+    model, given = tiny(name), arguments_of(name)
+    sites = {site.name: site for site in find_blocks(model).blocks}
+    numbers = {name: site.feed_forward() for name, site in sites.items()}
+    tensors = dict(model.state_dict(keep_vars=True))
+    kept = {key: tensor.detach().clone() for key, tensor in tensors.items()}
+    before, kind, form = run(model, given), type(model), inspect.signature(model.forward)
+    settings = model.config.to_dict()
+
+    report = convert_(model, eps=EPS, samples=given)
+
+    assert [block.name for block in report.blocks] == [*sites]
+    assert all(b.exact <= EPS and b.holds_for == "every input" and b.proved and b.norm for b in report.blocks)
+    after = model.state_dict(keep_vars=True)
+    assert all(after[key] is tensor and torch.equal(tensor, kept[key]) for key, tensor in tensors.items())
+    assert type(model) is kind and inspect.signature(model.forward) == form
+    assert {k: v for k, v in model.config.to_dict().items() if k != "attnc"} == settings
+    for block in report.blocks:
+        site, ends = (
+            sites[block.name],
+            {"first": sites[block.name].first.module, "second": sites[block.name].second.module},
+        )
+        assert isinstance(site.replaced, AnchorGate if site.gated else AnchorActivation)
+        seen = caught(model, ends, lambda: model(**given))
+        moved = (seen["second"][1].double() - block_of(numbers[block.name], seen["first"][0])).abs().max()
+        assert moved <= block.bound + 1e-12  # what float64 rounds in block_of
+    moved = (run(model, given) - before).abs().max()
+    assert moved <= 100 * EPS and moved == report.measured[0].largest
+    assert report_of(model) is report
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_generation_goes_on_as_before(name: str) -> None:
+    model = tiny(name)
+    ids = torch.randint(3, 50, (2, 5))
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    before = model.generate(ids, **options)
+    convert_(model, eps=EPS)
+    assert torch.equal(model.generate(ids, **options), before)
+
+
+def test_a_copy_is_converted_and_the_model_is_not() -> None:
+    model, given = tiny("bert"), arguments_of("bert")
+    before, parts = run(model, given), dict(model.named_modules())
+    made = convert(model, eps=EPS)
+    assert all(model.get_submodule(name) is part for name, part in parts.items()) and not hasattr(
+        model.config, "attnc"
+    )
+    assert torch.equal(run(model, given), before)
+    assert report_of(made).converted == 2 and 0 < (run(made, given) - before).abs().max() < 100 * EPS
+    with pytest.raises(attnc.InputError, match=r"BertModel was not converted: call attnc\.convert_"):
+        report_of(model)
+    again = copy.deepcopy(made)
+    assert torch.equal(run(again, given), run(made, given)) and report_of(again) == report_of(made)
+
+
+def test_a_filter_chooses_and_the_rest_is_named() -> None:
+    model = tiny("bert")
+    report = convert_(model, eps=EPS, filter_fn=lambda site: "layer.1" in site.name)
+    assert [block.name for block in report.blocks] == ["encoder.layer.1.intermediate.intermediate_act_fn"]
+    assert type(model.encoder.layer[0].intermediate.intermediate_act_fn).__name__ == "GELUActivation"
+    left = {one.name: one.reason for one in report.skipped}
+    assert left["encoder.layer.0.intermediate.intermediate_act_fn"] == "left out by filter_fn"
+    assert left["pooler.activation"] == "tanh, in no feed-forward block"
+    second = convert_(model, eps=EPS, filter_fn=lambda site: "layer.0" in site.name)
+    assert second.converted == 1 and isinstance(
+        model.encoder.layer[0].intermediate.intermediate_act_fn, AnchorActivation
+    )
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int, str]] = []
+    convert_(tiny("bert"), eps=EPS, progress=lambda *said: told.append(said))
+    assert told[0] == (0, 2, "encoder.layer.0.intermediate.intermediate_act_fn") and told[-1] == (
+        2,
+        2,
+        "done",
+    )
+    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_encoders_of_torch(norm_first: bool, activation: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(
+        8, 2, 16, activation=activation, batch_first=True, norm_first=norm_first
+    )
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first).double().eval()
+    x, padded = torch.randn(3, 6, 8, dtype=torch.float64), torch.arange(6) >= torch.tensor([[6], [4], [2]])
+    with torch.no_grad():
+        before = model(x), model(x, src_key_padding_mask=padded)
+    report = convert_(model, eps=EPS, samples=x)
+    assert [b.norm for b in report.blocks] == [f"layers.{i}.norm{1 + norm_first}" for i in range(2)]
+    with torch.no_grad():
+        after = model(x), model(x, src_key_padding_mask=padded)
+    assert all(isinstance(part.activation, AnchorActivation) for part in model.layers)
+    whole, masked = (new - old for old, new in zip(before, after, strict=True))
+    assert whole.abs().max() < 10 * EPS and masked[~padded].abs().max() < 10 * EPS
+    assert (
+        activation == "relu" or whole.abs().max() > 0
+    )  # the fused operation, with its own activation, does not run
+
+
+def test_blocks_of_no_known_family() -> None:
+    torch.manual_seed(0)
+    model = (
+        nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 9), nn.GELU(), nn.Dropout(), nn.Linear(9, 6))
+        .double()
+        .eval()
+    )
+    (block,) = convert_(model, eps=EPS).blocks
+    assert (block.name, block.family, block.norm, block.holds_for) == ("2", "pattern", "0", "every input")
+    box = attnc.Box(-2, 2, shape=(6,))
+    other = nn.ModuleDict({"mlp": Perceptron(nn.GELU())}).double().eval()
+    (block,) = convert_(other, eps=EPS, config={"inputs": {"mlp.act": box}}).blocks
+    assert (block.name, block.norm, block.holds_for, block.proved) == ("mlp.act", None, "the box given", True)
+
+
+def test_inputs_without_a_norm_are_measured_on_calibration() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3)).double().eval()
+    seen = [torch.randn(20, 4, dtype=torch.float64), 3 * torch.randn(4, 4, dtype=torch.float64)]
+    (block,) = report_of(convert(model, eps=EPS, config={"calibration": seen})).blocks
+    assert (block.holds_for, block.proved) == ("measured on calibration", False)
+    entered = torch.cat([model[0](x) for x in seen]).detach()
+    assert block.interval[0] <= entered.min() and entered.max() <= block.interval[1]
+    assert block.interval[1] - block.interval[0] < 20 * float(entered.max() - entered.min())
+
+
+@pytest.fixture
+def half_swish() -> Iterator[type[nn.Module]]:
+    class HalfSwish(nn.Module):
+        def forward(self, s: Tensor) -> Tensor:
+            return s * torch.sigmoid(s / 2)
+
+    yield HalfSwish
+    registry._FACTORIES.pop("HalfSwish", None)
+
+
+def test_an_activation_of_the_users_own(half_swish: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 5), half_swish(), nn.Linear(5, 3)).double().eval()
+    x = torch.randn(7, 4, dtype=torch.float64)
+    before = model(x)
+    with pytest.raises(
+        attnc.UnsupportedError,
+        match=r"HalfSwish, which attnc does not know: make it known by attnc\.functions\.reg",
+    ):
+        convert_(model, eps=EPS)
+    functions.register(
+        attnc.function(
+            lambda s: s * torch.sigmoid(s / 2), name="HalfSwish", enclosure=lambda x: x / (1 + (-x / 2).exp())
+        )
+    )
+    (block,) = convert_(model, eps=EPS).blocks
+    assert block.activation == "HalfSwish" and block.proved
+    assert isinstance(model[2], AnchorActivation) and (model(x) - before).abs().max() <= block.bound
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("bert", torch.float32), ("bert", torch.float64), ("gemma", torch.float64)]
+)
+def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dtype) -> None:
+    model, given = tiny(name).to(dtype), arguments_of(name, dtype)
+    (block, *_) = convert_(
+        model, eps=EPS if dtype is torch.float64 else 2e-3, config={"engine": "dense"}
+    ).blocks
+    part = model.get_submodule(block.name)
+    assert block.engine == "dense" and part.runs == "dense" and block.rounding == block.roundings["dense"]
+    dense = run(model, given)
+    for one in (m for m in model.modules() if isinstance(m, AnchorActivation)):
+        for neurons, head in one.groups:
+            f, limit = functions.get(head.certificate.function), head.certificate.domain.hi
+            s = torch.linspace(-limit, limit, 301, dtype=dtype)[:, None].expand(-1, one.neurons or 1)
+            with torch.no_grad():
+                gap = (one(s, engine="dense") - one(s, engine="window")).abs()
+            executed = head.certificate.approximation + window_rounding(head, f)
+            assert gap[:, slice(None) if neurons is None else neurons].max() <= head.certificate.bound + executed
+        one.engine = "window"
+    assert (run(model, given) - dense).abs().max() <= 100 * block.bound
+    assert block.roundings["window"] != block.roundings["dense"]
+
+
+def test_gradients_flow_through_a_converted_model() -> None:
+    model, made = tiny("bert"), convert(tiny("bert"), eps=EPS)
+    embedded = torch.randn(2, 5, 16, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(2, 5, 16, dtype=torch.float64)
+    slopes = []
+    for one in (model, made):
+        (slope,) = torch.autograd.grad((one(inputs_embeds=embedded)[0] * weights).sum(), embedded)
+        slopes.append(slope)
+    # an error of E with the wave number 2π/Δ of a lattice has a slope of 2πE/Δ, Δ >= 1/4
+    assert 0 < (slopes[1] - slopes[0]).abs().max() <= 8 * math.pi * EPS < 0.01 * slopes[0].abs().max()
+    step = 1e-6 * torch.randn_like(embedded)
+    with torch.no_grad():
+        risen = sum(
+            sign * (made(inputs_embeds=embedded + sign * step)[0] * weights).sum() for sign in (1, -1)
+        )
+    assert abs(risen / 2 - (slopes[1] * step).sum()) <= 1e-6 * step.norm() * slopes[1].norm()
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_batches_of_any_shape(name: str) -> None:
+    model = tiny(name)
+    convert_(model, eps=EPS)
+    ids = torch.randint(3, 50, (4, 9))
+    together = run(model, {"input_ids": ids})
+    alone = torch.cat([run(model, {"input_ids": row[None]}) for row in ids])
+    turned = run(model, {"input_ids": ids.T.contiguous().T})
+    assert (together - alone).abs().max() < 1e-12 and torch.equal(turned, together)
+    layer = model.encoder.layer[0].intermediate if name == "bert" else model.model.layers[0].mlp
+    x = torch.randn(3, 2, 16, dtype=torch.float64)
+    with torch.no_grad():
+        rows = layer(x)
+        assert torch.allclose(layer(x.transpose(0, 1)), rows.transpose(0, 1), atol=1e-13)
+        assert torch.allclose(layer(x[0, 0]), rows[0, 0], atol=1e-13)
+        assert layer(x[:0]).shape == (0, *rows.shape[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "llama"])
+@pytest.mark.filterwarnings("ignore")
+def test_torch_compile(name: str) -> None:
+    model, given = tiny(name), arguments_of(name)
+    convert_(model, eps=EPS)
+    expected = run(model, given)
+    assert (run(torch.compile(model), given) - expected).abs().max() < 1e-11

@@ -1,0 +1,232 @@
+"""What convert_ refuses, in words that help; and whatever stops it, the model is as it was, bit for bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnc
+from attnc.errors import InputError, PrecisionError, UnsupportedError
+from attnc.pretrained import convert, convert_, report_of
+from tests.frontends.tiny_models import Linear8bitLt, Odd, example, tiny
+
+EPS = 1e-4
+IDS = example("bert")["input_ids"]
+
+
+class Unchanged:
+    """That a model is the same before and after: its parts, what they hold, its tensors, its config and its outputs."""
+
+    def __init__(self, model: nn.Module, given: Any) -> None:
+        self.model, self.given = model, given
+        self.parts = dict(model.named_modules())
+        self.held = {name: dict(vars(part)) for name, part in self.parts.items()}
+        self.inside = {name: list(part._modules.items()) for name, part in self.parts.items()}
+        self.tensors = {key: (t, t.detach().clone()) for key, t in model.state_dict(keep_vars=True).items()}
+        self.config = model.config.to_dict() if hasattr(model, "config") else None  # type: ignore[operator]
+        self.out = self.run()
+
+    def run(self) -> Tensor:
+        with torch.no_grad():
+            made = self.model(**self.given) if isinstance(self.given, dict) else self.model(self.given)
+        found: Tensor = made if isinstance(made, Tensor) else made[0]
+        return found
+
+    def check(self) -> None:
+        assert [*self.model.named_modules()] == [*self.parts.items()]
+        for name, part in self.parts.items():
+            assert list(part._modules.items()) == self.inside[name]
+            held = vars(part)
+            assert held.keys() == self.held[name].keys()
+            assert all(held[key] is value for key, value in self.held[name].items())
+        now = self.model.state_dict(keep_vars=True)
+        assert now.keys() == self.tensors.keys()
+        assert all(now[key] is t and torch.equal(t, kept) for key, (t, kept) in self.tensors.items())
+        assert self.config is None or self.model.config.to_dict() == self.config  # type: ignore[operator]
+        assert not hasattr(self.model, "_attnc_report")
+        assert torch.equal(self.run(), self.out)
+
+
+def small(activation: nn.Module | None = None, norm: bool = True) -> nn.Sequential:
+    torch.manual_seed(0)
+    front = [nn.LayerNorm(4)] if norm else []
+    parts = [*front, nn.Linear(4, 5), activation or nn.GELU(), nn.Linear(5, 3)]
+    return nn.Sequential(*parts).double().eval()
+
+
+def interrupted(*said: object) -> None:
+    if said[0] == said[1]:
+        raise KeyboardInterrupt
+
+
+def bad_last_layer(model: Any) -> None:
+    model.encoder.layer[1].intermediate.intermediate_act_fn = Odd()
+
+
+def steep_last_layer(model: Any) -> None:
+    with torch.no_grad():
+        model.encoder.layer[1].output.dense.weight.mul_(1e12)
+
+
+STOPS: dict[str, tuple[Callable[[Any], None], dict[str, Any], type[BaseException], str]] = {
+    "activation of the last block": (bad_last_layer, {}, UnsupportedError, r"encoder\.layer\.1.*Odd, which attnc does not know"),
+    "eps of the last block": (steep_last_layer, {"eps": 1e-4}, PrecisionError, r"eps=0\.0001 is below .* at encoder\.layer\.1"),
+    "samples": (lambda m: None, {"samples": {"input_ids": torch.tensor([[77]])}}, InputError, "the model fails on a sample: Ind"),
+    "samples of no kind": (lambda m: None, {"samples": "words"}, InputError, "a sample is a tensor.*got str"),
+    "no samples": (lambda m: None, {"samples": []}, InputError, "empty list"),
+    "an interrupt": (lambda m: None, {"progress": interrupted}, KeyboardInterrupt, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_whatever_stops_it_nothing_is_changed(stop: str) -> None:
+    prepare, given, error, match = STOPS[stop]
+    model = tiny("bert")
+    prepare(model)
+    kept = Unchanged(model, {"input_ids": IDS})
+    with pytest.raises(error, match=match):
+        convert_(model, **{"eps": EPS, **given})
+    kept.check()
+
+
+class Late(nn.Module):
+    """Fails once it holds a converted part."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.stop = model, InputError
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        if any(type(part).__name__.startswith("Anchor") for part in self.modules()):
+            raise KeyboardInterrupt
+        return self.model(*given, **named)
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+    return nn.TransformerEncoder(layer, 2).double().eval()
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama", "encoder"])
+def test_what_was_put_in_is_taken_out_where_the_converted_model_fails(kind: str) -> None:
+    """Modules, functions, gated blocks, and the settings beside them."""
+    x: Any = torch.randn(2, 3, 8, dtype=torch.float64) if kind == "encoder" else {"input_ids": IDS}
+    model = Late(encoder() if kind == "encoder" else tiny(kind))
+    kept = Unchanged(model, x)
+    with pytest.raises(KeyboardInterrupt):
+        convert_(model, eps=EPS, samples=x)
+    kept.check()
+
+
+def test_nothing_is_changed_where_the_record_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama")
+    kept = Unchanged(model, {"input_ids": IDS})
+    monkeypatch.setattr("attnc.pretrained.store.record_of", interrupted_record)
+    with pytest.raises(MemoryError):
+        convert_(model, eps=EPS)
+    kept.check()
+
+
+def interrupted_record(*given: object) -> dict[str, Any]:
+    raise MemoryError
+
+
+def test_every_reason_is_listed() -> None:
+    model = tiny("bert")
+    model.encoder.layer[0].intermediate.intermediate_act_fn = nn.Hardswish()
+    bad_last_layer(model)
+    with pytest.raises(UnsupportedError) as caught:
+        convert_(model, eps=EPS)
+    assert len(caught.value.problems) == 2
+    assert "Hardswish" in str(caught.value) and "Odd" in str(caught.value) and "left as it was" in str(caught.value)
+
+
+@pytest.mark.parametrize("eps", [0, -1e-3, math.nan, math.inf, True, "1e-3", None, 1j])
+def test_eps_is_a_positive_number(eps: Any) -> None:
+    with pytest.raises(InputError, match="eps"):
+        convert_(small(), eps=eps)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "match"),
+    [
+        (lambda: small().train(), {}, r"in training mode: call model\.eval\(\) first"),
+        (lambda: small().to("meta"), {}, "tensors are on the meta device and hold no numbers"),
+        (lambda: small(nn.Hardswish()), {}, r"Hardswish, which attnc does not know: make it known by attnc\.functions"),
+        (lambda: small(nn.PReLU()), {}, "PReLU, which has parameters of its own"),
+        (lambda: small().half(), {}, r"float16"),
+        (lambda: nn.Sequential(nn.Linear(2, 2)).eval(), {}, "has no feed-forward block that is known"),
+        (lambda: "a model", {}, "what is converted is a torch.nn.Module: got str"),
+        (small, {"filter_fn": lambda site: False}, "filter_fn says False for each of the 1 blocks"),
+        (small, {"filter_fn": "layer.0"}, "filter_fn is a function of a block"),
+        (small, {"config": {"speed": 1}}, r"config has no field 'speed': its fields are engine, design"),
+        (small, {"config": {"engine": "sparse"}}, "engine='sparse': accepted are 'window', 'dense'"),
+        (small, {"config": {"design": "best"}}, "design='best': accepted are"),
+        (small, {"config": {"design": "gate"}}, "design='gate' cannot serve gelu"),
+        (small, {"config": {"version": 0}}, "version=0"),
+        (small, {"config": "dense"}, "ConvertConfig or a mapping of its fields: got str"),
+        (lambda: small(norm=False), {}, r"no norm stands in front of it.*give config=ConvertConfig\(inputs=Box"),
+        (lambda: small(norm=False), {"config": {"inputs": attnc.Box(0, 1, shape=(3,))}}, r"shape \(3,\).*4 features"),
+        (lambda: small(norm=False), {"config": {"inputs": {"2": attnc.Box(0, 1, shape=(4,))}}}, "no norm stands"),
+        (small, {"config": {"inputs": {"no": attnc.Box(0, 1, shape=(4,))}}}, "inputs has a box for 'no', but the blocks are 2"),
+        (small, {"config": {"inputs": [0, 1]}}, r"inputs=\[0, 1\]: give an attnc\.Box"),
+        (
+            lambda: small(norm=False), {"config": {"calibration": torch.full((1, 4), math.inf, dtype=torch.float64)}},
+            "a number that is not finite entered 1",
+        ),
+        (lambda: small(norm=False), {"config": {"calibration": torch.zeros(0, 4, dtype=torch.float64)}}, "no calibration sample"),
+        (lambda: small(norm=False), {"config": {"calibration": torch.zeros(1, 9)}}, "the model fails on a sample"),
+    ],
+)  # fmt: skip
+def test_what_is_asked_wrongly_is_refused(model: Callable[[], Any], given: dict[str, Any], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        convert_(model(), **{"eps": EPS, **given})
+
+
+def test_quantised_weights_are_refused() -> None:
+    model = tiny("bert")
+    dense = model.encoder.layer[1].output.dense
+    model.encoder.layer[1].output.dense = Linear8bitLt(dense.in_features, dense.out_features).double().eval()
+    with pytest.raises(UnsupportedError, match=r"encoder\.layer\.1\.output\.dense is quantised \(Linear8bitLt\)"):
+        convert_(model, eps=EPS)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_what_is_converted_is_not_converted_again(name: str) -> None:
+    model = tiny(name)
+    report = convert_(model, eps=EPS)
+    with pytest.raises(UnsupportedError, match="is converted already: convert the model as it was before"):
+        convert_(model, eps=EPS)
+    assert report_of(model) is report
+
+
+@pytest.mark.parametrize("activation", [nn.GELU(), nn.GELU("tanh"), nn.ReLU(), nn.Tanh()])
+def test_eps_below_the_dtype_names_one_that_is_reached(activation: nn.Module) -> None:
+    model = small(activation).float()
+    kept = Unchanged(model, torch.randn(2, 4))
+    with pytest.raises(PrecisionError, match=r"eps=1e-11 is below what float32 can hold at 2.*model\.double\(\)") as caught:
+        convert_(model, eps=1e-11)
+    kept.check()
+    least = caught.value.reachable
+    assert least is not None and 1e-11 < least < 1e-2 and f"use eps >= {least:.1e}" in str(caught.value)
+    (block,) = convert_(model, eps=least).blocks
+    assert block.exact <= least
+
+
+def test_eps_below_the_dtype_of_a_gated_block() -> None:
+    model = tiny("llama").float()
+    with pytest.raises(PrecisionError) as caught:
+        convert_(model, eps=1e-16)
+    least = caught.value.reachable
+    assert least is not None and convert_(model, eps=least).blocks[0].exact <= least
+
+
+def test_a_copy_of_what_is_no_model_is_refused() -> None:
+    with pytest.raises(InputError, match="got int"):
+        convert(3, eps=EPS)  # type: ignore[type-var]
