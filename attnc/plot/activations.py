@@ -86,6 +86,7 @@ class Used:
     weights: Array  # (tokens, anchors): the mean over neurons, and over heads
     ends: tuple[float, float]  # the least and the largest pre-activation
     proved: tuple[float, float] | None  # between which all lie, whatever enters
+    tokens: int
     share: int  # tokens in a row
 
 
@@ -177,7 +178,9 @@ def _used(number: int, part: AnchorActivation, s: Tensor, proved: tuple[float, f
     share = math.ceil(len(s) / MOST_TOKENS)
     counts = np.diff([*range(0, len(s), share), len(s)])[:, None]
     rows = np.add.reduceat(total, np.arange(0, len(s), share), axis=0) / counts / s.shape[1]
-    return Used(number, part.groups[0][1], positions, rows, (float(s.min()), float(s.max())), proved, share)
+    return Used(
+        number, part.groups[0][1], positions, rows, (float(s.min()), float(s.max())), proved, len(s), share
+    )
 
 
 def _summed(head: Head, s: Tensor) -> Array:
@@ -192,8 +195,7 @@ def _summed(head: Head, s: Tensor) -> Array:
 
 
 def _figure(blocks: list[Used], tokens: Sequence[str] | None) -> Figure:
-    rows, share = len(blocks[0].weights), blocks[0].share
-    names = _names(tokens, rows, share)
+    rows, names = len(blocks[0].weights), _names(tokens, blocks[0])
     columns = 1 if len(blocks) < 4 else 2
     lines = math.ceil(len(blocks) / columns)
     height = max(0.9, 0.6 + 0.125 * rows)
@@ -218,14 +220,13 @@ def _figure(blocks: list[Used], tokens: Sequence[str] | None) -> Figure:
     return figure
 
 
-def _names(tokens: Sequence[str] | None, rows: int, share: int) -> list[str]:
+def _names(tokens: Sequence[str] | None, block: Used) -> list[str]:
     if tokens is None:
-        return [str(i * share) for i in range(rows)]
-    shown = list(tokens)
-    if math.ceil(len(shown) / share) != rows:
-        raise InputError(f"{len(shown)} tokens were named: the inputs have {rows * share}, name each of them")
-    short = [t if len(t) <= _LONGEST else f"{t[: _LONGEST - 1]}…" for t in shown]
-    return [plain(t) for t in short[::share]]
+        return [str(i) for i in range(0, block.tokens, block.share)]
+    if len(tokens) != block.tokens:
+        raise InputError(f"tokens has {len(tokens)} names: the inputs have {block.tokens} tokens, name each")
+    short = [t if len(t) <= _LONGEST else f"{t[: _LONGEST - 1]}…" for t in tokens]
+    return [plain(t) for t in short[:: block.share]]
 
 
 def _limits(blocks: list[Used]) -> tuple[float, float] | None:

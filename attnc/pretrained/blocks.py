@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,7 +132,13 @@ def _groups(block: _Block, allowed: float, eps: float, config: ConvertConfig, sa
     except PrecisionError as problem:
         if problem.reachable is None:
             raise
-        raise _too_small(block, eps, problem.reachable / allowed * eps) from problem
+        raise _too_small(block, eps, _step_above(problem.reachable) / allowed * eps) from problem
+
+
+def _step_above(share: float) -> float:
+    """The least share of eps that such a head meets: `activation_head` rounds what it is asked for down to few digits."""
+    power = 10.0 ** math.floor(math.log10(share))
+    return next(m * power for m in (1, 1.5, 2, 3, 5, 7, 10) if m * power >= share)
 
 
 def _too_small(block: _Block, eps: float, reachable: float) -> PrecisionError:
