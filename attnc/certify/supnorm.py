@@ -98,7 +98,7 @@ def supnorm(
             if not good and cell.divisible() and done + len(todo) < most:
                 todo += [(half, branch) for half in cell.halves()]
                 continue
-            worst = _worse(worst, found, cell.middle, done)
+            worst = worse_of(worst, found, cell.middle, done)
         return worst
 
 
@@ -108,11 +108,11 @@ def bound_cell(
     """The Taylor model of head - f on one cell."""
     r = cell.radius()
     models = [m for h in range(numbers.heads) if (m := head_on_cell(numbers, h, cell, order, a)) is not None]
-    target, target_cell = _enclose(branch, arb(cell.middle)), _enclose(branch, arb(cell.middle) + arb(0, r))
+    target, target_cell = enclose(branch, arb(cell.middle)), enclose(branch, arb(cell.middle) + arb(0, r))
     if len(models) < numbers.heads or target is None or target_cell is None:
         return CellBound(math.inf, math.inf, math.inf, 0.0)
     outputs = [arb(o) for o in numbers.output]
-    _check_consistent(branch, name, cell, target, target_cell[order], r, order)
+    check_consistent(branch, name, cell, target, target_cell[order], r, order)
     difference = sum((m.series * o for m, o in zip(models, outputs, strict=True)), -target)
     last = sum((m.last * o for m, o in zip(models, outputs, strict=True)), -target_cell[order])
     far = sum((m.far * abs(o) for m, o in zip(models, outputs, strict=True)), arb(0))
@@ -122,7 +122,7 @@ def bound_cell(
     return CellBound(upper(taylor), upper(rounding), upper(taylor + rounding), attained)
 
 
-def _enclose(branch: Branch, cell: arb) -> arb_series | None:
+def enclose(branch: Branch, cell: arb) -> arb_series | None:
     """The branch over a cell or at a point; None where it cannot say (a division by a ball that holds zero)."""
     try:
         return branch(variable(cell))
@@ -136,7 +136,7 @@ def _rounding(numbers: HeadNumbers, cell: Cell, models: list[HeadOnCell], a: Ari
     return [rounding_on_cell(numbers, h, cell, model, a) for h, model in enumerate(models)]
 
 
-def _check_consistent(
+def check_consistent(
     branch: Branch, name: str, cell: Cell, series: arb_series, last: arb, r: arb, order: int
 ) -> None:
     """The branch's own Taylor model must meet its value at both ends: a kink that was not declared breaks
@@ -144,7 +144,7 @@ def _check_consistent(
     for end in (cell.a, cell.b):
         t = arb(end) - arb(cell.middle)
         model = sum((series[j] * t**j for j in range(order)), arb(0)) + last * arb(0, r**order)
-        enclosed = _enclose(branch, arb(end))
+        enclosed = enclose(branch, arb(end))
         if enclosed is None or not (model.is_finite() and enclosed[0].is_finite()):
             continue
         value = enclosed[0]
@@ -161,7 +161,7 @@ def _first_cells(numbers: HeadNumbers, lo: float, hi: float) -> list[Cell]:
     return [Cell(x, y) for x, y in pairwise(edges) if x < y]
 
 
-def _worse(worst: SupNorm, found: CellBound, at: float, cells: int) -> SupNorm:
+def worse_of(worst: SupNorm, found: CellBound, at: float, cells: int) -> SupNorm:
     ahead = found.attained > worst.attained
     return SupNorm(
         max(worst.bound, found.total),

@@ -18,7 +18,7 @@ from flint import arb, arb_series
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
 from attnc.certify.cells import Cell
 from attnc.certify.numbers import Array, HeadNumbers
-from attnc.certify.supnorm import CellBound, SupNorm, _check_consistent, _enclose, _worse
+from attnc.certify.supnorm import CellBound, SupNorm, check_consistent, enclose, worse_of
 from attnc.domain import Interval
 from attnc.errors import FunctionError
 from attnc.functions import Function
@@ -171,7 +171,7 @@ def window_bound(
             if not good and cell.divisible() and done + len(todo) < limit:
                 todo += [(half, branch) for half in cell.halves()]
                 continue
-            worst = _worse(worst, found, cell.middle, done)
+            worst = worse_of(worst, found, cell.middle, done)
             if math.isinf(worst.bound):
                 return replace(nothing, stuck=cell.middle, cells=done)
         return worst
@@ -231,10 +231,10 @@ def _bound_cell(
         rounding = _window_rounding(window, over, _suffix_sums(terms, terms_over, r), cell.b > 0, a)
         ramp, ramp_over = (arb_series([s, 1]) * int(cell.b > 0) for s in (at, over))
         series, over_cell = ramp + bump, ramp_over + bump_over
-    target, target_cell = _enclose(branch, at), _enclose(branch, over)
+    target, target_cell = enclose(branch, at), enclose(branch, over)
     if target is None or target_cell is None:
         return CellBound(math.inf, math.inf, math.inf, 0.0)
-    _check_consistent(branch, f.name, cell, target, target_cell[order], r, order)
+    check_consistent(branch, f.name, cell, target, target_cell[order], r, order)
     difference, last = series - target, over_cell[order] - target_cell[order]
     taylor = sum((abs(difference[j]) * r**j for j in range(order)), abs(last) * r**order)
     attained = max(0.0, lower(abs(difference[0]))) if difference[0].is_finite() else 0.0

@@ -14,9 +14,10 @@ from flint import arb
 
 from attnc import functions
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic, probe_window
+from attnc.certify.cells import Cell
 from attnc.certify.numbers import HeadNumbers
 from attnc.certify.supnorm import SupNorm, supnorm
-from attnc.certify.window import Gate, Window, window_bound, window_of
+from attnc.certify.window import Gate, Window, _suffix_sums, _terms, window_bound, window_of
 from attnc.domain import Interval
 from attnc.errors import FunctionError, InputError
 from attnc.functions.balls import working
@@ -398,3 +399,16 @@ def test_compilers_and_transforms_see_plain_operations(window: Window | Gate) ->
         dual = torch.autograd.forward_ad.make_dual(s, torch.ones_like(s))
         tangent = torch.autograd.forward_ad.unpack_dual(run_window(window, dual)).tangent
     assert torch.equal(tangent, along)
+
+
+@each_lattice
+def test_partial_sums_are_bounded_over_the_whole_cell(lattice: Lattice) -> None:
+    """|G w^j (C_j + C_{j+1} w + …)| at both ends of a wide cell, where the middle alone would say too little."""
+    window, cell = lattice_window(lattice), Cell(0.5, 1.5)
+    with working(128, 11):
+        r, middle = cell.radius(), arb(cell.middle)
+        sums = _suffix_sums(_terms(window, middle, cell), _terms(window, middle + arb(0, r), cell), r)
+        for s in (0.5, 0.75, 1.5):
+            terms = [term[0] for term in _terms(window, arb(s), cell)]
+            for j, bound in enumerate(sums):
+                assert abs(sum(terms[j:], arb(0))) <= bound
