@@ -42,12 +42,7 @@ def markdown(rows: Sequence[Row]) -> str:
         lines = [[case, *found.values()] for case, found in by_block.items()]
         parts.append(_wide(["", *names], lines))
     others = [row for row in rows if row.section not in ("versions", "blocks")]
-    parts.append(
-        table(
-            "section, what, of, found, asked",
-            [(r.section, r.quantity, r.case, r.value, r.asked) for r in others],
-        )
-    )
+    parts.append(table("of, what, found, asked", [(r.case, r.quantity, r.value, r.asked) for r in others]))
     return "\n\n".join(parts) + "\n"
 
 

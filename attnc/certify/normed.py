@@ -100,9 +100,9 @@ def roundings(W: Array, b: Array, inputs: Norm | Box, dtype: str, rho: float = R
     entering = magnitudes(np.ones((1, d)), np.zeros(1), inputs, rho)
     flushed = total(entering, weighed(W, np.ones(d)), 3.0 * (d + 2))
     error = total(times(gamma(d + 1, a.unit), passing), times(2 * a.tiny, flushed))
-    if not (total(passing, error) < a.largest).all():
+    if not ((total(passing, error) < a.largest).all() and (entering < a.largest).all()):
         raise InputError(
-            f"pre-activations may overflow {dtype}: nothing can be proved of them; scale the weights down"
+            f"what enters the block or a pre-activation may overflow {dtype}: nothing can be proved of it; scale the weights down"
         )
     return error
 

@@ -18,9 +18,10 @@ from attnc.frontends.transformers import Site
 from attnc.lower.function_to_head import checked_eps
 from attnc.pretrained.config import DESIGNS, ENGINES, ConvertConfig
 from attnc.pretrained.convert import Progress, convert_
-from attnc.pretrained.directory import check_new, load_model, read_config, save_converted
+from attnc.pretrained.directory import load_model, read_config
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.samples import outputs
+from attnc.pretrained.saving import check_new, save_converted
 
 _LENGTH = 32  # tokens of the random input
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")

@@ -119,8 +119,11 @@ def _check(f: Function, radius: float, dtype: str, design: str) -> None:
         raise InputError(
             f"design={design!r} cannot serve {f.label}: use {' or '.join(map(repr, ('auto', *serving)))}"
         )
-    if radius > LARGEST_RADIUS:
-        raise InputError(f"the domain reaches {radius:g}: up to {LARGEST_RADIUS:g} is accepted")
+    if radius > LARGEST_RADIUS and (design == "lattice" or (design == "auto" and serving[0] == "lattice")):
+        raise InputError(
+            f"{f.label} is asked for up to {radius:g}, where a lattice would have {4 * radius:.0g} anchors: up to "
+            f"{LARGEST_RADIUS:g} is accepted, else scale the weights down or use design='tuned'"
+        )
 
 
 def _serving(f: Function) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from attnc.network.stages import AttentionLayer
 from attnc.network.window import run_window
 
 ENGINES = ("window", "dense")
+LESS = (torch.float16, torch.bfloat16)
 _CHANGED = "a number of a head was changed after torch.compile: call refresh() of its AnchorActivation"
 
 
@@ -30,7 +31,10 @@ class AnchorActivation(AttentionLayer):
     engine="dense" attends to all anchors of each group. engine="window" runs the window of each head (`certify.window`), once
     for all neurons where the groups have the same; a head that has none, and one whose parameters require a gradient, runs
     dense. The window follows the numbers: where they change, it is derived anew. The heads are copied, so that a head may be
-    given to several models.
+    given to several models, and their numbers are buffers: what optimisers see of a model stays as it was.
+
+    Heads run in float32 or float64: those of a model that is cast to less stay as they are, and its numbers are taken up
+    to their dtype and back.
 
     >>> import attnc, torch
     >>> layer = AnchorActivation([(None, attnc.head("tanh", on=(-8, 8), eps=1e-5))])
@@ -40,7 +44,7 @@ class AnchorActivation(AttentionLayer):
 
     def __init__(self, groups: Sequence[tuple[Index | None, Head]], engine: str = "window") -> None:
         _check_groups(groups)
-        super().__init__(0, 1, [(neurons, copy.deepcopy(head)) for neurons, head in groups], "activation")
+        super().__init__(0, 1, [(neurons, _with_buffers(head)) for neurons, head in groups], "activation")
         self.engine = engine
         self.refresh()
         self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
@@ -75,6 +79,8 @@ class AnchorActivation(AttentionLayer):
 
     def forward(self, x: Tensor, engine: str | None = None) -> Tensor:
         """x with head(x_j) in the place of x_j; `engine` overrides the module's own."""
+        if isinstance(x, Tensor) and x.dtype in LESS:
+            return self.forward(x.to(self.groups[0][1].key.dtype), engine).to(x.dtype)
         self._check_input(x)
         if engine is not None and engine not in ENGINES:
             raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
@@ -144,7 +150,8 @@ class AnchorActivation(AttentionLayer):
         return found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AnchorActivation:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        made = fn(torch.empty_like(self.groups[0][1].key[..., :0, :]))
+        super()._apply((lambda t: t.to(made.device)) if made.dtype in LESS else fn, recurse)  # type: ignore[no-untyped-call]
         self.refresh()
         return self
 
@@ -154,6 +161,15 @@ class AnchorActivation(AttentionLayer):
             raise InputError(
                 f"x has the shape {tuple(x.shape)}: its last axis must hold the {self.neurons} neurons of this activation"
             )
+
+
+def _with_buffers(head: Head) -> Head:
+    made = copy.deepcopy(head)
+    for name in TENSORS:
+        tensor = getattr(made, name).detach()
+        delattr(made, name)
+        made.register_buffer(name, tensor)
+    return made
 
 
 def _loaded(layer: AnchorActivation, _: object) -> None:

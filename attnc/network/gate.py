@@ -100,7 +100,7 @@ class AnchorGate(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The block's output for x (…, features)."""
         self._check_scaling()
-        if not in_place(x, *self.parameters()):
+        if not in_place(x, *self.parameters(), *self.buffers()):
             return self._block(x, self._product)
         tokens = x.reshape(-1, x.shape[-1])
         parts = [self._block(part, self._product_in_place) for part in torch.split(tokens, self._rows(_HELD))]
@@ -113,7 +113,9 @@ class AnchorGate(nn.Module):
 
     def _block(self, x: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         first, up, second = (self.get_submodule(name) for name in self._roles)
-        out: Tensor = second(product(self.activation(first(x)), up(x)))
+        h, t = self.activation(first(x)), up(x)
+        dtype = self._factors.dtype
+        out: Tensor = second(product(h.to(dtype), t.to(dtype)).to(h.dtype))
         return out
 
     def _product(self, h: Tensor, t: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ def attend(head: Head, s: Tensor) -> Tensor:
     head._check_input(s)
     if torch.compiler.is_compiling():  # a graph of one piece, which the compiler fuses
         return head._attend(s.reshape(-1)).reshape(s.shape)
-    if head.heads != 1 or not in_place(s, *head.parameters()):
+    if head.heads != 1 or not in_place(s, head.query, head.key, head.value, head.output):
         found: Tensor = head(s)
         return found
     flat = s.reshape(-1)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
-FLOOR = 1e-6  # mean weights below it are left white
+FLOOR = 1e-5  # mean weights below it are left white
 MOST_BLOCKS, MOST_TOKENS = 48, 48
 _AT_ONCE = 1 << 22
 _LONGEST = 14  # characters of a token
@@ -173,11 +173,11 @@ def _used(number: int, part: AnchorActivation, s: Tensor, proved: tuple[float, f
         columns.append(np.broadcast_to(np.asarray(where, np.float64), head.key.shape[:2]).ravel())
         sums.append(_summed(head, own))
     positions, index = np.unique(np.concatenate(columns), return_inverse=True)
-    total = np.zeros((len(s), len(positions)))
-    np.add.at(total, (slice(None), index), np.concatenate(sums, axis=1))
+    total = np.zeros((len(positions), len(s)))
+    np.add.at(total, index, np.concatenate(sums, axis=1).T)
     share = math.ceil(len(s) / MOST_TOKENS)
     counts = np.diff([*range(0, len(s), share), len(s)])[:, None]
-    rows = np.add.reduceat(total, np.arange(0, len(s), share), axis=0) / counts / s.shape[1]
+    rows = np.add.reduceat(total.T, np.arange(0, len(s), share), axis=0) / counts / s.shape[1]
     return Used(
         number, part.groups[0][1], positions, rows, (float(s.min()), float(s.max())), proved, len(s), share
     )

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnc import functions
 from attnc.certify.arithmetic import ARITHMETIC
@@ -14,7 +15,7 @@ from attnc.certify.certificate import round_up
 from attnc.certify.normed import pre_activations, reach, weighed
 from attnc.certify.outward import below, times, total
 from attnc.domain import Array
-from attnc.errors import PrecisionError
+from attnc.errors import AttncError, ConvergenceError, InputError, PrecisionError
 from attnc.frontends.transformers import Site
 from attnc.functions import Function
 from attnc.lower.activation_head import square_head
@@ -27,6 +28,7 @@ from attnc.pretrained.heads import Group, Proved, Say, groups_for, proved, windo
 from attnc.pretrained.report import BlockReport
 from attnc.program.block import FeedForward
 
+Exponents = NDArray[np.int8]
 _ELSEWHERE = ("its roundings are proved for the arithmetic of a CPU, not for that of the device it runs on",)
 
 
@@ -55,11 +57,22 @@ class _Block:
 def plan_block(site: Site, entering: Entering, eps: float, config: ConvertConfig, say: Say) -> Planned:
     """Heads for the neurons of a block, such that its outputs move by at most eps in exact arithmetic."""
     ff, dtype = site.feed_forward(), str(site.dtype).removeprefix("torch.")
-    lo, hi = reach(ff.W1, ff.b1, entering.inputs, dtype)
-    block = _Block(site, ff, entering, functions.get(site.activation), dtype, lo, hi)
-    planned = _gated(block, eps, config, say) if site.gated else _plain(block, eps, config, say)
+    try:
+        lo, hi = reach(ff.W1, ff.b1, entering.inputs, dtype)
+        block = _Block(site, ff, entering, functions.get(site.activation), dtype, lo, hi)
+        planned = _gated(block, eps, config, say) if site.gated else _plain(block, eps, config, say)
+    except AttncError as problem:
+        raise _named(site, problem) from problem
     planned.module.to(site.first.device).eval()
     return planned
+
+
+def _named(site: Site, problem: AttncError) -> AttncError:
+    """The same error, with the name of the block."""
+    text = f"{site.name}: {problem} (or leave the block out by filter_fn)"
+    if isinstance(problem, (PrecisionError, ConvergenceError)):
+        return problem if site.name in str(problem) else type(problem)(text, problem.reachable)
+    return InputError(text) if isinstance(problem, InputError) else problem
 
 
 def _plain(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planned:
@@ -90,27 +103,35 @@ def _gated(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
     errors, head = proved(groups, block.f, len(block.lo)), square_head(block.dtype)
     assert head.certificate is not None
     farthest = Proved(errors.approximation, {"all": np.max([*errors.rounding.values()], axis=0)})
-    scale, radius = square_reach(ff, _heads(block, farthest, "all"), block.dtype, inputs)
-    exponent = np.ceil(np.log2(radius))
-    exponent += np.exp2(exponent) < radius
+    powers = _powers(*square_reach(ff, _heads(block, farthest, "all"), block.dtype, inputs))
+    scale, radius = (np.exp2(k.astype(np.float64)) for k in powers)
     bounds = {}
     for engine in errors.rounding:
-        squares = _squares(scale, np.exp2(exponent), head, engine, block.dtype)
+        squares = _squares(scale, radius, head, engine, block.dtype)
         bounds[engine] = block_bound(ff, _heads(block, errors, engine), block.dtype, squares, inputs)
     none = np.zeros(len(scale))
     bounds["exact"] = block_bound(
-        ff, _faultless(block), block.dtype, Squares(scale, np.exp2(exponent), none, none), inputs
+        ff, _faultless(block), block.dtype, Squares(scale, radius, none, none), inputs
     )
     engine = config.engine if config.engine in bounds else "dense"
     activation = AnchorActivation([(g.neurons, g.head) for g in groups], engine)
     maps = block.site.maps()
     module = AnchorGate(
         {m.attribute: m.module for m in maps}, maps[0].attribute, maps[1].attribute, maps[2].attribute, activation,
-        AnchorActivation([(None, head)], engine), np.log2(scale).astype(np.int8), exponent.astype(np.int8),
+        AnchorActivation([(None, head)], engine), *powers,
     )  # fmt: skip
     return Planned(
         block.site, module, _report(block, groups, module.runs, bounds, eps, engine, 3 * len(block.lo))
     )
+
+
+def _powers(scale: Array, radius: Array) -> tuple[Exponents, Exponents]:
+    """log2 λ, and the least k with ρ = 2^k at least the radius, as the module stores them."""
+    k = np.ceil(np.log2(np.maximum(radius, 2.0**-40)))
+    k += np.exp2(k) < radius
+    if not (k <= 127).all():
+        raise InputError("a product may exceed 2^127 before it is scaled back: scale the weights down")
+    return np.log2(scale).astype(np.int8), k.astype(np.int8)
 
 
 def _squares(scale: Array, radius: Array, head: Head, engine: str, dtype: str) -> Squares:

@@ -28,17 +28,19 @@ Progress = Callable[[int, int, str], None]
 
 def convert_(
     model: nn.Module,
-    *,
     eps: float,
     config: ConvertConfig | Mapping[str, Any] | None = None,
     filter_fn: Callable[[Site], bool] | None = None,
+    *,
     samples: object = None,
     progress: Progress | None = None,
 ) -> ConversionReport:
     """Replace, in place, every feed-forward block of a model by attention over anchors; all else stays as it is.
 
-    Each block's output moves by at most `eps` in exact arithmetic, for every input of the model; what rounding adds is proved and
-    reported beside it. `filter_fn` says of a block (its `name`, `family`, `activation` …) whether to convert it. On `samples`
+    Each block's output moves by at most `eps` in exact arithmetic, whatever enters the norm in front of it; what rounding adds is
+    proved and reported beside it, for norms that return a normalised vector when they are executed (docs/pretrained.md). Blocks
+    without a norm need `config.inputs` or `config.calibration`. `filter_fn` says of a block (its `name`, `family`,
+    `activation` …) whether to convert it. On `samples`
     (a mapping of arguments, a tensor, or a list of those) the model is run before and after, and the outputs are compared.
     Where a block cannot be converted, an error lists every reason, and nothing is changed.
 
@@ -79,10 +81,10 @@ def convert_(
 
 def convert(
     model: Model,
-    *,
     eps: float,
     config: ConvertConfig | Mapping[str, Any] | None = None,
     filter_fn: Callable[[Site], bool] | None = None,
+    *,
     samples: object = None,
     progress: Progress | None = None,
 ) -> Model:
@@ -129,13 +131,20 @@ def _differences(before: list[dict[str, Tensor]], after: list[dict[str, Tensor]]
     found: dict[str, list[Tensor]] = {}
     for old, new in zip(before, after, strict=True):
         for name, tensor in old.items():
-            found.setdefault(name, []).append((new[name].double() - tensor.double()).abs().flatten())
+            found.setdefault(name, []).append(_apart(new[name], tensor).flatten())
     made = {name: torch.cat(parts) for name, parts in found.items()}
     return tuple(
         Difference(name, d.numel(), float(d.max()), float(d.median()))
         for name, d in made.items()
         if d.numel()
     )
+
+
+def _apart(new: Tensor, old: Tensor) -> Tensor:
+    """|new - old|; 0 where they are the same, infinities and NaN included, and inf where only one of them is a NaN."""
+    new, old = new.double(), old.double()
+    same = (new == old) | (new.isnan() & old.isnan())
+    return (new - old).abs().nan_to_num(torch.inf).masked_fill(same, 0.0)
 
 
 def _timed(report: ConversionReport, seconds: float) -> ConversionReport:

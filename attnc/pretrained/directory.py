@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,15 +19,14 @@ from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
 from attnc.frontends.transformers import Site, find_blocks
 from attnc.pretrained.config import ENGINES, VERSION
-from attnc.pretrained.report import ConversionReport, as_text
-from attnc.pretrained.store import note_parts, rebuild, report_of, seal
+from attnc.pretrained.report import ConversionReport
+from attnc.pretrained.store import note_parts, rebuild, seal
 
-REPORT = "attnc_report.json"
 _DIGITS_AND_END = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp: 0, mlp
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-_OTHER_WEIGHTS = {
+OTHER_WEIGHTS = {
     ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".tflite",
 }  # fmt: skip
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +68,15 @@ def from_pretrained(directory: str | os.PathLike[str], *, engine: str | None = N
         raise InputError(f"engine={chosen!r}: accepted are {', '.join(map(repr, ENGINES))}")
     model = load_model(where)
     sites = _sites(where, model, known)
+    known = replace(known, blocks=dict(sites.values()))
     tensors = dict(_stored(where, known))
     made = [(site, _rebuilt(site, known, tensors, chosen)) for site in sites]
     for site, module in made:
         site.replace(module)
     runs = {site.name: str(getattr(module, "runs", chosen)) for site, module in made}
     report = known.report if chosen == known.engine else _run_by(known.report, chosen, runs)
+    for part in model.modules():  # configs of parts are copies of the one that was read
+        vars(getattr(part, "config", part)).pop("attnc", None)
     note_parts(model, chosen, report, known.blocks)
     return model
 
@@ -85,9 +86,9 @@ def load_model(where: Path) -> Any:
     config = read_config(where)
     _check_code(where, config)
     check_safetensors(where)
-    transformers = _transformers()
+    transformers = imported()
     cls = _model_class(where, config, transformers)
-    with _quiet(transformers):
+    with quiet(transformers):
         model, missing = _loaded(cls, where)
         if missing and all(name.startswith("pooler.") for name in missing):
             model, missing = _loaded(cls, where, add_pooling_layer=False)
@@ -160,44 +161,6 @@ def changed_heads(where: Path, known: Conversion) -> tuple[str, ...]:
     return tuple(changed)
 
 
-def check_new(out: Path) -> None:
-    """Refuse a directory that exists, or that could not be made: before any work, and before writing."""
-    if os.path.lexists(out):
-        raise FileError(f"{out} exists and is left as it is: give the name of a new directory")
-    if not out.parent.is_dir():
-        raise FileError(f"cannot write {out}: the directory {out.parent} does not exist; make it first")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise FileError(f"cannot write {out}: nothing may be written into {out.parent}")
-
-
-def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> None:
-    """Model, report (JSON and HTML) and the other files of the source (tokenizer …), in a new directory: all of it or none."""
-    report = report_of(model)
-    save = getattr(model, "save_pretrained", None)
-    if save is None:
-        raise InputError(
-            f"{type(model).__name__} has no save_pretrained: a directory is written for models of transformers"
-        )
-    check_new(out)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        temporary.mkdir()
-        if source is not None:
-            _copy_beside(source, temporary)
-        with _quiet(_transformers()):
-            save(temporary)
-        (temporary / REPORT).write_text(as_text(report), encoding="utf-8")
-        (temporary / REPORT).with_suffix(".html").write_text(report.to_html(), encoding="utf-8")
-        for file in temporary.glob("*.safetensors"):  # written for the owner's eyes alone
-            file.chmod(temporary.stat().st_mode & 0o666)
-        temporary.rename(out)
-    except (OSError, SafetensorError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise FileError(f"cannot write {out}: {reason}; nothing was written") from problem
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 def read_config(where: Path) -> dict[str, Any]:
     """config.json of a directory."""
     if not where.is_dir():
@@ -225,7 +188,7 @@ def _weight_files(where: Path) -> list[Path]:
         if not names or any(Path(name).name != name for name in names):
             raise FileError(f"{where / INDEX} does not say which files of {where} hold the weights")
         return [where / name for name in sorted(names)]
-    others = sorted(p.name for p in where.iterdir() if p.suffix in _OTHER_WEIGHTS)
+    others = sorted(p.name for p in where.iterdir() if p.suffix in OTHER_WEIGHTS)
     hint = (
         f"; {others[0]} is not read, as only safetensors are: save the model as such first" if others else ""
     )
@@ -269,15 +232,27 @@ def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> A
     return cls
 
 
-def _sites(where: Path, model: nn.Module, known: Conversion) -> tuple[Site, ...]:
+def _sites(where: Path, model: nn.Module, known: Conversion) -> dict[Site, tuple[str, Mapping[str, Any]]]:
+    """Each block of the record with its name in this model: a part may have been converted and the whole saved, or the other way
+    round, so that one name may be the end of the other."""
     try:
-        sites = find_blocks(model, lambda site: site.name in known.blocks).blocks
+        sites = find_blocks(
+            model, lambda site: any(_same_place(site.name, name) for name in known.blocks)
+        ).blocks
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
-    absent = [name for name in known.blocks if name not in {site.name for site in sites}]
-    if absent:
-        raise FileError(f"{where} records {absent[0]}, and its model has no such block")
-    return sites
+    found: dict[Site, tuple[str, Mapping[str, Any]]] = {}
+    for name, entry in known.blocks.items():
+        places = [site for site in sites if _same_place(site.name, name)]
+        exact = [site for site in places if site.name == name] or places
+        if len(exact) != 1:
+            raise FileError(f"{where} records {name}, and its model has {len(exact) or 'no'} such block")
+        found[exact[0]] = (exact[0].name, entry)
+    return found
+
+
+def _same_place(one: str, other: str) -> bool:
+    return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
 def _rebuilt(site: Site, known: Conversion, tensors: Mapping[str, Tensor], engine: str) -> nn.Module:
@@ -332,34 +307,17 @@ def _names(file: Path) -> list[str]:
 def _run_by(report: ConversionReport, engine: str, runs: Mapping[str, str]) -> ConversionReport:
     """The report under another engine: what rounding adds is that engine's, and what was measured is not."""
     blocks = tuple(
-        replace(block, engine=runs.get(block.name, engine), rounding=block.roundings[engine])
+        replace(
+            block,
+            engine=runs.get(block.name, engine),
+            rounding=block.roundings.get(engine, block.roundings["dense"]),
+        )
         for block in report.blocks
     )
     return replace(report, blocks=blocks, measured=(), samples=0)
 
 
-def _copy_beside(source: Path, out: Path) -> None:
-    """Tokenizer and the like: every file that is no weight and that saving does not write, and the modules that
-    sentence-transformers puts behind the model."""
-    behind = _modules_behind(source)
-    for file in sorted(source.iterdir()):
-        if file.is_dir() and file.name in behind:
-            shutil.copytree(file, out / file.name)
-        weight = file.suffix in _OTHER_WEIGHTS or "index.json" in file.name
-        skipped = weight or file.name.startswith(".") or file.name in {"config.json", "README.md", REPORT}
-        if file.is_file() and not skipped:
-            shutil.copyfile(file, out / file.name)
-
-
-def _modules_behind(source: Path) -> set[str]:
-    try:
-        listed = json.loads((source / "modules.json").read_text(encoding="utf-8"))
-        return {Path(module["path"]).parts[0] for module in listed if module["path"]}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return set()
-
-
-def _transformers() -> Any:
+def imported() -> Any:
     try:
         import transformers
     except ImportError as problem:
@@ -370,7 +328,7 @@ def _transformers() -> Any:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Without transformers' bars and its list of tensors that the original model does not know."""
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -14,9 +14,10 @@ from attnc.frontends.transformers import Site
 from attnc.frontends.transformers.norms import numbers
 from attnc.pretrained import samples
 from attnc.pretrained.config import ConvertConfig
+from attnc.pretrained.report import EVERY_INPUT
 from attnc.program.block import Norm
 
-PROVED, GIVEN, MEASURED = "every input", "the box given", "measured on calibration"
+PROVED, GIVEN, MEASURED = EVERY_INPUT, "the box given", "measured on calibration"
 _ROOM = 0.25  # of its width, by which what calibration saw is widened on each side
 
 
@@ -38,7 +39,7 @@ def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> 
     if missing:
         reason = "no calibration sample reached it" if seen or config.calibration is not None else (
             "no norm stands in front of it, so that its inputs are unknown: give "
-            "config=ConvertConfig(inputs=Box(lo, hi, shape=(d,))) or calibration=[…]"
+            "config=ConvertConfig(inputs=Box(lo, hi, shape=(d,))) or calibration=[…], or leave it out by filter_fn"
         )  # fmt: skip
         raise UnsupportedError(
             f"{type(model).__name__} cannot be converted, and is left as it was",
@@ -75,10 +76,16 @@ def _box(site: Site, config: ConvertConfig) -> Box | None:
 
 
 def _check_names(sites: Sequence[Site], config: ConvertConfig) -> None:
-    if isinstance(config.inputs, Mapping):
-        names = [site.name for site in sites]
-        unknown = [name for name in config.inputs if name not in names]
-        if unknown:
+    """A box that would be passed over is a mistake."""
+    if not isinstance(config.inputs, Mapping):
+        return
+    named = {site.name: site for site in sites}
+    for name in config.inputs:
+        if name not in named:
             raise InputError(
-                f"inputs has a box for {unknown[0]!r}, but the blocks are {', '.join(names[:4])}, …"
+                f"inputs has a box for {name!r}, but the blocks are {', '.join([*named][:4])}, …"
+            )
+        if named[name].norm is not None:
+            raise InputError(
+                f"inputs has a box for {name!r}, whose inputs are known from its norm {named[name].norm_name}: leave it out"
             )

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import Any
 
 from attnc.certify.certificate import round_up
 from attnc.errors import CertificateError
-from attnc.frontends.transformers import Skipped
+from attnc.frontends.transformers import CONVERTED_BEFORE, Skipped
 
 
 @dataclass(frozen=True)
 class BlockReport:
-    """One feed-forward block. For every input that `holds_for` names, |executed - original| <= exact + rounding in each output:
-    `exact` in exact arithmetic, `rounding` what the dtype adds (of the engine that runs; `roundings` by engine). Of that,
-    `products` is what the block's matrix products may round alone, be its activation exact: the original has it too."""
+    """One feed-forward block. For whatever enters it that `holds_for` names, each output satisfies
+
+        |converted - original| <= exact              both in exact arithmetic
+        |executed - original| <= exact + rounding    the converted block as the dtype runs it, the original in exact arithmetic
+
+    `rounding` is that of the engine chosen (`roundings` by engine). Of it, `products` is what remains where every head is exact:
+    the rounding of the matrix products, which the original has when it is executed too (and, where it is gated, that of the
+    sums whose squares make the product)."""
 
     name: str
     family: str
@@ -45,7 +50,7 @@ class BlockReport:
 
     @property
     def proved(self) -> bool:
-        """Whether the bound holds for every input, and not only near calibration samples."""
+        """Whether the bound is proved for all that `holds_for` names; what calibration saw is no proof."""
         return "measured" not in self.holds_for
 
 
@@ -128,6 +133,11 @@ class ConversionReport:
         return self.to_html()
 
 
+EVERY_INPUT = "every input"
+ASSUMED = (
+    "every input: whatever enters the norm in front of the block, as long as the norm as executed returns a vector normalised to "
+    "2^-10 (float32 layer norms do so up to some thousand standard deviations of mean: docs/pretrained.md)"
+)
 COLUMNS = (
     "block",
     "activation",
@@ -158,6 +168,8 @@ def share(report: ConversionReport) -> float:
 
 def _below(report: ConversionReport) -> list[str]:
     lines = [""]
+    if any(block.holds_for == EVERY_INPUT for block in report.blocks):
+        lines.append(ASSUMED)
     for difference in report.measured:
         lines.append(
             f"measured on {report.samples} sample{'s' * (report.samples != 1)}, converted against original as executed: "
@@ -185,6 +197,20 @@ def _fields(cls: type, record: object, derived: set[str] = frozenset()) -> dict[
             f"this is not a {cls.__name__}: the fields {', '.join(sorted(known))} are expected"
         )
     return {name: value for name, value in record.items() if name in known}
+
+
+def joined_reports(before: ConversionReport, after: ConversionReport) -> ConversionReport:
+    """One report of two conversions of a model, the second of blocks that the first left alone."""
+    names = {block.name for block in after.blocks}
+    return replace(
+        after,
+        eps=max(before.eps, after.eps),
+        blocks=(*(block for block in before.blocks if block.name not in names), *after.blocks),
+        skipped=tuple(one for one in after.skipped if one.reason != CONVERTED_BEFORE),
+        parameters=before.parameters,
+        parameters_added=before.parameters_added + after.parameters_added,
+        seconds=round(before.seconds + after.seconds, 3),
+    )
 
 
 def as_text(report: ConversionReport) -> str:

@@ -71,9 +71,10 @@ def entering(
     seen: dict[str, tuple[Array, Array]] = {}
 
     def note(name: str, arguments: tuple[Any, ...]) -> None:
-        x = arguments[0].detach().to("cpu", torch.float64).flatten(0, -2)
+        x = arguments[0].detach().to("cpu", torch.float64)
         if x.numel() == 0:
             return
+        x = x.reshape(-1, x.shape[-1])
         low, high = x.amin(0).numpy(), x.amax(0).numpy()
         before = seen.get(name, (low, high))
         seen[name] = np.minimum(before[0], low), np.maximum(before[1], high)

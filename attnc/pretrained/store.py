@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -22,52 +21,65 @@ from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
 from attnc.pretrained.blocks import Planned
 from attnc.pretrained.config import VERSION, ConvertConfig
-from attnc.pretrained.report import ConversionReport
+from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
 
 _REPORT = "_attnc_report"
 
 
 def report_of(model: nn.Module) -> ConversionReport:
-    """The report of a model that was converted, or read back by `attnc.from_pretrained`.
+    """The report of a model that was converted, or read back by `attnc.from_pretrained`, or of the part of it that was.
 
     >>> report_of(nn.Linear(1, 1))
     Traceback (most recent call last):
     attnc.errors.InputError: Linear was not converted: call attnc.convert_(model, eps=…)
     """
-    found = getattr(model, _REPORT, None)
-    if not isinstance(found, ConversionReport):
-        raise InputError(f"{type(model).__name__} was not converted: call attnc.convert_(model, eps=…)")
-    return found
+    for part in model.modules():
+        found = getattr(part, _REPORT, None)
+        if isinstance(found, ConversionReport):
+            return found
+    raise InputError(f"{type(model).__name__} was not converted: call attnc.convert_(model, eps=…)")
 
 
 def note_conversion(
     model: nn.Module, planned: Sequence[Planned], report: ConversionReport, config: ConvertConfig
 ) -> None:
-    """Put the report on the model, and the record into the config of every part that can save itself."""
-    note_parts(model, config.engine, report, {plan.site.name: record_of(plan) for plan in planned})
+    """Put the report on the model, and the record into the configs that its parts are saved with; what was converted before
+    stays on record."""
+    blocks = {plan.site.name: record_of(plan) for plan in planned}
+    before = getattr(model, _REPORT, None)
+    if isinstance(before, ConversionReport):
+        report = joined_reports(before, report)
+    note_parts(model, config.engine, report, blocks)
 
 
 def note_parts(
     model: nn.Module, engine: str, report: ConversionReport, blocks: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Every part that can save itself records the blocks inside it, by their names there. Configs may be shared: each part gets a
-    copy of its own."""
-    noted: list[tuple[nn.Module, Any]] = []
+    """Every config of a part that can save itself records the blocks inside the outermost part that has it."""
+    noted: dict[int, tuple[Any, dict[str, Any]]] = {}
     for name, part in model.named_modules():
         config: Any = getattr(part, "config", None)
-        if not hasattr(part, "save_pretrained") or not hasattr(config, "to_json_string"):
+        if (
+            not hasattr(part, "save_pretrained")
+            or not hasattr(config, "to_json_string")
+            or id(config) in noted
+        ):
             continue
         inside = f"{name}." if name else ""
         own = [{**e, "name": n.removeprefix(inside)} for n, e in blocks.items() if n.startswith(inside)]
-        config = copy.deepcopy(config)
-        vars(config).pop("attnc", None)
         if own:
-            record = {"version": VERSION, "engine": engine, "report": report.to_json(), "blocks": own}
-            config.attnc = {**record, "seal": seal(record)}
-        noted.append((part, config))
-    for part, config in noted:
-        part.config = config
+            new = {entry["name"] for entry in own}
+            kept = [e for e in getattr(config, "attnc", {}).get("blocks", ()) if e["name"] not in new]
+            record = {
+                "version": VERSION,
+                "engine": engine,
+                "report": report.to_json(),
+                "blocks": [*kept, *own],
+            }
+            noted[id(config)] = (config, {**record, "seal": seal(record)})
+    for config, record in noted.values():
+        config.attnc = record
     setattr(model, _REPORT, report)
 
 

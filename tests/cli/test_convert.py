@@ -16,6 +16,7 @@ from attnc.cli import convert as command
 from attnc.errors import MissingExtraError
 from attnc.pretrained import ConversionReport, convert_, from_pretrained, report_of
 from attnc.pretrained.report import COLUMNS
+from attnc.pretrained.store import seal
 from tests.frontends.tiny_models import hf, tiny
 
 from .checks import flip, refused, words
@@ -290,6 +291,7 @@ def test_show_notices_an_edited_head(run: Any, converted: Path) -> None:
 def test_show_of_bounds_that_rest_on_calibration(run: Any, converted: Path) -> None:
     config = json.loads((converted / "config.json").read_text())
     config["attnc"]["report"]["blocks"][0].update(holds_for="measured on calibration", proved=False)
+    config["attnc"]["seal"] = seal(config["attnc"])
     _replace(converted, json.dumps(config))
     ran = run("show", converted)
     assert ran.code == 1

@@ -252,14 +252,22 @@ def test_a_changed_key_has_no_window_and_gets_it_back() -> None:
     assert layer.runs == "window"
 
 
+def test_what_optimisers_see_stays_as_it_was() -> None:
+    layer = two_groups()
+    assert not [*layer.parameters()]
+    assert layer.requires_grad_().runs == "window"
+
+
 def test_heads_that_learn_run_dense_and_get_gradients() -> None:
     layer, x = two_groups(), tokens(9, 5)
-    layer[1].requires_grad_()
+    for tensor in layer[1].buffers():
+        tensor.requires_grad_()
     assert layer.runs == "window and dense"
     layer(x).sum().backward()
     assert layer[1].value.grad is not None and float(layer[1].value.grad.abs().sum()) > 0
     assert layer[0].value.grad is None
-    layer.requires_grad_(False)
+    for tensor in layer.buffers():
+        tensor.requires_grad_(False)
     assert layer.runs == "window"
 
 
@@ -267,10 +275,17 @@ def test_another_dtype_has_windows_of_its_own() -> None:
     layer, x = two_groups(dtype="float64").float(), tokens(50, 5)
     assert layer.runs == "window" and layer._windows()[0].dtype == "float32"
     assert float((layer(x) - F.gelu(x)).abs().max()) < 5e-6
-    layer.to(torch.bfloat16)
-    assert layer.runs == "dense" and layer(x.bfloat16()).dtype == torch.bfloat16
     layer.to("meta")
-    assert layer.runs == "dense" and layer(torch.zeros(3, 5, dtype=torch.bfloat16, device="meta")).is_meta
+    assert layer.runs == "dense" and layer(torch.zeros(3, 5, device="meta")).is_meta
+
+
+@pytest.mark.parametrize("less", [torch.bfloat16, torch.float16])
+def test_heads_of_a_model_that_is_cast_to_less_stay_as_they_are(less: torch.dtype) -> None:
+    layer, x = two_groups().to(less), tokens(50, 5).to(less)
+    assert layer.runs == "window" and layer[0].key.dtype == torch.float32
+    assert torch.equal(layer(x), layer(x.float()).to(less))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(layer(x), layer(x.float()).to(less))
 
 
 def test_under_inference_mode() -> None:
@@ -296,7 +311,7 @@ def test_gradients(engine: str) -> None:
 def test_torch_func() -> None:
     layer, x = two_groups(), tokens(3, 4, 5)
     torch.testing.assert_close(torch.func.vmap(layer)(x), layer(x))
-    stacked = {name: torch.stack([p, p]) for name, p in layer.named_parameters()}
+    stacked = {name: torch.stack([p, p]) for name, p in layer.named_buffers() if p.is_floating_point()}
     both = torch.func.vmap(lambda p: torch.func.functional_call(layer, p, (x,)))(stacked)
     torch.testing.assert_close(both[1], layer(x, "dense"), rtol=1e-5, atol=1e-5)
     assert layer.runs == "window"

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from attnc.certify.certificate import Certificate
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.pretrained import convert_, from_pretrained, report_of
-from attnc.pretrained.directory import changed_heads, load_model, read_conversion, save_converted
+from attnc.pretrained.directory import changed_heads, load_model, read_conversion
 from attnc.pretrained.samples import outputs
+from attnc.pretrained.saving import save_converted
 from attnc.pretrained.store import seal
 from tests.frontends.tiny_models import TEXT, example, hf, randomised, tiny
 

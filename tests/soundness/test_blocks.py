@@ -1,10 +1,10 @@
-"""Converted feed-forward blocks under attack: nothing leaves its interval, and no output its bound. Zero slack, in ball arithmetic."""
+"""Converted feed-forward blocks under attack: no neuron leaves its interval, no output its bound. Zero slack, by balls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ import torch
 from flint import arb, arb_mat
 from torch import Tensor, nn
 
-from attnc.certify.block_bound import Heads, Squares
+from attnc.certify.block_bound import Heads, Squares, block_bound
 from attnc.certify.normed import attainable, reach
 from attnc.functions.balls import working
+from attnc.lower.activation_head import square_head
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
@@ -65,7 +66,7 @@ class Case:
         return self.module.activation if isinstance(self.module, AnchorGate) else self.module
 
 
-@lru_cache(maxsize=None)
+@cache
 def case(name: str, dtype: str) -> Case:
     changes, first, norm, second, *eps = CASES[name]
     model = tiny(name, **changes).to(getattr(torch, dtype))
@@ -73,16 +74,22 @@ def case(name: str, dtype: str) -> Case:
 
     def noting(ff: FeedForward, heads: Heads, dtype: str, squares: Any = None, inputs: Any = None) -> Any:
         said.append((ff, heads, squares))
-        return genuine(ff, heads, dtype, squares, inputs)
+        return block_bound(ff, heads, dtype, squares, inputs)
 
-    genuine = blocks.block_bound
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "block_bound", noting)
         (report,) = convert_(model, eps=eps[DTYPES.index(dtype)]).blocks
     module = model.get_submodule(report.name)
     assert isinstance(module, (AnchorActivation, AnchorGate)) and [*report.roundings] == ["dense", "window"]
     parts = (model.get_submodule(path) for path in (first, norm, second))
-    return Case(model, said[0][0], report, module, dict(zip(report.roundings, (s[1:] for s in said), strict=False)), *parts)
+    return Case(
+        model,
+        said[0][0],
+        report,
+        module,
+        dict(zip(report.roundings, (s[1:] for s in said), strict=False)),
+        *parts,
+    )
 
 
 def attacks(ff: FeedForward) -> Tensor:
@@ -165,19 +172,26 @@ def softmax_head(head: Head, s: arb) -> arb:
 def converted(made: Case, x: arb_mat) -> arb_mat:
     """The converted block in exact arithmetic."""
     ff, s = made.ff, affine(made.ff.W1, made.ff.b1, x)
-    heads = [made.activation.groups[made.activation.group_of(j) if made.activation.neurons else 0][1] for j in range(len(ff.b1))]
+    heads = [
+        made.activation.groups[made.activation.group_of(j) if made.activation.neurons else 0][1]
+        for j in range(len(ff.b1))
+    ]
     inner = [[softmax_head(heads[j], s[i, j]) for j in range(s.ncols())] for i in range(s.nrows())]
     if isinstance(made.module, AnchorGate):
         assert ff.U is not None and ff.c is not None
         t = affine(ff.U, ff.c, x)
-        inner = [[product(made.module, j, h, t[i, j]) for j, h in enumerate(row)] for i, row in enumerate(inner)]
+        inner = [
+            [product(made.module, j, h, t[i, j]) for j, h in enumerate(row)] for i, row in enumerate(inner)
+        ]
     return affine(ff.W2, ff.b2, arb_mat(inner))
 
 
 def product(gate: AnchorGate, j: int, h: arb, t: arb) -> arb:
     power, radius = (arb(2) ** int(k[j]) for k in (gate.scale, gate.radius))
     square = gate.square.groups[0][1]
-    above, below = (radius**2 * softmax_head(square, z / radius) for z in (h / power + power * t, h / power - power * t))
+    above, below = (
+        radius**2 * softmax_head(square, z / radius) for z in (h / power + power * t, h / power - power * t)
+    )
     return (above - below) / 4
 
 
@@ -280,15 +294,17 @@ def test_what_is_claimed_of_every_product_is_true_of_the_module(name: str, dtype
 
 def test_products_of_far_larger_numbers_than_one_are_claimed_in_proportion() -> None:
     """ρ from 2⁻⁸ to 2⁸: what is claimed holds, and grows as ρ²."""
-    radius = 2.0 ** np.arange(-8, 9)
+    radius = np.exp2(np.arange(-8, 9, dtype=np.float64))
     for dtype in DTYPES:
-        head = blocks.square_head(dtype)
+        head = square_head(dtype)
         found = blocks._squares(np.ones_like(radius), radius, head, "dense", dtype)
         kept = getattr(torch, dtype)
         zeta = (torch.linspace(-1, 1, 301, dtype=torch.float64)[:, None] * torch.tensor(radius)).to(kept)
         rho = torch.tensor(radius).to(kept)
         with torch.no_grad():
             executed = (head(zeta / rho) * rho**2).double()
-        lost = (executed - zeta.double() ** 2).abs().amax(0).numpy()  # exact in float64 but for float64's own squares
+        lost = (
+            (executed - zeta.double() ** 2).abs().amax(0).numpy()
+        )  # exact in float64 but for float64's own squares
         allowed = found.approximation + found.rounding
         assert (lost <= allowed + 2.0**-52 * radius**2).all() and (allowed < 2000 * lost).all()

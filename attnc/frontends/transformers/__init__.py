@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnc.errors import InputError, Problem, UnsupportedError
-from attnc.frontends.transformers.activations import known
+from attnc.frontends.transformers.activations import CONVERTED, known
 from attnc.frontends.transformers.bert import find_bert, find_distilbert
 from attnc.frontends.transformers.encoder_layer import find_encoder_layer, without_nesting
 from attnc.frontends.transformers.found import Found, Map, Site, Skipped, joined
@@ -21,11 +21,12 @@ from attnc.frontends.transformers.pattern import find_pattern
 from attnc.frontends.transformers.t5 import find_t5
 from attnc.frontends.transformers.vit import find_vit
 
-__all__ = ["Found", "Map", "Site", "Skipped", "find_blocks"]
+__all__ = ["CONVERTED_BEFORE", "Found", "Map", "Site", "Skipped", "find_blocks"]
 
 _ADAPTERS: tuple[Callable[[str, nn.Module], Site | None], ...] = (
     find_bert, find_distilbert, find_gpt2, find_neox, find_opt, find_t5, find_llama, find_vit, find_encoder_layer,
 )  # fmt: skip
+CONVERTED_BEFORE = "converted before"
 _FAMILIES = (
     "BERT-like, DistilBERT, GPT-2, GPT-Neo, GPT-NeoX, OPT, T5, Llama-like, ViT, nn.TransformerEncoderLayer"
 )
@@ -63,8 +64,12 @@ def find_blocks(model: nn.Module, filter_fn: Callable[[Site], bool] | None = Non
     problems = _grouped([problem for site in kept for problem in site.problems])
     if problems:
         raise UnsupportedError(f"{type(model).__name__} cannot be converted, and is left as it was", problems)
-    left = [Skipped(site.name, "left out by filter_fn") for site in sites if site not in kept]
+    left = [Skipped(site.name, _why_left(site)) for site in sites if site not in kept]
     return Found(tuple(kept), (*left, *skipped, *_elsewhere(model, sites)))
+
+
+def _why_left(site: Site) -> str:
+    return CONVERTED_BEFORE if type(site.replaced).__name__ in CONVERTED else "left out by filter_fn"
 
 
 def _refuse(model: object, filter_fn: object) -> None:

@@ -222,7 +222,12 @@ def site(
             f"its norm, {type(parts[norm]).__name__}, is not known: nothing is proved of its input",
         )
     for path, part in {"": layer, **parts}.items():
-        problems += [Problem(joined(name, path), why) for why in _altered(part, part is layer)]
+        problems += [Problem(joined(name, path), why) for why in altered(part, part is layer)]
+    owners = {p.rpartition(".")[0] for p in (activation, first, second, up or "")} | set(through)
+    problems += [
+        Problem(joined(name, path), why)
+        for path, why in _foreign(layer, sorted(filter(None, owners)), replaced, name)
+    ]
     made = Site(
         replaced, family, reading.name, (place,),
         Map(joined(name, first), parts[first]), Map(joined(name, second), parts[second]),
@@ -274,7 +279,7 @@ def _put(part: nn.Module, attribute: str, value: object) -> None:
     setattr(part, attribute, value)
 
 
-def _altered(part: nn.Module, layer: bool) -> Iterator[str]:
+def altered(part: nn.Module, layer: bool) -> Iterator[str]:
     """What lets a part compute something else than its class says. Hooks of a whole layer act outside the block."""
     hooks = [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]
     foreign = [h for h in hooks if not str(getattr(h, "__module__", "")).startswith("transformers.")]
@@ -282,6 +287,29 @@ def _altered(part: nn.Module, layer: bool) -> Iterator[str]:
         yield "has forward hooks, which may change its result: remove them by handle.remove()"
     if "forward" in vars(part):
         yield "has a forward that was put on the object: give it back the forward of its class"
+
+
+def _foreign(layer: nn.Module, owners: list[str], replaced: str, name: str) -> Iterator[tuple[str, str]]:
+    """Parts of a block, the activation apart, of classes of neither torch nor transformers: what they compute is not known."""
+    for path in owners:
+        owner = part_at(layer, path)
+        inner = [] if owner is None else [(joined(path, key), child) for key, child in owner.named_children()]
+        for where, part in [(path, owner), *inner]:
+            if part is None or _is_known(part) or joined(name, where) == replaced:
+                continue
+            yield (
+                where,
+                f"is a {type(part).__name__}, a class of neither torch nor transformers: what it computes is not known",
+            )
+        for where, part in inner:
+            yield from (
+                (where, why) for why in altered(part, False) if type(part) in (nn.Dropout, nn.Identity)
+            )
+
+
+def _is_known(part: nn.Module) -> bool:
+    own = type(part).__module__.startswith(("torch.nn.", "torch.ao.nn."))
+    return own or of_transformers(part) or type(part).__name__ in CONVERTED or is_map(part)
 
 
 def _misfits(made: Site) -> Iterator[Problem]:

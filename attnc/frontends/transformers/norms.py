@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from attnc.frontends.transformers.activations import of_transformers
 from attnc.program.block import Norm, Numbers
 
+LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
 _RMS = {
     f"{family}{kind}"
     for kind, families in (
@@ -34,10 +35,10 @@ def kind(norm: nn.Module) -> str | None:
 
 
 def problem(norm: nn.Module) -> str | None:
-    """Why a norm bounds nothing: ε < 0 lets the normalised vector grow."""
+    """Why a norm bounds nothing: without an ε well above what underflows, tiny inputs come out longer than √d."""
     eps = epsilon(norm)
-    if eps is not None and not eps >= 0:
-        return f"has eps={eps}: 0 or a positive number is accepted"
+    if eps is not None and not eps >= LEAST_EPS:
+        return f"has eps={eps}: at least {LEAST_EPS:.0e} is accepted, as smaller ones leave tiny inputs to rounding"
     return None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnc.frontends.transformers import norms
 from attnc.frontends.transformers.activations import CONVERTED, elementwise, known
-from attnc.frontends.transformers.found import Map, Site, Skipped, is_map, is_quantised, site
+from attnc.frontends.transformers.found import Map, Site, Skipped, altered, is_map, is_quantised, site
 
 _PASSING = (nn.Dropout, nn.Identity)  # they change nothing in eval mode
 
@@ -29,7 +29,7 @@ def find_pattern(name: str, module: nn.Module) -> list[Site | Skipped]:
 
 
 def _in_sequence(name: str, module: nn.Sequential) -> list[Site | Skipped]:
-    parts = [(key, m) for key, m in module._modules.items() if m is not None and not isinstance(m, _PASSING)]
+    parts = [(key, m) for key, m in module._modules.items() if m is not None and not _passes(m)]
     found: list[Site | Skipped] = []
     for i in range(len(parts) - 2):
         (first, W1), (act, f), (second, W2) = parts[i : i + 3]
@@ -68,6 +68,11 @@ def _in_module(name: str, module: nn.Module) -> Site | Skipped | None:
     return Skipped(name, "; ".join(refused)) if refused else None
 
 
+def _passes(part: nn.Module) -> bool:
+    """Whether a part hands on what it is given: not so a class derived from one that does, or one with a hook."""
+    return type(part) in _PASSING and not any(altered(part, layer=False))
+
+
 def _callables(module: nn.Module) -> Iterator[tuple[str, object]]:
     """Modules and functions that a module holds under a name."""
     yield from ((key, part) for key, part in module._modules.items() if part is not None)
@@ -83,7 +88,7 @@ def _is_activation(f: object) -> bool:
     if (name := known(f)) is not None:
         return name != "identity"
     if isinstance(f, nn.Module):
-        passing = isinstance(f, (*_PASSING, nn.Sequential, nn.ModuleList)) or norms.kind(f) is not None
+        passing = type(f) in (*_PASSING, nn.Sequential, nn.ModuleList) or norms.kind(f) is not None
         bare = next(f.parameters(), None) is None and next(f.buffers(), None) is None
         return bare and not passing and elementwise(f, _example(6, torch.float64))
     return isinstance(f, types.FunctionType) and elementwise(f, _example(6, torch.float64))

@@ -1,0 +1,164 @@
+"""The report of a conversion: what it counts, and that text, JSON and HTML say the same."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import attnc
+from attnc.certify.certificate import round_up
+from attnc.errors import CertificateError
+from attnc.pretrained import ConversionReport, convert_
+from attnc.pretrained.report import as_text
+from tests.frontends.tiny_models import TEXT, example, hf, randomised
+
+NASTY = "<b onclick='x'>&\"é"
+
+
+class Nasty(nn.Module):
+    """A block without a norm under a name that is no name, one behind a norm, and activations beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.add_module(NASTY, nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 4)))
+        self.normed = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4))
+        self.last = nn.Sigmoid()
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        return {
+            NASTY: self.last(self.normed(self.get_submodule(NASTY)(x))),
+            "ids": torch.zeros(1, dtype=torch.int64),
+        }
+
+
+@pytest.fixture(scope="module")
+def report() -> ConversionReport:
+    x = [torch.randn(3, 4), (torch.randn(1, 4),), {"x": torch.randn(2, 4)}]
+    return convert_(Nasty().eval(), eps=1e-3, config={"calibration": x}, samples=x)
+
+
+def test_what_it_counts(report: ConversionReport) -> None:
+    first, second = report.blocks
+    assert (first.name, second.name) == (f"{NASTY}.1", "normed.2") and report.converted == 2
+    assert (first.neurons, first.heads, second.neurons, second.heads) == (5, 5, 6, 6)
+    assert (first.holds_for, first.proved, second.proved) == ("measured on calibration", False, True)
+    assert first.bound == round_up(first.exact + first.rounding) >= first.exact + first.rounding
+    assert first.rounding == first.roundings["window"] and 0 < first.products <= first.rounding
+    assert [(one.name, one.reason) for one in report.skipped] == [
+        ("last", "sigmoid, in no feed-forward block")
+    ]
+    assert (
+        report.parameters
+        == sum(p.numel() for p in Nasty().parameters())
+        == 4 * 5 + 5 + 5 * 4 + 4 + 8 + 30 + 28
+    )
+    (measured,) = report.measured
+    assert (measured.output, measured.numbers, report.samples) == (NASTY, 6 * 4, 3)
+    assert 0 <= measured.median <= measured.largest < 2e-3
+    assert report.versions["attnc"] and report.seconds > 0 and report.eps == 1e-3
+
+
+def test_numbers_added_are_those_of_the_state_dict() -> None:
+    for name in ("BertModel", "LlamaModel"):
+        model = randomised(
+            getattr(hf, name)(
+                getattr(hf, name.replace("Model", "Config"))(**{**TEXT, "num_hidden_layers": 1})
+            )
+        )
+        before = sum(t.numel() for t in model.state_dict().values())
+        report = convert_(model, eps=1e-3)
+        assert report.parameters_added == sum(t.numel() for t in model.state_dict().values()) - before
+        assert report.blocks[0].heads == (3 if name == "LlamaModel" else 1) * 24
+
+
+def test_text(report: ConversionReport) -> None:
+    text = str(report)
+    assert text.startswith("Nasty: 2 feed-forward blocks became attention in ")
+    assert (
+        "each within 0.001 in exact arithmetic" in text and f"numbers added to {report.parameters:,}" in text
+    )
+    assert "measured on 3 samples, converted against original as executed" in text
+    assert "left alone: last (sigmoid, in no feed-forward block)" in text
+    for block in report.blocks:
+        assert block.name in text and f"{block.exact:.2e}" in text and block.holds_for in text
+
+
+def test_json_is_read_back(report: ConversionReport) -> None:
+    written = json.dumps(report.to_json(), allow_nan=False)
+    assert ConversionReport.from_json(json.loads(written)) == report
+    assert ConversionReport.from_json(json.loads(as_text(report))) == report
+    record = json.loads(written)
+    assert record["converted"] == 2 and [b["proved"] for b in record["blocks"]] == [False, True]
+    assert record["blocks"][0]["bound"] == report.blocks[0].bound
+
+
+def changed(record: dict[str, Any], *path: Any, drop: bool = False) -> dict[str, Any]:
+    copy = json.loads(json.dumps(record))
+    at = copy
+    for step in path[:-1]:
+        at = at[step]
+    if drop:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = 1
+    return dict(copy)
+
+
+def test_what_is_no_report_is_refused(report: ConversionReport) -> None:
+    record, bad = json.loads(as_text(report)), object()
+    for bad in (
+        None, [], {}, changed(record, "eps", drop=True), changed(record, "more"), changed(record, "blocks", 0, "more"),
+        changed(record, "blocks", 1, "exact", drop=True), changed(record, "skipped", 0, "reason", drop=True),
+    ):  # fmt: skip
+        with pytest.raises(CertificateError, match="this is not a"):
+            ConversionReport.from_json(bad)
+
+
+class Page(HTMLParser):
+    """The tags in order, and the texts between them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+        self.tags: set[str] = set()
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.open += [] if tag == "meta" else [tag]
+        self.cells += [""] if tag == "td" else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["td"]:
+            self.cells[-1] += data
+
+
+def test_html_is_whole_and_escapes_names(report: ConversionReport) -> None:
+    page = Page(report.to_html())
+    assert not page.open and "b" not in page.tags and "script" not in page.tags
+    assert len(page.cells) == 18 and page.cells[0] == f"{NASTY}.1" and page.cells[9] == "normed.2"
+    assert report._repr_html_() == report.to_html()
+
+
+def test_one_sample_and_one_block_are_singular() -> None:
+    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4)).eval()
+    text = str(convert_(model, eps=1e-3, samples=torch.randn(2, 4)))
+    assert "1 feed-forward block became" in text and "measured on 1 sample," in text
+
+
+def test_the_config_of_a_model_carries_the_report() -> None:
+    model = randomised(hf.BertModel(hf.BertConfig(**{**TEXT, "num_hidden_layers": 1})))
+    report = convert_(model, eps=1e-3, samples=example("bert"))
+    assert ConversionReport.from_json(json.loads(model.config.to_json_string())["attnc"]["report"]) == report
+    assert attnc.report_of(model) is report
