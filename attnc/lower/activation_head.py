@@ -150,7 +150,10 @@ def _head(plan: Plan, eps: float) -> Head:
             plan.progress(f"proving {numbers.anchors_per_head} anchors, {design}")
             found = _proved(plan, design, numbers, eps)
             if _claimed(_reached(found)) <= eps:
-                return _by_numbers.setdefault(key, finished_head(plan, found, math.inf))
+                head = finished_head(plan, found, math.inf)
+                if is_builtin(plan.f):
+                    _by_numbers[key] = head
+                return head
             if closest is None or _reached(found) < _reached(closest):
                 closest = found
     raise _cannot(plan, eps, closest)
@@ -161,9 +164,10 @@ def _candidates(plan: Plan, design: str, eps: float) -> Iterator[HeadNumbers]:
     if design == "lattice":
         yield from lattice_gates(plan.f, radius, 0.95 * eps, plan.dtype)
     elif design == "gate":
-        numbers = self_gate(plan.f, 0.99 * eps, plan.dtype)
-        assert numbers is not None
-        yield numbers
+        for share in (0.99, 0.5):  # of relu's gates, the steeper where the proof has not the room
+            numbers = self_gate(plan.f, share * eps, plan.dtype)
+            assert numbers is not None
+            yield numbers
     else:
         yield from _tuned(plan, eps)
 

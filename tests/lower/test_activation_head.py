@@ -24,6 +24,7 @@ WISHES = [
     ("gelu", 3.0, 1e-8, "float64", "lattice"),
     ("silu", 4.0, 1e-6, "float32", "gate"),
     ("quick_gelu", 2.0, 1e-6, "float32", "gate"),
+    ("relu", 6.0, 7e-5, "float32", "gate"),
     ("relu", 32.0, 1e-6, "float32", "gate"),
     ("relu", 8.0, 1e-9, "float64", "gate"),
     ("tanh", 4.0, 1e-5, "float32", "tuned"),
