@@ -276,9 +276,13 @@ def attack(pair: Pair, settings: Settings) -> Iterator[Row]:
     yield Row("attack", "attack: random embeddings, scaled by 1e-6 to 1e12", "share", far, "< 1")
     sought = _ascended(pair, share, settings.steps)
     near = worst({"inputs_embeds": sought * scale} for scale in scales)
-    yield Row("attack", f"embeddings by {settings.steps} steps of ascent, scaled", "share", near, "< 1")
+    yield Row(
+        "attack", f"attack: embeddings by {settings.steps} steps of ascent, scaled", "share", near, "< 1"
+    )
     at_norm = max(_at_the_norm(site, m, h) for site, m, h in zip(pair.sites, middle, half, strict=True))
-    yield Row("attack", "the worst that can enter the norm in front", "share", f"{at_norm:.5f}", "< 1")
+    yield Row(
+        "attack", "attack: the worst that can enter the norm in front", "share", f"{at_norm:.5f}", "< 1"
+    )
 
 
 def _every_token(rows: int) -> Iterator[dict[str, Tensor]]:
