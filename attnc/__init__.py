@@ -12,7 +12,6 @@ from attnc.certify.check import Verdict
 from attnc.certify.measured import NetworkMeasured
 from attnc.certify.network_certificate import NetworkCertificate
 from attnc.certify.theorem import Theorem
-from attnc.certify.verify import verify
 from attnc.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import (
@@ -42,13 +41,15 @@ from attnc.pretrained import (
     from_pretrained,
     report_of,
 )
+from attnc.pretrained.verify import ConversionVerdict, verify, verify_conversion
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AttncError", "BlockReport", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
-    "ConvertConfig", "FileError", "Function", "FunctionError", "Head", "InputError", "Interval", "Measured",
-    "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured", "PrecisionError", "Problem", "Theorem",
-    "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_", "from_pretrained",
-    "function", "functions", "head", "incontext", "load", "paper", "plot", "report_of", "verify",
+    "ConversionVerdict", "ConvertConfig", "FileError", "Function", "FunctionError", "Head", "InputError", "Interval",
+    "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured", "PrecisionError", "Problem",
+    "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_",
+    "from_pretrained", "function", "functions", "head", "incontext", "load", "paper", "plot", "report_of", "verify",
+    "verify_conversion",
 ]  # fmt: skip

@@ -89,17 +89,17 @@ def lattice_gates(f: Function, radius: float, eps: float, dtype: str) -> Iterato
     for rung in RUNGS:
         previous = math.inf
         for bump in BUMPS:
-            numbers = lattice_gate(f, radius, dtype, rung, bump)
-            error, _ = sampled_error(numbers, f, radius)
+            near = min(radius, bump + 8)  # beyond there is but the ripple
+            error, _ = sampled_error(lattice_gate(f, near, dtype, rung, bump), f, near)
             if error < least:
-                closest, least = numbers, error
+                closest, least = (rung, bump), error
             if error <= eps:
-                yield numbers
+                yield lattice_gate(f, radius, dtype, rung, bump)
             if error <= eps or error > 0.8 * previous:
                 break
             previous = error
     if closest is not None and least > eps:
-        yield closest
+        yield lattice_gate(f, radius, dtype, *closest)
 
 
 def lattice_numbers(k: Array, value: Array, rung: Rung, dtype: str) -> HeadNumbers:

@@ -94,12 +94,10 @@ def check_block(
         return Verdict("unknown", problem or "", bound)
     with np.errstate(all="ignore"):
         try:
-            found = _bound(ff, f, heads, squares, dtype, entering)
-            rest = (
-                None
-                if claim.products is None
-                else _bound(ff, f, *_faultless(heads, squares), dtype, entering)
-            )
+            a = ARITHMETIC[dtype]
+            at = _reached(ff, f, heads, a, entering)
+            found = _bound(ff, at, heads, squares, a)
+            rest = None if claim.products is None else _bound(ff, at, *_faultless(heads, squares), a)
         except _NotCoveredError as reason:
             return Verdict("unknown", str(reason), bound)
     claims = [
@@ -137,6 +135,16 @@ class _Entered:
     @property
     def size(self) -> Long:
         return _up(np.abs(self.centre) + self.radius)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reached:
+    """Of each neuron: what executing s adds, the slope and the size of f where it may be, and t where the block is gated."""
+
+    error: Long
+    slope: Long
+    size: Long
+    gate: _Entered | None
 
 
 def _up(x: Array | Long, terms: int = 0) -> Long:
@@ -183,8 +191,8 @@ def _rows(W: Array, b: Array, inputs: Norm | Box, a: Arithmetic) -> _Entered:
     terms = np.count_nonzero(W, axis=1).astype(np.longdouble)
     gamma = _gamma(terms, a)
     whole = _up(sizes + np.abs(offset))
-    if not (whole * 4 <= a.largest).all():
-        raise _NotCoveredError("a sum of products may leave the range of the dtype")
+    if not ((whole * 4 <= a.largest).all() and (most <= a.largest).all()):
+        raise _NotCoveredError("what enters, or a sum of products, may leave the range of the dtype")
     small = (np.abs(w) < a.tiny) & (w != 0)
     flushed = tau * (2 * terms + 2 + np.abs(w).sum(1)) + small @ (most * np.longdouble(a.tiny))
     radius = _up(spread + lost + 8 * _EPS * (np.abs(centre) + spread))
@@ -216,33 +224,29 @@ def _spread(w: Long, inputs: Norm | Box) -> tuple[Long, Long, Long, Long]:
     return _long(inputs.shift), _up(length * around + share + beside), sizes, most
 
 
-def _bound(
-    ff: FeedForward,
-    f: Function,
-    heads: HeadErrors,
-    squares: SquareErrors | None,
-    dtype: str,
-    inputs: Norm | Box,
-) -> _Found:
-    a = ARITHMETIC[dtype]
+def _reached(ff: FeedForward, f: Function, heads: HeadErrors, a: Arithmetic, inputs: Norm | Box) -> _Reached:
+    """Where the neurons may be, which the heads must cover."""
     s = _entered(ff.W1, ff.b1, inputs, a)
     reach = _up(s.radius + s.error) + 8 * _EPS * np.abs(s.centre)
     lo, hi = s.centre - reach, s.centre + reach
     outside = ~((_long(heads.lo) <= lo) & (hi <= _long(heads.hi)))
     if outside.any():
         j = int(np.argmax(outside))
-        where = f"[{float(lo[j]):.6g}, {float(hi[j]):.6g}]"
-        raise _NotCoveredError(
-            f"neuron {j} may be anywhere in {where}, its head is proved on [{heads.lo[j]}, {heads.hi[j]}]"
-        )
+        where, known = f"[{float(lo[j]):.6g}, {float(hi[j]):.6g}]", f"[{heads.lo[j]:g}, {heads.hi[j]:g}]"
+        raise _NotCoveredError(f"neuron {j} may be anywhere in {where}, and its head is proved on {known}")
     ends = np.nextafter(lo.astype(np.float64), -np.inf), np.nextafter(hi.astype(np.float64), np.inf)
     slope, size = map(_long, slope_and_size(f, *ends))
-    error = _up(_long(heads.executed) + slope * s.error)
-    height = _up(size + _long(heads.executed))
-    exact = _long(heads.exact)
-    if ff.U is not None and ff.c is not None and squares is not None:
-        t = _entered(ff.U, ff.c, inputs, a)
-        exact, error, height = _product(exact, error, height, size, t, squares, a)
+    t = None if ff.U is None or ff.c is None else _entered(ff.U, ff.c, inputs, a)
+    return _Reached(s.error, slope, size, t)
+
+
+def _bound(
+    ff: FeedForward, at: _Reached, heads: HeadErrors, squares: SquareErrors | None, a: Arithmetic
+) -> _Found:
+    exact, executed = _long(heads.exact), _long(heads.executed)
+    error, height = _up(executed + at.slope * at.error), _up(at.size + executed)
+    if at.gate is not None and squares is not None:
+        exact, error, height = _product(exact, error, height, at.size, at.gate, squares, a)
     return _projected(ff, exact, error, height, a)
 
 

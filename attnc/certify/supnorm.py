@@ -59,12 +59,13 @@ def supnorm(
     quality: float = 1.1,
     seen: float = 0.0,
     needed: float = math.inf,
+    grain: float = 0.2,
     limit: int | None = None,
 ) -> SupNorm:
     """Prove a bound of sup |head - f| over the domain.
 
-    `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. A
-    bound of inf says that nothing was proved; so it is as soon as the bound is seen to exceed `needed`."""
+    `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. An approximation
+    below `grain` of the rounding on its cell is not sharpened. A bound of inf says that nothing was proved; so it is as soon as the bound is seen to exceed `needed`."""
     a = ARITHMETIC[numbers.dtype]
     most = limit or max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
     jump = f.jump(domain.lo, domain.hi)
@@ -88,7 +89,7 @@ def supnorm(
             done += 1
             goal = max(goal, found.attained)
             good = math.isfinite(found.total) and found.approximation <= max(
-                quality * goal, 0.2 * found.rounding
+                quality * goal, grain * found.rounding
             )
             endless += math.isinf(found.total)
             small = cell.b - cell.a < SMALLEST * domain.width or not cell.divisible()

@@ -16,43 +16,51 @@ from attnc.certify.network_certificate import NetworkCertificate, box_json
 from attnc.certify.network_numbers import Attention, Selection
 from attnc.certify.network_record import NetworkRecord
 from attnc.certify.record import HeadRecord
+from attnc.cli.converted_report import claim
 from attnc.cli.network_report import box_text, point_text
 from attnc.cli.output import NOT_PROVED, errors_reported, interval, number, print_facts, print_json
 from attnc.cli.progress import progress
 from attnc.exporters.safetensors import read_any
 from attnc.network.describe import assumed
+from attnc.pretrained.directory import Conversion, read_conversion
 from attnc.program.steps import Lookup
 
+_PATH = "A file of `attnc head` or `attnc compile`, or a directory of `attnc convert`."
 _STYLES = {"proved": "bold green", "refuted": "bold red", "unknown": "bold yellow"}
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file of `attnc head` or `attnc compile`.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help=_PATH)],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Prove the bound of a saved head or network anew, from the numbers in the file.
+    """Prove the bound of a saved head, network or converted model anew, from the numbers in the file or directory.
 
     Where the error was only measured there is nothing to prove: unknown.
 
-    Exit status: 0 proved, 1 refuted or unknown, 2 not a file of attnc's, or a damaged or edited one.
+    Exit status: 0 proved, 1 refuted or unknown, 2 not attnc's, or damaged or edited.
 
     Example: attnc verify gelu.safetensors
     """
     with errors_reported(json):
-        record = read_any(path)
+        record = read_conversion(path) if path.is_dir() else read_any(path)
         began = time.perf_counter()
         with progress(f"verifying {path}"):
             verdict = attnc.verify(path)
         seconds = time.perf_counter() - began
         if json:
-            about = _head_record(record) if isinstance(record, HeadRecord) else _network_record(record)
-            print_json({"file": str(path), **asdict(verdict), **about, "seconds": round(seconds, 3)})
+            print_json({"file": str(path), **asdict(verdict), **_about(record), "seconds": round(seconds, 3)})
         else:
             print_facts(
                 f"{path}: {verdict.status}", _facts(record, verdict, seconds), _STYLES[verdict.status]
             )
     if not verdict:
         raise typer.Exit(NOT_PROVED)
+
+
+def _about(record: HeadRecord | NetworkRecord | Conversion) -> dict[str, Any]:
+    if isinstance(record, Conversion):
+        return {"model": record.report.model, "engine": record.engine, "report": record.report.to_json()}
+    return _head_record(record) if isinstance(record, HeadRecord) else _network_record(record)
 
 
 def _head_record(record: HeadRecord) -> dict[str, Any]:
@@ -80,25 +88,41 @@ def _network_record(record: NetworkRecord) -> dict[str, Any]:
     }
 
 
-def _facts(record: HeadRecord | NetworkRecord, verdict: Verdict, seconds: float) -> dict[str, str]:
-    is_head = isinstance(record, HeadRecord)
+def _facts(
+    record: HeadRecord | NetworkRecord | Conversion, verdict: Verdict, seconds: float
+) -> dict[str, str]:
     facts = {
         "status": verdict.status,
         "reason": verdict.reason,
-        "claim": _head_claim(record) if isinstance(record, HeadRecord) else _network_claim(record),
+        "claim": _claim(record),
         "bound": "none" if verdict.bound is None else number(verdict.bound),
         "cells": str(verdict.cells),
     }
     if verdict.input is not None:
-        facts["refuting input"] = f"s = {verdict.input!r}" if is_head else f"x = {_point(verdict.input)}"
+        of_network = isinstance(record, NetworkRecord)
+        facts["refuting input"] = f"x = {_point(verdict.input)}" if of_network else f"s = {verdict.input!r}"
     if verdict.error is not None:
         facts["error there"] = f"{verdict.error:.6g}"
     if isinstance(record, HeadRecord):
         facts["network"] = _head_size(record)
-    else:
+    elif isinstance(record, NetworkRecord):
         facts["layers"] = _network_size(record)
+    else:
+        facts["blocks"] = ", ".join(_verdicts(verdict))
     facts["time"] = f"{seconds:.2f} s"
     return facts
+
+
+def _claim(record: HeadRecord | NetworkRecord | Conversion) -> str:
+    if isinstance(record, Conversion):
+        return f"|executed - original| <= exact + rounding in every output of a block, {claim(record.report)}"
+    return _head_claim(record) if isinstance(record, HeadRecord) else _network_claim(record)
+
+
+def _verdicts(verdict: Verdict) -> list[str]:
+    """How many blocks have which verdict."""
+    found = [v.status for _, v in getattr(verdict, "blocks", ())]
+    return [f"{found.count(status)} {status}" for status in _STYLES if status in found] or ["none looked at"]
 
 
 def _head_claim(record: HeadRecord) -> str:

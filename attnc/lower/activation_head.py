@@ -194,10 +194,10 @@ def _tuned(plan: Plan, eps: float) -> Iterator[HeadNumbers]:
 
 
 def _proved(plan: Plan, design: str, numbers: HeadNumbers, eps: float) -> Found:
-    """Bound and rounding in the dtype that runs; the approximation, which no dtype enters, against float64's finer grain."""
+    """Bound and rounding in the dtype that runs; the approximation, which no dtype enters, as sharp as it can be had."""
     sampled, at = sampled_error(numbers, plan.f, plan.domain.hi)
-    executed = _executed(plan, numbers, max(eps, sampled))
-    sharp = supnorm(replace(numbers, dtype="float64"), plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled)
+    sharp = supnorm(numbers, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, grain=0.0)
+    executed = sharp if _parts(numbers) == 1 else _executed(plan, numbers, max(eps, sampled))
     approximation = min(
         executed.approximation, sharp.approximation if math.isfinite(sharp.bound) else math.inf
     )
@@ -211,7 +211,7 @@ def _proved(plan: Plan, design: str, numbers: HeadNumbers, eps: float) -> Found:
 def _executed(plan: Plan, numbers: HeadNumbers, goal: float) -> SupNorm:
     """The proof in the numbers' dtype, in cells so small that rounding is bounded well where anchors are few; inf where there
     is none."""
-    parts = max(1, _CELLS // (2 * numbers.anchors_per_head))
+    parts = _parts(numbers)
     edges = [plan.domain.lo + plan.domain.width * (i / parts) for i in range(parts)] + [plan.domain.hi]
     found: list[SupNorm] = []
     for lo, hi in pairwise(edges):
@@ -225,6 +225,11 @@ def _executed(plan: Plan, numbers: HeadNumbers, goal: float) -> SupNorm:
         rounding=max(proof.rounding for proof in found),
         cells=sum(proof.cells for proof in found),
     )
+
+
+def _parts(numbers: HeadNumbers) -> int:
+    """Into how many the domain is cut, for cells to be small where anchors are few."""
+    return max(1, _CELLS // (2 * numbers.anchors_per_head))
 
 
 def _reached(found: Found) -> float:

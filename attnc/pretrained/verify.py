@@ -38,7 +38,7 @@ from attnc.pretrained.report import BlockReport, ConversionReport
 from attnc.pretrained.store import digest, report_of, wiring
 
 _CONVERTED_ALREADY = "is converted already"
-_POINTS = 129
+_POINTS = 33
 Inputs = Box | Mapping[str, Box] | None
 
 
@@ -212,7 +212,8 @@ def _verdict(subject: _Subject, eps: float, proofs: _Proofs) -> Verdict:
         if not proved:
             return replace(proved, reason=f"a head of {function}: {proved.reason}")
     for engine in block.roundings:
-        found = _attack(subject, engine, proofs) or _check(subject, engine, proofs)
+        attacked = _attack(subject, engine, proofs)
+        found = _check(subject, engine, proofs) if attacked is None else attacked
         if not found:
             return replace(found, reason=f"engine {engine}: {found.reason}")
     return Verdict(

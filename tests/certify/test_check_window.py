@@ -1,0 +1,142 @@
+"""The checker of windows: sound against an adversary and against what runs, in agreement with the prover, and never fooled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flint import arb
+
+from attnc import functions
+from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
+from attnc.certify.check_rounding import gate_rounding, window_rounding
+from attnc.certify.check_window import check_window, execute_window, window_error
+from attnc.certify.window_numbers import Gate, Window
+from attnc.domain import Interval
+from attnc.functions.balls import working
+
+from .test_window import LATTICES, both_paths, hard_points, lattice_window, proof_of
+
+Case = tuple[Window | Gate, str, float]
+CASES: dict[str, Callable[[], Case]] = {
+    "gelu float32": lambda: (lattice_window(LATTICES[0]), "gelu", 8.0),
+    "gelu float64": lambda: (lattice_window(LATTICES[1]), "gelu", 8.0),
+    "gelu wide": lambda: (lattice_window(LATTICES[2]), "gelu", 100.0),
+    "gelu_tanh float64": lambda: (lattice_window(LATTICES[3]), "gelu_tanh", 8.0),
+    "silu float32": lambda: (Gate(1.0, "float32"), "silu", 300.0),
+    "silu float64": lambda: (Gate(1.0, "float64"), "silu", 8.0),
+    "quick_gelu float32": lambda: (Gate(float(np.float32(1.702)), "float32"), "quick_gelu", 8.0),
+    "relu float32": lambda: (Gate(2.0**20, "float32"), "relu", 64.0),
+    "relu float64": lambda: (Gate(2.0**40, "float64"), "relu", 64.0),
+}
+each_case = pytest.mark.parametrize("case", CASES)
+
+
+@each_case
+def test_it_agrees_with_the_prover_and_holds_where_it_runs(case: str) -> None:
+    window, name, radius = CASES[case]()
+    f, on, prover = functions.get(name), Interval(-radius, radius), proof_of(window, name, radius).bound
+    assert check_window(window, f, on, prover).status == "proved"
+    found, worst = window_error(window, f, on), 0.0
+    assert found <= 1.01 * prover
+    s = hard_points(window, radius)
+    with working(192):
+        for results in (*both_paths(window, s), execute_window(window, s)):
+            for x, y in zip(s.tolist(), results.tolist(), strict=True):
+                off = abs(arb(y) - f.value(x))
+                assert off <= arb(found), (x, y)
+                worst = max(worst, float(off.mid()))
+    assert check_window(window, f, on, worst / 2).status == "refuted"
+    assert check_window(window, f, on, 0.98 * found).status != "proved"
+
+
+class Careless:
+    """Arithmetic that errs by all that is assumed, in directions of its own."""
+
+    def __init__(self, a: Arithmetic, push: Callable[[], int]) -> None:
+        self.a, self.push = a, push
+
+    def rounded(self, x: arb, exact: bool = False) -> arb:
+        off = 0 if exact else self.push() * arb(self.a.unit)
+        return (x * (1 + off)).mid()
+
+    def exp(self, x: arb) -> arb:
+        return (x.exp() * (1 + self.push() * self.a.window_exp_units * arb(self.a.unit))).mid()
+
+    def window(self, window: Window, s: float) -> arb:
+        x, c = abs(arb(s)) / arb(window.spacing), arb(window.sharpness)
+        power = math.frexp(window.sharpness)[0] == 0.5
+        w = self.exp(self.rounded(-2 * c * x, power))
+        inner = self.rounded(self.rounded(-c * x, power) + arb(window.lead), window.lead == 0)
+        G, N = self.exp(self.rounded(x * inner)), arb(window.coefficients[-1])
+        for C in reversed(window.coefficients[:-1]):
+            N = self.rounded(self.rounded(N * w) + arb(C))
+        product = self.rounded(G * N)
+        if s <= 0:
+            return product
+        total = self.rounded(arb(s) + product)
+        return total if abs(total - arb(s) - product) <= abs(product) else arb(s)
+
+    def gate(self, gate: Gate, s: float) -> arb:
+        z = self.rounded(arb(s) * arb(gate.slope), math.frexp(gate.slope)[0] == 0.5)
+        units = (self.a.window_exp_units / (1 + z.exp()) + 3) * arb(self.a.unit)
+        sigma = 1 / (1 + (-z).exp()) * (1 + self.push() * units.min(3 * (-z).exp()))
+        return self.rounded(arb(s) * sigma.mid())
+
+
+@each_case
+def test_no_adversary_leaves_it(case: str) -> None:
+    """At points, and over cells around them: an adversary with the assumed arithmetic, in 400 bits."""
+    window, _, radius = CASES[case]()
+    a, draw, near = ARITHMETIC[window.dtype], np.random.default_rng(2), 0.0
+    scale = min(radius, 12 / window.slope if isinstance(window, Gate) else 12 * window.spacing)
+    exact = Careless(a, lambda: 0)
+    with working(400):
+        for s in draw.uniform(-scale, scale, 40).tolist():
+            cell = arb(s) + arb(0, 2.0**-9 * scale * draw.uniform())
+            if isinstance(window, Gate):
+                allowed, truth = gate_rounding(window, cell, a), arb(s) / (1 + (-arb(s) * window.slope).exp())
+            else:
+                allowed, truth = window_rounding(window, abs(cell), s > 0, a), exact.window(window, s)
+            assert allowed is not None
+            for push in (lambda: 1, lambda: -1, lambda: int(draw.integers(0, 2)) * 2 - 1):
+                careless = Careless(a, push)
+                y = careless.gate(window, s) if isinstance(window, Gate) else careless.window(window, s)
+                assert abs(y - truth) <= allowed, s
+                near = max(near, float((abs(y - truth) / allowed).mid()))
+    assert near > 0.6
+
+
+def test_a_changed_coefficient_is_noticed() -> None:
+    window, name, radius = CASES["gelu float32"]()
+    assert isinstance(window, Window)
+    claimed, on = proof_of(window, name, radius).bound, Interval(-radius, radius)
+    for j in range(0, len(window.coefficients), 3):
+        C = list(window.coefficients)
+        C[j] = float(np.float32(C[j] + 4e-6 * math.exp(-(window.sharpness * (j - 8) ** 2))))
+        changed = replace(window, coefficients=tuple(C))
+        assert check_window(changed, functions.gelu(), on, claimed).status != "proved"
+
+
+def test_what_cannot_be_proved_says_why() -> None:
+    window, _, _ = CASES["gelu float32"]()
+    assert isinstance(window, Window)
+    gelu, on = functions.gelu(), Interval(-8, 8)
+
+    def said(window: Window | Gate, f: functions.Function = gelu, on: Interval = on) -> str:
+        found = check_window(window, f, on, 1.0)
+        assert found.status == "unknown" and window_error(window, f, on) == math.inf
+        return found.reason
+
+    assert "jumps" in said(window, functions.get("step")) if "step" in functions.names() else True
+    assert "float32 cannot" in said(replace(window, coefficients=(0.1, 0.2)))
+    assert "subnormal" in said(replace(window, coefficients=(1.0, 2.0**-140)))
+    assert "not finite" in said(replace(window, coefficients=(1.0, math.nan)))
+    assert "range" in said(replace(window, spacing=0.75))
+    assert "range" in said(window, on=Interval(-(2.0**70), 1))
+    assert "range" in said(Gate(2.0**100, "float32"), on=Interval(-(2.0**30), 1))
+    assert "float16" in said(replace(window, dtype="float16"))
+    assert "no proof near" in said(replace(window, lead=64.0))
