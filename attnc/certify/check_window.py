@@ -26,7 +26,7 @@ from attnc.functions import Function
 from attnc.functions.balls import upper, working
 from attnc.functions.function import Branch
 
-PRECISION, ORDER, MOST_CELLS = 192, 6, 60_000
+PRECISION, ORDER, MOST_CELLS = 192, 13, 60_000
 _ROOM = 1.004  # by which a bound that is searched for may exceed what it is at some input
 
 

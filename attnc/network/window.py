@@ -12,9 +12,7 @@ from torch.autograd import forward_ad
 from attnc.certify.window import Gate, Window
 from attnc.errors import InputError
 
-_CHUNK = (
-    1 << 17
-)  # numbers worked on at once: the buffers stay in the cache, and two threads have enough to do
+_CHUNK = 1 << 18  # numbers worked on at once: buffers stay in the cache, threads have enough to do
 
 
 def run_window(window: Window | Gate, s: Tensor) -> Tensor:
@@ -36,7 +34,9 @@ def _by_chunks(window: Window | Gate, s: Tensor) -> Tensor:
     numbers, results = s.view(-1), out.view(-1)
     total = numbers.numel()
     gate = isinstance(window, Gate)
-    coefficients = [] if isinstance(window, Gate) else list(s.new_tensor(window.coefficients).unbind())
+    constants = (
+        [] if isinstance(window, Gate) else list(s.new_tensor([window.lead, *window.coefficients]).unbind())
+    )
     buffers = s.new_empty(1 if gate else 4, min(_CHUNK, total)).unbind()
     for start in range(0, total, _CHUNK):
         end = min(start + _CHUNK, total)
@@ -44,7 +44,7 @@ def _by_chunks(window: Window | Gate, s: Tensor) -> Tensor:
         if isinstance(window, Gate):
             _gate_chunk(window, numbers[start:end], results[start:end], held[0])
         else:
-            _chunk(window, coefficients, numbers[start:end], results[start:end], held)
+            _chunk(window, constants, numbers[start:end], results[start:end], held)
     return out
 
 
@@ -74,15 +74,18 @@ def _plain(window: Window, s: Tensor) -> Tensor:
     return torch.where(negative, torch.zeros_like(s), s) + G * N
 
 
-def _chunk(window: Window, coefficients: list[Tensor], s: Tensor, out: Tensor, buffers: list[Tensor]) -> None:
-    c = window.sharpness
+def _chunk(window: Window, constants: list[Tensor], s: Tensor, out: Tensor, buffers: list[Tensor]) -> None:
+    c, lead, coefficients = window.sharpness, constants[0], constants[1:]
     x, w, G, N = buffers
     torch.clamp(s, min=0, out=out)
     torch.abs(s, out=x).mul_(1 / window.spacing)
     torch.mul(x, -2 * c, out=w).exp_()
-    torch.mul(x, -c, out=G).add_(window.lead).mul_(x).exp_()
-    N.fill_(coefficients[-1])
-    for C in reversed(coefficients[:-1]):
+    torch.add(lead, x, alpha=-c, out=G).mul_(x).exp_()
+    if len(coefficients) == 1:
+        N.fill_(coefficients[0])
+    else:
+        torch.add(coefficients[-2], w, alpha=window.coefficients[-1], out=N)
+    for C in reversed(coefficients[:-2]):
         torch.addcmul(C, N, w, out=N)
     out.addcmul_(G, N)
 

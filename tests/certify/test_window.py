@@ -412,3 +412,9 @@ def test_partial_sums_are_bounded_over_the_whole_cell(lattice: Lattice) -> None:
             terms = [term[0] for term in _terms(window, arb(s), cell)]
             for j, bound in enumerate(sums):
                 assert abs(sum(terms[j:], arb(0))) <= bound
+
+
+def test_a_window_of_one_anchor() -> None:
+    window, s = Window(1.0, 0.5, 0.0, (-0.4,), "float32"), torch.linspace(-3, 3, 101)
+    for found in both_paths(window, s):
+        torch.testing.assert_close(found, s.clamp(min=0) - 0.4 * torch.exp(-0.5 * s * s))

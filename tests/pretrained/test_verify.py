@@ -1,0 +1,195 @@
+"""attnc.verify of converted models: what was converted is proved anew, and nothing that was edited is."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import attnc
+from attnc.errors import CertificateError
+from attnc.network import activation as network_activation
+from attnc.network.gate import AnchorGate
+from attnc.pretrained import convert_, report_of
+from attnc.pretrained.store import seal
+from attnc.pretrained.verify import verify_conversion
+from tests.frontends.tiny_models import tiny
+
+Change = Callable[[Any], object]
+FIRST = "decoder.layers.0"
+
+
+@pytest.fixture(scope="module")
+def converted() -> dict[str, Any]:
+    """A plain model with gates for heads, and a gated one."""
+    found = {"opt": tiny("opt"), "llama": tiny("llama")}
+    for model in found.values():
+        convert_(model, eps=1e-3)
+    return found
+
+
+@pytest.fixture
+def opt(converted: dict[str, Any]) -> Any:
+    return copy.deepcopy(converted["opt"])
+
+
+@pytest.fixture
+def llama(converted: dict[str, Any]) -> Any:
+    return copy.deepcopy(converted["llama"])
+
+
+@pytest.mark.parametrize("name", ["opt", "llama"])
+def test_what_was_converted_is_proved(converted: dict[str, Any], name: str) -> None:
+    verdict = attnc.verify(converted[name])
+    assert isinstance(verdict, attnc.ConversionVerdict)
+    assert (verdict.status, bool(verdict)) == ("proved", True), verdict.reason
+    report = report_of(converted[name])
+    assert [where for where, _ in verdict.blocks] == [block.name for block in report.blocks]
+    assert verdict.bound == max(block.bound for block in report.blocks)
+
+
+@pytest.mark.parametrize("engine", ["window", "dense"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lattices_by_both_engines(engine: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True, dtype=dtype)
+    model = nn.TransformerEncoder(layer, 1).eval()
+    convert_(model, eps=1e-2, config={"engine": engine})
+    assert attnc.verify(model).status == "proved"
+    model.layers[0].linear2.weight.data *= 1.01
+    found = attnc.verify(model)
+    assert (found.status, "is said to be" in found.reason) == ("unknown", True)
+    model.layers[0].linear1.weight.data *= 8
+    assert "may be anywhere" in attnc.verify(model).reason
+    model.layers[0].activation_relu_or_gelu = 2
+    assert "not executed as attention" in attnc.verify(model).reason
+
+
+def _first(model: Any) -> Any:
+    return model.decoder.layers[0]
+
+
+def _edit(**changes: Callable[[Any], Any]) -> Change:
+    """The report of the first block, with fields changed."""
+
+    def change(model: Any) -> None:
+        report = report_of(model)
+        block = replace(report.blocks[0], **{k: f(getattr(report.blocks[0], k)) for k, f in changes.items()})
+        model._attnc_report = replace(report, blocks=(block, *report.blocks[1:]))
+
+    return change
+
+
+def _add(tensor: torch.Tensor, amount: float) -> None:
+    tensor.data.view(-1)[0] += amount
+
+
+def _drop(model: Any) -> None:
+    model._attnc_report = replace(report_of(model), blocks=report_of(model).blocks[1:])
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "first weight": (lambda m: _add(_first(m).fc1.weight, 1e-6), "weights are not those that were converted"),
+    "second bias": (lambda m: _add(_first(m).fc2.bias, 1e-6), "weights are not those that were converted"),
+    "norm": (lambda m: _add(_first(m).final_layer_norm.weight, 1e-6), "weights are not those"),
+    "anchor": (lambda m: _add(_first(m).activation_fn[0].key, 1.0), "changed since it was made: key"),
+    "value": (lambda m: _add(_first(m).activation_fn[0].value, 1e-3), "changed since it was made: value"),
+    "exact": (_edit(exact=lambda x: x * 0.99), "exact is said to be"),
+    "rounding": (
+        _edit(rounding=lambda x: x * 0.1, roundings=lambda r: {k: v * 0.1 for k, v in r.items()}),
+        "exact + rounding is said to be",
+    ),
+    "products": (_edit(products=lambda x: x * 0.5), "products is said to be"),
+    "only rounding": (_edit(rounding=lambda x: x * 0.5), "the report says"),
+    "eps": (lambda m: setattr(m, "_attnc_report", replace(report_of(m), eps=1e-9)), "above eps"),
+    "engine": (lambda m: setattr(_first(m).activation_fn, "engine", "dense"), "it runs 'dense'"),
+    "activation": (_edit(activation=lambda _: "gelu"), "weights are not those"),
+    "measured": (_edit(holds_for=lambda _: "measured on calibration"), "not proved, so neither is it"),
+    "a box": (_edit(holds_for=lambda _: "the box given"), "for a box that was given"),
+    "another name": (_edit(name=lambda x: x + "x"), "no converted block of that name"),
+    "a block left out": (_drop, "the report says nothing of it"),
+    "hook": (lambda m: _first(m).activation_fn.register_forward_hook(lambda *_: None), "a hook"),
+    "hook of a map": (lambda m: _first(m).fc1.register_forward_hook(lambda *_: None), "forward hooks"),
+    "forward": (lambda m: setattr(_first(m).activation_fn, "forward", torch.relu), "another forward"),
+    "training": (lambda m: m.train(), "training mode"),
+    "dtype": (lambda m: m.half(), "it was proved in"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_nothing_that_was_changed_is_proved(opt: Any, case: str) -> None:
+    change, said = CHANGES[case]
+    change(opt)
+    verdict = attnc.verify(opt)
+    assert verdict.status == "unknown"
+    assert said in verdict.reason
+
+
+@pytest.mark.parametrize("what", ["radius", "factors", "scale", "places"])
+def test_the_products_of_a_gated_block(llama: Any, what: str) -> None:
+    gate = llama.model.layers[0].mlp
+    assert isinstance(gate, AnchorGate)
+    if what == "factors":
+        gate._factors *= 2
+    elif what == "places":
+        gate._roles = (gate._roles[1], gate._roles[0], gate._roles[2])
+    else:
+        getattr(gate, what).sub_(3)
+        gate._derive()
+    del llama.config.attnc  # whose digests show it first
+    verdict = attnc.verify(llama)
+    words = {"radius": "radius of its square", "factors": "powers of two", "places": "changed places"}
+    assert verdict.status == "unknown"
+    assert words.get(what, "") in verdict.reason
+
+
+def test_other_code_that_runs_is_refuted(opt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = network_activation.run_window
+    monkeypatch.setattr(network_activation, "run_window", lambda w, s: genuine(w, s) + 1e-2)
+    verdict = attnc.verify(opt)
+    assert verdict.status == "refuted" and verdict.error is not None
+    assert 0.005 < verdict.error < 0.015
+
+
+def test_a_box_that_was_given_is_given_again() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
+    box = attnc.Box(-1, 1, shape=(3,))
+    convert_(model, eps=1e-3, config={"inputs": box})
+    assert verify_conversion(model).status == "unknown"
+    assert verify_conversion(model, inputs=box).status == "proved"
+    assert verify_conversion(model, inputs={"1": box}).status == "proved"
+    wide = attnc.Box(-1000, 1000, shape=(3,))
+    assert "may be anywhere" in verify_conversion(model, inputs=wide).reason
+
+
+def test_a_directory(opt: Any, tmp_path: Path) -> None:
+    opt.save_pretrained(tmp_path / "model")
+    assert attnc.verify(tmp_path / "model").status == "proved"
+    file = tmp_path / "model" / "config.json"
+    config = json.loads(file.read_text())
+    block = config["attnc"]["report"]["blocks"][0]
+    block["exact"] /= 2
+    file.write_text(json.dumps(config))
+    with pytest.raises(CertificateError, match="seal"):
+        attnc.verify(tmp_path / "model")
+    config["attnc"]["seal"] = seal(config["attnc"])
+    file.write_text(json.dumps(config))
+    found = attnc.verify(tmp_path / "model")
+    assert (found.status, FIRST in found.reason, "exact is said" in found.reason) == ("unknown", True, True)
+
+
+def test_heads_are_verified_as_before(tmp_path: Path) -> None:
+    head = attnc.head("relu", on=(-4, 4), eps=1e-2)
+    assert attnc.verify(head).status == "proved"
+    with pytest.raises(attnc.InputError, match="was not converted"):
+        verify_conversion(nn.Linear(1, 1))
+    with pytest.raises(attnc.FileError):
+        attnc.verify(tmp_path)
