@@ -64,8 +64,9 @@ def supnorm(
 ) -> SupNorm:
     """Prove a bound of sup |head - f| over the domain.
 
-    `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. An approximation
-    below `grain` of the rounding on its cell is not sharpened. A bound of inf says that nothing was proved; so it is as soon as the bound is seen to exceed `needed`."""
+    `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. An approximation below
+    `grain` of the rounding on its cell is not sharpened. A bound of inf says that nothing was proved; so it is as soon as the
+    bound is seen to exceed `needed`."""
     a = ARITHMETIC[numbers.dtype]
     most = limit or max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
     jump = f.jump(domain.lo, domain.hi)
