@@ -20,6 +20,7 @@ from attnc.cli.converted_report import claim
 from attnc.cli.network_report import box_text, point_text
 from attnc.cli.output import NOT_PROVED, errors_reported, interval, number, print_facts, print_json
 from attnc.cli.progress import progress
+from attnc.errors import FileError
 from attnc.exporters.safetensors import read_any
 from attnc.network.describe import assumed
 from attnc.pretrained.directory import Conversion, read_conversion
@@ -42,7 +43,7 @@ def verify(
     Example: attnc verify gelu.safetensors
     """
     with errors_reported(json):
-        record = read_conversion(path) if path.is_dir() else read_any(path)
+        record = _read(path)
         began = time.perf_counter()
         with progress(f"verifying {path}"):
             verdict = attnc.verify(path)
@@ -55,6 +56,14 @@ def verify(
             )
     if not verdict:
         raise typer.Exit(NOT_PROVED)
+
+
+def _read(path: Path) -> HeadRecord | NetworkRecord | Conversion:
+    if not path.is_dir():
+        return read_any(path)
+    if not (path / "config.json").exists():
+        raise FileError(f"cannot read {path}: a directory without config.json is none of `attnc convert`")
+    return read_conversion(path)
 
 
 def _about(record: HeadRecord | NetworkRecord | Conversion) -> dict[str, Any]:

@@ -145,7 +145,8 @@ class _Proofs:
         """At least |executed - f| on the domain of the certificate, which was proved."""
         window = window_of(head.numbers()) if engine == "window" else None
         if window is None:
-            return certificate.bound
+            parts = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
+            return min(certificate.bound, parts)
         key = (window, certificate.function, certificate.domain)
         if key not in self.windows:
             self.windows[key] = window_error(window, functions.get(certificate.function), certificate.domain)
@@ -156,7 +157,7 @@ def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]
     """What is wrong with the model as a whole, or None."""
     if not report.blocks:
         return "the report says nothing of any block"
-    if any(part.training for part in model.modules()):
+    if any(part.training and not type(part).__module__.startswith("attnc.") for part in model.modules()):
         return "the model is in training mode: call model.eval() first"
     hooks = torch.nn.modules.module
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
