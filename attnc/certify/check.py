@@ -102,7 +102,7 @@ def _attack(
     if module is not None:
         try:
             with torch.no_grad():
-                device = next(module.parameters()).device
+                device = next(iter((*module.parameters(), *module.buffers()))).device
                 outputs.append(module(points.to(device, getattr(torch, numbers.dtype))).cpu().double())
         except Exception as problem:
             return Verdict(

@@ -196,8 +196,13 @@ def _tuned(plan: Plan, eps: float) -> Iterator[HeadNumbers]:
 def _proved(plan: Plan, design: str, numbers: HeadNumbers, eps: float) -> Found:
     """Bound and rounding in the dtype that runs; the approximation, which no dtype enters, as sharp as it can be had."""
     sampled, at = sampled_error(numbers, plan.f, plan.domain.hi)
-    sharp = supnorm(numbers, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, grain=0.0)
-    executed = sharp if _parts(numbers) == 1 else _executed(plan, numbers, max(eps, sampled))
+    if _parts(numbers) == 1:
+        sharp = supnorm(numbers, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, grain=2.0**-20)
+        executed = sharp
+    else:
+        exact = replace(numbers, dtype="float64")
+        sharp = supnorm(exact, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled)
+        executed = _executed(plan, numbers, max(eps, sampled))
     approximation = min(
         executed.approximation, sharp.approximation if math.isfinite(sharp.bound) else math.inf
     )

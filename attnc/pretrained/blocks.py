@@ -198,7 +198,9 @@ def _report(
     exact = round_up(float(max(bound.exact.max() for bound in bounds.values())))
     if not exact <= eps:
         raise _too_small(block, eps, exact)
-    roundings = {name: round_up(float(bound.rounding.max())) for name, bound in bounds.items()}
+    roundings = {
+        name: round_up((1 + 2.0**-10) * float(bound.rounding.max())) for name, bound in bounds.items()
+    }
     products, site = roundings.pop("exact"), block.site
     return BlockReport(
         name=site.name, family=site.family, activation=site.activation, design=groups[0].head.design, engine=runs,

@@ -72,7 +72,7 @@ def from_pretrained(directory: str | os.PathLike[str], *, engine: str | None = N
     tensors = dict(_stored(where, known))
     made = [(site, _rebuilt(site, known, tensors, chosen)) for site in sites]
     for site, module in made:
-        site.replace(module)
+        site.replace(module.eval())
     runs = {site.name: str(getattr(module, "runs", chosen)) for site, module in made}
     report = known.report if chosen == known.engine else _run_by(known.report, chosen, runs)
     for part in model.modules():  # configs of parts are copies of the one that was read

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnc.certify.certificate import round_up
 from attnc.certify.network_numbers import Index
-from attnc.certify.outward import total
+from attnc.certify.outward import above
 from attnc.certify.window import window_bound, window_of
 from attnc.domain import Array, Interval
 from attnc.functions import Function
@@ -19,6 +19,7 @@ from attnc.lower.activation_head import activation_head
 from attnc.network.head import Head
 
 MOST = 3  # groups of neurons
+ROOM = 1 + 2.0**-5  # so that another prover need not tie with this one
 Say = Callable[[str], None]
 
 
@@ -87,8 +88,8 @@ def proved(groups: list[Group], f: Function, neurons: int) -> Proved:
 
 
 def window_rounding(head: Head, f: Function) -> float:
-    """|executed window - exact head| <= |executed window - f| + |f - exact head|; a head without a window runs dense. inf where
-    nothing can be proved of its window."""
+    """What is left of |executed window - f| where the head's own distance to f, its approximation, is taken off: of a block
+    nothing but their sum is needed. A head without a window runs dense; inf where nothing can be proved of its window."""
     certificate = head.certificate
     assert certificate is not None
     window = window_of(head.numbers())
@@ -97,8 +98,9 @@ def window_rounding(head: Head, f: Function) -> float:
     key = (window, f.label if is_builtin(f) else f, certificate.domain)
     if key not in _proved:
         _proved[key] = window_bound(window, f, certificate.domain).bound
-    bound = total(_proved[key], certificate.approximation)
-    return round_up(float(bound)) if np.isfinite(bound) else math.inf
+    bound = ROOM * _proved[key]
+    left = float(above(np.float64(bound - certificate.approximation)))
+    return round_up(max(0.0, left)) if math.isfinite(bound) else math.inf
 
 
 _proved: dict[object, float] = {}

@@ -25,7 +25,7 @@ from attnc.certify.window_numbers import window_of
 from attnc.domain import Box
 from attnc.errors import AttncError
 from attnc.frontends.transformers import Site
-from attnc.frontends.transformers import _collected as sites_of
+from attnc.frontends.transformers import collected as sites_of
 from attnc.frontends.transformers.activations import CONVERTED
 from attnc.functions import Function
 from attnc.functions.balls import working

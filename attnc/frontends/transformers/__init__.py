@@ -21,7 +21,7 @@ from attnc.frontends.transformers.pattern import find_pattern
 from attnc.frontends.transformers.t5 import find_t5
 from attnc.frontends.transformers.vit import find_vit
 
-__all__ = ["CONVERTED_BEFORE", "Found", "Map", "Site", "Skipped", "find_blocks"]
+__all__ = ["CONVERTED_BEFORE", "Found", "Map", "Site", "Skipped", "collected", "find_blocks"]
 
 _ADAPTERS: tuple[Callable[[str, nn.Module], Site | None], ...] = (
     find_bert, find_distilbert, find_gpt2, find_neox, find_opt, find_t5, find_llama, find_vit, find_encoder_layer,
@@ -48,7 +48,7 @@ def find_blocks(model: nn.Module, filter_fn: Callable[[Site], bool] | None = Non
     ['0.layers.1.activation']
     """
     _refuse(model, filter_fn)
-    sites, skipped = _collected(model)
+    sites, skipped = collected(model)
     if not sites:
         what = f"{type(model).__name__} has no feed-forward block that is known (families: {_FAMILIES}; else a Linear, "
         what += "an activation and a Linear in one nn.Sequential or in one module)"
@@ -97,7 +97,7 @@ def _refuse(model: object, filter_fn: object) -> None:
         )
 
 
-def _collected(model: nn.Module) -> tuple[list[Site], list[Skipped]]:
+def collected(model: nn.Module) -> tuple[list[Site], list[Skipped]]:
     """Adapters first, as they know the norm; then the pattern, where no adapter found the same."""
     parts = list(model.named_modules(remove_duplicate=False))
     found: dict[object, Site] = {}
