@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnc.cli.output import print_table
-from attnc.pretrained.report import COLUMNS, ConversionReport, row, share
+from attnc.pretrained.report import ASSUMED, COLUMNS, ConversionReport, at_most, row, share
 
 _SHOWN = 3  # names of parts that are left alone for one reason
 
@@ -28,10 +28,12 @@ def conversion_facts(report: ConversionReport) -> dict[str, str]:
     facts = {
         "model": f"{report.model}, {', '.join(sorted({block.dtype for block in report.blocks}))}",
         "blocks converted": f"{report.converted}, {claim(report)}",
-        "rounding": f"adds at most {rounding:.2e} to a block's output, {status(report)} too",
+        "rounding": f"adds at most {at_most(rounding)} to a block's output, {status(report)} too",
         "left alone": left_alone(report),
         "numbers added": f"{report.parameters_added:,} to {report.parameters:,} ({share(report):.3%})",
     }
+    if report.assumes:
+        facts["assumed"] = ASSUMED
     remarks = [f"{block.name}: {remark}" for block in report.blocks for remark in block.remarks]
     if remarks:
         facts["remarks"] = "\n".join(remarks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
@@ -80,19 +81,30 @@ class ConversionReport:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def assumes(self) -> bool:
+        """Whether a bound rests on what is assumed of executed norms."""
+        return any(block.holds_for == EVERY_INPUT for block in self.blocks)
+
+    @property
     def converted(self) -> int:
         return len(self.blocks)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON holds it; `from_json` reads it back."""
         blocks = [{**asdict(block), "bound": block.bound, "proved": block.proved} for block in self.blocks]
-        return {**asdict(self), "blocks": blocks, "converted": self.converted}
+        assumes = ASSUMED if self.assumes else None
+        return {**asdict(self), "blocks": blocks, "converted": self.converted, "assumes": assumes}
 
     @classmethod
     def from_json(cls, record: object) -> ConversionReport:
         """What `to_json` wrote; a missing field or an unknown one is refused."""
-        body = _fields(cls, record, {"converted"})
+        body = _fields(cls, record, {"converted", "assumes"})
         blocks = [_fields(BlockReport, block, {"bound", "proved"}) for block in body["blocks"]]
+        for said, block in zip(body["blocks"], blocks, strict=True):
+            if said.get("bound") != _block(block).bound:
+                raise CertificateError(
+                    f"the bound of {block['name']} is not the sum of its terms: the report was edited"
+                )
         return cls(
             **{
                 **body,
@@ -156,9 +168,19 @@ def row(block: BlockReport) -> tuple[str, ...]:
     lo, hi = block.interval
     anchors = ", ".join(map(str, block.anchors))
     return (
-        block.name, f"{block.activation} ({block.design})", str(block.neurons), anchors, f"[{lo:.1f}, {hi:.1f}]", block.engine,
-        f"{block.exact:.2e}", f"{block.rounding:.2e}", block.holds_for,
+        block.name, f"{block.activation} ({block.design})", str(block.neurons), anchors,
+        f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", block.engine, at_most(block.exact), at_most(block.rounding),
+        block.holds_for,
     )  # fmt: skip
+
+
+def at_most(bound: float) -> str:
+    """Three digits, rounded up: what is printed of a bound is a bound.
+
+    >>> at_most(2.431e-05), at_most(0.0)
+    ('2.44e-05', '0.00e+00')
+    """
+    return f"{round_up(bound, 3):.2e}"
 
 
 def share(report: ConversionReport) -> float:
@@ -168,7 +190,7 @@ def share(report: ConversionReport) -> float:
 
 def _below(report: ConversionReport) -> list[str]:
     lines = [""]
-    if any(block.holds_for == EVERY_INPUT for block in report.blocks):
+    if report.assumes:
         lines.append(ASSUMED)
     for difference in report.measured:
         lines.append(

@@ -418,3 +418,9 @@ def test_a_window_of_one_anchor() -> None:
     window, s = Window(1.0, 0.5, 0.0, (-0.4,), "float32"), torch.linspace(-3, 3, 101)
     for found in both_paths(window, s):
         torch.testing.assert_close(found, s.clamp(min=0) - 0.4 * torch.exp(-0.5 * s * s))
+
+
+def test_a_gate_reads_the_token_as_it_is() -> None:
+    numbers = gate_head(1.0)
+    assert isinstance(window_of(numbers), Gate)
+    assert window_of(replace(numbers, query=np.array([[2.0, 0.0]]))) is None

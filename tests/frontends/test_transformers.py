@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -375,7 +376,12 @@ TORCH_FORMS: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("activation", TORCH_FORMS, ids=repr)
+def shown(activation: object) -> str:
+    """Without the address, which differs from process to process."""
+    return re.sub(r" at 0x\w+", "", repr(activation))
+
+
+@pytest.mark.parametrize("activation", TORCH_FORMS, ids=shown)
 def test_torchs_activations_are_read(activation: Any) -> None:
     reading = read(activation)
     s = torch.linspace(-5, 5, 101, dtype=torch.float64)
@@ -383,7 +389,7 @@ def test_torchs_activations_are_read(activation: Any) -> None:
     np.testing.assert_allclose(functions.get(reading.name)(s), activation(s), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("activation", [nn.PReLU(), nn.Softplus(), lambda s: s, nn.Hardshrink()], ids=repr)
+@pytest.mark.parametrize("activation", [nn.PReLU(), nn.Softplus(), lambda s: s, nn.Hardshrink()], ids=shown)
 def test_what_is_another_function_is_not_taken_for_a_known_one(activation: Any) -> None:
     assert read(activation).problem is not None
 

@@ -36,6 +36,13 @@ class LoudBlock(nn.Module):
         return found
 
 
+class LoudNorm(nn.LayerNorm):
+    """Named as one that normalises."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * super().forward(x)
+
+
 def mlp(*before: nn.Module, behind: nn.Module | None = None) -> nn.Sequential:
     inner = [nn.Linear(8, 16), nn.GELU(), *([behind] if behind else []), nn.Linear(16, 8)]
     return nn.Sequential(*before, *inner).eval()
@@ -76,13 +83,14 @@ def huge_gain() -> nn.Module:
         (lambda: mlp(nn.LayerNorm(8), behind=Loud()), "no feed-forward block"),
         (lambda: mlp(nn.LayerNorm(8), Loud()), "no norm stands in front"),
         (lambda: mlp(nn.LayerNorm(8), hooked()), "no norm stands in front"),
+        (lambda: mlp(LoudNorm(8)), "no norm stands in front"),
         (lambda: mlp(nn.RMSNorm(8, eps=0.0)), "eps=0.0"),
         (lambda: mlp(nn.LayerNorm(8, eps=0.0)), "eps=0.0"),
         (loud_gpt2, "LoudBlock"),
         (huge_products, "2\\^127"),
         (huge_gain, "overflow"),
     ],
-    ids=["behind", "between", "hook", "rms eps", "layer eps", "class", "products", "gain"],
+    ids=["behind", "between", "hook", "norm", "rms eps", "layer eps", "class", "products", "gain"],
 )
 def test_refused(make: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import attnc
+from attnc.certify.certificate import round_up
 from attnc.errors import CertificateError
 from attnc.network import activation as network_activation
 from attnc.network.gate import AnchorGate
@@ -179,6 +180,10 @@ def test_a_directory(opt: Any, tmp_path: Path) -> None:
     config = json.loads(file.read_text())
     block = config["attnc"]["report"]["blocks"][0]
     block["exact"] /= 2
+    file.write_text(json.dumps(config))
+    with pytest.raises(CertificateError, match="not the sum"):
+        attnc.verify(tmp_path / "model")
+    block["bound"] = round_up(block["exact"] + block["rounding"])
     file.write_text(json.dumps(config))
     with pytest.raises(CertificateError, match="seal"):
         attnc.verify(tmp_path / "model")

@@ -5,6 +5,8 @@ Were a term dropped, the executed error would exceed what is left: these are the
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -12,10 +14,11 @@ from flint import arb
 
 import attnc
 from attnc import functions
-from attnc.certify.arithmetic import ARITHMETIC
+from attnc.certify.arithmetic import ARITHMETIC, FLOAT32
 from attnc.certify.cells import Cell, leaves_the_range
 from attnc.certify.check_cell import ORDER, cell_error, in_range
 from attnc.certify.numbers import HeadNumbers
+from attnc.certify.rounding import score_error
 from attnc.certify.supnorm import bound_cell
 from attnc.domain import Interval
 from attnc.functions.balls import working
@@ -150,3 +153,19 @@ def test_more_keys_than_the_dtype_can_count_prove_nothing() -> None:
     with working(128):
         rounded = head_rounding(ARITHMETIC["float32"], keys, zero, zero, zero, one, 2**24 + 1, 2**24, one, 60)
     assert not rounded.is_finite()
+
+
+@pytest.mark.parametrize(("slope", "intercept"), [(3.0, 0.0), (2.0, 0.3), (3.0, 0.3), (0.7, -5.1)])
+def test_the_score_of_a_key_errs_by_no_more_than_is_said(slope: float, intercept: float) -> None:
+    """fl(fl(κx) + c) in float32 against rationals, at many x: the bound holds, and is met to half of it somewhere."""
+    k, c = np.float32(slope), np.float32(intercept)
+    x = np.random.default_rng(0).uniform(1, 2, 4000).astype(np.float32)
+    z = k * x + c
+    worst = 0.0
+    for at, found in zip(x.tolist(), z.tolist(), strict=True):
+        exact = Fraction(float(k)) * Fraction(at) + Fraction(float(c))
+        off = float(abs(Fraction(found) - exact))
+        bound = score_error(FLOAT32, arb(float(k)), arb(float(c)), arb(at), arb(0), arb(float(exact)))
+        assert off <= float(bound)
+        worst = max(worst, off / float(bound))
+    assert worst > 0.5
