@@ -198,7 +198,7 @@ class _HeadCell:
         highest = arb(0)
         for lead, eta in zip(leads, etas, strict=True):
             highest = highest.max(eta).max((lead + eta).upper())
-        flushed = tau * highest.exp()
+        flushed = 4 * tau * highest.exp()  # what an exponential may be off absolutely
         denominator = sum(self.exponentials, arb(0))
         moved, lost, mass, sizes = arb(0), arb(0), arb(0), arb(0)
         for lead, eta, e, own, constant in zip(

@@ -3,7 +3,7 @@
 Exact scores Z_k, reference key r, q_k = exp(Z_k - Z_r), D = Σ q_k >= 1, W_k = q_k/D, g = Σ W_k v_k. Executed:
 
     x = fl(a s + o),  z_k = fl(fl(κ_k x) + c_k)            |z_k - Z_k| <= η_k
-    e_k = exp(fl(z_k - max z))(1 + ε) + τ                  = const · (q_k (1 + θ'_k) + τ'),  |θ'_k| <= θ_k
+    e_k = exp(fl(z_k - max z))(1 + ε) + 4τ                 = const · (q_k (1 + θ'_k) + τ'),  |θ'_k| <= θ_k
     ŷ = Σ e_k v_k / Σ e_k                                  |ŷ - g| <= Σ (W_k θ_k + τ')|v_k - g| / (1 - Σ (W_k θ_k + τ'))
 
 with θ_k = exp(η_k + u|z_k - max z|)(1 + E) - 1, since Σ W_k (v_k - g) = 0. Two sums of p terms, the division and the
@@ -79,7 +79,7 @@ def head_rounding(
     stored = zip(keys.slope, keys.intercept, keys.score, strict=True)
     eta = [score_error(a, k, c, x, x_error, z) for k, c, z in stored]
     top = _largest([lead + e for lead, e in zip(keys.lead, eta, strict=True)] + [arb(0)] + eta)
-    tau_scaled = tau * top.exp()
+    tau_scaled = 4 * tau * top.exp()
     theta = [
         (e + u * (abs(lead) + e + top) + tau).exp() * (one + a.exp_units * u) - one
         for lead, e in zip(keys.lead, eta, strict=True)

@@ -13,7 +13,11 @@ from torch.autograd import forward_ad
 
 from attnc.network.head import Head
 
-WEIGHTS = 1 << 18  # attention weights held at once
+WEIGHTS = 1 << 20  # attention weights held at once
+FLOOR = {
+    torch.float32: -86.6,
+    torch.float64: -707.5,
+}  # exp is below 4τ here and a normal number: what is smaller takes long
 
 
 def attend(head: Head, s: Tensor) -> Tensor:
@@ -70,7 +74,7 @@ def _attend(head: Head, s: Tensor, weights: Tensor, x: Tensor, total: Tensor, ou
     torch.addcmul(query[1], query[0], s, out=x)
     torch.addcmul(key[:, 1:], key[:, :1], x, out=weights)
     torch.amax(weights, 0, out=total)
-    weights.sub_(total).exp_()
+    weights.sub_(total).clamp_(min=FLOOR[s.dtype]).exp_()
     torch.sum(weights, 0, out=total)
     own = torch.addcmul(value[:, 1:], value[:, :1], s) if head.is_gated else value[:, 1:]
     weights.mul_(own)
