@@ -6,6 +6,7 @@ import copy
 import gc
 import importlib.util
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -21,8 +22,7 @@ from pages import ROOT, progress
 from torch import Tensor, nn
 
 import attnc
-from attnc import functions
-from attnc.certify.block_bound import block_bound, proved_heads
+from attnc.certify.certificate import round_up
 from attnc.certify.normed import attainable, reach
 from attnc.frontends.transformers import Site, find_blocks
 from attnc.network.activation import AnchorActivation
@@ -112,24 +112,15 @@ def blocks(pair: Pair, settings: Settings) -> Iterator[Row]:
     for i, block in enumerate(report.blocks):
         lo, hi = block.interval
         found = {
-            "interval": f"[{lo:.1f}, {hi:.1f}]",
+            "interval": f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]",
             "anchors": ", ".join(map(str, block.anchors)),
-            "exact": f"{block.exact:.3g}",
-            **{f"rounding, {engine}": f"{block.roundings[engine]:.3g}" for engine in ENGINES},
-            "rounding, were gelu exact": f"{_rounding_of_maps(pair.sites[i]):.3g}",
+            "exact": f"{round_up(block.exact, 3):.3g}",
+            **{f"rounding, {engine}": f"{round_up(block.roundings[engine], 3):.3g}" for engine in ENGINES},
+            "rounding, were gelu exact": f"{round_up(block.products, 3):.3g}",
             **{f"largest seen, {engine}": f"{seen[engine][i]:.2g}" for engine in ENGINES},
         }
         for quantity, value in found.items():
             yield Row("blocks", f"block {i + 1}", quantity, value)
-
-
-def _rounding_of_maps(site: Site) -> float:
-    """The same bound for the original block, with an activation that rounds nothing."""
-    ff = site.feed_forward()
-    assert ff.norm is not None
-    lo, hi = reach(ff.W1, ff.b1, ff.norm, "float32")
-    ideal = proved_heads(functions.get(site.activation), lo, hi, 0.0, 0.0)
-    return float(block_bound(ff, ideal, "float32", inputs=ff.norm).rounding.max())
 
 
 def _differences(pair: Pair, engine: str, settings: Settings) -> list[float]:
