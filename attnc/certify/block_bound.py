@@ -47,7 +47,7 @@ from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.program.block import FeedForward, Norm
 
-_POWERS = 40  # λ = 2^k with |k| up to this
+_POWERS = 100  # λ = 2^k with |k| up to this
 
 
 @dataclass(frozen=True, eq=False)
