@@ -70,7 +70,7 @@ def note_parts(
         own = [{**e, "name": n.removeprefix(inside)} for n, e in blocks.items() if n.startswith(inside)]
         if own:
             new = {entry["name"] for entry in own}
-            kept = [e for e in getattr(config, "attnc", {}).get("blocks", ()) if e["name"] not in new]
+            kept = [e for e in _recorded(config, part) if e["name"] not in new]
             record = {
                 "version": VERSION,
                 "engine": engine,
@@ -81,6 +81,15 @@ def note_parts(
     for config, record in noted.values():
         config.attnc = record
     setattr(model, _REPORT, report)
+
+
+def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
+    """The blocks on record that stand converted in the part; a config may have been another model's."""
+    places = [
+        name for name, inner in part.named_modules() if isinstance(inner, (AnchorActivation, AnchorGate))
+    ]
+    entries = getattr(config, "attnc", {}).get("blocks", ())
+    return [e for e in entries if any(f".{place}".endswith(f".{e['name']}") for place in places)]
 
 
 def seal(record: Mapping[str, Any]) -> str:

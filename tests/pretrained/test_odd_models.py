@@ -142,6 +142,18 @@ def test_two_conversions_are_both_on_record(tmp_path: Path) -> None:
     assert torch.equal(back(**example("bert")).last_hidden_state, model(**example("bert")).last_hidden_state)
 
 
+def test_a_config_that_was_another_model_s(tmp_path: Path) -> None:
+    first = tiny("bert")
+    convert_(first, eps=EPS)
+    second = hf.BertModel(first.config).eval()
+    convert_(second, eps=EPS, filter_fn=lambda site: "layer.1" in site.name)
+    second.save_pretrained(tmp_path / "saved")
+    assert (
+        sum(type(p).__name__ == "AnchorActivation" for p in from_pretrained(tmp_path / "saved").modules())
+        == 1
+    )
+
+
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_casts_and_autocast(name: str) -> None:
     model, inputs = tiny(name).float(), example(name)
