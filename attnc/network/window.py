@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from attnc.certify.window import Gate, Window
 from attnc.errors import InputError
+from attnc.network.kernel import in_place
 
 _CHUNK = 1 << 18  # numbers worked on at once: buffers stay in the cache, threads have enough to do
 
@@ -24,7 +24,7 @@ def run_window(window: Window | Gate, s: Tensor) -> Tensor:
     """
     if s.dtype != getattr(torch, window.dtype):
         raise InputError(f"a window of {window.dtype} was given a tensor of {s.dtype}: convert one of them")
-    if not _in_place(s):
+    if not (in_place(s) and s.is_contiguous()):
         return _plain_gate(window, s) if isinstance(window, Gate) else _plain(window, s)
     return _by_chunks(window, s.detach())
 
@@ -46,20 +46,6 @@ def _by_chunks(window: Window | Gate, s: Tensor) -> Tensor:
         else:
             _chunk(window, constants, numbers[start:end], results[start:end], held)
     return out
-
-
-def _in_place(s: Tensor) -> bool:
-    """Whether nothing follows the operations: no gradient, compiler, tracer or transform, and plain memory."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or type(s) not in (Tensor, torch.nn.Parameter)
-        or s.device.type != "cpu"
-        or (s.requires_grad and torch.is_grad_enabled())
-        or forward_ad._current_level >= 0
-        or torch._C._functorch.is_functorch_wrapped_tensor(s)
-        or not s.is_contiguous()
-    )
 
 
 def _plain(window: Window, s: Tensor) -> Tensor:

@@ -209,11 +209,3 @@ def _report(
         exact=exact, rounding=roundings[engine], roundings=roundings, products=products, norm=site.norm_name, also=site.also,
         remarks=(*site.remarks, *_ELSEWHERE[: site.first.device.type != "cpu"]),
     )  # fmt: skip
-
-
-def added(module: AnchorActivation | AnchorGate) -> int:
-    """Numbers that a converted block stores and the original did not: anchors, and which neurons use which."""
-    if isinstance(module, AnchorActivation):
-        return module.parameters_added
-    exponents = module.scale.numel() + module.radius.numel()
-    return module.activation.parameters_added + module.square.parameters_added + exponents

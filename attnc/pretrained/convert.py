@@ -15,7 +15,7 @@ from attnc.certify.certificate import versions
 from attnc.errors import InputError, PrecisionError
 from attnc.frontends.transformers import Found, Site, find_blocks
 from attnc.lower.function_to_head import check_arithmetic, checked_eps
-from attnc.pretrained.blocks import Planned, added, plan_block
+from attnc.pretrained.blocks import Planned, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.entering import entering
 from attnc.pretrained.report import ConversionReport, Difference
@@ -67,7 +67,7 @@ def convert_(
             undo.append(plan.site.replace(plan.module))
         report = ConversionReport(
             model=type(model).__name__, eps=eps, blocks=tuple(plan.report for plan in planned), skipped=found.skipped,
-            parameters=parameters, parameters_added=sum(added(plan.module) for plan in planned), seconds=0.0,
+            parameters=parameters, parameters_added=sum(plan.module.parameters_added for plan in planned), seconds=0.0,
             measured=_differences(before, outputs(model, samples)) if given else (), samples=len(given), versions=versions(),
         )  # fmt: skip
         report = _timed(report, time.perf_counter() - began)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from attnc.errors import InputError
 from attnc.network import activation, kernel
 from attnc.network.activation import AnchorActivation
 from attnc.network.head import Head
-from attnc.network.kernel import attend, in_place
+from attnc.network.kernel import FLOOR, attend, in_place
 
 DUAL = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # of PyTorch's forward mode
 CERTIFIED = [
@@ -411,3 +412,10 @@ def test_refusals(act: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         act(layer)
     assert layer.engine == "window"
+
+
+def test_raised_scores_weigh_less_than_the_proof_allows() -> None:
+    """exp of the floor is a normal number, and below the 4τ that an exponential may be off."""
+    for dtype, floor in FLOOR.items():
+        weight, tiny = math.exp(floor), torch.finfo(dtype).tiny
+        assert tiny < weight < 3 * tiny
