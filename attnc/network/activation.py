@@ -17,6 +17,7 @@ from attnc.certify.window import Gate, Window, window_of
 from attnc.errors import InputError
 from attnc.network.head import Head
 from attnc.network.kernel import attend, is_plain
+from attnc.network.marking import mark, mark_of
 from attnc.network.stages import AttentionLayer
 from attnc.network.window import run_window
 
@@ -79,6 +80,8 @@ class AnchorActivation(AttentionLayer):
 
     def forward(self, x: Tensor, engine: str | None = None) -> Tensor:
         """x with head(x_j) in the place of x_j; `engine` overrides the module's own."""
+        if (name := mark_of(self)) is not None:
+            return mark(x, name)
         if isinstance(x, Tensor) and x.dtype in LESS:
             return self.forward(x.to(self.groups[0][1].key.dtype), engine).to(x.dtype)
         self._check_input(x)

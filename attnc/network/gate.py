@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attnc.errors import InputError
 from attnc.network.activation import AnchorActivation
 from attnc.network.kernel import in_place
+from attnc.network.marking import mark_of, product
 
 IntArray = NDArray[np.integer]
 _HELD = 1 << 22  # numbers of a layer of neurons that are held at once
@@ -99,6 +100,8 @@ class AnchorGate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output for x (…, features)."""
+        if (name := mark_of(self)) is not None:
+            return self._block(x, lambda h, t: product(h, t, name))
         self._check_scaling()
         if not in_place(x, *self.parameters(), *self.buffers()):
             return self._block(x, self._product)

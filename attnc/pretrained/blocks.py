@@ -39,6 +39,7 @@ class Planned:
     site: Site
     module: AnchorActivation | AnchorGate
     report: BlockReport
+    reach: tuple[Array, Array]  # that holds the pre-activation of each neuron
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +89,8 @@ def _plain(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
     bounds["exact"] = block_bound(block.ff, _faultless(block), block.dtype, inputs=block.entering.inputs)
     engine = config.engine if config.engine in bounds else "dense"
     module = AnchorActivation([(g.neurons, g.head) for g in groups], engine)
-    return Planned(
-        block.site, module, _report(block, groups, module.runs, bounds, eps, engine, len(block.lo))
-    )
+    report = _report(block, groups, module.runs, bounds, eps, engine, len(block.lo))
+    return Planned(block.site, module, report, (block.lo, block.hi))
 
 
 def _gated(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planned:
@@ -120,9 +120,8 @@ def _gated(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
         {m.attribute: m.module for m in maps}, maps[0].attribute, maps[1].attribute, maps[2].attribute, activation,
         AnchorActivation([(None, head)], engine), *powers,
     )  # fmt: skip
-    return Planned(
-        block.site, module, _report(block, groups, module.runs, bounds, eps, engine, 3 * len(block.lo))
-    )
+    report = _report(block, groups, module.runs, bounds, eps, engine, 3 * len(block.lo))
+    return Planned(block.site, module, report, (block.lo, block.hi))
 
 
 def _powers(scale: Array, radius: Array) -> tuple[Exponents, Exponents]:

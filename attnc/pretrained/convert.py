@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from attnc.certify.arithmetic import probe_window
 from attnc.certify.certificate import versions
 from attnc.errors import InputError, PrecisionError
-from attnc.frontends.transformers import Found, Site, find_blocks
+from attnc.frontends.transformers import Call, Found, Site, find_blocks
 from attnc.lower.function_to_head import check_arithmetic, checked_eps
 from attnc.pretrained.blocks import Planned, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.entering import entering
+from attnc.pretrained.guard import check_reached, check_runs
 from attnc.pretrained.report import ConversionReport, Difference
 from attnc.pretrained.samples import calls, outputs
 from attnc.pretrained.store import note_conversion
@@ -54,24 +55,26 @@ def convert_(
     """
     began = time.perf_counter()
     eps, config, say = checked_eps(eps), checked_config(config), progress or _silent
-    found = find_blocks(model, filter_fn)
-    _check_arithmetic(found)
     given = calls(samples) if samples is not None else []
+    before = outputs(model, samples) if given and isinstance(model, nn.Module) else []
+    found = find_blocks(model, filter_fn, call=_call(samples, config))
+    _check_arithmetic(found)
     known = entering(model, found.blocks, config)
-    before = outputs(model, samples) if given else []
     parameters = sum(p.numel() for p in model.parameters())
     planned = _planned(found, known, eps, config, say)
+    check_runs(model, found.call, planned)
     undo: list[Callable[[], None]] = []
     try:
         for plan in planned:
             undo.append(plan.site.replace(plan.module))
+        check_reached(model, found.call, planned)
         report = ConversionReport(
             model=type(model).__name__, eps=eps, blocks=tuple(plan.report for plan in planned), skipped=found.skipped,
             parameters=parameters, parameters_added=sum(plan.module.parameters_added for plan in planned), seconds=0.0,
             measured=_differences(before, outputs(model, samples)) if given else (), samples=len(given), versions=versions(),
         )  # fmt: skip
         report = _timed(report, time.perf_counter() - began)
-        note_conversion(model, planned, report, config)
+        note_conversion(model, planned, report, config, found.call)
     except BaseException:
         for put_back in reversed(undo):
             put_back()
@@ -115,6 +118,12 @@ def _planned(
         plans.append(plan_block(site, what, eps, config, tell))
     say(total, total, "done")
     return plans
+
+
+def _call(samples: object, config: ConvertConfig) -> Call | None:
+    """What to read the model by: the first of the samples, or of those for calibration."""
+    given = samples if samples is not None else config.calibration
+    return None if given is None else Call(*calls(given)[0])
 
 
 def _check_arithmetic(found: Found) -> None:

@@ -11,7 +11,6 @@ from torch import nn
 from attnc.domain import Array, Box
 from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends.transformers import Site
-from attnc.frontends.transformers.norms import numbers
 from attnc.pretrained import samples
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.report import EVERY_INPUT
@@ -52,7 +51,7 @@ def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> 
 def _of(site: Site, config: ConvertConfig, seen: Mapping[str, tuple[Array, Array]]) -> Entering:
     features = site.first.sizes[1]
     if site.norm is not None:
-        return Entering(numbers(site.norm, features), PROVED)
+        return Entering(site.norm.numbers(), PROVED)
     box = _box(site, config)
     if box is not None:
         if box.shape != (features,):

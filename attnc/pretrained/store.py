@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnc.certify.certificate import Certificate
 from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.errors import CertificateError, FileError, InputError
-from attnc.frontends.transformers import Site
+from attnc.frontends.transformers import Call, Site
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
@@ -24,7 +24,7 @@ from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
 
-_REPORT = "_attnc_report"
+_REPORT, _CALL = "_attnc_report", "_attnc_call"
 
 
 def report_of(model: nn.Module) -> ConversionReport:
@@ -41,8 +41,14 @@ def report_of(model: nn.Module) -> ConversionReport:
     raise InputError(f"{type(model).__name__} was not converted: call attnc.convert_(model, eps=…)")
 
 
+def call_of(model: nn.Module) -> Call | None:
+    """The call by which a converted model was read, where it is known."""
+    found = getattr(model, _CALL, None)
+    return found if isinstance(found, Call) else None
+
+
 def note_conversion(
-    model: nn.Module, planned: Sequence[Planned], report: ConversionReport, config: ConvertConfig
+    model: nn.Module, planned: Sequence[Planned], report: ConversionReport, config: ConvertConfig, call: Call
 ) -> None:
     """Put the report on the model, and the record into the configs that its parts are saved with; what was converted before
     stays on record."""
@@ -51,6 +57,7 @@ def note_conversion(
     if isinstance(before, ConversionReport):
         report = joined_reports(before, report)
     note_parts(model, config.engine, report, blocks)
+    setattr(model, _CALL, call)
 
 
 def note_parts(

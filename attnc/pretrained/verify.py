@@ -24,9 +24,7 @@ from attnc.certify.check_window import window_error
 from attnc.certify.window_numbers import window_of
 from attnc.domain import Box
 from attnc.errors import AttncError
-from attnc.frontends.transformers import Site
-from attnc.frontends.transformers import collected as sites_of
-from attnc.frontends.transformers.activations import CONVERTED
+from attnc.frontends.transformers import Site, read_sites
 from attnc.functions import Function
 from attnc.functions.balls import working
 from attnc.network.activation import AnchorActivation
@@ -35,9 +33,8 @@ from attnc.network.head import Head
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.entering import GIVEN, PROVED
 from attnc.pretrained.report import BlockReport, ConversionReport
-from attnc.pretrained.store import digest, report_of, wiring
+from attnc.pretrained.store import call_of, digest, report_of, wiring
 
-_CONVERTED_ALREADY = "is converted already"
 _POINTS = 33
 Inputs = Box | Mapping[str, Box] | None
 
@@ -86,7 +83,7 @@ def verify_conversion(
     """
     model: nn.Module = what if isinstance(what, nn.Module) else from_pretrained(what)
     report = report_of(model)
-    sites = {site.name: site for site in sites_of(model)[0]}
+    sites = {site.name: site for site in read_sites(model, call_of(model))}
     problem = _whole(model, report, sites)
     if problem is not None:
         return ConversionVerdict("unknown", problem)
@@ -178,7 +175,7 @@ def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]
         for part in site.replaced.modules()
     }
     for name, part in model.named_modules():
-        if type(part).__name__ in CONVERTED and id(part) not in held:
+        if _is_converted(part) and id(part) not in held:
             return f"{name} is attention over anchors in no block that is known"
     return None
 
@@ -257,9 +254,8 @@ def _numbers(subject: _Subject) -> str | None:
 def _running(subject: _Subject) -> str | None:
     """Whether something else runs than the modules of attnc as they were made."""
     site, module = subject.site, subject.module
-    others = [p for p in site.problems if not p.reason.startswith(_CONVERTED_ALREADY)]
-    if others:
-        return f"{others[0].where} {others[0].reason}"
+    if site.problems:
+        return f"{site.problems[0].where} {site.problems[0].reason}"
     for part, name, value in site.settings:
         if getattr(part, name) != value:
             return f"{name} of {type(part).__name__} is {getattr(part, name)!r}: the block is not executed as attention"

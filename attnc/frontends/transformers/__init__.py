@@ -1,41 +1,38 @@
-"""The feed-forward blocks of pretrained transformers: where they stand, and what they compute."""
+"""The feed-forward blocks of transformers, read from the operations that the model executes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.nn.modules import module as hooks
 
 from attnc.errors import InputError, Problem, UnsupportedError
-from attnc.frontends.transformers.activations import CONVERTED, known
-from attnc.frontends.transformers.bert import find_bert, find_distilbert
-from attnc.frontends.transformers.encoder_layer import find_encoder_layer, without_nesting
-from attnc.frontends.transformers.found import Found, Map, Site, Skipped, joined
-from attnc.frontends.transformers.gpt2 import find_gpt2
-from attnc.frontends.transformers.llama import find_llama
-from attnc.frontends.transformers.neox import find_neox
-from attnc.frontends.transformers.opt import find_opt
-from attnc.frontends.transformers.pattern import find_pattern
-from attnc.frontends.transformers.t5 import find_t5
-from attnc.frontends.transformers.vit import find_vit
+from attnc.frontends.capture import Captured, CaptureError, capture
+from attnc.frontends.transformers.calls import example_call
+from attnc.frontends.transformers.found import Call, Found, Map, Site, Skipped
+from attnc.frontends.transformers.marks import Mark, MarkedGate
+from attnc.frontends.transformers.signature import Numbering, signature
+from attnc.frontends.transformers.sites import sites_in
+from attnc.network.marking import marking
 
-__all__ = ["CONVERTED_BEFORE", "Found", "Map", "Site", "Skipped", "collected", "find_blocks"]
+__all__ = ["CONVERTED_BEFORE", "Call", "Found", "Map", "Site", "Skipped", "find_blocks", "read_sites"]
 
-_ADAPTERS: tuple[Callable[[str, nn.Module], Site | None], ...] = (
-    find_bert, find_distilbert, find_gpt2, find_neox, find_opt, find_t5, find_llama, find_vit, find_encoder_layer,
-)  # fmt: skip
 CONVERTED_BEFORE = "converted before"
-_FAMILIES = (
-    "BERT-like, DistilBERT, GPT-2, GPT-Neo, GPT-NeoX, OPT, T5, Llama-like, ViT, nn.TransformerEncoderLayer"
-)
+_ALREADY = "is converted already: convert the model as it was before, or leave this block out by filter_fn"
 
 
-def find_blocks(model: nn.Module, filter_fn: Callable[[Site], bool] | None = None) -> Found:
+def find_blocks(
+    model: nn.Module, filter_fn: Callable[[Site], bool] | None = None, *, call: Call | None = None
+) -> Found:
     """Every feed-forward block of a model in eval mode, for which `filter_fn`, where given, says True. Nothing is changed.
 
-    A block that cannot be converted is refused, with the full list of reasons, unless the filter leaves it out.
+    The model is run on `call` (inputs that fit it, where none is given) and read from the operations that are executed. A block
+    that cannot be converted is refused, with the full list of reasons, unless the filter leaves it out. Each place where a
+    module will be put is tried: with marks in these places the model is read a second time, now with gradients, and must
+    compute what was read at first, with marks for the activations.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
     >>> model = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Linear(8, 1), nn.Sigmoid()).eval()
@@ -48,28 +45,109 @@ def find_blocks(model: nn.Module, filter_fn: Callable[[Site], bool] | None = Non
     ['0.layers.1.activation']
     """
     _refuse(model, filter_fn)
-    sites, skipped = collected(model)
+    call = example_call(model) if call is None else call
+    captured = _captured(model, call, grad=False)
+    sites, skipped = sites_in(model, captured)
     if not sites:
-        what = f"{type(model).__name__} has no feed-forward block that is known (families: {_FAMILIES}; else a Linear, "
-        what += "an activation and a Linear in one nn.Sequential or in one module)"
-        raise (
-            UnsupportedError(what, [Problem(s.name, s.reason) for s in skipped])
-            if skipped
-            else InputError(what)
-        )
+        what = f"{type(model).__name__} runs no feed-forward block that can be converted: a linear map, an activation and a "
+        what += "linear map, one behind the other"
+        raise UnsupportedError(what, [Problem(s.name, s.reason) for s in skipped]) if skipped else InputError(what)
     kept = [site for site in sites if filter_fn is None or filter_fn(site)]
     if not kept:
         names = ", ".join(site.name for site in sites[:3]) + (", …" if len(sites) > 3 else "")
         raise InputError(f"filter_fn says False for each of the {len(sites)} blocks: their names are {names}")
-    problems = _grouped([problem for site in kept for problem in site.problems])
+    problems = [problem for site in kept for problem in site.problems]
+    problems += [Problem(site.name, _ALREADY) for site in kept if site.converted]
+    problems = problems or _misplaced(model, call, captured, kept)
     if problems:
-        raise UnsupportedError(f"{type(model).__name__} cannot be converted, and is left as it was", problems)
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be converted, and is left as it was", _grouped(problems)
+        )
     left = [Skipped(site.name, _why_left(site)) for site in sites if site not in kept]
-    return Found(tuple(kept), (*left, *skipped, *_elsewhere(model, sites)))
+    return Found(tuple(kept), (*left, *skipped), call)
+
+
+def read_sites(model: nn.Module, call: Call | None = None) -> list[Site]:
+    """Every block that a model runs, converted or not, with what is wrong with it; read without gradients only.
+
+    >>> [site.name for site in read_sites(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval())]
+    ['1']
+    """
+    _refuse(model, None)
+    call = example_call(model) if call is None else call
+    return sites_in(model, _captured(model, call, grad=False))[0]
+
+
+def _captured(model: nn.Module, call: Call, *, grad: bool) -> Captured:
+    """The executed graph, in which every converted part is a mark."""
+    try:
+        with marking(model):
+            return capture(model, call.args, dict(call.kwargs or {}), grad=grad, functional=True)
+    except CaptureError as problem:
+        raise UnsupportedError(
+            f"attnc cannot read what {type(model).__name__} executes",
+            [Problem(problem.path or "the model", problem.reason)],
+        ) from problem
+
+
+def _unlike(sites: Sequence[Site], others: Sequence[Site]) -> list[Problem]:
+    """The blocks that are not the same in another graph of the model."""
+    named = {site.name: site for site in others}
+    return [
+        Problem(site.name, "computes different things with and without gradients: make forward independent of the grad mode")
+        for site in sites
+        if site.name not in named or not _alike(site, named[site.name])
+    ]
+
+
+def _alike(one: Site, other: Site) -> bool:
+    norms = one.norm is other.norm if one.norm is None else one.norm.same(other.norm)
+    same = len(one.uses) == len(other.uses) and all(a.same(b) for a, b in zip(one.uses, other.uses, strict=True))
+    return norms and same and not other.problems
+
+
+def _misplaced(model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site]) -> list[Problem]:
+    """Whether marks in the places of the blocks give what was read, with marks for the activations; and so with gradients."""
+    if _same_with_marks(model, call, captured, sites):
+        return []
+    unlike = _unlike(sites, sites_in(model, _captured(model, call, grad=True))[0])
+    wrong = [site for site in sites if not _same_with_marks(model, call, captured, [site])]
+    reason = "cannot be replaced: with another module in this place the model computes something else besides"
+    return unlike or [Problem(site.name, reason) for site in wrong or sites]
+
+
+def _same_with_marks(model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site]) -> bool:
+    numbering = Numbering()
+    expected = signature(captured, numbering, {site.name: site.uses for site in sites})
+    try:
+        with _marks(sites):
+            return signature(_captured(model, call, grad=True), numbering, {}) == expected
+    except UnsupportedError:
+        return False
+
+
+@contextmanager
+def _marks(sites: Sequence[Site]) -> Iterator[None]:
+    undo: list[Callable[[], None]] = []
+    try:
+        for site in sites:
+            undo.append(site.replace(_mark(site)))
+        yield
+    finally:
+        for put_back in reversed(undo):
+            put_back()
+
+
+def _mark(site: Site) -> nn.Module:
+    if not site.gated:
+        return Mark(site.name)
+    maps = site.maps()
+    first, up, second = (m.attribute for m in maps)
+    return MarkedGate({m.attribute: m.module for m in maps}, (first, up, second), site.name)
 
 
 def _why_left(site: Site) -> str:
-    return CONVERTED_BEFORE if type(site.replaced).__name__ in CONVERTED else "left out by filter_fn"
+    return CONVERTED_BEFORE if site.converted else "left out by filter_fn"
 
 
 def _refuse(model: object, filter_fn: object) -> None:
@@ -84,6 +162,8 @@ def _refuse(model: object, filter_fn: object) -> None:
         raise InputError(
             f"{type(model).__name__} is compiled: convert the nn.Module it was made from, and compile the result"
         )
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        raise InputError("torch has global forward hooks, which may change every result: remove them first")
     training = [name for name, part in model.named_modules() if part.training]
     if training:
         where = f"its part {training[0]}" if training[0] else "the model"
@@ -95,56 +175,6 @@ def _refuse(model: object, filter_fn: object) -> None:
             f"{len(absent)} of {len(tensors)} tensors are on the meta device and hold no numbers, {absent[0]} among them: "
             "load the weights first"
         )
-
-
-def collected(model: nn.Module) -> tuple[list[Site], list[Skipped]]:
-    """Adapters first, as they know the norm; then the pattern, where no adapter found the same."""
-    parts = list(model.named_modules(remove_duplicate=False))
-    found: dict[object, Site] = {}
-    read: set[nn.Module] = set()
-    for name, part in parts:
-        for site in filter(None, (find(name, part) for find in _ADAPTERS)):
-            tied = site.key in found
-            found[site.key] = _tied(found[site.key], site) if tied else without_nesting(site, model)
-            read |= {part, site.parent}
-    skipped = []
-    for name, part in parts:
-        for made in find_pattern(name, part) if part not in read else ():
-            if isinstance(made, Skipped):
-                skipped.append(made)
-            else:
-                found[made.key] = _tied(found[made.key], made) if made.key in found else made
-    order = {name: i for i, (name, _) in enumerate(parts)}
-    return sorted(found.values(), key=lambda site: order[site.name.rpartition(".")[0]]), skipped
-
-
-def _tied(first: Site, second: Site) -> Site:
-    """One block that is met under a second name: the same, if its maps and its norm are."""
-    places = first.places + tuple(p for p in second.places if p not in first.places)
-    tied = replace(first, also=(*first.also, second.name), places=places)
-    same = [m.module for m in first.maps()] == [m.module for m in second.maps()] and first.norm is second.norm
-    if same:
-        return tied
-    reason = f"is used at {second.name} too, with another norm or other maps: give each place its own, by copy.deepcopy"
-    return replace(tied, problems=(*first.problems, Problem(first.name, reason)))
-
-
-def _elsewhere(model: nn.Module, sites: list[Site]) -> Iterator[Skipped]:
-    """Activations that stand in no block: of poolers, of heads."""
-    taken = {(id(parent), attribute) for site in sites for parent, attribute in site.places}
-    inside = {id(part) for site in sites if site.gated for part in _modules(site.replaced)}
-    for name, part in model.named_modules():
-        if known(part) is not None or id(part) in inside:
-            continue
-        for attribute, value in (*part._modules.items(), *vars(part).items()):
-            function = known(value) if callable(value) else None
-            if function not in (None, "identity") and (id(part), attribute) not in taken:
-                yield Skipped(joined(name, attribute), f"{function}, in no feed-forward block")
-
-
-def _modules(block: object) -> Iterator[nn.Module]:
-    if isinstance(block, nn.Module):
-        yield from block.modules()
 
 
 def _grouped(problems: list[Problem]) -> list[Problem]:

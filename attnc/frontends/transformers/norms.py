@@ -1,68 +1,181 @@
-"""The norm in front of a block, as numbers."""
+"""Norms in a captured graph: torch's own operations, and RMS norms written out as transformers does."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx
 
-from attnc.frontends.transformers.activations import of_transformers
+from attnc.errors import Problem
+from attnc.frontends.capture import Captured
+from attnc.frontends.problems import tensor_problem
+from attnc.frontends.transformers import ops
 from attnc.program.block import Norm, Numbers
 
 LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
-_RMS = {
-    f"{family}{kind}"
-    for kind, families in (
-        ("RMSNorm", ("Llama", "Mistral", "Ministral", "Qwen2", "Qwen3", "SmolLM3")),
-        ("LayerNorm", ("T5", "MT5", "UMT5")),
-    )
-    for family in families
-}
-_RMS_ONE_PLUS = {"GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"}
 
 
-def kind(norm: nn.Module) -> str | None:
-    """ "layer", "rms", or None for what is no norm that is known.
+@dataclass(frozen=True, eq=False)
+class NormRead:
+    """A norm as it is executed: x = gain∘normalised(z) + shift, with gain = 1 + weight in Gemma."""
 
-    >>> kind(nn.LayerNorm(4)), kind(nn.RMSNorm(4)), kind(nn.BatchNorm1d(4))
-    ('layer', 'rms', None)
-    """
-    if isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) and type(norm) in (nn.LayerNorm, nn.RMSNorm):
-        flat = len(norm.normalized_shape) == 1
-        return {nn.LayerNorm: "layer", nn.RMSNorm: "rms"}[type(norm)] if flat else None
-    rms = of_transformers(norm) and type(norm).__name__ in _RMS | _RMS_ONE_PLUS
-    return "rms" if rms else None
+    name: str  # the part of the model in which it runs
+    kind: str  # "layer" or "rms"
+    features: int
+    eps: float | None  # None: torch's default for rms, the dtype's own
+    weight: Tensor | None
+    bias: Tensor | None
+    one_plus: bool = False
 
+    def same(self, other: NormRead | None) -> bool:
+        """Whether both make the same numbers: the same tensors, kind and eps."""
+        return other is not None and self._key() == other._key()
 
-def problem(norm: nn.Module) -> str | None:
-    """Why a norm bounds nothing: without an ε well above what underflows, tiny inputs come out longer than √d."""
-    eps = epsilon(norm)
-    if eps is not None and not eps >= LEAST_EPS:
-        return f"has eps={eps}: at least {LEAST_EPS:.0e} is accepted, as smaller ones leave tiny inputs to rounding"
-    return None
+    def _key(self) -> tuple[object, ...]:
+        return self.kind, self.features, self.eps, id(self.weight), id(self.bias), self.one_plus
 
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Gain and shift, with their names in the model."""
+        for key, tensor in (("weight", self.weight), ("bias", self.bias)):
+            if tensor is not None:
+                yield f"{self.name}.{key}", tensor
 
-def epsilon(norm: nn.Module) -> float | None:
-    """The ε under the root; None is torch's default for rms, the dtype's own."""
-    value = getattr(norm, "eps", getattr(norm, "variance_epsilon", None))
-    return None if value is None else float(value)
+    def problems(self) -> Iterator[Problem]:
+        """Why it bounds nothing: without an eps well above what underflows, tiny inputs come out longer than √d."""
+        if self.eps is not None and not self.eps >= LEAST_EPS:
+            reason = f"has eps={self.eps}: at least {LEAST_EPS:.0e} is accepted, because smaller values leave tiny inputs to rounding"
+            yield Problem(self.name, reason)
+        for name, tensor in self.tensors():
+            if (reason := tensor_problem(tensor)) is not None:
+                yield Problem(name, reason)
 
-
-def numbers(norm: nn.Module, features: int) -> Norm:
-    """Gain and shift, as they are applied. Gemma's gain is 1 + weight, a sum that it takes in float32.
-
-    >>> numbers(nn.LayerNorm(2, elementwise_affine=False), 2)
-    Norm(kind='layer', gain=array([1., 1.]), shift=array([0., 0.]))
-    """
-    named = kind(norm)
-    assert named is not None
-    weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
-    if type(norm).__name__ in _RMS_ONE_PLUS and isinstance(weight, Tensor):
-        weight = 1.0 + weight.float()
-    gain = np.ones(features) if weight is None else as_numbers(weight)
-    return Norm(named, gain, np.zeros(features) if bias is None else as_numbers(bias))
+    def numbers(self) -> Norm:
+        """Gain and shift, as they are applied. Gemma takes the sum 1 + weight in float32."""
+        weight = 1.0 + self.weight.float() if self.one_plus and self.weight is not None else self.weight
+        gain = np.ones(self.features) if weight is None else as_numbers(weight)
+        return Norm(self.kind, gain, np.zeros(self.features) if self.bias is None else as_numbers(self.bias))
 
 
 def as_numbers(tensor: Tensor) -> Numbers:
     """A copy in float64, which holds every number of the smaller types."""
     return np.array(tensor.detach().to("cpu", torch.float64).numpy())
+
+
+def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
+    """The norm whose output, vector by vector, is what a node makes; None where it is not known to be one.
+
+    >>> from attnc.frontends.capture import capture
+    >>> found = capture(torch.nn.RMSNorm(4, eps=1e-6), (torch.zeros(2, 4),))
+    >>> norm = read_norm(found.outputs[0], found)
+    >>> norm.kind, norm.eps
+    ('rms', 1e-06)
+    """
+    node = ops.origin(node, rows=True)
+    known, given = ops.name(node), ops.arguments(node)
+    if known in ("layer_norm", "rms_norm"):
+        return _fused(node, given, captured)
+    return _written_out(node, captured)
+
+
+def _fused(node: fx.Node, given: dict[str, object], captured: Captured) -> NormRead | None:
+    sizes = given["normalized_shape"]
+    if not isinstance(sizes, (list, tuple)) or len(sizes) != 1:
+        return None
+    tensors = [given.get(key) for key in ("weight", "bias")]
+    found = [_tensor(t, captured) for t in tensors]
+    if any(given is not None and tensor is None for given, tensor in zip(tensors, found, strict=True)):
+        return None
+    kind = "layer" if ops.name(node) == "layer_norm" else "rms"
+    eps = given["eps"]
+    return NormRead(captured.place(node).path, kind, int(sizes[0]), None if eps is None else float(eps), *found)  # type: ignore[arg-type]
+
+
+def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
+    """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float32 and float64, and 1 + weight for weight."""
+    size = ops.shape(node)
+    factors = list(_factors(node))
+    roots = [f for f in factors if ops.name(f) == "rsqrt"]
+    if len(roots) != 1 or not size:
+        return None
+    inner = _mean_square(roots[0])
+    if inner is None:
+        return None
+    z, eps = inner
+    rest = [f for f in factors if f is not roots[0]]
+    if sum(f is z for f in rest) != 1 or ops.shape(z) != size:
+        return None
+    gains = [_gain(f, captured) for f in rest if f is not z]
+    if len(gains) > 1 or None in gains:
+        return None
+    weight, one_plus = (gains[0] or (None, False)) if gains else (None, False)
+    if weight is not None and tuple(weight.shape) != size[-1:]:
+        return None
+    return NormRead(captured.place(roots[0]).path, "rms", size[-1], eps, weight, None, one_plus)
+
+
+def _factors(node: fx.Node) -> Iterator[fx.Node]:
+    node = ops.origin(node, casts=True)
+    sides = [node.args[0], node.args[1]] if ops.name(node) == "mul" and len(node.args) == 2 else []
+    if sides and all(isinstance(side, fx.Node) for side in sides):
+        for side in sides:
+            assert isinstance(side, fx.Node)
+            yield from _factors(side)
+    else:
+        yield node
+
+
+def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
+    """z and eps of rsqrt(mean(z², -1, keepdim) + eps)."""
+    total = _argument(root, "self")
+    if total is None or ops.name(total) != "add":
+        return None
+    sides = [ops.arguments(total)[key] for key in ("self", "other")]
+    eps = next((float(s) for s in sides if isinstance(s, (int, float)) and not isinstance(s, bool)), None)
+    mean = next((ops.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
+    if eps is None or mean is None or ops.name(mean) != "mean" or ops.arguments(total).get("alpha", 1) != 1:
+        return None
+    given, square = ops.arguments(mean), _argument(mean, "self")
+    last = len(ops.shape(square) or ()) - 1
+    dims = given.get("dim")
+    if not isinstance(dims, (list, tuple)) or [int(d) % (last + 1) for d in dims] != [last] or not given["keepdim"]:
+        return None
+    if square is None:
+        return None
+    if ops.name(square) == "pow" and ops.arguments(square)["exponent"] == 2:
+        z = _argument(square, "self")
+    elif ops.name(square) == "square":
+        z = _argument(square, "self")
+    elif ops.name(square) == "mul" and _argument(square, "self") is _argument(square, "other"):
+        z = _argument(square, "self")
+    else:
+        return None
+    return None if z is None else (z, eps)
+
+
+def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, bool] | None:
+    """A tensor of the model, or 1 + one."""
+    tensor = _tensor(node, captured)
+    if tensor is not None:
+        return tensor, False
+    if ops.name(node) != "add":
+        return None
+    sides = [ops.arguments(node)[key] for key in ("self", "other")]
+    one = any(isinstance(side, (int, float)) and side == 1 for side in sides)
+    weight = next((_tensor(side, captured) for side in sides if isinstance(side, fx.Node)), None)
+    plain = ops.arguments(node).get("alpha", 1) == 1
+    return (weight, True) if one and plain and weight is not None else None
+
+
+def _argument(node: fx.Node, name: str) -> fx.Node | None:
+    found = ops.arguments(node).get(name)
+    return ops.origin(found, casts=True) if isinstance(found, fx.Node) else None
+
+
+def _tensor(node: object, captured: Captured) -> Tensor | None:
+    """The parameter or buffer that a node is, casts apart."""
+    if not isinstance(node, fx.Node):
+        return None
+    return captured.tensors.get(ops.origin(node, casts=True).name)

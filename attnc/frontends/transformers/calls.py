@@ -1,0 +1,116 @@
+"""A call to read a model by: the user's own sample, or inputs that fit the model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnc.errors import InputError
+from attnc.frontends.transformers.found import Call
+
+_ROWS, _TOKENS = 2, 7
+
+
+def example_call(model: nn.Module) -> Call:
+    """Inputs with which the model runs: by the config of a transformers model, else tensors that fit the first layers.
+
+    >>> example_call(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8)))
+    Call(args=(tensor(...),), kwargs={})
+    """
+    problem: Exception | None = None
+    for call in _candidates(model):
+        try:
+            run(model, call)
+            return call
+        except Exception as failure:  # of any kind: it comes from the model
+            problem = problem or failure
+    failed = "" if problem is None else f" ({type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''})"
+    raise InputError(
+        f"attnc reads what {type(model).__name__} executes, and knows no inputs to run it with{failed}: pass "
+        "samples=inputs of the model, e.g. samples={'input_ids': ids}"
+    )
+
+
+def run(model: nn.Module, call: Call) -> Any:
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        return model(*call.args, **(call.kwargs or {}))
+
+
+def _candidates(model: nn.Module) -> Iterator[Call]:
+    config: Any = getattr(model, "config", None)
+    if isinstance(getattr(config, "model_type", None), str):
+        yield from _by_config(model, config)
+    required = _required(model)
+    if required is not None:
+        for tensor in _tensors(model):
+            yield Call((tensor,) * required, {})
+
+
+def _by_config(model: nn.Module, config: Any) -> Iterator[Call]:
+    """A model of transformers says what its main input is called, and its config how large it is."""
+    like = next(iter(model.parameters()), torch.zeros(0))
+    accepted = inspect.signature(model.forward).parameters
+    found: dict[str, object] = {}
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    text = getattr(config, "text_config", config)
+    ids = torch.arange(3, 3 + _ROWS * _TOKENS, device=like.device).reshape(_ROWS, _TOKENS)
+    ids = ids % max(1, int(getattr(text, "vocab_size", 1)))
+    if "input_ids" in accepted:
+        found["input_ids"] = ids
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
+        found["decoder_input_ids"] = ids
+    if "pixel_values" in (main, *accepted):
+        vision = getattr(config, "vision_config", config)
+        sides = getattr(vision, "image_size", None)
+        height, width = sides if isinstance(sides, (list, tuple)) else (sides, sides)
+        if isinstance(height, int) and isinstance(width, int):
+            channels = int(getattr(vision, "num_channels", 3))
+            found["pixel_values"] = _noise((_ROWS, channels, height, width), like)
+    if main == "input_features":
+        length = 2 * int(getattr(config, "max_source_positions", 1500))
+        found["input_features"] = _noise((_ROWS, int(getattr(config, "num_mel_bins", 80)), length), like)
+    if getattr(config, "use_cache", False) and "use_cache" in accepted:
+        found["use_cache"] = False
+    if found:
+        yield Call((), found)
+
+
+def _required(model: nn.Module) -> int | None:
+    """How many arguments forward needs."""
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in kinds and p.default is p.empty]
+    return max(1, len(needed))
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(0))
+    if any(isinstance(part, nn.Embedding) for part in model.modules()):
+        words = min(part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding))
+        yield torch.arange(_ROWS * _TOKENS, device=like.device).reshape(_ROWS, _TOKENS) % words
+    for size in dict.fromkeys(_sizes(model)):
+        yield _noise((_ROWS, _TOKENS, size), like)
+        yield _noise((_ROWS, size), like)
+
+
+def _sizes(model: nn.Module) -> Iterator[int]:
+    """Numbers of features that a part takes, in the order of the parts."""
+    for part in model.modules():
+        shape = getattr(part, "normalized_shape", None)
+        if isinstance(shape, tuple) and shape:
+            yield int(shape[-1])
+        for name in ("in_features", "embed_dim", "d_model", "num_features"):
+            if isinstance(size := getattr(part, name, None), int):
+                yield size
+
+
+def _noise(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    source = torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=source, dtype=torch.float64).to(like.device, like.dtype)

@@ -1,0 +1,56 @@
+"""Captured graphs of converted models: while a model is read, its converted parts are one operation each, under their names."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class _Reading(threading.local):
+    names: dict[int, str] | None = None  # of the parts of the model that is read, by their ids
+
+
+_reading = _Reading()
+
+
+@torch.library.custom_op("attnc::mark", mutates_args=())
+def mark(x: Tensor, name: str) -> Tensor:
+    """An activation that is converted, or is about to be."""
+    return x.clone()
+
+
+@mark.register_fake
+def _(x: Tensor, name: str) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("attnc::product", mutates_args=())
+def product(x: Tensor, y: Tensor, name: str) -> Tensor:
+    """The product of a gated block that is converted, or is about to be."""
+    return x * y
+
+
+@product.register_fake
+def _(x: Tensor, y: Tensor, name: str) -> Tensor:
+    return torch.empty_like(x)
+
+
+@contextmanager
+def marking(model: nn.Module) -> Iterator[None]:
+    """While it is on, in this thread, converted parts of the model run as marks: `mark_of` says under which name."""
+    _reading.names = {id(part): name for name, part in model.named_modules()}
+    try:
+        yield
+    finally:
+        _reading.names = None
+
+
+def mark_of(part: nn.Module) -> str | None:
+    """The name of a part of the model that is read now; None where nothing is."""
+    if torch.compiler.is_dynamo_compiling() or _reading.names is None:
+        return None
+    return _reading.names.get(id(part), type(part).__name__)
