@@ -92,7 +92,14 @@ def capture(
     """
     import torch.export  # seconds of import, which only a compilation pays
 
-    with _quiet(), _deterministic(), _eager_attention(), torch.inference_mode(False), _any_size():
+    with (
+        _same_attributes(module),
+        _quiet(),
+        _deterministic(),
+        _eager_attention(),
+        torch.inference_mode(False),
+        _any_size(),
+    ):
         with torch.set_grad_enabled(grad), torch.autocast("cpu", enabled=False):
             try:
                 exported = torch.export.export(
@@ -133,7 +140,9 @@ def _overwrites(graph: fx.Graph) -> bool:
     changed: dict[fx.Node, list[fx.Node]] = {}  # by memory, the names it had when it was last changed
     known: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.nodes:
-        stale = {name for read in node.all_input_nodes for name in changed.get(memory[read], ()) if name is read}
+        stale = {
+            name for read in node.all_input_nodes for name in changed.get(memory[read], ()) if name is read
+        }
         if stale:
             return True
         for target in written(node):
@@ -155,7 +164,17 @@ def _shared(node: fx.Node) -> fx.Node | None:
 
 _MAY_ALIAS = {
     f"aten::{name}"
-    for name in ("reshape", "contiguous", "to", "flatten", "type_as", "dropout", "feature_dropout", "alpha_dropout", "matmul")
+    for name in (
+        "reshape",
+        "contiguous",
+        "to",
+        "flatten",
+        "type_as",
+        "dropout",
+        "feature_dropout",
+        "alpha_dropout",
+        "matmul",
+    )
 }
 
 
@@ -235,6 +254,24 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
     else:
         reason = f"cannot be recorded by torch.export: {first}"
     return CaptureError(path, kind, reason)
+
+
+@contextlib.contextmanager
+def _same_attributes(module: nn.Module) -> Iterator[None]:
+    """torch.export puts copies in the place of tuples, lists and dicts that a part holds: put the originals back."""
+    held = [
+        (part, key, value)
+        for part in module.modules()
+        for key, value in vars(part).items()
+        if isinstance(value, (tuple, list, dict))
+    ]
+    try:
+        yield
+    finally:
+        for part, key, value in held:
+            now = vars(part).get(key)
+            if now is not value and type(now) is type(value) and repr(now) == repr(value):
+                vars(part)[key] = value
 
 
 @contextlib.contextmanager

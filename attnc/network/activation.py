@@ -81,7 +81,8 @@ class AnchorActivation(AttentionLayer):
     def forward(self, x: Tensor, engine: str | None = None) -> Tensor:
         """x with head(x_j) in the place of x_j; `engine` overrides the module's own."""
         if (name := mark_of(self)) is not None:
-            return mark(x, name)
+            found: Tensor = mark(x, name)
+            return found
         if isinstance(x, Tensor) and x.dtype in LESS:
             return self.forward(x.to(self.groups[0][1].key.dtype), engine).to(x.dtype)
         self._check_input(x)

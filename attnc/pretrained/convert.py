@@ -57,7 +57,7 @@ def convert_(
     eps, config, say = checked_eps(eps), checked_config(config), progress or _silent
     given = calls(samples) if samples is not None else []
     before = outputs(model, samples) if given and isinstance(model, nn.Module) else []
-    found = find_blocks(model, filter_fn, call=_call(samples, config))
+    found = find_blocks(model, filter_fn, call=_call(model, samples, config))
     _check_arithmetic(found)
     known = entering(model, found.blocks, config)
     parameters = sum(p.numel() for p in model.parameters())
@@ -72,6 +72,7 @@ def convert_(
             model=type(model).__name__, eps=eps, blocks=tuple(plan.report for plan in planned), skipped=found.skipped,
             parameters=parameters, parameters_added=sum(plan.module.parameters_added for plan in planned), seconds=0.0,
             measured=_differences(before, outputs(model, samples)) if given else (), samples=len(given), versions=versions(),
+            read=str(found.call),
         )  # fmt: skip
         report = _timed(report, time.perf_counter() - began)
         note_conversion(model, planned, report, config, found.call)
@@ -120,10 +121,15 @@ def _planned(
     return plans
 
 
-def _call(samples: object, config: ConvertConfig) -> Call | None:
-    """What to read the model by: the first of the samples, or of those for calibration."""
+def _call(model: nn.Module, samples: object, config: ConvertConfig) -> Call | None:
+    """What to read the model by: the first of the samples, or of those for calibration, with which it must run."""
     given = samples if samples is not None else config.calibration
-    return None if given is None else Call(*calls(given)[0])
+    if given is None or not isinstance(model, nn.Module):
+        return None
+    first = calls(given)[0]
+    if samples is None:
+        outputs(model, [(*first[0],) if not first[1] else first[1]])
+    return Call(*first)
 
 
 def _check_arithmetic(found: Found) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,10 +18,16 @@ from attnc import functions
 from attnc.domain import Array
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.transformers import Call, Site
+from attnc.frontends.transformers.outputs import tensors_of
 from attnc.pretrained.blocks import Planned
+from attnc.program.block import FeedForward
 
 _ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
 _SEEDS = 2
+_FAR = 1e8  # no input of a block is taken farther out than this
+_SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))
+_MANY = 1 << 19  # numbers in the largest input that a part is called on
+_MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 
 
 def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None:
@@ -32,17 +41,109 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None
                 with _hooked(model, seen), torch.set_grad_enabled(grad), torch.random.fork_rng(devices=[]):
                     _run(model, call)
                 problems = [Problem(w.site.name, reason) for w in seen if (reason := w.problem())]
-                if problems:
-                    raise UnsupportedError(
-                        f"{type(model).__name__} runs something else than was read, and is left as it was", problems
-                    )
+                _raise(model, problems)
+    _raise(model, [Problem(p.site.name, reason) for p in planned if (reason := _alone(p))])
+    _raise(model, _fused(model, call))
+
+
+def _raise(model: nn.Module, problems: list[Problem]) -> None:
+    if problems:
+        raise UnsupportedError(
+            f"{type(model).__name__} runs something else than was read, and is left as it was", problems
+        )
+
+
+def _alone(plan: Planned) -> str | None:
+    """The part that will be replaced, called by itself on inputs of several shapes, in every mode: does it do what was read?"""
+    site, ff = plan.site, plan.site.feed_forward()
+    part, width = site.replaced, site.first.sizes[1 if site.gated else 0]
+    assert callable(part)
+    many = max(2, min(67, _MANY // (65 * max(site.first.sizes))))
+    for shape, mode in itertools.product((*_SHAPES, (many, 65)), _MODES):
+        rows = math.prod(shape)
+        x = torch.from_numpy(_points(plan, ff, rows) if site.gated else _near(plan, rows))
+        x = x.to(site.first.device, site.dtype).reshape(*shape, width)
+        with mode(), torch.random.fork_rng(devices=[]):
+            given = x.clone().requires_grad_() if torch.is_grad_enabled() else x.clone()
+            try:
+                out = part(given)
+            except Exception as problem:
+                return f"fails on an input of shape {tuple(x.shape)}: {type(problem).__name__}: {problem}"
+        expected, size = _block(site, ff, _rows(x)) if site.gated else _activation(site, _rows(x))
+        unit, terms = torch.finfo(site.dtype).eps, (_ULPS + sum(site.first.sizes) if site.gated else _ULPS)
+        if (
+            not isinstance(out, Tensor)
+            or out.shape[:-1] != x.shape[:-1]
+            or not _close(_rows(out), expected, size, unit, terms)
+        ):
+            return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
+    return None
+
+
+def _activation(site: Site, s: Array) -> tuple[Array, Array]:
+    """f(s), and the size that its rounding is a multiple of."""
+    with np.errstate(all="ignore"):
+        expected = functions.get(site.activation).torch_form(torch.from_numpy(s)).numpy()
+    return expected, 1 + np.abs(s) + np.abs(expected)
+
+
+def _block(site: Site, ff: FeedForward, x: Array) -> tuple[Array, Array]:
+    """The output of a gated block, and the size that its rounding is a multiple of."""
+    assert ff.U is not None and ff.c is not None
+    with np.errstate(all="ignore"):
+        s, t = x @ ff.W1.T + ff.b1, x @ ff.U.T + ff.c
+        large = np.abs(x) @ np.abs(ff.W1.T) + np.abs(ff.b1), np.abs(x) @ np.abs(ff.U.T) + np.abs(ff.c)
+        f, size = _activation(site, s)
+        inner = (size + large[0]) * (1 + large[1])
+        return (f * t) @ ff.W2.T + ff.b2, inner @ np.abs(ff.W2.T) + np.abs(ff.b2) + 1
+
+
+def _near(plan: Planned, rows: int) -> Array:
+    """Pre-activations of every neuron, inside its interval: at random, at the ends, at kinks and around them."""
+    noise = np.random.default_rng()
+    lo, hi = plan.reach
+    shape = (rows, len(lo))
+    s = lo + noise.random(shape) * (hi - lo)
+    kinks = list(functions.get(plan.site.activation).kinks) or [0.0]
+    near = noise.choice(kinks, shape) + noise.choice([0.0, 1e-3, -1e-3, 0.05, -0.05], shape)
+    chosen = noise.integers(0, 8, shape)
+    found: Array = np.clip(
+        np.select([chosen == 0, chosen == 1, chosen == 2], [lo + 0 * s, hi + 0 * s, near], s), lo, hi
+    )
+    return found
+
+
+def _fused(model: nn.Module, call: Call) -> list[Problem]:
+    """torch runs encoder layers as one fused operation where it can, which looks at flags and weights and not at the parts."""
+    layers = [
+        (name, part) for name, part in model.named_modules() if isinstance(part, nn.TransformerEncoderLayer)
+    ]
+    if not layers:
+        return []
+    enabled, results = torch.backends.mha.get_fastpath_enabled(), []
+    try:
+        for fused in (True, False):
+            torch.backends.mha.set_fastpath_enabled(fused)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                results.append(list(tensors_of(model(*call.args, **(call.kwargs or {})))))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+    for one, other in zip(*results, strict=True):
+        size = float(other.detach().abs().max()) if other.numel() else 0.0
+        if other.is_floating_point() and not torch.allclose(
+            one, other, rtol=0, atol=1e-3 * (1 + size), equal_nan=True
+        ):
+            reason = "computes something else in torch's fused operation, which runs without gradients, than part by part"
+            return [Problem(name or "the model", reason) for name, _ in layers]
+    return []
 
 
 def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None:
     """That the modules in the places of the blocks are executed."""
     reached: set[int] = set()
     handles = [
-        plan.module.register_forward_hook(lambda module, given, out: reached.add(id(module))) for plan in planned
+        plan.module.register_forward_hook(lambda module, given, out: reached.add(id(module)))
+        for plan in planned
     ]
     try:
         for grad in (False, True):
@@ -86,10 +187,18 @@ class _Watch:
     def site(self) -> Site:
         return self.plan.site
 
+    @cached_property
+    def ff(self) -> FeedForward:
+        return self.site.feed_forward()
+
     def choose(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         x = given[0]
         self.entering.append(x.detach().clone())
-        points = torch.from_numpy(_points(self.plan, x.numel() // x.shape[-1])).to(x.device, x.dtype).reshape(x.shape)
+        points = (
+            torch.from_numpy(_points(self.plan, self.ff, x.numel() // x.shape[-1]))
+            .to(x.device, x.dtype)
+            .reshape(x.shape)
+        )
         if self.strided:
             points = torch.stack([points, points], -1)[..., 0]
         self.chosen.append(points)
@@ -97,7 +206,9 @@ class _Watch:
 
     def problem(self) -> str | None:
         """Where what ran is off what was read by more than rounding explains."""
-        counts = {len(found) for found in (self.chosen, self.outputs["first"], self.outputs["second"], self.inner)}
+        counts = {
+            len(found) for found in (self.chosen, self.outputs["first"], self.outputs["second"], self.inner)
+        }
         if counts == {0}:
             return "did not run: its maps are not called as modules"
         if len(counts) > 1:
@@ -110,20 +221,26 @@ class _Watch:
 
     def _compare(self, k: int, x: Tensor) -> str | None:
         site, unit = self.site, torch.finfo(self.site.dtype).eps
-        ff, s, h = site.feed_forward(), _rows(self.outputs["first"][k]), _rows(self.inner[k])
+        ff, s, h = self.ff, _rows(self.outputs["first"][k]), _rows(self.inner[k])
         y = _rows(self.outputs["second"][k])
-        if not _close(s, _rows(x) @ ff.W1.T + ff.b1, np.abs(_rows(x)) @ np.abs(ff.W1.T) + np.abs(ff.b1), unit, len(ff.W1.T)):
+        if not _close(
+            s,
+            _rows(x) @ ff.W1.T + ff.b1,
+            np.abs(_rows(x)) @ np.abs(ff.W1.T) + np.abs(ff.b1),
+            unit,
+            len(ff.W1.T),
+        ):
             return f"its first map, {site.first.name}, returns something else than W x + b"
-        f = functions.get(site.activation)
-        with np.errstate(all="ignore"):
-            expected = f.torch_form(torch.from_numpy(s)).numpy()
-            size = 1 + np.abs(s) + np.abs(expected)
-            if site.gated and ff.U is not None and ff.c is not None:
-                t = _rows(self.outputs["up"][k])
+        expected, size = _activation(site, s)
+        if site.gated:
+            t = _rows(self.outputs["up"][k])
+            with np.errstate(all="ignore"):
                 expected, size = expected * t, size * (1 + np.abs(t))
-        if not _close(h, expected, size, _ULPS * unit, 1):
-            return f"what enters its second map is not {site.activation} of what left the first: its forward does more than was read"
-        if not _close(y, h @ ff.W2.T + ff.b2, np.abs(h) @ np.abs(ff.W2.T) + np.abs(ff.b2), unit, len(ff.W2.T)):
+        if not _close(h, expected, size, unit, _ULPS):
+            return f"its second map is not given {site.activation} of what left the first: its forward does more than was read"
+        if not _close(
+            y, h @ ff.W2.T + ff.b2, np.abs(h) @ np.abs(ff.W2.T) + np.abs(ff.b2), unit, len(ff.W2.T)
+        ):
             return f"its second map, {site.second.name}, returns something else than W x + b"
         return None
 
@@ -152,7 +269,9 @@ def _hooked(model: nn.Module, seen: Sequence[_Watch]) -> Iterator[None]:
                 handles.append(m.module.register_forward_hook(note(watch.outputs[role])))
         inner = watch.inner
         handles.append(
-            site.second.module.register_forward_pre_hook(lambda module, given, inner=inner: inner.append(given[0].detach()))
+            site.second.module.register_forward_pre_hook(
+                lambda module, given, inner=inner: inner.append(given[0].detach())
+            )
         )
         norm = watch.site.norm
         if norm is not None and norm.name and not f"{site.name}.".startswith(f"{norm.name}."):
@@ -164,11 +283,10 @@ def _hooked(model: nn.Module, seen: Sequence[_Watch]) -> Iterator[None]:
             handle.remove()
 
 
-def _points(plan: Planned, rows: int) -> Array:
+def _points(plan: Planned, ff: FeedForward, rows: int) -> Array:
     """Inputs of the first map, each of which takes one neuron to the end of its interval, to a kink or next to it, or to a random
     place in between: x + w_j (target - s_j)/|w_j|²."""
     noise = np.random.default_rng()
-    ff = plan.site.feed_forward()
     lo, hi = plan.reach
     W, b = ff.W1, ff.b1
     x = noise.standard_normal((rows, W.shape[1])) * noise.choice([0.0, 0.1, 1.0], (rows, 1))
@@ -178,12 +296,14 @@ def _points(plan: Planned, rows: int) -> Array:
     targets = lo[j] + noise.random(rows) * (hi[j] - lo[j])
     ends = np.arange(rows) % 4
     targets = np.where(ends == 0, lo[j], np.where(ends == 1, hi[j], targets))
-    kinks = [k for k in functions.get(plan.site.activation).kinks] or [0.0]
+    kinks = list(functions.get(plan.site.activation).kinks) or [0.0]
     near = noise.choice(kinks, rows) + noise.choice([0.0, 1e-3, -1e-3, 0.05, -0.05], rows)
     targets = np.where((ends == 2) & (lo[j] <= near) & (near <= hi[j]), near, targets)
     w = W[j]
-    length = np.maximum((w * w).sum(1), np.finfo(np.float64).tiny)
-    return x + w * ((targets - (x * w).sum(1) - b[j]) / length)[:, None]
+    length = (w * w).sum(1)
+    step = np.divide(targets - (x * w).sum(1) - b[j], length, out=np.zeros(rows), where=length > 1e-30)
+    found: Array = x + w * step[:, None]
+    return np.clip(found, -_FAR, _FAR)
 
 
 def _rows(x: Tensor) -> Array:
@@ -191,7 +311,7 @@ def _rows(x: Tensor) -> Array:
     return found
 
 
-def _close(found: Array, expected: Array, size: Array, unit: float, terms: int) -> bool:
+def _close(found: Array, expected: Array, size: Array, unit: float, terms: float) -> bool:
     """Whether they agree up to rounding; where one is not finite, neither must be the other."""
     if found.shape != expected.shape:
         return False

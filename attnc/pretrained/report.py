@@ -78,6 +78,7 @@ class ConversionReport:
     seconds: float
     measured: tuple[Difference, ...] = ()
     samples: int = 0
+    read: str = ""  # the call whose executed operations were read
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -147,8 +148,9 @@ class ConversionReport:
 
 EVERY_INPUT = "every input"
 ASSUMED = (
-    "every input: whatever enters the norm in front of the block, as long as the norm as executed returns a vector normalised to "
-    "2^-10 (float32 layer norms do so up to some thousand standard deviations of mean: docs/pretrained.md)"
+    "every input: whatever enters the norm in front of the block, in every call that executes the operations that were read, as "
+    "long as the norm as executed returns a vector normalised to 2^-10 (float32 layer norms do so up to some thousand standard "
+    "deviations of mean: docs/pretrained.md)"
 )
 COLUMNS = (
     "block",
@@ -190,6 +192,8 @@ def share(report: ConversionReport) -> float:
 
 def _below(report: ConversionReport) -> list[str]:
     lines = [""]
+    if report.read:
+        lines.append(f"read from the operations that a call with {report.read} executes")
     if report.assumes:
         lines.append(ASSUMED)
     for difference in report.measured:

@@ -83,7 +83,10 @@ def verify_conversion(
     """
     model: nn.Module = what if isinstance(what, nn.Module) else from_pretrained(what)
     report = report_of(model)
-    sites = {site.name: site for site in read_sites(model, call_of(model))}
+    try:
+        sites = {site.name: site for site in read_sites(model, call_of(model))}
+    except AttncError as reason:
+        return ConversionVerdict("unknown", str(reason))
     problem = _whole(model, report, sites)
     if problem is not None:
         return ConversionVerdict("unknown", problem)
@@ -91,7 +94,9 @@ def verify_conversion(
     found = []
     for block in report.blocks:
         try:
-            subject = _Subject(block, sites[block.name], records.get(block.name), _box(block, inputs))
+            site = sites[block.name]
+            norm = None if site.norm is None else model.get_submodule(site.norm.name)
+            subject = _Subject(block, site, records.get(block.name), _box(block, inputs), norm)
             found.append((block.name, _verdict(subject, report.eps, proofs)))
         except AttncError as reason:
             found.append((block.name, Verdict("unknown", str(reason), block.bound)))
@@ -106,6 +111,7 @@ class _Subject:
     site: Site
     record: Mapping[str, Any] | None
     box: Box | None
+    norm: nn.Module | None
 
     @property
     def module(self) -> AnchorActivation | AnchorGate:
@@ -154,11 +160,6 @@ def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]
     """What is wrong with the model as a whole, or None."""
     if not report.blocks:
         return "the report says nothing of any block"
-    if any(part.training and not type(part).__module__.startswith("attnc.") for part in model.modules()):
-        return "the model is in training mode: call model.eval() first"
-    hooks = torch.nn.modules.module
-    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
-        return "a global forward hook may change what is executed"
     absent = [
         b.name for b in report.blocks if b.name not in sites or not _is_converted(sites[b.name].replaced)
     ]
@@ -254,6 +255,11 @@ def _numbers(subject: _Subject) -> str | None:
 def _running(subject: _Subject) -> str | None:
     """Whether something else runs than the modules of attnc as they were made."""
     site, module = subject.site, subject.module
+    kept = [(m.name, m.module) for m in site.maps()]
+    kept += [] if subject.norm is None else [(str(site.norm_name), subject.norm)]
+    for name, part in kept:
+        if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
+            return f"{name} has a hook or a forward of its own, which may change what is executed"
     if site.problems:
         return f"{site.problems[0].where} {site.problems[0].reason}"
     for part, name, value in site.settings:

@@ -125,21 +125,6 @@ class Residual(Perceptron):
         return x + super().forward(x)
 
 
-class AnchorActivation(nn.Module):
-    def forward(self, s: Tensor) -> Tensor:
-        return s
-
-
-class AnchorGate(nn.Module):
-    def __init__(self, block: Any) -> None:
-        super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = block.gate_proj, block.up_proj, block.down_proj
-
-
-class Linear8bitLt(nn.Linear):
-    pass
-
-
 class Odd(nn.Module):
     def forward(self, s: Tensor) -> Tensor:
         return s * s.sin()

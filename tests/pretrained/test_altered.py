@@ -179,11 +179,17 @@ def outputs(model: nn.Module, x: Tensor) -> Tensor:
 READ: dict[str, tuple[Callable[[], Any], str]] = {
     "relu6 with another end": (lambda: mlp(_changed(nn.ReLU6(), max_val=8.0), 12.0), "clip(0,8)"),
     "hardtanh with other ends": (lambda: mlp(_changed(nn.Hardtanh(), min_val=-3.0), 12.0), "clip(-3,1)"),
-    "leaky relu with another slope": (lambda: mlp(_changed(nn.LeakyReLU(), negative_slope=0.3)), "leaky_relu(0.3)"),
+    "leaky relu with another slope": (
+        lambda: mlp(_changed(nn.LeakyReLU(), negative_slope=0.3)),
+        "leaky_relu(0.3)",
+    ),
     "gelu in its other form": (lambda: mlp(_changed(nn.GELU(), approximate="tanh")), "gelu_tanh"),
     "a class called gelu that is a silu": (lambda: mlp(_named("GELU", F.silu)), "silu"),
     "a patched forward that is known": (lambda: mlp(_patched(nn.GELU(), F.relu)), "relu"),
-    "a function with its argument": (lambda: mlp(_named("Odd", functools.partial(F.gelu, approximate="tanh"))), "gelu_tanh"),
+    "a function with its argument": (
+        lambda: mlp(_named("Odd", functools.partial(F.gelu, approximate="tanh"))),
+        "gelu_tanh",
+    ),
 }
 
 
@@ -240,7 +246,9 @@ def _double_ln(model: Any) -> None:
 
 LATER: dict[str, Callable[[Any], object]] = {
     "hook": lambda m: m.transformer.h[0].mlp.act.register_forward_hook(lambda p, given, out: 2 * out),
-    "hook on the first map": lambda m: m.transformer.h[0].mlp.c_fc.register_forward_hook(lambda p, given, out: 2 * out),
+    "hook on the first map": lambda m: m.transformer.h[0].mlp.c_fc.register_forward_hook(
+        lambda p, given, out: 2 * out
+    ),
     "scale behind the norm": _double_ln,
     "patched block": lambda m: setattr(m.transformer.h[1].mlp, "forward", lambda x: x),
     "weights": lambda m: m.transformer.h[1].mlp.c_fc.weight.data.mul_(2),

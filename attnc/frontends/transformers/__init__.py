@@ -14,6 +14,7 @@ from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.transformers.calls import example_call
 from attnc.frontends.transformers.found import Call, Found, Map, Site, Skipped
 from attnc.frontends.transformers.marks import Mark, MarkedGate
+from attnc.frontends.transformers.outputs import Tensors, unwrapped
 from attnc.frontends.transformers.signature import Numbering, signature
 from attnc.frontends.transformers.sites import sites_in
 from attnc.network.marking import marking
@@ -51,7 +52,11 @@ def find_blocks(
     if not sites:
         what = f"{type(model).__name__} runs no feed-forward block that can be converted: a linear map, an activation and a "
         what += "linear map, one behind the other"
-        raise UnsupportedError(what, [Problem(s.name, s.reason) for s in skipped]) if skipped else InputError(what)
+        raise (
+            UnsupportedError(what, [Problem(s.name, s.reason) for s in skipped])
+            if skipped
+            else InputError(what)
+        )
     kept = [site for site in sites if filter_fn is None or filter_fn(site)]
     if not kept:
         names = ", ".join(site.name for site in sites[:3]) + (", …" if len(sites) > 3 else "")
@@ -82,19 +87,24 @@ def _captured(model: nn.Module, call: Call, *, grad: bool) -> Captured:
     """The executed graph, in which every converted part is a mark."""
     try:
         with marking(model):
-            return capture(model, call.args, dict(call.kwargs or {}), grad=grad, functional=True)
+            found = capture(Tensors(model), call.args, dict(call.kwargs or {}), grad=grad, functional=True)
     except CaptureError as problem:
+        where = problem.path.removeprefix("model").removeprefix(".")
         raise UnsupportedError(
             f"attnc cannot read what {type(model).__name__} executes",
-            [Problem(problem.path or "the model", problem.reason)],
+            [Problem(where or "the model", problem.reason)],
         ) from problem
+    return unwrapped(found, model)
 
 
 def _unlike(sites: Sequence[Site], others: Sequence[Site]) -> list[Problem]:
     """The blocks that are not the same in another graph of the model."""
     named = {site.name: site for site in others}
     return [
-        Problem(site.name, "computes different things with and without gradients: make forward independent of the grad mode")
+        Problem(
+            site.name,
+            "computes different things with and without gradients: make forward independent of the grad mode",
+        )
         for site in sites
         if site.name not in named or not _alike(site, named[site.name])
     ]
@@ -102,7 +112,9 @@ def _unlike(sites: Sequence[Site], others: Sequence[Site]) -> list[Problem]:
 
 def _alike(one: Site, other: Site) -> bool:
     norms = one.norm is other.norm if one.norm is None else one.norm.same(other.norm)
-    same = len(one.uses) == len(other.uses) and all(a.same(b) for a, b in zip(one.uses, other.uses, strict=True))
+    same = len(one.uses) == len(other.uses) and all(
+        a.same(b) for a, b in zip(one.uses, other.uses, strict=True)
+    )
     return norms and same and not other.problems
 
 

@@ -28,7 +28,11 @@ def example_call(model: nn.Module) -> Call:
             return call
         except Exception as failure:  # of any kind: it comes from the model
             problem = problem or failure
-    failed = "" if problem is None else f" ({type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''})"
+    failed = (
+        ""
+        if problem is None
+        else f" ({type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''})"
+    )
     raise InputError(
         f"attnc reads what {type(model).__name__} executes, and knows no inputs to run it with{failed}: pass "
         "samples=inputs of the model, e.g. samples={'input_ids': ids}"

@@ -17,8 +17,13 @@ from attnc.frontends.capture import CaptureError, capture
 from attnc.frontends.transformers import ops
 from attnc.functions import Function
 
-Expression = tuple[Any, ...]  # an operation and its arguments, nested; the argument of the function is ("s", i)
-MARK, PRODUCT = "attnc.mark", "attnc.product"  # what a converted activation and a converted product are captured as
+Expression = tuple[
+    Any, ...
+]  # an operation and its arguments, nested; the argument of the function is ("s", i)
+MARK, PRODUCT = (
+    "attnc.mark",
+    "attnc.product",
+)  # what a converted activation and a converted product are captured as
 _UNARY = {
     "relu", "silu", "mish", "tanh", "sigmoid", "exp", "sin", "cos", "erf", "abs", "selu", "hardswish", "hardsigmoid", "sqrt",
     "rsqrt", "log1p", "reciprocal", "log", "sign",
@@ -166,7 +171,21 @@ def _by_parameters(e: Expression) -> str | None:
     op, simple = e[0], len(e) > 1 and e[1] == ("s", 0)
     if not simple:
         return None
-    plain = ("relu", "silu", "mish", "tanh", "sigmoid", "exp", "sin", "cos", "abs", "selu", "hardswish", "hardsigmoid", "square")
+    plain = (
+        "relu",
+        "silu",
+        "mish",
+        "tanh",
+        "sigmoid",
+        "exp",
+        "sin",
+        "cos",
+        "abs",
+        "selu",
+        "hardswish",
+        "hardsigmoid",
+        "square",
+    )
     if op in plain and len(e) == 2:
         return str(op)
     if op == "gelu":

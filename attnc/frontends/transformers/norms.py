@@ -46,11 +46,11 @@ class NormRead:
     def problems(self) -> Iterator[Problem]:
         """Why it bounds nothing: without an eps well above what underflows, tiny inputs come out longer than √d."""
         if self.eps is not None and not self.eps >= LEAST_EPS:
-            reason = f"has eps={self.eps}: at least {LEAST_EPS:.0e} is accepted, because smaller values leave tiny inputs to rounding"
+            reason = f"has eps={self.eps}: at least {LEAST_EPS:.0e} is accepted, as smaller ones leave tiny inputs to rounding"
             yield Problem(self.name, reason)
         for name, tensor in self.tensors():
-            if (reason := tensor_problem(tensor)) is not None:
-                yield Problem(name, reason)
+            if (refused := tensor_problem(tensor)) is not None:
+                yield Problem(name, refused)
 
     def numbers(self) -> Norm:
         """Gain and shift, as they are applied. Gemma takes the sum 1 + weight in float32."""
@@ -88,9 +88,9 @@ def _fused(node: fx.Node, given: dict[str, object], captured: Captured) -> NormR
     found = [_tensor(t, captured) for t in tensors]
     if any(given is not None and tensor is None for given, tensor in zip(tensors, found, strict=True)):
         return None
-    kind = "layer" if ops.name(node) == "layer_norm" else "rms"
-    eps = given["eps"]
-    return NormRead(captured.place(node).path, kind, int(sizes[0]), None if eps is None else float(eps), *found)  # type: ignore[arg-type]
+    kind, eps = "layer" if ops.name(node) == "layer_norm" else "rms", given["eps"]
+    least = float(eps) if isinstance(eps, (int, float)) else None
+    return NormRead(captured.place(node).path, kind, int(sizes[0]), least, found[0], found[1])
 
 
 def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
@@ -140,19 +140,18 @@ def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
     given, square = ops.arguments(mean), _argument(mean, "self")
     last = len(ops.shape(square) or ()) - 1
     dims = given.get("dim")
-    if not isinstance(dims, (list, tuple)) or [int(d) % (last + 1) for d in dims] != [last] or not given["keepdim"]:
+    if (
+        not isinstance(dims, (list, tuple))
+        or [int(d) % (last + 1) for d in dims] != [last]
+        or not given["keepdim"]
+    ):
         return None
     if square is None:
         return None
-    if ops.name(square) == "pow" and ops.arguments(square)["exponent"] == 2:
-        z = _argument(square, "self")
-    elif ops.name(square) == "square":
-        z = _argument(square, "self")
-    elif ops.name(square) == "mul" and _argument(square, "self") is _argument(square, "other"):
-        z = _argument(square, "self")
-    else:
-        return None
-    return None if z is None else (z, eps)
+    z, op, given = _argument(square, "self"), ops.name(square), ops.arguments(square)
+    powers = op == "square" or (op == "pow" and given["exponent"] == 2)
+    twice = op == "mul" and _argument(square, "other") is z
+    return (z, eps) if z is not None and (powers or twice) else None
 
 
 def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, bool] | None:

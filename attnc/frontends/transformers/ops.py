@@ -106,4 +106,3 @@ def _keeps_last(node: fx.Node, source: fx.Node, known: str) -> bool:
     if known in ("unsqueeze", "squeeze", "expand"):
         return known == "expand" or after[-1] != 1
     return True
-

@@ -40,9 +40,7 @@ class MapRead:
     transposed: bool
 
     def same(self, other: MapRead) -> bool:
-        return (
-            self.weight is other.weight and self.bias is other.bias and self.transposed == other.transposed
-        )
+        return self.weight is other.weight and self.bias is other.bias and self.transposed == other.transposed
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -68,9 +66,7 @@ class BlockRead:
     def same(self, other: BlockRead) -> bool:
         """Whether two uses are of one block: the same tensors and the same function."""
         ups = (self.up, other.up)
-        alike = ups == (None, None) or (
-            ups[0] is not None and ups[1] is not None and ups[0].same(ups[1])
-        )
+        alike = ups == (None, None) or (ups[0] is not None and ups[1] is not None and ups[0].same(ups[1]))
         maps = self.first.same(other.first) and self.second.same(other.second)
         return maps and alike and self.activation == other.activation and self.reason == other.reason
 

@@ -14,9 +14,7 @@ from attnc.frontends.transformers.expressions import Expression, expression_of, 
 from attnc.frontends.transformers.found import Map, Site, Skipped
 from attnc.frontends.transformers.reading import BlockRead, MapRead, activations_outside, blocks_in
 
-_PADDING = (
-    "torch's nested tensors are switched off: outputs at padded positions are no longer 0; they carry no meaning either way"
-)
+_PADDING = "torch's nested tensors are switched off: outputs at padded positions, which mean nothing, are no longer 0"
 _OUTSIDE = ", in no feed-forward block"
 
 
@@ -43,14 +41,18 @@ def sites_in(model: nn.Module, captured: Captured) -> tuple[list[Site], list[Ski
         held = getattr(place.owner, place.attribute, None)
         key = id(held) if block.up is not None else (id(place.owner), place.attribute)
         groups.setdefault(key, []).append((place, block))
-    placed = [uses for uses in groups.values() if uses[0][0].problem is None]
-    skipped = [Skipped(p.name, p.problem) for ((p, _), *_) in groups.values() if p.problem is not None]
-    sites = [_site(model, captured, uses) for uses in placed]
+    sites = [_site(model, captured, uses) for uses in groups.values()]
+    unplaced = [site for site in sites if not site.places and not (site.problems and site.returns)]
+    skipped = [Skipped(site.name, site.remarks[-1]) for site in unplaced]
+    sites = [site for site in sites if site not in unplaced]
     blocks_proper = [site for site in sites if site.norm is not None or site.returns] or sites
     heads = [site for site in sites if site not in blocks_proper]
     skipped += [Skipped(site.name, f"{site.activation or 'an activation'}{_OUTSIDE}") for site in heads]
     outside = dict.fromkeys(activations_outside(captured, blocks))
-    return blocks_proper, [*skipped, *(Skipped(path or "the model", f"{op}{_OUTSIDE}") for path, op in outside)]
+    return blocks_proper, [
+        *skipped,
+        *(Skipped(path or "the model", f"{op}{_OUTSIDE}") for path, op in outside),
+    ]
 
 
 def _place(model: nn.Module, captured: Captured, block: BlockRead) -> _Place:
@@ -73,7 +75,9 @@ def _place(model: nn.Module, captured: Captured, block: BlockRead) -> _Place:
     if len(fitting) == 1:
         return _Place(_joined(path, fitting[0]), owner, fitting[0])
     reason = f"calls {block.activation or 'its activation'} inside forward of {type(owner).__name__}: hold it as an attribute, "
-    return _Place(path or "the model", owner, "", f"{reason}e.g. self.act = nn.GELU(), so that it can be replaced")
+    return _Place(
+        path or "the model", owner, "", f"{reason}e.g. self.act = nn.GELU(), so that it can be replaced"
+    )
 
 
 def _computes(value: Callable[[Tensor], Tensor], block: BlockRead) -> bool:
@@ -106,7 +110,9 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
     if any(n is None or not n.same(norm) for n in norms):
         norm = None
         if any(n is not None for n in norms):
-            remarks.append(f"is run {len(norms)} times, and not always behind the same norm: nothing is proved of its input")
+            remarks.append(
+                f"is run {len(norms)} times, and not always behind the same norm: nothing is proved of its input"
+            )
     if norm is not None and (idle := _idle(model, captured, _common([norm.name, place.name]))):
         remarks.append(
             f"nothing is proved of its input: {idle} did not run in the call that was read, and might stand between {norm.name} "
@@ -117,6 +123,8 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
     settings, padding = _settings(model, place, block)
     held = getattr(place.owner, place.attribute, None)
     places = _holders(model, held) if block.up is not None else ((place.owner, place.attribute),)
+    if place.problem is not None:
+        places, remarks = (), [*remarks, place.problem]
     made = Site(
         place.name, _family(model, place), block.activation or "", places, maps["first"], maps["second"], maps.get("up"), norm,
         settings, tuple(names)[1:], (*remarks, *padding), (), bool(block.converted), tuple(b for _, b in uses),
@@ -132,7 +140,9 @@ def _roles(block: BlockRead) -> Iterator[tuple[str, MapRead]]:
 
 def _idle(model: nn.Module, captured: Captured, around: str) -> str | None:
     """A part between norm and block with numbers of its own that the call did not use."""
-    used = {id(captured.tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in captured.tensors}
+    used = {
+        id(captured.tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in captured.tensors
+    }
     layer = model.get_submodule(around)
     for name, parameter in layer.named_parameters():
         if id(parameter) not in used:
@@ -143,7 +153,10 @@ def _idle(model: nn.Module, captured: Captured, around: str) -> str | None:
 def _holders(model: nn.Module, held: object) -> tuple[tuple[nn.Module, str], ...]:
     """Every module and attribute under which a part is registered."""
     return tuple(
-        (part, attribute) for part in model.modules() for attribute, value in part._modules.items() if value is held
+        (part, attribute)
+        for part in model.modules()
+        for attribute, value in part._modules.items()
+        if value is held
     )
 
 
@@ -153,7 +166,11 @@ def _settings(
     """torch runs an encoder layer as one fused operation, activation included, unless it is told that the activation is neither
     relu nor gelu; nested tensors are for that operation only."""
     layer = place.owner
-    if block.up is not None or not isinstance(layer, nn.TransformerEncoderLayer) or place.attribute != "activation":
+    if (
+        block.up is not None
+        or not isinstance(layer, nn.TransformerEncoderLayer)
+        or place.attribute != "activation"
+    ):
         return (), ()
     settings: list[tuple[nn.Module, str, object]] = []
     if hasattr(layer, "activation_relu_or_gelu"):
@@ -183,7 +200,9 @@ def _misfits(made: Site) -> Iterator[Problem]:
     for m in made.maps():
         own = {id(t) for t in (*m.module.parameters(recurse=False), *m.module.buffers(recurse=False))}
         if id(m.weight) not in own or (m.bias is not None and id(m.bias) not in own):
-            yield Problem(m.name or "the model", f"({type(m.module).__name__}) uses a weight that another part holds")
+            yield Problem(
+                m.name or "the model", f"({type(m.module).__name__}) uses a weight that another part holds"
+            )
         tensors += [(f"{m.name}.weight", m.weight), *([] if m.bias is None else [(f"{m.name}.bias", m.bias)])]
     refused = [Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor))]
     if made.norm is not None:
