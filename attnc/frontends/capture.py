@@ -1,0 +1,246 @@
+"""capture: the operations that a module executes, recorded by torch.export."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from attnc.errors import AttncError
+
+_SEED = 1  # of torch's generator during a capture; the generator is put back afterwards
+
+
+class CaptureError(AttncError):
+    """A module whose forward cannot be recorded as one graph. `path` names the part that failed ('' is the module)."""
+
+    def __init__(self, path: str, kind: str, reason: str) -> None:
+        self.path, self.kind, self.reason = path, kind, reason
+        super().__init__(f"{path or 'the model'} ({kind}): {reason}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The part of the module in which an operation runs: its path ('' is the module itself) and its class."""
+
+    path: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the model'} ({self.kind})"
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """The executed graph of a module: ATen operations with all their arguments.
+
+    Regions under `torch.no_grad` are inlined, so the graph is flat. Operations in place are kept as they are
+    (`aten.relu_`): see `written`. Whatever else torch wraps (autocast, control flow) stays a `higher_order` node.
+    """
+
+    module: nn.Module
+    graph: fx.Graph
+    tensors: Mapping[str, Tensor]  # placeholder's name → the parameter, buffer or constant itself
+    names: Mapping[str, str]  # placeholder's name → its qualified name in the module
+    inputs: tuple[fx.Node, ...]  # the placeholders of args and kwargs, flattened
+    outputs: tuple[object, ...]  # what forward returns, flattened: nodes, or python values
+    structure: (
+        Any  # the pytree of the outputs; `structure.num_leaves == 1 and structure.is_leaf()` is one tensor
+    )
+    assumptions: tuple[str, ...]  # what was assumed about dynamic sizes, e.g. 'Ne(s77, 8)': () is "any size"
+
+    def place(self, node: fx.Node) -> Place:
+        """The innermost registered module that runs the node.
+
+        >>> found = capture(nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval(), (torch.zeros(3, 2),))
+        >>> [(str(n.target), str(found.place(n))) for n in found.graph.nodes if n.op == "call_function"]
+        [('aten.linear.default', '0 (Linear)'), ('aten.relu.default', '1 (ReLU)')]
+        """
+        stack = (node.meta.get("nn_module_stack") or {}).values()
+        paths = [str(path).split("@")[0] for path, _ in stack]  # torch marks the second call of a part: '0@1'
+        registered = dict(self.module.named_modules(remove_duplicate=False))
+        path = next((path for path in reversed(paths) if path in registered), "")
+        return Place(path, type(registered[path]).__name__)
+
+
+def capture(
+    module: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    *,
+    grad: bool = True,
+) -> Captured:
+    """The operations that `module(*args, **kwargs)` executes, as a flat graph; the module is left as it was.
+
+    Hooks, patched forwards and replaced parts run as they do in a call, so they are in the graph. `dynamic_shapes` is
+    torch.export's. `grad` is the grad mode of the recording; the enclosing one does not matter, nor does autocast.
+
+    >>> linear = nn.Linear(2, 1).eval()
+    >>> found = capture(linear, (torch.zeros(3, 2),))
+    >>> [found.names[name] for name in found.tensors], [node.name for node in found.inputs]
+    (['weight', 'bias'], ['input'])
+    """
+    import torch.export  # seconds of import, which only a compilation pays
+
+    # tensors that were made under inference_mode work nowhere else
+    inference = any(t.is_inference() for t in (*module.parameters(), *module.buffers()))
+    with _quiet(), _deterministic(), _eager_attention(), torch.inference_mode(inference), _any_size():
+        with torch.set_grad_enabled(grad), torch.autocast("cpu", enabled=False):
+            try:
+                exported = torch.export.export(
+                    module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+                )
+            except Exception as problem:
+                raise _capture_error(module, problem) from problem
+        _inline_grad_regions(exported.graph_module)
+    return _captured(module, exported)
+
+
+def written(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The nodes whose memory an operation writes to: the first argument of `aten.relu_`, the `out` of another.
+
+    >>> found = capture(nn.ReLU(inplace=True), (torch.zeros(3),))
+    >>> [(node.name, written(node)) for node in found.graph.nodes if node.op == "call_function"]
+    [('relu_', (input,))]
+    """
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return ()
+    found = []
+    for i, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+            found += [part for part in _flat(given) if isinstance(part, fx.Node)]
+    return tuple(found)
+
+
+def _flat(given: object) -> list[object]:
+    return [x for part in given for x in _flat(part)] if isinstance(given, (list, tuple)) else [given]
+
+
+def _captured(module: nn.Module, exported: Any) -> Captured:
+    """The parts of torch's ExportedProgram, with the module's own tensors in place of torch's copies of constants."""
+    from torch.export.graph_signature import InputKind
+
+    specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
+    tensors, names, inputs = {}, {}, []
+    for node in exported.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        spec = specs[node.name]
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append(node)
+            continue
+        kept = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
+        if not isinstance(kept, Tensor):
+            raise CaptureError("", type(module).__name__, f"holds {spec.target}, which is not a tensor")
+        tensors[node.name], names[node.name] = kept, spec.target
+    returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
+    structure = exported.call_spec.out_spec
+    sizes = [shape_env for node in exported.graph.nodes if (shape_env := _shape_env(node)) is not None]
+    assumed = {str(guard.expr): None for shape_env in sizes[:1] for guard in shape_env.guards}
+    return Captured(
+        module, exported.graph, tensors, names, tuple(inputs), tuple(returned), structure, tuple(assumed)
+    )
+
+
+def _shape_env(node: fx.Node) -> Any:
+    return getattr(getattr(node.meta.get("val"), "fake_mode", None), "shape_env", None)
+
+
+def _inline_grad_regions(owner: fx.GraphModule) -> None:
+    """wrap_with_set_grad_enabled(mode, body, …) is body(…) as far as numbers go."""
+    graph = owner.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or getattr(node.target, "__name__", "") != "wrap_with_set_grad_enabled":
+            continue
+        _, body, *given = node.args
+        inner = getattr(owner, str(body.target))
+        _inline_grad_regions(inner)
+        places = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        known: dict[fx.Node, Any] = dict(zip(places, given, strict=True))
+        with graph.inserting_before(node):
+            results = graph.graph_copy(inner.graph, known)
+        for reader in list(node.users):  # operator.getitem(node, i)
+            reader.replace_all_uses_with(results[reader.args[1]])  # type: ignore[index]
+            graph.erase_node(reader)
+        graph.erase_node(node)
+        if not body.users:
+            graph.erase_node(body)
+
+
+def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
+    """The reason in one line, and the innermost part of the module that was running."""
+    names = {id(vars(part)): name for name, part in module.named_modules()}  # torch's proxies share the dict
+    path, traceback = "", problem.__traceback__
+    while traceback is not None:
+        running = traceback.tb_frame.f_locals.get("self")
+        if isinstance(running, nn.Module):
+            path = names.get(id(vars(running)), path)
+        traceback = traceback.tb_next
+    kind = type(module.get_submodule(path)).__name__
+    lines = [line for line in str(problem).splitlines() if line.strip()]
+    first = f"{type(problem).__name__}: {lines[0].strip()}" if lines else type(problem).__name__
+    if type(problem).__name__ == "GuardOnDataDependentSymNode":
+        reason = f"lets numbers of the input decide what is computed (a branch, a loop or a length): {first}"
+    elif "Constraints violated" in str(problem):
+        reason = "depends on a size that may vary, such as the batch size: " + " ".join(
+            line.strip(" -") for line in lines[1:2]
+        )
+    else:
+        reason = f"cannot be recorded by torch.export: {first}"
+    return CaptureError(path, kind, reason)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing of torch's warnings, logs and printed graphs: a refusal says all of it in one line."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    nowhere = io.StringIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                yield
+    finally:
+        logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        yield
+
+
+@contextlib.contextmanager
+def _eager_attention() -> Iterator[None]:
+    """torch's encoder layers in the operations that they consist of, not as one fused call."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def _any_size() -> Iterator[None]:
+    """A dynamic size may be 0 or 1 as well: without this, torch.export assumes at least 2."""
+    import torch.fx.experimental._config as config
+
+    patch: Any = getattr(config, "patch", None)
+    if patch is None or not hasattr(config, "backed_size_oblivious"):
+        yield
+        return
+    with patch(backed_size_oblivious=True):
+        yield
