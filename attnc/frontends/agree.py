@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnc.domain import Array, Box
 from attnc.errors import Problem
-from attnc.frontends.trace import SEED
+SEED = 1
 from attnc.functions import Function
 from attnc.program import Pointwise, Program, Step
 from attnc.program.interpreter import approximate
@@ -125,6 +125,28 @@ def _holding(model: nn.Module, copied: Callable[[Tensor], Tensor]) -> Iterator[N
     finally:
         for store, tensors in stores:
             store.update(tensors)
+
+
+def strided(x: Tensor) -> Tensor:
+    """The same numbers with other strides: the axes lie in the opposite order, with gaps.
+
+    >>> strided(torch.zeros(2, 3)).stride()
+    (2, 4)
+    """
+    back = tuple(reversed(range(x.ndim)))
+    wide = x.permute(back).repeat_interleave(2, dim=-1).contiguous()
+    return wide[..., ::2].permute(back)
+
+
+def runs(model: nn.Module, x: Tensor, grad: bool) -> bool:
+    """Whether calling the module on x raises nothing."""
+    with torch.inference_mode(False), torch.set_grad_enabled(grad), torch.random.fork_rng(devices=[]):
+        try:
+            with _holding(model, lambda t: t.detach().clone().requires_grad_(t.requires_grad)):
+                model(x)
+        except Exception:
+            return False
+    return True
 
 
 def _numbers(result: object) -> NDArray[np.float64]:

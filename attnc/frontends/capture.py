@@ -19,11 +19,12 @@ _SEED = 1  # of torch's generator during a capture; the generator is put back af
 
 
 class CaptureError(AttncError):
-    """A module whose forward cannot be recorded as one graph. `path` names the part that failed ('' is the module)."""
+    """A module whose forward cannot be recorded as one graph, the part that failed (`path` is '' for the module), and why."""
 
     def __init__(self, path: str, kind: str, reason: str) -> None:
         self.path, self.kind, self.reason = path, kind, reason
-        super().__init__(f"{path or 'the model'} ({kind}): {reason}")
+        self.where = f"{path or 'the model'} ({kind})"
+        super().__init__(f"{self.where}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -192,9 +193,7 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
     if type(problem).__name__ == "GuardOnDataDependentSymNode":
         reason = f"lets numbers of the input decide what is computed (a branch, a loop or a length): {first}"
     elif "Constraints violated" in str(problem):
-        reason = "depends on a size that may vary, such as the batch size: " + " ".join(
-            line.strip(" -") for line in lines[1:2]
-        )
+        reason = "depends on a size that may vary, such as the batch size, as on a constant"
     else:
         reason = f"cannot be recorded by torch.export: {first}"
     return CaptureError(path, kind, reason)

@@ -54,6 +54,10 @@ def inspected(model: nn.Module) -> Inspection:
         if found:
             opaque.add(name)
         problems += found or [Problem(where, reason) for reason in _interference(part)]
+        for attribute, tensor in vars(part).items():
+            if isinstance(tensor, Tensor) and type(tensor) not in (Tensor, nn.Parameter):
+                problems.append(Problem(f"{name}.{attribute}" if name else attribute, str(tensor_problem(tensor))))
+                opaque.add(name)
         if parametrize.is_parametrized(part) or _is_lazy(part):
             opaque.add(name)
     return Inspection(tuple(problems), frozenset(opaque))
