@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -66,9 +67,12 @@ class Captured:
         """
         stack = (node.meta.get("nn_module_stack") or {}).values()
         paths = [str(path).split("@")[0] for path, _ in stack]  # torch marks the second call of a part: '0@1'
-        registered = dict(self.module.named_modules(remove_duplicate=False))
-        path = next((path for path in reversed(paths) if path in registered), "")
-        return Place(path, type(registered[path]).__name__)
+        path = next((path for path in reversed(paths) if path in self._parts), "")
+        return Place(path, type(self._parts[path]).__name__)
+
+    @cached_property
+    def _parts(self) -> dict[str, nn.Module]:
+        return dict(self.module.named_modules(remove_duplicate=False))
 
 
 def capture(
@@ -217,7 +221,7 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
+        torch.default_generator.manual_seed(_SEED)
         yield
 
 

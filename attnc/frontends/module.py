@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnc.domain import Box
 from attnc.errors import Problem, UnsupportedError
-from attnc.frontends.agree import disagreement, runs, strided
+from attnc.frontends.agree import disagreement, fails, strided
 from attnc.frontends.builder import Builder
 from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.preserved import preserved
@@ -101,7 +101,7 @@ def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
         recorded = _captured(model, x, grad)
         if isinstance(recorded, Captured):
             found.append(recorded)
-        elif runs(model, x, grad):
+        elif not fails(model, x, grad):
             return recorded
         else:
             failed.append(recorded)
