@@ -67,7 +67,9 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
 
 def _calls(model: nn.Module, x: Array, draw: np.random.Generator) -> Iterator[tuple[Any, NDArray[np.intp]]]:
     """The ways to call the module that do not fail, each with rows of x: all of them, and some one by one and by twos."""
-    own = next((t.dtype for t in (*model.parameters(), *model.buffers()) if t.dtype in TOLERANCES), torch.float32)
+    own = next(
+        (t.dtype for t in (*model.parameters(), *model.buffers()) if t.dtype in TOLERANCES), torch.float32
+    )
     every, one = np.arange(len(x)), np.arange(1)
     wide = torch.float64 if runs(model, _Way(torch.float64, False, False), x[:1]) is None else own
     failure = runs(model, _Way(wide, False, False), x[:1])

@@ -92,10 +92,12 @@ def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
     A way in which calling the module fails (`view` does on strided input) computes nothing, and is left out.
     """
     own = next((t for t in (*model.parameters(), *model.buffers()) if t.dtype in DTYPES), torch.empty(0))
-    example = torch.zeros((_BATCH, *shape), dtype=_dtype(model), device=own.device)
+    with torch.inference_mode(False):
+        example = torch.zeros((_BATCH, *shape), dtype=_dtype(model), device=own.device)
+        other = strided(example)
     found: list[Captured] = []
     failed: list[Problem] = []
-    for x, grad in ((example, True), (strided(example), False), (example, False)):
+    for x, grad in ((example, True), (other, False), (example, False)):
         if len(found) == 2:
             break
         recorded = _captured(model, x, grad)

@@ -14,7 +14,11 @@ from attnc.program import Affine, Pointwise, Program
 from attnc.program.interpreter import values
 
 SPREADS, NEAR, BOXED = (1.0, 8.0, 64.0), 4, 12
-NEURONS, ROUNDS, WORK = 64, 16, 2**30  # neurons that are driven, rounds of root finding, multiplications for all of it
+NEURONS, ROUNDS, WORK = (
+    64,
+    16,
+    2**30,
+)  # neurons that are driven, rounds of root finding, multiplications for all of it
 
 
 def telling_points(program: Program, box: Box | None, draw: np.random.Generator) -> Array:

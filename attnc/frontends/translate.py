@@ -115,7 +115,9 @@ class Translator:
             return self._folded(target, given, bool(changed))
         if changed and name != "detach":
             if not isinstance(first, Value):
-                raise RefusedError("changes the model's own numbers: a forward that only computes is accepted")
+                raise RefusedError(
+                    "changes the model's own numbers: a forward that only computes is accepted"
+                )
             if self._family(first) == 0:
                 raise RefusedError("changes the input in place: leave the trailing _ (or inplace=True) off")
         result = self._called(target, given)
@@ -247,7 +249,9 @@ def _live(captured: Captured) -> set[fx.Node]:
     todo = [
         node
         for node in captured.graph.nodes
-        if node.op == "output" or written(node) or "higher_order" in str(getattr(node.target, "namespace", ""))
+        if node.op == "output"
+        or written(node)
+        or "higher_order" in str(getattr(node.target, "namespace", ""))
     ]
     while todo:
         node = todo.pop()

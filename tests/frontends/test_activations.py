@@ -152,7 +152,9 @@ def test_refused(activation: nn.Module, operation: str, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason) as raised:
         to_program(nn.Sequential(nn.Linear(4, 4), activation).eval(), (4,))
     places = [p.where for p in raised.value.problems]
-    if not (operation == "softshrink" and "1 (Softshrink)" in places):  # torch refuses a negative lambda itself
+    if not (
+        operation == "softshrink" and "1 (Softshrink)" in places
+    ):  # torch refuses a negative lambda itself
         assert places == [f"aten.{operation} in 1 ({type(activation).__name__})"]
 
 
@@ -174,7 +176,9 @@ def test_an_unknown_approximation_of_gelu() -> None:
     ],
     ids=repr,
 )
-def test_attributes_that_were_changed_are_read(activation: nn.Module, changes: dict[str, Any], label: str) -> None:
+def test_attributes_that_were_changed_are_read(
+    activation: nn.Module, changes: dict[str, Any], label: str
+) -> None:
     for attribute, value in changes.items():
         setattr(activation, attribute, value)
     step = to_program(after_identity(activation), (1,)).steps[-1]
@@ -193,7 +197,8 @@ FUNCTIONAL: list[Callable[[Tensor], Tensor]] = [
     lambda x: F.softshrink(x, 0.2), F.softplus, lambda x: F.softplus(x, 2, 30), lambda x: F.softplus(x, beta=0.7),
     F.hardsigmoid, F.hardswish, F.tanhshrink, F.rrelu, lambda x: F.rrelu(x, 0.2, 0.4, False),
     lambda x: torch.rrelu(x, 0.2, 0.4), lambda x: F.threshold(x, 0, 0), lambda x: x.clamp(-1, 2),
-    lambda x: x.clamp(min=0), lambda x: x.clamp_min(0), lambda x: torch.clip(x, -0.5, 0.5), lambda x: x.clamp_(min=-1, max=1), lambda x: x**2,
+    lambda x: x.clamp(min=0), lambda x: x.clamp_min(0),
+    lambda x: torch.clip(x, -0.5, 0.5), lambda x: x.clamp_(min=-1, max=1), lambda x: x**2,
     lambda x: x**1, lambda x: x.pow(2), lambda x: torch.pow(x, 2), lambda x: F.dropout(x, 0.5, False),
     lambda x: F.dropout(x, training=False), lambda x: F.dropout(x, p=0.0), F.alpha_dropout, lambda x: x.clone(),
     lambda x: x.contiguous(), lambda x: x.detach(), lambda x: x.double(), lambda x: x.to(torch.float64),
