@@ -42,7 +42,7 @@ def compile(
 ) -> Network:
     """A trained network or any continuous function as attention: every output within eps, for every input of the box.
 
-    `model` is a torch module of Linear layers and activations (residual connections are traced), a fitted scikit-learn
+    `model` is a torch module of Linear layers and activations (with residual connections, products and reshapes), a fitted scikit-learn
     MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved. What the proof is about is the function that
     the model denotes in exact arithmetic. Everything that is not understood is listed, before any work begins.
 
@@ -71,15 +71,16 @@ def compile(
     name, allowed, engine = checked_dtype(dtype), checked_eps(eps), checked_engine(engine)
     _check_words(form, method)
     say = progress or (lambda _: None)
-    if _is_function(model, method):
-        check_box(domain, name)
-        check_arithmetic(name, network=True)
-        question = Question(model, domain, allowed, name, method, lipschitz, noise, tokens, seed, say)
-        net = compiled(question, form or "two-layer")
-    else:
-        _check_function_words({"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
-        net = _of_model(model, domain, allowed, name, say)
-        net.form = form or "layers"
+    with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
+        if _is_function(model, method):
+            check_box(domain, name)
+            check_arithmetic(name, network=True)
+            question = Question(model, domain, allowed, name, method, lipschitz, noise, tokens, seed, say)
+            net = compiled(question, form or "two-layer")
+        else:
+            _check_function_words({"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
+            net = _of_model(model, domain, allowed, name, say)
+            net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
     net.engine, net.strict = engine, bool(strict)
     if net.form != "layers":

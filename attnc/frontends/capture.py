@@ -22,8 +22,9 @@ _SEED = 1  # of torch's generator during a capture; the generator is put back af
 class CaptureError(AttncError):
     """A module whose forward cannot be recorded as one graph, the part that failed (`path` is '' for the module), and why."""
 
-    def __init__(self, path: str, kind: str, reason: str) -> None:
+    def __init__(self, path: str, kind: str, reason: str, shape: tuple[object, ...] | None = None) -> None:
         self.path, self.kind, self.reason = path, kind, reason
+        self.shape = shape  # of the tensor that the part was called on, where that is known
         self.where = f"{path or 'the model'} ({kind})"
         super().__init__(f"{self.where}: {reason}")
 
@@ -185,11 +186,13 @@ def _inline_grad_regions(owner: fx.GraphModule) -> None:
 def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
     """The reason in one line, and the innermost part of the module that was running."""
     names = {id(vars(part)): name for name, part in module.named_modules()}  # torch's proxies share the dict
-    path, traceback = "", problem.__traceback__
+    path, traceback, shape = "", problem.__traceback__, None
     while traceback is not None:
         running = traceback.tb_frame.f_locals.get("self")
-        if isinstance(running, nn.Module):
-            path = names.get(id(vars(running)), path)
+        if isinstance(running, nn.Module) and id(vars(running)) in names:
+            path = names[id(vars(running))]
+            given = traceback.tb_frame.f_locals.get("input", traceback.tb_frame.f_locals.get("x"))
+            shape = tuple(given.shape) if isinstance(given, Tensor) else None
         traceback = traceback.tb_next
     kind = type(module.get_submodule(path)).__name__
     lines = [line for line in str(problem).splitlines() if line.strip()]
@@ -200,7 +203,7 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
         reason = "depends on a size that may vary, such as the batch size, as on a constant"
     else:
         reason = f"cannot be recorded by torch.export: {first}"
-    return CaptureError(path, kind, reason)
+    return CaptureError(path, kind, reason, shape)
 
 
 @contextlib.contextmanager

@@ -115,6 +115,10 @@ def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured | Probl
     try:
         return capture(model, (example,), dynamic_shapes=_first_input(model, {0: dynamic}), grad=grad)
     except CaptureError as problem:
+        part = model.get_submodule(problem.path)
+        if isinstance(part, nn.Linear) and problem.shape and problem.shape[-1] != part.in_features:
+            reason = f"takes {part.in_features} features, and gets the shape {problem.shape[1:]}"
+            return Problem(problem.where, reason)
         return Problem(problem.where, _SYMBOL.sub("batch", problem.reason))
 
 

@@ -56,11 +56,11 @@ def test_four_problems_are_told_at_once() -> None:
 
 
 def test_dimensions() -> None:
-    only(layer(4, 2), "the model (Linear)", "[batch, 3] X [4, 2]")
+    only(layer(4, 2), "the model (Linear)", "takes 4 features, and gets the shape (3,)")
     only(
         stack(layer(3, 4), nn.Tanh(), layer(5, 2), nn.Tanh(), layer(3, 1)),
         "2 (Linear)",
-        "[batch, 4] X [5, 2]",
+        "takes 5 features, and gets the shape (4,)",
     )
     only(stack(layer(3, 4), nn.BatchNorm1d(3)), "1 (BatchNorm1d)", "4 elements not 3")
     only(stack(layer(3, 4), nn.Unflatten(1, (3, 2))), "1 (Unflatten)", "[3, 2]")
