@@ -42,7 +42,7 @@ def compile(
 ) -> Network:
     """A trained network or any continuous function as attention: every output within eps, for every input of the box.
 
-    `model` is a torch module of Linear layers and activations (with residual connections, products and reshapes), a fitted scikit-learn
+    `model` is a torch module of Linear layers and activations (its executed operations are read), a fitted scikit-learn
     MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved. What the proof is about is the function that
     the model denotes in exact arithmetic. Everything that is not understood is listed, before any work begins.
 

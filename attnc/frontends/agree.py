@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +21,8 @@ from attnc.program.interpreter import values
 
 SINGLES = 6  # points that are also run alone, in a batch of one
 # relative to the largest sum at a point, and to what rounding may grow to on its way to the output
+LARGEST = {torch.float64: 1e100, torch.float32: 1e30}  # beyond it rounding is not followed
+OVERFLOWS = 80.0  # numbers below it do not overflow, not even in an exponential of float32
 TOLERANCES = {torch.float64: (1e-9, 1e-12), torch.float32: (1e-3, 1e-6)}
 
 
@@ -52,40 +54,47 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
     where = f"the model ({type(model).__name__})"
     draw = np.random.default_rng()
     x = telling_points(program, box, draw)
+    failure, compared = None, False
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False), np.errstate(all="ignore"):
         expected = _expected(as_run(program), x)
         if not np.isfinite(expected.output).any():
             return Problem(where, f"overflows at every input that was tried, of size {np.abs(x).max():.3g}")
-        for way, rows in _calls(model, x, draw):
-            if isinstance(way, Problem):
-                return replace(way, where=where)
-            found = _compared(model, way, x[rows], expected.at(rows), where)
-            if found is not None:
-                return found
-    return None
+        for dtype in dict.fromkeys((torch.float64, _own(model))):
+            with _holding(model, dtype):
+                failure = failure or _failure(model, _Way(dtype, False, False), x[:1])
+                usable = [way for way in _ways(dtype) if _failure(model, way, x[:1]) is None]
+                if _Way(dtype, False, False) not in usable:
+                    continue
+                for way, rows in _calls(usable, len(x), draw, thorough=not compared):
+                    found = _compared(model, way, x[rows], expected.at(rows), where)
+                    if found is not None:
+                        return found
+                compared = True
+    return None if compared else Problem(where, f"fails on an input of shape {x[:1].shape}: {failure}")
 
 
-def _calls(model: nn.Module, x: Array, draw: np.random.Generator) -> Iterator[tuple[Any, NDArray[np.intp]]]:
-    """The ways to call the module that do not fail, each with rows of x: all of them, and some one by one and by twos."""
-    own = next(
-        (t.dtype for t in (*model.parameters(), *model.buffers()) if t.dtype in TOLERANCES), torch.float32
-    )
-    every, one = np.arange(len(x)), np.arange(1)
-    wide = torch.float64 if runs(model, _Way(torch.float64, False, False), x[:1]) is None else own
-    failure = runs(model, _Way(wide, False, False), x[:1])
-    if failure is not None:
-        yield Problem("", f"fails on an input of shape {x[:1].shape}: {failure}"), one
+def _own(model: nn.Module) -> torch.dtype:
+    tensors = (*model.parameters(), *model.buffers())
+    return next((t.dtype for t in tensors if t.dtype in TOLERANCES), torch.float32)
+
+
+def _ways(dtype: torch.dtype) -> list[_Way]:
+    return [_Way(dtype, grad, strides) for grad in (False, True) for strides in (False, True)]
+
+
+def _calls(
+    usable: list[_Way], points: int, draw: np.random.Generator, *, thorough: bool
+) -> Iterator[tuple[_Way, NDArray[np.intp]]]:
+    """Ways to call the module, each with the points of a batch: all of them, and some one by one and by twos and threes."""
+    every = np.arange(points)
+    if not thorough:
+        yield usable[draw.integers(len(usable))], every
         return
-    pairs = [(grad, strides) for grad in (False, True) for strides in (False, True)]
-    usable = [pair for pair in pairs if runs(model, _Way(wide, *pair), x[:1]) is None]
-    for grad, strides in usable:
-        if grad == strides:
-            yield _Way(wide, grad, strides), every
-    if own is not wide:
-        yield _Way(own, *usable[draw.integers(len(usable))]), every
+    for way in usable:
+        if way.grad == way.strided:
+            yield way, every
     for size in [1] * SINGLES + [2, 3]:
-        pair = usable[draw.integers(len(usable))]
-        yield _Way(wide, *pair), draw.choice(every, size, replace=False)
+        yield usable[draw.integers(len(usable))], draw.choice(every, size, replace=False)
 
 
 @dataclass(frozen=True)
@@ -139,8 +148,8 @@ def _compared(model: nn.Module, way: _Way, x: Array, expected: _Expected, where:
         return Problem(where, f"returns the shape {theirs.shape} where the program has {ours.shape}")
     here, carried = TOLERANCES[way.dtype]
     allowed = here * expected.local + carried * expected.grown
-    limit = 1e100 if way.dtype is torch.float64 else 1e30
-    comparable = (np.abs(ours) < limit) & (expected.local < limit).reshape(-1, *([1] * (ours.ndim - 1)))
+    size = np.broadcast_to(expected.local.reshape(-1, *([1] * (ours.ndim - 1))), ours.shape)
+    comparable = np.where(np.isfinite(theirs), size < LARGEST[way.dtype], size < OVERFLOWS)
     gap = np.where(comparable, np.abs(theirs - ours), 0.0)
     off = ~(gap.reshape(len(gap), -1).max(1) <= allowed)
     if not off.any():
@@ -169,7 +178,14 @@ def _as_run(step: Step) -> Step:
     return replace(step, function=Function(step.function.name, form))
 
 
-def runs(model: nn.Module, way: _Way, x: Array) -> str | None:
+def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:
+    """Whether calling the module on x, as it is, raises an error."""
+    way = _Way(x.dtype, grad, not x.is_contiguous())
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), _holding(model, x.dtype):
+        return _failure(model, way, x.cpu().to(torch.float64).numpy()) is not None
+
+
+def _failure(model: nn.Module, way: _Way, x: Array) -> str | None:
     """Why calling the module fails, or None."""
     try:
         _run(model, way, x)
@@ -178,25 +194,17 @@ def runs(model: nn.Module, way: _Way, x: Array) -> str | None:
     return None
 
 
-def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:
-    """Whether calling the module on x, as it is, raises an error."""
-    way = _Way(x.dtype, grad, not x.is_contiguous())
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
-        return runs(model, way, x.cpu().to(torch.float64).numpy()) is not None
-
-
 def _run(model: nn.Module, way: _Way, x: Array) -> Array:
     device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     given = torch.from_numpy(x.copy()).to(device, way.dtype)
     with torch.set_grad_enabled(way.grad), torch.random.fork_rng(devices=[]):
         torch.default_generator.seed()
-        with _holding(model, lambda t: t.detach().to(device, way.dtype, copy=True)):
-            return _numbers(model(strided(given) if way.strided else given))
+        return _numbers(model(strided(given) if way.strided else given))
 
 
 @contextmanager
-def _holding(model: nn.Module, copied: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Every tensor of the module replaced by a copy, shared ones by a shared copy; put back on leaving.
+def _holding(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Every tensor of the module replaced by a copy of a dtype, shared ones by a shared copy; put back on leaving.
 
     (torch.func.functional_call does so too, but leaves a copy behind where one layer stands in two places.)
     """
@@ -209,7 +217,7 @@ def _holding(model: nn.Module, copied: Callable[[Tensor], Tensor]) -> Iterator[N
             stores.append((store, tensors))
             for t in tensors.values():
                 if id(t) not in copies:
-                    copies[id(t)] = _copy(t, copied)
+                    copies[id(t)] = _copy(t, dtype)
     try:
         for store, tensors in stores:
             store.update({name: copies[id(t)] for name, t in tensors.items()})
@@ -219,8 +227,8 @@ def _holding(model: nn.Module, copied: Callable[[Tensor], Tensor]) -> Iterator[N
             store.update(tensors)
 
 
-def _copy(t: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:
-    copy = copied(t) if t.is_floating_point() else t.clone()
+def _copy(t: Tensor, dtype: torch.dtype) -> Tensor:
+    copy = t.detach().to(dtype, copy=True) if t.is_floating_point() else t.clone()
     return nn.Parameter(copy, t.requires_grad) if isinstance(t, nn.Parameter) else copy
 
 

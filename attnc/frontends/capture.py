@@ -149,6 +149,14 @@ def _captured(module: nn.Module, exported: Any) -> Captured:
         if not isinstance(kept, Tensor):
             raise CaptureError("", type(module).__name__, f"holds {spec.target}, which is not a tensor")
         tensors[node.name], names[node.name] = kept, spec.target
+    signature = exported.graph_signature
+    mutated = {
+        **signature.buffers_to_mutate,
+        **signature.user_inputs_to_mutate,
+        **signature.parameters_to_mutate,
+    }
+    if mutated:
+        raise CaptureError("", type(module).__name__, f"changes {', '.join(mutated.values())} when it runs")
     returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     structure = exported.call_spec.out_spec
     sizes = [shape_env for node in exported.graph.nodes if (shape_env := _shape_env(node)) is not None]

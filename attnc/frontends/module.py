@@ -40,7 +40,7 @@ def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) ->
     >>> module_to_program(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Softmax(-1)).eval(), (4,))
     Traceback (most recent call last):
         ...
-    attnc.errors.UnsupportedError: Sequential cannot be made into a program (supported operations: abs, ...):
+    attnc.errors.UnsupportedError: Sequential cannot be made into a program (supported operations: ...):
       - aten.layer_norm in 1 (LayerNorm): is not supported
       - aten.softmax in 2 (Softmax): is not supported: leave it off and compile the logits
     """

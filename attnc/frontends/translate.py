@@ -144,6 +144,8 @@ class Translator:
             if name not in takes and not everything and (name not in defaults or value != defaults[name]):
                 raise RefusedError(f"has {name}={value!r}, which is not supported")
         named = {name: value for name, value in rest if name in takes or everything}
+        if any(p.default is p.empty and n not in named for n, p in list(takes.items())[2:] if not everything):
+            raise RefusedError(f"is called as {target}, which is not supported")
         return operation(self.builder, first[1], **named)
 
     def _folded(self, target: OpOverload, given: dict[str, Any], changes: bool) -> object:
@@ -157,6 +159,8 @@ class Translator:
         name = _base(target)
         if torch.Tag.nondeterministic_seeded in target.tags:
             raise RefusedError("draws random numbers: a result that depends on the input alone is accepted")
+        if target.namespace != "aten":
+            raise RefusedError("is not supported")
         if not made and name not in REARRANGES:
             raise RefusedError(
                 "computes with the model's own numbers alone: store the result as a parameter or a buffer"
