@@ -42,7 +42,7 @@ def compile(
 ) -> Network:
     """A trained network or any continuous function as attention: every output within eps, for every input of the box.
 
-    `model` is a torch module of Linear layers and activations (residual connections are traced), a fitted scikit-learn
+    `model` is a torch module of Linear layers and activations (its executed operations are read), a fitted scikit-learn
     MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved. What the proof is about is the function that
     the model denotes in exact arithmetic. Everything that is not understood is listed, before any work begins.
 
@@ -51,8 +51,7 @@ def compile(
     that constant that is within `noise` of the answers (2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32, if you do not say: give
     more if the function subtracts large numbers). Without a constant, the values are found by `method` ("lattice" for smooth
     functions of up to 4 numbers, "fit" for more) and the error is measured: `net.measured` says how, and `net.certificate` is
-    None. `form` is "two-layer" (the default for functions) or
-    "attention-softmax": as which of the paper's networks `as_self_attention` writes it.
+    None. `form`, "two-layer" (the default) or "attention-softmax", says which of the paper's networks `as_self_attention` writes.
 
     >>> import attnc, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
@@ -71,15 +70,16 @@ def compile(
     name, allowed, engine = checked_dtype(dtype), checked_eps(eps), checked_engine(engine)
     _check_words(form, method)
     say = progress or (lambda _: None)
-    if _is_function(model, method):
-        check_box(domain, name)
-        check_arithmetic(name, network=True)
-        question = Question(model, domain, allowed, name, method, lipschitz, noise, tokens, seed, say)
-        net = compiled(question, form or "two-layer")
-    else:
-        _check_function_words({"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
-        net = _of_model(model, domain, allowed, name, say)
-        net.form = form or "layers"
+    with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
+        if _is_function(model, method):
+            check_box(domain, name)
+            check_arithmetic(name, network=True)
+            question = Question(model, domain, allowed, name, method, lipschitz, noise, tokens, seed, say)
+            net = compiled(question, form or "two-layer")
+        else:
+            _check_function_words({"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
+            net = _of_model(model, domain, allowed, name, say)
+            net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
     net.engine, net.strict = engine, bool(strict)
     if net.form != "layers":

@@ -271,3 +271,63 @@ def test_an_interruption_leaves_nothing_behind() -> None:
     with pytest.raises(KeyboardInterrupt):
         attnc.compile(source, domain=BOX, eps=3e-3, progress=interrupt)
     assert all(torch.equal(t, before[name]) for name, t in source.state_dict().items())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_grad_mode_around_it_does_not_matter(mode: Any) -> None:
+    source = model()
+    with mode():
+        net = attnc.compile(source, domain=BOX, eps=1e-2)
+        inside = copy.deepcopy(source)
+        assert attnc.compile(inside, domain=BOX, eps=1e-2).certificate.bound <= 1e-2
+    x = torch.rand(64, 3) * 2 - 1
+    with torch.no_grad():
+        assert float((net(x) - source(x)).abs().max()) <= net.certificate.bound
+    assert attnc.verify(net).status == "proved"
+
+
+def test_an_activation_whose_limits_were_changed() -> None:
+    """nn.ReLU6 reads min_val and max_val when it runs, so what they are is what is compiled."""
+    source = nn.Sequential(nn.Linear(3, 6), nn.ReLU6(), nn.Linear(6, 2)).eval()
+    source[1].max_val = 8.0
+    with torch.no_grad():
+        source[0].weight.mul_(20)
+    net = attnc.compile(source, domain=BOX, eps=1e-3)
+    x = torch.rand(4096, 3) * 2 - 1
+    with torch.no_grad():
+        assert float(source[0](x).max()) > 7
+        assert float((net(x) - source(x)).abs().max()) <= net.certificate.bound
+
+
+class Altered(nn.Module):
+    """A model whose forward is more than its layers."""
+
+    def __init__(self, forward: Any) -> None:
+        super().__init__()
+        self.body, self.inner = model(), forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inner(self.body, x)
+        return result
+
+
+def _in_place(body: nn.Module, x: Tensor) -> Tensor:
+    x.contiguous().mul_(2)
+    result: Tensor = body(x)
+    return result
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda body, x: body(x) if torch.is_grad_enabled() else body(x) + 1,
+        lambda body, x: body(x) + 1 if torch.is_grad_enabled() else body(x),
+        lambda body, x: body(x) if x.is_contiguous() else body(x) + 1,
+        _in_place,
+        lambda body, x: body(x).bfloat16().float(),
+        lambda body, x: torch.autocast("cpu", torch.bfloat16)(body)(x),
+    ],
+)
+def test_forwards_that_compute_more_than_one_function_are_refused(forward: Any) -> None:
+    with pytest.raises(UnsupportedError):
+        attnc.compile(Altered(forward).eval(), domain=BOX, eps=1e-2)

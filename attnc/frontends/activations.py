@@ -1,6 +1,6 @@
-"""torch's activations, as the functions of `attnc.functions`. Each takes torch's own arguments, under torch's names.
+"""torch's activations, as the functions of `attnc.functions`. Each takes the arguments of its ATen operation, by their names.
 
-`inplace` changes no result; what it does to other readers of the value is the translator's affair."""
+What an operation in place does to other readers of the memory is the reader's affair."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from flint import arb
-from torch import nn
 
 from attnc import functions
 from attnc.errors import InputError
@@ -27,7 +24,7 @@ SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.050700987355480493
 def _plain(make: Callable[[], Function]) -> Operation:
     """An activation without parameters."""
 
-    def operation(b: Builder, input: Value, inplace: bool = False) -> Value:
+    def operation(b: Builder, input: Value) -> Value:
         return b.apply(input, make())
 
     return operation
@@ -40,7 +37,7 @@ def _made(make: Callable[..., Function], *parameters: float) -> Function:
         raise RefusedError(str(problem)) from None
 
 
-def leaky_relu(b: Builder, input: Value, negative_slope: float = 0.01, inplace: bool = False) -> Value:
+def leaky_relu(b: Builder, input: Value, negative_slope: float) -> Value:
     return b.apply(input, _made(functions.leaky_relu, b.number(negative_slope, "negative_slope")))
 
 
@@ -50,29 +47,21 @@ def prelu(b: Builder, input: Value, weight: object) -> Value:
     return b.apply(input, functions.leaky_relu(b.number(weight)))
 
 
-def rrelu(
-    b: Builder,
-    input: Value,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    inplace: bool = False,
-) -> Value:
+def rrelu(b: Builder, input: Value, lower: float, upper: float, training: bool) -> Value:
     """Outside training, torch's slope is the mean of both ends."""
     if training is not False:
         raise RefusedError("draws random slopes, as training=True: give training=False")
     return leaky_relu(b, input, (b.number(lower, "lower") + b.number(upper, "upper")) / 2)
 
 
-def relu6(b: Builder, input: Value, inplace: bool = False) -> Value:
+def relu6(b: Builder, input: Value) -> Value:
     return b.apply(input, functions.clip(0, 6))
 
 
-def hardtanh(
-    b: Builder, input: Value, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
-) -> Value:
+def hardtanh(b: Builder, input: Value, min_val: float, max_val: float) -> Value:
+    """Also what nn.ReLU6 runs, with the ends 0 and 6: then it has the name that relu6 has."""
     ends = b.number(min_val, "min_val"), b.number(max_val, "max_val")
-    return b.apply(input, _made(functions.hardtanh, *ends))
+    return b.apply(input, _made(functions.clip if ends[0] == 0 else functions.hardtanh, *ends))
 
 
 def clamp(b: Builder, input: Value, min: float | None = None, max: float | None = None) -> Value:
@@ -83,7 +72,11 @@ def clamp(b: Builder, input: Value, min: float | None = None, max: float | None 
     return b.apply(input, _made(functions.clip, b.number(min, "min"), b.number(max, "max")))
 
 
-def threshold(b: Builder, input: Value, threshold: float, value: float, inplace: bool = False) -> Value:
+def clamp_min(b: Builder, input: Value, min: float) -> Value:
+    return clamp(b, input, min)
+
+
+def threshold(b: Builder, input: Value, threshold: float, value: float) -> Value:
     if b.number(threshold, "threshold") != 0 or b.number(value, "value") != 0:
         raise RefusedError(
             f"has threshold={threshold} and value={value}: only zeros are accepted, which is the relu"
@@ -91,18 +84,18 @@ def threshold(b: Builder, input: Value, threshold: float, value: float, inplace:
     return b.apply(input, functions.relu())
 
 
-def softshrink(b: Builder, input: Value, lambd: float = 0.5) -> Value:
+def softshrink(b: Builder, input: Value, lambd: float) -> Value:
     lam = b.number(lambd, "lambd")
     return b.copy(input) if lam == 0 else b.apply(input, _made(functions.soft_threshold, lam))
 
 
-def gelu(b: Builder, input: Value, approximate: str = "none") -> Value:
+def gelu(b: Builder, input: Value, approximate: str) -> Value:
     if approximate not in ("none", "tanh"):
         raise RefusedError(f"has approximate={approximate!r}: 'none' and 'tanh' are accepted")
     return b.apply(input, functions.gelu() if approximate == "none" else functions.gelu_tanh())
 
 
-def softplus(b: Builder, input: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
+def softplus(b: Builder, input: Value, beta: float, threshold: float) -> Value:
     """log(1 + e^(βs))/β where βs <= threshold, and s beyond: there the two differ by at most
     log(1 + e^-threshold)/β, which falls as s grows."""
     beta = b.number(beta, "beta")
@@ -118,11 +111,11 @@ def softplus(b: Builder, input: Value, beta: float = 1.0, threshold: float = 20.
     return b.apply(input, smooth, deviation=deviation, beyond=beyond)
 
 
-def elu(b: Builder, input: Value, alpha: float = 1.0, inplace: bool = False) -> Value:
+def elu(b: Builder, input: Value, alpha: float) -> Value:
     return b.apply(input, _made(functions.elu, b.number(alpha, "alpha")))
 
 
-def celu(b: Builder, input: Value, alpha: float = 1.0, inplace: bool = False) -> Value:
+def celu(b: Builder, input: Value, alpha: float) -> Value:
     """max(0, s) + min(0, α(e^(s/α) - 1)) = α·elu(s/α), for α > 0."""
     alpha = b.number(alpha, "alpha")
     if alpha <= 0:
@@ -131,26 +124,22 @@ def celu(b: Builder, input: Value, alpha: float = 1.0, inplace: bool = False) ->
     return b.scaled(inner, alpha)
 
 
-def selu(b: Builder, input: Value, inplace: bool = False) -> Value:
+def selu(b: Builder, input: Value) -> Value:
     return b.scaled(b.apply(input, functions.elu(SELU_ALPHA)), SELU_SCALE)
 
 
-def logsigmoid(b: Builder, input: Value) -> Value:
+def log_sigmoid(b: Builder, input: Value) -> Value:
     """log(1/(1 + e^-s)) = -softplus(-s)."""
     return b.scaled(b.apply(b.scaled(input, -1.0), functions.softplus()), -1.0)
 
 
-def tanhshrink(b: Builder, input: Value) -> Value:
-    return b.combine([input, b.apply(input, functions.tanh())], [1.0, -1.0])
-
-
-def hardsigmoid(b: Builder, input: Value, inplace: bool = False) -> Value:
+def hardsigmoid(b: Builder, input: Value) -> Value:
     """clip(s + 3, 0, 6)/6 = (clip(s, -3, 3) + 3)/6."""
     clipped = b.diagonal(b.apply(input, functions.clip(-3, 3)), shift=b.in_dtype(3.0))
     return b.divided(clipped, b.in_dtype(6.0))
 
 
-def hardswish(b: Builder, input: Value, inplace: bool = False) -> Value:
+def hardswish(b: Builder, input: Value) -> Value:
     return b.product(input, hardsigmoid(b, input))
 
 
@@ -160,36 +149,11 @@ def power(b: Builder, input: Value, exponent: float) -> Value:
     return b.copy(input) if exponent == 1 else b.apply(input, functions.square())
 
 
+# by the name of the ATen operation
 ACTIVATIONS: dict[str, Operation] = {
-    **{f.__name__: f for f in (leaky_relu, prelu, rrelu, relu6, hardtanh, clamp, threshold, softshrink, gelu)},
-    **{f.__name__: f for f in (softplus, elu, celu, selu, logsigmoid, tanhshrink, hardsigmoid, hardswish)},
-    **{name: _plain(getattr(functions, name)) for name in ("relu", "silu", "sigmoid", "tanh", "mish", "softsign")},
+    **{f.__name__: f for f in (leaky_relu, prelu, rrelu, relu6, hardtanh, clamp, clamp_min, threshold, softshrink)},
+    **{f.__name__: f for f in (gelu, softplus, elu, celu, selu, log_sigmoid, hardsigmoid, hardswish)},
+    **{name: _plain(getattr(functions, name)) for name in ("relu", "silu", "sigmoid", "tanh", "mish")},
     **{name: _plain(getattr(functions, name)) for name in ("sin", "cos", "exp", "abs", "square")},
-    "absolute": _plain(functions.abs), "expit": _plain(functions.sigmoid), "clip": clamp, "pow": power,
+    "absolute": _plain(functions.abs), "special_expit": _plain(functions.sigmoid), "clip": clamp, "pow": power,
 }  # fmt: skip
-
-# module → the activation, and those of its attributes that are the activation's arguments
-MODULES: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {
-    nn.ReLU: ("relu", ("inplace",)),
-    nn.ReLU6: ("relu6", ("inplace",)),
-    nn.LeakyReLU: ("leaky_relu", ("negative_slope", "inplace")),
-    nn.RReLU: ("rrelu", ("lower", "upper", "inplace")),
-    nn.Hardtanh: ("hardtanh", ("min_val", "max_val", "inplace")),
-    nn.Threshold: ("threshold", ("threshold", "value", "inplace")),
-    nn.Softshrink: ("softshrink", ("lambd",)),
-    nn.GELU: ("gelu", ("approximate",)),
-    nn.SiLU: ("silu", ("inplace",)),
-    nn.Sigmoid: ("sigmoid", ()),
-    nn.Tanh: ("tanh", ()),
-    nn.Softplus: ("softplus", ("beta", "threshold")),
-    nn.ELU: ("elu", ("alpha", "inplace")),
-    nn.CELU: ("celu", ("alpha", "inplace")),
-    nn.SELU: ("selu", ("inplace",)),
-    nn.LogSigmoid: ("logsigmoid", ()),
-    nn.Mish: ("mish", ("inplace",)),
-    nn.Softsign: ("softsign", ()),
-    nn.Tanhshrink: ("tanhshrink", ()),
-    nn.Hardsigmoid: ("hardsigmoid", ("inplace",)),
-    nn.Hardswish: ("hardswish", ("inplace",)),
-}
-SPACES = (torch, F, torch.special)

@@ -33,10 +33,11 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A tensor of the model's own, under its name."""
+    """A tensor that does not depend on the input, under its name: the model's own, or one made in forward."""
 
     tensor: Tensor
     name: str
+    made: bool = False  # from python numbers alone, in forward, as by torch.ones(3): it is nobody else's
 
 
 class Builder:
@@ -66,6 +67,10 @@ class Builder:
             raise RefusedError(str(problem)) from None
         self._steps.append(step)
         return Value(len(self._steps), shape, self._storage())
+
+    def step(self, x: Value) -> Step | None:
+        """The step that makes a value; None is the input."""
+        return self._steps[x.index - 1] if x.index else None
 
     def _storage(self) -> int:
         self._storages += 1

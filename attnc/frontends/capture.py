@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,11 +20,13 @@ _SEED = 1  # of torch's generator during a capture; the generator is put back af
 
 
 class CaptureError(AttncError):
-    """A module whose forward cannot be recorded as one graph. `path` names the part that failed ('' is the module)."""
+    """A module whose forward cannot be recorded as one graph, the part that failed (`path` is '' for the module), and why."""
 
-    def __init__(self, path: str, kind: str, reason: str) -> None:
+    def __init__(self, path: str, kind: str, reason: str, shape: tuple[object, ...] | None = None) -> None:
         self.path, self.kind, self.reason = path, kind, reason
-        super().__init__(f"{path or 'the model'} ({kind}): {reason}")
+        self.shape = shape  # of the tensor that the part was called on, where that is known
+        self.where = f"{path or 'the model'} ({kind})"
+        super().__init__(f"{self.where}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,12 @@ class Captured:
         """
         stack = (node.meta.get("nn_module_stack") or {}).values()
         paths = [str(path).split("@")[0] for path, _ in stack]  # torch marks the second call of a part: '0@1'
-        registered = dict(self.module.named_modules(remove_duplicate=False))
-        path = next((path for path in reversed(paths) if path in registered), "")
-        return Place(path, type(registered[path]).__name__)
+        path = next((path for path in reversed(paths) if path in self._parts), "")
+        return Place(path, type(self._parts[path]).__name__)
+
+    @cached_property
+    def _parts(self) -> dict[str, nn.Module]:
+        return dict(self.module.named_modules(remove_duplicate=False))
 
 
 def capture(
@@ -92,12 +98,14 @@ def capture(
     """
     import torch.export  # seconds of import, which only a compilation pays
 
+    # tensors that were made under inference_mode work nowhere else
+    inference = any(t.is_inference() for t in (*module.parameters(), *module.buffers()))
     with (
         _same_attributes(module),
         _quiet(),
         _deterministic(),
         _eager_attention(),
-        torch.inference_mode(False),
+        torch.inference_mode(inference),
         _any_size(),
     ):
         with torch.set_grad_enabled(grad), torch.autocast("cpu", enabled=False):
@@ -110,7 +118,7 @@ def capture(
             if functional and _overwrites(exported.graph):
                 exported = exported.run_decompositions({})
         _inline_grad_regions(exported.graph_module)
-    return _captured(module, exported)
+    return _captured(module, exported, functional)
 
 
 def written(node: fx.Node) -> tuple[fx.Node, ...]:
@@ -182,7 +190,7 @@ def _flat(given: object) -> list[object]:
     return [x for part in given for x in _flat(part)] if isinstance(given, (list, tuple)) else [given]
 
 
-def _captured(module: nn.Module, exported: Any) -> Captured:
+def _captured(module: nn.Module, exported: Any, functional: bool) -> Captured:
     """The parts of torch's ExportedProgram, with the module's own tensors in place of torch's copies of constants."""
     from torch.export.graph_signature import InputKind
 
@@ -199,6 +207,14 @@ def _captured(module: nn.Module, exported: Any) -> Captured:
         if not isinstance(kept, Tensor):
             raise CaptureError("", type(module).__name__, f"holds {spec.target}, which is not a tensor")
         tensors[node.name], names[node.name] = kept, spec.target
+    signature = exported.graph_signature
+    mutated = {
+        **signature.buffers_to_mutate,
+        **signature.user_inputs_to_mutate,
+        **signature.parameters_to_mutate,
+    }
+    if mutated and not functional:
+        raise CaptureError("", type(module).__name__, f"changes {', '.join(mutated.values())} when it runs")
     returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     structure = exported.call_spec.out_spec
     sizes = [shape_env for node in exported.graph.nodes if (shape_env := _shape_env(node)) is not None]
@@ -236,11 +252,13 @@ def _inline_grad_regions(owner: fx.GraphModule) -> None:
 def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
     """The reason in one line, and the innermost part of the module that was running."""
     names = {id(vars(part)): name for name, part in module.named_modules()}  # torch's proxies share the dict
-    path, traceback = "", problem.__traceback__
+    path, traceback, shape = "", problem.__traceback__, None
     while traceback is not None:
         running = traceback.tb_frame.f_locals.get("self")
-        if isinstance(running, nn.Module):
-            path = names.get(id(vars(running)), path)
+        if isinstance(running, nn.Module) and id(vars(running)) in names:
+            path = names[id(vars(running))]
+            given = traceback.tb_frame.f_locals.get("input", traceback.tb_frame.f_locals.get("x"))
+            shape = tuple(given.shape) if isinstance(given, Tensor) else None
         traceback = traceback.tb_next
     kind = type(module.get_submodule(path)).__name__
     lines = [line for line in str(problem).splitlines() if line.strip()]
@@ -248,12 +266,10 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
     if type(problem).__name__ == "GuardOnDataDependentSymNode":
         reason = f"lets numbers of the input decide what is computed (a branch, a loop or a length): {first}"
     elif "Constraints violated" in str(problem):
-        reason = "depends on a size that may vary, such as the batch size: " + " ".join(
-            line.strip(" -") for line in lines[1:2]
-        )
+        reason = "depends on a size that may vary, such as the batch size, as on a constant"
     else:
         reason = f"cannot be recorded by torch.export: {first}"
-    return CaptureError(path, kind, reason)
+    return CaptureError(path, kind, reason, shape)
 
 
 @contextlib.contextmanager
@@ -292,7 +308,7 @@ def _quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
+        torch.default_generator.manual_seed(_SEED)
         yield
 
 

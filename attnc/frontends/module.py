@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import Tensor, nn
 
 from attnc.domain import Box
 from attnc.errors import Problem, UnsupportedError
-from attnc.frontends.agree import disagreement
+from attnc.frontends.agree import disagreement, fails, strided
 from attnc.frontends.builder import Builder
-from attnc.frontends.layers import SUPPORTED
-from attnc.frontends.problems import DTYPES, Inspection, inspected
-from attnc.frontends.trace import preserved, traced
-from attnc.frontends.translate import Translator
+from attnc.frontends.capture import Captured, CaptureError, capture
+from attnc.frontends.preserved import preserved
+from attnc.frontends.problems import DTYPES, inspected
+from attnc.frontends.translate import KNOWN, Translator
 from attnc.program import Affine, Program
 from attnc.program.steps import Shape
+
+_SYMBOL = re.compile(r"\b[su]\d+\b")  # torch's names of sizes that may vary
+_BATCH = 7  # of the example that is recorded: any number, as the axis is dynamic
 
 
 def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) -> Program:
     """The program of a module in eval mode, for inputs of a shape (without the batch axis).
 
-    Its numbers are the module's, as they are stored, taken as exact; numbers in the code (a slope, an alpha, x * 0.1)
-    are the floats that python holds. Whatever is not understood is refused, and all of it is listed.
+    The operations that the module executes are recorded by torch.export and translated one by one. The program's
+    numbers are the module's, as they are stored, taken as exact; numbers in the code (a slope, an alpha, x * 0.1) are
+    the floats that python holds. Operations that are not supported are refused, and all of them are listed.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1)).eval()
     >>> [step.kind for step in module_to_program(model, (4,)).steps]
     ['affine', 'pointwise', 'affine']
-    >>> module_to_program(nn.Sequential(nn.Linear(4, 8), nn.Softmax(-1)).eval(), (3,))
+    >>> module_to_program(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Softmax(-1)).eval(), (4,))
     Traceback (most recent call last):
         ...
-    attnc.errors.UnsupportedError: Sequential cannot be made into a program (supported modules: Linear, ...):
-      - 0 (Linear): takes 4 features, and gets the shape (3,)
-      - 1 (Softmax): is not supported: leave it off and compile the logits
+    attnc.errors.UnsupportedError: Sequential cannot be made into a program (supported operations: ...):
+      - aten.layer_norm in 1 (LayerNorm): is not supported
+      - aten.softmax in 2 (Softmax): is not supported: leave it off and compile the logits
     """
     seen = inspected(model)
     problems = list(seen.problems)
     program = None
-    if "" not in seen.opaque:
-        builder = Builder(shape, _dtype(model))
-        program = _built(model, seen, builder, problems)
-        problems += [p for p in builder.problems if p not in problems]
+    if not seen.opaque:
+        program = _read(model, shape, problems)
     if program is not None and not problems:
         with preserved(model, problems):
             found = disagreement(model, program, box)
@@ -48,36 +56,130 @@ def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) ->
     if problems or program is None:
         unknown = any("is not supported" in p.reason for p in problems)
         what = f"{type(model).__name__} cannot be made into a program"
-        raise UnsupportedError(f"{what} (supported modules: {SUPPORTED})" if unknown else what, problems)
+        supported = f"{what} (supported operations: {', '.join(sorted(KNOWN))})"
+        raise UnsupportedError(supported if unknown else what, problems)
     return program
 
 
-def _built(model: nn.Module, seen: Inspection, builder: Builder, problems: list[Problem]) -> Program | None:
-    with preserved(model, problems):
-        graph = traced(model)
-    if isinstance(graph, Problem):
-        problems.append(graph)
+def _read(model: nn.Module, shape: Shape, problems: list[Problem]) -> Program | None:
+    """The program that both recordings agree on: with gradients, and without them on strided input."""
+    where = f"the model ({type(model).__name__})"
+    several = _several_inputs(model)
+    if several:
+        problems.append(Problem(where, several))
         return None
-    output = Translator(builder, graph[0], seen.opaque).output(graph[1])
-    if output is None or builder.problems or problems:
+    with preserved(model, problems), _as_advised(model):
+        found = _recordings(model, shape)
+    if isinstance(found, Problem):
+        problems.append(found)
+        return None
+    program = _translated(found[0], shape, problems)
+    if program is None or problems:
+        return program
+    for other in found[1:]:
+        told: list[Problem] = []
+        again = _translated(other, shape, told)
+        if again is None or again.digest() != program.digest():
+            reason = "computes different things with and without gradients, or on strided input"
+            problems.append(Problem(where, f"{reason}{''.join(f' ({p})' for p in told[:1])}"))
+            return None
+    return program
+
+
+def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
+    """What the module executes with gradients, and without them on strided input.
+
+    A way in which calling the module fails (`view` does on strided input) computes nothing, and is left out.
+    """
+    own = next((t for t in (*model.parameters(), *model.buffers()) if t.dtype in DTYPES), torch.empty(0))
+    with torch.inference_mode(False):
+        example = torch.zeros((_BATCH, *shape), dtype=_dtype(model), device=own.device)
+        other = strided(example)
+    found: list[Captured] = []
+    failed: list[Problem] = []
+    for x, grad in ((example, True), (other, False), (example, False)):
+        if len(found) == 2:
+            break
+        recorded = _captured(model, x, grad)
+        if isinstance(recorded, Captured):
+            found.append(recorded)
+        elif not fails(model, x, grad):
+            return recorded
+        else:
+            failed.append(recorded)
+    return found or failed[0]
+
+
+def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured | Problem:
+    dynamic = torch.export.Dim.DYNAMIC
+    try:
+        return capture(model, (example,), dynamic_shapes=_first_input(model, {0: dynamic}), grad=grad)
+    except CaptureError as problem:
+        part = model.get_submodule(problem.path)
+        if isinstance(part, nn.Linear) and problem.shape and problem.shape[-1] != part.in_features:
+            reason = f"takes {part.in_features} features, and gets the shape {problem.shape[1:]}"
+            return Problem(problem.where, reason)
+        return Problem(problem.where, _SYMBOL.sub("batch", problem.reason))
+
+
+def _about_the_batch(captured: Captured) -> list[str]:
+    """What was assumed about the batch size; strides, which are symbols too, are compared by their results."""
+    batch = str(captured.inputs[0].meta["val"].shape[0])
+    found = [a for a in captured.assumptions if set(_SYMBOL.findall(a)) == {batch}]
+    return [_SYMBOL.sub("batch", a) for a in found]
+
+
+def _first_input(model: nn.Module, shapes: Any) -> Any:
+    """torch.export names dynamic shapes as forward names its inputs: *inputs is a tuple."""
+    first = next(iter(inspect.signature(model.forward).parameters.values()))
+    return ((shapes,),) if first.kind is first.VAR_POSITIONAL else (shapes,)
+
+
+def _translated(captured: Captured, shape: Shape, problems: list[Problem]) -> Program | None:
+    builder = Builder(shape, np.dtype(np.float64 if _dtype(captured.module) is torch.float64 else np.float32))
+    output = Translator(builder, captured).output()
+    problems += [p for p in builder.problems if p not in problems]
+    if output is None or problems:
         return None
     program = builder.program(output)
+    where = f"the model ({type(captured.module).__name__})"
     if not any(isinstance(step, Affine) for step in program.steps):
-        reason = "is empty" if _is_empty(graph[1]) else "has no linear layer between input and output"
-        problems.append(
-            Problem(
-                f"the model ({type(model).__name__})",
-                f"{reason}: give a network with nn.Linear layers; for a function alone there is attnc.head",
-            )
-        )
+        reason = "has no linear layer between input and output: give a network with nn.Linear layers"
+        problems.append(Problem(where, f"{reason}; for a function alone there is attnc.head"))
+    assumed = _about_the_batch(captured)
+    if assumed:
+        reason = f"lets the batch size decide what is computed ({', '.join(assumed)})"
+        problems.append(Problem(where, f"{reason}: a result must not depend on it"))
     return program
 
 
-def _is_empty(graph: fx.Graph) -> bool:
-    return all(node.op in ("placeholder", "output") for node in graph.nodes)
+@contextmanager
+def _as_advised(model: nn.Module) -> Iterator[None]:
+    """In eval mode, without forward hooks: where these are refused, a recording finds the other problems."""
+    kept = [(part, part.training, part._forward_hooks, part._forward_pre_hooks) for part in model.modules()]
+    try:
+        for part, _, hooks, before in kept:
+            part.training = False
+            part._forward_hooks, part._forward_pre_hooks = type(hooks)(), type(before)()
+        yield
+    finally:
+        for part, training, hooks, before in kept:
+            part.training = training
+            part._forward_hooks, part._forward_pre_hooks = hooks, before
 
 
-def _dtype(model: nn.Module) -> np.dtype[np.floating]:
+def _several_inputs(model: nn.Module) -> str | None:
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(None)
+    except TypeError:
+        names = [p.name for p in signature.parameters.values() if p.default is p.empty]
+        taken = f"the inputs {', '.join(names)}" if names else "no input"
+        return f"takes {taken}: one input is accepted; wrap the module in one that fixes the others"
+    return None
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
     """That of the first tensor of floating point; a mixture is reported elsewhere."""
     dtypes = [t.dtype for t in (*model.parameters(), *model.buffers()) if t.dtype in DTYPES]
-    return np.dtype(np.float64 if dtypes and dtypes[0] is torch.float64 else np.float32)
+    return dtypes[0] if dtypes else torch.float32

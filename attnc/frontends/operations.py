@@ -1,4 +1,4 @@
-"""torch's arithmetic, reshaping and linear maps. Each takes torch's own arguments, under torch's names."""
+"""torch's arithmetic, reshaping and linear maps. Each takes the arguments of its ATen operation, by their names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
+from attnc import functions
 from attnc.frontends.activations import Operation
 from attnc.frontends.builder import Builder, Constant, RefusedError, Value
-from attnc.program.steps import Numbers, Shape
+from attnc.program.steps import Normalise, Numbers, Pointwise, Shape
 
 
 class _Batch:
@@ -83,9 +83,25 @@ def mul(b: Builder, input: object, other: object) -> Value:
 
 def div(b: Builder, input: object, other: object, rounding_mode: str | None = None) -> Value:
     _values(input, other)
+    if rounding_mode is None and isinstance(input, Value) and _is_one_plus_abs(b, other, input):
+        return b.apply(input, functions.softsign())
     if rounding_mode is not None or not isinstance(input, Value) or isinstance(other, Value):
         raise RefusedError("divides by a value, or rounds: the division by a number is accepted")
     return b.divided(input, _constant(b, other))
+
+
+def _is_one_plus_abs(b: Builder, other: object, x: Value) -> bool:
+    """Whether a value is |x| + 1, as in torch's softsign, x/(|x| + 1)."""
+    if not isinstance(other, Value) or other.shape != x.shape:
+        return False
+    shifted = b.step(other)
+    if not isinstance(shifted, Normalise) or shifted.input == 0:
+        return False
+    parts = {"mean": 0.0, "variance": 1.0, "gain": 1.0, "shift": 1.0}
+    if shifted.epsilon != 0 or any((getattr(shifted, part) != n).any() for part, n in parts.items()):
+        return False
+    inner = b.step(Value(shifted.input, other.shape, 0))
+    return isinstance(inner, Pointwise) and inner.function.label == "abs" and inner.input == x.index
 
 
 def neg(b: Builder, input: Value) -> Value:
@@ -104,26 +120,28 @@ def matmul(b: Builder, input: object, other: object) -> Value:
     return b.affine(input, other, None, transposed=True)
 
 
-def transpose(b: Builder, input: object, *axes: int) -> Constant:
-    if (
-        not isinstance(input, Constant)
-        or input.tensor.ndim != 2
-        or sorted(a % 2 for a in axes) not in ([], [0, 1])
-    ):
-        raise RefusedError("swaps axes: that is accepted for the model's own matrices, not for values")
-    return Constant(input.tensor.t(), input.name)
+def mm(b: Builder, input: object, mat2: object) -> Value:
+    return matmul(b, input, mat2)
+
+
+def addmm(b: Builder, input: object, mat1: object, mat2: object) -> Value:
+    """bias + x W, the bias first."""
+    if not isinstance(mat1, Value) or not isinstance(mat2, Constant) or not isinstance(input, Constant):
+        raise RefusedError("is accepted as addmm(a parameter, a value, a parameter)")
+    return b.affine(mat1, mat2, input, transposed=True)
 
 
 def batch_norm(
     b: Builder,
     input: Value,
+    weight: object,
+    bias: object,
     running_mean: object,
     running_var: object,
-    weight: object = None,
-    bias: object = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
 ) -> Value:
     """(x - mean)/√(var + ε)·weight + bias, by the statistics that were collected in training."""
     if training is not False:
@@ -144,46 +162,28 @@ def batch_norm(
     return b.normalise(input, parts, b.number(eps, "eps"))
 
 
-def dropout(b: Builder, input: Value, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    if training is not False and p != 0:
+def dropout(b: Builder, input: Value, p: float, train: bool) -> Value:
+    if train is not False and p != 0:
         raise RefusedError(
             "drops values at random, as training=True: give training=False, or training=self.training"
         )
     return input
 
 
-def alpha_dropout(
-    b: Builder, input: Value, p: float = 0.5, training: bool = False, inplace: bool = False
-) -> Value:
-    return dropout(b, input, p, training)
-
-
 def same(b: Builder, input: Value) -> Value:
     return input
 
 
-def clone(b: Builder, input: Value) -> Value:
+def clone(b: Builder, input: Value, memory_format: object = None) -> Value:
     return b.copy(input)
 
 
-def convert(b: Builder, input: Value, *targets: object, dtype: object = None) -> Value:
-    """A cast is taken where it changes nothing: to the dtype that the model has."""
-    own = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}[b.dtype]
-    wanted = [t for t in (*targets, dtype) if t is not None and not isinstance(t, (str, torch.device))]
-    if any(t is not own for t in wanted):
-        raise RefusedError(f"casts a value of {own} to {wanted[0]}: leave the cast out")
+def converted(b: Builder, input: Value, **target: object) -> Value:
+    """A cast to the dtype that the value has: the reader compares the dtypes of all values."""
     return input
 
 
-def to_float(b: Builder, input: Value) -> Value:
-    return convert(b, input, torch.float32)
-
-
-def to_double(b: Builder, input: Value) -> Value:
-    return convert(b, input, torch.float64)
-
-
-def flatten(b: Builder, input: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+def flatten(b: Builder, input: Value, start_dim: int, end_dim: int) -> Value:
     start, end = _axis(input, start_dim), _axis(input, end_dim)
     if start > end:
         raise RefusedError(f"flattens from axis {start_dim} to {end_dim}: give start_dim <= end_dim")
@@ -198,15 +198,25 @@ def unflatten(b: Builder, input: Value, dim: int, sizes: object) -> Value:
     return b.reshaped(input, (*input.shape[: axis - 1], *cut, *input.shape[axis:]))
 
 
-def reshape(b: Builder, input: Value, *shape: object) -> Value:
+def reshape(b: Builder, input: Value, shape: Sequence[object]) -> Value:
     """To (batch, …): the first size is the batch size, or a -1 that can only stand for it."""
-    asked = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    asked = tuple(shape)
     keeps = bool(asked) and (asked[0] is BATCH or (asked[0] == -1 and -1 not in asked[1:]))
     if not keeps or BATCH in asked[1:] or len(asked) == 1:
         raise RefusedError(
             f"reshapes to {asked}, which does not keep the batch axis: write x.flatten(1), or x.reshape(len(x), …) by x.shape[0]"
         )
     return b.reshaped(input, _resolved(asked[1:], math.prod(input.shape)))
+
+
+def view(b: Builder, input: Value, size: Sequence[object]) -> Value:
+    return reshape(b, input, size)
+
+
+def reshape_as(b: Builder, input: Value, other: object) -> Value:
+    if not isinstance(other, Value):
+        raise RefusedError("takes a shape that does not keep the batch axis")
+    return reshape(b, input, (BATCH, *other.shape))
 
 
 def squeeze(b: Builder, input: Value, dim: object = None) -> Value:
@@ -228,17 +238,8 @@ def unsqueeze(b: Builder, input: Value, dim: int) -> Value:
     return b.reshaped(input, (*input.shape[: axis - 1], 1, *input.shape[axis - 1 :]))
 
 
-def size(b: Builder, input: Value | Constant, dim: object = None) -> object:
-    sizes: Axes = (BATCH, *input.shape) if isinstance(input, Value) else tuple(input.tensor.shape)
-    if dim is None:
-        return sizes
-    if not isinstance(dim, int) or not -len(sizes) <= dim < len(sizes):
-        raise RefusedError(f"asks for the size of axis {dim}: there are {len(sizes)} axes")
-    return sizes[dim]
-
-
-def rank(b: Builder, input: Value | Constant) -> int:
-    return len(input.shape) + 1 if isinstance(input, Value) else input.tensor.ndim
+def sym_size(b: Builder, input: Value, dim: int) -> object:
+    return (BATCH, *input.shape)[dim]
 
 
 def _axis(x: Value, dim: object) -> int:
@@ -262,17 +263,23 @@ def _resolved(asked: Axes, elements: int) -> Shape:
     return tuple(elements // known if n == -1 else n for n in sizes)
 
 
-ARITHMETIC: dict[str, Operation] = {
-    "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "mul": mul, "multiply": mul,
-    "div": div, "divide": div, "true_divide": div, "neg": neg, "negative": neg, "matmul": matmul,
+# by the name of the ATen operation
+OPERATIONS: dict[str, Operation] = {
+    "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "mul": mul, "multiply": mul, "div": div, "divide": div,
+    "true_divide": div, "neg": neg, "negative": neg, "linear": linear, "matmul": matmul, "mm": mm, "addmm": addmm,
+    "batch_norm": batch_norm, "clone": clone, "lift_fresh_copy": clone, "sym_size": sym_size,
+    # results that are the same memory
+    "dropout": dropout, "alpha_dropout": dropout, "feature_dropout": dropout, "feature_alpha_dropout": dropout,
+    "detach": same, "alias": same, "view": view, "view_as": reshape_as, "unflatten": unflatten, "squeeze": squeeze,
+    "unsqueeze": unsqueeze,
+    # results that are the same memory or a copy, depending on its layout
+    "flatten": flatten, "reshape": reshape, "reshape_as": reshape_as, "contiguous": converted, "to": converted,
+    "type_as": converted, "_to_copy": converted,
 }  # fmt: skip
-SHAPING: dict[str, Operation] = {
-    "flatten": flatten, "unflatten": unflatten, "reshape": reshape, "squeeze": squeeze, "unsqueeze": unsqueeze, "clone": clone,
-}  # fmt: skip
-FUNCTIONAL: dict[str, Operation] = {
-    "linear": linear, "batch_norm": batch_norm, "dropout": dropout, "alpha_dropout": alpha_dropout,
-}  # fmt: skip
-METHODS: dict[str, Operation] = {
-    "view": reshape, "contiguous": same, "detach": same, "to": convert, "float": to_float, "double": to_double,
-    "t": transpose, "transpose": transpose, "size": size, "dim": rank, "ndimension": rank, "mm": matmul,
-}  # fmt: skip
+COPIES_OR_NOT = frozenset({"flatten", "reshape", "reshape_as", "contiguous", "to", "type_as"})
+# operations that only rearrange numbers: exact on the model's own tensors, too
+REARRANGES = frozenset({
+    "t", "numpy_T", "mT", "transpose", "permute", "view", "reshape", "view_as", "reshape_as", "flatten", "unflatten",
+    "squeeze", "unsqueeze", "select", "slice", "expand", "detach", "alias", "contiguous", "clone", "lift_fresh_copy",
+})  # fmt: skip
+HINTS = dict.fromkeys(("softmax", "log_softmax"), "leave it off and compile the logits")

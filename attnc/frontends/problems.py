@@ -54,6 +54,14 @@ def inspected(model: nn.Module) -> Inspection:
         if found:
             opaque.add(name)
         problems += found or [Problem(where, reason) for reason in _interference(part)]
+        for attribute, tensor in vars(part).items():
+            if isinstance(tensor, Tensor) and type(tensor) not in (Tensor, nn.Parameter):
+                problems.append(
+                    Problem(f"{name}.{attribute}" if name else attribute, str(tensor_problem(tensor)))
+                )
+                opaque.add(name)
+        if any(t is not None and t.layout is not torch.strided for t in part._parameters.values()):
+            opaque.add(name)
         if parametrize.is_parametrized(part) or _is_lazy(part):
             opaque.add(name)
     return Inspection(tuple(problems), frozenset(opaque))
@@ -75,8 +83,8 @@ def tensor_problem(tensor: object) -> str | None:
         return f"is of {tensor.dtype}: float32 and float64 are accepted{advice}"
     if tensor.is_meta:
         return "is on the meta device and holds no numbers: load the weights first"
-    if not bool(torch.isfinite(tensor).all()):
-        bad = int((~torch.isfinite(tensor)).sum())
+    bad = int((~torch.isfinite(tensor.detach())).sum())
+    if bad:
         return f"holds NaN or infinite numbers ({bad} of {tensor.numel()}): finite ones are accepted"
     return None
 

@@ -1,201 +1,182 @@
-"""graph_to_steps: a traced forward, node by node, into the steps of a program."""
+"""graph_to_steps: the operations that a module executes, one by one, into the steps of a program."""
 
 from __future__ import annotations
 
 import inspect
-import operator
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
+from torch._ops import OpOverload
 
-from attnc.frontends.activations import ACTIVATIONS, SPACES, Operation
+from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.builder import Builder, Constant, RefusedError, Value
-from attnc.frontends.layers import HINTS, LAYERS, Layer
-from attnc.frontends.operations import ARITHMETIC, BATCH, FUNCTIONAL, METHODS, SHAPING, size, transpose
-from attnc.frontends.problems import called
-from attnc.frontends.trace import ROOT
+from attnc.frontends.capture import Captured, written
+from attnc.frontends.operations import BATCH, COPIES_OR_NOT, HINTS, OPERATIONS, REARRANGES
 
-_CHANGING = (
-    setattr,
-    *(getattr(operator, name) for name in ("setitem", "delitem", "iadd", "isub", "imul", "itruediv", "ipow")),
-)
+KNOWN = ACTIVATIONS | OPERATIONS
+_PARAMETERS = {operation: inspect.signature(operation).parameters for operation in KNOWN.values()}
 _UNKNOWN = object()  # the result of something that was refused: whatever reads it is not refused again
-
-
-def _functions() -> dict[object, tuple[Operation, bool]]:
-    """torch's functions: what each does, and whether it does so in place."""
-    found: dict[object, tuple[Operation, bool]] = {}
-    for name, operation in {
-        **ACTIVATIONS,
-        **ARITHMETIC,
-        **SHAPING,
-        "transpose": transpose,
-        "t": transpose,
-    }.items():
-        for space in SPACES:
-            for suffix in ("", "_"):
-                target = getattr(space, name + suffix, None)
-                if target is not None:
-                    found[target] = operation, bool(suffix)
-    found |= {getattr(F, name): (operation, False) for name, operation in FUNCTIONAL.items()}
-    by_operator = {
-        "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "matmul": "matmul", "neg": "neg", "pow": "pow", "abs": "abs",
-    }  # fmt: skip
-    known = ACTIVATIONS | ARITHMETIC
-    found |= {getattr(operator, name): (known[meant], False) for name, meant in by_operator.items()}
-    in_place = {"iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div", "ipow": "pow"}
-    found |= {getattr(operator, name): (known[meant], True) for name, meant in in_place.items()}
-    return found | {abs: (known["abs"], False), torch.mm: (METHODS["mm"], False)}
-
-
-def _methods() -> dict[str, tuple[Operation, bool]]:
-    found: dict[str, tuple[Operation, bool]] = {}
-    for name, operation in {**ACTIVATIONS, **ARITHMETIC, **SHAPING, **METHODS}.items():
-        for suffix in ("", "_"):
-            if hasattr(Tensor, name + suffix):
-                found[name + suffix] = operation, bool(suffix)
-    return found
-
-
-FUNCTIONS, TENSOR_METHODS = _functions(), _methods()
-_INPUT_IS_VALUE = {
-    operation
-    for operation, _ in [*FUNCTIONS.values(), *TENSOR_METHODS.values()]
-    if inspect.signature(operation).parameters["input"].annotation == "Value"
-}
+_STALE = object()  # memory that was written to if the layout of the input makes it shared, and else was not
+_TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
 class Translator:
-    """Walks a graph in the order of execution, with the value of every node so far."""
+    """Walks a captured graph in the order of execution, with the value of every node so far."""
 
-    def __init__(self, builder: Builder, root: nn.Module, opaque: frozenset[str]) -> None:
-        self.builder, self._root, self._opaque = builder, root, opaque
+    def __init__(self, builder: Builder, captured: Captured) -> None:
+        self.builder, self._captured = builder, captured
         self._known: dict[fx.Node, object] = {}
+        self._families: dict[int, int] = {}  # storage → the oldest storage that it may share memory with
+        self._batch = str(captured.inputs[0].meta["val"].shape[0])
 
-    def output(self, graph: fx.Graph) -> Value | None:
+    def output(self) -> Value | None:
         """The value that the forward returns, or None where that was refused."""
-        live = _live(graph, self._root)
+        live = _live(self._captured)
         returned: object = _UNKNOWN
-        for node in graph.nodes:
-            self.builder.where, self.builder.name = self._place(node)
+        for node in self._captured.graph.nodes:
+            place = self._captured.place(node)
+            self.builder.name = place.path
+            self.builder.where = (
+                f"{_name(node)} in {place}" if node.op == "call_function" else f"the model ({place.kind})"
+            )
             try:
                 if node.op == "output":
-                    returned = self._returned(self._read(node.args[0]))
+                    returned = self._returned()
                 else:
                     self._known[node] = self._node(node)
             except RefusedError as refusal:
-                self._known[node] = _UNKNOWN
+                self._known[node] = self._stand_in(node)
                 if node in live:
                     self.builder.report(str(refusal))
         return returned if isinstance(returned, Value) else None
 
     def _node(self, node: fx.Node) -> object:
         if node.op == "placeholder":
-            return self.builder.input
-        if node.op == "get_attr":
-            return self._constant(str(node.target))
+            return self._placeholder(node)
+        if node.op != "call_function":
+            return _UNKNOWN  # the body of a higher-order operation, which is refused where it is called
         args, kwargs = self._read(node.args), self._read(node.kwargs)
-        if _holds(_UNKNOWN, (args, kwargs)):
-            return self._behind_unknown(node)
-        if node.op == "call_module":
-            return self._module(node, args, kwargs)
-        if node.op == "call_method":
-            return self._method(node, args, kwargs)
-        return self._function(node, args, kwargs)
+        if not isinstance(node.target, OpOverload):
+            return self._python(node, args)
+        given = _bound(node.target, args, kwargs)
+        if _holds(_UNKNOWN, list(given.values())):
+            if _base(node.target) not in KNOWN:
+                raise RefusedError(_unsupported(node.target))
+            return self._stand_in(node)
+        result = self._operation(node, node.target, given)
+        return self._checked(node, result) if isinstance(result, Value) else result
+
+    def _placeholder(self, node: fx.Node) -> object:
+        if node in self._captured.inputs:
+            return self.builder.input if node is self._captured.inputs[0] else _UNKNOWN
+        return Constant(self._captured.tensors[node.name], self._captured.names[node.name])
 
     def _read(self, given: Any) -> Any:
-        look_up: Any = self._known.__getitem__
+        def look_up(node: fx.Node) -> Any:
+            if self._known[node] is _STALE:
+                raise RefusedError(
+                    f"reads {node.name} after a change in place that reaches it or not, depending on the strides of "
+                    "the input: leave the trailing _ (or inplace=True) off"
+                )
+            return self._known[node]
+
         return fx.node.map_arg(given, look_up)
 
-    def _returned(self, result: object) -> object:
+    def _returned(self) -> object:
+        captured = self._captured
+        if not captured.structure.is_leaf():
+            raise RefusedError(
+                f"returns a {captured.structure.type.__name__}: one tensor that depends on the input is accepted"
+            )
+        result = self._read(captured.outputs[0])
         if result is _UNKNOWN or isinstance(result, Value):
             return result
-        what = "its own numbers" if isinstance(result, Constant) else f"a {_plain_name(result)}"
+        what = "its own numbers" if isinstance(result, Constant) else f"a {type(result).__name__}"
         raise RefusedError(f"returns {what}: one tensor that depends on the input is accepted")
 
-    def _constant(self, target: str) -> object:
-        name = target.removeprefix(f"{ROOT}.")
-        found: Any = self._root
-        for attribute in target.split("."):
-            found = getattr(found, attribute)
-        if not isinstance(found, Tensor):
-            raise RefusedError(f"reads {name}, a {type(found).__name__}: tensors and numbers are accepted")
-        return Constant(
-            found, f"a tensor made in forward ({target})" if name.startswith("_tensor_") else name
-        )
+    def _python(self, node: fx.Node, args: Any) -> object:
+        """Arithmetic of sizes, parts of tuples, and torch's higher-order operations."""
+        if _holds(_UNKNOWN, args) and getattr(node.target, "__name__", "") == "getitem":
+            return self._stand_in(node)
+        if _holds(BATCH, args):
+            raise RefusedError("computes with the batch size: a result must not depend on it")
+        if "autocast" in _name(node):
+            raise RefusedError("rounds to a narrower type: leave torch.autocast out of forward")
+        raise RefusedError("is not supported")
 
-    def _behind_unknown(self, node: fx.Node) -> object:
-        """What follows something refused is still looked at: all problems are told at once."""
-        if node.op == "call_module":
-            module = self._root.get_submodule(str(node.target))
-            layer = self._layer(module)
-            features = getattr(module, "in_features", getattr(module, "num_features", 1))
-            if layer is not None and not isinstance(module, (nn.Flatten, nn.Unflatten)):
-                layer(self.builder, module, Value(0, (features,), 0), self.builder.name)
-            return _UNKNOWN
-        known = TENSOR_METHODS if node.op == "call_method" else FUNCTIONS
-        if node.target not in known and not _is_python(node.target):
-            raise RefusedError("is not supported")
-        return _UNKNOWN
-
-    def _layer(self, module: nn.Module) -> Layer | None:
-        """What a module does; None where its problem is told already."""
-        if self.builder.name in self._opaque:
-            return None
-        layer = LAYERS.get(type(module))
-        if layer is None:
-            hint = HINTS.get(type(module).__name__)
-            raise RefusedError(f"is not supported{': ' + hint if hint else ''}")
-        return layer
-
-    def _module(self, node: fx.Node, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        module = self._root.get_submodule(str(node.target))
-        layer = self._layer(module)
-        if layer is None:
-            return _UNKNOWN
-        given = [*args, *kwargs.values()]
-        if len(given) != 1 or not isinstance(given[0], Value):
-            raise RefusedError("is called on something else than one value that depends on the input")
-        result = layer(self.builder, module, given[0], self.builder.name)
-        return self._overwritten(given[0], result) if getattr(module, "inplace", False) is True else result
-
-    def _function(self, node: fx.Node, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        target = node.target
-        assert callable(target)
-        if target is getattr:
-            return self._attribute(*args)
-        if _is_python(target) and not _tensors((args, kwargs)):
-            return _evaluated(target, args, kwargs)
-        if target not in FUNCTIONS:
-            raise RefusedError("is not supported")
-        return self._call(*FUNCTIONS[target], args, kwargs)
-
-    def _method(self, node: fx.Node, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        name = str(node.target)
-        if name not in TENSOR_METHODS or not isinstance(args[0], (Value, Constant)):
-            raise RefusedError("is not supported")
-        return self._call(*TENSOR_METHODS[name], args, kwargs)
-
-    def _call(
-        self, operation: Operation, in_place: bool, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> object:
-        try:
-            bound = inspect.signature(operation).bind(self.builder, *args, **kwargs)
-        except TypeError as problem:
-            raise RefusedError(f"is called in a way that is not supported: {problem}") from None
-        given = bound.arguments.get("input")
-        in_place = in_place or bound.arguments.get("inplace", False) is not False
-        if in_place and not isinstance(given, Value):
-            raise RefusedError("changes the model's own numbers: a forward that only computes is accepted")
-        if operation in _INPUT_IS_VALUE and not isinstance(given, Value):
-            raise RefusedError("works on the model's own numbers, not on a value that depends on the input")
-        result = operation(*bound.args, **bound.kwargs)
-        if in_place and isinstance(given, Value) and isinstance(result, Value):
-            return self._overwritten(given, result)
+    def _operation(self, node: fx.Node, target: OpOverload, given: dict[str, Any]) -> object:
+        name, changed = _base(target), written(node)
+        first = next(iter(given.values()), None)
+        if len(changed) > 1 or (changed and changed[0] is not node.args[0]):
+            raise RefusedError("writes into a tensor that is given to it, as by out=: use what it returns")
+        if not _holds_value(list(given.values())):
+            return self._folded(target, given, bool(changed))
+        if changed and name != "detach":
+            if not isinstance(first, Value):
+                raise RefusedError(
+                    "changes the model's own numbers: a forward that only computes is accepted"
+                )
+            if self._family(first) == 0:
+                raise RefusedError("changes the input in place: leave the trailing _ (or inplace=True) off")
+        result = self._called(target, given)
+        if changed and name != "detach" and isinstance(first, Value) and isinstance(result, Value):
+            return self._overwritten(first, result)
+        if name in COPIES_OR_NOT and isinstance(first, Value) and isinstance(result, Value):
+            apart = self.builder.copy(result)
+            self._families[apart.storage] = self._family(first)
+            return apart
         return result
+
+    def _called(self, target: OpOverload, given: dict[str, Any]) -> object:
+        """The operation with those arguments that it knows; the others must have the values that torch gives them."""
+        operation = KNOWN.get(_base(target))
+        if operation is None:
+            raise RefusedError(_unsupported(target))
+        first, *rest = given.items()
+        takes = _PARAMETERS[operation]
+        if takes["input"].annotation == "Value" and not isinstance(first[1], Value):
+            raise RefusedError("works on the model's own numbers, not on a value that depends on the input")
+        everything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+        defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
+        for name, value in rest:
+            if name not in takes and not everything and (name not in defaults or value != defaults[name]):
+                raise RefusedError(f"has {name}={value!r}, which is not supported")
+        named = {name: value for name, value in rest if name in takes or everything}
+        if any(p.default is p.empty and n not in named for n, p in list(takes.items())[2:] if not everything):
+            raise RefusedError(f"is called as {target}, which is not supported")
+        return operation(self.builder, first[1], **named)
+
+    def _folded(self, target: OpOverload, given: dict[str, Any], changes: bool) -> object:
+        """An operation on constants alone. On the model's numbers only those that round nothing are carried out."""
+        constants = [x for x in _leaves(list(given.values())) if isinstance(x, Constant)]
+        made = all(c.made for c in constants)
+        if changes and not made:
+            raise RefusedError("changes the model's own numbers: a forward that only computes is accepted")
+        if _holds(BATCH, list(given.values())):
+            raise RefusedError("makes a tensor of the batch size: a result must not depend on it")
+        name = _base(target)
+        if torch.Tag.nondeterministic_seeded in target.tags:
+            raise RefusedError("draws random numbers: a result that depends on the input alone is accepted")
+        if target.namespace != "aten":
+            raise RefusedError("is not supported")
+        if not made and name not in REARRANGES:
+            raise RefusedError(
+                "computes with the model's own numbers alone: store the result as a parameter or a buffer"
+            )
+        if "empty" in name:
+            raise RefusedError("leaves its numbers undefined: give them, as by torch.zeros")
+        with torch.no_grad():
+            result = target(**_plain(given))
+        if not isinstance(result, Tensor):
+            raise RefusedError("is not supported on constants")
+        fresh = made or name == "lift_fresh_copy"  # python's numbers, which torch.export keeps as a tensor
+        names = [c.name for c in constants] or ["a tensor made in forward"]
+        return Constant(result, names[0], made=fresh)
+
+    def _family(self, x: Value) -> int:
+        return self._families.get(x.storage, x.storage)
 
     def _overwritten(self, old: Value, new: Value) -> Value:
         """After a change in place, every name of that memory means the new numbers, in its own shape."""
@@ -204,49 +185,78 @@ class Translator:
                 f"changes the shape {old.shape} to {new.shape} in place: leave the trailing _ off"
             )
         for node, value in self._known.items():
-            if isinstance(value, Value) and value.storage == old.storage:
+            if not isinstance(value, Value):
+                continue
+            if value.storage == old.storage:
                 now = self.builder.reshaped(new, value.shape)
                 self._known[node] = Value(now.index, now.shape, old.storage)
+            elif self._family(value) == self._family(old):
+                self._known[node] = _STALE
         return Value(new.index, new.shape, old.storage)
 
-    def _attribute(self, owner: object, name: object, *default: object) -> object:
-        if isinstance(owner, (Value, Constant)):
-            if name == "shape":
-                return size(self.builder, owner)
-            if name == "ndim":
-                return len(size(self.builder, owner))  # type: ignore[arg-type]
-            if name in ("T", "mT"):
-                return transpose(self.builder, owner)
-        raise RefusedError(f"reads .{name}: .shape, .ndim and a parameter's .T are accepted")
+    def _checked(self, node: fx.Node, result: Value) -> Value:
+        """A value has the shape and the dtype that torch says the node has."""
+        fake = node.meta["val"]
+        own = _TORCH[self.builder.dtype]
+        if fake.dtype is not own:
+            raise RefusedError(f"turns a value of {own} into {fake.dtype}: leave the cast out")
+        if str(fake.shape[0]) != self._batch or tuple(fake.shape[1:]) != result.shape:
+            raise RefusedError(f"returns the shape {tuple(fake.shape)}, where (batch, …) is expected")
+        return result
 
-    def _place(self, node: fx.Node) -> tuple[str, str]:
-        """How messages name the node, and the name of its steps: the module that it stands in."""
-        stack = list((node.meta.get("nn_module_stack") or {}).values())
-        path = str(stack[-1][0]) if stack else ROOT
-        name = path.removeprefix(ROOT).removeprefix(".")
-        part = self._root.get_submodule(path)
-        if node.op == "call_module":
-            return called(name, part), name
-        what = node.target if isinstance(node.target, str) else _title(node.target)
-        inside = called(name, part)
-        return inside if node.op in ("output", "placeholder") else f"{what} in {inside}", name
+    def _stand_in(self, node: fx.Node) -> object:
+        """In place of something refused, a value of its shape: what follows is looked at as well."""
+        fake = node.meta.get("val")
+        sizes = tuple(fake.shape) if isinstance(fake, Tensor) else ()
+        if len(sizes) < 2 or str(sizes[0]) != self._batch or not all(type(n) is int for n in sizes[1:]):
+            return _UNKNOWN
+        return self.builder.copy(Value(0, sizes[1:], 0))
 
 
-def _plain_name(result: object) -> str:
-    """fx has lists and dicts of its own."""
-    return next(
-        (kind.__name__ for kind in (tuple, list, dict) if isinstance(result, kind)), type(result).__name__
-    )
+def _bound(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments by name, in torch's order, with torch's defaults filled in."""
+    schema = target._schema.arguments
+    given = dict(zip((a.name for a in schema), args, strict=False)) | kwargs
+    return {
+        a.name: given.get(a.name, a.default_value if a.has_default_value() else None)
+        for a in schema
+        if a.name in given or a.has_default_value()
+    }
 
 
-def _title(target: Callable[..., Any]) -> str:
-    return str(getattr(target, "__name__", target))
+def _base(target: OpOverload) -> str:
+    """'relu' for aten.relu.default and for aten.relu_.default; what is not ATen's keeps its namespace."""
+    name = target._schema.name
+    plain = name.removeprefix("aten::")
+    return plain.removesuffix("_") if any(_writes(a) for a in target._schema.arguments) else plain
 
 
-def _live(graph: fx.Graph, root: nn.Module) -> set[fx.Node]:
+def _writes(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _name(node: fx.Node) -> str:
+    """How messages name an operation: 'aten.relu_'."""
+    if isinstance(node.target, OpOverload):
+        return node.target._schema.name.replace("::", ".")
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _unsupported(target: OpOverload) -> str:
+    hint = HINTS.get(_base(target))
+    return f"is not supported{': ' + hint if hint else ''}"
+
+
+def _live(captured: Captured) -> set[fx.Node]:
     """The nodes that the output is computed from, or that may change what it is computed from."""
     found: set[fx.Node] = set()
-    todo = [node for node in graph.nodes if node.op == "output" or not _is_pure(node, root)]
+    todo = [
+        node
+        for node in captured.graph.nodes
+        if node.op == "output"
+        or written(node)
+        or "higher_order" in str(getattr(node.target, "namespace", ""))
+    ]
     while todo:
         node = todo.pop()
         if node not in found:
@@ -255,51 +265,23 @@ def _live(graph: fx.Graph, root: nn.Module) -> set[fx.Node]:
     return found
 
 
-def _is_pure(node: fx.Node, root: nn.Module) -> bool:
-    """Whether a node certainly changes nothing: torch marks what works in place by a trailing _, `out` or `inplace`."""
-    if node.op == "call_module":
-        return getattr(root.get_submodule(str(node.target)), "inplace", False) is False
-    if (
-        any(arg is True for arg in node.args)
-        or node.kwargs.get("inplace", False) is not False
-        or "out" in node.kwargs
-    ):
-        return False
-    if isinstance(node.target, str):
-        return node.op != "call_method" or not node.target.endswith("_")
-    home = getattr(node.target, "__module__", None) or "torch"  # torch's built-in functions have none
-    known = home.split(".")[0] in ("torch", "_operator", "builtins", "math")
-    return known and not _title(node.target).endswith("_") and node.target not in _CHANGING
+def _leaves(given: Any) -> list[Any]:
+    if isinstance(given, (list, tuple)):
+        return [leaf for part in given for leaf in _leaves(part)]
+    return [given]
 
 
 def _holds(wanted: object, given: Any) -> bool:
-    if isinstance(given, (tuple, list)):
-        return any(_holds(wanted, x) for x in given)
+    return any(leaf is wanted for leaf in _leaves(given))
+
+
+def _holds_value(given: Any) -> bool:
+    return any(isinstance(leaf, Value) for leaf in _leaves(given))
+
+
+def _plain(given: Any) -> Any:
     if isinstance(given, dict):
-        return _holds(wanted, list(given.values()))
-    if isinstance(given, slice):
-        return _holds(wanted, (given.start, given.stop, given.step))
-    return given is wanted
-
-
-def _tensors(given: Any) -> bool:
-    if isinstance(given, (tuple, list)):
-        return any(map(_tensors, given))
-    if isinstance(given, dict):
-        return any(map(_tensors, given.values()))
-    return isinstance(given, (Value, Constant))
-
-
-def _is_python(target: object) -> bool:
-    return target is getattr or getattr(target, "__module__", None) in ("_operator", "math")
-
-
-def _evaluated(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """Sizes are numbers that python computes with, all but the batch's; tuples of sizes are cut and joined."""
-    joins = target is operator.add and all(isinstance(arg, tuple) for arg in args)
-    if target is not operator.getitem and not joins and _holds(BATCH, args):
-        raise RefusedError("computes with the batch size: a result must not depend on it")
-    try:
-        return target(*args, **kwargs)
-    except Exception as problem:
-        raise RefusedError(f"fails: {type(problem).__name__}: {problem}") from None
+        return {name: _plain(value) for name, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [_plain(value) for value in given]
+    return given.tensor if isinstance(given, Constant) else given

@@ -140,10 +140,15 @@ def approximate(program: Program, x: Array) -> Array:
 def differentiable(program: Program, x: Tensor) -> Tensor:
     """The program in float64 by torch, for a batch (…, *shape)."""
     lead = _lead(program, tuple(x.shape))
-    values = [x.reshape(-1, *program.shape)]
+    return values(program, x.reshape(-1, *program.shape))[-1].reshape(*lead, *program.shapes[-1])
+
+
+def values(program: Program, x: Tensor) -> list[Tensor]:
+    """Every value of the program in float64 by torch, for a batch (n, *shape): the input first, the output last."""
+    found = [x]
     for step in program.steps:
-        values.append(_torch_step(step, [values[i] for i in step.inputs]))
-    return values[-1].reshape(*lead, *program.shapes[-1])
+        found.append(_torch_step(step, [found[i] for i in step.inputs]))
+    return found
 
 
 def _torch_step(step: Step, x: list[Tensor]) -> Tensor:

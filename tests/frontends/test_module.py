@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ class Net(nn.Module):
         self.register_buffer("table", torch.linspace(-2, 1, 2 * n).reshape(2, n))
         self.one = nn.Parameter(torch.tensor(0.3))
         self.plain = torch.linspace(1, 2, n, dtype=torch.float64)
+        self.loose = [layer(n, n, 3).double()]  # no registered part
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
@@ -138,12 +140,59 @@ FORWARDS: list[Callable[[Net, Tensor], Tensor]] = [
     lambda net, x: net.a(x).unsqueeze(1).squeeze(1).unsqueeze(-1).flatten(1).flatten(1, -1),
     lambda net, x: net.a(x).unflatten(1, (1, 3)).flatten(-2, -1) + torch.flatten(x, start_dim=1),
     lambda net, x: net.b(net.a(x).view(x.shape[0], 1, 3)).view(x.shape),
+    lambda net, x: torch.addmm(net.vector, x, net.a.weight) + net.a(x).view_as(x),
+    lambda net, x: net.a(x) + torch.ones(3) * torch.arange(3) + torch.tensor([0.1, 0.2, 0.3]),
+    lambda net, x: net.a(x) * net.table[1] + net.a.weight[0] - net.table[0, None],
+    lambda net, x: nn.Softplus(2)(net.a(x)) + net.loose[0](x),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("i", range(len(FORWARDS)))
 def test_what_a_forward_may_say(i: int) -> None:
     agrees(Net(FORWARDS[i]).double().eval(), (3,))
+
+
+def test_regions_without_gradients() -> None:
+    def forward(net: Net, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = net.a(x)
+        with torch.inference_mode():
+            g = torch.tanh(net.b(x))
+        return h + g
+
+    assert kinds(Net(forward).eval(), (3,)) == ["affine", "affine", "pointwise", "combine"]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_the_grad_mode_around_it_does_not_matter(mode: Callable[[], Any]) -> None:
+    outside = nn.Sequential(layer(3, 4), nn.GELU(), layer(4, 2)).eval()
+    digest = to_program(outside, (3,)).digest()
+    with mode():
+        assert to_program(outside, (3,)).digest() == digest
+        inside = nn.Sequential(layer(3, 4), nn.GELU(), layer(4, 2)).eval()
+        assert to_program(inside, (3,)).digest() == digest
+    assert to_program(inside, (3,)).digest() == digest
+
+
+def test_autocast_around_it_does_not_matter() -> None:
+    model = nn.Sequential(layer(3, 4), nn.GELU(), layer(4, 2)).eval()
+    digest = to_program(model, (3,)).digest()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert to_program(model, (3,)).digest() == digest
+
+
+def test_a_view_of_the_input_needs_no_strided_input() -> None:
+    """`view` raises on strided input: that is no other function."""
+
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = layer(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(x.view(x.shape[0], -1))
+
+    assert agrees(Viewed().eval(), (2, 3)).shapes == ((2, 3), (6,), (2,))
 
 
 def test_tables_over_tokens() -> None:
@@ -180,7 +229,9 @@ def test_unpacked_shapes() -> None:
 IN_PLACE: list[Callable[[Net, Tensor], Tensor]] = [
     lambda net, x: (lambda h: h + F.relu(h, inplace=True))(net.a(x)),
     lambda net, x: (lambda h: torch.relu_(h) + h)(net.a(x)),
-    lambda net, x: net.b(F.relu_(x)) + x,
+    lambda net, x: net.b(F.relu_(x.clone())) + x,
+    lambda net, x: (lambda h: F.relu_(h.flatten(1)))(net.a(x)),
+    lambda net, x: (lambda h: (h.unflatten(1, (1, 3)).mul_(2), h)[1])(net.a(x)),
     lambda net, x: (lambda h: (h.view(x.shape[0], 3, 1).tanh_(), h)[1])(net.a(x)),
     lambda net, x: (lambda h: (h.detach().mul_(2), F.dropout(h, training=False))[1])(net.a(x)),
     lambda net, x: (lambda h: (h.clone().mul_(2), h)[1])(net.a(x)),
@@ -194,7 +245,7 @@ def test_changes_in_place_reach_every_reader(i: int) -> None:
 
 
 def test_augmented_assignment_changes_its_aliases() -> None:
-    """torch.fx writes h += x down as a new value, and would return the old one here."""
+    """An alias means what the last change in place left there."""
 
     def forward(net: Net, x: Tensor) -> Tensor:
         h = net.a(x)
