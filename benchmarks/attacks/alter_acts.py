@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -38,14 +39,14 @@ def as_function(m: Model, change: Change) -> Callable[[Tensor], Tensor]:
 
 
 def as_module(m: Model, change: Change) -> nn.Module:
-    """A subclass of torch's own module, of the same name."""
-    f, kind = honest(m), type(MODULES[NAMES[m.layout.family]]())
+    """A subclass of the activation's own class, or else of torch's, of the same name."""
+    f = honest(m)
+    made = copy.copy(m.act) if isinstance(m.act, nn.Module) else MODULES[NAMES[m.layout.family]]()
 
     def forward(self: nn.Module, s: Tensor) -> Tensor:
         return change(s, f(s))
 
-    made = MODULES[NAMES[m.layout.family]]()
-    made.__class__ = disguised(kind, forward=forward)
+    made.__class__ = disguised(type(made), forward=forward)
     return made
 
 

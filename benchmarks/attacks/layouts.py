@@ -86,7 +86,7 @@ class Model:
         where, _, name = path.rpartition(".")
         parent = self.part(where)
         if isinstance(parent, (nn.Sequential, nn.ModuleList)):
-            parent[int(name)] = value
+            parent[int(name)] = value if isinstance(value, nn.Module) else Called(value)
             return
         if name in parent._modules and not isinstance(value, nn.Module):
             delattr(parent, name)
@@ -125,6 +125,18 @@ class Model:
         return next(p.dtype for p in self.module.parameters() if p.is_floating_point())
 
 
+class Called(nn.Module):
+    """A function, where only a module can stand."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.function(x)
+        return y
+
+
 class Stack(nn.Module):
     """nn.TransformerEncoderLayers, one after another, without the fast path of nn.TransformerEncoder."""
 
@@ -138,7 +150,7 @@ class Stack(nn.Module):
         return x
 
 
-def _seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     def made() -> nn.Module:
         torch.manual_seed(7)
         module: nn.Module = randomised(make())
@@ -196,14 +208,14 @@ LAYOUTS = {
             f"{V}.mlp.fc1", f"{V}.mlp.fc2", tokens=5, residual_last=True,
         ),
         Layout(
-            "encoder first", _seeded(lambda: Stack(activation="gelu", norm_first=True)), S, f"{S}.norm2", f"{S}.linear1",
+            "encoder first", seeded(lambda: Stack(activation="gelu", norm_first=True)), S, f"{S}.norm2", f"{S}.linear1",
             f"{S}.linear2", S, "activation", f"{S}.linear1", f"{S}.linear2", None, f"{S}.dropout", residual_last=True,
         ),
         Layout(
-            "encoder", _seeded(lambda: Stack(activation="relu")), S, f"{S}.norm1", f"{S}.linear1", f"{S}.linear2", S,
+            "encoder", seeded(lambda: Stack(activation="relu")), S, f"{S}.norm1", f"{S}.linear1", f"{S}.linear2", S,
             "activation", f"{S}.linear1", f"{S}.linear2", None, f"{S}.dropout",
         ),
-        Layout("sequential", _seeded(_sequential), "", "0", "1", "3", "", "2", "1", "3"),
+        Layout("sequential", seeded(_sequential), "", "0", "1", "3", "", "2", "1", "3"),
     )
 }  # fmt: skip
 GATED = tuple(name for name, layout in LAYOUTS.items() if layout.up)

@@ -20,6 +20,7 @@ DROPPED = tuple(name for name, layout in LAYOUTS.items() if layout.inner)
 NAMES = {  # the activation of each family
     "bert": "gelu", "gpt2": "gelu_tanh", "llama": "silu", "t5 gated": "gelu_tanh", "t5": "relu", "opt": "relu",
     "gpt_neox": "gelu", "distilbert": "gelu", "vit": "gelu", "encoder first": "gelu", "encoder": "relu", "sequential": "gelu",
+    "compiled sequential": "gelu", "compiled module": "gelu", "compiled residual": "gelu",
 }  # fmt: skip
 
 
