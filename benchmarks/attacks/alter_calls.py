@@ -15,6 +15,9 @@ from attacks.registry import ALL, HELD, OWNED, PLAIN, act_module, altered, disgu
 from torch import Tensor, nn
 
 Part = Callable[[Model], nn.Module]
+# What stays behind the second map belongs to the rest of the model: there an alteration that stays must not amplify, and one that
+# is dropped is gross. Everywhere else it drives numbers out of their intervals.
+LOUDER, BEHIND = 3.0, -0.7
 PARTS: dict[str, tuple[Part, tuple[str, ...]]] = {
     "activation": (act_module, ALL),
     "first map": (lambda m: m.first, ALL),
@@ -26,6 +29,10 @@ PARTS: dict[str, tuple[Part, tuple[str, ...]]] = {
 
 def _zeroed(_: nn.Module, __: Any, out: Tensor) -> Tensor:
     return out.index_fill(-1, torch.tensor([1, 2, 3]), 0.0) * 3.0
+
+
+def _zeroed_behind(_: nn.Module, __: Any, out: Tensor) -> Tensor:
+    return out.index_fill(-1, torch.tensor([1, 2, 3]), 0.0) * -0.7
 
 
 def _doubled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -45,18 +52,20 @@ def _from_transformers(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 def _hooks() -> None:
     for where, (part, families) in PARTS.items():
-        altered(f"hook on the {where}", families)(lambda m, p=part: p(m).register_forward_hook(_zeroed))
+        hook = _zeroed_behind if where in ("second map", "block") else _zeroed
+        altered(f"hook on the {where}", families)(lambda m, p=part, h=hook: p(m).register_forward_hook(h))
         altered(f"pre-hook on the {where}", families)(lambda m, p=part: p(m).register_forward_pre_hook(_doubled))
         altered(f"hook in disguise on the {where}", families)(
-            lambda m, p=part: p(m).register_forward_hook(_from_transformers(_zeroed))
+            lambda m, p=part, h=hook: p(m).register_forward_hook(_from_transformers(h))
         )
     for where in ("activation", "block", "first map"):
         part, families = PARTS[where]
+        hook = _zeroed_behind if where == "block" else _zeroed
         altered(f"pre-hook with kwargs on the {where}", families)(
             lambda m, p=part: p(m).register_forward_pre_hook(_doubled_kwargs, with_kwargs=True)
         )
         altered(f"hook that is always called on the {where}", families)(
-            lambda m, p=part: p(m).register_forward_hook(_zeroed, always_call=True)
+            lambda m, p=part, h=hook: p(m).register_forward_hook(h, always_call=True)
         )
     altered("hook on the layer", HELD)(lambda m: m.layer.register_forward_hook(lambda *_: None))
     altered("pre-hook on the layer", HELD)(lambda m: m.layer.register_forward_pre_hook(lambda *_: None))
@@ -100,44 +109,45 @@ def _(sample: Model, stack: ExitStack) -> None:
     stack.callback(handle.remove)
 
 
-def _louder(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _louder(forward: Callable[..., Any], factor: float) -> Callable[..., Any]:
     def patched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return forward(self, *args, **kwargs) * 3.0
+        return forward(self, *args, **kwargs) * factor
 
     return patched
 
 
 def _patches() -> None:
     for where, (part, families) in PARTS.items():
+        by = BEHIND if where in ("second map", "block") else LOUDER
 
-        def lambda_forward(m: Model, p: Part = part) -> None:
+        def lambda_forward(m: Model, p: Part = part, by: float = by) -> None:
             kept = p(m).forward
-            p(m).forward = lambda *a, **k: kept(*a, **k) * 3.0
+            p(m).forward = lambda *a, **k: kept(*a, **k) * by
 
-        def method(m: Model, p: Part = part) -> None:
+        def method(m: Model, p: Part = part, by: float = by) -> None:
             found = p(m)
-            found.forward = types.MethodType(_louder(type(found).forward), found)  # type: ignore[method-assign]
+            found.forward = types.MethodType(_louder(type(found).forward, by), found)  # type: ignore[method-assign]
 
-        def compiled(m: Model, p: Part = part) -> None:
+        def compiled(m: Model, p: Part = part, by: float = by) -> None:
             found = p(m)
-            found._compiled_call_impl = lambda *a, **k: found._call_impl(*a, **k) * 3.0
+            found._compiled_call_impl = lambda *a, **k: found._call_impl(*a, **k) * by
 
-        def call_impl(m: Model, p: Part = part) -> None:
+        def call_impl(m: Model, p: Part = part, by: float = by) -> None:
             found = p(m)
             kept = found._call_impl
-            found._call_impl = lambda *a, **k: kept(*a, **k) * 3.0  # type: ignore[method-assign]
+            found._call_impl = lambda *a, **k: kept(*a, **k) * by  # type: ignore[method-assign]
 
-        def swapped(m: Model, p: Part = part) -> None:
+        def swapped(m: Model, p: Part = part, by: float = by) -> None:
             kind = type(p(m))
-            p(m).__class__ = type("Other", (kind,), {"forward": _louder(kind.forward)})
+            p(m).__class__ = type("Other", (kind,), {"forward": _louder(kind.forward, by)})
 
-        def disguise(m: Model, p: Part = part) -> None:
+        def disguise(m: Model, p: Part = part, by: float = by) -> None:
             kind = type(p(m))
-            p(m).__class__ = disguised(kind, forward=_louder(kind.forward))
+            p(m).__class__ = disguised(kind, forward=_louder(kind.forward, by))
 
-        def calls(m: Model, p: Part = part) -> None:
+        def calls(m: Model, p: Part = part, by: float = by) -> None:
             kind = type(p(m))
-            p(m).__class__ = disguised(kind, __call__=_louder(kind.__call__))
+            p(m).__class__ = disguised(kind, __call__=_louder(kind.__call__, by))
 
         altered(f"forward of the {where} on the object", families)(lambda_forward)
         altered(f"method as forward of the {where}", families)(method)
@@ -147,9 +157,9 @@ def _patches() -> None:
         altered(f"class of the {where} swapped in disguise", families)(disguise)
         altered(f"__call__ of the {where} in disguise", families)(calls)
 
-        def monkey(sample: Model, stack: ExitStack, p: Part = part) -> None:
+        def monkey(sample: Model, stack: ExitStack, p: Part = part, by: float = by) -> None:
             kind = type(p(sample))
-            stack.enter_context(patch.object(kind, "forward", _louder(kind.forward)))
+            stack.enter_context(patch.object(kind, "forward", _louder(kind.forward, by)))
 
         if where in ("activation", "block"):
             surrounded(f"class of the {where} monkeypatched", families)(monkey)

@@ -89,8 +89,9 @@ def _attack(case: Case, seed: int, count: int, outcome: Outcome, stack: ExitStac
         return
     report = attnc.convert_(converted.module, eps=alteration.eps)
     wide.module.double()
+    sound = not alteration.by_dtype and _runs(wide)  # a tensor that is not registered stays behind
     rng = np.random.default_rng([seed, zlib.crc32(case.name.encode())])
-    judged = judge_report(Rivals(original, None if alteration.by_dtype else wide, converted), report, rng, count)
+    judged = judge_report(Rivals(original, wide if sound else None, converted), report, rng, count)
     settle(outcome, judged)
 
 
@@ -99,6 +100,8 @@ def settle(outcome: Outcome, judged: Judged) -> None:
     outcome.ratio, outcome.claimed, outcome.measured = judged.ratio, judged.claimed, judged.measured
     outcome.inputs, outcome.note = judged.inputs, judged.note
     outcome.verdict = "false" if judged.ratio > 1 else "converted" if judged.proved else "measured"
+    if judged.proved and judged.inputs == 0:
+        outcome.verdict, outcome.note = "crashed", f"nothing was attacked: {judged.note}"
 
 
 def _runs(model: object) -> bool:

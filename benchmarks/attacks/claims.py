@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attacks.drive import attacks, entering, gaps, laid_out, leaving, ways
+from attacks.drive import attacks, bears, entering, gaps, laid_out, leaving, ways
 from attacks.layouts import Model
 from torch import Tensor
 
@@ -52,7 +52,9 @@ def judge_report(rivals: Rivals, report: Any, rng: np.random.Generator, count: i
     for block in named:
         if not block.proved or "calibration" in block.holds_for:
             continue
-        for way in filter(rivals.original.bears, ways(rivals.original.layout.tokens)):
+        for way in ways(rivals.original.layout.tokens):
+            if not bears(rivals.original, way):
+                continue
             for where, x in _covered(rivals, block, rng, count if way.name == "plain" else count // 4, way):
                 _compare(rivals, block, x, way, judged, where)
         _direct(rivals, block, rng, judged)

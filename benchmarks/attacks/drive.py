@@ -109,6 +109,16 @@ def seeing(module: nn.Module, inputs: bool) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
+def bears(model: Model, way: Way) -> bool:
+    """Whether the model runs in a circumstance at all: Conv1D, for one, refuses strided memory."""
+    d = model.second.weight.shape[0 if isinstance(model.second, nn.Linear) else 1]
+    try:
+        leaving(model, torch.zeros(2 * way.tokens, d, dtype=model.dtype), way)
+    except RuntimeError:
+        return False
+    return True
+
+
 def entering(model: Model, z: Tensor, at: str, way: Way) -> Tensor:
     """The block's inputs (count, d), in a run in which the module at a path is given z."""
     x = laid_out(z.to(model.dtype), way)

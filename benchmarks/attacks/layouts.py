@@ -106,20 +106,6 @@ class Model:
             return self.module(torch.linspace(-1, 1, batch * tokens * D).reshape(batch, tokens, D).to(dtype))
         return self.module(input_ids=ids, **({"use_cache": False} if family in ("gpt2", "llama", "gpt_neox") else {}))
 
-    def bears(self, way: Any) -> bool:
-        """Whether the model runs in a circumstance at all: Conv1D, for one, refuses strided memory."""
-        x = torch.zeros(2, way.tokens, D, dtype=self.dtype)
-        put = x.transpose(1, 2).contiguous().transpose(1, 2) if way.strided else x
-        handle = self.part(self.layout.entry).register_forward_pre_hook(lambda _, args: (put, *args[1:]), prepend=True)
-        try:
-            with way:
-                self.run(2, way.tokens)
-        except RuntimeError:
-            return False
-        finally:
-            handle.remove()
-        return True
-
     @property
     def dtype(self) -> torch.dtype:
         return next(p.dtype for p in self.module.parameters() if p.is_floating_point())
