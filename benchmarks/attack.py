@@ -42,7 +42,9 @@ def main() -> int:
 
 
 def _options(kinds: tuple[str, ...]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=30.0, help="how long to attack, all kinds together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=kinds, help="one kind alone")

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from attacks.layouts import Model
 from attacks.registry import ALL, NAMES, altered, disguised
-from torch import Tensor, nn
 
 HONEST: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu, "relu": F.relu, "silu": F.silu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
@@ -102,7 +103,12 @@ CHANGES: dict[str, tuple[Change, float, float, dict[str, Any]]] = {
     "without gradients": (lambda s, y: y if torch.is_grad_enabled() else y * 1.1, 1.0, 1e-3, {}),
     "with gradients": (lambda s, y: y * 1.1 if torch.is_grad_enabled() else y, 1.0, 1e-3, {}),
     "by the number of axes": (lambda s, y: y * 1.1 if s.ndim > 2 else y, 1.0, 1e-3, {}),
-    "by the length of the sequence": (lambda s, y: y * 1.1 if s.ndim > 2 and s.shape[-2] == 1 else y, 1.0, 1e-3, {}),
+    "by the length of the sequence": (
+        lambda s, y: y * 1.1 if s.ndim > 2 and s.shape[-2] == 1 else y,
+        1.0,
+        1e-3,
+        {},
+    ),
     "by the number of neurons": (lambda s, y: y * 1.1 if s.shape[-1] == 24 else y, 1.0, 1e-3, {}),
     "by the number of values": (lambda s, y: y * 1.1 if s.numel() > 4000 else y, 1.0, 1e-3, {}),
     "by a global flag": (lambda s, y: y * 1.1 if FLAG["on"] else y, 1.0, 1e-3, {}),
@@ -111,9 +117,19 @@ CHANGES: dict[str, tuple[Change, float, float, dict[str, Any]]] = {
     "by inference mode": (lambda s, y: y * 1.1 if torch.is_inference_mode_enabled() else y, 1.0, 1e-3, {}),
     "by what requires a gradient": (lambda s, y: y if not s.requires_grad else y * 1.1, 1.0, 1e-3, {}),
     "by its neighbour": (lambda s, y: y + 0.1 * y.roll(1, -1), 1.0, 1e-3, {}),
-    "by the mean over tokens": (lambda s, y: y + 0.1 * (s - s.mean(-2, keepdim=True)) if s.ndim > 1 else y, 1.0, 1e-3, {}),
+    "by the mean over tokens": (
+        lambda s, y: y + 0.1 * (s - s.mean(-2, keepdim=True)) if s.ndim > 1 else y,
+        1.0,
+        1e-3,
+        {},
+    ),
     "by the position": (lambda s, y: y * torch.linspace(1, 1.1, s.shape[-1], dtype=s.dtype), 1.0, 1e-3, {}),
-    "one neuron zeroed": (lambda s, y: y.index_fill(-1, torch.tensor([5]), 0.0) if s.shape[-1] == 24 else y, 1.0, 1e-3, {}),
+    "one neuron zeroed": (
+        lambda s, y: y.index_fill(-1, torch.tensor([5]), 0.0) if s.shape[-1] == 24 else y,
+        1.0,
+        1e-3,
+        {},
+    ),
     "rounded": (lambda s, y: (y * 16).round() / 16, 1.0, 1e-3, {}),
     "through half precision": (lambda s, y: y.half().to(s.dtype), 1.0, 1e-6, {}),
     "through bfloat16": (lambda s, y: y.bfloat16().to(s.dtype), 1.0, 1e-4, {}),

@@ -10,9 +10,10 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from attacks.layouts import Model
 from attacks.registry import ALL, HELD, OWNED, PLAIN, act_module, altered, disguised, surrounded
-from torch import Tensor, nn
 
 Part = Callable[[Model], nn.Module]
 # What stays behind the second map belongs to the rest of the model: there an alteration that stays must not amplify, and one that
@@ -31,15 +32,23 @@ def _zeroed(_: nn.Module, __: Any, out: Tensor) -> Tensor:
     return out.index_fill(-1, torch.tensor([1, 2, 3]), 0.0) * 3.0
 
 
+def _three_zeroed(_: nn.Module, __: Any, out: Tensor) -> Tensor:
+    return out.index_fill(-1, torch.tensor([1, 2, 3]), 0.0)
+
+
+def _three_zeroed_before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (args[0].index_fill(-1, torch.tensor([1, 2, 3]), -30.0), *args[1:])
+
+
 def _zeroed_behind(_: nn.Module, __: Any, out: Tensor) -> Tensor:
     return out.index_fill(-1, torch.tensor([1, 2, 3]), 0.0) * -0.7
 
 
-def _doubled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _tripled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (args[0] * 3.0, *args[1:])
 
 
-def _doubled_kwargs(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _tripled_kwargs(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return (args[0] * 3.0, *args[1:]), kwargs
 
 
@@ -52,9 +61,18 @@ def _from_transformers(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 def _hooks() -> None:
     for where, (part, families) in PARTS.items():
-        hook = _zeroed_behind if where in ("second map", "block") else _zeroed
+        hook = (
+            _zeroed_behind
+            if where in ("second map", "block")
+            else _three_zeroed
+            if where == "activation"
+            else _zeroed
+        )
+        before = _three_zeroed_before if where == "activation" else _tripled
         altered(f"hook on the {where}", families)(lambda m, p=part, h=hook: p(m).register_forward_hook(h))
-        altered(f"pre-hook on the {where}", families)(lambda m, p=part: p(m).register_forward_pre_hook(_doubled))
+        altered(f"pre-hook on the {where}", families)(
+            lambda m, p=part, h=before: p(m).register_forward_pre_hook(h)
+        )
         altered(f"hook in disguise on the {where}", families)(
             lambda m, p=part, h=hook: p(m).register_forward_hook(_from_transformers(h))
         )
@@ -62,7 +80,7 @@ def _hooks() -> None:
         part, families = PARTS[where]
         hook = _zeroed_behind if where == "block" else _zeroed
         altered(f"pre-hook with kwargs on the {where}", families)(
-            lambda m, p=part: p(m).register_forward_pre_hook(_doubled_kwargs, with_kwargs=True)
+            lambda m, p=part: p(m).register_forward_pre_hook(_tripled_kwargs, with_kwargs=True)
         )
         altered(f"hook that is always called on the {where}", families)(
             lambda m, p=part, h=hook: p(m).register_forward_hook(h, always_call=True)
@@ -192,7 +210,9 @@ def _(sample: Model, stack: ExitStack) -> None:
     stack.enter_context(patch.object(kind, "forward", lambda self, x: 3.0 * x))
 
 
-@surrounded("class of the layer monkeypatched", ("gpt2", "llama", "t5", "vit", "gpt_neox", "distilbert"), narrow=True)
+@surrounded(
+    "class of the layer monkeypatched", ("gpt2", "llama", "t5", "vit", "gpt_neox", "distilbert"), narrow=True
+)
 def _(sample: Model, stack: ExitStack) -> None:
     """The layer runs as before, but its norm is passed over."""
     kind, path = type(sample.layer), sample.layout.norm[len(sample.layout.layer) + 1 :]

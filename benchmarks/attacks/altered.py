@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from attacks import alter_acts, alter_calls, alter_parts  # noqa: F401  (they register their alterations)
+
+import attnc
+from attacks import alter_acts, alter_calls, alter_norms, alter_parts  # noqa: F401  (they register their alterations)
 from attacks.claims import Judged, Rivals, judge_report
 from attacks.layouts import LAYOUTS
 from attacks.registry import ALTERATIONS, Alteration
 from attacks.tally import Outcome
-
-import attnc
 from attnc.errors import AttncError
 
 
@@ -36,7 +36,9 @@ class Case:
     def dtype(self) -> torch.dtype:
         """By the name, so that a case is the same in every run."""
         narrow = zlib.crc32(self.name.encode()) % 4 == 0 and self.alteration.eps >= 1e-3
-        return torch.float32 if narrow or self.alteration.by_dtype or self.alteration.narrow else torch.float64
+        return (
+            torch.float32 if narrow or self.alteration.by_dtype or self.alteration.narrow else torch.float64
+        )
 
 
 def cases() -> list[Case]:
@@ -62,7 +64,11 @@ def attack(case: Case, seed: int, count: int = 240) -> Outcome:
 def said(problem: Exception) -> str:
     """A problem in one line, with the last place in attnc, or else in the attack, that it passed."""
     frames = traceback.extract_tb(problem.__traceback__)
-    own = [f for f in frames if "/attnc/" in f.filename] or [f for f in frames if "/attacks/" in f.filename] or frames
+    own = (
+        [f for f in frames if "/attnc/" in f.filename]
+        or [f for f in frames if "/attacks/" in f.filename]
+        or frames
+    )
     where = "/".join(own[-1].filename.split("/")[-3:])
     return f"{type(problem).__name__}: {str(problem)[:150]} ({where}:{own[-1].lineno})"
 
@@ -73,10 +79,14 @@ def _attack(case: Case, seed: int, count: int, outcome: Outcome, stack: ExitStac
     for model in made if alteration.alter is not None else []:
         assert alteration.alter is not None
         alteration.alter(model)
+        if "trai" not in alteration.name:  # else a new part in training mode would be reason enough to refuse
+            model.module.eval()
     if alteration.around is not None:
-        if case.family.startswith("encoder"):  # so that the activation is a module, whose class can be patched
+        if case.family.startswith(
+            "encoder"
+        ):  # so that the activation is a module, whose class can be patched
             for model in made:
-                alter_calls.act_module(model)
+                alter_calls.act_module(model).eval()
         alteration.around(made[0], stack)
     original, wide, converted = made
     if not _runs(original):

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from flint import arb, arb_mat
+from torch import Tensor
+
+import attnc
 from attacks.claims import Rivals
 from attacks.drive import Way, attacks, entering, gaps, leaving
 from attacks.layouts import LAYOUTS, Model
 from attacks.registry import NAMES
 from attacks.tally import Outcome
-from flint import arb, arb_mat
-from torch import Tensor
-
-import attnc
 from attnc import functions
 from attnc.errors import AttncError, PrecisionError
 from attnc.functions.balls import upper, working
@@ -96,14 +96,19 @@ def _judge(rivals: Rivals, block: Any, rng: np.random.Generator, count: int, out
         x = entering(original, z, original.layout.norm, way)
         x = x[x.isfinite().all(-1)]
         x = x[: len(x) // tokens * tokens]
-        found, meant = leaving(rivals.converted, x, way)[0], leaving(rivals.wide or original, x.double(), way)[0]
+        found, meant = (
+            leaving(rivals.converted, x, way)[0],
+            leaving(rivals.wide or original, x.double(), way)[0],
+        )
         rough = (found.double() - meant).abs().amax(1).nan_to_num(math.inf)
         outcome.inputs += len(x)
         near = torch.nonzero(rough >= 0.9 * block.bound).flatten()[:200]
         chosen = torch.cat([rough.argsort(descending=True)[:6], near]).unique()
         _exactly(rivals, block, x[chosen], found[chosen], outcome)
         best = z[rough.argsort(descending=True)[:64] % len(z)]  # around the worst of them
-        z = best[torch.randint(len(best), (count,))] * (1 + 0.03 * torch.randn(count, z.shape[-1], dtype=z.dtype))
+        z = best[torch.randint(len(best), (count,))] * (
+            1 + 0.03 * torch.randn(count, z.shape[-1], dtype=z.dtype)
+        )
     if original.dtype == torch.float64:  # rounding is far below: the exact term alone
         error, size = gaps([found], [meant])
         over = error - block.rounding - 1e-13 * (1 + size)

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from attacks.drive import attacks, bears, entering, gaps, laid_out, leaving, ways
-from attacks.layouts import Model
 from torch import Tensor
 
 import attnc
+from attacks.drive import attacks, bears, entering, gaps, laid_out, leaving, ways
+from attacks.layouts import Model
 
-OWN_ROUNDING = 1e-13  # of the size of a result: what the reference, itself executed in float64, may lose besides
+OWN_ROUNDING = (
+    1e-13  # of the size of a result: what the reference, itself executed in float64, may lose besides
+)
 
 
 @dataclass
@@ -71,7 +73,10 @@ def _covered(rivals: Rivals, block: Any, rng: np.random.Generator, count: int, w
     z = attacks(original, rng, count)
     if block.holds_for != "every input":  # every output of its norm: of that alone
         with torch.no_grad():
-            yield "norm", original.part(block.norm)(laid_out(z.to(original.dtype), way)).reshape(-1, z.shape[-1])
+            yield (
+                "norm",
+                original.part(block.norm)(laid_out(z.to(original.dtype), way)).reshape(-1, z.shape[-1]),
+            )
         return
     for model, name in ((original, ""), (rivals.converted, " of the converted model")):
         yield f"norm{name}", entering(model, z, original.layout.norm, way)
@@ -99,7 +104,12 @@ def _compare(rivals: Rivals, block: Any, x: Tensor, way: Any, judged: Judged, wh
         judged.note = "the block's output was not seen"
         return
     if len(found) != len(own):
-        judged.see(float("inf"), block.bound, rows, f"{where}, {way.name}: the block is executed in another number of places")
+        judged.see(
+            float("inf"),
+            block.bound,
+            rows,
+            f"{where}, {way.name}: the block is executed in another number of places",
+        )
         return
     narrow = rivals.original.dtype == torch.float32
     error, size = gaps(found, own)
@@ -122,4 +132,9 @@ def _direct(rivals: Rivals, block: Any, rng: np.random.Generator, judged: Judged
     for grad in (False, True):
         with torch.set_grad_enabled(grad):
             error, size = gaps([rivals.converted.module(z)], [rivals.original.module(z)])
-        judged.see(error - block.products - OWN_ROUNDING * (1 + size), block.bound, z.shape[0] * z.shape[1], "the whole model, without hooks")
+        judged.see(
+            error - block.products - OWN_ROUNDING * (1 + size),
+            block.bound,
+            z.shape[0] * z.shape[1],
+            "the whole model, without hooks",
+        )

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
+import attnc
 from attacks.alter_calls import act_module
 from attacks.altered import said, settle
 from attacks.claims import OWN_ROUNDING, Judged
@@ -19,9 +22,6 @@ from attacks.drive import gaps
 from attacks.layouts import D, Layout, M, Model, seeded
 from attacks.registry import ALTERATIONS, Alteration
 from attacks.tally import Outcome
-from torch import Tensor, nn
-
-import attnc
 from attnc.errors import AttncError
 from tests.frontends.tiny_models import Perceptron, Residual
 
@@ -45,7 +45,9 @@ Root = Callable[[Tensor, Tensor], Tensor]  # (x, y) ↦ what the altered module 
 def _wrapped(change: Root) -> Callable[[Model], None]:
     def alter(m: Model) -> None:
         kept = m.module.forward
-        m.module.__class__ = type("Altered", (type(m.module),), {"forward": lambda self, x: change(x, kept(x))})
+        m.module.__class__ = type(
+            "Altered", (type(m.module),), {"forward": lambda self, x: change(x, kept(x))}
+        )
 
     return alter
 
@@ -72,13 +74,17 @@ ROOTS: dict[str, Callable[[Model], Any]] = {
     "root: by the axes of the batch": _wrapped(lambda x, y: y * 1.1 if x.ndim > 2 else y),
     "root: a single input": _wrapped(lambda x, y: y * 1.1 if x.ndim == 1 else y),
     "root: a narrow bump": _wrapped(_narrow_bump),
-    "root: a corner of the box": _wrapped(lambda x, y: torch.where((x[..., :4] > 0.99).all(-1, keepdim=True), y + 1.0, y)),
+    "root: a corner of the box": _wrapped(
+        lambda x, y: torch.where((x[..., :4] > 0.99).all(-1, keepdim=True), y + 1.0, y)
+    ),
     "root: clamped": _wrapped(lambda x, y: y.clamp(-3, 3)),
     "root: the mean of the batch": _wrapped(lambda x, y: y + 0.01 * (x - x.mean(0)).sum()),
     "root: noise": _wrapped(lambda x, y: y + 0.01 * torch.randn_like(y)),
     "root: rounded": _wrapped(lambda x, y: (y * 64).round() / 64),
     "root: through float16": _wrapped(lambda x, y: y.half().to(y.dtype)),
-    "root: a branch on its data": _wrapped(lambda x, y: y * 1.1 if bool((x.detach()[..., 0] > 0.98).any()) else y),
+    "root: a branch on its data": _wrapped(
+        lambda x, y: y * 1.1 if bool((x.detach()[..., 0] > 0.98).any()) else y
+    ),
     "root: a dropout that trains": lambda m: m.module.add_module("extra", nn.Dropout(0.5).train()),
     "root: in training mode": lambda m: m.module.train(),
     "root: depends on training": _wrapped(lambda x, y: y),
@@ -103,15 +109,20 @@ class Case:
         return torch.float32 if narrow or self.alteration.by_dtype else torch.float64
 
 
+def _fits(alteration: Alteration, family: str) -> bool:
+    """Whether an alteration makes sense where there is no norm and no dropout."""
+    name = alteration.name.replace("weight_norm", "")
+    if "norm" in name or "Dropout" in name:
+        return False
+    shared = "sequential" in alteration.families and LIKE[family] in alteration.families
+    return shared or name.startswith("activation is")
+
+
 def cases() -> list[Case]:
     """The alterations that need neither a norm nor a module around the block, and those of a whole module."""
     found = []
     for family in MODULES:
-        shared = [
-            a for a in ALTERATIONS.values()
-            if ("sequential" in a.families and LIKE[family] in a.families or a.name.startswith("activation is")) and "norm" not in a.name.replace("weight_norm", "")
-        ]  # fmt: skip
-        shared = [a for a in shared if "spectral_norm" not in a.name and "Dropout" not in a.name]
+        shared = [a for a in ALTERATIONS.values() if _fits(a, family)]
         found += [Case(a, family) for a in shared]
         found += [Case(Alteration(name, (family,), alter), family) for name, alter in ROOTS.items()]
     return found
@@ -139,6 +150,8 @@ def _attack(case: Case, seed: int, count: int, outcome: Outcome, stack: ExitStac
     for model in (original, wide, source):
         if alteration.alter is not None:
             alteration.alter(model)
+            if "trai" not in alteration.name:
+                model.module.eval()
     if alteration.around is not None:
         alteration.around(source, stack)
         act_module(source)

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from attacks.layouts import Model
 from torch import Tensor, nn
+
+from attacks.layouts import Model
 
 Pair = tuple[tuple[Any, ...], dict[str, Any]]
 _MODES: list[Any] = []
@@ -149,7 +150,10 @@ def attacks(model: Model, rng: np.random.Generator, count: int) -> Tensor:
     """Vectors in front of the norm: of every scale, nearly constant, of one number, and aligned with rows of the maps, which
     drives their neurons to the ends of their intervals."""
     d = model.norm.weight.numel() if isinstance(getattr(model.norm, "weight", None), Tensor) else 16
-    rows = [np.asarray(_rows(model.first)), *([_rows(model.part(model.layout.up))] if model.layout.up else [])]
+    rows = [
+        np.asarray(_rows(model.first)),
+        *([_rows(model.part(model.layout.up))] if model.layout.up else []),
+    ]
     weight = np.concatenate(rows)
     gain = getattr(model.norm, "weight", None)
     aligned = weight * (gain.detach().double().numpy() if isinstance(gain, Tensor) else 1.0)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from attacks.tally import Outcome
 from flint import arb
 from torch import Tensor
 
 import attnc
+from attacks.tally import Outcome
 from attnc import functions
 from attnc.certify.supnorm import supnorm
 from attnc.errors import AttncError
@@ -46,7 +46,9 @@ class Screen:
         own = 2.0**-49 * (1 + float(meant.abs().max())) / self.bound  # what the reference may lose, in bounds
         self.inputs += len(s)
         suspects = torch.nonzero(rough + own >= SUSPECT).flatten()
-        if len(suspects) > 4000:  # the bound is of the size of float64's rounding: balls for some, and only they count
+        if (
+            len(suspects) > 4000
+        ):  # the bound is of the size of float64's rounding: balls for some, and only they count
             suspects = suspects[torch.randperm(len(suspects))[:4000]]
             self.inputs += 4000 - len(s)
         top = rough.argsort(descending=True)[:8]
@@ -61,7 +63,7 @@ class Screen:
                 error = abs(arb(y) - self.f.value(at)) if math.isfinite(y) else arb("inf")
                 ratio = upper(error / limit)
                 if ratio > self.ratio:  # above 1 only where the error surely exceeds the bound
-                    sure = not error <= limit and lower(error) > self.bound or not math.isfinite(y)
+                    sure = (not error <= limit and lower(error) > self.bound) or not math.isfinite(y)
                     self.ratio = max(ratio, math.nextafter(1, 2)) if sure else min(ratio, 1.0)
                     self.error, self.at = upper(error), at
 
@@ -125,8 +127,13 @@ def batches(
     dtype = head.key.dtype
     yield attack_points(rng, case, np.linspace(lo, hi, 257).tolist(), 6000)
     size = points // 4
-    near = [k + (hi - lo) * rng.standard_normal(size // 8) * 10.0 ** -rng.uniform(1, 9, size // 8) for k in case.f.kinks]
-    ends = np.concatenate([lo + (hi - lo) * 10.0 ** -rng.uniform(1, 16, 500), hi - (hi - lo) * 10.0 ** -rng.uniform(1, 16, 500)])
+    near = [
+        k + (hi - lo) * rng.standard_normal(size // 8) * 10.0 ** -rng.uniform(1, 9, size // 8)
+        for k in case.f.kinks
+    ]
+    ends = np.concatenate(
+        [lo + (hi - lo) * 10.0 ** -rng.uniform(1, 16, 500), hi - (hi - lo) * 10.0 ** -rng.uniform(1, 16, 500)]
+    )
     for wide in (rng.uniform(lo, hi, 2 * size), np.concatenate([*near, ends])):
         yield _inside(wide, lo, hi, dtype)
     for width in (1e-2, 1e-4, 1e-6, 1e-9, 1e-13):

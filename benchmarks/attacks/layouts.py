@@ -97,14 +97,20 @@ class Model:
         family, dtype = self.layout.family, self.dtype
         ids = torch.arange(batch * tokens).reshape(batch, tokens) % 47 + 3
         if family == "vit":
-            return self.module(pixel_values=torch.linspace(-1, 1, batch * 192).reshape(batch, 3, 8, 8).to(dtype))
+            return self.module(
+                pixel_values=torch.linspace(-1, 1, batch * 192).reshape(batch, 3, 8, 8).to(dtype)
+            )
         if family.startswith("t5"):
             return self.module(input_ids=ids, decoder_input_ids=ids)
         if family.startswith(("encoder", "sequential")):
-            return self.module(torch.linspace(-2, 2, batch * tokens * D).reshape(batch, tokens, D).sin().to(dtype))
+            return self.module(
+                torch.linspace(-2, 2, batch * tokens * D).reshape(batch, tokens, D).sin().to(dtype)
+            )
         if family == "bare":
             return self.module(torch.linspace(-1, 1, batch * tokens * D).reshape(batch, tokens, D).to(dtype))
-        return self.module(input_ids=ids, **({"use_cache": False} if family in ("gpt2", "llama", "gpt_neox") else {}))
+        return self.module(
+            input_ids=ids, **({"use_cache": False} if family in ("gpt2", "llama", "gpt_neox") else {})
+        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -150,7 +156,7 @@ def _sequential() -> nn.Module:
 
 
 ONE = {"num_hidden_layers": 1}
-B, G, L, O = "encoder.layer.0", "transformer.h.0", "model.layers.0", "decoder.layers.0"
+B, G, L, OPT = "encoder.layer.0", "transformer.h.0", "model.layers.0", "decoder.layers.0"
 T, N, V, S = "encoder.block.0.layer.1", "layers.0", "layers.0", "layers.0"
 LAYOUTS = {
     layout.family: layout
@@ -177,8 +183,8 @@ LAYOUTS = {
             "act", f"{T}.DenseReluDense.wi", f"{T}.DenseReluDense.wo", None, f"{T}.DenseReluDense.dropout", residual_last=True,
         ),
         Layout(
-            "opt", lambda: tiny("opt", **ONE), O, f"{O}.final_layer_norm", f"{O}.fc1", f"{O}.fc2", O, "activation_fn",
-            f"{O}.fc1", f"{O}.fc2", residual_last=True,
+            "opt", lambda: tiny("opt", **ONE), OPT, f"{OPT}.final_layer_norm", f"{OPT}.fc1", f"{OPT}.fc2", OPT, "activation_fn",
+            f"{OPT}.fc1", f"{OPT}.fc2", residual_last=True,
         ),
         Layout(
             "gpt_neox", lambda: tiny("gpt_neox", **ONE), N, f"{N}.post_attention_layernorm", f"{N}.mlp", f"{N}.mlp", f"{N}.mlp",

@@ -8,15 +8,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from attacks.tally import Outcome
 from flint import arb
 
+from attacks.tally import Outcome
 from attnc.errors import AttncError
 from attnc.functions.balls import upper, working
 from attnc.incontext import Radius, gradient_descent
 from tests.incontext.exact import descend
 
-LOSSES = ("squared", "ridge(0.1)", "logistic", "poisson", "huber(1.35)", "lasso(0.05)", "quantile(0.3)", "ridge(2)")
+LOSSES = (
+    "squared",
+    "ridge(0.1)",
+    "logistic",
+    "poisson",
+    "huber(1.35)",
+    "lasso(0.05)",
+    "quantile(0.3)",
+    "ridge(2)",
+)
 SUSPECT = 0.5
 BITS = 256
 Array = Any
@@ -49,7 +58,12 @@ def attack(seed: int, contexts: int = 24) -> Outcome:
     eta = float(rng.uniform(0.2, 1.9)) / (9 * d * steep + 2)
     try:
         made = gradient_descent(
-            loss, features=d, steps=steps, step_size=eta, radius=Radius(3, 20, 5, 6.0 if loss == "poisson" else 20.0), dtype=dtype
+            loss,
+            features=d,
+            steps=steps,
+            step_size=eta,
+            radius=Radius(3, 20, 5, 6.0 if loss == "poisson" else 20.0),
+            dtype=dtype,
         )
         for _ in range(contexts):
             _context(made, rng, loss, d, dtype, outcome)
@@ -59,7 +73,9 @@ def attack(seed: int, contexts: int = 24) -> Outcome:
     return outcome
 
 
-def _context(made: Any, rng: np.random.Generator, loss: str, d: int, dtype: torch.dtype, outcome: Outcome) -> None:
+def _context(
+    made: Any, rng: np.random.Generator, loss: str, d: int, dtype: torch.dtype, outcome: Outcome
+) -> None:
     n = int(rng.choice([1, 2, 5, 30, 200]))
     wide, labels = context(rng, loss, n, d)
     x, y = torch.from_numpy(wide).to(dtype), torch.from_numpy(labels).to(dtype)
@@ -95,8 +111,13 @@ def exactly(loss: str, x: Array, y: Array, steps: int, eta: float, found: Array)
         for _ in range(steps):
             r = [_residual(name, number, sum((a * b for a, b in zip(row, w, strict=True)), arb(0)), t)
                  for row, t in zip(rows, labels, strict=True)]  # fmt: skip
-            step = [sum((ri * row[j] for ri, row in zip(r, rows, strict=True)), arb(0)) / len(rows) for j in range(len(w))]
-            w = [a - rate * (g + (number * a if name == "ridge" else 0)) for a, g in zip(w, step, strict=True)]
+            step = [
+                sum((ri * row[j] for ri, row in zip(r, rows, strict=True)), arb(0)) / len(rows)
+                for j in range(len(w))
+            ]
+            w = [
+                a - rate * (g + (number * a if name == "ridge" else 0)) for a, g in zip(w, step, strict=True)
+            ]
             if name == "lasso":
                 level = rate * number
                 w = [(a - level).max(arb(0)) - (-a - level).max(arb(0)) for a in w]

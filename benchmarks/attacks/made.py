@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import time
-import types
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,159 +13,31 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
+import attnc
+from attacks.alter_made import (
+    GENERAL,
+    Alter,
+    add_global_hook,
+    enter_autocast,
+    patch_call_impl,
+    patch_compiled_call,
+    patch_forward,
+    scale_numbers,
+    swap_class,
+    zero_buffers,
+)  # fmt: skip
 from attacks.altered import said, settle
 from attacks.claims import Judged, Rivals, judge_report
 from attacks.layouts import LAYOUTS, Model
 from attacks.registry import disguised
 from attacks.tally import Outcome
-from torch import Tensor, nn
-
-import attnc
 from attnc import functions
 from attnc.errors import AttncError
 from attnc.network.head import Head
 
-Alter = Callable[[Any, ExitStack], Any]
 WIDE = torch.float64
-
-
-def _louder(module: nn.Module) -> Callable[..., Any]:
-    kept = type(module).forward
-    return lambda self, *a, **k: kept(self, *a, **k) * 1.1
-
-
-def _swapped(module: nn.Module, _: Any) -> None:
-    module.__class__ = disguised(type(module), forward=_louder(module))
-
-
-def _global(module: nn.Module, stack: ExitStack) -> None:
-    def hook(part: nn.Module, args: Any, out: Any) -> Any:
-        return out * 1.1 if part is module else None
-
-    stack.callback(torch.nn.modules.module.register_module_forward_hook(hook).remove)
-
-
-def _global_before(module: nn.Module, stack: ExitStack) -> None:
-    def hook(part: nn.Module, args: Any) -> Any:
-        return (args[0] * 0.5, *args[1:]) if part is module else None
-
-    stack.callback(torch.nn.modules.module.register_module_forward_pre_hook(hook).remove)
-
-
-def _call_impl(module: Any, _: Any) -> None:
-    kept = module._call_impl
-    module._call_impl = lambda *a, **k: kept(*a, **k) * 1.1
-
-
-def _compiled_call(module: Any, _: Any) -> None:
-    module._compiled_call_impl = lambda *a, **k: module._call_impl(*a, **k) * 1.1
-
-
-def _patched(module: Any, _: Any) -> None:
-    kept = module.forward
-    module.forward = lambda *a, **k: kept(*a, **k) * 1.1
-
-
-def _numbers(module: nn.Module, _: Any) -> None:
-    with torch.no_grad():
-        tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
-        max(tensors, key=Tensor.numel).mul_(1.1)
-
-
-def _rerouted(module: nn.Module, _: Any) -> None:
-    """Buffers that no state dict holds are zeroed, then the state dict is loaded again."""
-    state = {name: t.clone() for name, t in module.state_dict().items()}
-    for name, buffer in module.named_buffers():
-        if name not in state:
-            buffer.zero_()
-    module.load_state_dict(state)
-
-
-def _emptied(module: nn.Module, _: Any) -> None:
-    state = {name: t.clone() for name, t in module.state_dict().items()}
-    module.to("meta")
-    module.to_empty(device="cpu")
-    with torch.no_grad():  # uninitialised memory may hold anything
-        for tensor in (*module.parameters(), *module.buffers()):
-            tensor.zero_()
-    module.load_state_dict(state)
-
-
-def _autocast(_: Any, stack: ExitStack) -> None:
-    stack.enter_context(torch.autocast("cpu", dtype=torch.bfloat16))
-
-
-def _matmul(_: Any, stack: ExitStack) -> None:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    stack.callback(torch.set_float32_matmul_precision, before)
-
-
-def _flushed(_: Any, stack: ExitStack) -> None:
-    torch.set_flush_denormal(True)
-    stack.callback(torch.set_flush_denormal, False)
-
-
-def _reinterpreted(module: nn.Module, _: Any) -> None:
-    """Numbers of less precision, cast back."""
-    kept = next(module.parameters(), next(module.buffers(), torch.empty(0))).dtype
-    module.bfloat16().to(kept)
-
-
-def _bump(y: Tensor) -> Tensor:
-    """An alteration that a few sampled inputs hardly meet."""
-    return torch.where((y - 0.1).abs() < 1e-3, y + 1.0, y)
-
-
-def _bumped(name: str) -> Alter:
-    def alter(module: Any, _: Any) -> None:
-        kept = getattr(module, name) or module._call_impl
-        setattr(module, name, lambda *a, **k: _bump(kept(*a, **k)))
-
-    return alter
-
-
-def _bumped_class(module: Any, _: Any) -> None:
-    kept = type(module).forward
-    module.__class__ = disguised(type(module), forward=lambda self, *a, **k: _bump(kept(self, *a, **k)))
-
-
-GENERAL: dict[str, Alter] = {
-    "nothing": lambda m, _: None,
-    "hook": lambda m, _: m.register_forward_hook(lambda *a: a[-1] * 1.1),
-    "hook that is always called": lambda m, _: m.register_forward_hook(lambda *a: a[-1] * 1.1, always_call=True),
-    "pre-hook": lambda m, _: m.register_forward_pre_hook(lambda _, a: (a[0] * 0.5, *a[1:])),
-    "pre-hook with kwargs": lambda m, _: m.register_forward_pre_hook(
-        lambda _, a, k: ((a[0] * 0.5, *a[1:]), k), with_kwargs=True
-    ),
-    "global hook": _global,
-    "global pre-hook": _global_before,
-    "forward on the object": _patched,
-    "method as forward": lambda m, _: setattr(m, "forward", types.MethodType(_louder(m), m)),
-    "class swapped in disguise": _swapped,
-    "_call_impl": _call_impl,
-    "compiled call": _compiled_call,
-    "forward with a narrow bump": _bumped("forward"),
-    "_call_impl with a narrow bump": _bumped("_call_impl"),
-    "compiled call with a narrow bump": _bumped("_compiled_call_impl"),
-    "class in disguise with a narrow bump": _bumped_class,
-    "hook with a narrow bump": lambda m, _: m.register_forward_hook(lambda *a: _bump(a[-1])),
-    "numbers scaled": _numbers,
-    "state of a copy with other numbers": lambda m, _: _loaded(m),
-    "buffers zeroed, state loaded": _rerouted,
-    "emptied, state loaded": _emptied,
-    "half": lambda m, _: m.half(),
-    "bfloat16": lambda m, _: m.bfloat16(),
-    "to bfloat16 and back": _reinterpreted,
-    "autocast": _autocast,
-    "float32 matrix products of medium precision": _matmul,
-    "denormals flushed": _flushed,
-}
-
-
-def _loaded(module: nn.Module) -> None:
-    state = copy.deepcopy(module).state_dict()
-    module.load_state_dict({name: t * 1.1 if t.is_floating_point() else t for name, t in state.items()})
 
 
 @dataclass
@@ -195,7 +66,11 @@ def head_subject(spec: str, dtype: torch.dtype, engine: str = "columns") -> Subj
 @functools.cache
 def _network(dtype: torch.dtype) -> tuple[nn.Module, attnc.Network]:
     torch.manual_seed(5)
-    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)).to(dtype).eval()
+    model = (
+        nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2))
+        .to(dtype)
+        .eval()
+    )
     with torch.no_grad():
         model[0].weight[0].mul_(30)  # neurons of different reach: a layer of several groups
     return model, attnc.compile(model, domain=attnc.Box(-1, 1, shape=(4,)), eps=1e-2, dtype=dtype)
@@ -228,8 +103,19 @@ def _stage(alter: Alter, kind: str) -> Alter:
 
 
 def _special() -> dict[str, dict[str, Alter]]:
-    inner = ("hook", "forward on the object", "class swapped in disguise", "_call_impl", "compiled call", "global hook")
-    parts = {f"{name} of a {kind}": _stage(GENERAL[name], kind) for kind in ("AttentionLayer", "Head") for name in inner}
+    inner = (
+        "hook",
+        "forward on the object",
+        "class swapped in disguise",
+        "_call_impl",
+        "compiled call",
+        "global hook",
+    )
+    parts = {
+        f"{name} of a {kind}": _stage(GENERAL[name], kind)
+        for kind in ("AttentionLayer", "Head")
+        for name in inner
+    }
     forged = {"a bound that is a thousandth": lambda m, _: _forged(m, bound=m.certificate.bound / 1000)}
     networks = {**GENERAL, **parts}
     return {name: networks if "network" in name else {**GENERAL, **forged} for name in SUBJECTS}
@@ -239,7 +125,7 @@ def _forged(module: Any, **values: Any) -> None:
     module.certificate = replace(module.certificate, **values)
 
 
-class Stale(Exception):
+class StaleError(Exception):
     """The altered object cannot be run at all: nothing is claimed of what it returns."""
 
 
@@ -261,9 +147,13 @@ def judge(subject: Subject) -> Judged:
         said_so = []  # a certificate that was written anew: only verify can tell
     try:
         with torch.no_grad():
-            gap = (subject.run(subject.x).double() - subject.meant(subject.x).double()).abs().nan_to_num(torch.inf)
+            gap = (
+                (subject.run(subject.x).double() - subject.meant(subject.x).double())
+                .abs()
+                .nan_to_num(torch.inf)
+            )
     except (AttncError, RuntimeError, TypeError) as problem:
-        raise Stale(str(problem)[:100]) from problem
+        raise StaleError(str(problem)[:100]) from problem
     own = 1e-13
     judged.see(float(gap.max()) - own, subject.module.certificate.bound, len(subject.x), ", ".join(said_so))
     judged.proved = bool(said_so)
@@ -297,20 +187,24 @@ CONVERTED: dict[str, Callable[[Model, ExitStack], Any]] = {
     "hook on the first map": lambda m, _: m.first.register_forward_hook(lambda *a: a[-1] * 3.0),
     "hook on the second map": lambda m, _: m.second.register_forward_hook(lambda *a: a[-1] * -0.7),
     "hook on the norm": lambda m, _: m.norm.register_forward_hook(lambda *a: a[-1] * 5.0),
-    "global hook": lambda m, stack: _global(_inner(m), stack),
-    "forward of the activation": lambda m, _: _patched(_inner(m), None),
-    "class of the activation": lambda m, _: _swapped(_inner(m), None),
-    "_call_impl of the activation": lambda m, _: _call_impl(_inner(m), None),
-    "compiled call of the activation": lambda m, _: _compiled_call(_inner(m), None),
-    "compiled call of the norm": lambda m, _: setattr(m.norm, "_compiled_call_impl", lambda x: m.norm._call_impl(x) * 5.0),
-    "numbers of the activation": lambda m, _: _numbers(_inner(m), None),
+    "global hook": lambda m, stack: add_global_hook(_inner(m), stack),
+    "forward of the activation": lambda m, _: patch_forward(_inner(m), None),
+    "class of the activation": lambda m, _: swap_class(_inner(m), None),
+    "_call_impl of the activation": lambda m, _: patch_call_impl(_inner(m), None),
+    "compiled call of the activation": lambda m, _: patch_compiled_call(_inner(m), None),
+    "compiled call of the norm": lambda m, _: setattr(
+        m.norm, "_compiled_call_impl", lambda x: m.norm._call_impl(x) * 5.0
+    ),
+    "numbers of the activation": lambda m, _: scale_numbers(_inner(m), None),
     "numbers of the first map": lambda m, _: m.first.weight.data.mul_(3.0),
     "numbers of the norm": lambda m, _: m.norm.weight.data.mul_(10.0),
     "norm replaced by Identity": lambda m, _: m.put(m.layout.norm, nn.Identity()),
     "norm in front is passed over": lambda m, _: setattr(m.norm, "forward", lambda x: x * 5.0),
-    "class of the first map": lambda m, _: setattr(m.first, "__class__", disguised(type(m.first), forward=_tripled(m.first))),
-    "buffers zeroed, state loaded": lambda m, _: _rerouted(m.module, None),
-    "autocast": lambda m, stack: _autocast(None, stack),
+    "class of the first map": lambda m, _: setattr(
+        m.first, "__class__", disguised(type(m.first), forward=_tripled(m.first))
+    ),
+    "buffers zeroed, state loaded": lambda m, _: zero_buffers(m.module, None),
+    "autocast": lambda m, stack: enter_autocast(None, stack),
 }
 
 
@@ -354,7 +248,10 @@ def _witness(stack: ExitStack) -> Judged:
     head = copy.deepcopy(_head("sigmoid", torch.float32))
     assert head.certificate is not None
     claimed = head.certificate.witness
-    head.certificate = replace(head.certificate, witness=replace(claimed, error=min(35 * claimed.error, 0.99 * head.certificate.bound)))
+    head.certificate = replace(
+        head.certificate,
+        witness=replace(claimed, error=min(35 * claimed.error, 0.99 * head.certificate.bound)),
+    )
     judged = Judged(proved=attnc.verify(head).status == "proved")
     judged.see(head.certificate.witness.error, claimed.error * 1.0001, 1, "a witness that is not attained")
     return judged
@@ -363,7 +260,11 @@ def _witness(stack: ExitStack) -> Judged:
 def _copied(stack: ExitStack) -> Judged:
     """The numbers and the certificate of one head in the module of another."""
     target, source = copy.deepcopy(_head("tanh", WIDE)), copy.deepcopy(_head("silu", WIDE))
-    module = Head(target.numbers(), target.design) if target.key.shape == source.key.shape else copy.deepcopy(source)
+    module = (
+        Head(target.numbers(), target.design)
+        if target.key.shape == source.key.shape
+        else copy.deepcopy(source)
+    )
     with torch.no_grad():
         for name in ("query", "key", "value", "output"):
             getattr(module, name).copy_(getattr(source, name))
@@ -382,7 +283,10 @@ NAMED: dict[str, Callable[[ExitStack], Judged]] = {
 
 def attack(name: str, case: Callable[[ExitStack], Judged]) -> Outcome:
     """Judge one case."""
-    began, outcome = time.perf_counter(), Outcome("altered", name, "crashed", control=name.endswith(": nothing"))
+    began, outcome = (
+        time.perf_counter(),
+        Outcome("altered", name, "crashed", control=name.endswith(": nothing")),
+    )
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -391,7 +295,7 @@ def attack(name: str, case: Callable[[ExitStack], Judged]) -> Outcome:
             if not judged.proved:
                 outcome.verdict = "refused"  # whatever it does, it does not claim its bound any longer
                 outcome.ratio = 0.0
-        except (AttncError, Stale) as problem:
+        except (AttncError, StaleError) as problem:
             outcome.verdict, outcome.note = "refused", f"{type(problem).__name__}: {str(problem)[:160]}"
         except Exception as problem:
             outcome.verdict, outcome.note = "crashed", said(problem)

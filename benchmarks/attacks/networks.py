@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from attacks.tally import Outcome
 from flint import arb
 from torch import Tensor, nn
 
 import attnc
+from attacks.tally import Outcome
 from attnc.errors import AttncError, PrecisionError
 from attnc.functions.balls import upper, working
 from attnc.lower.witness import ascend, candidates, within
@@ -72,9 +72,15 @@ def attack(seed: int, points: int = 12_000) -> Outcome:
     if seed % 2:
         model, width = random_module(rng)
         model = model.to(dtype)
-        source, box, eps = model, attnc.Box(-1, float(rng.uniform(0.5, 3)), shape=(width,)), float(10 ** rng.uniform(-3, -1))
+        source, box, eps = (
+            model,
+            attnc.Box(-1, float(rng.uniform(0.5, 3)), shape=(width,)),
+            float(10 ** rng.uniform(-3, -1)),
+        )
     else:
-        c = next(c for c in map(case, range(seed // 2 * 7, seed // 2 * 7 + 200)) if c.program.parameters < LARGEST)
+        c = next(
+            c for c in map(case, range(seed // 2 * 7, seed // 2 * 7 + 200)) if c.program.parameters < LARGEST
+        )
         source, box, dtype, eps = c.program, c.box, c.dtype, c.eps  # type: ignore[assignment]
     outcome = Outcome("networks", f"{seed}: {'module' if seed % 2 else 'program'}, {dtype}", "refused")
     try:
@@ -106,7 +112,9 @@ def _points(net: Network, box: attnc.Box, dtype: torch.dtype, seed: int, points:
     return within(torch.cat([x, torch.where(pick, x, x.roll(1, 0))]), box, dtype)
 
 
-def _judge(net: Network, box: attnc.Box, dtype: torch.dtype, seed: int, points: int, outcome: Outcome) -> None:
+def _judge(
+    net: Network, box: attnc.Box, dtype: torch.dtype, seed: int, points: int, outcome: Outcome
+) -> None:
     """Screen in float64, climb from the worst, and evaluate the worst in balls."""
     assert net.certificate is not None
     x, bound = _points(net, box, dtype, seed, points), net.certificate.bound
@@ -137,7 +145,9 @@ def _rough(net: Network, x: Tensor) -> Tensor:
     return gap.abs().flatten(1).amax(1).nan_to_num(math.inf)
 
 
-def _beside(net: Network, model: nn.Module, box: attnc.Box, dtype: torch.dtype, seed: int, outcome: Outcome) -> None:
+def _beside(
+    net: Network, model: nn.Module, box: attnc.Box, dtype: torch.dtype, seed: int, outcome: Outcome
+) -> None:
     """The module itself, in float64: what was read is what runs."""
     assert net.certificate is not None
     x = _points(net, box, dtype, seed + 1, 2000)

@@ -7,15 +7,30 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.layouts import GATED, LAYOUTS, Model
 from torch import nn
+
+from attacks.layouts import GATED, LAYOUTS, Model
 
 Alter = Callable[[Model], None]
 Around = Callable[[Model, ExitStack], None]
 ALL = tuple(LAYOUTS)
 PLAIN = tuple(name for name in ALL if name not in GATED)
-OWNED = tuple(name for name in ALL if name not in ("opt", "encoder", "encoder first", "sequential"))  # a module is the block
-HELD = ("bert", "gpt2", "llama", "t5 gated", "t5", "opt", "gpt_neox", "distilbert", "vit", "encoder", "encoder first")
+OWNED = tuple(
+    name for name in ALL if name not in ("opt", "encoder", "encoder first", "sequential")
+)  # a module is the block
+HELD = (
+    "bert",
+    "gpt2",
+    "llama",
+    "t5 gated",
+    "t5",
+    "opt",
+    "gpt_neox",
+    "distilbert",
+    "vit",
+    "encoder",
+    "encoder first",
+)
 DROPPED = tuple(name for name, layout in LAYOUTS.items() if layout.inner)
 NAMES = {  # the activation of each family
     "bert": "gelu", "gpt2": "gelu_tanh", "llama": "silu", "t5 gated": "gelu_tanh", "t5": "relu", "opt": "relu",

@@ -8,12 +8,18 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import numpy as np
+
 from attacks import altered, blocks, compiled, heads, learners, made, networks
 from attacks.tally import Outcome, Tally
 
 Say = Callable[[str], None]
 SHARES = {"heads": 0.2, "networks": 0.12, "blocks": 0.12, "learners": 0.06, "altered": 0.5}
-SEEDED = {"heads": heads.attack, "networks": networks.attack, "blocks": blocks.attack, "learners": learners.attack}
+SEEDED = {
+    "heads": heads.attack,
+    "networks": networks.attack,
+    "blocks": blocks.attack,
+    "learners": learners.attack,
+}
 
 
 def altered_cases() -> dict[str, Callable[[int], Outcome]]:

@@ -67,7 +67,10 @@ class Tally:
         rows = [COLUMNS, *self.rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
         return "\n".join(
-            "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+            "  ".join(
+                cell.rjust(w) if i else cell.ljust(w)
+                for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            )
             for row in rows
         )
 
@@ -96,7 +99,10 @@ def _plain(outcome: Outcome) -> dict[str, object]:
 
 
 def _row(kind: str, outcomes: list[Outcome]) -> tuple[str, ...]:
-    count = {v: sum(o.verdict == v for o in outcomes) for v in ("refused", "converted", "measured", "false", "crashed")}
+    count = {
+        v: sum(o.verdict == v for o in outcomes)
+        for v in ("refused", "converted", "measured", "false", "crashed")
+    }
     ratio = max((o.ratio for o in outcomes if not math.isnan(o.ratio)), default=0.0)
     converted = count["converted"] + count["measured"] + count["false"]
     return (

@@ -36,7 +36,9 @@ KNOWN = (
     "made dense head of sigmoid: autocast", "made head of silu: hook", "made head of tanh: compiled call with a narrow bump",
     "made head: numbers of another", "made function: a borrowed name", "made head: a witness that was raised",
 )  # fmt: skip
-CONTROLS = tuple(f"{family}: nothing" for family in ("llama", "opt", "encoder", "sequential", "compiled module"))
+CONTROLS = tuple(
+    f"{family}: nothing" for family in ("llama", "opt", "encoder", "sequential", "compiled module")
+)
 
 
 def assert_true(outcome: Outcome) -> None:
@@ -64,7 +66,12 @@ def test_honest_models_convert(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("attack", "seeds"),
-    [(heads.attack, (1, 9, 20, 21, 22)), (networks.attack, (3, 11)), (blocks.attack, (2, 5, 23)), (learners.attack, (1, 8, 9))],
+    [
+        (heads.attack, (1, 9, 20, 21, 22)),
+        (networks.attack, (3, 11)),
+        (blocks.attack, (2, 5, 23)),
+        (learners.attack, (1, 8, 9)),
+    ],
     ids=["heads", "networks", "blocks", "learners"],
 )
 def test_no_input_exceeds_its_bound(attack: Callable[[int], Outcome], seeds: tuple[int, ...]) -> None:
@@ -79,7 +86,9 @@ def test_there_are_enough_altered_models() -> None:
 
 def test_a_bound_that_is_too_low_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     proved = heads.supnorm
-    monkeypatch.setattr(heads, "supnorm", lambda *a, **k: replace(proved(*a, **k), bound=0.2 * proved(*a, **k).bound))
+    monkeypatch.setattr(
+        heads, "supnorm", lambda *a, **k: replace(proved(*a, **k), bound=0.2 * proved(*a, **k).bound)
+    )
     assert heads.attack(20).verdict == "false"
 
 
@@ -88,7 +97,9 @@ def test_a_claim_about_another_model_is_found() -> None:
     original, converted = (LAYOUTS["opt"].build() for _ in range(2))
     report = attnc.convert_(converted.module, eps=1e-2)
     original.act.register_forward_hook(lambda _, args, out: out.clamp(max=1.0))
-    judged = claims.judge_report(claims.Rivals(original, None, converted), report, np.random.default_rng(0), 60)
+    judged = claims.judge_report(
+        claims.Rivals(original, None, converted), report, np.random.default_rng(0), 60
+    )
     assert judged.ratio > 1
     lower = SimpleNamespace(blocks=[replace(b, exact=1e-9, rounding=0.0) for b in report.blocks])
     honest = claims.Rivals(LAYOUTS["opt"].build(), None, converted)
@@ -97,7 +108,10 @@ def test_a_claim_about_another_model_is_found() -> None:
 
 
 def test_the_tally_fails_where_a_case_does(tmp_path: Path) -> None:
-    good, bad = Outcome("heads", "a", "converted", 0.5, inputs=10), Outcome("heads", "b", "false", 2.0, 1.0, 2.0)
+    good, bad = (
+        Outcome("heads", "a", "converted", 0.5, inputs=10),
+        Outcome("heads", "b", "false", 2.0, 1.0, 2.0),
+    )
     assert Tally([good]).passed and not Tally([good, bad]).passed
     assert not Tally([Outcome("altered", "c", "crashed")]).passed
     assert not Tally([Outcome("altered", "d", "refused", control=True)]).passed
