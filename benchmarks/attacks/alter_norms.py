@@ -159,6 +159,7 @@ class Behind(nn.Module):
 def _(m: Model) -> None:
     layers = m.part(m.layout.layer.rpartition(".")[0])
     layers.append(Behind(m.layer, "mlp").to(m.dtype))
+    m.module.config.num_hidden_layers = len(layers)  # some models run as many layers as their config says
 
 
 @altered(

@@ -233,7 +233,7 @@ def _(m: Model) -> None:
     m.layer.norm_first = not m.layer.norm_first
 
 
-@altered("a fast path of another activation", ("encoder first",))
+@altered("a fast path of another activation", ("encoder first",), wide=True)
 def _(m: Model) -> None:
     """In eval mode and without gradients the fused operation takes relu for the layer's gelu."""
     act_module(m)

@@ -35,6 +35,8 @@ class Case:
     @property
     def dtype(self) -> torch.dtype:
         """By the name, so that a case is the same in every run."""
+        if self.alteration.wide:
+            return torch.float64
         narrow = zlib.crc32(self.name.encode()) % 4 == 0 and self.alteration.eps >= 1e-3
         return (
             torch.float32 if narrow or self.alteration.by_dtype or self.alteration.narrow else torch.float64

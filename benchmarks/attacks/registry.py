@@ -51,6 +51,7 @@ class Alteration:
     eps: float = 1e-3
     by_dtype: bool = False  # what the model computes depends on its dtype
     narrow: bool = False  # in float32, where a number outside its interval costs most
+    wide: bool = False  # in float64, where whole models are compared without hooks
     honest: bool = False  # nothing is altered: has to convert
 
 
