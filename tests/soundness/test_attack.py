@@ -52,7 +52,7 @@ def test_altered_models_are_refused_or_true(name: str) -> None:
 
 def test_altered_models_of_a_seed_are_refused_or_true() -> None:
     quick = [name for name in CASES if name.startswith(("opt:", "encoder:", "sequential:", "llama:"))]
-    chosen = np.random.default_rng(13).choice(quick, 24, replace=False)
+    chosen = np.random.default_rng(13).choice(quick, 16, replace=False)
     for name in chosen.tolist():
         assert_true(CASES[name](0))
 
@@ -69,7 +69,7 @@ def test_honest_models_convert(name: str) -> None:
     [
         (heads.attack, (1, 9, 20, 21, 22)),
         (networks.attack, (3, 11)),
-        (blocks.attack, (2, 5, 23)),
+        (blocks.attack, (5, 23)),
         (learners.attack, (1, 8, 9)),
     ],
     ids=["heads", "networks", "blocks", "learners"],
