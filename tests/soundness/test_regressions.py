@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,19 +128,29 @@ def test_a_module_that_runs_other_code_is_not_proved() -> None:
     assert attnc.verify(Other(list(plain.stages), plain.program, plain.certificate)).status == "unknown"
 
 
-def test_a_branch_that_tracing_does_not_see_is_seen_in_the_box() -> None:
-    class Clamped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(2, 2)
+class Clamped(nn.Module):
+    """A linear layer, and a clamp that only real tensors meet, or only calls that are not recorded."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            if isinstance(x, torch.Tensor):
-                x = x.clamp(-10, 10)
-            return self.inner(x)
+    def __init__(self, meets: Callable[[Tensor], bool]) -> None:
+        super().__init__()
+        self.inner, self.meets = nn.Linear(2, 2), meets
 
-    with pytest.raises(UnsupportedError, match="disagrees"):
-        attnc.compile(Clamped().eval(), domain=attnc.Box(-100, 100, shape=(2,)), eps=1e-2)
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x.clamp(-10, 10) if self.meets(x) else x)
+
+
+def test_a_branch_on_the_type_of_the_input_is_read() -> None:
+    model = Clamped(lambda x: isinstance(x, Tensor)).eval()
+    net = attnc.compile(model, domain=attnc.Box(-100, 100, shape=(2,)), eps=1e-2)
+    x = torch.rand(4096, 2) * 200 - 100
+    with torch.no_grad():
+        assert float((net(x) - model(x)).abs().max()) <= net.certificate.bound
+
+
+def test_a_branch_that_the_recording_does_not_see_is_seen_in_the_box() -> None:
+    model = Clamped(lambda x: not torch.compiler.is_exporting()).eval()
+    with pytest.raises(UnsupportedError):
+        attnc.compile(model, domain=attnc.Box(-100, 100, shape=(2,)), eps=1e-2)
 
 
 @pytest.mark.parametrize(
