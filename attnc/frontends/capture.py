@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from attnc.errors import AttncError
 
+_SLICE = re.compile(r"\.slice\((\S+), (\S+), (\S+)\)\.(\d+)")
 _SEED = 1  # of torch's generator during a capture; the generator is put back afterwards
 
 
@@ -67,9 +69,21 @@ class Captured:
         [('aten.linear.default', '0 (Linear)'), ('aten.relu.default', '1 (ReLU)')]
         """
         stack = (node.meta.get("nn_module_stack") or {}).values()
-        paths = [str(path).split("@")[0] for path, _ in stack]  # torch marks the second call of a part: '0@1'
+        paths = [self._resolved(str(path).split("@")[0]) for path, _ in stack]  # '0@1' is the second call of part 0
         path = next((path for path in reversed(paths) if path in self._parts), "")
         return Place(path, type(self._parts[path]).__name__)
+
+    def _resolved(self, path: str) -> str:
+        """torch names a part of layers[1:] 'layers.slice(1, None, None).0', which is 'layers.1'."""
+        cut = _SLICE.search(path)
+        if cut is None:
+            return path
+        around = self._parts.get(path[: cut.start()])
+        bounds = [None if end == "None" else int(end) for end in cut.groups()[:3]]
+        index = list(range(len(around) if isinstance(around, nn.ModuleList) else 0))[slice(*bounds)]
+        at = int(cut.group(4))
+        found = str(index[at]) if at < len(index) else "?"
+        return self._resolved(f"{path[: cut.start()]}.{found}{path[cut.end() :]}")
 
     @cached_property
     def _parts(self) -> dict[str, nn.Module]:

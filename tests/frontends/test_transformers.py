@@ -197,7 +197,7 @@ def test_a_sequence_with_a_norm_in_front() -> None:
         "8",
     ]  # 9 → 4 → 4 numbers behind no norm, and an activation at the end
     x = torch.randn(4, 6, dtype=torch.float64)
-    check_numbers(model, Found(found.blocks[:1], ()), lambda: model(x))
+    check_numbers(model, Found(found.blocks[:1], (), found.call), lambda: model(x))
 
 
 def test_activations_outside_of_blocks_are_listed() -> None:

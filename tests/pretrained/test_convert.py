@@ -173,7 +173,9 @@ def test_blocks_of_no_known_family() -> None:
     (block,) = convert_(model, eps=EPS).blocks
     assert (block.name, block.family, block.norm, block.holds_for) == ("2", "Sequential", "0", "every input")
     box = attnc.Box(-2, 2, shape=(6,))
-    other = nn.ModuleDict({"mlp": Perceptron(nn.GELU())}).double().eval()
+    other = nn.Sequential()
+    other.add_module("mlp", Perceptron(nn.GELU()))
+    other.double().eval()
     (block,) = convert_(other, eps=EPS, config={"inputs": {"mlp.act": box}}).blocks
     assert (block.name, block.norm, block.holds_for, block.proved) == ("mlp.act", None, "the box given", True)
 
