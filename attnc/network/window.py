@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnc.certify.window import Gate, Window
 from attnc.errors import InputError
-from attnc.network.kernel import in_place
+from attnc.network.running import in_place
 
 _CHUNK = 1 << 18  # numbers worked on at once: buffers stay in the cache, threads have enough to do
 
