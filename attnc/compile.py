@@ -52,10 +52,8 @@ def compile(
     that constant that is within `noise` of the answers (2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32, if you do not say: give
     more if the function subtracts large numbers). Without a constant, the values are found by `method` ("lattice" for smooth
     functions of up to 4 numbers, "fit" for more) and the error is measured: `net.measured` says how, and `net.certificate` is
-    None. `form` is "two-layer" (the default for functions) or
-    "attention-softmax": as which of the paper's networks `as_self_attention` writes it.
-
-    `strict` says what the network does with inputs outside the box: None warns once, True raises, False does nothing.
+    None. `form` is "two-layer" (the default for functions) or "attention-softmax": as which of the paper's networks
+    `as_self_attention` writes it. `strict`: inputs outside the box warn once (None), raise (True) or do nothing (False).
 
     >>> import attnc, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()

@@ -52,7 +52,7 @@ def test_a_module(dtype: torch.dtype) -> None:
 def test_float32_is_what_is_made_where_nothing_is_said() -> None:
     net = attnc.compile(model(torch.float64), domain=BOX, eps=1e-3)
     assert net.certificate.dtype == "float32" and next(net.parameters()).dtype == torch.float32
-    assert net.engine == "columns" and net.strict is False
+    assert net.engine == "columns" and net.strict is None
 
 
 def test_a_scikit_learn_network(tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ def _class_altered(part: nn.Module) -> str | None:
     for cls in type(part).__mro__:
         before, now = _made.get(cls, {}), vars(cls) if cls in _made else {}
         for name in before.keys() | now.keys():
-            if before.get(name) is not now.get(name) and (_is_code(before.get(name)) or _is_code(now.get(name))):
+            if before.get(name) is not now.get(name) and (
+                _is_code(before.get(name)) or _is_code(now.get(name))
+            ):
                 return f"runs other code: {cls.__name__}.{name} was replaced"
     return None
 

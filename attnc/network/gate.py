@@ -160,7 +160,9 @@ class AnchorGate(nn.Module):
     def _product(self, h: Tensor, t: Tensor) -> Tensor:
         scale, inverse, shrink, square = self.factors()
         left, right = h * inverse, t * scale
-        above, below = (self.square(zeta * shrink, strict=False) * square for zeta in (left + right, left - right))
+        above, below = (
+            self.square(zeta * shrink, strict=False) * square for zeta in (left + right, left - right)
+        )
         found: Tensor = (above - below) * 0.25
         return found
 

@@ -185,7 +185,9 @@ class Head(PreciseModule):
             )
 
         if self.key.dtype not in FULL:
-            raise InputError(f"the numbers of this head are {self.key.dtype}: heads run in float32 or float64")
+            raise InputError(
+                f"the numbers of this head are {self.key.dtype}: heads run in float32 or float64"
+            )
 
     def _check_domain(self, s: Tensor, strict: bool | None) -> None:
         domain = self.domain

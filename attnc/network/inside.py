@@ -6,6 +6,7 @@ CPU, where looking at values would wait for the device, only `strict=True` check
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -49,8 +50,16 @@ def check_domain(
         f"{reason}: nothing is promised there, and results may be far off. {_ADVICE}; strict=False turns this warning off, "
         "strict=True makes it an error",
         DomainWarning,
-        stacklevel=4,
+        stacklevel=_caller(),
     )
+
+
+def _caller() -> int:
+    """How far up the stack the code is that called a module: neither attnc's nor torch's."""
+    frame, level = sys._getframe(2), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("attnc.", "torch.")):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 _ADVICE = "Keep inputs inside, build the module for a larger domain"

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-_M = TypeVar("_M", bound="PreciseModule")
+_F = TypeVar("_F", bound=Callable[..., Any])
 FULL = (torch.float32, torch.float64)
 
 
@@ -64,29 +62,29 @@ def is_less(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and dtype not in FULL
 
 
-def precise(method: Callable[Concatenate[_M, _P], _R]) -> Callable[Concatenate[_M, _P], _R]:
+def precise(method: _F) -> _F:
     """Run a method of a `PreciseModule` with autocast off and in the dtype of its numbers."""
 
     @wraps(method)
-    def run(self: _M, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def run(self: PreciseModule, *args: Any, **kwargs: Any) -> Any:
         kind = _device_type((*args, *kwargs.values()))
         if not autocast_is_on(kind):
             return _in_full(method, self, args, kwargs)
         with torch.autocast(kind, enabled=False):
             return _in_full(method, self, args, kwargs)
 
-    return run
+    return cast(_F, run)
 
 
 def _in_full(method: Any, module: PreciseModule, args: Any, kwargs: Any) -> Any:
-    cast = module._cast_to
+    less = module._cast_to
     given = (*args, *kwargs.values())
-    if cast is None or not any(isinstance(x, Tensor) and x.dtype == cast for x in given):
+    if less is None or not any(isinstance(x, Tensor) and x.dtype == less for x in given):
         return method(module, *args, **kwargs)
-    dtype = module._full_dtype()
-    args = [_converted(x, cast, dtype) for x in args]
-    kwargs = {name: _converted(x, cast, dtype) for name, x in kwargs.items()}
-    return _converted(method(module, *args, **kwargs), dtype, cast)
+    full = module._full_dtype()
+    args = [_converted(x, less, full) for x in args]
+    kwargs = {name: _converted(x, less, full) for name, x in kwargs.items()}
+    return _converted(method(module, *args, **kwargs), full, less)
 
 
 def _converted(found: Any, old: torch.dtype, new: torch.dtype) -> Any:
@@ -113,7 +111,7 @@ def can_look(*tensors: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch():
+    if torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch():  # type: ignore[no-untyped-call]
         return False
     return all(is_plain(t) and not t.is_meta for t in tensors)
 

@@ -118,9 +118,9 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a box": (_edit(holds_for=lambda _: "the box given"), "for a box that was given"),
     "another name": (_edit(name=lambda x: x + "x"), "no converted block of that name"),
     "a block left out": (_drop, "the report says nothing of it"),
-    "hook": (lambda m: _first(m).activation_fn.register_forward_hook(lambda *_: None), "a hook"),
+    "hook": (lambda m: _first(m).activation_fn.register_forward_hook(lambda *_: None), "forward hook"),
     "hook of a map": (lambda m: _first(m).fc1.register_forward_hook(lambda *_: None), "forward hooks"),
-    "forward": (lambda m: setattr(_first(m).activation_fn, "forward", torch.relu), "another forward"),
+    "forward": (lambda m: setattr(_first(m).activation_fn, "forward", torch.relu), "method forward"),
     "training": (lambda m: m.train(), "training mode"),
     "dtype": (lambda m: m.half(), "it was proved in"),
 }
@@ -135,20 +135,17 @@ def test_nothing_that_was_changed_is_proved(opt: Any, case: str) -> None:
     assert said in verdict.reason
 
 
-@pytest.mark.parametrize("what", ["radius", "factors", "scale", "places"])
+@pytest.mark.parametrize("what", ["radius", "scale", "places"])
 def test_the_products_of_a_gated_block(llama: Any, what: str) -> None:
     gate = llama.model.layers[0].mlp
     assert isinstance(gate, AnchorGate)
-    if what == "factors":
-        gate._factors *= 2
-    elif what == "places":
+    if what == "places":
         gate._roles = (gate._roles[1], gate._roles[0], gate._roles[2])
     else:
         getattr(gate, what).sub_(3)
-        gate._derive()
     del llama.config.attnc  # whose digests show it first
     verdict = attnc.verify(llama)
-    words = {"radius": "radius of its square", "factors": "powers of two", "places": "changed places"}
+    words = {"radius": "radius of its square", "places": "changed places"}
     assert verdict.status == "unknown"
     assert words.get(what, "") in verdict.reason
 
