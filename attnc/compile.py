@@ -66,11 +66,9 @@ def compile(
     (True, 'proved')
     """
     if not isinstance(domain, Box):
-        raise InputError(
-            f"domain is an attnc.Box, e.g. attnc.Box(-1, 1, shape=(16,)): got {type(domain).__name__}"
-        )
-    name, allowed, engine = checked_dtype(dtype), checked_eps(eps), checked_engine(engine)
-    strict = checked_strict(strict)
+        raise InputError(f"domain is an attnc.Box(lo, hi, shape=(…)): got {type(domain).__name__}")
+    name, allowed = checked_dtype(dtype), checked_eps(eps)
+    engine, strict = checked_engine(engine), checked_strict(strict)
     _check_words(form, method)
     say = progress or (lambda _: None)
     if _is_function(model, method):

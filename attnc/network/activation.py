@@ -113,9 +113,10 @@ class AnchorActivation(AttentionLayer):
         return joined(groups, parts)
 
     def why_not_certified(self) -> str | None:
-        """None where the certificates of its heads apply to what runs now, else the reason why not.
+        """None where the heads are those of their certificates and attnc's code runs them, else the reason why not.
 
-        What is claimed of the block around it is in the conversion report: `attnc.verify(model)` checks it."""
+        A head's certificate covers engine="dense". What is proved of windows, and of the block around the activation, is in the
+        conversion report: `attnc.verify(model)` checks it."""
         altered = why_altered(self)
         if altered is not None:
             return altered

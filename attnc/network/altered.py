@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from attnc.network.running import PreciseModule, autocast_is_on
 
@@ -35,9 +37,9 @@ def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str |
     >>> why_altered(head)
     'Head has a forward hook'
     """
-    hooks = torch.nn.modules.module
-    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
-        return "a global forward hook may change what is executed"
+    surrounding = _surroundings_altered()
+    if surrounding is not None:
+        return surrounding
     for name, part in module.named_modules():
         where = name or type(part).__name__
         reason = _class_altered(part) if part not in foreign else None
@@ -47,6 +49,17 @@ def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str |
     kinds = {t.device.type for t in (*module.parameters(), *module.buffers())} | {"cpu"}
     if any(autocast_is_on(kind) for kind in kinds):
         return "torch.autocast is on: certificates are for code that runs without it"
+    return None
+
+
+def _surroundings_altered() -> str | None:
+    """Hooks of all modules, and modes that see every operation."""
+    hooks = torch.nn.modules.module
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        return "a global forward hook may change what is executed"
+    modes = [m for m in _get_current_function_mode_stack() if not isinstance(m, DeviceContext)]  # type: ignore[no-untyped-call]
+    if modes or torch._C._len_torch_dispatch_stack():
+        return "a torch function mode or dispatch mode may change what is executed"
     return None
 
 
@@ -72,9 +85,13 @@ def _instance_altered(part: nn.Module) -> str | None:
         return "has a forward hook"
     if part._compiled_call_impl is not None:
         return "was compiled in place: certificates are for code that runs without torch.compile"
-    for name in vars(part):
+    for name, value in vars(part).items():
         if _is_code(getattr(type(part), name, None)):
             return f"runs other code: its method {name} was replaced"
+        if isinstance(value, nn.Module) or any(
+            name in own for own in (part._modules, part._parameters, part._buffers)
+        ):
+            return f"has an attribute {name} in the place of a registered part"
     return None
 
 

@@ -139,7 +139,7 @@ class AnchorGate(nn.Module):
         return out
 
     def why_not_certified(self) -> str | None:
-        """None where the certificates of its heads apply to what runs now, else the reason why not.
+        """None where the heads are those of their certificates and attnc's code runs them, else the reason why not.
 
         What is claimed of the block, with its maps, is in the conversion report: `attnc.verify(model)` checks it."""
         maps = [part for name in self._roles for part in self.get_submodule(name).modules()]

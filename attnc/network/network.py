@@ -174,6 +174,8 @@ class Network(PreciseModule):
         altered = why_altered(self)
         if altered is not None:
             return altered
+        if type(self.stages) is not nn.ModuleList:
+            return f"its stages are a {type(self.stages).__name__}: an nn.ModuleList was certified"
         if self.engine not in ENGINES:
             return f"engine={self.engine!r}: certified are {', '.join(map(repr, ENGINES))}"
         try:

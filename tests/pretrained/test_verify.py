@@ -69,7 +69,7 @@ def test_lattices_by_both_engines(engine: str, dtype: torch.dtype) -> None:
         assert "engine dense: exact + rounding is said to be" in attnc.verify(other).reason
         other = copy.deepcopy(model)
         _add(other.layers[0].activation[0].value, 1e-3)
-        assert "changed since it was made: value" in attnc.verify(other).reason
+        assert "changed since it was certified: value" in attnc.verify(other).reason
     model.layers[0].linear2.weight.data *= 1.01
     found = attnc.verify(model)
     assert (found.status, "is said to be" in found.reason) == ("unknown", True)
