@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.head import Head
-from attnc.network.inside import check_domain, checked_strict, outside_interval
+from attnc.network.inside import check_domain, checked_strict, is_checked, outside_interval
 from attnc.network.kernel import attend
 from attnc.network.running import is_less, is_plain, precise
 from attnc.network.stages import AttentionLayer, joined
@@ -102,10 +103,14 @@ class AnchorActivation(AttentionLayer):
         self._check_input(x)
         if engine is not None and engine not in ENGINES:
             raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
-        check_domain(self, x, self.strict if strict is None else strict, partial(_outside, groups))
-        windows = self._windows(engine)
+        strict, windows = self.strict if strict is None else strict, self._windows(engine)
         if windows[0] is not None and all(window == windows[0] for window in windows[1:]):
-            return run_window(windows[0], x)
+            sizes: list[float] | None = [] if is_checked(self, x, strict) else None
+            out = run_window(windows[0], x, sizes)
+            if sizes is not None and not (sizes and all(size <= _reach(groups) for size in sizes)):
+                check_domain(self, x, strict, partial(_outside, groups))
+            return out
+        check_domain(self, x, strict, partial(_outside, groups))
         parts = [
             _run(head, window, x if neurons is None else x.index_select(-1, neurons))
             for (neurons, head), window in zip(groups, windows, strict=True)
@@ -299,6 +304,12 @@ def _neurons_problem(neurons: Sequence[Index]) -> str | None:
     if named.dtype.kind == "i" and np.array_equal(np.sort(named), np.arange(len(named))):
         return None
     return f"the groups name {len(named)} neurons: each of 0 … {len(named) - 1} must be named once, as an integer"
+
+
+def _reach(groups: Sequence[tuple[Tensor | None, Head]]) -> float:
+    """[-reach, reach] lies in the interval of every head that has one."""
+    domains = [head.domain for _, head in groups if head.domain is not None]
+    return min((min(-domain.lo, domain.hi) for domain in domains), default=math.inf)
 
 
 def _outside(groups: Sequence[tuple[Tensor | None, Head]], x: Tensor) -> str | None:

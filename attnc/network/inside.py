@@ -36,9 +36,7 @@ def check_domain(
     module: nn.Module, x: Tensor, strict: bool | None, outside: Callable[[Tensor], str | None]
 ) -> None:
     """Warn or raise where `outside(x)` gives a reason; `strict` is what holds for this call."""
-    if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
-        return
-    if not x.numel() or not can_look(x):
+    if not is_checked(module, x, strict):
         return
     reason = outside(x.detach())
     if reason is None:
@@ -60,6 +58,13 @@ def _caller() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("attnc.", "torch.")):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def is_checked(module: nn.Module, x: Tensor, strict: bool | None) -> bool:
+    """Whether anything would be said of an input outside."""
+    if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
+        return False
+    return x.numel() > 0 and can_look(x)
 
 
 _ADVICE = "Keep inputs inside, build the module for a larger domain"

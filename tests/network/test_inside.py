@@ -15,11 +15,17 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import attnc
+from attnc import functions
 from attnc.errors import DomainWarning, InputError
+from attnc.lower.activation_head import activation_head
 from attnc.network.activation import AnchorActivation
 from tests.network.examples import BOX, activation, gate, head, learner, network, source
 
 NAN, INF = math.nan, math.inf
+
+
+def gelu(reach: float) -> attnc.Head:
+    return activation_head(functions.get("gelu"), attnc.Interval(-reach, reach), 1e-4, "float32")
 
 
 def row(*numbers: float) -> Tensor:
@@ -29,6 +35,16 @@ def row(*numbers: float) -> Tensor:
 CASES: dict[str, tuple[Callable[[], Any], Tensor, list[Tensor]]] = {
     "head": (head, row(-8, 8), [row(0, 100), row(-8.000001, 0), row(NAN, 0), row(0, INF), row(-INF, 0)]),
     "network": (network, row(-1, 0, 1), [row(0, 0, 1.0000001), row(-2, 0, 0), row(0, NAN, 0)]),
+    "a window": (
+        lambda: AnchorActivation([(np.array([0, 2]), gelu(8)), (np.array([1]), gelu(4))]),
+        row(-8, 4, 8),
+        [row(9, 0, 0), row(0, 5, 0), row(0, 0, -8.000001), row(NAN, 0, 0), row(0, -INF, 0)],
+    ),
+    "a gate's window": (
+        lambda: AnchorActivation([(None, activation()[0])]),
+        row(-16, 16),
+        [row(17, 0), row(0, -17), row(0, NAN)],
+    ),
     "activation": (  # silu of 3, 1, 0 on [-16, 16], tanh of 2, 4 on [-4, 4]
         activation,
         row(16, -16, 4, 10, -4),

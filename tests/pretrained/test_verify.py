@@ -152,7 +152,7 @@ def test_the_products_of_a_gated_block(llama: Any, what: str) -> None:
 
 def test_other_code_that_runs_is_refuted(opt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     genuine = network_activation.run_window
-    monkeypatch.setattr(network_activation, "run_window", lambda w, s: genuine(w, s) + 1e-2)
+    monkeypatch.setattr(network_activation, "run_window", lambda w, s, *_: genuine(w, s) + 1e-2)
     verdict = attnc.verify(opt)
     assert verdict.status == "refuted" and verdict.error is not None
     assert 0.005 < verdict.error < 0.015
