@@ -5,6 +5,8 @@ result is a new tensor; otherwise they run in place on chunks that stay in the c
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -72,15 +74,19 @@ def _chunk(
     buffers: list[Tensor],
     sizes: list[float] | None,
 ) -> None:
+    """x is |s| where 1/Δ can be moved into the constants: powers of two commute with rounding, so every bit stays."""
     c, lead, coefficients = window.sharpness, constants[0], constants[1:]
     x, w, G, N = buffers
     torch.clamp(s, min=0, out=out)
     torch.abs(s, out=x)
     if sizes is not None:
         sizes.append(float(x.amax()))
-    x.mul_(1 / window.spacing)
-    torch.mul(x, -2 * c, out=w).exp_()
-    torch.add(lead, x, alpha=-c, out=G).mul_(x).exp_()
+    inverse = 1 / window.spacing
+    if not _scales_exactly(window.spacing):
+        x.mul_(inverse)
+        inverse = 1.0
+    torch.mul(x, -2 * c * inverse, out=w).exp_()
+    torch.add(lead * inverse, x, alpha=-c * inverse * inverse, out=G).mul_(x).exp_()
     if len(coefficients) == 1:
         N.fill_(coefficients[0])
     else:
@@ -88,6 +94,11 @@ def _chunk(
     for C in reversed(coefficients[:-2]):
         torch.addcmul(C, N, w, out=N)
     out.addcmul_(G, N)
+
+
+def _scales_exactly(spacing: float) -> bool:
+    """Whether 1/Δ is a power of two whose square is far from the ends of the range of float32."""
+    return math.frexp(spacing)[0] == 0.5 and 2.0**-20 <= spacing <= 2.0**20
 
 
 def _plain_gate(gate: Gate, s: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import attnc
 from attnc import functions
+from attnc.certify.window import window_of
 from attnc.errors import DomainWarning, InputError
 from attnc.lower.activation_head import activation_head
+from attnc.network import window
 from attnc.network.activation import AnchorActivation
 from tests.network.examples import BOX, activation, gate, head, learner, network, source
 
@@ -230,3 +233,22 @@ def test_nothing_is_checked_in_a_trace(case: str) -> None:
 def test_gradients_pass_the_check() -> None:
     x = row(0.5, -0.5, 0.25).requires_grad_()
     assert torch.autograd.grad(network()(x).sum(), x)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("spacing", [2.0**-30, 2.0**-9, 0.5, 1.0, 64.0, 2.0**30])
+def test_the_largest_input_of_a_window_and_every_bit_of_its_result(
+    spacing: float, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spacing is part of constants where that changes no bit; sizes are read on the way."""
+    made = window_of(activation_head(functions.get("gelu"), attnc.Interval(-8, 8), 1e-4, dtype).numbers())
+    assert made is not None
+    made = replace(made, spacing=spacing)
+    draw = torch.Generator().manual_seed(0)
+    s = 20 * spacing * torch.randn(5000, generator=draw, dtype=getattr(torch, dtype))
+    monkeypatch.setattr(window, "_CHUNK", 999)
+    sizes: list[float] = []
+    found = window.run_window(made, s, sizes)
+    assert sizes == [float(part.abs().max()) for part in s.split(999)]
+    monkeypatch.setattr(window, "_scales_exactly", lambda _: False)
+    assert torch.equal(window.run_window(made, s), found)
