@@ -18,6 +18,7 @@ from attnc.errors import (
     AttncError,
     CertificateError,
     ConvergenceError,
+    DomainWarning,
     FileError,
     FunctionError,
     InputError,
@@ -47,8 +48,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AttncError", "BlockReport", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
-    "ConversionVerdict", "ConvertConfig", "FileError", "Function", "FunctionError", "Head", "InputError", "Interval",
-    "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured", "PrecisionError", "Problem",
+    "ConversionVerdict", "ConvertConfig", "DomainWarning", "FileError", "Function", "FunctionError", "Head", "InputError",
+    "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured", "PrecisionError", "Problem",
     "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_",
     "from_pretrained", "function", "functions", "head", "incontext", "load", "paper", "plot", "report_of", "verify",
     "verify_conversion",

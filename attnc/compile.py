@@ -17,6 +17,7 @@ from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
 from attnc.lower.program_to_network import Wish, lower
 from attnc.network.forms.parts import read
+from attnc.network.inside import checked_strict
 from attnc.network.network import Network, checked_engine
 from attnc.program.check import problems
 from attnc.program.program import Program
@@ -37,7 +38,7 @@ def compile(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     engine: str = "columns",
-    strict: bool = False,
+    strict: bool | None = None,
     progress: Progress | None = None,
 ) -> Network:
     """A trained network or any continuous function as attention: every output within eps, for every input of the box.
@@ -52,6 +53,7 @@ def compile(
     more if the function subtracts large numbers). Without a constant, the values are found by `method` ("lattice" for smooth
     functions of up to 4 numbers, "fit" for more) and the error is measured: `net.measured` says how, and `net.certificate` is
     None. `form`, "two-layer" (the default) or "attention-softmax", says which of the paper's networks `as_self_attention` writes.
+    `strict`: inputs outside the box warn once (None), raise (True) or do nothing (False).
 
     >>> import attnc, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
@@ -64,10 +66,9 @@ def compile(
     (True, 'proved')
     """
     if not isinstance(domain, Box):
-        raise InputError(
-            f"domain is an attnc.Box, e.g. attnc.Box(-1, 1, shape=(16,)): got {type(domain).__name__}"
-        )
-    name, allowed, engine = checked_dtype(dtype), checked_eps(eps), checked_engine(engine)
+        raise InputError(f"domain is an attnc.Box(lo, hi, shape=(…)): got {type(domain).__name__}")
+    name, allowed = checked_dtype(dtype), checked_eps(eps)
+    engine, strict = checked_engine(engine), checked_strict(strict)
     _check_words(form, method)
     say = progress or (lambda _: None)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
@@ -81,7 +82,7 @@ def compile(
             net = _of_model(model, domain, allowed, name, say)
             net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
-    net.engine, net.strict = engine, bool(strict)
+    net.engine, net.strict = engine, strict
     if net.form != "layers":
         read(net)  # raises where the network has not the layers of the theorem
     return net
@@ -95,7 +96,7 @@ def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progres
     check_box(domain, dtype)
     check_arithmetic(dtype, network=True)
     wish = Wish(program, domain, eps, dtype, progress)
-    return certified(wish, lower(wish), "columns", False)
+    return certified(wish, lower(wish), "columns", None)
 
 
 def _is_function(model: Any, method: str) -> bool:

@@ -68,3 +68,7 @@ class CertificateError(AttncError):
 
 class MissingExtraError(AttncError, ImportError):
     """A feature whose optional dependency is not installed."""
+
+
+class DomainWarning(UserWarning):
+    """An input outside the domain of a head, a network or an activation: nothing is promised of the result."""

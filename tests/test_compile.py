@@ -52,7 +52,7 @@ def test_a_module(dtype: torch.dtype) -> None:
 def test_float32_is_what_is_made_where_nothing_is_said() -> None:
     net = attnc.compile(model(torch.float64), domain=BOX, eps=1e-3)
     assert net.certificate.dtype == "float32" and next(net.parameters()).dtype == torch.float32
-    assert net.engine == "columns" and net.strict is False
+    assert net.engine == "columns" and net.strict is None
 
 
 def test_a_scikit_learn_network(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_whole_numbers_and_numpy_numbers_are_numbers() -> None:
 
 @pytest.mark.parametrize("domain", [None, (-1, 1), [-1, 1], attnc.Interval(-1, 1), torch.zeros(3), 3, "box"])
 def test_the_domain_is_a_box(domain: object) -> None:
-    with pytest.raises(InputError, match=r"domain is an attnc.Box, e.g. attnc.Box\(-1, 1, shape=\(16,\)\)"):
+    with pytest.raises(InputError, match=r"attnc\.Box"):
         attnc.compile(model(), domain=domain, eps=1e-3)
 
 

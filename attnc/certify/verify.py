@@ -72,10 +72,16 @@ def _module(module: Any, f: Function | None) -> Verdict:
 
 
 def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
-    """What is proved is proved of the numbers: a module that runs other code than attnc's is not covered."""
+    """What is proved is proved of the numbers: a module that runs other code than attnc's is not covered.
+
+    The module is asked by the method of its class, which an attribute of the instance does not hide."""
     hooks = torch.nn.modules.module
     if not verdict:
         return verdict
+    ask = getattr(type(module), "why_not_certified", None)
+    reason = ask(module) if ask is not None else f"{type(module).__name__} is not a module of attnc"
+    if reason is not None:
+        return replace(verdict, status="unknown", reason=f"the certificate does not apply: {reason}")
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return replace(verdict, status="unknown", reason="a global forward hook may change what is executed")
     for name, part in module.named_modules():

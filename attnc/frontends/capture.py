@@ -69,7 +69,9 @@ class Captured:
         [('aten.linear.default', '0 (Linear)'), ('aten.relu.default', '1 (ReLU)')]
         """
         stack = (node.meta.get("nn_module_stack") or {}).values()
-        paths = [self._resolved(str(path).split("@")[0]) for path, _ in stack]  # '0@1' is the second call of part 0
+        paths = [
+            self._resolved(str(path).split("@")[0]) for path, _ in stack
+        ]  # '0@1' is the second call of part 0
         path = next((path for path in reversed(paths) if path in self._parts), "")
         return Place(path, type(self._parts[path]).__name__)
 

@@ -265,7 +265,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Array:
         """w·x: of two classes for the second, (n,); of several for each, (n, classes)."""
         tokens = self._tokens(self._query(X))
-        found = [_numpy(self.learner_.reading(tokens @ w)) for w in self._weights(strict=False)]
+        found = [_numpy(self.learner_.reading(tokens @ w, strict=False)) for w in self._weights(strict=False)]
         return found[0] if len(found) == 1 else np.stack(found, 1)
 
     def predict(self, X: Any) -> Array:

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnc.certify.arithmetic import loose_products
+from attnc.certify.certificate import Certificate
 from attnc.errors import InputError
+from attnc.network.altered import why_altered
 from attnc.network.head import Head
 
 
@@ -75,9 +77,19 @@ def check_reached(name: str, size: float, limit: float, part: str) -> None:
         )
 
 
-def why_not(dtype: str, heads: Mapping[str, Head]) -> str | None:
-    """None where every head is what was certified, in the dtype and the arithmetic that were; else the reason why not."""
-    for name, head in heads.items():
+def why_not(
+    learner: nn.Module, dtype: str, heads: Mapping[str, tuple[Head | None, Certificate | None]]
+) -> str | None:
+    """None where a learner and every head of it are what was certified, in the dtype and the arithmetic that were; else the
+    reason why not. By name, each head and what the learner's certificate says of it."""
+    altered = why_altered(learner)
+    if altered is not None:
+        return altered
+    for name, (head, certificate) in heads.items():
+        if (None if head is None else head.certificate) != certificate:
+            return f"{name}: it is not the head that was certified"
+        if head is None:
+            continue
         reason = head.why_not_certified()
         if reason is not None:
             return f"{name}: {reason}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnc.certify.arithmetic import ARITHMETIC
 from attnc.domain import Interval
@@ -30,7 +30,9 @@ from attnc.incontext.reading import reading_head
 from attnc.incontext.registers import Registers
 from attnc.lower.function_to_head import check_arithmetic, checked_dtype
 from attnc.lower.function_to_head import head as make_head
+from attnc.network.altered import as_made
 from attnc.network.head import Head
+from attnc.network.running import PreciseModule, precise
 
 if TYPE_CHECKING:
     from attnc.incontext.literal import LiteralLearner
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 EXAMPLES = 1000  # n at which e is chosen
 
 
-class Learner(nn.Module):
+@as_made
+class Learner(PreciseModule):
     """T steps of gradient descent on the examples of a context, each three layers of attention, the same weights for every n.
 
         A   u_i = w·x_i            every example attends to the weight token and BOS
@@ -85,6 +88,7 @@ class Learner(nn.Module):
         """Of x as the user gives it, without the intercept."""
         return self.certificate.features - self.intercept
 
+    @precise
     def forward(
         self, context_x: Tensor, context_y: Tensor, query_x: Tensor, strict: bool | None = None
     ) -> Tensor:
@@ -96,14 +100,17 @@ class Learner(nn.Module):
             check_reached("|w·x| of a query", float(s.abs().max()), self.radius.u, "u")
         elif not (bool((query.abs() <= self.radius.x).all()) and bool((s.abs() <= self.radius.u).all())):
             self.uncertified = self.uncertified or "a query lies beyond the radius"
-        u = self.reading(s)
-        found: Tensor = self.activation(u) if self.activation is not None and not self.loss.of_residual else u
+        found: Tensor = self.reading(s, strict=False)
+        if self.activation is not None and not self.loss.of_residual:
+            found = self.activation(found, strict=False)
         return found
 
+    @precise
     def coefficients(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
         """w after all steps, (d,), the intercept last."""
         return self.trajectory(context_x, context_y, strict)[-1]
 
+    @precise
     def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
         """w before the first and after every step, (T + 1, d), read from the weight token."""
         must = self._strict(strict)
@@ -114,11 +121,10 @@ class Learner(nn.Module):
         self._check_step(x)
         w = x.new_zeros(x.shape[1])
         found, reached = [w], x.new_zeros(3)
-        with torch.autocast(x.device.type, enabled=False):
-            for _ in range(self.steps):
-                w, sizes = self._step(w, x, y)
-                found.append(w)
-                reached = torch.maximum(reached, sizes)
+        for _ in range(self.steps):
+            w, sizes = self._step(w, x, y)
+            found.append(w)
+            reached = torch.maximum(reached, sizes)
         self.uncertified = None
         if must:
             self._check_reached(*reached.tolist())
@@ -138,11 +144,18 @@ class Learner(nn.Module):
         return None
 
     def why_not_certified(self) -> str | None:
-        """None where the certificate applies to the numbers as they are now, else the reason why not."""
-        heads = {"reading": self.reading, "activation": self.activation, "threshold": self.threshold}
-        return why_not(
-            self.certificate.dtype, {name: head for name, head in heads.items() if head is not None}
-        )
+        """None where the certificate applies to what runs now, else the reason why not."""
+        c = self.certificate
+        if self.intercept != c.intercept:
+            return (
+                f"the certificate is for intercept={c.intercept}, the learner has intercept={self.intercept}"
+            )
+        heads = {
+            "reading": (self.reading, c.reading),
+            "activation": (self.activation, c.activation),
+            "threshold": (self.threshold, c.threshold),
+        }
+        return why_not(self, c.dtype, heads)
 
     def why_not_covered(
         self, context_x: Tensor, context_y: Tensor, query_x: Tensor | None = None
@@ -176,13 +189,13 @@ class Learner(nn.Module):
         """One step: layers A, B and C, and for lasso D; and how large w, w·x and w before D were."""
         e, eta = self.certificate.e, self.step_size
         s = x @ w
-        u = self.reading(s)
+        u = self.reading(s, strict=False)
         if self.activation is None:
             r = u - y
         elif self.loss.of_residual:
-            r = self.activation(u - y)
+            r = self.activation(u - y, strict=False)
         else:
-            r = self.activation(u) - y
+            r = self.activation(u, strict=False) - y
         one, two = gathered(r, x, e)
         before = (
             w
@@ -190,7 +203,9 @@ class Learner(nn.Module):
             + (eta / (6 * e)) * two
             + (-eta * self.loss.ridge) * self._penalised(w)
         )
-        after = before if self.threshold is None else before - self._penalised(self.threshold(before))
+        after = before
+        if self.threshold is not None:
+            after = before - self._penalised(self.threshold(before, strict=False))
         return after, torch.stack([after.abs().amax(), s.abs().amax(), before.abs().amax()])
 
     def extra_repr(self) -> str:

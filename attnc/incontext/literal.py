@@ -34,12 +34,15 @@ from attnc.errors import InputError
 from attnc.incontext.learner import Learner
 from attnc.incontext.literal_layers import LiteralHead, LiteralLayer, parameter
 from attnc.incontext.registers import Group, Registers, fixed_tokens, gates, plain_numbers, token_maps
+from attnc.network.altered import as_made
 from attnc.network.head import Head
+from attnc.network.running import PreciseModule, precise
 
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}  # exp of minus this is exactly 0
 
 
-class LiteralLearner(nn.Module):
+@as_made
+class LiteralLearner(PreciseModule):
     """A learner as plain self-attention, made by `literal_learner`: every number that it works with stands in a named register.
 
     `registers` says which coordinates of a token hold what, `layers` has A, B, C and D, `stream` is the residual stream after
@@ -59,6 +62,7 @@ class LiteralLearner(nn.Module):
         self.maps = parameter(token_maps(made.r, learner.features), made.dtype)
         self.to(learner.reading.key.device)
 
+    @precise
     def tokens(
         self, context_x: Tensor, context_y: Tensor, query_x: Tensor | None = None, strict: bool | None = None
     ) -> Tensor:
@@ -74,19 +78,20 @@ class LiteralLearner(nn.Module):
             rows.append(torch.cat([query_x, torch.zeros_like(one), one], 1) @ self.maps[2])
         return torch.cat(rows)
 
+    @precise
     def step(self, x: Tensor, weights: dict[str, Tensor] | None = None, t: int = 0) -> Tensor:
         """Gradient step t of the stream: every layer once. `weights` is filled with the layers' attention weights."""
-        with torch.autocast(x.device.type, enabled=False):
-            for name, layer in self.layers_of(t).items():
-                if weights is not None:
-                    weights[name] = cast(LiteralLayer, layer).weights(x)
-                x = x + layer(x)
+        for name, layer in self.layers_of(t).items():
+            if weights is not None:
+                weights[name] = cast(LiteralLayer, layer).weights(x)
+            x = x + layer(x)
         return x
 
     def layers_of(self, t: int) -> nn.ModuleDict:
         """The layers of step t: the same for all."""
         return self.layers
 
+    @precise
     def stream(
         self, context_x: Tensor, context_y: Tensor, query_x: Tensor | None = None, steps: int | None = None
     ) -> Tensor:
@@ -118,25 +123,27 @@ class LiteralLearner(nn.Module):
         flags = torch.stack([stream[..., self.registers.at(kind)] for kind in kinds]).sum(0)
         return stream[flags == 1][:, at]
 
+    @precise
     def forward(
         self, context_x: Tensor, context_y: Tensor, query_x: Tensor, strict: bool | None = None
     ) -> Tensor:
         """Predictions for the rows of query_x, from the registers of the query tokens: all steps, then A, and B for a GLM."""
         tokens = self.tokens(context_x, context_y, query_x, strict)
         x, _ = self._run(tokens, self.steps, self._strict(strict))
-        with torch.autocast(x.device.type, enabled=False):
-            x = x + self.layers["A"](x)
-            predicts = "B" in self.layers and not self.loss.of_residual
-            if predicts:
-                x = x + self.layers["B"](x)
+        x = x + self.layers["A"](x)
+        predicts = "B" in self.layers and not self.loss.of_residual
+        if predicts:
+            x = x + self.layers["B"](x)
         found: Tensor = x[len(x) - len(query_x) :, self.registers.at("g" if predicts else "u")]
         return found
 
+    @precise
     def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
         """w before the first and after every step, (T + 1, d), read from the weight token."""
         tokens = self.tokens(context_x, context_y, None, strict)
         return self._run(tokens, self.steps, self._strict(strict))[1]
 
+    @precise
     def attention(self, context_x: Tensor, context_y: Tensor, step: int = 0) -> dict[str, Tensor]:
         """By layer, (heads, tokens, tokens): every token's weights over every token in one step, the first of which is 0."""
         x = self.stream(context_x, context_y, steps=self._checked_step(step, self.steps - 1))

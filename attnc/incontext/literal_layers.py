@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from attnc.certify.numbers import Array
+from attnc.network.altered import as_made
+from attnc.network.running import PreciseModule, precise
 
 
-class LiteralHead(nn.Module):
+@as_made
+class LiteralHead(PreciseModule):
     """X ↦ softmax(X W_Q (X W_K)ᵀ) X W_V W_O over all tokens."""
 
     W_Q: nn.Parameter  # (D, r)
@@ -25,10 +28,12 @@ class LiteralHead(nn.Module):
         for letter, matrix in zip("QKVO", (w_q, w_k, w_v, w_o), strict=True):
             setattr(self, f"W_{letter}", parameter(matrix, dtype))
 
+    @precise
     def weights(self, x: Tensor) -> Tensor:
         """(tokens, tokens): every token's weights over every token."""
         return torch.softmax((x @ self.W_Q) @ (x @ self.W_K).t(), -1)
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         return (self.weights(x) @ (x @ self.W_V)) @ self.W_O
 
@@ -36,7 +41,8 @@ class LiteralHead(nn.Module):
         return self.name
 
 
-class LiteralLayer(nn.Module):
+@as_made
+class LiteralLayer(PreciseModule):
     """The sum of heads that read the same stream. Head after head: one that repeats another makes the same roundings."""
 
     def __init__(self, heads: Sequence[LiteralHead]) -> None:
@@ -53,10 +59,12 @@ class LiteralLayer(nn.Module):
         """W_Q, W_K (heads, D, r), W_V (heads, D, m), W_O (heads, m, D): those of all heads, narrow ones filled up with 0."""
         return {name: self._stacked(name) for name in ("W_Q", "W_K", "W_V", "W_O")}
 
+    @precise
     def weights(self, x: Tensor) -> Tensor:
         """(heads, tokens, tokens): every token's weights over every token."""
         return torch.stack([cast(LiteralHead, head).weights(x) for head in self.heads])
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         first, *rest = (head(x) for head in self.heads)
         out: Tensor = first

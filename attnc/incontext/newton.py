@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
 from attnc.certify.certificate import Certificate, round_up
@@ -44,7 +44,9 @@ from attnc.incontext.inputs import (
 from attnc.incontext.radius import check_sizes
 from attnc.incontext.reading import reading_head
 from attnc.lower.function_to_head import check_arithmetic, checked_dtype
+from attnc.network.altered import as_made
 from attnc.network.head import Head
+from attnc.network.running import PreciseModule, precise
 
 _ROOM = 1 + 2.0**-40
 _LARGEST_Q = 2.0  # ‖PA‖ <= 1 + ρ
@@ -127,7 +129,8 @@ def means(r: Tensor, x: Tensor, e: float) -> Tensor:
     return (4 / (3 * e)) * one + (-1 / (6 * e)) * two
 
 
-class Solver(nn.Module):
+@as_made
+class Solver(PreciseModule):
     """Ridge regression in context: `solver(context_x, context_y, query_x)`, the same weights for every n."""
 
     def __init__(self, certificate: SolverCertificate, reading: Head, intercept: bool) -> None:
@@ -139,6 +142,7 @@ class Solver(nn.Module):
         """Of x as the user gives it, without the intercept."""
         return self.certificate.features - self.intercept
 
+    @precise
     def forward(
         self, context_x: Tensor, context_y: Tensor, query_x: Tensor, strict: bool | None = None
     ) -> Tensor:
@@ -147,17 +151,19 @@ class Solver(nn.Module):
         s = self._examples("query_x", query_x, self._strict(strict)) @ w
         if self._strict(strict):
             check_reached("|w·x| of a query", float(s.abs().max()), self.certificate.radius.u, "u")
-        found: Tensor = self.reading(s)
+        found: Tensor = self.reading(s, strict=False)
         return found
 
     def why_not_certified(self) -> str | None:
-        """None where the certificate applies to the numbers as they are now, else the reason why not."""
-        return why_not(self.certificate.dtype, {"reading": self.reading})
+        """None where the certificate applies to what runs now, else the reason why not."""
+        return why_not(self, self.certificate.dtype, {"reading": (self.reading, self.certificate.reading)})
 
+    @precise
     def coefficients(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
         """w after all iterations, (d,), the intercept last."""
         return self.trajectory(context_x, context_y, strict)[-1]
 
+    @precise
     def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
         """w as it would be read before the first and after every iteration, (K + 1, d)."""
         c, must = self.certificate, self._strict(strict)
@@ -171,7 +177,7 @@ class Solver(nn.Module):
         found, reached = [self._weights(p, b)], x.new_zeros(3)
         for _ in range(c.iterations):
             s = x @ p.T
-            q = means(self.reading(s), x, c.scales[0]) + c.ridge * p
+            q = means(self.reading(s, strict=False), x, c.scales[0]) + c.ridge * p
             reached = torch.maximum(reached, torch.stack([p.abs().amax(), s.abs().amax(), q.abs().amax()]))
             p = 2 * p - c.features * means(q.T, p, c.scales[1])
             found.append(self._weights(p, b))

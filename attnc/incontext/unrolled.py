@@ -9,8 +9,10 @@ from torch import nn
 
 from attnc.incontext.learner import Learner
 from attnc.incontext.literal import LiteralLearner
+from attnc.network.altered import as_made
 
 
+@as_made
 class UnrolledLearner(LiteralLearner):
     """`unrolled[t]` holds the layers A, B, C (and D) of step t, copies of one another to begin with; `layers` read queries."""
 

@@ -20,7 +20,7 @@ from attnc.network.rebuild import rebuilt
 from attnc.program.steps import Pointwise
 
 
-def certified(wish: Wish, made: Lowered, engine: str, strict: bool) -> Network:
+def certified(wish: Wish, made: Lowered, engine: str, strict: bool | None) -> Network:
     """The module, with the claims of its layers, the bound of the whole, and a witness."""
     numbers = NetworkNumbers(tuple(_with_heads(stage, made) for stage in made.stages), wish.dtype)
     approximation = min(_carried(wish, made, "approximation"), made.error)

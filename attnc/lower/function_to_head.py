@@ -20,6 +20,7 @@ from attnc.errors import CertificateError, ConvergenceError, InputError, Precisi
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
 from attnc.network.head import Head
+from attnc.network.inside import checked_strict
 
 _PRECISION = 128
 _REACH = {"float32": 2.0**80, "float64": 2.0**400}  # beyond, squares of what is computed would overflow
@@ -34,6 +35,7 @@ def head(
     design: str = "auto",
     heads: int = 1,
     dtype: torch.dtype = torch.float32,
+    strict: bool | None = None,
     progress: Progress | None = None,
 ) -> Head:
     """One univariate function as one softmax head (or `heads` of them), with a proof of its error.
@@ -41,7 +43,8 @@ def head(
     With `eps`, the smallest head found that is proved to stay within eps of f on the whole interval, rounding
     included. With `anchors`, the best one with that many. `f` is a name ("gelu", "clip(-25,25)"), an
     `attnc.Function`, or any callable on tensors: the error of a bare callable can only be measured, and is
-    called so.
+    called so. `strict` says what the head does with inputs outside the interval: None warns once, True raises, False does
+    nothing.
 
     >>> import attnc, torch
     >>> h = attnc.head("tanh", on=(-8, 8), eps=1e-6, dtype=torch.float64)
@@ -58,6 +61,7 @@ def head(
         checked_dtype(dtype),
         progress or (lambda _: None),
     )
+    strict = checked_strict(strict)
     check_arithmetic(plan.dtype)
     if (eps is None) == (anchors is None):
         given = "neither" if eps is None else f"eps={eps!r} and anchors={anchors!r}"
@@ -67,13 +71,16 @@ def head(
     try:
         if eps is not None:
             allowed = checked_eps(eps)
-            return finished_head(plan, smallest(plan, allowed), allowed)
-        return finished_head(plan, best(plan, _anchors(anchors, heads)), math.inf)
+            made = finished_head(plan, smallest(plan, allowed), allowed)
+        else:
+            made = finished_head(plan, best(plan, _anchors(anchors, heads)), math.inf)
     except np.linalg.LinAlgError as problem:
         raise ConvergenceError(
             f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] is out of reach for floating point ({problem}): "
             "use a function and an interval of moderate size"
         ) from problem
+    made.strict = strict
+    return made
 
 
 def finished_head(plan: Plan, found: Found, allowed: float) -> Head:

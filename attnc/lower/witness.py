@@ -32,7 +32,8 @@ def ascend(network: nn.Module, program: Program, x: Tensor, box: Box, steps: int
     x = x.clone()
     for step in range(steps):
         x.requires_grad_(True)
-        error = (network(x.to(dtype)).double() - differentiable(program, x)).abs()
+        executed = network(x.to(dtype), strict=False)  # rounding may leave the box: see `within`
+        error = (executed.double() - differentiable(program, x)).abs()
         (uphill,) = torch.autograd.grad(error.flatten(1).amax(1).sum(), x)
         x = torch.clamp(x.detach() + uphill.sign() * (hi - lo) * 0.3 * 0.8**step, lo, hi)
     return x.detach()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,18 +16,22 @@ from attnc.certify.arithmetic import ARITHMETIC
 from attnc.certify.network_numbers import Index
 from attnc.certify.numbers import TENSORS
 from attnc.certify.window import Gate, Window, window_of
+from attnc.domain import Interval
 from attnc.errors import InputError
+from attnc.network.altered import as_made, why_altered
 from attnc.network.head import Head
-from attnc.network.kernel import attend, is_plain
+from attnc.network.inside import check_domain, checked_strict, is_checked, outside_interval
+from attnc.network.kernel import attend
 from attnc.network.marking import mark, mark_of
-from attnc.network.stages import AttentionLayer
+from attnc.network.running import is_less, is_plain, precise
+from attnc.network.stages import AttentionLayer, joined
 from attnc.network.window import run_window
 
 ENGINES = ("window", "dense")
-LESS = (torch.float16, torch.bfloat16)
 _CHANGED = "a number of a head was changed after torch.compile: call refresh() of its AnchorActivation"
 
 
+@as_made
 class AnchorActivation(AttentionLayer):
     """x_j ↦ head(x_j) for every neuron j, which run along the last axis of x; the heads of a group are one.
 
@@ -34,8 +40,11 @@ class AnchorActivation(AttentionLayer):
     dense. The window follows the numbers: where they change, it is derived anew. The heads are copied, so that a head may be
     given to several models, and their numbers are buffers: what optimisers see of a model stays as it was.
 
-    Heads run in float32 or float64: those of a model that is cast to less stay as they are, and its numbers are taken up
-    to their dtype and back.
+    Heads run in float32 or float64. In a model that is cast to less, or runs under autocast, they stay as they are: inputs are
+    converted to their dtype, and results back.
+
+    `strict` says what happens to inputs outside the interval of a neuron's head, where nothing is promised: None warns once,
+    True raises, False does nothing. Under torch.compile, torch.export and other tracing nothing is checked.
 
     >>> import attnc, torch
     >>> layer = AnchorActivation([(None, attnc.head("tanh", on=(-8, 8), eps=1e-5))])
@@ -43,10 +52,15 @@ class AnchorActivation(AttentionLayer):
     (torch.Size([2, 3]), 'dense')
     """
 
-    def __init__(self, groups: Sequence[tuple[Index | None, Head]], engine: str = "window") -> None:
+    def __init__(
+        self,
+        groups: Sequence[tuple[Index | None, Head]],
+        engine: str = "window",
+        strict: bool | None = None,
+    ) -> None:
         _check_groups(groups)
         super().__init__(0, 1, [(neurons, _with_buffers(head)) for neurons, head in groups], "activation")
-        self.engine = engine
+        self.engine, self.strict = engine, checked_strict(strict)
         self.refresh()
         self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
 
@@ -78,24 +92,54 @@ class AnchorActivation(AttentionLayer):
         """How many numbers it stores."""
         return sum(int(tensor.numel()) for tensor in self.state_dict().values())
 
-    def forward(self, x: Tensor, engine: str | None = None) -> Tensor:
-        """x with head(x_j) in the place of x_j; `engine` overrides the module's own."""
+    @precise
+    def forward(self, x: Tensor, engine: str | None = None, strict: bool | None = None) -> Tensor:
+        """x with head(x_j) in the place of x_j; `engine` and `strict` override the module's own."""
         if (name := mark_of(self)) is not None:
-            found: Tensor = mark(x, name)
-            return found
-        if isinstance(x, Tensor) and x.dtype in LESS:
-            return self.forward(x.to(self.groups[0][1].key.dtype), engine).to(x.dtype)
+            marked: Tensor = mark(x, name)
+            return marked
+        if isinstance(x, Tensor) and is_less(x.dtype):
+            return self._forward(x.to(self.groups[0][1].key.dtype), engine, strict).to(x.dtype)
+        return self._forward(x, engine, strict)
+
+    def _forward(self, x: Tensor, engine: str | None, strict: bool | None) -> Tensor:
+        groups = self.groups
         self._check_input(x)
         if engine is not None and engine not in ENGINES:
             raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
-        windows = self._windows(engine)
+        strict, windows = self.strict if strict is None else strict, self._windows(engine)
         if windows[0] is not None and all(window == windows[0] for window in windows[1:]):
-            return run_window(windows[0], x)
+            sizes: list[float] | None = [] if is_checked(self, x, strict) else None
+            out = run_window(windows[0], x, sizes)
+            if sizes is not None and not (sizes and all(size <= _reach(groups) for size in sizes)):
+                check_domain(self, x, strict, partial(_outside, groups))
+            return out
+        check_domain(self, x, strict, partial(_outside, groups))
         parts = [
             _run(head, window, x if neurons is None else x.index_select(-1, neurons))
-            for (neurons, head), window in zip(self.groups, windows, strict=True)
+            for (neurons, head), window in zip(groups, windows, strict=True)
         ]
-        return torch.cat(parts, -1).index_select(-1, self.get_buffer("_back")) if self._split else parts[0]
+        return joined(groups, parts)
+
+    def why_not_certified(self) -> str | None:
+        """None where the heads are those of their certificates and attnc's code runs them, else the reason why not.
+
+        A head's certificate covers engine="dense". What is proved of windows, and of the block around the activation, is in the
+        conversion report: `attnc.verify(model)` checks it."""
+        altered = why_altered(self)
+        if altered is not None:
+            return altered
+        if self.engine not in ENGINES:
+            return f"engine={self.engine!r}: certified are {', '.join(map(repr, ENGINES))}"
+        try:
+            reasons = [head.why_not_certified() for _, head in self.groups]
+            neurons = [n.detach().numpy() for n, _ in self.groups if n is not None]
+        except InputError as problem:
+            return str(problem)
+        for g, reason in enumerate(reasons):
+            if reason is not None:
+                return f"head {g}: {reason}"
+        return _neurons_problem(neurons) if neurons else None
 
     def group_of(self, neuron: int) -> int:
         """The group that a neuron belongs to."""
@@ -104,6 +148,7 @@ class AnchorActivation(AttentionLayer):
                 return g
         raise InputError(f"neuron={neuron!r}: there are {self.neurons} neurons, numbered from 0")
 
+    @precise
     def weights(self, x: Tensor, neuron: int | None = None, group: int = 0) -> Tensor:
         """The attention weights that x (…, neurons) gives rise to: those of one neuron (…, p), or of a whole group
         (…, neurons of the group, p), whose anchors stand at `groups[group][1].anchors`.
@@ -114,6 +159,8 @@ class AnchorActivation(AttentionLayer):
         >>> weights.shape == (2, 5, *head.anchors.shape)
         True
         """
+        if isinstance(x, Tensor) and is_less(x.dtype):
+            x = x.to(self.groups[0][1].key.dtype)
         self._check_input(x)
         if neuron is not None:
             return self.groups[self.group_of(neuron)][1].weights(x[..., neuron])
@@ -154,14 +201,13 @@ class AnchorActivation(AttentionLayer):
         return found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AnchorActivation:
-        made = fn(torch.empty_like(self.groups[0][1].key[..., :0, :]))
-        super()._apply((lambda t: t.to(made.device)) if made.dtype in LESS else fn, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(fn, recurse)
         self.refresh()
         return self
 
     def _check_input(self, x: Tensor) -> None:
         self.groups[0][1]._check_input(x)
-        if self._split and (x.ndim == 0 or x.shape[-1] != self.neurons):
+        if len(self) > 1 and (x.ndim == 0 or x.shape[-1] != self.neurons):
             raise InputError(
                 f"x has the shape {tuple(x.shape)}: its last axis must hold the {self.neurons} neurons of this activation"
             )
@@ -252,8 +298,36 @@ def _check_groups(groups: Sequence[tuple[Index | None, Head]]) -> None:
     if len(dtypes) > 1:
         raise InputError(f"the heads of the groups have the dtypes {', '.join(dtypes)}: they must share one")
     if groups[0][0] is not None:
-        named = np.concatenate([np.asarray(neurons) for neurons, _ in groups])
-        if named.dtype.kind != "i" or not np.array_equal(np.sort(named), np.arange(len(named))):
-            raise InputError(
-                f"the groups name {len(named)} neurons: each of 0 … {len(named) - 1} must be named once, as an integer"
-            )
+        problem = _neurons_problem([np.asarray(neurons) for neurons, _ in groups])
+        if problem is not None:
+            raise InputError(problem)
+
+
+def _neurons_problem(neurons: Sequence[Index]) -> str | None:
+    named = np.concatenate(neurons)
+    if named.dtype.kind == "i" and np.array_equal(np.sort(named), np.arange(len(named))):
+        return None
+    return f"the groups name {len(named)} neurons: each of 0 … {len(named) - 1} must be named once, as an integer"
+
+
+def _reach(groups: Sequence[tuple[Tensor | None, Head]]) -> float:
+    """[-reach, reach] lies in the interval of every head that has one."""
+    domains = [head.domain for _, head in groups if head.domain is not None]
+    return min((min(-domain.lo, domain.hi) for domain in domains), default=math.inf)
+
+
+def _outside(groups: Sequence[tuple[Tensor | None, Head]], x: Tensor) -> str | None:
+    """Whether a number of x lies outside the interval of its neuron's head: all against the smallest one first."""
+    known = [(neurons, head.domain) for neurons, head in groups]
+    domains = [domain for _, domain in known if domain is not None]
+    if not domains:
+        return None
+    lo, hi = max(domain.lo for domain in domains), min(domain.hi for domain in domains)
+    if lo < hi and outside_interval(x, Interval(lo, hi)) is None:
+        return None
+    for neurons, domain in known:
+        part = x if neurons is None else x.index_select(-1, neurons)
+        reason = None if domain is None or not part.numel() else outside_interval(part, domain)
+        if reason is not None:
+            return reason
+    return None

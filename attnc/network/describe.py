@@ -11,6 +11,7 @@ import numpy as np
 
 from attnc.certify.network_certificate import LayerClaim, NetworkCertificate
 from attnc.errors import InputError
+from attnc.network.altered import why_altered
 from attnc.network.stages import AttentionLayer, Selection
 from attnc.program.steps import Lookup, Pointwise
 
@@ -86,9 +87,12 @@ def function_label(net: Network, stage: AttentionLayer | Selection) -> str:
 
 
 def why_not_measured(net: Network) -> str | None:
-    """None where the measurement was made with the numbers as they are now, else the reason why not."""
+    """None where the measurement was made of what runs now, else the reason why not."""
     if net.measured is None:
         return "its error was not measured"
+    altered = why_altered(net)
+    if altered is not None:
+        return altered
     try:
         numbers = net.numbers()
         found, known = numbers.digests(), net.measured.digests

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnc.errors import InputError
+from attnc.network.running import can_look
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -20,8 +21,9 @@ _QUERIES = 1 << 16  # queries that attend at once
 def dense(head: Head, s: Tensor) -> Tensor:
     """softmax(q Kᵀ) V by torch's scaled_dot_product_attention: q = (x, 1), K = (κ, c), V = (v, 0), scale 1.
 
-    All queries share the keys; they attend some at a time, so that memory stays bounded. V has a second column because the
-    fast kernel wants as many as the keys have."""
+    All queries share the keys; they attend some at a time, so that memory stays bounded. V = (v, g) has the second column of the
+    values, which is 0: the fast kernel wants as many columns as the keys have. Where a graph is traced, so that nothing is known
+    of g, its term s·softmax(q Kᵀ) g is added."""
     if head.heads != 1 or head.is_gated:
         raise InputError(
             "engine='dense' runs heads whose tokens do not attend to themselves, one at a time: use 'columns'"
@@ -31,11 +33,13 @@ def dense(head: Head, s: Tensor) -> Tensor:
             f"engine='dense' runs heads of at most 512 anchors: this has {head.key.shape[1]}; use 'columns'"
         )
     keys = head.key[None]
-    values = torch.stack([head.value[..., 1], torch.zeros_like(head.value[..., 1])], -1)[None]
+    values = head.value.flip(-1)[None]
+    known = can_look(head.value)
     parts = []
     for part in torch.split(s.reshape(-1), _QUERIES):
         x = head.query[0, 0] * part + head.query[0, 1]
         query = torch.stack([x, torch.ones_like(x)], -1)[None, None]
-        parts.append(F.scaled_dot_product_attention(query, keys, values, scale=1.0)[0, 0, :, 0])
+        found = F.scaled_dot_product_attention(query, keys, values, scale=1.0)[0, 0]
+        parts.append(found[:, 0] if known else found[:, 0] + part * found[:, 1])
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return (out * head.output[0]).reshape(s.shape)

@@ -11,15 +11,22 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.network.activation import AnchorActivation
-from attnc.network.kernel import in_place
+from attnc.network.altered import as_made, why_altered
+from attnc.network.inside import checked_strict
 from attnc.network.marking import mark_of, product
+from attnc.network.running import autocast_is_on, can_look, in_place, is_less
 
 IntArray = NDArray[np.integer]
 _HELD = 1 << 22  # numbers of a layer of neurons that are held at once
 _CHUNK = 1 << 17  # products that are formed at once: what they are made of stays in the cache
 _OWN = ("activation", "square", "scale", "radius")
+_LAYOUT = {  # integers of its size, exponent of 1, bits of the fraction
+    torch.float32: (torch.int32, 127, 23),
+    torch.float64: (torch.int64, 1023, 52),
+}
 
 
+@as_made
 class AnchorGate(nn.Module):
     """x ↦ second(h ∘ t) with h = activation(first(x)), t = up(x), where a product is the difference of two squares:
 
@@ -27,7 +34,9 @@ class AnchorGate(nn.Module):
 
     λ = 2^scale and ρ = 2^radius for every neuron, so that scaling rounds nothing; `square` serves [-1, 1]. The maps stand under
     the names they had in the block whose place this takes. Without gradients, on the CPU, memory is bounded: tokens go
-    through the block some at a time.
+    through the block some at a time. Under autocast the whole block runs in the dtype of its maps.
+
+    `strict` is that of the activation. Where its inputs are inside, those of the squares are.
 
     >>> import attnc
     >>> from attnc.anchors.lattice import square_numbers
@@ -42,7 +51,6 @@ class AnchorGate(nn.Module):
 
     scale: Tensor  # log2 λ, int8 (neurons,)
     radius: Tensor  # log2 ρ, int8 (neurons,)
-    _factors: Tensor  # λ, 1/λ, 1/ρ, ρ²: (4, neurons)
 
     def __init__(
         self,
@@ -67,10 +75,7 @@ class AnchorGate(nn.Module):
             raise InputError(
                 f"scale has the shape {tuple(self.scale.shape)}, radius {tuple(self.radius.shape)}: one of each for every neuron"
             )
-        self.register_buffer("_factors", None, persistent=False)
-        self._derive()
-        self._check_scaling()
-        self.register_load_state_dict_post_hook(AnchorGate._derive)  # type: ignore[no-untyped-call]
+        self.factors()
 
     @property
     def engine(self) -> str:
@@ -81,6 +86,15 @@ class AnchorGate(nn.Module):
     def engine(self, engine: str) -> None:
         self.activation.engine = engine
         self.square.engine = engine
+
+    @property
+    def strict(self) -> bool | None:
+        """What happens to inputs outside the interval of the activation; setting it sets the activation's."""
+        return self.activation.strict
+
+    @strict.setter
+    def strict(self, strict: bool | None) -> None:
+        self.activation.strict = checked_strict(strict)
 
     @property
     def runs(self) -> str:
@@ -102,7 +116,13 @@ class AnchorGate(nn.Module):
         """The block's output for x (…, features)."""
         if (name := mark_of(self)) is not None:
             return self._block(x, lambda h, t: product(h, t, name))
-        self._check_scaling()
+        if not autocast_is_on(x.device.type):
+            return self._forward(x)
+        dtype = next((p.dtype for p in self.get_submodule(self._roles[0]).parameters()), x.dtype)
+        with torch.autocast(x.device.type, enabled=False):  # what enters may be less than the maps are
+            return self._forward(x.to(dtype)).to(x.dtype) if is_less(x.dtype) else self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
         if not in_place(x, *self.parameters(), *self.buffers()):
             return self._block(x, self._product)
         tokens = x.reshape(-1, x.shape[-1])
@@ -117,14 +137,35 @@ class AnchorGate(nn.Module):
     def _block(self, x: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         first, up, second = (self.get_submodule(name) for name in self._roles)
         h, t = self.activation(first(x)), up(x)
-        dtype = self._factors.dtype
+        dtype = self.square.groups[0][1].key.dtype
         out: Tensor = second(product(h.to(dtype), t.to(dtype)).to(h.dtype))
         return out
 
+    def why_not_certified(self) -> str | None:
+        """None where the heads are those of their certificates and attnc's code runs them, else the reason why not.
+
+        What is claimed of the block, with its maps, is in the conversion report: `attnc.verify(model)` checks it."""
+        maps = [part for name in self._roles for part in self.get_submodule(name).modules()]
+        altered = why_altered(self, foreign=maps)
+        if altered is not None:
+            return altered
+        for name, part in (("activation", self.activation), ("square", self.square)):
+            reason = part.why_not_certified()
+            if reason is not None:
+                return f"{name}: {reason}"
+        known = [head.certificate for _, head in self.square.groups]
+        if len(known) != 1 or known[0] is None or known[0].function != "square":
+            return "square: its head is not certified for the square"
+        if not known[0].domain.lo <= -1 <= 1 <= known[0].domain.hi:
+            return "square: its head is not certified on [-1, 1]"
+        return None
+
     def _product(self, h: Tensor, t: Tensor) -> Tensor:
-        scale, inverse, shrink, square = self._factors
+        scale, inverse, shrink, square = self.factors()
         left, right = h * inverse, t * scale
-        above, below = (self.square(zeta * shrink) * square for zeta in (left + right, left - right))
+        above, below = (
+            self.square(zeta * shrink, strict=False) * square for zeta in (left + right, left - right)
+        )
         found: Tensor = (above - below) * 0.25
         return found
 
@@ -133,7 +174,7 @@ class AnchorGate(nn.Module):
         out = torch.empty_like(h)
         rows = min(self._rows(_CHUNK), len(h))
         buffers = h.new_empty(2, rows, h.shape[-1])
-        scale, inverse, shrink, square = self._factors
+        scale, inverse, shrink, square = self.factors()
         for start in range(0, len(h), max(1, rows)):
             part = slice(start, start + rows)
             left, right = buffers[:, : len(h[part])]
@@ -141,40 +182,31 @@ class AnchorGate(nn.Module):
             torch.mul(t[part], scale, out=right)
             torch.add(left, right, out=out[part])
             left.sub_(right).mul_(shrink)
-            torch.mul(self.square(out[part].mul_(shrink)), square, out=out[part])
-            torch.mul(self.square(left), square, out=right)
+            torch.mul(self.square(out[part].mul_(shrink), strict=False), square, out=out[part])
+            torch.mul(self.square(left, strict=False), square, out=right)
             out[part].sub_(right).mul_(0.25)
         return out
 
     def _rows(self, numbers: int) -> int:
         return max(1, numbers // max(1, self.scale.numel()))
 
-    def _derive(self, *_: object) -> None:
-        """The factors, from the exponents: exact powers of two, where the dtype holds them."""
+    def factors(self) -> Tensor:
+        """λ, 1/λ, 1/ρ and ρ², (4, neurons): exact powers of two, made of the exponents bit by bit."""
         like = self.square.groups[0][1].key
-        self._problem: str | None = None
-        if self.scale.is_meta:
-            self._factors = torch.empty(4, self.scale.numel(), dtype=like.dtype, device="meta")
-            return
-        scale, radius = (k.detach().cpu().numpy().astype(np.int64) for k in (self.scale, self.radius))
-        powers = np.stack([scale, -scale, -radius, 2 * radius])
-        self._factors = torch.from_numpy(np.ldexp(1.0, powers)).to(like.device, like.dtype)
-        least, most = powers.min(initial=0), powers.max(initial=0)
-        limits = torch.finfo(like.dtype)
-        if not (limits.tiny <= 2.0**least and 2.0**most <= limits.max):
-            self._problem = (
-                f"the block scales by 2^{least} … 2^{most}, which {like.dtype} does not hold: "
-                "keep the dtype it was made for"
-            )
-
-    def _check_scaling(self) -> None:
-        if self._problem is not None:
-            raise InputError(self._problem)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AnchorGate:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._derive()
-        return self
+        if like.dtype not in _LAYOUT:
+            raise InputError(f"the numbers of the square are {like.dtype}: heads run in float32 or float64")
+        whole, bias, fraction = _LAYOUT[like.dtype]
+        scale, radius = self.scale.to(whole), self.radius.to(whole)
+        powers = torch.stack([scale, -scale, -radius, 2 * radius])
+        if torch.compiler.is_compiling():
+            torch._assert_async((powers.abs() < bias).all(), f"a factor is beyond what {like.dtype} holds")
+        elif powers.numel() and powers.device.type == "cpu" and can_look(powers):
+            least, most = (int(end) for end in torch.aminmax(powers))
+            if not -bias < least <= most <= bias:
+                raise InputError(
+                    f"the block scales by 2^{least} … 2^{most}, which {like.dtype} does not hold: keep the dtype it was made for"
+                )
+        return torch.bitwise_left_shift(powers + bias, fraction).view(like.dtype)
 
 
 def _exponents(name: str, given: IntArray) -> Tensor:

@@ -12,15 +12,20 @@ from attnc.anchors.chain import anchor_positions
 from attnc.certify.certificate import Certificate, Measured
 from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.certify.record import HeadRecord, write
+from attnc.domain import Interval
 from attnc.errors import InputError
+from attnc.network.altered import as_made, why_altered
 from attnc.network.engines import ENGINES, dense
+from attnc.network.inside import check_domain, checked_strict, outside_interval
+from attnc.network.running import FULL, PreciseModule, can_look, precise
 from attnc.network.self_attention import SelfAttention
 from attnc.network.show import head_html, head_text
 
 _CHUNK = 1 << 19  # attention weights held at once: they stay in the cache
 
 
-class Head(nn.Module):
+@as_made
+class Head(PreciseModule):
     """H softmax heads over p anchors each that imitate one univariate function, element by element.
 
         x_h  = query[h,0]·s + query[h,1]                        the query, centred on the head's range
@@ -28,6 +33,9 @@ class Head(nn.Module):
         g(s) = Σ_h output[h] Σ_k softmax_k(z_h)·(value[h,k,0]·s + value[h,k,1])
 
     Made by `attnc.head`. The four tensors are parameters that do not require a gradient until told to.
+
+    `strict` says what happens to inputs outside the interval that the head was made for, where nothing is promised: None warns
+    once, True raises, False does nothing. Under torch.compile, torch.export and other tracing nothing is checked.
     """
 
     query: nn.Parameter  # (H, 2)
@@ -41,37 +49,49 @@ class Head(nn.Module):
         design: str,
         certificate: Certificate | None = None,
         measured: Measured | None = None,
+        strict: bool | None = None,
     ) -> None:
         super().__init__()
         for name in TENSORS:
             tensor = torch.tensor(getattr(numbers, name), dtype=getattr(torch, numbers.dtype))
             setattr(self, name, nn.Parameter(tensor, requires_grad=False))
         self.design, self.certificate, self.measured = design, certificate, measured
-        self._gated = numbers.gated
-        self.register_load_state_dict_post_hook(Head._notice_gate)  # type: ignore[no-untyped-call]
+        self.strict = checked_strict(strict)
 
-    @staticmethod
-    def _notice_gate(module: Head, _: object) -> None:
-        module._gated = bool(module.value[..., 0].any())
-
-    def forward(self, s: Tensor) -> Tensor:
-        """g(s), of the shape of s."""
+    @precise
+    def forward(self, s: Tensor, strict: bool | None = None) -> Tensor:
+        """g(s), of the shape of s. `strict` overrides the head's own for this call."""
         self._check_input(s)
+        self._check_domain(s, strict)
         rows = max(1, _CHUNK // self.key[..., 0].numel())
         parts = [self._attend(part) for part in torch.split(s.reshape(-1), rows)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(s.shape)
 
-    def run(self, s: Tensor, engine: str) -> Tensor:
+    @precise
+    def run(self, s: Tensor, engine: str, strict: bool | None = None) -> Tensor:
         """g(s) by one of the `ENGINES`."""
         if engine not in ENGINES:
             raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
-        return dense(self, s) if engine == "dense" else self(s)
+        if engine != "dense":
+            found: Tensor = self(s, strict)
+            return found
+        self._check_input(s)
+        self._check_domain(s, strict)
+        return dense(self, s)
 
     @property
     def is_gated(self) -> bool:
-        """Whether a token attends to itself."""
-        return self._gated
+        """Whether a token attends to itself. False too where that cannot be known, under torch.compile and other tracing: there
+        both terms of the values are computed."""
+        return can_look(self.value) and bool(self.value[..., 0].any())
 
+    @property
+    def domain(self) -> Interval | None:
+        """The interval on which its error was proved, or measured."""
+        known = self.certificate or self.measured
+        return known.domain if known else None
+
+    @precise
     def weights(self, s: Tensor) -> Tensor:
         """The attention weights: (..., p), or (..., H, p) with several heads.
 
@@ -121,13 +141,20 @@ class Head(nn.Module):
         write(path, HeadRecord(self.numbers(), self.certificate, self.measured))
 
     def why_not_certified(self) -> str | None:
-        """None where the certificate applies to the numbers as they are now, else the reason why not."""
+        """None where the certificate applies to what runs now, else the reason why not: other numbers, another dtype or device,
+        hooks, replaced methods, a subclass, autocast."""
         if self.certificate is None:
             return "its error is measured, not proved"
+        altered = why_altered(self)
+        if altered is not None:
+            return altered
         dtypes = {str(getattr(self, name).dtype).removeprefix("torch.") for name in TENSORS}
         if dtypes != {self.certificate.dtype}:
             return f"the certificate is for {self.certificate.dtype}, the head is {', '.join(sorted(dtypes))}"
-        found = self.numbers().digests()
+        try:
+            found = self.numbers().digests()
+        except InputError as problem:
+            return str(problem)
         changed = [name for name in TENSORS if found[name] != self.certificate.digests[name]]
         return f"changed since it was certified: {', '.join(changed)}" if changed else None
 
@@ -145,7 +172,7 @@ class Head(nn.Module):
     def _attend(self, s: Tensor) -> Tensor:
         weights = torch.softmax(self._scores(s), 1)
         value = self.value[..., 1:]
-        if self._gated:
+        if not can_look(self.value) or self.is_gated:  # what cannot be looked at may be gated: 0·s + v is v
             value = self.value[..., :1] * s + value
         return ((weights * value).sum(1) * self.output[:, None]).sum(0)
 
@@ -157,6 +184,18 @@ class Head(nn.Module):
                 f"this head runs in {self.key.dtype}: got {s.dtype}; convert the input, or make the head with dtype={s.dtype}"
             )
 
+        if self.key.dtype not in FULL:
+            raise InputError(
+                f"the numbers of this head are {self.key.dtype}: heads run in float32 or float64"
+            )
+
+    def _check_domain(self, s: Tensor, strict: bool | None) -> None:
+        domain = self.domain
+        if domain is not None:
+            check_domain(
+                self, s, self.strict if strict is None else strict, lambda s: outside_interval(s, domain)
+            )
+
     def _reach(self) -> float:
-        known = self.certificate or self.measured
-        return max(abs(known.domain.lo), abs(known.domain.hi)) if known else 1.0
+        domain = self.domain
+        return max(abs(domain.lo), abs(domain.hi)) if domain else 1.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from attnc.network.head import Head
+from attnc.network.running import in_place
 
 WEIGHTS = 1 << 20  # attention weights held at once
 FLOOR = {
@@ -22,7 +22,7 @@ FLOOR = {
 
 def attend(head: Head, s: Tensor) -> Tensor:
     """g(s) of the shape of s; memory beyond the result is that of `WEIGHTS` attention weights, twice where tokens attend
-    to themselves. Where a derivative is asked for, and away from the CPU, this is `Head.forward`.
+    to themselves. Where a derivative is asked for, and away from the CPU, this is `Head.forward`. The domain is not checked.
 
     >>> import attnc
     >>> head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
@@ -34,7 +34,7 @@ def attend(head: Head, s: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # a graph of one piece, which the compiler fuses
         return head._attend(s.reshape(-1)).reshape(s.shape)
     if head.heads != 1 or not in_place(s, head.query, head.key, head.value, head.output):
-        found: Tensor = head(s)
+        found: Tensor = head(s, strict=False)
         return found
     flat = s.reshape(-1)
     out = torch.empty_like(flat)
@@ -46,26 +46,6 @@ def attend(head: Head, s: Tensor) -> Tensor:
             n = part.numel()
             _attend(head, part, weights[:, :n], x[:n], total[:n], out[start : start + n])
     return out.reshape(s.shape)
-
-
-def in_place(*tensors: Tensor) -> bool:
-    """Whether nothing but the value is wanted, of plain tensors on the CPU: results may then be written over.
-
-    >>> in_place(torch.zeros(2)), in_place(torch.zeros(2, requires_grad=True))
-    (True, False)
-    """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return False
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return False
-    return all(t.device.type == "cpu" and is_plain(t) for t in tensors)
-
-
-def is_plain(t: Tensor) -> bool:
-    """Whether a tensor is just numbers: no subclass, no tangent, nothing that torch.func differentiates or vectorises."""
-    if type(t) not in (Tensor, torch.nn.Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(t):
-        return False
-    return forward_ad._current_level < 0 or forward_ad.unpack_dual(t).tangent is None  # type: ignore[no-untyped-call]
 
 
 def _attend(head: Head, s: Tensor, weights: Tensor, x: Tensor, total: Tensor, out: Tensor) -> None:

@@ -37,6 +37,8 @@ from torch import Tensor, nn
 
 from attnc.certify.numbers import Array, HeadNumbers
 from attnc.errors import InputError
+from attnc.network.altered import as_made
+from attnc.network.running import PreciseModule, precise
 from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
 
 if TYPE_CHECKING:
@@ -47,7 +49,8 @@ _CHUNK = 1 << 22  # attention weights held at once
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}  # exp of minus this is exactly 0
 
 
-class LiteralAttention(nn.Module):
+@as_made
+class LiteralAttention(PreciseModule):
     """X ↦ Σ_h softmax(X W_Q^h (X W_K^h)ᵀ) X W_V^h W_O^h over all tokens; head h has the keys and values number shared[h]."""
 
     W_Q: nn.Parameter  # (heads, D, r)
@@ -65,12 +68,14 @@ class LiteralAttention(nn.Module):
             setattr(self, letter, _parameter(matrix, dtype))
         self.register_buffer("shared", torch.tensor(shared, dtype=torch.int64))
 
+    @precise
     def weights(self, x: Tensor) -> Tensor:
         """(batch, heads, tokens, tokens): every token's weights over every token."""
         query = torch.einsum("btd,hdr->bhtr", x, self.W_Q)
         key = torch.einsum("btd,gdr->bgtr", x, self.W_K).index_select(1, self.shared)
         return torch.softmax(query @ key.transpose(-1, -2), -1)
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         value = torch.einsum("btd,gdm->bgtm", x, self.W_V).index_select(1, self.shared)
         return torch.einsum("bhtm,hmd->btd", self.weights(x) @ value, self.W_O)
@@ -79,7 +84,8 @@ class LiteralAttention(nn.Module):
         return f"{self.name}: {self.W_Q.shape[0]} heads"
 
 
-class TokenMap(nn.Module):
+@as_made
+class TokenMap(PreciseModule):
     """X ↦ X W, the same for every token."""
 
     W: nn.Parameter  # (D, D)
@@ -88,11 +94,13 @@ class TokenMap(nn.Module):
         super().__init__()
         self.name, self.W = name, _parameter(matrix, dtype)
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.W
 
 
-class LiteralNetwork(nn.Module):
+@as_made
+class LiteralNetwork(PreciseModule):
     """A network as plain self-attention, made by `Network.as_self_attention`.
 
     `layout` says which coordinates of a token hold what. The outputs are the network's up to rounding; the certificate is the
@@ -118,6 +126,7 @@ class LiteralNetwork(nn.Module):
         """The layers of attention, in order; those that carry out a reshape are among them."""
         return [step for step in self.steps if isinstance(step, LiteralAttention)]
 
+    @precise
     def tokens(self, x: Tensor) -> Tensor:
         """(…, n + p, D): the sequence that the first step gets."""
         self._check_input(x)
@@ -127,6 +136,7 @@ class LiteralNetwork(nn.Module):
         data = torch.cat([start[..., :used, : v0.start], given, start[..., :used, v0.stop :]], -1)
         return torch.cat([data, start[..., used:, :]], -2)
 
+    @precise
     def stream(self, x: Tensor) -> Tensor:
         """(…, n + p, D): the sequence behind the last step; its registers hold every value."""
         tokens = self.tokens(x)
@@ -135,11 +145,13 @@ class LiteralNetwork(nn.Module):
         parts = [self._run(part) for part in torch.split(tokens.reshape(-1, *self.start.shape), rows)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(tokens.shape)
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         """The outputs for a batch (…, *shape), as the network's."""
         out = self.stream(x)[..., : _tokens(self.result), self._last]
         return out.reshape(*x.shape[: x.ndim - len(self.shape)], *self.result)
 
+    @precise
     def attention(self, x: Tensor) -> dict[str, Tensor]:
         """By layer, (…, heads, n + p, n + p): every token's weights over every token."""
         tokens = self.tokens(x)
@@ -148,11 +160,10 @@ class LiteralNetwork(nn.Module):
         return {name: w.reshape(*tokens.shape[:-2], *w.shape[1:]) for name, w in found.items()}
 
     def _run(self, x: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            for step in self.steps:
-                if weights is not None and isinstance(step, LiteralAttention):
-                    weights[step.name] = step.weights(x)
-                x = x + step(x)
+        for step in self.steps:
+            if weights is not None and isinstance(step, LiteralAttention):
+                weights[step.name] = step.weights(x)
+            x = x + step(x)
         return x
 
     def _check_input(self, x: Tensor) -> None:
@@ -382,8 +393,7 @@ def _tokens(shape: tuple[int, ...]) -> int:
 
 
 def _array(tensor: Tensor) -> Array:
-    found: Array = tensor.detach().to("cpu", torch.float64).numpy()
-    return found
+    return cast(Array, tensor.detach().to("cpu", torch.float64).numpy())
 
 
 def _parameter(array: NDArray[Any], dtype: str) -> nn.Parameter:

@@ -16,21 +16,28 @@ from attnc.certify.network_numbers import NetworkNumbers
 from attnc.certify.network_record import NetworkRecord, Shown, write_network
 from attnc.domain import Box
 from attnc.errors import InputError
+from attnc.network.altered import as_made, why_altered
 from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import ENGINES
 from attnc.network.forms import TheoremNetwork, literal_form
+from attnc.network.inside import check_domain, checked_strict, outside_box
 from attnc.network.literal import LiteralNetwork
+from attnc.network.running import FULL, PreciseModule, precise
 from attnc.network.stages import AttentionLayer, Selection, StageModule
 from attnc.program.program import Program
 
 _CHUNK = 1 << 21  # numbers of the widest value held at once
 
 
-class Network(nn.Module):
+@as_made
+class Network(PreciseModule):
     """What `attnc.compile` makes: stages of affine maps and attention that compute the program within its certificate.
 
     `engine` says how attention is executed: "columns" (the sum written out, inputs along the contiguous axis) or "dense"
     (`torch.nn.functional.scaled_dot_product_attention`). The certificate covers both.
+
+    `strict` says what happens to inputs outside the box, where nothing is promised: None warns once, True raises, False does
+    nothing. Under torch.compile, torch.export and other tracing nothing is checked.
 
     What could not be proved was measured: then `certificate` is None, and `measured` says at how many inputs. `form` and `layout`
     say as which theorem's network `as_self_attention` writes it, `theorem` what that theorem promises, `notes` how it was made.
@@ -45,7 +52,7 @@ class Network(nn.Module):
         program: Program,
         certificate: NetworkCertificate | None,
         engine: str = "columns",
-        strict: bool = False,
+        strict: bool | None = None,
         measured: NetworkMeasured | None = None,
         shown: Shown | None = None,
     ) -> None:
@@ -59,31 +66,27 @@ class Network(nn.Module):
             shown.theorem,
             shown.notes,
         )
-        self.engine, self.strict = checked_engine(engine), bool(strict)
-        self._last = len(program.steps)
-        anchors = [stage.anchors for stage in stages if isinstance(stage, Selection)]
-        self._widest = max(*(_size(shape) for shape in program.shapes), *anchors)
+        self.engine, self.strict = checked_engine(engine), checked_strict(strict)
 
+    @precise
     def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
-        """The outputs for a batch (…, *shape). `strict=True` raises for an input outside the certificate's box."""
-        self._check_input(x, self.strict if strict is None else strict)
-        flat = x.reshape(-1, *self.program.shape)
-        rows = max(1, _CHUNK // self._widest)
-        with torch.autocast(x.device.type, enabled=False):
-            parts = [self._run(part)[self._last] for part in torch.split(flat, rows)]
+        """The outputs for a batch (…, *shape). `strict` overrides the network's own for this call."""
+        self._check_input(x)
+        if self.certificate is not None or self.measured is not None:
+            box = self.domain
+            check_domain(self, x, self.strict if strict is None else strict, lambda x: outside_box(x, box))
+        flat, last = x.reshape(-1, *self.program.shape), len(self.program.steps)
+        parts = [self._run(part)[last] for part in torch.split(flat, max(1, _CHUNK // self._widest))]
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
         return out.reshape(*x.shape[: x.ndim - len(self.program.shape)], *self.program.shapes[-1])
 
+    @precise
     def attention(self, x: Tensor) -> dict[str, Tensor]:
         """The attention weights by layer, (…, neurons, anchors), or (…, neurons, heads, anchors) where a neuron has several
         heads; where the neurons of a layer form groups, by group.
 
         Of a head whose anchors are points of the whole input: (…, anchors)."""
-        self._check_input(x, False)
-        with torch.autocast(x.device.type, enabled=False):
-            return self._attention(x)
-
-    def _attention(self, x: Tensor) -> dict[str, Tensor]:
+        self._check_input(x)
         values = self._run(x.reshape(-1, *self.program.shape), keep=True)
         lead = x.shape[: x.ndim - len(self.program.shape)]
         found = {}
@@ -164,9 +167,17 @@ class Network(nn.Module):
         return described(self)
 
     def why_not_certified(self) -> str | None:
-        """None where the certificate applies to the numbers as they are now, else the reason why not."""
+        """None where the certificate applies to what runs now, else the reason why not: other numbers, another structure, dtype
+        or device, hooks, replaced methods or parts, autocast, settings of torch."""
         if self.certificate is None:
             return "its error is measured, not proved"
+        altered = why_altered(self)
+        if altered is not None:
+            return altered
+        if type(self.stages) is not nn.ModuleList:
+            return f"its stages are a {type(self.stages).__name__}: an nn.ModuleList was certified"
+        if self.engine not in ENGINES:
+            return f"engine={self.engine!r}: certified are {', '.join(map(repr, ENGINES))}"
         try:
             dtype = self._dtype()
         except InputError as problem:
@@ -212,7 +223,13 @@ class Network(nn.Module):
             )
         return dtypes.pop()
 
-    def _check_input(self, x: Tensor, strict: bool) -> None:
+    @property
+    def _widest(self) -> int:
+        """The numbers of the widest value, or of the weights of the largest lookup."""
+        anchors = [selection.anchors for selection in self.selections]
+        return max(*(_size(shape) for shape in self.program.shapes), *anchors)
+
+    def _check_input(self, x: Tensor) -> None:
         if not isinstance(x, Tensor):
             raise InputError(
                 f"a network takes a tensor: got {type(x).__name__}; write net(torch.tensor(...))"
@@ -222,19 +239,13 @@ class Network(nn.Module):
             raise InputError(
                 f"this network runs in {dtype}: got {x.dtype}; convert the input, or compile with dtype={x.dtype}"
             )
+        if dtype not in FULL:
+            raise InputError(f"the numbers of this network are {dtype}: networks run in float32 or float64")
         shape = self.program.shape
         if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
             raise InputError(
                 f"this network takes inputs of the shape (…, {', '.join(map(str, shape))}): got {tuple(x.shape)}"
             )
-        if strict:
-            inside = self.domain.contains(x)
-            if not bool(inside.all()):
-                first = torch.nonzero(~inside.reshape(-1))[0].item()
-                raise InputError(
-                    f"input {first} of the batch lies outside {self.domain}: nothing is promised there. "
-                    "Compile for a larger box, or call with strict=False."
-                )
 
     def extra_repr(self) -> str:
         reason, known = self.why_not_certified(), self.certificate or self.measured

@@ -19,7 +19,7 @@ MOVES = frozenset((
     "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze", "squeeze_",
     "select", "slice", "cat", "stack", "split", "split_with_sizes", "clone", "copy_", "detach", "alias",
     "lift_fresh_copy", "zeros", "ones", "eye", "fill", "fill_", "full", "_to_copy", "index", "index_select", "getitem",
-    "ones_like", "zeros_like",
+    "ones_like", "zeros_like", "empty_like", "index_copy", "flip",
 ))  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from attnc.network.network import Network
 from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
 
 
-def rebuilt(record: NetworkRecord, engine: str = "columns", strict: bool = False) -> Network:
+def rebuilt(record: NetworkRecord, engine: str = "columns", strict: bool | None = None) -> Network:
     """The network that a record describes."""
     known = record.claims
     claims = {} if known is None else {claim.value: claim for claim in known.layers}

@@ -17,11 +17,14 @@ from torch import Tensor, nn
 
 from attnc.certify.numbers import Array, HeadNumbers
 from attnc.errors import InputError
+from attnc.network.altered import as_made
+from attnc.network.running import PreciseModule, precise
 
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}
 
 
-class SelfAttention(nn.Module):
+@as_made
+class SelfAttention(PreciseModule):
     """softmax(X W_Q (X W_K)ᵀ) X W_V W_O, summed over heads, for X of n data tokens followed by the anchors.
 
     `forward` takes s of shape (..., n), lays the tokens out, and returns the data tokens' outputs, (..., n).
@@ -78,6 +81,7 @@ class SelfAttention(nn.Module):
         matrices["W_O"] = numbers.output.reshape(heads, 1, 1)
         return cls(matrices, tokens, n, getattr(torch, numbers.dtype))
 
+    @precise
     def tokens(self, s: Tensor) -> Tensor:
         """(..., n + p, d): the sequence that plain self-attention runs on."""
         if not isinstance(s, Tensor) or s.dtype != self.W_Q.dtype:
@@ -94,11 +98,13 @@ class SelfAttention(nn.Module):
         data = torch.cat([s.unsqueeze(-1), flags[:, 1:].expand(*s.shape, d - 1)], dim=-1)
         return torch.cat([data, self.anchor_tokens.expand(*s.shape[:-1], p, d)], dim=-2)
 
+    @precise
     def attention(self, x: Tensor) -> Tensor:
         """(..., H, n + p, n + p): every token's weights over every token."""
         x = x.unsqueeze(-3)
         return torch.softmax((x @ self.W_Q) @ (x @ self.W_K).transpose(-1, -2), -1)
 
+    @precise
     def forward(self, s: Tensor) -> Tensor:
         x = self.tokens(s)
         out = self.attention(x) @ (x.unsqueeze(-3) @ self.W_V) @ self.W_O

@@ -10,7 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnc.certify import network_numbers as numbers
+from attnc.errors import InputError
+from attnc.network.altered import as_made
 from attnc.network.head import Head
+from attnc.network.running import PreciseModule, precise
 from attnc.program.steps import Numbers, Shape
 
 
@@ -23,7 +26,8 @@ def _array(tensor: Tensor) -> Numbers:
     return found
 
 
-class AffineMap(nn.Module):
+@as_made
+class AffineMap(PreciseModule):
     """x ↦ W x + b."""
 
     weight: nn.Parameter
@@ -35,6 +39,7 @@ class AffineMap(nn.Module):
         self.weight = _parameter(stage.weight)
         self.bias = None if stage.bias is None else _parameter(stage.bias)
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
@@ -46,7 +51,8 @@ class AffineMap(nn.Module):
         return f"{self.weight.shape[1]} → {self.weight.shape[0]}"
 
 
-class Scaling(nn.Module):
+@as_made
+class Scaling(PreciseModule):
     """x ↦ a∘x + c."""
 
     scale: nn.Parameter
@@ -57,6 +63,7 @@ class Scaling(nn.Module):
         self.inputs, self.value = (stage.input,), stage.value
         self.scale, self.shift = _parameter(stage.scale), _parameter(stage.shift)
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         return x * self.scale + self.shift
 
@@ -64,7 +71,8 @@ class Scaling(nn.Module):
         return numbers.Scale(self.inputs[0], self.value, _array(self.scale), _array(self.shift))
 
 
-class AttentionLayer(nn.ModuleList):
+@as_made
+class AttentionLayer(PreciseModule, nn.ModuleList):
     """x_j ↦ head(x_j): a head for every neuron j; the heads of a group share their keys and values.
 
     The module is the list of its groups, each an `attnc.Head`; where there are several, `neurons_0`, `neurons_1`, …
@@ -75,34 +83,33 @@ class AttentionLayer(nn.ModuleList):
     ) -> None:
         super().__init__([head for _, head in groups])
         self.inputs, self.value, self.name = (input,), value, name
-        self._split = len(groups) > 1
         for g, (neurons, _) in enumerate(groups):
             if neurons is not None:
                 self.register_buffer(f"neurons_{g}", torch.from_numpy(np.array(neurons)))
-        if self._split:
-            order = np.concatenate([n for n, _ in groups if n is not None])
-            self.register_buffer("_back", torch.from_numpy(np.argsort(order)), persistent=False)
 
     @property
     def groups(self) -> list[tuple[Tensor | None, Head]]:
         """Which neurons (None: all), and the head they share."""
         found: list[tuple[Tensor | None, Head]] = []
         for g, head in enumerate(self):
-            assert isinstance(head, Head)
-            found.append((getattr(self, f"neurons_{g}") if self._split else None, head))
+            neurons = self._buffers.get(f"neurons_{g}")
+            if not isinstance(head, Head) or (neurons is None) != (len(self) == 1):
+                raise InputError(
+                    f"group {g} of {len(self)} is a {type(head).__name__} with {'no' if neurons is None else 'a'} list of "
+                    "neurons: each group is an attnc.Head, and where there are several each has the list neurons_0, …"
+                )
+            found.append((neurons, head))
         return found
 
+    @precise
     def forward(self, x: Tensor, engine: str = "columns") -> Tensor:
-        if not self._split:
-            return self.groups[0][1].run(x, engine)
+        """head(x_j) for every neuron. The domain is not checked: that of the network is."""
+        groups = self.groups
         parts = [
-            head.run(x.index_select(-1, neurons), engine)
-            for neurons, head in self.groups
-            if neurons is not None
+            head.run(x if neurons is None else x.index_select(-1, neurons), engine, strict=False)
+            for neurons, head in groups
         ]
-        back = self._back
-        assert isinstance(back, Tensor)
-        return torch.cat(parts, -1).index_select(-1, back)
+        return joined(groups, parts)
 
     def numbers(self) -> numbers.Attention:
         groups = tuple(
@@ -111,7 +118,17 @@ class AttentionLayer(nn.ModuleList):
         return numbers.Attention(self.inputs[0], self.value, groups)
 
 
-class Selection(nn.Module):
+def joined(groups: Sequence[tuple[Tensor | None, Head]], parts: Sequence[Tensor]) -> Tensor:
+    """What the groups made, each neuron in its place."""
+    if len(groups) == 1:
+        return parts[0]
+    order = torch.cat([neurons for neurons, _ in groups if neurons is not None])
+    made = torch.cat(list(parts), -1)
+    return torch.empty_like(made).index_copy(-1, order, made)
+
+
+@as_made
+class Selection(PreciseModule):
     """x ↦ Σ_k softmax_k(key·(x - centre) + offset) values_k: one head whose anchors are points of the whole input."""
 
     centre: nn.Parameter  # (m,)
@@ -125,10 +142,12 @@ class Selection(nn.Module):
         for tensor, array in stage.tensors().items():
             setattr(self, tensor, _parameter(array))
 
+    @precise
     def weights(self, x: Tensor) -> Tensor:
         """The attention weights, (…, K)."""
         return torch.softmax(F.linear(x - self.centre, self.key, self.offset), -1)
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         return self.weights(x) @ self.values
 
@@ -144,7 +163,8 @@ class Selection(nn.Module):
         return f"{self.key.shape[1]} → {self.values.shape[1]}, {self.anchors} anchors"
 
 
-class Combination(nn.Module):
+@as_made
+class Combination(PreciseModule):
     """(x_1, …) ↦ Σ c_i x_i."""
 
     def __init__(self, stage: numbers.Sum) -> None:
@@ -165,7 +185,8 @@ class Combination(nn.Module):
         return " + ".join(f"{c:g}·v{i}" for c, i in zip(self.coefficients, self.inputs, strict=True))
 
 
-class Reordering(nn.Module):
+@as_made
+class Reordering(PreciseModule):
     """The same numbers, row by row, in another shape."""
 
     def __init__(self, stage: numbers.Reorder) -> None:

@@ -5,18 +5,22 @@ result is a new tensor; otherwise they run in place on chunks that stay in the c
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from attnc.certify.window import Gate, Window
 from attnc.errors import InputError
-from attnc.network.kernel import in_place
+from attnc.network.running import in_place
 
 _CHUNK = 1 << 18  # numbers worked on at once: buffers stay in the cache, threads have enough to do
 
 
-def run_window(window: Window | Gate, s: Tensor) -> Tensor:
+def run_window(window: Window | Gate, s: Tensor, sizes: list[float] | None = None) -> Tensor:
     """The window at every number of s: the same shape, dtype and device; differentiable as often as wanted.
+
+    Where it runs by chunks, `sizes` gets the largest |s| of each, read while the chunk is in the cache; NaN where s holds one.
 
     >>> silu = Gate(slope=1.0, dtype="float32")
     >>> run_window(silu, torch.tensor([-1.0, 0.0, 1.0]))
@@ -26,10 +30,10 @@ def run_window(window: Window | Gate, s: Tensor) -> Tensor:
         raise InputError(f"a window of {window.dtype} was given a tensor of {s.dtype}: convert one of them")
     if not (in_place(s) and s.is_contiguous()):
         return _plain_gate(window, s) if isinstance(window, Gate) else _plain(window, s)
-    return _by_chunks(window, s.detach())
+    return _by_chunks(window, s.detach(), sizes)
 
 
-def _by_chunks(window: Window | Gate, s: Tensor) -> Tensor:
+def _by_chunks(window: Window | Gate, s: Tensor, sizes: list[float] | None) -> Tensor:
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
     numbers, results = s.view(-1), out.view(-1)
     total = numbers.numel()
@@ -43,8 +47,10 @@ def _by_chunks(window: Window | Gate, s: Tensor) -> Tensor:
         held = [buffer[: end - start] for buffer in buffers]
         if isinstance(window, Gate):
             _gate_chunk(window, numbers[start:end], results[start:end], held[0])
+            if sizes is not None:
+                sizes += [float(numbers[start:end].amax()), -float(numbers[start:end].amin())]
         else:
-            _chunk(window, constants, numbers[start:end], results[start:end], held)
+            _chunk(window, constants, numbers[start:end], results[start:end], held, sizes)
     return out
 
 
@@ -60,13 +66,27 @@ def _plain(window: Window, s: Tensor) -> Tensor:
     return torch.where(negative, torch.zeros_like(s), s) + G * N
 
 
-def _chunk(window: Window, constants: list[Tensor], s: Tensor, out: Tensor, buffers: list[Tensor]) -> None:
+def _chunk(
+    window: Window,
+    constants: list[Tensor],
+    s: Tensor,
+    out: Tensor,
+    buffers: list[Tensor],
+    sizes: list[float] | None,
+) -> None:
+    """x is |s| where 1/Δ can be moved into the constants: powers of two commute with rounding, so every bit stays."""
     c, lead, coefficients = window.sharpness, constants[0], constants[1:]
     x, w, G, N = buffers
     torch.clamp(s, min=0, out=out)
-    torch.abs(s, out=x).mul_(1 / window.spacing)
-    torch.mul(x, -2 * c, out=w).exp_()
-    torch.add(lead, x, alpha=-c, out=G).mul_(x).exp_()
+    torch.abs(s, out=x)
+    if sizes is not None:
+        sizes.append(float(x.amax()))
+    inverse = 1 / window.spacing
+    if not _scales_exactly(window.spacing):
+        x.mul_(inverse)
+        inverse = 1.0
+    torch.mul(x, -2 * c * inverse, out=w).exp_()
+    torch.add(lead * inverse, x, alpha=-c * inverse * inverse, out=G).mul_(x).exp_()
     if len(coefficients) == 1:
         N.fill_(coefficients[0])
     else:
@@ -74,6 +94,11 @@ def _chunk(window: Window, constants: list[Tensor], s: Tensor, out: Tensor, buff
     for C in reversed(coefficients[:-2]):
         torch.addcmul(C, N, w, out=N)
     out.addcmul_(G, N)
+
+
+def _scales_exactly(spacing: float) -> bool:
+    """Whether 1/Δ is a power of two whose square is far from the ends of the range of float32."""
+    return math.frexp(spacing)[0] == 0.5 and 2.0**-20 <= spacing <= 2.0**20
 
 
 def _plain_gate(gate: Gate, s: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def _plain(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
     }
     bounds["exact"] = block_bound(block.ff, _faultless(block), block.dtype, inputs=block.entering.inputs)
     engine = config.engine if config.engine in bounds else "dense"
-    module = AnchorActivation([(g.neurons, g.head) for g in groups], engine)
+    module = AnchorActivation([(g.neurons, g.head) for g in groups], engine, config.strict)
     report = _report(block, groups, module.runs, bounds, eps, engine, len(block.lo))
     return Planned(block.site, module, report, (block.lo, block.hi))
 
@@ -114,7 +114,7 @@ def _gated(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
         ff, _faultless(block), block.dtype, Squares(scale, radius, none, none), inputs
     )
     engine = config.engine if config.engine in bounds else "dense"
-    activation = AnchorActivation([(g.neurons, g.head) for g in groups], engine)
+    activation = AnchorActivation([(g.neurons, g.head) for g in groups], engine, config.strict)
     maps = block.site.maps()
     module = AnchorGate(
         {m.attribute: m.module for m in maps}, maps[0].attribute, maps[1].attribute, maps[2].attribute, activation,

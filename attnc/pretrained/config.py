@@ -8,6 +8,7 @@ from typing import Any
 
 from attnc.domain import Box
 from attnc.errors import InputError
+from attnc.network.inside import checked_strict
 
 VERSION = 1
 ENGINES = ("window", "dense")
@@ -23,6 +24,8 @@ class ConvertConfig:
     gelu, and tuned anchors else; "gate", "lattice" and "tuned" ask for one of these.
     inputs: what enters blocks that have no norm in front, a `Box` for all or a box for each by name.
     calibration: inputs of the model, run to see what enters such blocks; bounds are then called measured, not proved.
+    strict: what the activations do with inputs outside the interval of their heads. None warns once for each activation, True
+    raises, False does nothing.
 
     >>> ConvertConfig(engine="dense").design
     'auto'
@@ -35,6 +38,7 @@ class ConvertConfig:
     design: str = "auto"
     inputs: Box | Mapping[str, Box] | None = None
     calibration: Any = None
+    strict: bool | None = None
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -42,6 +46,7 @@ class ConvertConfig:
             given = getattr(self, name)
             if given not in accepted:
                 raise InputError(f"{name}={given!r}: accepted are {', '.join(map(repr, accepted))}")
+        checked_strict(self.strict)
         if self.version != VERSION:
             raise InputError(f"version={self.version!r}: this attnc reads settings of version {VERSION}")
         boxes = [*self.inputs.values()] if isinstance(self.inputs, Mapping) else [self.inputs]

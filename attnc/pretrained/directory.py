@@ -18,6 +18,7 @@ from attnc.certify.certificate import Certificate
 from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
 from attnc.frontends.transformers import Site, find_blocks
+from attnc.network.inside import checked_strict
 from attnc.pretrained.config import ENGINES, VERSION
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import note_parts, rebuild, seal
@@ -48,11 +49,14 @@ class Conversion:
                     yield f"{inside}.{g}", Certificate.from_json(head["certificate"])
 
 
-def from_pretrained(directory: str | os.PathLike[str], *, engine: str | None = None) -> Any:
+def from_pretrained(
+    directory: str | os.PathLike[str], *, engine: str | None = None, strict: bool | None = None
+) -> Any:
     """Read back a converted model that `save_pretrained` or `attnc convert` wrote, with its report.
 
     Nothing in the directory is executed. The heads must be those that their certificates speak of, and the weights those that
-    were converted; else nothing is returned. `engine` overrides the one it was saved with. The directory is one of transformers
+    were converted; else nothing is returned. `engine` overrides the one it was saved with. `strict` is that of `ConvertConfig`:
+    it is not saved. The directory is one of transformers
     too, which knows nothing of heads: its own from_pretrained gives the original model, feed-forward blocks and all.
 
     >>> from_pretrained("missing")
@@ -70,7 +74,7 @@ def from_pretrained(directory: str | os.PathLike[str], *, engine: str | None = N
     sites = _sites(where, model, known)
     known = replace(known, blocks=dict(sites.values()))
     tensors = dict(_stored(where, known))
-    made = [(site, _rebuilt(site, known, tensors, chosen)) for site in sites]
+    made = [(site, _rebuilt(site, known, tensors, chosen, checked_strict(strict))) for site in sites]
     for site, module in made:
         site.replace(module.eval())
     runs = {site.name: str(getattr(module, "runs", chosen)) for site, module in made}
@@ -255,14 +259,16 @@ def _same_place(one: str, other: str) -> bool:
     return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
-def _rebuilt(site: Site, known: Conversion, tensors: Mapping[str, Tensor], engine: str) -> nn.Module:
+def _rebuilt(
+    site: Site, known: Conversion, tensors: Mapping[str, Tensor], engine: str, strict: bool | None
+) -> nn.Module:
     """The module of a block, with heads that are those of their certificates and of the dtype of the model."""
     dtype = str(site.dtype).removeprefix("torch.")
     for prefix, certificate in known.heads():
         if prefix.startswith(f"{site.name}.") and certificate.dtype != dtype:
             raise CertificateError(f"{prefix} is certified for {certificate.dtype}: the model is {dtype}")
     try:
-        return rebuild(site, known.blocks[site.name], tensors, engine)
+        return rebuild(site, known.blocks[site.name], tensors, engine, strict)
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as problem:
         raise CertificateError(f"what is stored of {site.name} is damaged or edited: {problem}") from problem
 

@@ -149,7 +149,13 @@ def digest(ff: FeedForward) -> str:
     return found.hexdigest()
 
 
-def rebuild(site: Site, entry: Mapping[str, Any], tensors: Mapping[str, Tensor], engine: str) -> nn.Module:
+def rebuild(
+    site: Site,
+    entry: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    engine: str,
+    strict: bool | None = None,
+) -> nn.Module:
     """The module of a block from its record and the tensors of its name."""
     if digest(site.feed_forward()) != entry["digest"]:
         raise CertificateError(
@@ -165,6 +171,7 @@ def rebuild(site: Site, entry: Mapping[str, Any], tensors: Mapping[str, Tensor],
         raise CertificateError(
             f"{site.name}: what says which neurons use which head was changed: convert the original model anew"
         )
+    made.strict = strict
     return made
 
 

@@ -164,7 +164,7 @@ def test_every_neuron_has_its_own_head(engine: str) -> None:
 
 def test_one_window_runs_once_for_all_neurons(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x, calls = two_groups(), tokens(4, 5), []
-    monkeypatch.setattr(activation, "run_window", lambda window, s: calls.append(s) or s)
+    monkeypatch.setattr(activation, "run_window", lambda window, s, *_: calls.append(s) or s)
     layer(x)
     assert len(calls) == 1 and calls[0] is x
     changed(layer)

@@ -187,16 +187,16 @@ def test_factors_follow_the_exponents() -> None:
     other = block(scale=SCALE + 1, radius=RADIUS + 1)
     twin = copy.deepcopy(made)
     twin.load_state_dict(other.state_dict())
-    assert torch.equal(twin._factors, other._factors) and torch.equal(twin(x), other(x))
-    assert not torch.equal(made._factors, other._factors)
-    lam, inverse, shrink, height = made._factors.numpy()
+    assert torch.equal(twin.factors(), other.factors()) and torch.equal(twin(x), other(x))
+    assert not torch.equal(made.factors(), other.factors())
+    lam, inverse, shrink, height = made.factors().numpy()
     assert np.array_equal(lam, 2.0**SCALE) and np.array_equal(inverse, 2.0**-SCALE)
     assert np.array_equal(shrink, 2.0**-RADIUS) and np.array_equal(height, 4.0**RADIUS)
 
 
 def test_dtypes_and_devices() -> None:
     made = block().float()
-    assert made._factors.dtype == torch.float32 and made.scale.dtype == torch.int8
+    assert made.factors().dtype == torch.float32 and made.scale.dtype == torch.int8
     torch.testing.assert_close(made(tokens(5, D).float()), block()(tokens(5, D)).float(), rtol=0, atol=2e-3)
     state = made.state_dict()
     empty = copy.deepcopy(made).to("meta")

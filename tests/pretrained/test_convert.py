@@ -242,7 +242,7 @@ def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dty
             f, limit = functions.get(head.certificate.function), head.certificate.domain.hi
             s = torch.linspace(-limit, limit, 301, dtype=dtype)[:, None].expand(-1, one.neurons or 1)
             with torch.no_grad():
-                gap = (one(s, engine="dense") - one(s, engine="window")).abs()
+                gap = (one(s, "dense", strict=False) - one(s, "window", strict=False)).abs()
             executed = head.certificate.approximation + window_rounding(head, f)
             assert (
                 gap[:, slice(None) if neurons is None else neurons].max() <= head.certificate.bound + executed
@@ -273,7 +273,7 @@ def test_gradients_flow_through_a_converted_model() -> None:
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_batches_of_any_shape(name: str) -> None:
     model = tiny(name)
-    convert_(model, eps=EPS)
+    convert_(model, eps=EPS, config={"strict": False})
     ids = torch.randint(3, 50, (4, 9))
     together = run(model, {"input_ids": ids})
     alone = torch.cat([run(model, {"input_ids": row[None]}) for row in ids])

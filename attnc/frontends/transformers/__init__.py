@@ -73,14 +73,18 @@ def find_blocks(
 
 
 def read_sites(model: nn.Module, call: Call | None = None) -> list[Site]:
-    """Every block that a model runs, converted or not, with what is wrong with it; read without gradients only.
+    """Every block that a model runs, converted or not, with what is wrong with it, read with gradients and without.
 
     >>> [site.name for site in read_sites(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval())]
     ['1']
     """
     _refuse(model, None)
     call = example_call(model) if call is None else call
-    return sites_in(model, _captured(model, call, grad=False))[0]
+    sites, others = (sites_in(model, _captured(model, call, grad=grad))[0] for grad in (False, True))
+    problems = _unlike([site for site in sites if not site.problems], others)
+    if problems:
+        raise UnsupportedError(f"attnc cannot read what {type(model).__name__} executes", problems)
+    return sites
 
 
 def _captured(model: nn.Module, call: Call, *, grad: bool) -> Captured:

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from attnc.certify.network_numbers import Index
 from attnc.errors import InputError
 from attnc.network import literal
+from attnc.network.altered import as_made
+from attnc.network.running import PreciseModule, precise
 
 Size = tuple[int, int]  # tokens, coordinates
 
 
-class SequenceMap(nn.Module):
+@as_made
+class SequenceMap(PreciseModule):
     """X ↦ A·vec(X) + B: an affine map of the whole sequence, (n, d) → (m, e).
 
     Most of A is zero. Stored is what is not: A[rows, columns] = core where `core` is a matrix; where every row of A has at most
@@ -33,7 +36,6 @@ class SequenceMap(nn.Module):
     bias: nn.Parameter  # (m·e,)
     rows: Tensor  # (r,)
     columns: Tensor  # (c,) or (r,)
-    _place: Tensor  # (m·e,): where in the rows that are not zero, or behind them
 
     def __init__(
         self,
@@ -61,18 +63,16 @@ class SequenceMap(nn.Module):
                 f"{name}: a map to {out_shape} has a bias of {outputs} numbers and a core of {tuple(map(len, at))}: got "
                 f"{bias.shape} and {weight.shape}"
             )
-        place = np.full(outputs, len(at[0]))
-        place[at[0]] = np.arange(len(at[0]))
         self.core, self.bias = parameter(weight, dtype), parameter(bias, dtype)
-        for key, index in (("rows", at[0]), ("columns", at[1]), ("_place", place)):
-            tensor = torch.from_numpy(np.ascontiguousarray(index, np.int64))
-            self.register_buffer(key, tensor, persistent=key != "_place")
+        for key, index in (("rows", at[0]), ("columns", at[1])):
+            self.register_buffer(key, torch.from_numpy(np.ascontiguousarray(index, np.int64)))
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         picked = x.reshape(x.shape[0], math.prod(self.in_shape)).index_select(-1, self.columns)
         made = picked * self.core if self.core.ndim == 1 else picked @ self.core.T
-        empty = torch.zeros(x.shape[0], 1, dtype=x.dtype, device=x.device)
-        out = torch.cat([made, empty], -1).index_select(-1, self._place) + self.bias
+        outputs = torch.zeros(x.shape[0], len(self.bias), dtype=x.dtype, device=x.device)
+        out = outputs.index_copy(-1, self.rows, made) + self.bias
         return out.reshape(x.shape[0], *self.out_shape)
 
     @property
@@ -93,13 +93,15 @@ class SequenceMap(nn.Module):
         return f"{self.name}: {self.in_shape} → {self.out_shape}"
 
 
-class ColumnSoftmax(nn.Module):
+@as_made
+class ColumnSoftmax(PreciseModule):
     """Z ↦ softmax of every column of a matrix: over the rows, which are anchors."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
 
+    @precise
     def forward(self, z: Tensor) -> Tensor:
         return torch.softmax(z, -2)
 

@@ -10,14 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from attnc.errors import InputError
+from attnc.network.altered import as_made
 from attnc.network.forms.steps import ColumnSoftmax, SequenceMap, Step
 from attnc.network.literal import LiteralAttention
+from attnc.network.running import PreciseModule, precise
 
 _CHUNK = 1 << 22  # numbers held at once
 _KINDS = {SequenceMap: "map", LiteralAttention: "attention", ColumnSoftmax: "softmax"}
 
 
-class TheoremNetwork(nn.Module):
+@as_made
+class TheoremNetwork(PreciseModule):
     """Attn∘A, Attn∘A∘Attn∘A or Softmax∘A∘Attn∘A with a map behind: made by `Network.as_self_attention` for the form of a theorem.
 
     A is an affine map of the whole sequence, Attn(X) = Σ_h softmax(X W_Q^h (X W_K^h)ᵀ) X W_V^h W_O^h over all tokens. There is no
@@ -47,6 +50,7 @@ class TheoremNetwork(nn.Module):
         """What the steps are: "map", "attention", "softmax"."""
         return tuple(_KINDS[type(cast(Step, step))] for step in self.steps)
 
+    @precise
     def forward(self, x: Tensor) -> Tensor:
         """The outputs for a batch (…, *shape), as the network's."""
         flat = self._tokens(x)
@@ -54,6 +58,7 @@ class TheoremNetwork(nn.Module):
         out = (parts[0] if len(parts) == 1 else torch.cat(parts))[:, : math.prod(self.result[:-1])]
         return out.reshape(*x.shape[: x.ndim - len(self.shape)], *self.result)
 
+    @precise
     def attention(self, x: Tensor) -> dict[str, Tensor]:
         """By step, (…, heads, tokens, tokens): every token's weights over every token; of a softmax over columns, its outcome."""
         lead = x.shape[: x.ndim - len(self.shape)] if isinstance(x, Tensor) else ()
@@ -61,14 +66,14 @@ class TheoremNetwork(nn.Module):
         self._run(self._tokens(x), found)
         return {name: weights.reshape(*lead, *weights.shape[1:]) for name, weights in found.items()}
 
+    @precise
     def sequences(self, x: Tensor) -> dict[str, Tensor]:
         """By step, (…, tokens, coordinates): the sequence behind it."""
         y = self._tokens(x)
         lead, found = x.shape[: x.ndim - len(self.shape)], {}
-        with torch.autocast(y.device.type, enabled=False):
-            for step in self.steps:
-                y = step(y)
-                found[cast(Step, step).name] = y.reshape(*lead, *y.shape[1:])
+        for step in self.steps:
+            y = step(y)
+            found[cast(Step, step).name] = y.reshape(*lead, *y.shape[1:])
         return found
 
     def describe(self) -> str:
@@ -110,13 +115,12 @@ class TheoremNetwork(nn.Module):
         return max(1, _CHUNK // max(held))
 
     def _run(self, x: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            for step in self.steps:
-                if weights is not None and isinstance(step, LiteralAttention):
-                    weights[step.name] = step.weights(x)
-                x = step(x)
-                if weights is not None and isinstance(step, ColumnSoftmax):
-                    weights[step.name] = x
+        for step in self.steps:
+            if weights is not None and isinstance(step, LiteralAttention):
+                weights[step.name] = step.weights(x)
+            x = step(x)
+            if weights is not None and isinstance(step, ColumnSoftmax):
+                weights[step.name] = x
         return x
 
     def _tokens(self, x: Tensor) -> Tensor:

@@ -1,0 +1,116 @@
+"""Is what runs the code and the numbers that were certified?
+
+A certificate is about numbers, and about what attnc's modules do with them. Hooks, replaced methods, subclasses,
+parametrizations, casts and other devices change what is executed and leave the numbers as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
+from attnc.network.running import PreciseModule, autocast_is_on
+
+_T = TypeVar("_T", bound=type[nn.Module])
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+_made: dict[type, dict[str, object]] = {}  # the attributes of attnc's classes when they were made
+
+
+def as_made(cls: _T) -> _T:
+    """A class decorator: remember the attributes of a module's class, so that `why_altered` sees what was replaced."""
+    _made[cls] = dict(vars(cls))
+    return cls
+
+
+def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str | None:
+    """Why something else may run than attnc's code on a CPU in full precision; None where nothing was found.
+
+    Of `foreign` parts, which are not attnc's, only hooks and replaced methods are looked for.
+
+    >>> import attnc
+    >>> head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+    >>> handle = head.register_forward_hook(lambda module, given, out: 2 * out)
+    >>> why_altered(head)
+    'Head has a forward hook'
+    """
+    surrounding = _surroundings_altered()
+    if surrounding is not None:
+        return surrounding
+    for name, part in module.named_modules():
+        where = name or type(part).__name__
+        reason = _class_altered(part) if part not in foreign else None
+        reason = reason or _instance_altered(part) or _tensors_altered(part)
+        if reason is not None:
+            return f"{where} {reason}"
+    kinds = {t.device.type for t in (*module.parameters(), *module.buffers())} | {"cpu"}
+    if any(autocast_is_on(kind) for kind in kinds):
+        return "torch.autocast is on: certificates are for code that runs without it"
+    return None
+
+
+def _surroundings_altered() -> str | None:
+    """Hooks of all modules, and modes that see every operation."""
+    hooks = torch.nn.modules.module
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        return "a global forward hook may change what is executed"
+    modes = [m for m in _get_current_function_mode_stack() if not isinstance(m, DeviceContext)]  # type: ignore[no-untyped-call]
+    if modes or torch._C._len_torch_dispatch_stack():
+        return "a torch function mode or dispatch mode may change what is executed"
+    return None
+
+
+def _class_altered(part: nn.Module) -> str | None:
+    if type(part) in _CONTAINERS:
+        return None
+    if type(part) not in _made:
+        return f"is a {type(part).__name__}, which is not a class of attnc: it was replaced, subclassed or parametrized"
+    for cls in type(part).__mro__:
+        before, now = _made.get(cls, {}), vars(cls) if cls in _made else {}
+        for name in before.keys() | now.keys():
+            if before.get(name) is not now.get(name) and (
+                _is_code(before.get(name)) or _is_code(now.get(name))
+            ):
+                return f"runs other code: {cls.__name__}.{name} was replaced"
+    return None
+
+
+def _instance_altered(part: nn.Module) -> str | None:
+    if part._forward_pre_hooks:
+        return "has a forward pre-hook"
+    if part._forward_hooks:
+        return "has a forward hook"
+    if part._compiled_call_impl is not None:
+        return "was compiled in place: certificates are for code that runs without torch.compile"
+    for name, value in vars(part).items():
+        if _is_code(getattr(type(part), name, None)):
+            return f"runs other code: its method {name} was replaced"
+        if isinstance(value, nn.Module) or any(
+            name in own for own in (part._modules, part._parameters, part._buffers)
+        ):
+            return f"has an attribute {name} in the place of a registered part"
+    return None
+
+
+def _tensors_altered(part: nn.Module) -> str | None:
+    for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+        if tensor is None:
+            continue
+        if type(tensor) not in (Tensor, nn.Parameter):
+            return f"holds {name} as a {type(tensor).__name__}: plain tensors are certified"
+        if tensor.device.type != "cpu":
+            return f"is on {tensor.device}: certificates are for the arithmetic of CPUs"
+    if isinstance(part, PreciseModule) and part._cast_to is not None:
+        kept = str(part._full_dtype()).removeprefix("torch.")
+        return f"was cast to {part._cast_to}: it runs in {kept}, and what it returns is rounded"
+    return None
+
+
+def _is_code(attribute: object) -> bool:
+    return callable(attribute) or isinstance(attribute, (property, classmethod, staticmethod))
+
+
+as_made(PreciseModule)

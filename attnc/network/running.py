@@ -1,0 +1,134 @@
+"""How the modules of attnc run: in the dtype of their numbers, whatever surrounds them.
+
+A certificate speaks of float32 or float64. Three things would silently run something else:
+
+* `torch.autocast` forms products in bfloat16 or float16: `precise` switches it off.
+* `module.half()` would round anchors and scores to 11 bits: `PreciseModule` keeps its numbers as they are. Inputs of the dtype
+  that was asked for are converted to the dtype of the numbers, and the result is converted back.
+* Tracing (torch.compile, torch.export, torch.jit.trace, make_fx, torch.func) records one path for all inputs: `can_look` says
+  whether the values of tensors may be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+FULL = (torch.float32, torch.float64)
+
+
+class PreciseModule(nn.Module):
+    """A module whose numbers stay float32 or float64.
+
+    >>> import attnc
+    >>> head = attnc.head("tanh", on=(-8, 8), eps=1e-5).half()
+    >>> head.key.dtype, head(torch.ones(1, dtype=torch.float16)).dtype
+    (torch.float32, torch.float16)
+    """
+
+    _cast_to: torch.dtype | None = None  # the dtype below float32 that was asked for
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PreciseModule:
+        own = next((t for t in (*self.parameters(), *self.buffers()) if t.is_floating_point()), None)
+        if own is None:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            return self
+        made = fn(own.detach().new_empty(0))
+        less = is_less(made.dtype)
+        super()._apply((lambda t: t.to(made.device)) if less else fn, recurse)  # type: ignore[no-untyped-call]
+        if less:
+            self._cast_to = made.dtype
+        elif self._cast_to is not None:  # .float() ends it, .cpu() does not
+            still = fn(torch.empty(0, dtype=self._cast_to, device=own.device)).dtype
+            self._cast_to = still if is_less(still) else None
+        return self
+
+    def _full_dtype(self) -> torch.dtype:
+        return next(t.dtype for t in (*self.parameters(), *self.buffers()) if t.is_floating_point())
+
+
+def is_less(dtype: torch.dtype) -> bool:
+    """Whether a dtype holds real numbers with less precision than float32.
+
+    >>> is_less(torch.bfloat16), is_less(torch.float32), is_less(torch.int8)
+    (True, False, False)
+    """
+    return dtype.is_floating_point and dtype not in FULL
+
+
+def precise(method: _F) -> _F:
+    """Run a method of a `PreciseModule` with autocast off and in the dtype of its numbers."""
+
+    @wraps(method)
+    def run(self: PreciseModule, *args: Any, **kwargs: Any) -> Any:
+        kind = _device_type((*args, *kwargs.values()))
+        if not autocast_is_on(kind):
+            return _in_full(method, self, args, kwargs)
+        with torch.autocast(kind, enabled=False):
+            return _in_full(method, self, args, kwargs)
+
+    return cast(_F, run)
+
+
+def _in_full(method: Any, module: PreciseModule, args: Any, kwargs: Any) -> Any:
+    less = module._cast_to
+    given = (*args, *kwargs.values())
+    if less is None or not any(isinstance(x, Tensor) and x.dtype == less for x in given):
+        return method(module, *args, **kwargs)
+    full = module._full_dtype()
+    args = [_converted(x, less, full) for x in args]
+    kwargs = {name: _converted(x, less, full) for name, x in kwargs.items()}
+    return _converted(method(module, *args, **kwargs), full, less)
+
+
+def _converted(found: Any, old: torch.dtype, new: torch.dtype) -> Any:
+    """Tensors of one dtype in another; a mapping is converted value by value."""
+    if isinstance(found, dict):
+        return {name: _converted(value, old, new) for name, value in found.items()}
+    return found.to(new) if isinstance(found, Tensor) and found.dtype == old else found
+
+
+def _device_type(given: tuple[object, ...]) -> str:
+    return next((x.device.type for x in given if isinstance(x, Tensor)), "cpu")
+
+
+def autocast_is_on(kind: str) -> bool:
+    """Whether torch.autocast is enabled for a type of device."""
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def can_look(*tensors: Tensor) -> bool:
+    """Whether the values of the tensors are known now, and looking at them leaves no trace in a graph.
+
+    >>> can_look(torch.zeros(2)), can_look(torch.zeros(2, device="meta"))
+    (True, False)
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch():  # type: ignore[no-untyped-call]
+        return False
+    return all(is_plain(t) and not t.is_meta for t in tensors)
+
+
+def in_place(*tensors: Tensor) -> bool:
+    """Whether nothing but the value is wanted, of plain tensors on the CPU: results may then be written over.
+
+    >>> in_place(torch.zeros(2)), in_place(torch.zeros(2, requires_grad=True))
+    (True, False)
+    """
+    if not can_look(*tensors) or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        return False
+    return all(t.device.type == "cpu" for t in tensors)
+
+
+def is_plain(t: Tensor) -> bool:
+    """Whether a tensor is just numbers: no subclass, no tangent, nothing that torch.func differentiates or vectorises."""
+    if type(t) not in (Tensor, nn.Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(t):
+        return False
+    return forward_ad._current_level < 0 or forward_ad.unpack_dual(t).tangent is None  # type: ignore[no-untyped-call]
