@@ -12,23 +12,30 @@ first run on an unmutated copy, where they must pass. The working tree is never 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+os.environ |= {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+import flint  # noqa: F401  what every test needs is imported once, and tests run in forked processes
+import numpy  # noqa: F401
+import pytest
+import torch  # noqa: F401
 from mutations import MUTATIONS
 from mutations.mutation import ROOT, Mutation
 
 COPIED = ("attnc", "tests", "pyproject.toml")
+_FORK = multiprocessing.get_context("fork")
 ALLOWED = ("killed", "equivalent")
 
 
@@ -53,11 +60,10 @@ def main() -> None:
         return
     start = time.perf_counter()
     _check_unmutated(chosen, options.jobs, options.timeout)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        outcomes = []
-        for outcome in pool.map(lambda m: run(m, options.timeout), chosen):
-            print(_row(outcome), flush=True)
-            outcomes.append(outcome)
+    outcomes = []
+    for outcome in run(chosen, options.jobs, options.timeout):
+        print(_row(outcome), flush=True)
+        outcomes.append(outcome)
     counts = Counter(outcome.status for outcome in outcomes)
     text = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     print(f"\n{len(outcomes)} mutations: {text}; {time.perf_counter() - start:.0f} s with {options.jobs} jobs")
@@ -65,21 +71,72 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def run(mutation: Mutation, timeout: float) -> Outcome:
-    """Apply one mutation to a copy and run its tests there."""
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="attnc-mutant-") as name:
-        place = copied(Path(name))
-        file = place / mutation.file
-        file.write_text(mutation.apply(file.read_text()))
-        for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
-            stale.unlink()
-        status, by = _tested(place, mutation.tests, timeout)
+def run(mutations: Sequence[Mutation], jobs: int, timeout: float) -> Iterator[Outcome]:
+    """Apply each mutation to a copy of its own and run its tests there, so many at a time; outcomes as they come."""
+    waiting, running = list(reversed(mutations)), []
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            mutation = waiting.pop()
+            running.append((mutation, Trial(mutation.tests, timeout, mutation)))
+        for pair in list(running):
+            found = pair[1].result()
+            if found is not None:
+                running.remove(pair)
+                yield _judged(pair[0], *found)
+        time.sleep(0.05)
+
+
+def _judged(mutation: Mutation, status: str, by: str, seconds: float) -> Outcome:
     if status == "survived" and mutation.equivalent:
-        status, by = "equivalent", mutation.equivalent
-    elif status == "killed" and mutation.equivalent:
-        status, by = "broken", f"called equivalent, but killed by {by}"
-    return Outcome(mutation, status, by, time.perf_counter() - start)
+        return Outcome(mutation, "equivalent", mutation.equivalent, seconds)
+    if status == "killed" and mutation.equivalent:
+        return Outcome(mutation, "broken", f"called equivalent, but killed by {by}", seconds)
+    return Outcome(mutation, status, by, seconds)
+
+
+class Trial:
+    """Tests that run in a process of their own, in a copy of the package with at most one mutation."""
+
+    def __init__(self, tests: Sequence[str], timeout: float, mutation: Mutation | None = None) -> None:
+        self.start, self.timeout = time.perf_counter(), timeout
+        self.place = copied(Path(tempfile.mkdtemp(prefix="attnc-mutant-")))
+        if mutation is not None:
+            file = self.place / mutation.file
+            file.write_text(mutation.apply(file.read_text()))
+            for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
+                stale.unlink()
+        self.process = _FORK.Process(target=_test, args=(self.place, list(tests)))
+        self.process.start()
+
+    def result(self) -> tuple[str, str, float] | None:
+        """Status, the test that failed and the seconds it took; None while the tests run."""
+        seconds = time.perf_counter() - self.start
+        if self.process.is_alive():
+            if seconds < self.timeout:
+                return None
+            self.process.kill()
+        self.process.join()
+        output, code = (self.place / "output").read_text(), self.process.exitcode
+        shutil.rmtree(self.place)
+        if seconds >= self.timeout:
+            return "timeout", f"no result within {self.timeout:g} s", seconds
+        if code == 0:
+            return "survived", "", seconds
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+        if code == 1 and failed is not None:
+            return "killed", failed[1], seconds
+        lines = output.strip().splitlines()
+        return "broken", lines[-1] if lines else f"pytest returned {code}", seconds
+
+
+def _test(place: Path, tests: list[str]) -> None:
+    """In a forked process: run the tests of a copy."""
+    os.chdir(place)
+    sys.path[0] = str(place)
+    os.environ["PYTHONPATH"] = str(place)
+    with open(place / "output", "w") as output, redirect_stdout(output), redirect_stderr(output):
+        code = int(pytest.main(["-q", "-x", "--no-header", "--tb=no", "-rfE", *tests]))
+    os._exit(code)
 
 
 def copied(place: Path) -> Path:
@@ -93,32 +150,15 @@ def copied(place: Path) -> Path:
     return place
 
 
-def _tested(place: Path, tests: Sequence[str], timeout: float) -> tuple[str, str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no", "-rfE", *tests]
-    env = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return "timeout", f"no result within {timeout:g} s"
-    if done.returncode == 0:
-        return "survived", ""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    if done.returncode == 1 and failed is not None:
-        return "killed", failed[1]
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    return "broken", lines[-1] if lines else f"pytest returned {done.returncode}"
-
-
 def _check_unmutated(chosen: Sequence[Mutation], jobs: int, timeout: float) -> None:
     """The tests named must pass as long as nothing is mutated, or their failing would say nothing."""
     tests = sorted({test for m in chosen for test in m.tests})
-    parts = [tests[i::jobs] for i in range(jobs) if tests[i::jobs]]
-    with tempfile.TemporaryDirectory(prefix="attnc-unmutated-") as name, ThreadPoolExecutor(jobs) as pool:
-        place = copied(Path(name))
-        found = list(pool.map(lambda part: _tested(place, part, timeout * len(part)), parts))
-    for status, by in found:
-        if status != "survived":
-            raise SystemExit(f"without any mutation: {status} {by}")
+    trials = [Trial(tests[i::jobs], timeout * len(tests)) for i in range(min(jobs, len(tests)))]
+    for trial in trials:
+        trial.process.join()
+        found = trial.result()
+        if found is None or found[0] != "survived":
+            raise SystemExit(f"without any mutation: {found}")
     print(f"{len(tests)} groups of tests pass without any mutation\n", flush=True)
 
 
