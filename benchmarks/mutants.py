@@ -66,7 +66,9 @@ def main() -> None:
         outcomes.append(outcome)
     counts = Counter(outcome.status for outcome in outcomes)
     text = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    print(f"\n{len(outcomes)} mutations: {text}; {time.perf_counter() - start:.0f} s with {options.jobs} jobs")
+    print(
+        f"\n{len(outcomes)} mutations: {text}; {time.perf_counter() - start:.0f} s with {options.jobs} jobs"
+    )
     if any(status not in ALLOWED for status in counts):
         raise SystemExit(1)
 

@@ -6,8 +6,9 @@ from mutations.mutation import Mutation
 
 LEARNER = "tests/incontext/test_learner.py"
 PROOF = "tests/incontext/test_proof.py"
+MEANS = f"{PROOF}::test_every_rounding_of_a_mean_counts"
+SOLVER = "tests/incontext/test_solver_bound.py"
 GATHERING = "tests/incontext/test_gathering.py"
-NEWTON = "tests/incontext/test_newton.py"
 TERMS = f"{LEARNER}::test_every_term_of_the_bound_counts"
 
 LEARNERS = [
@@ -136,9 +137,9 @@ LEARNERS = [
     Mutation(
         "proof: monotone activations",
         "attnc/incontext/proof.py",
-        "if not left or slope < 0:",
-        "if slope < 0:",
-        "a search that does not end counts as a proof of growth",
+        "            if not left or slope < 0:\n                return False\n",
+        "            if slope < 0:\n                return False\n            if not left:\n                continue\n",
+        "a search that was given up counts as a proof of growth",
         (PROOF,),
     ),
     Mutation(
@@ -163,7 +164,7 @@ LEARNERS = [
         "off = lost + shared * exact",
         "off = shared * exact",
         "executed weights are taken to be exact",
-        (GATHERING, "tests/incontext/test_gathering_rounding.py"),
+        (GATHERING, MEANS),
     ),
     Mutation(
         "gathering: shared error",
@@ -171,7 +172,7 @@ LEARNERS = [
         "off = lost + shared * exact + summed",
         "off = lost + summed",
         "the sum of the exponentials is taken to be exact",
-        ("tests/incontext/test_gathering_rounding.py",),
+        (MEANS,),
     ),
     Mutation(
         "gathering: sum of the values",
@@ -179,7 +180,7 @@ LEARNERS = [
         " + summed * (exact * (1 + shared) + lost) +",
         " +",
         "the weighted sum is taken to be exact",
-        ("tests/incontext/test_gathering_rounding.py",),
+        (MEANS,),
     ),
     Mutation(
         "newton: reading",
@@ -187,7 +188,7 @@ LEARNERS = [
         "off_q = (r.x * read + mean + gamma(6, a.unit) * passing) * _ROOM",
         "off_q = (mean + gamma(6, a.unit) * passing) * _ROOM",
         "P·x is taken to be read exactly",
-        ("tests/incontext/test_solver_bound.py",),
+        (SOLVER,),
     ),
     Mutation(
         "newton: gathering",
@@ -195,7 +196,7 @@ LEARNERS = [
         "off_q = (r.x * read + mean + gamma(6, a.unit) * passing) * _ROOM",
         "off_q = (r.x * read + gamma(6, a.unit) * passing) * _ROOM",
         "PA is taken to be gathered exactly",
-        ("tests/incontext/test_solver_bound.py",),
+        (SOLVER,),
     ),
     Mutation(
         "newton: errors of Q",
@@ -203,7 +204,7 @@ LEARNERS = [
         "entry = product + d * off_q * r.p + gamma(8, a.unit) * passing",
         "entry = product + gamma(8, a.unit) * passing",
         "errors of PA do not pass the product with P",
-        ("tests/incontext/test_solver_bound.py",),
+        (SOLVER,),
     ),
     Mutation(
         "newton: product",
@@ -211,7 +212,7 @@ LEARNERS = [
         "entry = product + d * off_q * r.p + gamma(8, a.unit) * passing",
         "entry = d * off_q * r.p + gamma(8, a.unit) * passing",
         "the product with P is taken to be exact",
-        ("tests/incontext/test_solver_bound.py",),
+        (SOLVER,),
     ),
     Mutation(
         "newton: step",
@@ -219,7 +220,7 @@ LEARNERS = [
         "rho = (rho * rho + step * high) * _ROOM",
         "rho = rho * rho * _ROOM",
         "every step is taken to be exact",
-        ("tests/incontext/test_solver_bound.py",),
+        (SOLVER,),
     ),
     Mutation(
         "newton: start",
@@ -227,7 +228,7 @@ LEARNERS = [
         "        if not self.start * high <= 1:\n            return math.inf\n",
         "",
         "a start that is too large is accepted",
-        ("tests/incontext/test_solver_bound.py",),
+        (SOLVER,),
     ),
     Mutation(
         "newton: divergence",
@@ -235,7 +236,7 @@ LEARNERS = [
         "            if not rho < 1:\n                return math.inf\n",
         "",
         "an iteration that diverges has a bound",
-        ("tests/incontext/test_solver_bound.py",),
+        (SOLVER,),
     ),
     Mutation(
         "newton: last product",
@@ -243,7 +244,7 @@ LEARNERS = [
         "return round_up((rho * exact + math.sqrt(d) * last) * _ROOM)",
         "return round_up(rho * exact * _ROOM)",
         "b and Pᵀb are taken to be exact",
-        ("tests/incontext/test_solver_bound.py",),
+        (SOLVER,),
     ),
     Mutation(
         "reading: domain of the head",
@@ -283,6 +284,6 @@ LEARNERS = [
         "return found * (1 + eigenvalue_room(x)) + 1e-300",
         "return found * (1 - eigenvalue_room(x))",
         "the curvature of a context is rounded down",
-        (PROOF, LEARNER),
+        (PROOF,),
     ),
 ]

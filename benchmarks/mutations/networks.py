@@ -5,13 +5,15 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 COMPOSE = "tests/certify/test_compose.py"
-CHECK_COMPOSE = "tests/certify/test_check_compose.py"
+PASSING = "tests/certify/test_passing.py"
+TERMS = f"{PASSING}::test_every_term_is_needed"
+PASSED = f"{PASSING}::test_errors_pass_the_function_and_heads_add_theirs"
+DEVIATES = f"{PASSING}::test_a_source_that_deviates_costs_its_deviation"
 CHECK_NETWORK = "tests/certify/test_check_network.py"
 SLOPES = "tests/certify/test_slopes.py"
 AFFINE = "tests/certify/test_exact_affine.py"
 FORMS = "tests/certify/test_forms.py"
-ENCLOSED = f"{COMPOSE}::test_every_value_lies_in_its_interval_and_in_its_form"
-REGRESSIONS = "tests/soundness/test_regressions.py"
+STRUCTURE = "tests/certify/test_check_structure.py"
 FALSE = f"{CHECK_NETWORK}::test_a_false_claim_is_never_proved"
 ALONE = f"{CHECK_NETWORK}::test_the_proof_itself_fails_where_the_claim_is_false"
 
@@ -22,7 +24,7 @@ PROVER = [
         "        product(stored, x.error),\n",
         "        0.0,\n",
         "errors of the input do not pass a linear map",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: rounded weights",
@@ -30,7 +32,7 @@ PROVER = [
         "0.0 if gap is None else product(gap, x.size),",
         "0.0,",
         "rounding the weights costs nothing",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: rounded bias",
@@ -38,7 +40,7 @@ PROVER = [
         "total(above(np.abs(constant - bias.number)), bias.radius),",
         "0.0,",
         "rounding the bias costs nothing",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: roundings of a linear map",
@@ -46,7 +48,7 @@ PROVER = [
         "times(_gammas(stored, a), passing),",
         "0.0,",
         "a linear map is taken to be exact",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: one rounding of a linear map",
@@ -54,7 +56,7 @@ PROVER = [
         "np.array([gamma(int(n) + 1, a.unit) for n in counts])[row]",
         "np.array([gamma(int(n), a.unit) for n in counts])[row]",
         "n products and a bias pass n roundings, not n + 1",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: underflow of a linear map",
@@ -62,7 +64,7 @@ PROVER = [
         "_flushed(a, n, stored, executed),",
         "0.0,",
         "inputs that are flushed to zero cost nothing",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: interval of a folded weight",
@@ -72,7 +74,7 @@ PROVER = [
     return below(centre - radius)""",
         "    return below(centre - radius)",
         "the interval ignores that a folded weight is enclosed only",
-        (COMPOSE,),
+        (f"{COMPOSE}::test_the_interval_of_a_folded_weight_holds_it",),
     ),
     Mutation(
         "compose: rounded scale",
@@ -80,7 +82,7 @@ PROVER = [
         "times(total(above(np.abs(stored - scale.number)), scale.radius), x.size),",
         "0.0,",
         "rounding the scale of a normalisation costs nothing",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: roundings of a scale",
@@ -88,7 +90,7 @@ PROVER = [
         "times(gamma(2, a.unit), passing),",
         "0.0,",
         "a normalisation is taken to be exact",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: what reaches a head",
@@ -96,7 +98,7 @@ PROVER = [
         "reach = x.reach\n",
         "reach = (x.lo, x.hi)\n",
         "slopes are taken where the exact value lies, not the executed one",
-        (REGRESSIONS, COMPOSE),
+        (PASSED,),
     ),
     Mutation(
         "compose: bound of the heads",
@@ -104,7 +106,7 @@ PROVER = [
         "moved = total(moved, np.broadcast_to(delta, x.lo.shape))",
         "moved = total(moved, 0.0)",
         "what is proved of the heads does not enter the bound",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: deviation of the source",
@@ -112,7 +114,7 @@ PROVER = [
         "known = _known(below(lo - off), above(hi + off), total(moved, off), form)",
         "known = _known(below(lo - off), above(hi + off), moved, form)",
         "a source that deviates from its function costs nothing",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: interval of a deviation",
@@ -120,7 +122,7 @@ PROVER = [
         "known = _known(below(lo - off), above(hi + off), total(moved, off), form)",
         "known = _known(lo, hi, total(moved, off), form)",
         "the interval is the function's, not the source's",
-        (f"{REGRESSIONS}::test_deviations_of_one_softplus_reach_the_threshold_of_the_next", COMPOSE),
+        (DEVIATES,),
     ),
     Mutation(
         "compose: rounded coefficients",
@@ -128,7 +130,7 @@ PROVER = [
         "times(float(above(np.float64(abs(c - d)))), x.size)",
         "times(0.0, x.size)",
         "rounding the coefficients of a sum costs nothing",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: roundings of a sum",
@@ -136,7 +138,7 @@ PROVER = [
         "times(gamma(len(xs) + 1, a.unit), passing),",
         "0.0,",
         "a sum is taken to be exact",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: errors before a sum",
@@ -144,7 +146,7 @@ PROVER = [
         "*(times(abs(c), x.error) for c, x in zip(stage.coefficients, xs, strict=True)),",
         "",
         "errors of the summands do not pass a sum",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: overflow",
@@ -152,7 +154,7 @@ PROVER = [
         "return np.where(total(passing, error) < a.largest, error, np.inf)",
         "return error",
         "something is promised of sums that overflow",
-        (COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "compose: lookups of inputs with an error",
@@ -160,7 +162,7 @@ PROVER = [
         "if isinstance(step, Lookup) and not x.error.any():",
         "if isinstance(step, Lookup):",
         "a lookup is proved for inputs that are not exact",
-        (COMPOSE, "tests/certify/test_lookup.py::test_a_lookup_of_inputs_with_an_error_is_not_proved"),
+        ("tests/certify/test_lookup.py::test_a_lookup_of_inputs_with_an_error_is_not_proved",),
     ),
     Mutation(
         "exact_affine: same numbers",
@@ -168,7 +170,7 @@ PROVER = [
         "if not self.folded and np.array_equal(stored, self.number):",
         "if np.array_equal(stored, self.number):",
         "folded numbers are taken to be the stored ones",
-        (AFFINE, COMPOSE),
+        (AFFINE,),
     ),
     Mutation(
         "exact_affine: epsilon of a normalisation",
@@ -176,7 +178,7 @@ PROVER = [
         "a = arb(float(g)) / (arb(float(v)) + arb(step.epsilon)).sqrt()",
         "a = arb(float(g)) / arb(float(v)).sqrt()",
         "ε of a normalisation is dropped",
-        (AFFINE, ENCLOSED),
+        (AFFINE,),
     ),
     Mutation(
         "exact_affine: rounding of a product",
@@ -200,7 +202,7 @@ PROVER = [
         "radius = total(product(size, x.radius), bias.radius, lost)",
         "radius = total(product(size, x.radius), bias.radius)",
         "the affine form is computed without rounding",
-        (FORMS, ENCLOSED),
+        (FORMS,),
     ),
     Mutation(
         "forms: radius through a linear map",
@@ -208,7 +210,7 @@ PROVER = [
         "radius = total(product(size, x.radius), bias.radius, lost)",
         "radius = total(bias.radius, lost)",
         "what the form does not say is lost in a linear map",
-        (ENCLOSED,),
+        (FORMS,),
     ),
     Mutation(
         "forms: distance from the chord",
@@ -216,7 +218,7 @@ PROVER = [
         "radius = total(times(np.abs(slope), x.radius), distance, lost)",
         "radius = total(times(np.abs(slope), x.radius), lost)",
         "a function is taken to be its chord",
-        (ENCLOSED,),
+        (FORMS,),
     ),
     Mutation(
         "forms: sums",
@@ -224,7 +226,7 @@ PROVER = [
         "radius = total(*(times(abs(c), x.radius) for x, c in pairs), times(2.0**-50, len(pairs), sizes))",
         "radius = times(2.0**-50, len(pairs), sizes)",
         "what the forms do not say is lost in a sum",
-        (ENCLOSED, FORMS),
+        (FORMS,),
     ),
     Mutation(
         "outward: grown",
@@ -299,7 +301,7 @@ CHECKER = [
         "total = carried[i, t] + off[",
         "total = off[",
         "errors of the input do not pass a linear map",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: rounded numbers",
@@ -307,7 +309,7 @@ CHECKER = [
         "total = carried[i, t] + off[t * stored.shape[0] + i] + gammas[i] * through + flushed",
         "total = carried[i, t] + gammas[i] * through + flushed",
         "rounding weights and biases costs nothing",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: roundings of a linear map",
@@ -315,7 +317,7 @@ CHECKER = [
         "+ gammas[i] * through + flushed",
         "+ flushed",
         "a linear map is taken to be exact",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: underflow of a linear map",
@@ -323,7 +325,7 @@ CHECKER = [
         "+ gammas[i] * through + flushed",
         "+ gammas[i] * through",
         "inputs that are flushed to zero cost nothing",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: rounded scale",
@@ -331,7 +333,7 @@ CHECKER = [
         "total = abs(r) * e + abs(r - s) * abs(v) + abs(c - t)",
         "total = abs(r) * e + abs(c - t)",
         "rounding the scale of a normalisation costs nothing",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: roundings of a scale",
@@ -339,7 +341,7 @@ CHECKER = [
         "+ abs(c - t) + gamma * through",
         "+ abs(c - t)",
         "a normalisation is taken to be exact",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: what reaches a head",
@@ -347,7 +349,7 @@ CHECKER = [
         "reach = [v + arb(0, e) for v, e in zip(x.exact, x.error, strict=True)]",
         "reach = list(x.exact)",
         "slopes are taken where the exact value lies, not the executed one",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: bound of the heads",
@@ -355,7 +357,7 @@ CHECKER = [
         "error = [(m + d + o).upper() for m, d, o in zip(moved, delta, off, strict=True)]",
         "error = [(m + o).upper() for m, d, o in zip(moved, delta, off, strict=True)]",
         "what is claimed of the heads does not enter the bound",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: deviation of the source",
@@ -363,7 +365,7 @@ CHECKER = [
         "error = [(m + d + o).upper() for m, d, o in zip(moved, delta, off, strict=True)]",
         "error = [(m + d).upper() for m, d, o in zip(moved, delta, off, strict=True)]",
         "a source that deviates from its function costs nothing",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: exact value of a deviation",
@@ -373,7 +375,7 @@ CHECKER = [
         """v for v, o in zip(_between(*table.line(lo, hi, np.zeros_like(lo))), off, strict=True)
     ]""",
         "the interval is the function's, not the source's",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: upper end of a head's domain",
@@ -381,7 +383,7 @@ CHECKER = [
         "if not (domain.lo <= low[:, j].min() and high[:, j].max() <= domain.hi):",
         "if not (domain.lo <= low[:, j].min()):",
         "a head may be given more than it is proved for",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: lower end of a head's domain",
@@ -389,7 +391,7 @@ CHECKER = [
         "if not (domain.lo <= low[:, j].min() and high[:, j].max() <= domain.hi):",
         "if not (high[:, j].max() <= domain.hi):",
         "a head may be given less than it is proved for",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: rounded coefficients",
@@ -397,7 +399,7 @@ CHECKER = [
         "abs(c) * x.error[i] + abs(c - d) * abs(x.exact[i]) for c, d, x in pairs",
         "abs(c) * x.error[i] for c, d, x in pairs",
         "rounding the coefficients of a sum costs nothing",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: roundings of a sum",
@@ -405,7 +407,7 @@ CHECKER = [
         "total = moved + gamma * through + flushed",
         "total = moved + flushed",
         "a sum is taken to be exact",
-        (CHECK_COMPOSE,),
+        (PASSING,),
     ),
     Mutation(
         "check_compose: claims of a layer",
@@ -452,11 +454,13 @@ CHECKER = [
     Mutation(
         "check_network: digests",
         "attnc/certify/check_network.py",
-        "    if changed:\n        return f\"changed since it was made",
-        "    if changed and not found:\n        return f\"changed since it was made",
+        '    if changed:\n        return f"changed since it was made',
+        '    if changed and not found:\n        return f"changed since it was made',
         "changed numbers are not noticed",
-        (f"{CHECK_NETWORK}::test_numbers_that_differ_are_named_where_the_digests_are_old",
-         f"{CHECK_NETWORK}::test_a_changed_parameter_is_named"),
+        (
+            f"{CHECK_NETWORK}::test_numbers_that_differ_are_named_where_the_digests_are_old",
+            f"{CHECK_NETWORK}::test_a_changed_parameter_is_named",
+        ),
     ),
     Mutation(
         "check_network: digest of the program",
@@ -464,7 +468,7 @@ CHECKER = [
         "if program.digest() != certificate.program:",
         "if False:",
         "a certificate is checked against another program than its own",
-        (f"{CHECK_NETWORK}", "tests/certify/test_lookup.py::test_another_constant_is_another_program"),
+        ("tests/certify/test_lookup.py::test_another_constant_is_another_program",),
     ),
     Mutation(
         "check_network: structure",
@@ -485,8 +489,8 @@ CHECKER = [
     Mutation(
         "check_network: heads",
         "attnc/certify/check_network.py",
-        "        if not verdict:\n            reason = f\"{claim.name}",
-        "        if verdict.cells < 0:\n            reason = f\"{claim.name}",
+        '        if not verdict:\n            reason = f"{claim.name}',
+        '        if verdict.cells < 0:\n            reason = f"{claim.name}',
         "heads that are not proved are accepted",
         (FALSE, ALONE),
     ),
@@ -533,7 +537,7 @@ CHECKER = [
     Mutation(
         "check_network: witness",
         "attnc/certify/check_network.py",
-        "return None if said is None else Verdict(\"unknown\", said, certificate.bound)",
+        'return None if said is None else Verdict("unknown", said, certificate.bound)',
         "return None",
         "a false witness is passed over",
         (FALSE, f"{CHECK_NETWORK}::test_a_witness_with_another_error_is_noticed_where_rounding_is_small"),
@@ -544,7 +548,7 @@ CHECKER = [
         "return all(g.neurons is not None for g in stage.groups) and sorted(named) == list(range(width))",
         "return True",
         "a neuron may have no head, or two",
-        ("tests/certify/test_check_structure.py", "tests/certify/test_network_record.py"),
+        (STRUCTURE,),
     ),
     Mutation(
         "check_structure: head for another function",
@@ -552,7 +556,7 @@ CHECKER = [
         "if any(said.head.function != claim.function for said in claim.groups):",
         "if False:",
         "a layer may have heads for another function",
-        (FALSE, "tests/certify/test_check_structure.py"),
+        (STRUCTURE,),
     ),
     Mutation(
         "check_structure: values read before they are made",
@@ -560,7 +564,7 @@ CHECKER = [
         "if not set(given) <= made:",
         "if False:",
         "a stage may read a value that is not made before it",
-        ("tests/certify/test_network_record.py::test_stages_in_another_order", "tests/certify/test_check_structure.py"),
+        (STRUCTURE,),
     ),
 ]
 

@@ -75,7 +75,10 @@ RECORDS = [
         "return x.dtype == getattr(torch, self.dtype) and bool(self.domain.contains(x).all())",
         "return x.dtype == getattr(torch, self.dtype) and bool(self.domain.contains(x).any())",
         "one input within the box covers the batch",
-        (f"{NETWORK}::test_covers_each_coordinate_by_its_own_ends", f"{NETWORK}::test_covers_needs_the_dtype_the_shape_and_a_tensor"),
+        (
+            f"{NETWORK}::test_covers_each_coordinate_by_its_own_ends",
+            f"{NETWORK}::test_covers_needs_the_dtype_the_shape_and_a_tensor",
+        ),
     ),
     Mutation(
         "network_certificate: seal of the layers",
@@ -120,8 +123,8 @@ RECORDS = [
     Mutation(
         "numbers: digest of the values",
         "attnc/certify/numbers.py",
-        "        for name in TENSORS:\n            array = getattr(self, name)\n            head =",
-        '        for name in TENSORS:\n            array = self.key if name == "value" else getattr(self, name)\n            head =',
+        "            array = getattr(self, name)\n            head = f",
+        '            array = getattr(self, name if name != "value" else "key")\n            head = f',
         "values are not part of what is certified",
         (f"{CHECK}::test_a_changed_parameter_is_named",),
     ),
@@ -139,8 +142,10 @@ RECORDS = [
         'return "sum", stage.inputs, stage.value, tuple(map(float, stage.coefficients))',
         'return "sum", stage.inputs, stage.value',
         "coefficients of sums are not part of what is certified",
-        (f"{REGRESSIONS}::test_a_changed_stage_or_program_is_noticed",
-         f"{REGRESSIONS}::test_coefficients_are_part_of_what_is_certified"),
+        (
+            f"{REGRESSIONS}::test_a_changed_stage_or_program_is_noticed",
+            f"{REGRESSIONS}::test_coefficients_are_part_of_what_is_certified",
+        ),
     ),
     Mutation(
         "network_numbers: a tensor without a digest",
@@ -148,7 +153,10 @@ RECORDS = [
         "found = {name: digest(name, array) for name, array in self.tensors().items()}",
         'found = {name: digest(name, array) for name, array in self.tensors().items() if "bias" not in name}',
         "biases are not part of what is certified",
-        (f"{RECORD}::test_the_tensor_that_was_edited_is_named", f"{CHECK_NETWORK}::test_a_changed_parameter_is_named"),
+        (
+            f"{RECORD}::test_the_tensor_that_was_edited_is_named",
+            f"{CHECK_NETWORK}::test_a_changed_parameter_is_named",
+        ),
     ),
     Mutation(
         "network_numbers: digest without the name",
@@ -164,7 +172,10 @@ RECORDS = [
         'if not own or "forward" in vars(part) or part._forward_hooks or part._forward_pre_hooks:',
         'if not own or "forward" in vars(part):',
         "a hook may change what is executed",
-        (f"{REGRESSIONS}::test_a_module_that_runs_other_code_is_not_proved", f"{CHECK_NETWORK}::test_a_hook_is_noticed"),
+        (
+            f"{REGRESSIONS}::test_a_module_that_runs_other_code_is_not_proved",
+            f"{CHECK_NETWORK}::test_a_hook_is_noticed",
+        ),
     ),
     Mutation(
         "verify: another forward",
@@ -185,8 +196,8 @@ RECORDS = [
     Mutation(
         "verify: dtype of the module",
         "attnc/certify/verify.py",
-        "    if changed is not None:\n        return Verdict(\"unknown\", changed)",
-        "    if changed is not None and not changed:\n        return Verdict(\"unknown\", changed)",
+        '    if changed is not None:\n        return Verdict("unknown", changed)',
+        '    if changed is not None and not changed:\n        return Verdict("unknown", changed)',
         "a head that was cast is checked as if it were not",
         (f"{CHECK}::test_another_dtype_is_named",),
     ),

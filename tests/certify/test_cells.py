@@ -19,9 +19,13 @@ from attnc.functions.balls import working
 QUERY = np.array([1.0, 0.0])
 
 
-def head_of(keys: list[tuple[float, float]], values: list[float], dtype: str = "float64", heads: int = 1) -> HeadNumbers:
+def head_of(
+    keys: list[tuple[float, float]], values: list[float], dtype: str = "float64", heads: int = 1
+) -> HeadNumbers:
     value = np.array([[(0.0, v) for v in values]] * heads)
-    return HeadNumbers(np.array([[1.0, 0.0]] * heads), np.array([keys] * heads, dtype=float), value, np.ones(heads), dtype)
+    return HeadNumbers(
+        np.array([[1.0, 0.0]] * heads), np.array([keys] * heads, dtype=float), value, np.ones(heads), dtype
+    )
 
 
 def exact(numbers: HeadNumbers, s: float, h: int = 0) -> arb:
@@ -62,7 +66,9 @@ def test_a_key_that_comes_near_when_executed_is_kept() -> None:
     key = np.array([[0.0, 0.0], [slope, intercept]])
     middle = 1 + lead / slope
     cell = Cell(middle - 2.0**-40, middle + 2.0**-40)
-    s = torch.tensor(np.nextafter(np.float32(middle), np.float32(2)) - np.arange(8) * 2.0**-24, dtype=torch.float32)
+    s = torch.tensor(
+        np.nextafter(np.float32(middle), np.float32(2)) - np.arange(8) * 2.0**-24, dtype=torch.float32
+    )
     z = s * slope + intercept
     assert float(z.max()) > -20 and float(slope * cell.b + intercept) < -(distance + 2)
     _, near = _near_keys(QUERY, key, cell, distance, FLOAT32)

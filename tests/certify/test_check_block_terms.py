@@ -51,9 +51,7 @@ def test_every_term_is_needed(term: str, monkeypatch: pytest.MonkeyPatch) -> Non
         per = radius[0] ** 2  # errors of a square on [-1, 1] are scaled by this
         squares = Squares(scale, radius, *(np.full(len(lo), e) for e in errors[2:]))
         square_errors = SquareErrors(scale, radius, errors[2] / per, (errors[2] + errors[3]) / per)
-    found = checker._bound(
-        ff, checker._reached(ff, functions.relu(), mine, a, box), mine, square_errors, a
-    )
+    found = checker._bound(ff, checker._reached(ff, functions.relu(), mine, a, box), mine, square_errors, a)
     x = [Fraction(1)] * ff.W1.shape[1]
     against = {"sum-", "square-", "square- rounding", "sum- underflow"}
     made = Sparse(ff, heads, squares, a, lambda where: -1 if where in against else 1)

@@ -53,7 +53,9 @@ def test_a_folded_map_is_enclosed() -> None:
         assert weight.folded and bias.folded
         with working(300):
             scale, shift = meant(step)
-            check_enclosed(weight, [a * arb(float(w)) for a, row in zip(scale, affine.weight, strict=True) for w in row])
+            check_enclosed(
+                weight, [a * arb(float(w)) for a, row in zip(scale, affine.weight, strict=True) for w in row]
+            )
             check_enclosed(
                 bias, [a * arb(float(b)) + c for a, b, c in zip(scale, affine.bias, shift, strict=True)]
             )

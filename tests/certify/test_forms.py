@@ -32,13 +32,17 @@ def value(x: Form, xi: Array, signs: Array) -> list[arb]:
     return found
 
 
-def check_held(made: Form, draw: np.random.Generator, x: Form, exact: Callable[[Array, Array], list[arb]]) -> None:
+def check_held(
+    made: Form, draw: np.random.Generator, x: Form, exact: Callable[[Array, Array], list[arb]]
+) -> None:
     """Random and extreme inputs, random and extreme places within the radius."""
     with working(200):
         for k in range(6):
             xi = x.half * (draw.choice([-1.0, 1.0], INPUTS) if k % 2 else draw.uniform(-1, 1, INPUTS))
             signs = draw.choice([-1.0, 1.0], ROWS) if k % 3 else np.ones(ROWS)
-            lines = value(Form(made.matrix, made.centre, 0 * made.radius, x.half), xi, np.zeros(len(made.centre)))
+            lines = value(
+                Form(made.matrix, made.centre, 0 * made.radius, x.half), xi, np.zeros(len(made.centre))
+            )
             for line, r, y in zip(lines, made.radius, exact(xi, signs), strict=True):
                 assert abs(y - line) <= arb(float(r))
 
@@ -92,7 +96,8 @@ def test_a_line_beside_a_function(seed: int, radius: float) -> None:
     def exact(xi: Array, signs: Array) -> list[arb]:
         rows = zip(slope, value(x, xi, signs), constant, distance, signs, strict=True)
         return [
-            arb(float(k)) * v + arb(float(c)) + arb(float(d)) * (1 if k * s > 0 else -1) for k, v, c, d, s in rows
+            arb(float(k)) * v + arb(float(c)) + arb(float(d)) * (1 if k * s > 0 else -1)
+            for k, v, c, d, s in rows
         ]
 
     check_held(made, draw, x, exact)

@@ -35,7 +35,9 @@ class Passed:
     error: float
 
 
-def passed(who: str, program: Program, x: float, error: float, delta: float = 0.0, domain: Interval | None = None) -> Passed:
+def passed(
+    who: str, program: Program, x: float, error: float, delta: float = 0.0, domain: Interval | None = None
+) -> Passed:
     """What is known of the first output of a program of one stage, all of whose inputs are x, off by at most `error`."""
     (stage,), a = skeleton(program, "float32"), ARITHMETIC["float32"]
     shape = program.shape
@@ -50,7 +52,9 @@ def passed(who: str, program: Program, x: float, error: float, delta: float = 0.
         return Passed(lower(made.exact[0]), upper(made.exact[0]), upper(made.error[0]))
 
 
-def checked(program: Program, stage: Stage, x: Carried, a: Arithmetic, delta: float, domain: Interval) -> Carried:
+def checked(
+    program: Program, stage: Stage, x: Carried, a: Arithmetic, delta: float, domain: Interval
+) -> Carried:
     match stage:
         case Linear():
             return check_compose._linear(program, stage, x, a)
@@ -92,7 +96,9 @@ def executed(program: Program, x: float, error: float, a: Arithmetic) -> tuple[a
 
 
 def affine(weight: list[float], bias: float | None = None) -> Program:
-    return Program((len(weight),), (Affine(0, np.array([weight]), None if bias is None else np.array([bias])),))
+    return Program(
+        (len(weight),), (Affine(0, np.array([weight]), None if bias is None else np.array([bias])),)
+    )
 
 
 def normalise(variance: float, gain: float, shift: float = 0.0) -> Program:
@@ -186,6 +192,12 @@ def test_a_head_must_be_proved_wherever_its_input_may_be() -> None:
     program = pointwise("relu")
     for fits in (Interval(0.4999, 1.5001), Interval(-1, 2)):
         assert passed("checker", program, 1.0, 0.5, 0.125, fits).error >= 0.625
-    for short in (Interval(0.5, 1.4999), Interval(0.5001, 1.5), Interval(0.9, 1.1), Interval(-3, 0), Interval(2, 3)):
+    for short in (
+        Interval(0.5, 1.4999),
+        Interval(0.5001, 1.5),
+        Interval(0.9, 1.1),
+        Interval(-3, 0),
+        Interval(2, 3),
+    ):
         with pytest.raises(CheckError):
             passed("checker", program, 1.0, 0.5, 0.125, short)

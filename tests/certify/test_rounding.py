@@ -1,6 +1,6 @@
 """Every term of a head's rounding error is needed, in the prover and in the checker.
 
-An adversary executes the head with the arithmetic that is assumed, only coarser, and errs in every operation by as much as it may.
+An adversary executes the head with the assumed arithmetic, only coarser, and errs in every operation by as much as it may.
 Each case is chosen so that one term is most of the bound: without it, the adversary would exceed what is left."""
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def executed(case: Case) -> arb:
     for i, (term, (own, constant)) in enumerate(zip(e, case.values, strict=True)):
         value = arb(own) * s + arb(constant)
         value = value if own == 0 else value * (1 + push.rest * u) ** 2
-        weighted = term / denominator * (1 + push.rest * u) ** 3 * value * (1 + push.rest * u) + push.rest * tau
+        weighted = (
+            term / denominator * (1 + push.rest * u) ** 3 * value * (1 + push.rest * u) + push.rest * tau
+        )
         total = weighted if i == 0 else (total + weighted) * (1 + push.rest * u) + push.rest * tau
     return total
 
@@ -193,7 +195,10 @@ def test_the_sum_over_heads_rounds_and_carries_errors(error: float, who: str) ->
         if who == "prover":
             bound = projection_rounding(a, outputs, errors, weights)
         else:
-            parts = [SimpleNamespace(rounding=lambda s, e=e: e, output=y) for y, e in zip(outputs, errors, strict=True)]
+            parts = [
+                SimpleNamespace(rounding=lambda s, e=e: e, output=y)
+                for y, e in zip(outputs, errors, strict=True)
+            ]
             bound = _summed(n, weights, parts, arb(1), a)  # type: ignore[arg-type]
         assert lost <= bound
         assert lost >= arb(0.99) * bound

@@ -22,7 +22,9 @@ def flat(values: list[float]) -> HeadNumbers:
     """Heads with one key each, which return a constant."""
     heads = len(values)
     value = np.array([[(0.0, v)] for v in values])
-    return HeadNumbers(np.array([[1.0, 0.0]] * heads), np.zeros((heads, 1, 2)), value, np.ones(heads), "float32")
+    return HeadNumbers(
+        np.array([[1.0, 0.0]] * heads), np.zeros((heads, 1, 2)), value, np.ones(heads), "float32"
+    )
 
 
 @pytest.mark.parametrize("size", [0.0, 3.0])
@@ -33,7 +35,10 @@ def test_what_silent_heads_add_is_counted(size: float, rounding: float, leak: fl
     """Speaking heads off by `rounding`, silent ones `leak` ± `error`, and a sum that rounds every term H times upwards."""
     heads = 9
     a = Arithmetic("float32", 2.0**-8, 0.0, 2.0**126, 0)
-    numbers, part = flat([size] + [0.0] * (heads - 1)), SupNorm(0.125 + rounding, 0.125, rounding, 0.0, 0.0, 1)
+    numbers, part = (
+        flat([size] + [0.0] * (heads - 1)),
+        SupNorm(0.125 + rounding, 0.125, rounding, 0.0, 0.0, 1),
+    )
     silent = [(arb(leak), arb(error))] * (heads - 1)
     with working(128):
         found = _joined(part, numbers, [0], silent, a)
