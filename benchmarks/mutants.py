@@ -31,11 +31,16 @@ import flint  # noqa: F401  what every test needs is imported once, and tests ru
 import numpy  # noqa: F401
 import pytest
 import torch  # noqa: F401
+from hypothesis import HealthCheck, settings
 from mutations import MUTATIONS
 from mutations.mutation import ROOT, Mutation
 
 COPIED = ("attnc", "tests", "pyproject.toml")
 _FORK = multiprocessing.get_context("fork")
+
+# a busy machine must not kill mutants
+settings.register_profile("mutants", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+settings.load_profile("mutants")
 ALLOWED = ("killed", "equivalent")
 
 

@@ -66,7 +66,7 @@ WINDOWS = [
         "edges = sorted({0.0, *steps, *(-x for x in steps), domain.lo, domain.hi})",
         "edges = sorted({*steps, *(-x for x in steps), domain.lo, domain.hi})",
         "a cell may reach over 0, where a window has a kink",
-        (WINDOW,),
+        (f"{WINDOW}::test_cells_cover_the_domain_and_none_reaches_over_zero",),
     ),
     Mutation(
         "window: ends of the domain",
@@ -74,7 +74,7 @@ WINDOWS = [
         "inside = [x for x in edges if domain.lo <= x <= domain.hi]",
         "inside = [x for x in edges if domain.lo <= x < domain.hi]",
         "the last cell of the domain is not looked at",
-        (WINDOW,),
+        (f"{WINDOW}::test_cells_cover_the_domain_and_none_reaches_over_zero",),
     ),
     Mutation(
         "window: partial sums over the cell",
@@ -164,7 +164,7 @@ WINDOWS = [
         "        if not cell.lo < cell.middle < cell.hi or done + len(todo) > MOST_CELLS:\n"
         "            return _Walk(goal, done)",
         "a search that was given up counts as a proof",
-        (CHECK_WINDOW,),
+        (f"{CHECK_WINDOW}::test_a_search_that_is_given_up_proves_nothing",),
     ),
     Mutation(
         "check_window: last cell",
@@ -172,7 +172,7 @@ WINDOWS = [
         "edges = [piece.lo, *(x for x in cuts if piece.lo < x < piece.hi), piece.hi]",
         "edges = [piece.lo, *(x for x in cuts if piece.lo < x < piece.hi)]",
         "the last cell of every piece is not checked",
-        (CHECK_WINDOW,),
+        (f"{CHECK_WINDOW}::test_cells_cover_the_domain_and_none_reaches_over_zero",),
     ),
     Mutation(
         "check_window: attack",
@@ -238,7 +238,7 @@ WINDOWS = [
         """<= a.exp_limit * 1e9:
         return None""",
         "exponents beyond what is assumed of exp are accepted",
-        (CHECK_WINDOW,),
+        (f"{CHECK_WINDOW}::test_exponents_beyond_what_is_assumed_of_exp_are_refused",),
     ),
     Mutation(
         "check_rounding: sigmoid",
