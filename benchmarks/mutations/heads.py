@@ -217,7 +217,7 @@ HEADS = [
         "arb(0)) + abs(last) * r**order + far",
         "arb(0)) + abs(last) * r**order",
         "far keys are missing from the approximation",
-        (f"{SUPNORM}::test_a_far_key_with_a_huge_value_is_counted",),
+        (CELLS,),
     ),
     Mutation(
         "supnorm: hidden kinks",
@@ -233,7 +233,7 @@ HEADS = [
         "max(worst.bound, found.total),",
         "min(worst.bound, found.total) or found.total,",
         "the bound is that of the best cell",
-        (f"{SUPNORM}::test_a_known_error_is_found_and_hardly_exceeded",),
+        (f"{STRETCHES}::test_every_stretch_is_proved",),
     ),
     Mutation(
         "supnorm: last cell",
@@ -261,7 +261,7 @@ HEADS = [
         "    if len(models) < numbers.heads or target is None or target_cell is None:\n"
         "        return CellBound(0.0, 0.0, 0.0, 0.0)",
         "a cell of which nothing is known counts as proved",
-        (f"{SUPNORM}::test_an_honest_enclosure_with_a_kink_never_becomes_a_proof",),
+        (CELLS,),
     ),
     Mutation(
         "supnorm: what is attained",
@@ -397,7 +397,7 @@ HEADS = [
         "surplus = sum(weights, arb(-1))",
         "surplus = arb(0)",
         "output weights are taken to add up to 1",
-        (f"{CHECK}::test_every_cell_of_the_domain_is_proved", WIDTHS),
+        (CELLS,),
     ),
     Mutation(
         "check_cell: keys kept on the whole cell",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from flint import arb, arb_series
 
+from attnc import functions
 from attnc.certify.arithmetic import ARITHMETIC, FLOAT32, FLOAT64
 from attnc.certify.cells import Cell, _near_keys, _range, head_on_cell
-from attnc.certify.check_cell import ORDER, _HeadCell, _kept, speaking
+from attnc.certify.check_cell import ORDER, _HeadCell, _kept, cell_error, speaking
 from attnc.certify.check_cell import everyone as all_of
 from attnc.certify.numbers import HeadNumbers
+from attnc.certify.supnorm import bound_cell
 from attnc.functions.balls import working
 
 QUERY = np.array([1.0, 0.0])
@@ -132,3 +135,43 @@ def test_a_head_that_returns_a_constant_is_not_silent() -> None:
     numbers = head_of([(0.0, 0.0), (0.0, -300.0)], [0.5, 0.0], "float32", heads=2)
     with working(192, ORDER + 1):
         assert speaking(numbers, -1.0, 1.0, all_of(numbers), ARITHMETIC["float32"]).heads == (0, 1)
+
+
+@pytest.mark.parametrize("value", [1e3, -1e30])
+def test_far_keys_are_part_of_the_approximation(value: float) -> None:
+    """Near keys with value 0 against relu, which is 0 here: all of the error is what the far key adds."""
+    numbers = head_of([(0.0, 0.0), (1.0, 0.0), (0.0, -170.0)], [0.0, 0.0, value])
+    branch = functions.relu().pieces(-2.0, -1.0)[0].branch
+    with working(192, ORDER + 1):
+        proved = bound_cell(numbers, branch, "relu", Cell(-2.0, -1.0), ORDER, FLOAT64)
+        checked = cell_error(numbers, -2.0, -1.0, branch, FLOAT64)
+        assert checked is not None
+        for s in (-2.0, -1.5, -1.0):
+            truth = abs(exact(numbers, s))
+            assert 0 < truth <= arb(proved.approximation) and truth <= checked.approximation
+
+
+def test_nothing_is_said_of_a_cell_that_is_too_wide_or_holds_a_pole() -> None:
+    switch = head_of([(1e5, 0.0), (-1e5, 0.0)], [1.0, -1.0])
+    sine = functions.get("sin").pieces(-1, 1)[0].branch
+    one = head_of([(0.0, 0.0)], [1.0])
+    with working(192, ORDER + 1):
+        assert bound_cell(switch, sine, "sin", Cell(-1.0, 1.5), ORDER, FLOAT64).total == math.inf
+        assert cell_error(switch, -1.0, 1.5, sine, FLOAT64) is None
+        assert bound_cell(one, lambda x: 1 / x, "1/s", Cell(-1.0, 1.5), ORDER, FLOAT64).total == math.inf
+        assert cell_error(one, -1.0, 1.5, lambda x: 1 / x, FLOAT64) is None
+
+
+@pytest.mark.parametrize("weights", [[0.5], [1.0, 1.0], [2.0, -0.75]])
+def test_output_weights_need_not_add_up_to_one(weights: list[float]) -> None:
+    numbers = head_of([(2.0, 0.0), (0.0, 0.0)], [1.0, -1.0], heads=len(weights))
+    numbers = replace(numbers, output=np.array(weights))
+    f = functions.get("cos")
+    branch = f.pieces(-1, 1)[0].branch
+    with working(192, ORDER + 1):
+        proved = bound_cell(numbers, branch, "cos", Cell(0.25, 0.5), ORDER, FLOAT64)
+        checked = cell_error(numbers, 0.25, 0.5, branch, FLOAT64)
+        assert checked is not None
+        for s in (0.25, 0.375, 0.5):
+            truth = abs(sum(map(arb, weights), arb(0)) * exact(numbers, s) - f.value(s))
+            assert truth <= arb(proved.approximation) and truth <= checked.approximation
