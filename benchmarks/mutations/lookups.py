@@ -104,14 +104,6 @@ LOOKUPS = [
         TERMS,
     ),
     Mutation(
-        "check_lookup: next point",
-        "attnc/certify/check_lookup.py",
-        "inner = (d**2 + _behind(d, c) + e * ((1 - d) ** 2 + _behind(1 - d, c))) / (1 + e)",
-        "inner = (d**2 + _behind(d, c)) / (1 + e)",
-        "the second nearest point has no weight",
-        TERMS,
-    ),
-    Mutation(
         "check_lookup: points behind the nearest",
         "attnc/certify/check_lookup.py",
         "return sum(terms, arb(0)) + arb(upper(2 * terms[-1]))",
