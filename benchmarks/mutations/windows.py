@@ -130,7 +130,7 @@ WINDOWS = [
         'largest = arb("0.27846455") / B',
         'largest = arb("0.27845") / B',
         "the maximum of t/(1 + e^t) is stated too small",
-        (f"{WINDOW}::test_relu_is_met_up_to_its_known_distance",),
+        (f"{WINDOW}::test_relu_is_farthest_from_a_gate_where_it_is_said_to_be",),
     ),
     Mutation(
         "window_numbers: keys of a lattice",

@@ -481,3 +481,16 @@ def test_cells_cover_the_domain_and_none_reaches_over_zero(
         assert cells[0][0] == lo and cells[-1][1] == hi
         assert all(before[1] == after[0] for before, after in pairwise(cells))
         assert not any(a < 0 < b for a, b in cells)
+
+
+@each_dtype
+@pytest.mark.parametrize("slope", [2.0**20, 2.0**10 * 1.5])
+def test_relu_is_farthest_from_a_gate_where_it_is_said_to_be(dtype: str, slope: float) -> None:
+    """t/(1 + e^t) is largest at t = 1.2784645427610738: the bound near there is at least the value there."""
+    at = 1.2784645427610738 / slope
+    near = Interval(at * (1 - 1e-9), at * (1 + 1e-9))
+    proof = window_bound(Gate(slope, dtype), functions.relu(), near)
+    with working(192):
+        truth = arb(at) / (1 + (arb(slope) * arb(at)).exp())
+        assert truth <= arb(proof.approximation)
+        assert arb(proof.approximation) <= truth * (1 + arb(1e-6))
