@@ -7,6 +7,7 @@ from mutations.mutation import Mutation
 LEARNER = "tests/incontext/test_learner.py"
 PROOF = "tests/incontext/test_proof.py"
 MEANS = f"{PROOF}::test_every_rounding_of_a_mean_counts"
+INPUTS = "tests/incontext/test_inputs.py"
 SOLVER = "tests/incontext/test_solver_bound.py"
 GATHERING = "tests/incontext/test_gathering.py"
 TERMS = f"{LEARNER}::test_every_term_of_the_bound_counts"
@@ -260,7 +261,7 @@ LEARNERS = [
         "if strict and float(x.abs().max()) > limit:",
         "if strict and float(x.abs().max()) > 2 * limit:",
         "examples beyond the radius are accepted",
-        (f"{LEARNER}::test_data_that_are_refused",),
+        (INPUTS,),
     ),
     Mutation(
         "inputs: numbers that are not finite",
@@ -268,7 +269,7 @@ LEARNERS = [
         "if not bool(torch.isfinite(x).all()):",
         "if bool(torch.isinf(x).any()):",
         "NaN among the examples is accepted",
-        (f"{LEARNER}::test_data_that_are_refused",),
+        (INPUTS,),
     ),
     Mutation(
         "inputs: what is reached",
@@ -276,7 +277,7 @@ LEARNERS = [
         "if not size <= limit:",
         "if size > 2 * limit:",
         "w may leave the radius, or be NaN",
-        (f"{LEARNER}::test_what_leaves_the_radius_is_refused_or_runs_without_a_promise",),
+        (INPUTS,),
     ),
     Mutation(
         "inputs: largest eigenvalue",

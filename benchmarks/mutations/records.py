@@ -60,6 +60,7 @@ RECORDS = [
         "return short",
         "a decimal that is rounded to a smaller float is kept",
         (f"{CERTIFICATE}::test_round_up_never_falls_below",),
+        equivalent="x is a float and the decimal is at least x; rounding to nearest is monotone, so its float is, too",
     ),
     Mutation(
         "certificate: finite terms",

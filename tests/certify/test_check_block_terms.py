@@ -11,12 +11,14 @@ import pytest
 
 from attnc import functions
 from attnc.certify import check_block as checker
+from attnc.certify.arithmetic import ARITHMETIC
 from attnc.certify.block_bound import Squares, proved_heads, square_reach
 from attnc.certify.check_block import HeadErrors, SquareErrors
-from attnc.certify.normed import reach
+from attnc.certify.normed import attainable, reach
 from attnc.domain import Box
+from attnc.program.block import Norm
 
-from .test_block_bound import TERMS, Adversary, coarse, original, q
+from .test_block_bound import TERMS, Adversary, behind, coarse, original, q
 
 # the part of the bound that is attained, where it is less than for the prover, whose squares need no power of two
 LESS = {"underflow": 0.15, "sums underflow": 3e-5}
@@ -58,3 +60,18 @@ def test_every_term_is_needed(term: str, monkeypatch: pytest.MonkeyPatch) -> Non
     lost, allowed = abs(made.run(x)[0] - original(ff, x)[0]), q(found.executed)
     assert lost <= allowed
     assert lost >= q(LESS.get(term, part)) * allowed
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("row", [[1.0] * 6, [1.0, -2.0, 3.0, 0.5, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0, 1.0, 1.25]])
+def test_no_normalised_vector_leaves_the_interval(kind: str, row: list[float]) -> None:
+    """The vector that takes w·x farthest; an rms norm does not subtract the mean."""
+    draw = np.random.default_rng(0)
+    norm = Norm(kind, draw.integers(1, 5, 6) / 2, draw.integers(-4, 5, 6) / 4)
+    W, b = np.array([row]), np.array([0.5])
+    found = checker._entered(W, b, norm, ARITHMETIC["float32"])
+    centre, radius = (Fraction(float(v[0])) for v in (found.centre, found.radius))
+    for sign in (1, -1):
+        x = behind(draw, norm, 0.0, sign * attainable(W, norm)[0])
+        s = sum((q(w) * t for w, t in zip(row, x, strict=True)), q(0.5))
+        assert abs(s - centre) <= radius
