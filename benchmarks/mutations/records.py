@@ -8,6 +8,7 @@ CERTIFICATE = "tests/certify/test_certificate.py"
 NETWORK = "tests/certify/test_network_certificate.py"
 CHECK = "tests/certify/test_check.py"
 CHECK_NETWORK = "tests/certify/test_check_network.py"
+PROGRAM = "tests/program/test_program.py::test_a_digest_covers_everything"
 RECORD = "tests/certify/test_network_record.py"
 ARITHMETIC = "tests/certify/test_arithmetic.py"
 REGRESSIONS = "tests/soundness/test_regressions.py"
@@ -167,8 +168,25 @@ RECORDS = [
         "attnc/certify/network_numbers.py",
         'head = f"{name} {array.dtype.name} {array.shape} ".encode()',
         'head = f"{array.dtype.name} {array.shape} ".encode()',
-        "tensors of equal shape may trade places with their digests",
+        "the digest of a tensor does not depend on its name",
         (f"{RECORD}::test_tensors_of_equal_shape_that_trade_places",),
+        equivalent="digests are kept by name, and each is compared only with the one stored under the same name",
+    ),
+    Mutation(
+        "program: digest of the numbers",
+        "attnc/program/program.py",
+        "            for name, array in step.tensors().items():\n                text.update(f",
+        "            for name, array in list(step.tensors().items())[:1]:\n                text.update(f",
+        "only the first tensor of a step is part of what a certificate is about",
+        (PROGRAM,),
+    ),
+    Mutation(
+        "program: digest of the steps",
+        "attnc/program/program.py",
+        "text.update(repr((step.kind, describe(step))).encode())",
+        "text.update(repr(step.kind).encode())",
+        "functions and coefficients are not part of what a certificate is about",
+        (PROGRAM,),
     ),
     Mutation(
         "verify: hooks",
