@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mutations.blocks import BLOCKS
 from mutations.borders import BORDERS
+from mutations.check_heads import CHECK_HEADS
+from mutations.check_networks import CHECK_NETWORKS
 from mutations.heads import HEADS
 from mutations.learners import LEARNERS
 from mutations.lookups import LOOKUPS
@@ -14,7 +16,9 @@ from mutations.windows import WINDOWS
 
 MUTATIONS: list[Mutation] = [
     *HEADS,
+    *CHECK_HEADS,
     *NETWORKS,
+    *CHECK_NETWORKS,
     *LOOKUPS,
     *WINDOWS,
     *BLOCKS,
