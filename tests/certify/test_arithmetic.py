@@ -116,3 +116,46 @@ def test_softmax_survives_flushing_of_subnormals() -> None:
 
 def test_there_is_one_table() -> None:
     assert set(ARITHMETIC) == {"float32", "float64"} == {arithmetic.FLOAT32.dtype, arithmetic.FLOAT64.dtype}
+
+
+@each_dtype
+def test_probe_notices_coarser_products(a: Arithmetic, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert arithmetic._probe_products.__wrapped__(a.dtype) is None
+    exact = torch.nn.functional.linear
+
+    def coarse(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return exact(x, w) * (1 + 2.0**-6)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", coarse)
+    assert "product of matrices" in (arithmetic._probe_products.__wrapped__(a.dtype) or "")
+
+
+@each_dtype
+def test_probe_notices_a_coarser_attention(a: Arithmetic, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = torch.nn.functional.scaled_dot_product_attention
+
+    def coarse(query: torch.Tensor, *rest: torch.Tensor, scale: float) -> torch.Tensor:
+        return exact(query * (1 + 64 * a.exp_units * a.unit), *rest, scale=scale)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", coarse)
+    assert "scaled_dot_product_attention" in (arithmetic._probe_products.__wrapped__(a.dtype) or "")
+
+
+@each_dtype
+def test_probe_notices_sums_that_err_by_more_than_a_summand(
+    a: Arithmetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert arithmetic._probe_sums(a) is None
+    monkeypatch.setattr(torch, "addcmul", lambda x, y, z: x - y * z)
+    assert arithmetic._probe_sums(a) is not None
+
+
+def test_settings_that_loosen_products_are_named() -> None:
+    assert arithmetic.loose_products("float32") is None
+    for setting in ("high", "medium"):
+        torch.set_float32_matmul_precision(setting)
+        try:
+            assert setting in (arithmetic.loose_products("float32") or "")
+            assert arithmetic.loose_products("float64") is None
+        finally:
+            torch.set_float32_matmul_precision("highest")

@@ -244,3 +244,34 @@ def test_a_user_s_function_cannot_take_a_built_in_name() -> None:
 def test_numbers_that_the_dtype_cannot_hold_are_refused() -> None:
     with pytest.raises(InputError, match="cannot"):
         HeadNumbers(np.array([[1.0, 0.1]]), np.zeros((1, 2, 2)), np.zeros((1, 2, 2)), np.ones(1), "float32")
+
+
+def test_every_cell_of_the_domain_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that returns s errs by 1 from clip(-1,1) at 2, the end of the last cell, and by less on every other."""
+    numbers = HeadNumbers(
+        np.array([[1.0, 0.0]]), np.zeros((1, 1, 2)), np.array([[(1.0, 0.0)]]), np.ones(1), "float64"
+    )
+    monkeypatch.setattr("attnc.certify.check._attack", lambda *given: None)
+    monkeypatch.setattr("attnc.certify.check._false_witness", lambda *given: None)
+
+    def claim(bound: float, lo: float = 0.5) -> attnc.Certificate:
+        return attnc.Certificate(
+            "clip(-1,1)", attnc.Interval(lo, 2.0), "float64", bound, bound, 0.0625, attnc.Witness(2.0, bound), "any",
+            numbers.digests(), 128, 1, {},
+        )  # fmt: skip
+
+    monkeypatch.setattr("attnc.certify.check.MOST_CELLS", 2000)
+    assert check(numbers, claim(1.25)).status == "proved"
+    assert check(numbers, claim(0.97)).status == "unknown"
+    assert check(numbers, claim(0.97, lo=-2.0)).status == "unknown"
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_module_that_returns_no_number_is_refuted(wrong: float) -> None:
+    head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+
+    class Odd(attnc.Head):
+        def forward(self, s: torch.Tensor) -> torch.Tensor:
+            return torch.where(s > 7.99, wrong, super().forward(s))
+
+    assert attnc.verify(Odd(head.numbers(), "tuned", head.certificate)).status == "refuted"

@@ -618,3 +618,18 @@ def test_a_network_without_attention_is_checked_too() -> None:
     assert attnc.verify(net).status == "proved"
     false = replace(net.certificate, bound=0.9 * net.certificate.bound)
     assert judged(net, false).status == "unknown"
+
+
+@pytest.mark.parametrize("changed", ["bound", "rounding"])
+def test_the_heads_of_every_group_are_proved(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that says less of the last group is not proved, though all that follows from it would be."""
+    monkeypatch.setattr("attnc.certify.check_network._attack", lambda *given: None)
+    net = compiled("groups")
+    claim = net.certificate.layers[0]
+    *others, last = claim.groups
+    assert others and judged(net).status == "proved"
+    head = replace(last.head, **{changed: 0.25 * getattr(last.head, changed)})
+    assert (
+        judged(net, with_layer(net.certificate, groups=(*others, replace(last, head=head)))).status
+        != "proved"
+    )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from flint import arb
 
 from attnc import functions
+from attnc.certify import check_window as checker
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
 from attnc.certify.check_rounding import gate_rounding, window_rounding
 from attnc.certify.check_window import check_window, execute_window, window_error
@@ -18,7 +20,7 @@ from attnc.certify.window_numbers import Gate, Window
 from attnc.domain import Interval
 from attnc.functions.balls import working
 
-from .test_window import LATTICES, both_paths, hard_points, lattice_window, proof_of
+from .test_window import LATTICES, both_paths, exact_window, hard_points, lattice_window, proof_of
 
 Case = tuple[Window | Gate, str, float]
 CASES: dict[str, Callable[[], Case]] = {
@@ -140,3 +142,61 @@ def test_what_cannot_be_proved_says_why() -> None:
     assert "range" in said(window, on=Interval(-(2.0**70), 1))
     assert "range" in said(Gate(2.0**100, "float32"), on=Interval(-(2.0**30), 1))
     assert "float16" in said(replace(window, dtype="float16"))
+
+
+@pytest.mark.parametrize(
+    "window", [lattice_window(LATTICES[0]), Gate(1.75, "float32")], ids=["window", "gate"]
+)
+@pytest.mark.parametrize("order", [1, 2, 5])
+def test_cells_of_any_width_contain_the_truth(
+    window: Window | Gate, order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """|window - sin| at many points of a cell: wide cells and low orders are where a remainder counts."""
+    monkeypatch.setattr(checker, "ORDER", order)
+    f, a, draw, finite = functions.get("sin"), ARITHMETIC["float32"], np.random.default_rng(order), 0
+    branch = f.pieces(-1, 1)[0].branch
+    for _ in range(30):
+        lo = float(draw.uniform(0, 3)) * float(draw.choice([-1, 1]))
+        hi = lo + float(10.0 ** draw.uniform(-2, 0))
+        cell = checker._Cell(lo, 0.0 if lo < 0 < hi else hi, branch)
+        with working(192, order + 1):
+            found = checker._error(window, cell, a)
+            for s in np.linspace(cell.lo, cell.hi, 9).tolist():
+                assert found is None or abs(exact_window(window, s) - f.value(s)) <= found
+            finite += found is not None
+    assert finite > 20
+
+
+@pytest.mark.parametrize(
+    "window", [lattice_window(LATTICES[0]), Gate(1.75, "float32")], ids=["window", "gate"]
+)
+@pytest.mark.parametrize(("lo", "hi"), [(-8.0, 8.0), (-3.3, 0.1), (0.07, 1000.0), (-1.0, 0.0)])
+def test_cells_cover_the_domain_and_none_reaches_over_zero(
+    window: Window | Gate, lo: float, hi: float
+) -> None:
+    for name in ("gelu", "relu", "clip(-0.3,0.7)"):
+        found = checker._first_cells(window, functions.get(name), Interval(lo, hi))
+        cells = sorted((cell.lo, cell.hi) for cell in found)
+        assert cells[0][0] == lo and cells[-1][1] == hi
+        assert all(before[1] == after[0] for before, after in pairwise(cells))
+        assert not any(a < 0 < b for a, b in cells)
+
+
+def test_a_search_that_is_given_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    window, name, radius = CASES["gelu float32"]()
+    f, on, claimed = functions.get(name), Interval(-radius, radius), proof_of(window, name, radius).bound
+    monkeypatch.setattr(checker, "MOST_CELLS", 3)
+    assert check_window(window, f, on, claimed).status == "unknown"
+    assert window_error(window, f, on) == math.inf
+
+
+def test_exponents_beyond_what_is_assumed_of_exp_are_refused() -> None:
+    """exp(x(lead - cx)) reaches lead²/4c: beyond 80 nothing is assumed of float32."""
+    window, _, _ = CASES["gelu float32"]()
+    assert isinstance(window, Window)
+    a, c = ARITHMETIC["float32"], window.sharpness
+    with working(128):
+        for x, fits in ((14.5, True), (14.75, False)):
+            assert (c * x * x < a.exp_limit) == fits
+            found = window_rounding(replace(window, lead=2 * c * x), arb(x * window.spacing), True, a)
+            assert (found is not None) == fits

@@ -8,7 +8,8 @@ import torch
 from flint import arb
 
 from attnc import functions
-from attnc.certify.compose import Known, compose
+from attnc.certify.compose import Known, _interval, compose
+from attnc.certify.exact_affine import Enclosed
 from attnc.certify.network_numbers import Linear, Scale, Sum
 from attnc.domain import Box
 from attnc.functions.balls import working
@@ -175,3 +176,14 @@ def test_tokens_are_reordered_with_their_errors() -> None:
     known = compose(program, skeleton(program, "float32"), Box(lo, lo), {}, "float32")[3]
     assert np.allclose(known.lo, [0, 3, 2, 9], atol=1e-9) and np.allclose(known.hi, [0, 3, 2, 9], atol=1e-9)
     assert np.argmax(known.error) == 3
+
+
+def test_the_interval_of_a_folded_weight_holds_it() -> None:
+    """A weight that is known within 1/4 only, on inputs of [-1, 3]."""
+    x = Known(np.array([-1.0]), np.array([3.0]), np.zeros(1), None)
+    weight, bias = (
+        Enclosed(np.array([[2.0]]), np.array([[0.25]])),
+        Enclosed(np.array([1.0]), np.array([0.125])),
+    )
+    lo, hi = _interval(x, weight, np.abs(weight.number), bias)
+    assert lo[0] <= -2.25 + 1 - 0.125 and hi[0] >= 3 * 2.25 + 1 + 0.125

@@ -300,3 +300,27 @@ def test_weights_beyond_float64_are_refused(proves: object, size: float) -> None
         proves(W * size, b, Norm("layer", gain * size, shift))  # type: ignore[operator]
     with pytest.raises(InputError, match="range of float64"):
         attainable(W * 1e200, Norm("rms", gain * 1e200, shift))
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0.0, 5e-324), (-5e-324, 0.0), (1.0, 1 + 2.0**-52), (-3.0, 0.1)])
+@pytest.mark.parametrize("weight", [2.0**1000, 1.0, -0.3])
+def test_a_box_whose_middle_is_rounded_reaches_both_ends(lo: float, hi: float, weight: float) -> None:
+    """The middle of 0 and the smallest number is 0 or that number."""
+    low, high = pre_activations(np.array([[weight]]), np.zeros(1), Box(lo, hi, shape=(1,)))
+    for end in (lo, hi):
+        assert Fraction(float(low[0])) <= Fraction(weight) * Fraction(end) <= Fraction(float(high[0]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_a_head_must_cover_holds_the_rounding(dtype: str) -> None:
+    draw = np.random.default_rng(0)
+    W, b = draw.standard_normal((5, 40)), draw.standard_normal(5)
+    inputs = Norm("rms", draw.standard_normal(40), draw.standard_normal(40))
+    lo, hi = pre_activations(W, b, inputs)
+    error = roundings(W, b, inputs, dtype)
+    low, high = reach(W, b, inputs, dtype)
+    for j in range(5):
+        off = Fraction(float(error[j]))
+        assert off > 0
+        assert Fraction(float(low[j])) <= Fraction(float(lo[j])) - off
+        assert Fraction(float(high[j])) >= Fraction(float(hi[j])) + off

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from attnc.certify.outward import gamma, grown, product, times, total
+from attnc.certify.outward import above, below, gamma, grown, product, times, total
 
 
 def fractions(numbers: np.ndarray) -> list[Fraction]:
@@ -61,3 +61,10 @@ def test_gamma_says_nothing_of_too_many_roundings() -> None:
 
 def test_grown_covers_so_many_roundings() -> None:
     assert Fraction(float(grown(np.float64(1), 100))) >= (1 + Fraction(2) ** -53) ** 100
+
+
+@pytest.mark.parametrize("x", [0.0, 1.0, -1.0, 0.1, -3.7e300, 5e-324, -(2.0**-1022)])
+def test_below_and_above_are_the_neighbours(x: float) -> None:
+    assert float(below(np.float64(x))) < x < float(above(np.float64(x)))
+    both = (below(np.array([x])), above(np.array([x])))
+    assert [float(b[0]) for b in both] == [np.nextafter(x, -np.inf), np.nextafter(x, np.inf)]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,7 +18,16 @@ from attnc.certify.arithmetic import ARITHMETIC, Arithmetic, probe_window
 from attnc.certify.cells import Cell
 from attnc.certify.numbers import HeadNumbers
 from attnc.certify.supnorm import SupNorm, supnorm
-from attnc.certify.window import Gate, Window, _suffix_sums, _terms, window_bound, window_of
+from attnc.certify.window import (
+    Gate,
+    Window,
+    _bound_cell,
+    _first_cells,
+    _suffix_sums,
+    _terms,
+    window_bound,
+    window_of,
+)
 from attnc.domain import Interval
 from attnc.errors import FunctionError, InputError
 from attnc.functions.balls import working
@@ -424,3 +434,63 @@ def test_a_gate_reads_the_token_as_it_is() -> None:
     numbers = gate_head(1.0)
     assert isinstance(window_of(numbers), Gate)
     assert window_of(replace(numbers, query=np.array([[2.0, 0.0]]))) is None
+
+
+def exact_window(window: Window | Gate, s: float) -> arb:
+    if isinstance(window, Gate):
+        return arb(s) / (1 + (-arb(window.slope) * arb(s)).exp())
+    x, c = abs(arb(s)) / arb(window.spacing), arb(window.sharpness)
+    w, total = (-2 * c * x).exp(), arb(0)
+    for C in reversed(window.coefficients):
+        total = total * w + arb(C)
+    return (arb(s) if s > 0 else arb(0)) + (x * (arb(window.lead) - c * x)).exp() * total
+
+
+@pytest.mark.parametrize(
+    "window", [lattice_window(LATTICES[0]), Gate(1.75, "float32")], ids=["window", "gate"]
+)
+@pytest.mark.parametrize("order", [1, 2, 5])
+def test_cells_of_any_width_contain_the_truth(window: Window | Gate, order: int) -> None:
+    """|window - sin| at many points of a cell: wide cells and low orders are where a remainder counts."""
+    f, a, draw, finite = functions.get("sin"), ARITHMETIC["float32"], np.random.default_rng(order), 0
+    branch = f.pieces(-1, 1)[0].branch
+    for _ in range(30):
+        lo = float(draw.uniform(0, 3)) * float(draw.choice([-1, 1]))
+        hi = lo + float(10.0 ** draw.uniform(-2, 0))
+        if lo < 0 < hi:
+            hi = 0.0
+        with working(192, order + 1):
+            found = _bound_cell(window, f, branch, Cell(lo, hi), order, a)
+            for s in np.linspace(lo, hi, 9).tolist():
+                assert abs(exact_window(window, s) - f.value(s)) <= arb(found.approximation)
+            finite += math.isfinite(found.approximation)
+    assert finite > 20
+
+
+@pytest.mark.parametrize(
+    "window", [lattice_window(LATTICES[0]), Gate(1.75, "float32")], ids=["window", "gate"]
+)
+@pytest.mark.parametrize(("lo", "hi"), [(-8.0, 8.0), (-3.3, 0.1), (0.07, 1000.0), (-1.0, 0.0)])
+def test_cells_cover_the_domain_and_none_reaches_over_zero(
+    window: Window | Gate, lo: float, hi: float
+) -> None:
+    for name in ("gelu", "relu", "clip(-0.3,0.7)"):
+        cells = sorted(
+            (cell.a, cell.b) for cell, _ in _first_cells(window, functions.get(name), Interval(lo, hi))
+        )
+        assert cells[0][0] == lo and cells[-1][1] == hi
+        assert all(before[1] == after[0] for before, after in pairwise(cells))
+        assert not any(a < 0 < b for a, b in cells)
+
+
+@each_dtype
+@pytest.mark.parametrize("slope", [2.0**20, 2.0**10 * 1.5])
+def test_relu_is_farthest_from_a_gate_where_it_is_said_to_be(dtype: str, slope: float) -> None:
+    """t/(1 + e^t) is largest at t = 1.2784645427610738: the bound near there is at least the value there."""
+    at = 1.2784645427610738 / slope
+    near = Interval(at * (1 - 1e-9), at * (1 + 1e-9))
+    proof = window_bound(Gate(slope, dtype), functions.relu(), near)
+    with working(192):
+        truth = arb(at) / (1 + (arb(slope) * arb(at)).exp())
+        assert truth <= arb(proof.approximation)
+        assert arb(proof.approximation) <= truth * (1 + arb(1e-6))

@@ -1,0 +1,30 @@
+"""All mutations, by area."""
+
+from __future__ import annotations
+
+from mutations.blocks import BLOCKS
+from mutations.borders import BORDERS
+from mutations.check_heads import CHECK_HEADS
+from mutations.check_networks import CHECK_NETWORKS
+from mutations.heads import HEADS
+from mutations.learners import LEARNERS
+from mutations.lookups import LOOKUPS
+from mutations.mutation import Mutation, StaleMutationError
+from mutations.networks import NETWORKS
+from mutations.records import RECORDS
+from mutations.windows import WINDOWS
+
+MUTATIONS: list[Mutation] = [
+    *HEADS,
+    *CHECK_HEADS,
+    *NETWORKS,
+    *CHECK_NETWORKS,
+    *LOOKUPS,
+    *WINDOWS,
+    *BLOCKS,
+    *LEARNERS,
+    *RECORDS,
+    *BORDERS,
+]
+
+__all__ = ["MUTATIONS", "Mutation", "StaleMutationError"]
