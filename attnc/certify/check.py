@@ -25,7 +25,7 @@ from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
-from attnc.functions.function import Branch
+from attnc.functions.function import Branch, label_of
 
 PRECISION, FIRST_CELLS, MOST_CELLS = 192, 23, 400_000
 
@@ -70,10 +70,11 @@ def check(
             "unknown",
             f"{certificate.function!r} is not a known function: register it, or give verify(..., function=...)",
         )
-    if not f.provable or f.label != certificate.function:
+    label = label_of(f)  # raises where f bears the name of a built-in and is another function
+    if not f.provable or label != certificate.function:
         return Verdict(
             "unknown",
-            f"the certificate is about {certificate.function!r}; given was {f.label!r}, provable: {f.provable}",
+            f"the certificate is about {certificate.function!r}; given was {label!r}, provable: {f.provable}",
         )
     broken = probe(numbers.dtype)
     if broken is not None:

@@ -8,9 +8,9 @@ is executed.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from attnc.anchors.candidates import Plan, Progress, candidates_of, target_of
@@ -28,9 +28,8 @@ from attnc.certify.supnorm import SupNorm, supnorm
 from attnc.domain import Interval
 from attnc.errors import InputError, PrecisionError
 from attnc.functions import Function, square
-from attnc.functions.function import is_builtin
 from attnc.lower.function_to_head import check_arithmetic, checked_eps, finished_head
-from attnc.lower.heads import few_digits
+from attnc.lower.heads import KeptHeads, few_digits
 from attnc.network.head import Head
 
 DESIGNS = ("auto", "gate", "lattice", "tuned")
@@ -41,8 +40,7 @@ _CELLS = 256  # at least so many, so that values hardly vary on one
 _ROOM = 1.0625  # of what small cells prove of rounding, larger ones prove so much
 _FINEST = 2.0**-50  # of the radius: an approximation below it would only cost the checker time
 _KEPT = 64
-_by_numbers: dict[tuple[object, ...], Head] = {}  # another eps may ask for the same numbers
-_made: OrderedDict[tuple[str, float, float, str, str], Head] = OrderedDict()
+_made, _by_numbers = KeptHeads(_KEPT), KeptHeads(_KEPT)  # another eps may ask for the same numbers
 
 
 def ladder(radius: float) -> float:
@@ -80,14 +78,7 @@ def activation_head(
     _check(f, radius, dtype, design)
     check_arithmetic(dtype)
     plan = Plan(f, Interval(-radius, radius), design, 1, dtype, progress)
-    if not is_builtin(f):  # a label says nothing of a user's function
-        return _head(plan, eps)
-    wish = (f.label, radius, eps, dtype, design)
-    if wish not in _made:
-        _made[wish] = _head(plan, eps)
-        while len(_made) > _KEPT:
-            _made.popitem(last=False)
-    return _made[wish]
+    return _made.get(f, (radius, eps, dtype, design), lambda: _head(plan, eps))
 
 
 def square_head(dtype: str) -> Head:
@@ -96,12 +87,13 @@ def square_head(dtype: str) -> Head:
     >>> square_head("float64").certificate.approximation < 1e-15
     True
     """
-    wish = ("square", 1.0, 0.0, dtype, "lattice")
-    if wish not in _made:
-        check_arithmetic(dtype)
-        plan = Plan(square(), Interval(-1.0, 1.0), "lattice", 1, dtype)
-        _made[wish] = finished_head(plan, _proved(plan, "lattice", square_numbers(dtype), 1.0), math.inf)
-    return _made[wish]
+    check_arithmetic(dtype)
+    plan = Plan(square(), Interval(-1.0, 1.0), "lattice", 1, dtype)
+
+    def make() -> Head:
+        return finished_head(plan, _proved(plan, "lattice", square_numbers(dtype), 1.0), math.inf)
+
+    return _made.get(square(), (1.0, 0.0, dtype, "exact"), make)
 
 
 def _check(f: Function, radius: float, dtype: str, design: str) -> None:
@@ -139,8 +131,8 @@ def _head(plan: Plan, eps: float) -> Head:
     serving = _serving(plan.f)
     for design in (serving[:-1] or serving) if plan.design == "auto" else (plan.design,):
         for numbers in _candidates(plan, design, eps):
-            key = (plan.f.label, plan.domain, plan.dtype, *numbers.digests().values())
-            before = _by_numbers.get(key) if is_builtin(plan.f) else None
+            wish = (plan.domain, plan.dtype, *numbers.digests().values())
+            before = _by_numbers.find(plan.f, wish)
             if (
                 before is not None
                 and before.certificate is not None
@@ -150,10 +142,7 @@ def _head(plan: Plan, eps: float) -> Head:
             plan.progress(f"proving {numbers.anchors_per_head} anchors, {design}")
             found = _proved(plan, design, numbers, eps)
             if _claimed(_reached(found)) <= eps:
-                head = finished_head(plan, found, math.inf)
-                if is_builtin(plan.f):
-                    _by_numbers[key] = head
-                return head
+                return _by_numbers.get(plan.f, wish, partial(finished_head, plan, found, math.inf))
             if closest is None or _reached(found) < _reached(closest):
                 closest = found
     raise _cannot(plan, eps, closest)

@@ -19,6 +19,7 @@ from attnc.domain import Box, Interval
 from attnc.errors import CertificateError, ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
+from attnc.functions.function import label_of
 from attnc.network.head import Head
 
 _PRECISION = 128
@@ -90,7 +91,7 @@ def finished_head(plan: Plan, found: Found, allowed: float) -> Head:
             "this machine or its libraries compute otherwise than docs/arithmetic.md assumes"
         )
     module.certificate = Certificate(
-        function=plan.f.label,
+        function=label_of(plan.f),
         domain=plan.domain,
         dtype=plan.dtype,
         bound=min(_with_room(found.proof.bound), max(allowed, found.proof.bound)),
@@ -127,7 +128,7 @@ def _measured(plan: Plan, module: Head, s: Tensor) -> Measured:
     error = (module(s).double() - plan.f(s.double())).abs()
     worst = int(error.argmax())
     return Measured(
-        plan.f.label, plan.domain, plan.dtype, float(error[worst]), float(s[worst]), len(s), module.design
+        label_of(plan.f), plan.domain, plan.dtype, float(error[worst]), float(s[worst]), len(s), module.design
     )
 
 
