@@ -58,7 +58,9 @@ class Function:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.parameters, Mapping):
-            raise InputError(f"a function has a name and a mapping of parameters: got {self.name!r}, {self.parameters!r}")
+            raise InputError(
+                f"a function has a name and a mapping of parameters: got {self.name!r}, {self.parameters!r}"
+            )
         if reserved.is_reserved(self.name) and not reserved.building():
             raise reserved.taken(self.name)
         if list(self.kinks) != sorted(set(self.kinks)) or not all(map(math.isfinite, self.kinks)):
@@ -324,12 +326,9 @@ def label_of(f: Function) -> str:
     """The name with its parameters: what certificates, files and messages call f.
 
     Only attnc's own object has the name of a built-in. Construction refuses the name to others; this refuses it to what was
-    made without construction (unpickled, `object.__setattr__`, a subclass).
+    made without construction (read from a stored state, `object.__setattr__`, a subclass).
     """
-    if not f.parameters:
-        label = f.name
-    else:
-        label = f"{f.name}({','.join(map(_shortest, f.parameters.values()))})"
+    label = f.name if not f.parameters else f"{f.name}({','.join(map(_shortest, f.parameters.values()))})"
     if reserved.is_reserved(label) and not is_builtin(f):
         raise reserved.taken(label)
     return label

@@ -40,7 +40,7 @@ def certified(wish: Wish, made: Lowered, engine: str, strict: bool) -> Network:
     )
     network = rebuilt(NetworkRecord(wish.program, numbers, certificate), engine, strict)
     wish.progress("looking for the largest error")
-    witness = worst(network, wish.program, wish.box)
+    witness = worst(network, wish.program, numbers, wish.box)
     if witness.error > certificate.bound:
         raise CertificateError(
             f"at an input of the box the network is off by {witness.error:.6g}, above its proved bound {certificate.bound:.6g}: "

@@ -22,9 +22,9 @@ from attnc.certify.network_certificate import NetworkCertificate
 from attnc.certify.record import HeadRecord, write
 from attnc.domain import Interval
 from attnc.errors import InputError
+from attnc.frontends.state_dict import mlp
 from attnc.functions import Function, function
 from attnc.functions.function import is_builtin, label_of
-from attnc.frontends.state_dict import mlp
 from attnc.lower import activation_head, heads
 
 SPELLINGS = (
@@ -52,7 +52,9 @@ def test_a_users_function_cannot_be_called_like_a_built_in(name: str) -> None:
             make()
 
 
-@pytest.mark.parametrize("changed", [{"torch_form": torch.abs}, {"branches": BRANCHES}, {"kinks": (0.0,)}, {}])
+@pytest.mark.parametrize(
+    "changed", [{"torch_form": torch.abs}, {"branches": BRANCHES}, {"kinks": (0.0,)}, {}]
+)
 def test_a_built_in_cannot_be_rebuilt_with_other_parts(changed: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         replace(functions.relu(), **changed)
@@ -173,7 +175,9 @@ def test_a_built_in_is_one_object(name: str) -> None:
 
 
 def test_zero_has_one_spelling() -> None:
-    assert functions.get("clip(-0,1)") is functions.clip(0, 1) and functions.clip(-0.0, 1).label == "clip(0,1)"
+    assert (
+        functions.get("clip(-0,1)") is functions.clip(0, 1) and functions.clip(-0.0, 1).label == "clip(0,1)"
+    )
 
 
 def twice(x: arb_series) -> arb_series:
@@ -217,7 +221,10 @@ def test_a_network_of_a_function_that_took_a_name() -> None:
 def test_the_file_of_a_users_head_that_says_relu_is_not_proved(tmp_path: Path) -> None:
     head = attnc.head(an_abs("mine"), on=(-1, 1), eps=1e-2)
     assert head.certificate is not None
-    write(tmp_path / "x.safetensors", HeadRecord(head.numbers(), replace(head.certificate, function="relu"), None))
+    write(
+        tmp_path / "x.safetensors",
+        HeadRecord(head.numbers(), replace(head.certificate, function="relu"), None),
+    )
     assert attnc.verify(tmp_path / "x.safetensors").status == "refuted"
 
 

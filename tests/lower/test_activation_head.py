@@ -120,7 +120,9 @@ def test_equal_wishes_meet_one_head() -> None:
 
 def test_a_function_of_the_user_s_is_not_taken_for_its_namesake() -> None:
     for k in (1, 2):
-        f = functions.Function("mine", lambda s, k=k: k * s.tanh(), (lambda x, k=k: k - 2 * k / ((2 * x).exp() + 1),))
+        f = functions.Function(
+            "mine", lambda s, k=k: k * s.tanh(), (lambda x, k=k: k - 2 * k / ((2 * x).exp() + 1),)
+        )
         head = activation_head(f, Interval(-2.0, 2.0), 1e-3, "float32")
         assert abs(float(head(torch.tensor([2.0]))) - k * math.tanh(2)) <= 1.1e-3
 
