@@ -45,7 +45,8 @@ def network_errors(program: Program, numbers: NetworkNumbers, x: Array) -> list[
 def attained(error: arb, known: bool = True) -> float:
     """What a witness may claim of an error. Of a function that is not `known`, but for values and a Lipschitz constant, no more
     can be said than that some such function has this error: the upper end."""
-    return max(0.0, lower(error)) if known else upper(error)
+    with working(PRECISION):
+        return max(0.0, lower(error)) if known else upper(error)
 
 
 def overstated(claimed: float, error: arb, known: bool = True) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnc.anchors import patience
 from attnc.anchors.candidates import Progress
 from attnc.certify.certificate import round_up
 from attnc.certify.compose import Known, advance, compose, start
@@ -60,7 +61,8 @@ def lower(wish: Wish) -> Lowered:
     spent, closest = _SPENT, None
     for _ in range(5):
         left = spent * wish.eps - affine
-        made = _attempt(wish, stages, weights, left if left > 0 else affine)
+        with patience.sharing():
+            made = _attempt(wish, stages, weights, left if left > 0 else affine)
         if made.error <= wish.eps:
             return made
         closest = made if closest is None or made.error < closest.error else closest

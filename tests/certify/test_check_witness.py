@@ -69,7 +69,7 @@ def network(dtype: torch.dtype, activation: nn.Module) -> attnc.Network:
     model = nn.Sequential(nn.Linear(3, 24), activation, nn.Linear(24, 16), activation, nn.Linear(16, 2)).to(
         dtype
     )
-    return attnc.compile(model.eval(), domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-2)
+    return attnc.compile(model.eval(), domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-2, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
