@@ -64,12 +64,18 @@ def timed(case: tuple[str, str, float, float, str]) -> tuple[str, float]:
 def main() -> None:
     import attnc
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", default=list(attnc.functions.names()), help="functions")
     parser.add_argument("--eps", nargs="*", type=float, default=list(EPS))
-    parser.add_argument("--reach", nargs="*", type=float, default=list(REACHES), help="R of the interval [-R, R]")
+    parser.add_argument(
+        "--reach", nargs="*", type=float, default=list(REACHES), help="R of the interval [-R, R]"
+    )
     parser.add_argument("--dtype", nargs="*", default=["float32", "float64"])
-    parser.add_argument("--kind", nargs="*", default=["head", "activation"], help="attnc.head, or a head for convert_")
+    parser.add_argument(
+        "--kind", nargs="*", default=["head", "activation"], help="attnc.head, or a head for convert_"
+    )
     given = parser.parse_args()
     names = [PARAMETERS.get(name, name) for name in given.only]
     worst: dict[str, tuple[float, str]] = {}
