@@ -12,10 +12,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 SECONDS = 10.0  # for a search that fails, and for all that fail in one compilation
-_LEAST = 1.0  # for each search of a compilation whose seconds are spent
+_LEAST = 0.5  # for each search of a compilation whose seconds are spent
+_SHARED = 0.75  # of the seconds, for all searches of a compilation that fail
 _SEARCH = 0.6  # of the time; the rest is for proving what came closest
 _until: ContextVar[float] = ContextVar("attnc_until", default=math.inf)
-_shared: ContextVar[list[float] | None] = ContextVar("attnc_shared", default=None)
+
+
+class Shared:
+    """What all searches of one compilation have left for failing, and whether one was stopped."""
+
+    def __init__(self) -> None:
+        self.left, self.stopped = _SHARED * SECONDS, False
+
+
+_shared: ContextVar[Shared | None] = ContextVar("attnc_shared", default=None)
 
 
 class OutOfTimeError(Exception):
@@ -48,23 +58,25 @@ class Clock:
 
 def clock() -> Clock:
     """For a search that begins."""
-    left = _shared.get()
-    return Clock(SECONDS if left is None else max(_LEAST, left[0]))
+    shared = _shared.get()
+    return Clock(SECONDS if shared is None else max(_LEAST, shared.left))
 
 
 def failed(clock: Clock) -> None:
     """The search of this clock met nothing: its time is taken from what its compilation has left."""
-    left = _shared.get()
-    if left is not None:
-        left[0] -= clock.spent
+    shared = _shared.get()
+    if shared is not None:
+        shared.left -= clock.spent
+        shared.stopped = shared.stopped or clock.stopped
 
 
 @contextmanager
-def sharing() -> Iterator[None]:
+def sharing() -> Iterator[Shared]:
     """All searches inside that fail share the seconds of one."""
-    token = _shared.set([SECONDS])
+    made = Shared()
+    token = _shared.set(made)
     try:
-        yield
+        yield made
     finally:
         _shared.reset(token)
 

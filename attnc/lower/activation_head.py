@@ -44,6 +44,7 @@ _CELLS = 256  # at least so many, so that values hardly vary on one
 _ROOM = 1.0625  # of what small cells prove of rounding, larger ones prove so much
 _FINEST = 2.0**-50  # of the radius: an approximation below it would only cost the checker time
 _KEPT = 64
+_PROVED_CLOSEST = 4  # of the heads that miss eps, so many are proved: the best of them is what can be met
 _made, _by_numbers = KeptHeads(_KEPT), KeptHeads(_KEPT)  # another eps may ask for the same numbers
 
 
@@ -185,7 +186,8 @@ def _tuned(plan: Plan, eps: float, clock: patience.Clock) -> Iterator[tuple[Head
     """The sizes in turn, until one seems to meet eps; last the closest, where none does."""
     refuse_kinks(plan)
     search = replace(plan, design="auto")
-    target, closest, best, stale = target_of(search, eps), None, math.inf, 0
+    target, best, stale = target_of(search, eps), math.inf, 0
+    closest: list[Finished] = []  # the last is the closest
     for p in TUNED_SIZES:
         plan.progress(f"trying {p} anchors")
         made: list[Finished] = []
@@ -198,14 +200,15 @@ def _tuned(plan: Plan, eps: float, clock: patience.Clock) -> Iterator[tuple[Head
                 yield finished.numbers, True
         nearest = min(made, key=lambda one: one.approximation)
         stale += 1
-        if closest is None or nearest.approximation < closest.approximation:
-            closest = nearest
+        if not closest or nearest.approximation < closest[-1].approximation:
+            closest.append(nearest)
         if nearest.approximation < 0.8 * best:
             best, stale = nearest.approximation, 0
         if stale >= 5 and p >= 3 * bends(search):
             break
-    if closest is not None and closest.approximation > 0.95 * eps:
-        yield closest.numbers, False
+    for finished in closest[: -1 - _PROVED_CLOSEST : -1]:  # sampling may think too well of the first
+        if finished.approximation > 0.95 * eps:
+            yield finished.numbers, False
 
 
 def _proved(plan: Plan, design: str, numbers: HeadNumbers, eps: float, until: float = math.inf) -> Found:
