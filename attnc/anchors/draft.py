@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from attnc.anchors import patience
 from attnc.anchors.chain import Chain, softmax_weights
 from attnc.anchors.target import Target
 from attnc.certify.numbers import Array
@@ -92,6 +93,7 @@ def reweighted(matrix: Array, y: Array, ridge: float, rounds: int) -> tuple[Arra
     emphasis = np.ones(len(y))
     best = (np.zeros(matrix.shape[1]), emphasis, np.inf)
     for _ in range(rounds + 1):
+        patience.check()
         values = solve_values(matrix, y, ridge, emphasis)
         error = np.abs(matrix @ values - y)
         if error.max() < best[2]:

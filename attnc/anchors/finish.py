@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnc.anchors import patience
 from attnc.anchors.chain import softmax_weights
 from attnc.anchors.draft import Draft, solve_values
 from attnc.anchors.target import Target
@@ -90,6 +91,7 @@ def _place(keys: Array, values: Array, own: Array, target: Target) -> tuple[Arra
     value = np.stack([np.where(own, values, 0.0), np.where(own, 0.0, values)], axis=-1)
     best: tuple[float, Array, Array] | None = None
     for centre in _centres(keys, target):
+        patience.check()
         for origin in _origins(keys):
             query, key = _shifted(keys, centre, origin, target)
             cost = float(head_rounding_estimate(query, key, value, s, target.arithmetic).max())

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from attnc.anchors import patience
 from attnc.anchors.chain import Chain, softmax_weights
 from attnc.anchors.draft import Draft, one_head, reweighted, solve_values
 from attnc.anchors.finish import finish
@@ -82,12 +83,14 @@ def _estimate(target: Target, p: int, grading: Grading) -> float:
     """The error that sampling suggests; in float32 with the rounding of the finished head."""
     if target.dtype == "float64":
         return _error(target, p, grading)
+    patience.check()
     chain = _chain(target, p, grading)
     values = solve_values(softmax_weights(chain.keys(), target.x), target.y, target.ridge)
     return finish(one_head("graded", chain, values, target), target).estimate
 
 
 def _error(target: Target, p: int, grading: Grading) -> float:
+    patience.check()
     matrix = softmax_weights(_chain(target, p, grading).keys(), target.x)
     values = solve_values(matrix, target.y, target.ridge)
     return float(np.abs(matrix @ values - target.y).max() + 4 * target.ridge * np.abs(values).max())

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnc.anchors import patience
 from attnc.anchors.candidates import Plan, best_candidates, candidates_of, target_of
 from attnc.anchors.chain import Chain
 from attnc.anchors.finish import Finished, forward
 from attnc.anchors.kinks import find_kink
 from attnc.anchors.target import evaluate
+from attnc.certify.arithmetic import ARITHMETIC
 from attnc.certify.certificate import round_up
 from attnc.certify.numbers import HeadNumbers
 from attnc.certify.supnorm import SupNorm, supnorm
@@ -23,6 +25,7 @@ from attnc.errors import ConvergenceError, InputError, PrecisionError
 
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
 MEASURED_POINTS = 20_011
+_RELAXED = 3  # searches for less, where one fails
 
 
 @dataclass(frozen=True)
@@ -68,20 +71,51 @@ def best(plan: Plan, p: int) -> Found:
 
 
 def smallest(plan: Plan, eps: float) -> Found:
-    """The smallest head that is proved to stay within eps: gallop upwards, then close the gap."""
+    """The smallest head that is proved to stay within eps: gallop upwards, then close the gap.
+
+    A search that has met nothing stops after `patience.SECONDS`, and the error says what came closest."""
     refuse_kinks(plan)
-    search = _Search(plan, eps)
-    failed = 1
-    for p in _gallop(plan):
-        if search.attempt(p) is not None:
-            break
-        failed = p
-        if search.hopeless(p):
-            break
-    if search.found is None:
-        raise _cannot(plan, eps, search.closest)
+    clock = patience.clock()
+    search = _Search(plan, max(eps, least_error(plan)))
+    with clock.until(clock.searching):
+        failed = search.gallop()
+    if search.found is None or search.eps > eps:
+        closest = _closest(search, clock)
+        patience.failed(clock)
+        raise _cannot(plan, eps, search, closest, clock)
     _close_gap(search, failed, search.found.numbers.anchors_per_head)
     return search.found
+
+
+def least_error(plan: Plan) -> float:
+    """Nothing below this can be proved of any head: its sum of p >= 2 products and its division round, and growth·Σ w|v| of
+    `certify.rounding` is at least 5u|g|, |g| >= |f| - bound."""
+    sizes = np.abs(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, 257)))
+    return 4 * ARITHMETIC[plan.dtype].unit * float(sizes.max())
+
+
+def _closest(search: _Search, clock: patience.Clock) -> Found | None:
+    """The closest head that could be proved. How a search goes depends on what it is asked for: one that asks for less may come
+    closer, so that errors between eps and what was reached are asked for too, as long as there is time."""
+    if search.found is not None:
+        return search.found
+    plan, best = search.plan, None
+    for candidate in search.nearest():
+        found = conclude(plan, candidate, math.inf, clock.closing)
+        if math.isfinite(found.bound) and (best is None or found.bound < best.bound):
+            best = found
+    low, high = search.eps, best.bound if best is not None else math.inf
+    for _ in range(_RELAXED):
+        if not high > 4 * low or not low > 0 or clock.stopped:
+            break
+        again = _Search(plan, math.sqrt(low * high) if math.isfinite(high) else 1e3 * low)
+        with clock.until(clock.closing):
+            again.gallop()
+        if again.found is not None:
+            best, high = again.found, again.found.bound
+        else:
+            low = again.eps
+    return best
 
 
 def refuse_kinks(plan: Plan) -> None:
@@ -108,8 +142,8 @@ def bends(plan: Plan, points: int = 2001) -> int:
     return min(256, int(np.sum(turn[1:] * turn[:-1] < 0)))
 
 
-def conclude(plan: Plan, candidate: Finished, needed: float) -> Found:
-    """Prove, or measure, a candidate."""
+def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math.inf) -> Found:
+    """Prove, or measure, a candidate; nothing is proved where that takes until after `until`."""
     measured, at = measure(plan, candidate.numbers)
     proof = None
     if plan.f.provable:
@@ -121,6 +155,7 @@ def conclude(plan: Plan, candidate: Finished, needed: float) -> Found:
             seen=seen,
             needed=needed,
             quality=1.25 if candidate.design == "nearest" else 1.1,
+            until=until,
         )
     return Found(candidate.design, candidate.numbers, proof, measured, at, candidate.rounding)
 
@@ -152,14 +187,30 @@ class _Search:
         self.plan, self.eps = plan, eps
         self.target = target_of(plan, eps)
         self.found: Found | None = None
-        self.closest: Finished | None = None
-        self.stale = 0
+        self.closest: list[Finished] = []  # the last is the closest
+        self.stale, self.mark = 0, math.inf
         self.bends = bends(plan)
         self.tried: dict[int, list[Finished]] = {}
         self.chains: dict[int, Chain] = {}
 
+    def gallop(self) -> int:
+        """Larger and larger heads until one is proved or there is no hope; the last size that failed."""
+        failed = 1
+        for p in _gallop(self.plan):
+            if self.attempt(p) is not None:
+                break
+            failed = p
+            if self.hopeless(p):
+                break
+        return failed
+
+    def nearest(self) -> list[Finished]:
+        """What came closest, as far as sampling tells: the closest two."""
+        return self.closest[:-3:-1]
+
     def attempt(self, p: int) -> Found | None:
         self.plan.progress(f"trying {p} anchors")
+        patience.check()
         if self.found is not None and not self.promising(p):
             return None
         candidates = self._candidates(p)
@@ -202,15 +253,16 @@ class _Search:
     def hopeless(self, p: int) -> bool:
         """Five sizes in a row have brought nothing, though they could follow every bend of f; three, where rounding is what
         stands in the way."""
-        drowned = self.closest is not None and self.closest.rounding > max(
-            self.eps, 4 * self.closest.approximation
-        )
+        closest = self.closest[-1] if self.closest else None
+        drowned = closest is not None and closest.rounding > max(self.eps, 4 * closest.approximation)
         return self.stale >= 3 if drowned else self.stale >= 5 and p >= 3 * self.bends
 
     def _note(self, candidate: Finished) -> None:
         self.stale += 1
-        if self.closest is None or candidate.estimate < 0.8 * self.closest.estimate:
-            self.closest, self.stale = candidate, 0
+        if not self.closest or candidate.estimate < self.closest[-1].estimate:
+            self.closest.append(candidate)
+        if candidate.estimate < 0.8 * self.mark:
+            self.mark, self.stale = candidate.estimate, 0
 
 
 def _close_gap(search: _Search, failed: int, reached: int) -> None:
@@ -237,29 +289,32 @@ def _gallop(plan: Plan) -> Iterator[int]:
         p += max(1, p // 3 if plan.design != "nearest" else p)
 
 
-def _cannot(plan: Plan, eps: float, closest: Finished | None) -> ConvergenceError | PrecisionError:
+def _cannot(
+    plan: Plan, eps: float, search: _Search, found: Found | None, clock: patience.Clock
+) -> ConvergenceError | PrecisionError:
     where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}]"
-    if closest is None:
-        return ConvergenceError(f"no head for {where} could be made with design={plan.design!r}")
-    found = conclude(plan, closest, math.inf)
-    anchors = closest.numbers.anchors_per_head
-    if not math.isfinite(found.bound):
+    late = f". The search was stopped after {clock.spent:.0f} s" if clock.stopped else ""
+    if not search.closest:
+        return ConvergenceError(f"no head for {where} could be made with design={plan.design!r}{late}")
+    if found is None:
         return ConvergenceError(
             f"nothing can be proved about {where} with design={plan.design!r} in {plan.dtype}: use another design, "
-            "a smaller interval, or, for a function of your own, an enclosure that is sharp on small cells"
+            f"a smaller interval, or, for a function of your own, an enclosure that is sharp on small cells{late}"
         )
-    shown = f"{round_up(found.bound, 2):.1e}"
-    if closest.approximation <= closest.rounding or closest.rounding > eps / 2:
+    shown, anchors = f"{round_up(found.bound, 2):.1e}", found.numbers.anchors_per_head
+    approximation = found.measured if found.proof is None else found.proof.approximation
+    if approximation <= found.rounding or found.rounding > eps / 2:
         other = "use dtype=torch.float64, " if plan.dtype == "float32" else ""
         return PrecisionError(
             f"eps={eps:g} is below what {plan.dtype} can hold for {where} ({shown}, with {anchors} anchors): {other}"
-            f"{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}",
+            f"{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}{late}",
             float(shown),
             found,
         )
+    other = "a smaller interval" if plan.design == "auto" else "design='auto'"
     return ConvergenceError(
         f"eps={eps:g} is out of reach for {where} with design={plan.design!r}: {anchors} anchors per head reach {shown}. "
-        f"Use {'design=' + repr('auto') if plan.design != 'auto' else 'a smaller interval'}, more heads, or eps >= {shown}.",
+        f"Use {other}, more heads, or eps >= {shown}{late}",
         float(shown),
         found,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnc.anchors import patience
 from attnc.anchors.chain import lattice, softmax_weights
 from attnc.anchors.draft import Draft, one_head, reweighted, solve_values
 from attnc.anchors.target import Target
@@ -26,6 +27,7 @@ def smooth(target: Target, p: int) -> Draft:
             continue
         margin = 2 * beyond / (p - 1 - 2 * beyond)
         for temperature in TEMPERATURES[::stride]:
+            patience.check()
             chain = lattice(-1 - margin, 1 + margin, p, temperature)
             weights = softmax_weights(chain.keys(), target.x)
             values = solve_values(weights, target.y, target.ridge)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnc.anchors import patience
 from attnc.anchors.chain import Chain, lattice
 from attnc.anchors.draft import Draft, columns, lawson_step, least_squares
 from attnc.anchors.finish import finish
@@ -89,6 +90,7 @@ class Tuning:
         damping, gains = 1e-2, [1.0]
         scale: Array | None = None
         for _ in range(steps):
+            patience.check()
             if now is None or now.cost == 0 or (len(gains) > 12 and sum(gains[-6:]) < 1e-3):
                 break
             jacobian = self.jacobian(now)

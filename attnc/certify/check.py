@@ -21,13 +21,15 @@ from flint import arb
 from attnc.certify.arithmetic import ARITHMETIC, probe
 from attnc.certify.certificate import Certificate
 from attnc.certify.check_cell import ORDER, CellError, Speaking, cell_error, everyone, in_range, speaking
+from attnc.certify.check_witness import PRECISION, head_error, overstated, understated
+from attnc.certify.execution import execute
 from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
-from attnc.functions.function import Branch
+from attnc.functions.function import Branch, label_of
 
-PRECISION, FIRST_CELLS, MOST_CELLS = 192, 23, 400_000
+FIRST_CELLS, MOST_CELLS = 23, 400_000
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,11 @@ def check(
             "unknown",
             f"{certificate.function!r} is not a known function: register it, or give verify(..., function=...)",
         )
-    if not f.provable or f.label != certificate.function:
+    label = label_of(f)  # raises where f bears the name of a built-in and is another function
+    if not f.provable or label != certificate.function:
         return Verdict(
             "unknown",
-            f"the certificate is about {certificate.function!r}; given was {f.label!r}, provable: {f.provable}",
+            f"the certificate is about {certificate.function!r}; given was {label!r}, provable: {f.provable}",
         )
     broken = probe(numbers.dtype)
     if broken is not None:
@@ -137,21 +140,6 @@ def _attack_points(certificate: Certificate, f: Function) -> torch.Tensor:
     return inside
 
 
-def execute(numbers: HeadNumbers, s: torch.Tensor) -> torch.Tensor:
-    """The head as torch runs it in its dtype, from the formula of `HeadNumbers`."""
-    dtype = getattr(torch, numbers.dtype)
-    query, key, value, output = (torch.tensor(getattr(numbers, name), dtype=dtype) for name in TENSORS)
-    s = s.to(dtype)
-    rows = max(1, (1 << 22) // key[..., 0].numel())
-    parts = []
-    for part in torch.split(s, rows):
-        x = part[:, None] * query[:, 0] + query[:, 1]
-        weights = torch.softmax(x[:, :, None] * key[:, :, 0] + key[:, :, 1], -1)
-        values = part[:, None, None] * value[:, :, 0] + value[:, :, 1]
-        parts.append(((weights * values).sum(-1) * output).sum(-1))
-    return torch.cat(parts).double()
-
-
 def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdict:
     """Halve cells until each of the certificate's three numbers is an upper bound on every one of them."""
     a = ARITHMETIC[numbers.dtype]
@@ -192,17 +180,14 @@ def _within(error: CellError | None, certificate: Certificate) -> bool:
 
 
 def _false_witness(numbers: HeadNumbers, certificate: Certificate, f: Function) -> str | None:
-    """The witness must lie in the domain and show its error when executed, but for what rounding may differ elsewhere."""
+    """The witness must lie in the domain, claim no more than is attained there, and hardly less, but for what rounding may differ
+    elsewhere."""
     witness = certificate.witness
     s = torch.tensor([witness.input], dtype=torch.float64)
     if witness.input not in certificate.domain or s.to(getattr(torch, numbers.dtype)).double() != s:
         return f"the witness {witness.input!r} is not an input of the domain"
-    error = abs(arb(execute(numbers, s).item()) - f.value(witness.input))
-    if not abs(error - arb(witness.error)) <= 2 * arb(certificate.rounding) + arb(2) ** -52 * arb(
-        witness.error
-    ):
-        return f"the witness claims an error of {witness.error:.6g}, executed it has {float(error.mid()):.6g}"
-    return None
+    error = head_error(numbers, f, witness.input)
+    return overstated(witness.error, error) or understated(witness.error, error, certificate.rounding)
 
 
-__all__ = ["Verdict", "check", "execute"]
+__all__ = ["PRECISION", "Verdict", "check", "execute"]

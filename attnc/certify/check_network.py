@@ -11,11 +11,13 @@ import torch
 from flint import arb
 
 from attnc.certify.arithmetic import probe, probe_network
-from attnc.certify.check import PRECISION, Verdict, check, execute
+from attnc.certify.check import PRECISION, Verdict, check
 from attnc.certify.check_compose import CheckError, Claims, final
 from attnc.certify.check_structure import mismatch
+from attnc.certify.check_witness import network_errors, overstated, understated
+from attnc.certify.execution import execute_network
 from attnc.certify.network_certificate import LayerClaim, NetworkCertificate
-from attnc.certify.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Selection, Sum
+from attnc.certify.network_numbers import Attention, NetworkNumbers
 from attnc.certify.numbers import HeadNumbers
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
@@ -134,7 +136,7 @@ def _attack(
         refuted = _refuted(program, points[chosen].double().numpy(), executed[chosen].numpy(), certificate)
         if refuted is not None:
             return refuted
-    return _false_witness(program, outputs[0][0].numpy().ravel(), certificate)
+    return _false_witness(program, numbers, certificate)
 
 
 def _compared(program: Program) -> int:
@@ -174,8 +176,11 @@ def _refuted(program: Program, x: Array, executed: Array, certificate: NetworkCe
     return None
 
 
-def _false_witness(program: Program, executed: Array, certificate: NetworkCertificate) -> Verdict | None:
-    """The witness must lie in the box and show its error when executed, but for what rounding may differ elsewhere."""
+def _false_witness(
+    program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate
+) -> Verdict | None:
+    """The witness must lie in the box, claim no more than is attained there, and hardly less, but for what rounding may differ
+    elsewhere."""
     witness, box = certificate.witness, certificate.domain
     at = np.array(witness.input).reshape(box.shape)
     said = None
@@ -183,53 +188,12 @@ def _false_witness(program: Program, executed: Array, certificate: NetworkCertif
         said = "the witness is not an input of the domain"
     elif witness.error > certificate.bound or certificate.rounding > 1.02 * certificate.bound:
         said = "the witness, or the term of rounding, exceeds the bound"
-    elif not 0 <= witness.output < executed.size:
-        said = "the witness names an output that is not there"
     else:
-        ball = exact(program, at, PRECISION).ravel()[witness.output]
-        with working(PRECISION):
-            error = abs(arb(float(executed[witness.output])) - ball)
-            allowed = 4 * arb(certificate.rounding) + arb(2) ** -52 * arb(witness.error)
-            if (
-                abs(error - arb(witness.error)) > allowed
-            ):  # the ball may be as wide as a deviation of the source
-                said = f"the witness claims an error of {witness.error:.6g}, executed it has {float(error.mid()):.6g}"
+        errors = network_errors(program, numbers, at)
+        if not 0 <= witness.output < len(errors):
+            said = "the witness names an output that is not there"
+        else:
+            error, known = errors[witness.output], not certificate.lookups
+            said = overstated(witness.error, error, known)
+            said = said or understated(witness.error, error, 2 * certificate.rounding)
     return None if said is None else Verdict("unknown", said, certificate.bound)
-
-
-def execute_network(program: Program, numbers: NetworkNumbers, x: torch.Tensor) -> torch.Tensor:
-    """The stages as torch runs them in their dtype."""
-    values = {0: x.reshape(-1, *program.shape)}
-    for stage in numbers.stages:
-        match stage:
-            case Linear():
-                bias = None if stage.bias is None else torch.from_numpy(np.array(stage.bias))
-                made = torch.nn.functional.linear(
-                    values[stage.input], torch.from_numpy(np.array(stage.weight)), bias
-                )
-            case Scale():
-                scale, shift = (torch.from_numpy(np.array(t)) for t in (stage.scale, stage.shift))
-                made = values[stage.input] * scale + shift
-            case Attention():
-                made = _execute_heads(stage, values[stage.input])
-            case Selection():
-                centre, key, offset, read = (torch.from_numpy(np.array(t)) for t in stage.tensors().values())
-                scores = torch.nn.functional.linear(values[stage.input] - centre, key, offset)
-                made = torch.softmax(scores, -1) @ read
-            case Sum():
-                made = torch.stack(
-                    [c * values[i] for c, i in zip(stage.coefficients, stage.inputs, strict=True)]
-                ).sum(0)
-            case Reorder():
-                made = values[stage.input].reshape(len(x), *stage.shape)
-        values[stage.value] = made
-    return values[len(program.steps)].double()
-
-
-def _execute_heads(stage: Attention, s: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_like(s)
-    for group in stage.groups:
-        part = slice(None) if group.neurons is None else torch.from_numpy(np.array(group.neurons))
-        given = s[..., part]
-        made[..., part] = execute(group.head, given.reshape(-1)).reshape(given.shape).to(s.dtype)
-    return made

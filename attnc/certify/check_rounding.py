@@ -60,7 +60,7 @@ def window_rounding(window: Window, a_ball: arb, right: bool, a: Arithmetic) -> 
 def gate_rounding(gate: Gate, s: arb, a: Arithmetic) -> arb | None:
     """At least |executed - exact| of s·σ(Bs); None where the executed sigmoid is 1, so that s is returned.
 
-    |ẑ - z| <= d moves ln σ(z) by at most d times e^(d - z), above any derivative on the way. A number of the dtype that is
+    |ẑ - z| <= d moves ln σ(z) by at most d times σ(d - z), above any derivative σ(-ξ) on the way. A number of the dtype that is
     nearer to 1 than u is 1.
     """
     u, tau, size = arb(a.unit), 2 * arb(a.tiny), abs(s).upper()
@@ -69,7 +69,7 @@ def gate_rounding(gate: Gate, s: arb, a: Arithmetic) -> arb | None:
     low = z.lower()
     if low > 0 and ((d - low).exp() * 4 * (1 + u) + tau).upper() < u:
         return None
-    opposite = ((d - low).exp()).min(arb(1)).upper()  # at least σ(-ẑ), and the slope of ln σ
+    opposite = (1 / (1 + (low - d).exp())).upper()  # at least σ(-ẑ), and the slope of ln σ
     high = z.upper()
     sigma = (1 / (1 + (-high).exp())).upper()
     epsilon = ((a.window_exp_units * opposite + 3) * u).min(3 * (d - low).exp()).upper()

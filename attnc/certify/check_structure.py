@@ -13,6 +13,7 @@ from attnc.certify.network_numbers import (
     Stage,
     Sum,
 )
+from attnc.functions.function import label_of
 from attnc.program.program import Program
 from attnc.program.steps import Affine, Combine, Lookup, Normalise, Opaque, Pointwise, Reshape, Step
 
@@ -90,8 +91,8 @@ def _claims_mismatch(
     for stage, claim in zip(layers, certificate.layers, strict=True):
         step = program.steps[stage.value - 1]
         assert isinstance(step, Pointwise)
-        if claim.function != step.function.label:
-            return f"{claim.name} is said to be {claim.function}, the program says {step.function.label}"
+        if claim.function != label_of(step.function):
+            return f"{claim.name} is said to be {claim.function}, the program says {label_of(step.function)}"
         if len(claim.groups) != len(stage.groups):
             return f"{claim.name} has claims about {len(claim.groups)} groups, the network has {len(stage.groups)}"
         width = program.shapes[stage.value][-1]

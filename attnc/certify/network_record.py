@@ -35,6 +35,7 @@ from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.certify.theorem import Theorem
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.functions import Function, get
+from attnc.functions.function import label_of
 from attnc.program.program import Program, describe
 from attnc.program.steps import (
     Affine,
@@ -222,7 +223,7 @@ def _step(i: int, record: dict[str, Any], arrays: Mapping[str, Numbers], functio
         case "normalise":
             return Normalise(**body)
         case "pointwise":
-            named = function is not None and function.label == body["function"]
+            named = function is not None and label_of(function) == body["function"]
             return Pointwise(**{**body, "function": function if named else get(body["function"])})
         case "lookup":
             return Lookup(**body)

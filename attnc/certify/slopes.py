@@ -91,15 +91,15 @@ class Slopes:
             yield part, (self.edges[:-1] <= flat_hi[part]) & (self.edges[1:] >= flat_lo[part])
 
 
-_made: dict[tuple[str, Interval, int], Slopes] = {}
+_made: dict[tuple[Function, Interval, int], Slopes] = {}  # of built-ins, each one object
 
 
 def slopes(f: Function, lo: float, hi: float, neurons: int = 1) -> Slopes:
     """The cells of f over an interval that holds [lo, hi]; those with the widest range of slopes are halved."""
     domain, cells = covering(lo, hi), CELLS if neurons <= 512 else CELLS // 4
-    if not is_builtin(f):  # a label says nothing of a user's function
+    if not is_builtin(f):
         return _slopes(f, domain, cells)
-    wish = (f.label, domain, cells)
+    wish = (f, domain, cells)
     if wish not in _made:
         _made[wish] = _slopes(f, domain, cells)
         if len(_made) > _KEPT:

@@ -8,6 +8,7 @@ so the result comes with its own quality."""
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -61,12 +62,13 @@ def supnorm(
     needed: float = math.inf,
     grain: float = 0.2,
     limit: int | None = None,
+    until: float = math.inf,
 ) -> SupNorm:
     """Prove a bound of sup |head - f| over the domain.
 
     `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. An approximation below
     `grain` of the rounding on its cell is not sharpened. A bound of inf says that nothing was proved; so it is as soon as the
-    bound is seen to exceed `needed`."""
+    bound is seen to exceed `needed`, or when the thread has run for `until` seconds (`time.thread_time`)."""
     a = ARITHMETIC[numbers.dtype]
     most = limit or max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
     jump = f.jump(domain.lo, domain.hi)
@@ -95,7 +97,8 @@ def supnorm(
             endless += math.isinf(found.total)
             small = cell.b - cell.a < SMALLEST * domain.width or not cell.divisible()
             hopeless = small and not good and found.approximation > 4 * (goal + found.rounding)
-            if found.attained > needed or endless > ENDLESS or hopeless:
+            late = until < math.inf and time.thread_time() > until
+            if found.attained > needed or endless > ENDLESS or hopeless or late:
                 return replace(worst, bound=math.inf, stuck=cell.middle)
             if not good and cell.divisible() and done + len(todo) < most:
                 todo += [(half, branch) for half in cell.halves()]

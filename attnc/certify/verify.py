@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +40,7 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
     if isinstance(what, torch.nn.Module):
         return _module(what, f)
     if not isinstance(what, (str, os.PathLike)):
-        raise InputError(f"verify takes a file, a head or a network: got {type(what).__name__}")
+        raise _not_verified(what)
     about, tensors = read_file(what)
     if about.get("kind") == "network":
         network = read_network(what, about, tensors, f)
@@ -62,6 +63,9 @@ def _module(module: Any, f: Function | None) -> Verdict:
         return _as_executed(module, check_network(program, numbers, certificate, module))
     if certificate is None and isinstance(getattr(module, "measured", None), NetworkMeasured):
         return _only_measured(module.measured)
+    tensors = all(isinstance(getattr(module, name, None), torch.Tensor) for name in TENSORS)
+    if not tensors or not (certificate is None or isinstance(certificate, Certificate)):
+        raise _not_verified(module)
     changed = _dtype_changed(module, certificate)
     if changed is not None:
         return Verdict("unknown", changed)
@@ -69,6 +73,18 @@ def _module(module: Any, f: Function | None) -> Verdict:
     if certificate is None:
         return _only_measured(getattr(module, "measured", None))
     return _as_executed(module, check(numbers, certificate, f, module))
+
+
+def _not_verified(what: object) -> InputError:
+    """Says what was given and what can be verified instead."""
+    made = "a head (attnc.head), a network (attnc.compile), a converted model (attnc.convert_)"
+    accepted = f"{made}, or the file or directory of one"
+    if type(what).__module__.startswith("attnc.incontext"):
+        return InputError(
+            f"a {type(what).__name__} cannot be verified independently yet: learners and solvers are proved when they are made, "
+            f"see its `certificate`. attnc.verify takes {accepted}"
+        )
+    return InputError(f"attnc.verify takes {accepted}: got {type(what).__name__}")
 
 
 def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
@@ -85,8 +101,9 @@ def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return replace(verdict, status="unknown", reason="a global forward hook may change what is executed")
     for name, part in module.named_modules():
-        own = type(part).__module__.startswith("attnc.network.") or type(part) is torch.nn.ModuleList
-        if not own or "forward" in vars(part) or part._forward_hooks or part._forward_pre_hooks:
+        own = _is_attncs(type(part)) or type(part) is torch.nn.ModuleList
+        patched = any(callable(getattr(type(part), name, None)) for name in vars(part))
+        if not own or patched or part._forward_hooks or part._forward_pre_hooks:
             where = name or type(part).__name__
             return replace(
                 verdict,
@@ -96,23 +113,24 @@ def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
     return verdict
 
 
+def _is_attncs(kind: type) -> bool:
+    """Whether a class is one of attnc.network itself, and not one that only says so."""
+    module = sys.modules.get(kind.__module__)
+    return kind.__module__.startswith("attnc.network.") and getattr(module, kind.__qualname__, None) is kind
+
+
 def _only_measured(measured: Any) -> Verdict:
     seen = f" ({measured.error:.3g} at {measured.points} points)" if measured is not None else ""
     return Verdict("unknown", f"there is no certificate: the error was measured{seen}, not proved")
 
 
 def _numbers(module: Any) -> HeadNumbers:
-    try:
-        arrays = {name: getattr(module, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
-    except AttributeError as problem:
-        raise InputError(f"verify takes an attnc head, with the tensors {TENSORS}: {problem}") from problem
+    arrays = {name: getattr(module, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
     return HeadNumbers(**arrays, dtype=str(module.key.dtype).removeprefix("torch."))
 
 
 def _dtype_changed(module: Any, certificate: Certificate | None) -> str | None:
-    if certificate is None or not all(
-        isinstance(getattr(module, name, None), torch.Tensor) for name in TENSORS
-    ):
+    if certificate is None:
         return None
     found = {str(getattr(module, name).dtype).removeprefix("torch.") for name in TENSORS}
     if found == {certificate.dtype}:

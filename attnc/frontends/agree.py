@@ -175,7 +175,7 @@ def _as_run(step: Step) -> Step:
     def form(s: Tensor) -> Tensor:
         return torch.where(s > beyond, s, smooth(s))
 
-    return replace(step, function=Function(step.function.name, form))
+    return replace(step, function=Function(f"{step.function.name}_as_run", form))
 
 
 def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:

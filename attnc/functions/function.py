@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import torch
 from flint import arb, arb_series, ctx
 from torch import Tensor
 
 from attnc.errors import FunctionError, InputError
+from attnc.functions import reserved
 from attnc.functions.balls import ball, lower, magnitude, upper, variable, working
 
 Branch = Callable[[arb_series], arb_series]
@@ -35,11 +38,12 @@ class Piece:
     index: int  # which of the function's branches it is
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Function:
     """f: R → R. `branches[i]` is f between the i-th pair of neighbouring kinks, as a map of power series.
 
-    Without branches nothing can be proved about f; its errors are then only `measured`.
+    Without branches nothing can be proved about f; its errors are then only `measured`. Functions are compared by identity:
+    `attnc.functions.relu()` returns the same object on every call, and only that object is called "relu".
 
     >>> from attnc import functions
     >>> functions.relu().kinks, functions.relu().provable
@@ -53,6 +57,12 @@ class Function:
     parameters: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.parameters, Mapping):
+            raise InputError(
+                f"a function has a name and a mapping of parameters: got {self.name!r}, {self.parameters!r}"
+            )
+        if reserved.is_reserved(self.name) and not reserved.building():
+            raise reserved.taken(self.name)
         if list(self.kinks) != sorted(set(self.kinks)) or not all(map(math.isfinite, self.kinks)):
             raise InputError(f"the kinks of {self.name!r} must be finite and increasing: got {self.kinks}")
         if self.branches and len(self.branches) != len(self.kinks) + 1:
@@ -76,9 +86,25 @@ class Function:
         >>> functions.clip(-25, 25).label
         'clip(-25,25)'
         """
-        if not self.parameters:
-            return self.name
-        return f"{self.name}({','.join(map(_shortest, self.parameters.values()))})"
+        return label_of(self)
+
+    def __copy__(self) -> Function:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        """A built-in is one object in a process; a user's function is copied with all it holds."""
+        if is_builtin(self):
+            return self
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        vars(made).update({key: copy.deepcopy(value, memo) for key, value in vars(self).items()})
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A built-in is stored by its label."""
+        if is_builtin(self):
+            return _by_label, (self.label,)
+        return _restored, (type(self), dict(vars(self)))
 
     def __call__(self, s: Tensor) -> Tensor:
         """f(s) by torch, checked: the same shape and dtype, and finite wherever s is."""
@@ -280,12 +306,10 @@ def function(
             )
     if not isinstance(kinks, Sequence) or not all(isinstance(k, (int, float)) for k in kinks):
         raise InputError(f"kinks are given as a list of numbers, e.g. kinks=(0.0,): got {kinks!r}")
-    chosen = str(name or getattr(torch_form, "__name__", "function"))
-    if branches and chosen in builtin_names():
-        if name is not None:
-            raise InputError(
-                f"{chosen!r} is the name of a built-in function: give yours another, name='my_{chosen}'"
-            )
+    if name is not None and not isinstance(name, str):
+        raise InputError(f"name is a text: got {name!r}")
+    chosen = name or str(getattr(torch_form, "__name__", "function"))
+    if name is None and reserved.is_reserved(chosen):
         chosen = f"my_{chosen}"
     made = Function(chosen, torch_form, branches, tuple(float(k) for k in kinks))
     if branches:
@@ -293,17 +317,36 @@ def function(
     return made
 
 
-def builtin_names() -> tuple[str, ...]:
-    """The names of attnc's own functions: a certificate that says "gelu" means that one."""
-    from attnc.functions import library
-
-    made_there = (x for x in vars(library).values() if getattr(x, "__module__", None) == library.__name__)
-    return tuple(x.__name__ for x in made_there if not x.__name__.startswith("_"))
-
-
 def is_builtin(f: Function) -> bool:
-    """Whether f is attnc's own, so that its label says all of it; a user may give his function any name."""
-    return f.name in builtin_names() and all(b.__module__ == "attnc.functions.library" for b in f.branches)
+    """Whether f is attnc's own, unchanged: the very object that `attnc.functions.get` returns for its label."""
+    return type(f) is Function and reserved.is_own(f)
+
+
+def label_of(f: Function) -> str:
+    """The name with its parameters: what certificates, files and messages call f.
+
+    Only attnc's own object has the name of a built-in. Construction refuses the name to others; this refuses it to what was
+    made without construction (read from a stored state, `object.__setattr__`, a subclass).
+    """
+    label = f.name if not f.parameters else f"{f.name}({','.join(map(_shortest, f.parameters.values()))})"
+    if reserved.is_reserved(label) and not is_builtin(f):
+        raise reserved.taken(label)
+    return label
+
+
+def _by_label(label: str) -> Function:
+    from attnc.functions.registry import get
+
+    return get(label)
+
+
+def _restored(cls: type[Function], state: dict[str, Any]) -> Function:
+    if not issubclass(cls, Function):
+        raise InputError(f"a stored function is of the type {cls!r}: a Function is expected")
+    made = object.__new__(cls)
+    vars(made).update(state)
+    made.__post_init__()
+    return made
 
 
 def check_enclosure(f: Function, lo: float = -2.0, hi: float = 2.0, points: int = 33) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from flint import arb, arb_series
 from torch import Tensor
 
 from attnc.errors import InputError
+from attnc.functions import reserved
 from attnc.functions.function import Branch, Function
 
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543773  # torch's, to the last digit of a float
@@ -27,9 +30,21 @@ def _real(name: str, x: object) -> float:
     if isinstance(x, bool) or not isinstance(x, (int, float, np.floating, np.integer)):
         raise InputError(f"{name} is a number: got {x!r}")
     try:
-        return float(x)
+        return float(x) + 0.0  # -0.0 is 0.0, so that equal parameters have one label
     except OverflowError:
         raise InputError(f"{name} is too large for floating point") from None
+
+
+def _own(
+    name: str,
+    torch_form: Callable[[Tensor], Tensor],
+    branches: tuple[Branch, ...],
+    kinks: tuple[float, ...] = (),
+    parameters: dict[str, float] | None = None,
+) -> Function:
+    """One of attnc's own functions: the same object for the same parameters."""
+    given = parameters or {}
+    return reserved.own(name, given, lambda: Function(name, torch_form, branches, kinks, given))
 
 
 def _constant(c: float) -> Branch:
@@ -57,23 +72,23 @@ def _gaussian_gate(x: arb_series) -> arb_series:
 
 def identity() -> Function:
     """s."""
-    return Function("identity", lambda s: s.clone(), (_same,))
+    return _own("identity", lambda s: s.clone(), (_same,))
 
 
 def relu() -> Function:
     """max(s, 0)."""
-    return Function("relu", torch.relu, (_zero, _same), (0.0,))
+    return _own("relu", torch.relu, (_zero, _same), (0.0,))
 
 
 def relu2() -> Function:
     """max(s, 0)². At 0 its second derivative jumps."""
-    return Function("relu2", lambda s: torch.square(torch.relu(s)), (_zero, lambda x: x * x), (0.0,))
+    return _own("relu2", lambda s: torch.square(torch.relu(s)), (_zero, lambda x: x * x), (0.0,))
 
 
 def leaky_relu(slope: float = 0.01) -> Function:
     """s for s > 0, slope·s below."""
     slope = _real("slope", slope)
-    return Function(
+    return _own(
         "leaky_relu",
         lambda s: torch.where(s > 0, s, s * slope),
         (lambda x: x * arb(slope), _same),
@@ -84,7 +99,7 @@ def leaky_relu(slope: float = 0.01) -> Function:
 
 def abs() -> Function:
     """|s|."""
-    return Function("abs", torch.abs, (lambda x: -x, _same), (0.0,))
+    return _own("abs", torch.abs, (lambda x: -x, _same), (0.0,))
 
 
 def clip(a: float, b: float) -> Function:
@@ -101,7 +116,7 @@ def _clip(name: str, a: float, b: float) -> Function:
     a, b = _real("a", a), _real("b", b)
     if not a < b:
         raise InputError(f"{name}(a,b) needs a < b: got a={a}, b={b}")
-    return Function(
+    return _own(
         name,
         lambda s: s.clamp(a, b),
         (_constant(a), _same, _constant(b)),
@@ -119,7 +134,7 @@ def soft_threshold(lam: float = 0.5) -> Function:
     def torch_form(s: Tensor) -> Tensor:
         return s - s.clamp(-lam, lam)
 
-    return Function(
+    return _own(
         "soft_threshold",
         torch_form,
         (lambda x: x + arb(lam), _zero, lambda x: x - arb(lam)),
@@ -130,7 +145,7 @@ def soft_threshold(lam: float = 0.5) -> Function:
 
 def hardsigmoid() -> Function:
     """min(max(s/6 + 1/2, 0), 1)."""
-    return Function(
+    return _own(
         "hardsigmoid",
         lambda s: (s + 3).clamp(0, 6) / 6,
         (_zero, lambda x: (x + 3) / 6, _constant(1.0)),
@@ -140,12 +155,12 @@ def hardsigmoid() -> Function:
 
 def hardswish() -> Function:
     """s·hardsigmoid(s)."""
-    return Function("hardswish", F.hardswish, (_zero, lambda x: x * (x + 3) / 6, _same), (-3.0, 3.0))
+    return _own("hardswish", F.hardswish, (_zero, lambda x: x * (x + 3) / 6, _same), (-3.0, 3.0))
 
 
 def gelu() -> Function:
     """s·Φ(s), Φ the normal distribution function (the form with erf)."""
-    return Function("gelu", F.gelu, (_gaussian_gate,))
+    return _own("gelu", F.gelu, (_gaussian_gate,))
 
 
 def gelu_tanh() -> Function:
@@ -155,7 +170,7 @@ def gelu_tanh() -> Function:
         cubic = arb("0.044715") * x * x * x
         return x * _logistic(2 * (2 / arb.pi()).sqrt() * (x + cubic))
 
-    return Function("gelu_tanh", lambda s: F.gelu(s, approximate="tanh"), (series,))
+    return _own("gelu_tanh", lambda s: F.gelu(s, approximate="tanh"), (series,))
 
 
 def gelu_fast() -> Function:
@@ -167,7 +182,7 @@ def gelu_fast() -> Function:
     def torch_form(s: Tensor) -> Tensor:
         return s * torch.sigmoid(1.5957691216 * s * (1 + 0.044715 * s * s))
 
-    return Function("gelu_fast", torch_form, (series,))
+    return _own("gelu_fast", torch_form, (series,))
 
 
 def gelu_10() -> Function:
@@ -176,12 +191,12 @@ def gelu_10() -> Function:
     def constant(x: arb_series) -> arb_series:
         return x * 0 + 5 * (-10 / arb(2).sqrt()).erfc()
 
-    return Function("gelu_10", lambda s: F.gelu(s.clamp(max=10)), (_gaussian_gate, constant), (10.0,))
+    return _own("gelu_10", lambda s: F.gelu(s.clamp(max=10)), (_gaussian_gate, constant), (10.0,))
 
 
 def quick_gelu() -> Function:
     """s/(1 + e^(-1.702 s))."""
-    return Function(
+    return _own(
         "quick_gelu",
         lambda s: s * torch.sigmoid(1.702 * s),
         (lambda x: x * _logistic(arb("1.702") * x),),
@@ -190,17 +205,17 @@ def quick_gelu() -> Function:
 
 def silu() -> Function:
     """s/(1 + e^-s)."""
-    return Function("silu", F.silu, (lambda x: x * _logistic(x),))
+    return _own("silu", F.silu, (lambda x: x * _logistic(x),))
 
 
 def sigmoid() -> Function:
     """1/(1 + e^-s)."""
-    return Function("sigmoid", torch.sigmoid, (_logistic,))
+    return _own("sigmoid", torch.sigmoid, (_logistic,))
 
 
 def tanh() -> Function:
     """The hyperbolic tangent."""
-    return Function("tanh", torch.tanh, (_hyperbolic_tangent,))
+    return _own("tanh", torch.tanh, (_hyperbolic_tangent,))
 
 
 def softplus(beta: float = 1.0) -> Function:
@@ -216,7 +231,7 @@ def softplus(beta: float = 1.0) -> Function:
         return (1 + y.exp()).log() / arb(beta)
 
     parameters = {} if beta == 1 else {"beta": beta}
-    return Function("softplus", lambda s: -F.logsigmoid(-s * beta) / beta, (series,), (), parameters)
+    return _own("softplus", lambda s: -F.logsigmoid(-s * beta) / beta, (series,), (), parameters)
 
 
 def elu(alpha: float = 1.0) -> Function:
@@ -227,7 +242,7 @@ def elu(alpha: float = 1.0) -> Function:
         return torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0)))
 
     branches = (lambda x: arb(alpha) * (x.exp() - 1), _same)
-    return Function("elu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
+    return _own("elu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
 
 
 def celu(alpha: float = 1.0) -> Function:
@@ -240,7 +255,7 @@ def celu(alpha: float = 1.0) -> Function:
         return torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0) / alpha))
 
     branches = (lambda x: arb(alpha) * ((x / arb(alpha)).exp() - 1), _same)
-    return Function("celu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
+    return _own("celu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
 
 
 def selu() -> Function:
@@ -249,7 +264,7 @@ def selu() -> Function:
     def left(x: arb_series) -> arb_series:
         return arb(_SELU_SCALE) * arb(_SELU_ALPHA) * (x.exp() - 1)
 
-    return Function("selu", F.selu, (left, lambda x: x * arb(_SELU_SCALE)), (0.0,))
+    return _own("selu", F.selu, (left, lambda x: x * arb(_SELU_SCALE)), (0.0,))
 
 
 def mish() -> Function:
@@ -263,29 +278,29 @@ def mish() -> Function:
         growth = e * (e + 2)
         return x * growth / (growth + 2)
 
-    return Function("mish", F.mish, (series,))
+    return _own("mish", F.mish, (series,))
 
 
 def exp() -> Function:
     """e^s."""
-    return Function("exp", torch.exp, (lambda x: x.exp(),))
+    return _own("exp", torch.exp, (lambda x: x.exp(),))
 
 
 def square() -> Function:
     """s²."""
-    return Function("square", torch.square, (lambda x: x * x,))
+    return _own("square", torch.square, (lambda x: x * x,))
 
 
 def sin() -> Function:
     """The sine."""
-    return Function("sin", torch.sin, (lambda x: x.sin(),))
+    return _own("sin", torch.sin, (lambda x: x.sin(),))
 
 
 def cos() -> Function:
     """The cosine."""
-    return Function("cos", torch.cos, (lambda x: x.cos(),))
+    return _own("cos", torch.cos, (lambda x: x.cos(),))
 
 
 def softsign() -> Function:
     """s/(1 + |s|). At 0 its second derivative jumps."""
-    return Function("softsign", F.softsign, (lambda x: x / (1 - x), lambda x: x / (1 + x)), (0.0,))
+    return _own("softsign", F.softsign, (lambda x: x / (1 - x), lambda x: x / (1 + x)), (0.0,))

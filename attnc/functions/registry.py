@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-import re
 from collections.abc import Callable
 
 from attnc.errors import InputError, UnknownFunctionError
-from attnc.functions import library
-from attnc.functions.function import Function
+from attnc.functions import library, reserved
+from attnc.functions.function import Function, label_of
 
 _FACTORIES: dict[str, Callable[..., Function]] = {
     factory.__name__: factory
@@ -21,7 +20,7 @@ _FACTORIES: dict[str, Callable[..., Function]] = {
         library.gelu_10, library.relu2, library.hardswish, library.hardsigmoid, library.selu, library.celu,
     )
 }  # fmt: skip
-_SPEC = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?\s*")
+reserved.reserve(set(_FACTORIES))
 
 
 def names() -> tuple[str, ...]:
@@ -55,7 +54,7 @@ def get(spec: str) -> Function:
     >>> get("clip(-25, 25)").kinks
     (-25.0, 25.0)
     """
-    match = _SPEC.fullmatch(spec) if isinstance(spec, str) else None
+    match = reserved.SPEC.fullmatch(spec) if isinstance(spec, str) else None
     if match is None:
         raise InputError(f"a function is named like 'gelu' or 'clip(-25,25)': got {spec!r}")
     name, inside = match.group(1), match.group(2)
@@ -91,8 +90,8 @@ def register(f: Function) -> Function:
         raise InputError(
             f"a function is registered under an identifier: got {f.name!r}; give attnc.function(..., name='my_f')"
         )
-    if f.name in _FACTORIES and not getattr(_FACTORIES[f.name], "registered", False):
-        raise InputError(f"{f.name!r} is the name of a built-in function: choose another")
+    if reserved.is_reserved(label_of(f)):
+        raise InputError(f"{f.name!r} is a built-in function, and known already")
 
     def factory() -> Function:
         return f

@@ -8,13 +8,17 @@ is executed.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
+from attnc.anchors import patience
 from attnc.anchors.candidates import Plan, Progress, candidates_of, target_of
+from attnc.anchors.finish import Finished
 from attnc.anchors.lattice import (
+    RELU_GAP,
+    STEEPEST,
     is_gate_symmetric,
     lattice_gates,
     sampled_error,
@@ -28,9 +32,8 @@ from attnc.certify.supnorm import SupNorm, supnorm
 from attnc.domain import Interval
 from attnc.errors import InputError, PrecisionError
 from attnc.functions import Function, square
-from attnc.functions.function import is_builtin
 from attnc.lower.function_to_head import check_arithmetic, checked_eps, finished_head
-from attnc.lower.heads import few_digits
+from attnc.lower.heads import KeptHeads, few_digits
 from attnc.network.head import Head
 
 DESIGNS = ("auto", "gate", "lattice", "tuned")
@@ -41,8 +44,8 @@ _CELLS = 256  # at least so many, so that values hardly vary on one
 _ROOM = 1.0625  # of what small cells prove of rounding, larger ones prove so much
 _FINEST = 2.0**-50  # of the radius: an approximation below it would only cost the checker time
 _KEPT = 64
-_by_numbers: dict[tuple[object, ...], Head] = {}  # another eps may ask for the same numbers
-_made: OrderedDict[tuple[str, float, float, str, str], Head] = OrderedDict()
+_PROVED_CLOSEST = 4  # of the heads that miss eps, so many are proved: the best of them is what can be met
+_made, _by_numbers = KeptHeads(_KEPT), KeptHeads(_KEPT)  # another eps may ask for the same numbers
 
 
 def ladder(radius: float) -> float:
@@ -80,14 +83,7 @@ def activation_head(
     _check(f, radius, dtype, design)
     check_arithmetic(dtype)
     plan = Plan(f, Interval(-radius, radius), design, 1, dtype, progress)
-    if not is_builtin(f):  # a label says nothing of a user's function
-        return _head(plan, eps)
-    wish = (f.label, radius, eps, dtype, design)
-    if wish not in _made:
-        _made[wish] = _head(plan, eps)
-        while len(_made) > _KEPT:
-            _made.popitem(last=False)
-    return _made[wish]
+    return _made.get(f, (radius, eps, dtype, design), lambda: _head(plan, eps))
 
 
 def square_head(dtype: str) -> Head:
@@ -96,12 +92,13 @@ def square_head(dtype: str) -> Head:
     >>> square_head("float64").certificate.approximation < 1e-15
     True
     """
-    wish = ("square", 1.0, 0.0, dtype, "lattice")
-    if wish not in _made:
-        check_arithmetic(dtype)
-        plan = Plan(square(), Interval(-1.0, 1.0), "lattice", 1, dtype)
-        _made[wish] = finished_head(plan, _proved(plan, "lattice", square_numbers(dtype), 1.0), math.inf)
-    return _made[wish]
+    check_arithmetic(dtype)
+    plan = Plan(square(), Interval(-1.0, 1.0), "lattice", 1, dtype)
+
+    def make() -> Head:
+        return finished_head(plan, _proved(plan, "lattice", square_numbers(dtype), 1.0), math.inf)
+
+    return _made.get(square(), (1.0, 0.0, dtype, "exact"), make)
 
 
 def _check(f: Function, radius: float, dtype: str, design: str) -> None:
@@ -136,11 +133,12 @@ def _serving(f: Function) -> tuple[str, ...]:
 def _head(plan: Plan, eps: float) -> Head:
     """Prove what seems to meet eps, in order; where nothing does, say what came closest."""
     closest: Found | None = None
-    serving = _serving(plan.f)
+    serving, clock = _serving(plan.f), patience.clock()
+    goal = max(eps, _least(plan, serving))
     for design in (serving[:-1] or serving) if plan.design == "auto" else (plan.design,):
-        for numbers in _candidates(plan, design, eps):
-            key = (plan.f.label, plan.domain, plan.dtype, *numbers.digests().values())
-            before = _by_numbers.get(key) if is_builtin(plan.f) else None
+        for numbers, seems in _candidates(plan, design, goal, clock):
+            wish = (plan.domain, plan.dtype, *numbers.digests().values())
+            before = _by_numbers.find(plan.f, wish)
             if (
                 before is not None
                 and before.certificate is not None
@@ -148,61 +146,83 @@ def _head(plan: Plan, eps: float) -> Head:
             ):
                 return before
             plan.progress(f"proving {numbers.anchors_per_head} anchors, {design}")
-            found = _proved(plan, design, numbers, eps)
+            found = _proved(plan, design, numbers, goal, math.inf if seems else clock.closing)
             if _claimed(_reached(found)) <= eps:
-                head = finished_head(plan, found, math.inf)
-                if is_builtin(plan.f):
-                    _by_numbers[key] = head
-                return head
+                return _by_numbers.get(plan.f, wish, partial(finished_head, plan, found, math.inf))
             if closest is None or _reached(found) < _reached(closest):
                 closest = found
-    raise _cannot(plan, eps, closest)
+            if goal > eps and _claimed(_reached(found)) <= goal:
+                raise _cannot(plan, eps, closest, clock)
+    raise _cannot(plan, eps, closest, clock)
 
 
-def _candidates(plan: Plan, design: str, eps: float) -> Iterator[HeadNumbers]:
+def _least(plan: Plan, serving: tuple[str, ...]) -> float:
+    """Below this nothing is asked for: the steepest gate for relu, and what doubles resolve of the interval. silu is a gate
+    itself, without an error."""
+    design = serving[0] if plan.design == "auto" else plan.design
+    if design == "gate":
+        return {"silu": 0.0, "relu": 1.03 * RELU_GAP / STEEPEST}.get(plan.f.name, _FINEST * plan.domain.hi)
+    return _FINEST * plan.domain.hi
+
+
+def _candidates(
+    plan: Plan, design: str, eps: float, clock: patience.Clock
+) -> Iterator[tuple[HeadNumbers, bool]]:
+    """Numbers, and whether they seem to meet eps; last the closest, where none does."""
     radius = plan.domain.hi
     if design == "lattice":
-        yield from lattice_gates(plan.f, radius, 0.95 * eps, plan.dtype)
+        for numbers in lattice_gates(plan.f, radius, 0.95 * eps, plan.dtype):
+            yield numbers, True
     elif design == "gate":
         for share in (0.99, 0.5):  # of relu's gates, the steeper where the proof has not the room
-            numbers = self_gate(plan.f, share * eps, plan.dtype)
-            assert numbers is not None
-            yield numbers
+            gate = self_gate(plan.f, share * eps, plan.dtype)
+            assert gate is not None
+            yield gate, True
     else:
-        yield from _tuned(plan, eps)
+        yield from _tuned(plan, eps, clock)
 
 
-def _tuned(plan: Plan, eps: float) -> Iterator[HeadNumbers]:
+def _tuned(plan: Plan, eps: float, clock: patience.Clock) -> Iterator[tuple[HeadNumbers, bool]]:
     """The sizes in turn, until one seems to meet eps; last the closest, where none does."""
     refuse_kinks(plan)
     search = replace(plan, design="auto")
-    target, closest, stale = target_of(search, eps), None, 0
+    target, best, stale = target_of(search, eps), math.inf, 0
+    closest: list[Finished] = []  # the last is the closest
     for p in TUNED_SIZES:
         plan.progress(f"trying {p} anchors")
-        made = [finished for finished, _ in candidates_of(search, target, p, eps)]
+        made: list[Finished] = []
+        with clock.until(clock.searching):
+            made = [finished for finished, _ in candidates_of(search, target, p, eps)]
+        if clock.stopped:
+            break
         for finished in sorted(made, key=lambda one: one.rounding):
             if finished.approximation <= 0.95 * eps:
-                yield finished.numbers
-        best = min(made, key=lambda one: one.approximation)
+                yield finished.numbers, True
+        nearest = min(made, key=lambda one: one.approximation)
         stale += 1
-        if closest is None or best.approximation < 0.8 * closest.approximation:
-            closest, stale = best, 0
+        if not closest or nearest.approximation < closest[-1].approximation:
+            closest.append(nearest)
+        if nearest.approximation < 0.8 * best:
+            best, stale = nearest.approximation, 0
         if stale >= 5 and p >= 3 * bends(search):
             break
-    if closest is not None and closest.approximation > 0.95 * eps:
-        yield closest.numbers
+    for finished in closest[: -1 - _PROVED_CLOSEST : -1]:  # sampling may think too well of the first
+        if finished.approximation > 0.95 * eps:
+            yield finished.numbers, False
 
 
-def _proved(plan: Plan, design: str, numbers: HeadNumbers, eps: float) -> Found:
+def _proved(plan: Plan, design: str, numbers: HeadNumbers, eps: float, until: float = math.inf) -> Found:
     """Bound and rounding in the dtype that runs; the approximation, which no dtype enters, as sharp as it can be had."""
     sampled, at = sampled_error(numbers, plan.f, plan.domain.hi)
     if _parts(numbers) == 1:
-        sharp = supnorm(numbers, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, grain=2.0**-20)
+        sharp = supnorm(
+            numbers, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, grain=2.0**-20, until=until
+        )
         executed = sharp
     else:
         exact = replace(numbers, dtype="float64")
-        sharp = supnorm(exact, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled)
-        executed = _executed(plan, numbers, max(eps, sampled))
+        sharp = supnorm(exact, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, until=until)
+        executed = _executed(plan, numbers, max(eps, sampled), until)
     approximation = min(
         executed.approximation, sharp.approximation if math.isfinite(sharp.bound) else math.inf
     )
@@ -213,14 +233,14 @@ def _proved(plan: Plan, design: str, numbers: HeadNumbers, eps: float) -> Found:
     return Found(design, numbers, proof, sampled, at, rounding)
 
 
-def _executed(plan: Plan, numbers: HeadNumbers, goal: float) -> SupNorm:
+def _executed(plan: Plan, numbers: HeadNumbers, goal: float, until: float) -> SupNorm:
     """The proof in the numbers' dtype, in cells so small that rounding is bounded well where anchors are few; inf where there
     is none."""
     parts = _parts(numbers)
     edges = [plan.domain.lo + plan.domain.width * (i / parts) for i in range(parts)] + [plan.domain.hi]
     found: list[SupNorm] = []
     for lo, hi in pairwise(edges):
-        found.append(supnorm(numbers, plan.f, Interval(lo, hi), order=_ORDER, seen=goal))
+        found.append(supnorm(numbers, plan.f, Interval(lo, hi), order=_ORDER, seen=goal, until=until))
         if not math.isfinite(found[-1].bound):  # its other numbers hold on a part only
             return replace(found[-1], bound=math.inf, approximation=math.inf, rounding=math.inf)
     worst = max(found, key=lambda proof: proof.bound)
@@ -247,26 +267,27 @@ def _claimed(approximation: float) -> float:
     return round_up(approximation * (1 + 2.0**-10))
 
 
-def _cannot(plan: Plan, eps: float, closest: Found | None) -> PrecisionError:
+def _cannot(plan: Plan, eps: float, closest: Found | None, clock: patience.Clock) -> PrecisionError:
     where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}]"
+    late = f". The search was stopped after {clock.spent:.0f} s" if clock.stopped else ""
     if closest is None or not math.isfinite(_reached(closest)):
         other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
         return PrecisionError(
             f"nothing can be proved about {where} with design={plan.design!r} and eps={eps:g} in {plan.dtype}: rounding drowns "
-            f"it. Use {other}a smaller interval or a larger eps."
+            f"it. Use {other}a smaller interval or a larger eps{late}"
         )
     shown = f"{round_up(_claimed(_reached(closest)), 2):.1e}"
     anchors = closest.numbers.anchors_per_head
     if plan.dtype == "float32":
         return PrecisionError(
             f"eps={eps:g} is below what {plan.dtype} can hold for {where} ({shown}, with {anchors} anchors): "
-            f"use dtype=torch.float64, a smaller interval, or eps >= {shown}",
+            f"use dtype=torch.float64, a smaller interval, or eps >= {shown}{late}",
             float(shown),
             closest,
         )
     return PrecisionError(
         f"eps={eps:g} is out of reach for {where} with design={plan.design!r}: {anchors} anchors reach {shown}. "
-        f"Use {'another design' if plan.design != 'auto' else 'a smaller interval'}, or eps >= {shown}.",
+        f"Use {'another design' if plan.design != 'auto' else 'a smaller interval'}, or eps >= {shown}{late}",
         float(shown),
         closest,
     )

@@ -12,6 +12,7 @@ from attnc.certify.network_numbers import Attention, Group, NetworkNumbers, Stag
 from attnc.certify.network_record import NetworkRecord
 from attnc.domain import Array
 from attnc.errors import CertificateError
+from attnc.functions.function import label_of
 from attnc.lower.budget import carried
 from attnc.lower.program_to_network import Lowered, Wish, layer_name
 from attnc.lower.witness import worst
@@ -39,7 +40,7 @@ def certified(wish: Wish, made: Lowered, engine: str, strict: bool | None) -> Ne
     )
     network = rebuilt(NetworkRecord(wish.program, numbers, certificate), engine, strict)
     wish.progress("looking for the largest error")
-    witness = worst(network, wish.program, wish.box)
+    witness = worst(network, wish.program, numbers, wish.box)
     if witness.error > certificate.bound:
         raise CertificateError(
             f"at an input of the box the network is off by {witness.error:.6g}, above its proved bound {certificate.bound:.6g}: "
@@ -67,7 +68,7 @@ def _claim(wish: Wish, stage: Attention, made: Lowered) -> LayerClaim:
     ends = (made.known[stage.input].error.max(), made.known[stage.value].error.max())
     error_in, error_out = (with_room(float(e)) for e in ends)
     name = layer_name(wish.program, stage.value)
-    return LayerClaim(name, stage.value, step.function.label, tuple(groups), error_in, error_out)
+    return LayerClaim(name, stage.value, label_of(step.function), tuple(groups), error_in, error_out)
 
 
 def _carried(wish: Wish, made: Lowered, term: str) -> float:

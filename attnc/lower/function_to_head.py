@@ -14,11 +14,13 @@ from attnc.anchors.candidates import DESIGNS, Plan, Progress
 from attnc.anchors.plan import MEASURED_POINTS, Found, best, smallest
 from attnc.certify.arithmetic import probe, probe_network
 from attnc.certify.certificate import Certificate, Measured, Witness, round_up, versions
+from attnc.certify.check_witness import ROOM, attained, head_error
 from attnc.certify.numbers import Array
 from attnc.domain import Box, Interval
 from attnc.errors import CertificateError, ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
+from attnc.functions.function import label_of
 from attnc.network.head import Head
 from attnc.network.inside import checked_strict
 
@@ -97,7 +99,7 @@ def finished_head(plan: Plan, found: Found, allowed: float) -> Head:
             "this machine or its libraries compute otherwise than docs/arithmetic.md assumes"
         )
     module.certificate = Certificate(
-        function=plan.f.label,
+        function=label_of(plan.f),
         domain=plan.domain,
         dtype=plan.dtype,
         bound=min(_with_room(found.proof.bound), max(allowed, found.proof.bound)),
@@ -119,14 +121,15 @@ def _with_room(proved: float) -> float:
 
 
 def _witness(f: Function, module: Head, s: Tensor) -> Witness:
-    """The worst of the points: the executed output against f in high precision."""
-    executed = module(s)
+    """The worst of the points: the executed output against f in high precision; as large as the checker will see it too."""
+    executed, numbers = module(s), module.numbers()
     rough = (executed.double() - f(s.double())).abs()
-    with working(_PRECISION):
-        candidates = []
-        for i in rough.argsort(descending=True)[:24].tolist():
-            at = float(s[i])
-            candidates.append(Witness(at, max(0.0, lower(abs(arb(float(executed[i])) - f.value(at))))))
+    candidates = []
+    for i in rough.argsort(descending=True)[:24].tolist():
+        at = float(s[i])
+        with working(_PRECISION):
+            own = max(0.0, lower(abs(arb(float(executed[i])) - f.value(at))))
+        candidates.append(Witness(at, ROOM * min(own, attained(head_error(numbers, f, at)))))
     return max(candidates, key=lambda w: w.error)
 
 
@@ -134,7 +137,7 @@ def _measured(plan: Plan, module: Head, s: Tensor) -> Measured:
     error = (module(s).double() - plan.f(s.double())).abs()
     worst = int(error.argmax())
     return Measured(
-        plan.f.label, plan.domain, plan.dtype, float(error[worst]), float(s[worst]), len(s), module.design
+        label_of(plan.f), plan.domain, plan.dtype, float(error[worst]), float(s[worst]), len(s), module.design
     )
 
 

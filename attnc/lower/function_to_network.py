@@ -15,6 +15,7 @@ from attnc.anchors.tensor import Lattice
 from attnc.anchors.tensor_axis import Axis
 from attnc.certify.arithmetic import ARITHMETIC
 from attnc.certify.certificate import round_up, versions
+from attnc.certify.check_witness import ROOM, attained, network_errors
 from attnc.certify.compose import compose
 from attnc.certify.lookup import reached
 from attnc.certify.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
@@ -188,7 +189,8 @@ def _proved(
 
 
 def with_witness(network: Network, at: tuple[float, ...], output: int, error: float) -> None:
-    """The largest error seen against the function itself becomes the certificate's witness."""
+    """The largest error seen against the function itself becomes the certificate's witness: as large as the checker, who knows
+    values and a constant of the function, finds possible."""
     assert network.certificate is not None
     if error > network.certificate.bound:
         raise CertificateError(
@@ -196,4 +198,6 @@ def with_witness(network: Network, at: tuple[float, ...], output: int, error: fl
             "the function does not have the Lipschitz constant that was given, or this machine computes otherwise than "
             "docs/arithmetic.md assumes"
         )
-    network.certificate = replace(network.certificate, witness=NetworkWitness(at, output, error))
+    seen = network_errors(network.program, network.numbers(), np.array(at))[output]
+    claimed = ROOM * min(error, attained(seen, known=False))
+    network.certificate = replace(network.certificate, witness=NetworkWitness(at, output, claimed))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
 
 from attnc.anchors.candidates import Plan, Progress
 from attnc.anchors.plan import Found, smallest
@@ -15,7 +17,35 @@ from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
 
 _KEPT = 256
-_made: OrderedDict[tuple[str, Interval, float, str], Head] = OrderedDict()
+
+
+class KeptHeads:
+    """Heads that were made already, by all that they were asked for. Wishes hold the function itself, never its name, and are
+    of built-ins only; what is handed out is a copy, so that no caller can change what the next one gets."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made: OrderedDict[Hashable, Head] = OrderedDict()
+
+    def get(self, f: Function, wish: tuple[Hashable, ...], make: Callable[[], Head]) -> Head:
+        if not is_builtin(f):  # a user's function may do something else tomorrow
+            return make()
+        key = (f, *wish)
+        if key not in self._made:
+            self._made[key] = make()
+            while len(self._made) > self._most:
+                self._made.popitem(last=False)
+        return copy.deepcopy(self._made[key])
+
+    def find(self, f: Function, wish: tuple[Hashable, ...]) -> Head | None:
+        found = self._made.get((f, *wish)) if is_builtin(f) else None
+        return None if found is None else copy.deepcopy(found)
+
+    def clear(self) -> None:
+        self._made.clear()
+
+
+_made = KeptHeads(_KEPT)
 
 
 def few_digits(eps: float) -> float:
@@ -34,14 +64,7 @@ def head_for(f: Function, domain: Interval, eps: float, dtype: str, progress: Pr
 
     The same wish is met once in a process."""
     plan, eps = Plan(f, domain, "auto", 1, dtype, progress), few_digits(eps)
-    if not is_builtin(f):  # a label says nothing of a user's function
-        return _made_head(plan, eps)
-    wish = (f.label, domain, eps, dtype)
-    if wish not in _made:
-        _made[wish] = _made_head(plan, eps)
-        while len(_made) > _KEPT:
-            _made.popitem(last=False)
-    return _made[wish]
+    return _made.get(f, (domain, eps, dtype), lambda: _made_head(plan, eps))
 
 
 def _made_head(plan: Plan, eps: float) -> Head:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnc.anchors import patience
 from attnc.anchors.candidates import Progress
 from attnc.certify.certificate import round_up
 from attnc.certify.compose import Known, advance, compose, start
@@ -60,7 +61,8 @@ def lower(wish: Wish) -> Lowered:
     spent, closest = _SPENT, None
     for _ in range(5):
         left = spent * wish.eps - affine
-        made = _attempt(wish, stages, weights, left if left > 0 else affine)
+        with patience.sharing() as shared:
+            made = _attempt(wish, stages, weights, left if left > 0 else affine)
         if made.error <= wish.eps:
             return made
         closest = made if closest is None or made.error < closest.error else closest
@@ -68,7 +70,7 @@ def lower(wish: Wish) -> Lowered:
             break
         spent *= 0.75
     assert closest is not None
-    raise _refusal(wish, closest, weights, affine)
+    raise _refusal(wish, closest, weights, affine, shared.stopped)
 
 
 def _attempt(wish: Wish, stages: tuple[Stage, ...], weights: dict[int, float], allowed: float) -> Lowered:
@@ -175,8 +177,10 @@ def _deviation(wish: Wish, made: Lowered) -> float:
     return float(found.max())
 
 
-def _refusal(wish: Wish, made: Lowered, weights: dict[int, float], affine: float) -> PrecisionError:
-    """Which layer and which term stand in the way, and what can be met."""
+def _refusal(
+    wish: Wish, made: Lowered, weights: dict[int, float], affine: float, stopped: bool
+) -> PrecisionError:
+    """Which layer and which term stand in the way, and what can be met; and whether a search was stopped for time."""
     deviation = _deviation(wish, made)
     source = "the source itself, whose functions are not quite what their names say (torch's softplus beyond its threshold)"
     parts = {"the affine maps, by their rounding": max(affine - deviation, 0.0), source: deviation}
@@ -195,6 +199,7 @@ def _refusal(wish: Wish, made: Lowered, weights: dict[int, float], affine: float
     )
     share = f"{min(parts[worst], made.error):.2g} of the {made.error:.2g} that all add up to"
     return PrecisionError(
-        f"eps={wish.eps:g} cannot be met in {wish.dtype}: most in the way stand {worst} ({share}). {offer}.",
+        f"eps={wish.eps:g} cannot be met in {wish.dtype}: most in the way stand {worst} ({share}). {offer}."
+        + " The search for heads was stopped for time: a longer one might come closer." * stopped,
         reachable if np.isfinite(reachable) else None,
     )

@@ -7,13 +7,13 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
+from attnc.certify.check_witness import PRECISION, ROOM, attained, network_errors
 from attnc.certify.network_certificate import NetworkWitness
+from attnc.certify.network_numbers import NetworkNumbers
 from attnc.domain import Array, Box
 from attnc.functions.balls import lower, working
 from attnc.program.interpreter import differentiable, exact
 from attnc.program.program import Program
-
-_PRECISION = 128
 
 
 def candidates(box: Box, count: int, seed: int = 0) -> Tensor:
@@ -48,7 +48,9 @@ def within(x: Tensor, box: Box, dtype: torch.dtype) -> Tensor:
     return y[box.contains(y)]
 
 
-def worst(network: nn.Module, program: Program, box: Box, effort: int = 512) -> NetworkWitness:
+def worst(
+    network: nn.Module, program: Program, numbers: NetworkNumbers, box: Box, effort: int = 512
+) -> NetworkWitness:
     """The worst input found: the executed output against the program in high precision."""
     dtype = next(network.parameters()).dtype
     effort = max(16, min(effort, 2**27 // max(program.parameters, 1)))
@@ -64,22 +66,21 @@ def worst(network: nn.Module, program: Program, box: Box, effort: int = 512) -> 
         executed = network(points)
         rough = (executed.double() - _reference(program, points)).abs().flatten(1).amax(1)
     chosen = rough.argsort(descending=True)[: 8 if program.parameters < 2**18 else 2]
-    return proved(program, points[chosen].double().numpy(), executed[chosen].double().numpy())
+    return proved(program, numbers, points[chosen].double().numpy(), executed[chosen].double().numpy())
 
 
-def proved(program: Program, x: Array, executed: Array) -> NetworkWitness:
-    """The largest error among a few inputs, from below, in high precision."""
-    meant = exact(program, x, _PRECISION).reshape(len(x), -1)
-    found = executed.reshape(len(x), -1)
-    with working(_PRECISION):
-        errors = np.array(
-            [
-                [max(0.0, lower(abs(arb(float(y)) - v))) for y, v in zip(*row, strict=True)]
-                for row in zip(found, meant, strict=True)
-            ]
-        )
-    i, j = np.unravel_index(int(errors.argmax()), errors.shape)
-    return NetworkWitness(tuple(x[i].ravel().tolist()), int(j), float(errors[i, j]))
+def proved(program: Program, numbers: NetworkNumbers, x: Array, executed: Array) -> NetworkWitness:
+    """The largest error among a few inputs, from below, in high precision; as large as the checker will see it too."""
+    meant = exact(program, x, PRECISION).reshape(len(x), -1)
+    errors = np.zeros(meant.shape)
+    for i, row in enumerate(executed.reshape(len(x), -1)):
+        checked = network_errors(program, numbers, x[i])
+        with working(PRECISION):
+            for j, (y, ball) in enumerate(zip(row, meant[i], strict=True)):
+                own = max(0.0, lower(abs(arb(float(y)) - ball)))
+                errors[i, j] = ROOM * min(own, attained(checked[j]))
+    at, output = map(int, np.unravel_index(int(errors.argmax()), errors.shape))
+    return NetworkWitness(tuple(x[at].ravel().tolist()), output, float(errors[at, output]))
 
 
 def _reference(program: Program, x: Tensor) -> Tensor:

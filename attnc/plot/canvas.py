@@ -31,6 +31,13 @@ def require_matplotlib() -> None:
         ) from problem
 
 
+def expect_kind(given: object, kinds: tuple[type, ...], name: str, what: str) -> None:
+    """Raise an `InputError` where something else is given than can be drawn; `what` says where to get it."""
+    if not isinstance(given, kinds):
+        accepted = " or ".join(kind.__name__ for kind in kinds)
+        raise InputError(f"plot.{name} draws a {accepted}: got {type(given).__name__}; {what}")
+
+
 def new_figure(width: float, height: float) -> Figure:
     """A figure that no backend and no pyplot knows of. Sizes in inches."""
     require_matplotlib()

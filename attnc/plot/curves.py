@@ -27,6 +27,7 @@ def function(head: Head, ax: Axes | None = None, f: AnyFunction | None = None) -
     >>> ax.get_xlim() == (-8, 8)
     True
     """
+    about(head, "function")
     seen = sample(head, function_of(head, f))
     ax = new_axes(7, 3) if ax is None else ax
     draw_function(head, ax, seen)
@@ -44,6 +45,7 @@ def error(head: Head, ax: Axes | None = None, f: AnyFunction | None = None) -> A
     >>> [line.get_label() for line in attnc.plot.error(tanh).lines if "bound" in line.get_label()]
     ['proved bound ...e-06']
     """
+    about(head, "error")
     seen = sample(head, function_of(head, f))
     ax = new_axes(7, 3) if ax is None else ax
     draw_error(head, ax, seen)

@@ -10,7 +10,7 @@ from attnc.network.show import head_facts
 from attnc.plot.canvas import INK, new_figure, picture_format, plain, save
 from attnc.plot.curves import draw_error, draw_function
 from attnc.plot.heat_map import draw_attention
-from attnc.plot.sample import AnyFunction, function_of, sample
+from attnc.plot.sample import AnyFunction, about, function_of, sample
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +29,7 @@ def head(head: Head, path: str | os.PathLike[str] | None = None, f: AnyFunction 
     """
     if path is not None:
         picture_format(path)
+    about(head, "head")
     seen = sample(head, function_of(head, f))
     figure = new_figure(7.5, 8.5)
     grid = figure.add_gridspec(3, 2, width_ratios=(1, 0.025), height_ratios=(1, 1, 1.3))

@@ -17,7 +17,7 @@ from attnc.network.describe import lattice
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.network.stages import AttentionLayer, Selection
-from attnc.plot.canvas import BLUE, GREY, INK, WEIGHTS, new_axes, require_matplotlib
+from attnc.plot.canvas import BLUE, GREY, INK, WEIGHTS, expect_kind, new_axes, require_matplotlib
 from attnc.plot.sample import COLUMNS, MOST_ROWS, about, attention_columns
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def attention(
     2
     """
     require_matplotlib()
+    expect_kind(head, (Head, Network), "attention", "give what attnc.head or attnc.compile returns")
     if isinstance(head, Network):
         seen = look(head, x, [0 if layer is None else layer])[0]
         if not 0 <= group < len(seen):

@@ -22,6 +22,7 @@ from attnc.plot.canvas import (
     INK,
     VERMILION,
     WEIGHTS,
+    expect_kind,
     new_figure,
     picture_format,
     plain,
@@ -88,8 +89,12 @@ def learning(
     require_matplotlib()
     if path is not None:
         picture_format(path)
-    if not isinstance(learner, Learner):
-        raise InputError(f"plot.learning draws what gradient_descent makes: got {type(learner).__name__}")
+    expect_kind(learner, (Learner,), "learning", "give what attnc.incontext.gradient_descent makes")
+    for name, given in (("x", x), ("y", y)):
+        if not isinstance(given, Tensor):
+            raise InputError(
+                f"{name} is a tensor of examples: got {type(given).__name__}; write torch.tensor(...)"
+            )
     labels = _labels(learner, names)
     found = learner.trajectory(x, y, strict=False)
     wide = torch.cat([x, x.new_ones(len(x), 1)], 1) if learner.intercept else x

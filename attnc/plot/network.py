@@ -20,6 +20,7 @@ from attnc.plot.canvas import (
     GREY,
     INK,
     VERMILION,
+    expect_kind,
     new_figure,
     picture_format,
     plain,
@@ -65,8 +66,9 @@ def network(
     require_matplotlib()
     if path is not None:
         picture_format(path)
-    if not isinstance(net, Network):
-        raise InputError(f"plot.network draws what attnc.compile makes: got {type(net).__name__}")
+    expect_kind(
+        net, (Network,), "network", "give what attnc.compile returns; heads are drawn by attnc.plot.head"
+    )
     chosen = list(range(len(net.layers) + len(net.selections))) if layers is None else list(layers)
     rows = [(i, seen) for i, groups in zip(chosen, look(net, x, chosen), strict=True) for seen in groups]
     if len(rows) > MOST_ROWS:

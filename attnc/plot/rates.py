@@ -6,7 +6,17 @@ import os
 from typing import TYPE_CHECKING
 
 from attnc.paper.rates import Rates, Series
-from attnc.plot.canvas import BLUE, GREY, INK, VERMILION, new_figure, picture_format, require_matplotlib, save
+from attnc.plot.canvas import (
+    BLUE,
+    GREY,
+    INK,
+    VERMILION,
+    expect_kind,
+    new_figure,
+    picture_format,
+    require_matplotlib,
+    save,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +40,7 @@ def rates(found: Rates, path: str | os.PathLike[str] | None = None) -> Figure:
     1
     """
     require_matplotlib()
+    expect_kind(found, (Rates,), "rates", "give what attnc.paper.rates measures")
     if path is not None:
         picture_format(path)
     grows = [name for name in _AXES if any(series.against == name for series in found.series)]

@@ -19,6 +19,7 @@ from attnc.functions import Function, get
 from attnc.functions import function as make_function
 from attnc.functions.balls import working
 from attnc.network.head import Head
+from attnc.plot.canvas import expect_kind
 
 AnyFunction = str | Function | Callable[[Tensor], Tensor]
 
@@ -60,8 +61,10 @@ class Level:
         return f"witness: {self.error:.3g} {where}" if self.proved else where
 
 
-def about(head: Head) -> Certificate | Measured:
-    """The certificate or the measurement: what says which function this is, and where."""
+def about(head: Head, name: str = "head") -> Certificate | Measured:
+    """The certificate or the measurement: what says which function this is, and where. `name` is that of the picture."""
+    instead = "give what attnc.head or attnc.load returns; networks are drawn by attnc.plot.network"
+    expect_kind(head, (Head,), name, instead)
     known = head.certificate or head.measured
     if known is None:
         raise InputError(

@@ -26,6 +26,7 @@ from attnc.plot.canvas import (
     INK,
     VERMILION,
     WEIGHTS,
+    expect_kind,
     new_figure,
     picture_format,
     plain,
@@ -73,8 +74,7 @@ def slices(
     require_matplotlib()
     if path is not None:
         picture_format(path)
-    if not isinstance(net, Network):
-        raise InputError(f"plot.slices draws what attnc.compile makes: got {type(net).__name__}")
+    expect_kind(net, (Network,), "slices", "give what attnc.compile returns")
     box, made = net.domain, net.program.shapes[-1]
     free = [j for j in range(box.size) if box.lo.flat[j] < box.hi.flat[j]]
     columns = _places(coordinates, box.shape, free[:_SLICES], "coordinates")
@@ -194,11 +194,9 @@ def tokens_and_anchors(
         picture_format(path)
     if isinstance(heads, bool) or not isinstance(heads, int) or not 1 <= heads <= _MOST:
         raise InputError(f"heads={heads!r}: from 1 to {_MOST} heads of a layer are drawn")
+    kinds = (Network, LiteralNetwork, TheoremNetwork)
+    expect_kind(net, kinds, "tokens_and_anchors", "give a network, or what its as_self_attention() returns")
     literal = net.as_self_attention() if isinstance(net, Network) else net
-    if not isinstance(literal, (LiteralNetwork, TheoremNetwork)):
-        raise InputError(
-            f"a network, or what as_self_attention() makes of it, is drawn: got {type(net).__name__}"
-        )
     if x is None:
         if not isinstance(net, Network):
             raise InputError(

@@ -29,6 +29,7 @@ from attnc.pretrained.report import BlockReport
 from attnc.program.block import FeedForward
 
 Exponents = NDArray[np.int8]
+_LEAST_SHARE = 2.0**-1000  # of eps for a neuron: far below what any head meets, and not yet 0
 _ELSEWHERE = ("its roundings are proved for the arithmetic of a CPU, not for that of the device it runs on",)
 
 
@@ -77,8 +78,7 @@ def _named(site: Site, problem: AttncError) -> AttncError:
 
 
 def _plain(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planned:
-    allowed = _share(eps, float(weighed(block.ff.W2, np.ones(len(block.lo))).max()))
-    groups = _groups(block, allowed, eps, config, say)
+    groups = _groups(block, eps, float(weighed(block.ff.W2, np.ones(len(block.lo))).max()), config, say)
     errors = proved(groups, block.f, len(block.lo))
     bounds = {
         engine: block_bound(
@@ -99,7 +99,7 @@ def _gated(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
     assert ff.U is not None and ff.c is not None
     low, high = pre_activations(ff.U, ff.c, inputs)
     size = np.maximum(np.abs(low), np.abs(high))
-    groups = _groups(block, _share(eps / 2, float(weighed(ff.W2, size).max())), eps, config, say)
+    groups = _groups(block, eps, 2 * float(weighed(ff.W2, size).max()), config, say)
     errors, head = proved(groups, block.f, len(block.lo)), square_head(block.dtype)
     assert head.certificate is not None
     farthest = Proved(errors.approximation, {"all": np.max([*errors.rounding.values()], axis=0)})
@@ -146,13 +146,16 @@ def _squares(scale: Array, radius: Array, head: Head, engine: str, dtype: str) -
     return Squares(scale, radius, times(square, approximation), total(times(square, off), tiny))
 
 
-def _groups(block: _Block, allowed: float, eps: float, config: ConvertConfig, say: Say) -> list[Group]:
+def _groups(block: _Block, eps: float, weight: float, config: ConvertConfig, say: Say) -> list[Group]:
+    """Heads whose errors, times the weight, stay within eps."""
+    allowed = max(_share(eps, weight), _LEAST_SHARE)
     try:
         return groups_for(block.f, block.lo, block.hi, allowed, block.dtype, config.design, say)
     except PrecisionError as problem:
         if problem.reachable is None:
             raise
-        raise _too_small(block, eps, _step_above(problem.reachable) / allowed * eps) from problem
+        reachable = _step_above(problem.reachable) * (weight if weight > 0 else 1.0)
+        raise _too_small(block, eps, reachable) from problem
 
 
 def _step_above(share: float) -> float:

@@ -143,7 +143,9 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> N
     reached: set[int] = set()
     strict = [plan.module.strict for plan in planned]
     for plan in planned:
-        plan.module.strict = False  # inputs outside of a box that was given are the user's affair, not of this run
+        plan.module.strict = (
+            False  # inputs outside of a box that was given are the user's affair, not of this run
+        )
     handles = [
         plan.module.register_forward_hook(lambda module, given, out: reached.add(id(module)))
         for plan in planned

@@ -11,7 +11,7 @@ import numpy as np
 from attnc.certify.certificate import round_up
 from attnc.certify.network_numbers import Index
 from attnc.certify.outward import above
-from attnc.certify.window import window_bound, window_of
+from attnc.certify.window import Gate, Window, window_bound, window_of
 from attnc.domain import Array, Interval
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
@@ -95,12 +95,19 @@ def window_rounding(head: Head, f: Function) -> float:
     window = window_of(head.numbers())
     if window is None:
         return certificate.rounding
-    key = (window, f.label if is_builtin(f) else f, certificate.domain)
-    if key not in _proved:
-        _proved[key] = window_bound(window, f, certificate.domain).bound
-    bound = ROOM * _proved[key]
+    bound = ROOM * _window_bound(window, f, certificate.domain)
     left = float(above(np.float64(bound - certificate.approximation)))
     return round_up(max(0.0, left)) if math.isfinite(bound) else math.inf
 
 
-_proved: dict[object, float] = {}
+def _window_bound(window: Window | Gate, f: Function, domain: Interval) -> float:
+    """Kept for built-ins, each of which is one object: a user's function may change what it does."""
+    if not is_builtin(f):
+        return window_bound(window, f, domain).bound
+    key = (window, f, domain)
+    if key not in _proved:
+        _proved[key] = window_bound(window, f, domain).bound
+    return _proved[key]
+
+
+_proved: dict[tuple[Window | Gate, Function, Interval], float] = {}

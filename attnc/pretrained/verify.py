@@ -151,9 +151,10 @@ class _Proofs:
         if window is None:
             parts = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
             return min(certificate.bound, parts)
-        key = (window, certificate.function, certificate.domain)
+        f = functions.get(certificate.function)
+        key = (window, f, certificate.domain)
         if key not in self.windows:
-            self.windows[key] = window_error(window, functions.get(certificate.function), certificate.domain)
+            self.windows[key] = window_error(window, f, certificate.domain)
         return self.windows[key]
 
 

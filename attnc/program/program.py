@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from attnc.errors import InputError
+from attnc.functions.function import label_of
 from attnc.program.steps import Affine, Lookup, Opaque, Pointwise, Shape, Step
 
 MOST_FORM_WORK, MOST_FORM_SIZE = (
@@ -96,5 +97,5 @@ def describe(step: Step) -> dict[str, object]:
         value = getattr(step, field.name)
         if field.name in ("kind", "name") or isinstance(value, np.ndarray) or value is None:
             continue
-        found[field.name] = value.label if field.name == "function" else value
+        found[field.name] = label_of(value) if field.name == "function" else value
     return found

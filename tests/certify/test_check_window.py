@@ -16,9 +16,11 @@ from attnc.certify import check_window as checker
 from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
 from attnc.certify.check_rounding import gate_rounding, window_rounding
 from attnc.certify.check_window import check_window, execute_window, window_error
+from attnc.certify.window import window_bound
 from attnc.certify.window_numbers import Gate, Window
 from attnc.domain import Interval
 from attnc.functions.balls import working
+from attnc.pretrained.heads import ROOM
 
 from .test_window import LATTICES, both_paths, exact_window, hard_points, lattice_window, proof_of
 
@@ -200,3 +202,20 @@ def test_exponents_beyond_what_is_assumed_of_exp_are_refused() -> None:
             assert (c * x * x < a.exp_limit) == fits
             found = window_rounding(replace(window, lead=2 * c * x), arb(x * window.spacing), True, a)
             assert (found is not None) == fits
+
+
+RADII = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 16.0, 96.0, 1024.0, 2.0**20)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("name", "slope"),
+    [("silu", 1.0), ("quick_gelu", 1.702), *(("relu", 2.0**k) for k in (0, 1, 4, 9, 16, 24, 32, 40))],
+)
+def test_of_every_gate_the_checker_proves_what_a_block_claims(name: str, slope: float, dtype: str) -> None:
+    """A converted block claims ROOM times what the prover finds of its gates; the checker must not need more."""
+    f, gate = functions.get(name), Gate(float(np.asarray(slope, dtype)), dtype)
+    for radius in RADII:
+        claimed = ROOM * window_bound(gate, f, Interval(-radius, radius)).bound
+        assert window_error(gate, f, Interval(-radius, radius)) <= claimed
+        assert check_window(gate, f, Interval(-radius, radius), claimed).status == "proved"

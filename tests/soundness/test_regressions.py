@@ -178,14 +178,20 @@ def test_a_certificate_that_boasts_is_not_proved(change: str) -> None:
 
 
 def test_a_borrowed_name_is_not_taken_for_the_function() -> None:
-    fake = attnc.Function("relu", torch.abs, (lambda x: -x, lambda x: x), (0.0,))
+    fake = attnc.Function("fake", torch.abs, (lambda x: -x, lambda x: x), (0.0,))
+    object.__setattr__(fake, "name", "relu")
     assert not is_builtin(fake) and all(
         is_builtin(functions.get(n)) for n in ("relu", "gelu", "clip(-1,1)", "tanh", "softplus(2)")
     )
-    for f, wanted in ((fake, 1.0), (functions.relu(), 0.0)):
+    for f in (fake, functions.relu()):
         steps = (Affine(0, np.array([[1.0]])), Pointwise(1, f), Affine(2, np.array([[1.0]])))
-        net = attnc.compile(Program((1,), steps), domain=attnc.Box(-1, 1, shape=(1,)), eps=1e-2, dtype=WIDE)
-        assert abs(float(net(torch.tensor([-1.0], dtype=WIDE))) - wanted) <= 1e-2
+        asked = {"domain": attnc.Box(-1, 1, shape=(1,)), "eps": 1e-2, "dtype": WIDE}
+        if f is fake:
+            with pytest.raises(InputError, match="relu"):
+                attnc.compile(Program((1,), steps), **asked)
+        else:
+            net = attnc.compile(Program((1,), steps), **asked)
+            assert abs(float(net(torch.tensor([-1.0], dtype=WIDE)))) <= 1e-2
 
 
 def test_ends_of_different_shapes_are_refused() -> None:
