@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all mutants bench reproduce lint types docs clean
+.PHONY: demo test test-all attack mutants bench reproduce lint types docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -30,6 +30,9 @@ test: $(STAMP) lint types
 
 test-all: $(STAMP) lint types
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --durations=10 -m ''
+
+attack: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attack.py --minutes 30
 
 mutants: $(STAMP)
 	$(BIN)/python benchmarks/mutants.py

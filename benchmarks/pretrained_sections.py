@@ -270,7 +270,8 @@ def attack(pair: Pair, settings: Settings) -> Iterator[Row]:
     yield Row(
         "attack", f"attack: embeddings by {settings.steps} steps of ascent, scaled", "share", near, "< 1"
     )
-    at_norm = max(_at_the_norm(site, m, h) for site, m, h in zip(pair.sites, middle, half, strict=True))
+    norms = [pair.original.get_submodule(str(site.norm_name)) for site in pair.sites]
+    at_norm = max(_at_the_norm(*given) for given in zip(pair.sites, norms, middle, half, strict=True))
     yield Row(
         "attack", "attack: the worst that can enter the norm in front", "share", f"{at_norm:.5f}", "< 1"
     )
@@ -294,15 +295,15 @@ def _ascended(pair: Pair, share: Callable[[list[Tensor]], list[Tensor]], steps: 
     return x.detach()
 
 
-def _at_the_norm(site: Site, middle: Tensor, half: Tensor) -> float:
+def _at_the_norm(site: Site, norm: nn.Module, middle: Tensor, half: Tensor) -> float:
     """The vector that takes a neuron to the end of its interval, put into the norm itself: the intervals are tight."""
     ff = site.feed_forward()
-    assert ff.norm is not None and site.norm is not None
+    assert ff.norm is not None
     z = torch.from_numpy(attainable(ff.W1, ff.norm)).float()
     found = []
     with torch.no_grad():
         for scale in (1.0, -1.0, 1e3, -1e3, 1e6):
-            s = site.first.module(site.norm(scale * z)).double()
+            s = site.first.module(norm(scale * z)).double()
             found.append(float(((s - middle).abs() / half).max()))
     return max(found)
 
