@@ -254,7 +254,7 @@ def test_a_model_without_blocks(run: Any, tmp_path: Path) -> None:
     layers = {"num_hidden_layers": 0, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
     hf.BertModel(hf.BertConfig(vocab_size=5, **layers)).save_pretrained(tmp_path / "none")
     ran = run("convert", tmp_path / "none", "-o", tmp_path / "out", "--json")
-    refused(ran, "InputError", "BertModel has no feed-forward block that is known")
+    refused(ran, "UnsupportedError", "BertModel runs no feed-forward block")
     assert not (tmp_path / "out").exists()
 
 
