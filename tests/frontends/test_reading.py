@@ -173,6 +173,7 @@ NO_NORMS: list[tuple[Form, tuple[int, ...], tuple[int, ...]]] = [
     (lambda z, w: w * (w * (z * rms(z))), (2, 3, 4), (4,)),
     (lambda z, w: w * (z * rms(z)), (2, 3, 4), (3, 4)),
     (lambda z, w: (2 + w) * (z * rms(z)), (2, 3, 4), (4,)),
+    (lambda z, w: w * (z * rms(z)), (2, 3, 1), (4,)),
     (lambda z, w: torch.add(1.0 * w, w, alpha=2) * (z * rms(z)), (2, 3, 4), (4,)),
     (lambda z, w: w * (z * torch.rsqrt(z.pow(4).mean(-1, keepdim=True) + 1e-6)), (2, 3, 4), (4,)),
     (lambda z, w: w * (z * torch.rsqrt((z * z[:1]).mean(-1, keepdim=True) + 1e-6)), (1, 3, 4), (4,)),
@@ -208,16 +209,6 @@ class Gated(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.join(self, self.norm(x)))  # type: ignore[no-any-return]
-
-
-class Around(nn.Module):
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.block = block
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.block(x)  # type: ignore[no-any-return]
 
 
 class Split(nn.Module):
@@ -260,19 +251,31 @@ def test_products_that_are_no_gated_block(join: Form, wide: int) -> None:
         find_blocks(Split(join, wide))
 
 
-def test_a_map_that_is_scaled_beside_is_none() -> None:
-    class Scaled(nn.Module):
-        def __init__(self, alpha: float) -> None:
-            super().__init__()
-            self.inner, self.alpha = mlp(nn.GELU()), alpha
+def test_maps_of_two_inputs_are_left_alone_beside_blocks() -> None:
+    model = nn.Sequential(Split(lambda m, x: m.act(m.gate(x)) * m.up(2 * x)), mlp(nn.GELU())).eval()
+    assert [site.name for site in find_blocks(model).blocks] == ["1.2"]
 
-        def forward(self, x: Tensor) -> Tensor:
-            down = self.inner[3]
-            inside = self.inner[2](self.inner[1](self.inner[0](x)))
-            return torch.addmm(down.bias, inside, down.weight.T, alpha=self.alpha)
 
-    with pytest.raises(InputError):
-        find_blocks(Scaled(2.0).eval())
+class Product(nn.Module):
+    """x W + b by addmm, as in transformers' Conv1D."""
+
+    def __init__(self, rows: int, columns: int, **factors: float) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(rows, columns)), nn.Parameter(torch.randn(columns))
+        self.factors = factors
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight, **self.factors)
+
+
+@pytest.mark.parametrize("factors", [{}, {"alpha": 2.0}, {"beta": 2.0}], ids=str)
+def test_factors_of_a_map(factors: dict[str, float]) -> None:
+    model = nn.Sequential(nn.LayerNorm(4), Product(4, 8, **factors), nn.GELU(), Product(8, 4)).double().eval()
+    if factors:
+        with pytest.raises(InputError):
+            find_blocks(model)
+    else:
+        assert find_blocks(model).blocks[0].first.transposed
 
 
 def mlp(activation: nn.Module, *between: nn.Module) -> nn.Sequential:
