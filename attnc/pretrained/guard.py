@@ -34,7 +34,7 @@ _MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None:
     """Run the model with inputs of our own choice at every block's first map, and compare what comes out of each part of the
     block with what was read: at the ends of every interval, at kinks and around them, at random; with and without gradients;
-    with contiguous and strided inputs. The choice is another one each time. The numbers of the blocks must be the same afterwards."""
+    with contiguous and strided inputs. The choice is another one each time. The numbers of the blocks must stay as they are."""
     before = [digest(plan.site.feed_forward()) for plan in planned]
     for strided in (False, True):
         for grad in (False, True):

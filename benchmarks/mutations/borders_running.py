@@ -70,8 +70,8 @@ BORDERS_RUNNING = [
     Mutation(
         "inside: strict after a warning",
         INSIDE,
-        "(strict is None and (module in _warned or x.device.type != \"cpu\")):",
-        "module in _warned or (strict is None and x.device.type != \"cpu\"):",
+        '(strict is None and (module in _warned or x.device.type != "cpu")):',
+        'module in _warned or (strict is None and x.device.type != "cpu"):',
         "strict=True says nothing once there was a warning",
         ("tests/network/test_inside.py::test_strict_raises_after_a_warning_too",),
     ),
@@ -283,7 +283,10 @@ BORDERS_RUNNING = [
         "        if not autocast_is_on(x.device.type):",
         "        if True:",
         "the maps of a gated block run under autocast",
-        (AUTOCAST, "tests/network/test_running.py::test_a_gated_block_takes_what_autocast_makes_of_its_input"),
+        (
+            AUTOCAST,
+            "tests/network/test_running.py::test_a_gated_block_takes_what_autocast_makes_of_its_input",
+        ),
     ),
     Mutation(
         "gate: roles",
@@ -299,6 +302,8 @@ BORDERS_RUNNING = [
         'if len(known) != 1 or known[0] is None or known[0].function != "square":',
         "if len(known) != 1 or known[0] is None:",
         "a head of another function squares",
-        ("tests/network/test_altered.py::test_a_head_in_the_place_of_another_is_seen_though_it_is_certified",),
+        (
+            "tests/network/test_altered.py::test_a_head_in_the_place_of_another_is_seen_though_it_is_certified",
+        ),
     ),
 ]

@@ -112,7 +112,9 @@ class Gated(nn.Module):
         self.factor = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.factor * (F.silu(self.gate(x)) * self.up(x)) if self.factor != 1 else self._inner(x))  # type: ignore[no-any-return]
+        return self.down(
+            self.factor * (F.silu(self.gate(x)) * self.up(x)) if self.factor != 1 else self._inner(x)
+        )  # type: ignore[no-any-return]
 
     def _inner(self, x: Tensor) -> Tensor:
         return F.silu(self.gate(x)) * self.up(x)
