@@ -20,6 +20,7 @@ from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.outputs import tensors_of
 from attnc.pretrained.blocks import Planned
+from attnc.pretrained.store import digest
 from attnc.program.block import FeedForward
 
 _ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
@@ -33,7 +34,8 @@ _MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None:
     """Run the model with inputs of our own choice at every block's first map, and compare what comes out of each part of the
     block with what was read: at the ends of every interval, at kinks and around them, at random; with and without gradients;
-    with contiguous and strided inputs. The choice is another one each time."""
+    with contiguous and strided inputs. The choice is another one each time. The numbers of the blocks must stay as they are."""
+    before = [digest(plan.site.feed_forward()) for plan in planned]
     for strided in (False, True):
         for grad in (False, True):
             for _ in range(_SEEDS):
@@ -44,6 +46,9 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None
                 _raise(model, problems)
     _raise(model, [Problem(p.site.name, reason) for p in planned if (reason := _alone(p))])
     _raise(model, _fused(model, call))
+    after = [digest(plan.site.feed_forward()) for plan in planned]
+    changed = [plan for plan, old, new in zip(planned, before, after, strict=True) if old != new]
+    _raise(model, [Problem(plan.site.name, "changes its own numbers when it runs") for plan in changed])
 
 
 def _raise(model: nn.Module, problems: list[Problem]) -> None:

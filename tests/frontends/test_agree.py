@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,6 +102,20 @@ def test_the_points_differ_each_time() -> None:
     program = to_program(mlp(), (3,))
     first, second = (telling_points(program, None, np.random.default_rng()) for _ in range(2))
     assert not (first[: len(second)] == second[: len(first)]).all()
+
+
+def test_the_guard_draws_other_points_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = mlp(), []
+    program = to_program(model, (3,))
+
+    def noted(*given: Any) -> Any:
+        seen.append(telling_points(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(agree, "telling_points", noted)
+    for _ in range(2):
+        assert agree.disagreement(model, program) is None
+    assert not np.array_equal(seen[0][:12], seen[1][:12])
 
 
 def test_a_wide_program_is_driven_at_few_points() -> None:

@@ -129,3 +129,14 @@ def test_what_operations_write_to() -> None:
         targets["aten.add.Tensor"] == []
         and len(targets["aten.tanh.out"]) == len(targets["aten.mul_.Tensor"]) == 1
     )
+
+
+def test_the_grad_mode_is_the_one_that_was_asked_for() -> None:
+    class Branch(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(x) if torch.is_grad_enabled() else torch.exp(x)
+
+    for grad, name in ((True, "aten.tanh.default"), (False, "aten.exp.default")):
+        for mode in (torch.no_grad, torch.enable_grad):
+            with mode():
+                assert [op for op, _ in operations(capture(Branch(), (torch.zeros(2),), grad=grad))] == [name]

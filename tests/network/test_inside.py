@@ -101,6 +101,13 @@ def test_strict_raises_and_lax_is_silent(case: str) -> None:
         assert told(lambda module=module, x=x: module(x, strict=False)) == []
 
 
+def test_strict_raises_after_a_warning_too() -> None:
+    made = head()
+    assert len(told(lambda: made(row(0, 100)))) == 1
+    with pytest.raises(InputError, match="outside"):
+        made(row(0, 100), strict=True)
+
+
 def test_gelu_at_a_hundred() -> None:
     """It answered 67.2 and said nothing."""
     made = head()

@@ -150,6 +150,13 @@ def test_the_products_of_a_gated_block(llama: Any, what: str) -> None:
     assert words.get(what, "") in verdict.reason
 
 
+@pytest.mark.parametrize("what", ["radius", "scale"])
+def test_scales_are_on_record(llama: Any, what: str) -> None:
+    getattr(llama.model.layers[0].mlp, what).sub_(3)
+    verdict = attnc.verify(llama)
+    assert verdict.status == "unknown" and "was changed" in verdict.reason
+
+
 def test_other_code_that_runs_is_refuted(opt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     genuine = network_activation.run_window
     monkeypatch.setattr(network_activation, "run_window", lambda w, s, *_: genuine(w, s) + 1e-2)

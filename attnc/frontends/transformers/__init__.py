@@ -31,9 +31,9 @@ def find_blocks(
     """Every feed-forward block of a model in eval mode, for which `filter_fn`, where given, says True. Nothing is changed.
 
     The model is run on `call` (inputs that fit it, where none is given) and read from the operations that are executed. A block
-    that cannot be converted is refused, with the full list of reasons, unless the filter leaves it out. Each place where a
-    module will be put is tried: with marks in these places the model is read a second time, now with gradients, and must
-    compute what was read at first, with marks for the activations.
+    that cannot be converted is refused, with the full list of reasons, unless the filter leaves it out. Read a second time, with
+    gradients, the blocks must be the same. Each place where a module will be put is tried: with marks in these places the model
+    is read once more, and must compute what was read at first, with marks for the activations.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
     >>> model = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Linear(8, 1), nn.Sigmoid()).eval()
@@ -63,6 +63,7 @@ def find_blocks(
         raise InputError(f"filter_fn says False for each of the {len(sites)} blocks: their names are {names}")
     problems = [problem for site in kept for problem in site.problems]
     problems += [Problem(site.name, _ALREADY) for site in kept if site.converted]
+    problems = problems or _unlike(kept, sites_in(model, _captured(model, call, grad=True))[0])
     problems = problems or _misplaced(model, call, captured, kept)
     if problems:
         raise UnsupportedError(
@@ -126,10 +127,9 @@ def _misplaced(model: nn.Module, call: Call, captured: Captured, sites: Sequence
     """Whether marks in the places of the blocks give what was read, with marks for the activations; and so with gradients."""
     if _same_with_marks(model, call, captured, sites):
         return []
-    unlike = _unlike(sites, sites_in(model, _captured(model, call, grad=True))[0])
     wrong = [site for site in sites if not _same_with_marks(model, call, captured, [site])]
     reason = "cannot be replaced: with another module in this place the model computes something else besides"
-    return unlike or [Problem(site.name, reason) for site in wrong or sites]
+    return [Problem(site.name, reason) for site in wrong or sites]
 
 
 def _same_with_marks(model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site]) -> bool:

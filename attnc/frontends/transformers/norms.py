@@ -15,6 +15,7 @@ from attnc.frontends.problems import tensor_problem
 from attnc.frontends.transformers import ops
 from attnc.program.block import Norm, Numbers
 
+FULL = (torch.float32, torch.float64)  # a norm that is taken in less is not normalised to 2^-10
 LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
 
 
@@ -98,7 +99,7 @@ def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
     size = ops.shape(node)
     factors = list(_factors(node))
     roots = [f for f in factors if ops.name(f) == "rsqrt"]
-    if len(roots) != 1 or not size:
+    if len(roots) != 1 or not size or any(ops.dtype(f) not in FULL for f in factors):
         return None
     inner = _mean_square(roots[0])
     if inner is None:

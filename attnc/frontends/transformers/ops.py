@@ -75,12 +75,14 @@ def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.N
         return None
     if known in _DROPOUTS:
         return source if arguments(node).get("train") is False else None
-    if known in _COPIES:
-        return source
+    same = dtype(node) == dtype(source)
     if known in _CASTS:
-        same = dtype(node) == dtype(source)
         wide = {dtype(node), dtype(source)} <= {torch.float32, torch.float64}
         return source if same or (casts and wide) else None
+    if not same:  # x.view(dtype) reads the bits of x as other numbers
+        return None
+    if known in _COPIES:
+        return source
     if known in _RESHAPES or (rows and known in _ROWS):
         return source if _keeps_last(node, source, known) else None
     return None
