@@ -43,9 +43,9 @@ def compile(
 ) -> Network:
     """A trained network or any continuous function as attention: every output within eps, for every input of the box.
 
-    `model` is a torch module of Linear layers and activations (its executed operations are read), a fitted scikit-learn
-    MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved. What the proof is about is the function that
-    the model denotes in exact arithmetic. Everything that is not understood is listed, before any work begins.
+    `model` is a torch module of Linear layers and activations (read from the operations that it executes on a batch, of the shape
+    (batch, *domain.shape)), a fitted scikit-learn MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved.
+    The proof is about the function that the model denotes in exact arithmetic. Everything that is not understood is listed.
 
     Or it is a function of a tensor (batch, n, d) that returns (batch, n, d'), or (batch, tokens, d'). With `lipschitz`, a
     constant K such that every output changes by at most K|x - x'|₂, eps is proved by a grid of anchors, for every function with

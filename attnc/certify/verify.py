@@ -60,7 +60,9 @@ def _module(module: Any, f: Function | None) -> Verdict:
             return Verdict("unknown", f"the certificate does not apply: {problem}")
         if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
             raise InputError("verify takes an attnc network, with its numbers and its program")
-        return _as_executed(module, check_network(program, numbers, certificate, module))
+        with torch.autocast("cpu", enabled=False):  # under which every module of attnc runs
+            verdict = check_network(program, numbers, certificate, module)
+        return _as_executed(module, verdict)
     if certificate is None and isinstance(getattr(module, "measured", None), NetworkMeasured):
         return _only_measured(module.measured)
     tensors = all(isinstance(getattr(module, name, None), torch.Tensor) for name in TENSORS)
@@ -72,7 +74,9 @@ def _module(module: Any, f: Function | None) -> Verdict:
     numbers = _numbers(module)
     if certificate is None:
         return _only_measured(getattr(module, "measured", None))
-    return _as_executed(module, check(numbers, certificate, f, module))
+    with torch.autocast("cpu", enabled=False):
+        verdict = check(numbers, certificate, f, module)
+    return _as_executed(module, verdict)
 
 
 def _not_verified(what: object) -> InputError:

@@ -33,10 +33,13 @@ class _Way:
     dtype: torch.dtype
     grad: bool
     strided: bool
+    special: bool = False  # with gradients, of the input too; without them, in inference mode
 
     def __str__(self) -> str:
         layout = "strided" if self.strided else "contiguous"
-        return f"in {self.dtype}, {'with' if self.grad else 'without'} gradients, on {layout} input"
+        mode = "with gradients" if self.grad else "without gradients"
+        special = ("of the input too, " if self.grad else "in inference mode, ") if self.special else ""
+        return f"in {self.dtype}, {mode}, {special}on {layout} input"
 
 
 def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> Problem | None:
@@ -79,7 +82,12 @@ def _own(model: nn.Module) -> torch.dtype:
 
 
 def _ways(dtype: torch.dtype) -> list[_Way]:
-    return [_Way(dtype, grad, strides) for grad in (False, True) for strides in (False, True)]
+    return [
+        _Way(dtype, grad, strides, special)
+        for grad in (False, True)
+        for strides in (False, True)
+        for special in (False, True)
+    ]
 
 
 def _calls(
@@ -143,9 +151,16 @@ def _compared(model: nn.Module, way: _Way, x: Array, expected: _Expected, where:
         theirs = _run(model, way, x)
     except Exception as problem:
         return Problem(where, f"fails on an input of shape {x.shape}: {type(problem).__name__}: {problem}")
+    if theirs.shape != expected.output.shape:
+        return Problem(
+            where, f"returns the shape {theirs.shape} where the program has {expected.output.shape}"
+        )
+    return _difference(theirs, way, expected, f"in a batch of {len(x)}", where)
+
+
+def _difference(theirs: Array, way: _Way, expected: _Expected, how: str, where: str) -> Problem | None:
+    """What the module returned against the program: None where rounding explains the difference."""
     ours = expected.output
-    if theirs.shape != ours.shape:
-        return Problem(where, f"returns the shape {theirs.shape} where the program has {ours.shape}")
     here, carried = TOLERANCES[way.dtype]
     allowed = here * expected.local + carried * expected.grown
     size = np.broadcast_to(expected.local.reshape(-1, *([1] * (ours.ndim - 1))), ours.shape)
@@ -157,8 +172,8 @@ def _compared(model: nn.Module, way: _Way, x: Array, expected: _Expected, where:
     worst = float(gap[off].max())
     return Problem(
         where,
-        f"differs from the operations that were recorded by {worst:.3g}, {way}, in a batch of {len(x)}: its forward "
-        "depends on something that is not in them",
+        f"differs from the operations that were recorded by {worst:.3g}, {way}, {how}: its forward depends on something that "
+        "is not in them",
     )
 
 
@@ -197,9 +212,11 @@ def _failure(model: nn.Module, way: _Way, x: Array) -> str | None:
 def _run(model: nn.Module, way: _Way, x: Array) -> Array:
     device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     given = torch.from_numpy(x.copy()).to(device, way.dtype)
-    with torch.set_grad_enabled(way.grad), torch.random.fork_rng(devices=[]):
+    given = strided(given) if way.strided else given
+    mode = torch.inference_mode(not way.grad) if way.special else torch.set_grad_enabled(way.grad)
+    with mode, torch.random.fork_rng(devices=[]):
         torch.default_generator.seed()
-        return _numbers(model(strided(given) if way.strided else given))
+        return _numbers(model(given.requires_grad_() if way.special and way.grad else given))
 
 
 @contextmanager

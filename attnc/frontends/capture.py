@@ -60,6 +60,7 @@ class Captured:
         Any  # the pytree of the outputs; `structure.num_leaves == 1 and structure.is_leaf()` is one tensor
     )
     assumptions: tuple[str, ...]  # what was assumed about dynamic sizes, e.g. 'Ne(s77, 8)': () is "any size"
+    changed: tuple[str, ...] = ()  # placeholders whose tensors an operation in place writes to
 
     def place(self, node: fx.Node) -> Place:
         """The innermost registered module that runs the node.
@@ -74,6 +75,10 @@ class Captured:
         ]  # '0@1' is the second call of part 0
         path = next((path for path in reversed(paths) if path in self._parts), "")
         return Place(path, type(self._parts[path]).__name__)
+
+    def module_of(self, node: fx.Node) -> nn.Module:
+        """The module of `place`."""
+        return self._parts[self.place(node).path]
 
     def _resolved(self, path: str) -> str:
         """torch names a part of layers[1:] 'layers.slice(1, None, None).0', which is 'layers.1'."""
@@ -131,10 +136,15 @@ def capture(
                 )
             except Exception as problem:
                 raise _capture_error(module, problem) from problem
+            changed = _changed(exported.graph)
             if functional and _overwrites(exported.graph):
-                exported = exported.run_decompositions({})
+                _without_dropout(exported.graph)
+                try:
+                    exported = exported.run_decompositions({})
+                except Exception as problem:
+                    raise _capture_error(module, problem) from problem
         _inline_grad_regions(exported.graph_module)
-    return _captured(module, exported, functional)
+    return _captured(module, exported, functional, changed)
 
 
 def written(node: fx.Node) -> tuple[fx.Node, ...]:
@@ -157,56 +167,77 @@ def written(node: fx.Node) -> tuple[fx.Node, ...]:
 
 def _overwrites(graph: fx.Graph) -> bool:
     """Whether anything reads memory, under another name, after an operation in place has changed it."""
-    memory: dict[fx.Node, fx.Node] = {}  # the node that made the memory of each
+    memory = _memory(graph, maybe=True)
+    changed: dict[fx.Node, set[fx.Node]] = {}
+    known: dict[fx.Node, set[fx.Node]] = {}
     for node in graph.nodes:
-        shared = _shared(node)
-        memory[node] = node if shared is None else memory[shared]
-    changed: dict[fx.Node, list[fx.Node]] = {}  # by memory, the names it had when it was last changed
-    known: dict[fx.Node, list[fx.Node]] = {}
-    for node in graph.nodes:
-        stale = {
-            name for read in node.all_input_nodes for name in changed.get(memory[read], ()) if name is read
-        }
-        if stale:
+        if any(read in changed.get(memory[read], ()) for read in node.all_input_nodes):
             return True
-        for target in written(node):
-            changed[memory[target]] = list(known.get(memory[target], ()))
-        known.setdefault(memory[node], []).append(node)
+        for target in written(node):  # the names that the memory had until now no longer say what it holds
+            changed[memory[target]] = set(known.get(memory[target], ()))
+        known.setdefault(memory[node], set()).add(node)
     return False
 
 
-def _shared(node: fx.Node) -> fx.Node | None:
-    """The node whose memory a view, or an operation in place, may share."""
+def _memory(graph: fx.Graph, *, maybe: bool) -> dict[fx.Node, fx.Node]:
+    """For each node one that shares its memory: views and operations in place; with `maybe`, whatever may return an input."""
+    found: dict[fx.Node, fx.Node] = {}
+
+    def first(node: fx.Node) -> fx.Node:
+        while found[node] is not node:
+            node = found[node]
+        return node
+
+    for node in graph.nodes:
+        found[node] = node
+        for read in _shared(node, maybe):
+            found[first(read)] = node
+    return {node: first(node) for node in graph.nodes}
+
+
+def _shared(node: fx.Node, maybe: bool) -> list[fx.Node]:
+    """The arguments of an operation whose memory its result has, or may have."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function":
-        return None
-    first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
-    aliased = schema is None or any(result.alias_info is not None for result in schema.returns)
-    composite = schema is not None and str(schema.name) in _MAY_ALIAS
-    return first if aliased or composite else None
-
-
-_MAY_ALIAS = {
-    f"aten::{name}"
-    for name in (
-        "reshape",
-        "contiguous",
-        "to",
-        "flatten",
-        "type_as",
-        "dropout",
-        "feature_dropout",
-        "alpha_dropout",
-        "matmul",
+        return []
+    if schema is None:
+        return node.all_input_nodes
+    name = str(schema.name)
+    first = [node.args[0]] if node.args and isinstance(node.args[0], fx.Node) else []
+    if any(result.alias_info is not None for result in schema.returns) or name.endswith("dropout"):
+        return first
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        f"{name}.{schema.overload_name}".removesuffix("."), "CompositeImplicitAutograd"
     )
-}
+    return node.all_input_nodes if maybe and composite and name.removeprefix("aten::") not in _FRESH else []
+
+
+_FRESH = {
+    "linear", "matmul", "layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax", "scaled_dot_product_attention",
+    "conv1d", "conv2d", "selu", "square", "diff",
+}  # fmt: skip
+
+
+def _without_dropout(graph: fx.Graph) -> None:
+    """Outside of training, dropout returns its input itself: torch's functionalization takes it for a copy."""
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and str(schema.name).endswith("dropout") and node.args[2:3] == (False,):
+            node.target, node.args, node.kwargs = torch.ops.aten.alias.default, node.args[:1], {}
+
+
+def _changed(graph: fx.Graph) -> tuple[str, ...]:
+    """The tensors of the module, or inputs, that an operation in place writes to."""
+    memory = _memory(graph, maybe=False)
+    targets = {memory[target] for node in graph.nodes for target in written(node)}
+    return tuple(node.name for node in graph.nodes if node.op == "placeholder" and memory[node] in targets)
 
 
 def _flat(given: object) -> list[object]:
     return [x for part in given for x in _flat(part)] if isinstance(given, (list, tuple)) else [given]
 
 
-def _captured(module: nn.Module, exported: Any, functional: bool) -> Captured:
+def _captured(module: nn.Module, exported: Any, functional: bool, changed: tuple[str, ...]) -> Captured:
     """The parts of torch's ExportedProgram, with the module's own tensors in place of torch's copies of constants."""
     from torch.export.graph_signature import InputKind
 
@@ -236,7 +267,15 @@ def _captured(module: nn.Module, exported: Any, functional: bool) -> Captured:
     sizes = [shape_env for node in exported.graph.nodes if (shape_env := _shape_env(node)) is not None]
     assumed = {str(guard.expr): None for shape_env in sizes[:1] for guard in shape_env.guards}
     return Captured(
-        module, exported.graph, tensors, names, tuple(inputs), tuple(returned), structure, tuple(assumed)
+        module,
+        exported.graph,
+        tensors,
+        names,
+        tuple(inputs),
+        tuple(returned),
+        structure,
+        tuple(assumed),
+        changed,
     )
 
 

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 
 class _Reading(threading.local):
-    names: dict[int, str] | None = None  # of the parts of the model that is read, by their ids
+    names: dict[int, str] | None = (
+        None  # of the parts of the model that is read, by the ids of their attributes
+    )
 
 
 _reading = _Reading()
@@ -42,7 +44,7 @@ def _(x: Tensor, y: Tensor, name: str) -> Tensor:
 @contextmanager
 def marking(model: nn.Module) -> Iterator[None]:
     """While it is on, in this thread, converted parts of the model run as marks: `mark_of` says under which name."""
-    _reading.names = {id(part): name for name, part in model.named_modules()}
+    _reading.names = {id(vars(part)): name for name, part in model.named_modules()}
     try:
         yield
     finally:
@@ -50,7 +52,9 @@ def marking(model: nn.Module) -> Iterator[None]:
 
 
 def mark_of(part: nn.Module) -> str | None:
-    """The name of a part of the model that is read now; None where nothing is."""
+    """The name of a part of the model that is read now; None where nothing is.
+
+    torch.export calls parts that are registered twice through proxies, which share their attributes."""
     if torch.compiler.is_dynamo_compiling() or _reading.names is None:
         return None
-    return _reading.names.get(id(part), type(part).__name__)
+    return _reading.names.get(id(vars(part)), type(part).__name__)

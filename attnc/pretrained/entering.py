@@ -42,7 +42,7 @@ def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> 
         )  # fmt: skip
         raise UnsupportedError(
             f"{type(model).__name__} cannot be converted, and is left as it was",
-            [Problem(site.name, reason) for site in missing],
+            [Problem(site.name, "; ".join((*site.remarks[-1:], reason))) for site in missing],
         )
     _check_names(sites, config)
     return [_of(site, config, seen) for site in sites]

@@ -18,13 +18,12 @@ from attnc import functions
 from attnc.domain import Array
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.transformers import Call, Site
-from attnc.frontends.transformers.outputs import tensors_of
+from attnc.frontends.transformers.norms import NormRead
 from attnc.pretrained.blocks import Planned
 from attnc.pretrained.store import digest
-from attnc.program.block import FeedForward
+from attnc.program.block import FeedForward, Norm
 
 _ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
-_SEEDS = 2
 _FAR = 1e8  # no input of a block is taken farther out than this
 _SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))
 _MANY = 1 << 19  # numbers in the largest input that a part is called on
@@ -37,18 +36,27 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None
     with contiguous and strided inputs. The choice is another one each time. The numbers of the blocks must stay as they are."""
     before = [digest(plan.site.feed_forward()) for plan in planned]
     for strided in (False, True):
-        for grad in (False, True):
-            for _ in range(_SEEDS):
+        for mode in _MODES:
+            for wanted in (False, True)[: 1 + (mode is torch.enable_grad)]:
                 seen = [_Watch(plan, strided) for plan in planned]
-                with _hooked(model, seen), torch.set_grad_enabled(grad), torch.random.fork_rng(devices=[]):
-                    _run(model, call)
+                with _hooked(model, seen), mode(), _fused_path(False):
+                    _run(model, _with_gradients(call) if wanted else call)
                 problems = [Problem(w.site.name, reason) for w in seen if (reason := w.problem())]
                 _raise(model, problems)
     _raise(model, [Problem(p.site.name, reason) for p in planned if (reason := _alone(p))])
-    _raise(model, _fused(model, call))
+    _raise(model, _fused(model))
     after = [digest(plan.site.feed_forward()) for plan in planned]
     changed = [plan for plan, old, new in zip(planned, before, after, strict=True) if old != new]
     _raise(model, [Problem(plan.site.name, "changes its own numbers when it runs") for plan in changed])
+
+
+def _with_gradients(call: Call) -> Call:
+    """The same call, with inputs that require gradients."""
+
+    def wanting(x: object) -> object:
+        return x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    return Call(tuple(map(wanting, call.args)), {key: wanting(x) for key, x in (call.kwargs or {}).items()})
 
 
 def _raise(model: nn.Module, problems: list[Problem]) -> None:
@@ -69,7 +77,7 @@ def _alone(plan: Planned) -> str | None:
         x = torch.from_numpy(_points(plan, ff, rows) if site.gated else _near(plan, rows))
         x = x.to(site.first.device, site.dtype).reshape(*shape, width)
         with mode(), torch.random.fork_rng(devices=[]):
-            given = x.clone().requires_grad_() if torch.is_grad_enabled() else x.clone()
+            given = x.clone().requires_grad_().clone() if torch.is_grad_enabled() else x.clone()
             try:
                 out = part(given)
             except Exception as problem:
@@ -118,29 +126,38 @@ def _near(plan: Planned, rows: int) -> Array:
     return found
 
 
-def _fused(model: nn.Module, call: Call) -> list[Problem]:
-    """torch runs encoder layers as one fused operation where it can, which looks at flags and weights and not at the parts."""
+def _fused(model: nn.Module) -> list[Problem]:
+    """torch runs an encoder layer as one fused operation where it can, which looks at flags and weights, not at the parts: both
+    ways must give the same."""
+    reason = (
+        "computes something else in torch's fused operation, which runs without gradients, than part by part"
+    )
     layers = [
         (name, part) for name, part in model.named_modules() if isinstance(part, nn.TransformerEncoderLayer)
     ]
-    if not layers:
-        return []
-    enabled, results = torch.backends.mha.get_fastpath_enabled(), []
+    return [Problem(name or "the model", reason) for name, layer in layers if not _same_fused(layer)]
+
+
+def _same_fused(layer: nn.TransformerEncoderLayer) -> bool:
+    weight = layer.self_attn.in_proj_weight
+    like = next(layer.parameters()) if weight is None else weight
+    x = torch.randn(3, 4, layer.self_attn.embed_dim, dtype=torch.float64).to(like.device, like.dtype)
+    found = []
+    for enabled in (True, False):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), _fused_path(enabled):
+            found.append(layer(x))
+    size = float(found[1].abs().max())
+    return torch.allclose(found[0], found[1], rtol=0, atol=1e-4 * (1 + size), equal_nan=True)
+
+
+@contextmanager
+def _fused_path(enabled: bool) -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(enabled)
     try:
-        for fused in (True, False):
-            torch.backends.mha.set_fastpath_enabled(fused)
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                results.append(list(tensors_of(model(*call.args, **(call.kwargs or {})))))
+        yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
-    for one, other in zip(*results, strict=True):
-        size = float(other.detach().abs().max()) if other.numel() else 0.0
-        if other.is_floating_point() and not torch.allclose(
-            one, other, rtol=0, atol=1e-3 * (1 + size), equal_nan=True
-        ):
-            reason = "computes something else in torch's fused operation, which runs without gradients, than part by part"
-            return [Problem(name or "the model", reason) for name, _ in layers]
-    return []
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None:
@@ -158,7 +175,7 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> N
     try:
         for grad in (False, True):
             reached.clear()
-            with torch.set_grad_enabled(grad), torch.random.fork_rng(devices=[]):
+            with torch.set_grad_enabled(grad):
                 _run(model, call)
             missing = [plan.site.name for plan in planned if id(plan.module) not in reached]
             if missing:
@@ -175,7 +192,8 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> N
 
 def _run(model: nn.Module, call: Call) -> None:
     try:
-        model(*call.args, **(call.kwargs or {}))
+        with torch.random.fork_rng(devices=[]):
+            model(*call.args, **(call.kwargs or {}))
     except Exception as problem:
         raise UnsupportedError(
             f"{type(model).__name__} cannot be converted, and is left as it was",
@@ -229,7 +247,7 @@ class _Watch:
             reason = self._compare(k, x)
             if reason is not None:
                 return reason
-        return self._behind_norm()
+        return _behind(self.site.norm, self.entering, self.normed)
 
     def _compare(self, k: int, x: Tensor) -> str | None:
         site, unit = self.site, torch.finfo(self.site.dtype).eps
@@ -256,38 +274,76 @@ class _Watch:
             return f"its second map, {site.second.name}, returns something else than W x + b"
         return None
 
-    def _behind_norm(self) -> str | None:
-        norm = self.site.norm
-        if norm is None or len(self.normed) != len(self.entering):
-            return None
-        for out, x in zip(self.normed, self.entering, strict=True):
-            if out.numel() == x.numel() and not torch.equal(out.reshape(-1), x.reshape(-1)):
-                return f"its input is not the output of {norm.name}"
+
+def _behind(norm: NormRead | None, entering: Sequence[Tensor], normed: Sequence[Tensor]) -> str | None:
+    """Whether a block is handed outputs of its norm: rows that the norm returned, where it is a module, and rows that are as
+    long as a norm leaves them."""
+    if norm is None:
         return None
+    known = {row.tobytes() for out in normed for row in _rows(out)}
+    for x in map(_rows, entering):
+        strange = bool(known) and any(row.tobytes() not in known for row in x)
+        if strange or not _normalised(x, norm.numbers()):
+            return f"its input is not the output of {norm.name or 'its norm'}"
+    return None
+
+
+def check_flow(model: nn.Module, call: Call, sites: Sequence[Site]) -> None:
+    """That every block with a norm in front is handed outputs of that norm, as the model runs now."""
+    for mode in _MODES:
+        seen: list[tuple[Site, list[Tensor], list[Tensor]]] = [(site, [], []) for site in sites]
+        handles = []
+        for site, entering, normed in seen:
+            handles.append(site.first.module.register_forward_pre_hook(_note_input(entering)))
+            if (part := _norm_module(model, site)) is not None:
+                handles.append(part.register_forward_hook(_note_output(normed)))
+        try:
+            with mode(), _fused_path(False):
+                _run(model, call)
+        finally:
+            for handle in handles:
+                handle.remove()
+        found = [(site.name, _behind(site.norm, entering, normed)) for site, entering, normed in seen]
+        _raise(model, [Problem(name, reason) for name, reason in found if reason is not None])
+
+
+def _norm_module(model: nn.Module, site: Site) -> nn.Module | None:
+    """The norm, where it is a module of its own and not written out in the one that holds the block."""
+    name = site.norm_name
+    inline = not name or f"{site.name}.".startswith(f"{name}.")
+    return None if inline or name is None else model.get_submodule(name)
+
+
+def _note_input(into: list[Tensor]) -> Callable[..., None]:
+    return lambda module, given: into.append(given[0].detach().clone())
+
+
+def _note_output(into: list[Tensor]) -> Callable[..., None]:
+    return lambda module, given, out: into.append(out.detach().clone())  # the model may change it in place
+
+
+def _normalised(x: Array, norm: Norm) -> bool:
+    """|(x - shift)/gain|₂ <= √d, up to the room of 2^-10 that the bounds leave to executed norms."""
+    used = norm.gain != 0
+    with np.errstate(all="ignore"):
+        y = (x[:, used] - norm.shift[used]) / norm.gain[used]
+        room = np.abs(norm.shift[used] / norm.gain[used]).max(initial=0.0)
+    longest = (1 + 2.0**-10) * np.sqrt(x.shape[1]) + 2.0**-10 * room * np.sqrt(x.shape[1])
+    return bool((np.sqrt((y * y).sum(1)) <= longest).all())
 
 
 @contextmanager
 def _hooked(model: nn.Module, seen: Sequence[_Watch]) -> Iterator[None]:
     handles = []
-
-    def note(into: list[Tensor]) -> Callable[..., None]:
-        return lambda module, given, out: into.append(out.detach())
-
     for watch in seen:
         site = watch.site
         handles.append(site.first.module.register_forward_pre_hook(watch.choose))
         for role, m in (("first", site.first), ("up", site.up), ("second", site.second)):
             if m is not None:
-                handles.append(m.module.register_forward_hook(note(watch.outputs[role])))
-        inner = watch.inner
-        handles.append(
-            site.second.module.register_forward_pre_hook(
-                lambda module, given, inner=inner: inner.append(given[0].detach())
-            )
-        )
-        norm = watch.site.norm
-        if norm is not None and norm.name and not f"{site.name}.".startswith(f"{norm.name}."):
-            handles.append(model.get_submodule(norm.name).register_forward_hook(note(watch.normed)))
+                handles.append(m.module.register_forward_hook(_note_output(watch.outputs[role])))
+        handles.append(site.second.module.register_forward_pre_hook(_note_input(watch.inner)))
+        if (part := _norm_module(model, site)) is not None:
+            handles.append(part.register_forward_hook(_note_output(watch.normed)))
     try:
         yield
     finally:

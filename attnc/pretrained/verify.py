@@ -25,6 +25,7 @@ from attnc.certify.window_numbers import window_of
 from attnc.domain import Box
 from attnc.errors import AttncError
 from attnc.frontends.transformers import Site, read_sites
+from attnc.frontends.transformers.calls import example_call
 from attnc.functions import Function
 from attnc.functions.balls import working
 from attnc.network.activation import AnchorActivation
@@ -33,6 +34,7 @@ from attnc.network.head import Head
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.entering import GIVEN, PROVED
+from attnc.pretrained.guard import check_flow
 from attnc.pretrained.report import BlockReport, ConversionReport
 from attnc.pretrained.store import call_of, digest, report_of, wiring
 
@@ -85,7 +87,9 @@ def verify_conversion(
     model: nn.Module = what if isinstance(what, nn.Module) else from_pretrained(what)
     report = report_of(model)
     try:
-        sites = {site.name: site for site in read_sites(model, call_of(model))}
+        call = call_of(model) or example_call(model)
+        sites = {site.name: site for site in read_sites(model, call)}
+        check_flow(model, call, [*sites.values()])
     except AttncError as reason:
         return ConversionVerdict("unknown", str(reason))
     problem = _whole(model, report, sites)

@@ -149,7 +149,7 @@ NORMS: list[tuple[Form, str, float, bool]] = [
     (lambda z, w: z * rms(z, 1e-3) * (1 + w), "rms", 1e-3, True),
     (lambda z, w: w * (z.float() * rms(z.float())).double(), "rms", 1e-6, False),
     (lambda z, w: (w * (z * rms(z))).transpose(0, 1)[1:], "rms", 1e-6, False),
-    (lambda z, w: w * (z * torch.rsqrt((z * z).mean(2, keepdim=True) + 0.5)), "rms", 0.5, False),
+    (lambda z, w: w * (z * torch.rsqrt((z * z).mean(-1, keepdim=True) + 0.5)), "rms", 0.5, False),
     (lambda z, w: F.layer_norm(z, (4,), w, None, 1e-3), "layer", 1e-3, False),
     (lambda z, w: F.rms_norm(z, (4,), w, 1e-3), "rms", 1e-3, False),
 ]
@@ -160,13 +160,15 @@ def test_norms(i: int) -> None:
     form, kind, eps, one_plus = NORMS[i]
     found = norm(form)
     assert found is not None and found.weight is not None
-    assert (found.kind, found.eps, found.one_plus, found.features) == (kind, eps, one_plus, 4)
+    assert (found.kind, found.eps, bool(found.one_plus), found.features) == (kind, eps, one_plus, 4)
     assert found.numbers().gain.tolist() == [2.0 if one_plus else 1.0] * 4
 
 
 NO_NORMS: list[tuple[Form, tuple[int, ...], tuple[int, ...]]] = [
     (lambda z, w: w * (z * rms(z, dim=1)), (2, 4, 4), (4,)),
     (lambda z, w: w * (z * rms(z, keep=False)), (4, 4), (4,)),
+    (lambda z, w: w * (z * rms(z, dim=2)), (2, 3, 4), (4,)),  # another axis for inputs of another rank
+    (lambda z, w: F.layer_norm(z, z.shape[1:]), (3, 4), (4,)),
     (lambda z, w: w * (2 * z * rms(z)), (2, 3, 4), (4,)),
     (lambda z, w: w * ((z + 1) * rms(z)), (2, 3, 4), (4,)),
     (lambda z, w: z * (z * rms(z)) * w, (2, 3, 4), (4,)),

@@ -142,7 +142,78 @@ class Counting(nn.Module):
         return F.gelu(s) if self.calls < 4 else F.relu(s)
 
 
+class Flow(nn.Module):
+    """A norm and a block, and something on the way between them."""
+
+    def __init__(self, between: Callable[[Any, Tensor], Tensor], activation: nn.Module | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.drop, self.between = nn.LayerNorm(4), nn.Dropout(), between
+        self.up, self.act, self.down = nn.Linear(4, 8), activation or nn.Mish(), nn.Linear(8, 4)
+        self.register_buffer("peak", torch.ones(4))
+        self.double().eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(self.act(self.up(self.between(self, x))))
+        return out
+
+
+def by_dropout(model: Any, x: Tensor) -> Tensor:
+    """Outside of training, dropout returns its input itself: the norm's output is changed too."""
+    h: Tensor = model.norm(x)
+    y = model.drop(h)
+    y *= 100
+    return h
+
+
+def by_einsum(model: Any, x: Tensor) -> Tensor:
+    h: Tensor = model.norm(x)
+    y = torch.einsum("...i->...i", h)
+    y *= 100
+    return h
+
+
+def by_rank(model: Any, x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[1:])
+
+
+def by_axis(model: Any, x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-5)
+
+
+def when_executed(model: Any, x: Tensor) -> Tensor:
+    h = F.layer_norm(x, (4,), model.norm.weight, model.norm.bias)
+    return h if torch.compiler.is_compiling() else 100 * h
+
+
+def in_inference_mode(model: Any, x: Tensor) -> Tensor:
+    h: Tensor = model.norm(x)
+    return 100 * h if torch.is_inference_mode_enabled() else h
+
+
+def with_gradients(model: Any, x: Tensor) -> Tensor:
+    h: Tensor = model.norm(x)
+    return 100 * h if x.requires_grad else h
+
+
+def peak_gain(model: Any, x: Tensor) -> Tensor:
+    model.peak.copy_(torch.maximum(model.peak, x.detach().abs().amax()))
+    return F.layer_norm(x, (4,), model.peak, None)
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
+    **{
+        f"between norm and block: {between.__name__}": lambda between=between: Flow(between)
+        for between in (
+            by_dropout,
+            by_einsum,
+            by_axis,
+            when_executed,
+            in_inference_mode,
+            with_gradients,
+            peak_gain,
+        )
+    },
     "softplus with a threshold": softplus,
     "gelu by name, clamped at 40": lambda: encoder(clamped_gelu),
     "relu by name, with a threshold": lambda: mlp(relu()),
@@ -222,6 +293,50 @@ def test_what_is_read_is_what_runs(case: str) -> None:
     assert verify_conversion(model).status == "proved"
 
 
+def twice(model: Any, x: Tensor) -> Tensor:
+    return model.norm(x.transpose(0, 1)).transpose(0, 1)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("between", [lambda model, x: model.norm(x), twice], ids=["plain", "rows moved"])
+@pytest.mark.parametrize("activation", [nn.Mish(), nn.ReLU(inplace=True), nn.SiLU(inplace=True)], ids=repr)
+def test_honest_models_are_converted(between: Any, activation: nn.Module) -> None:
+    """Also with operations in place, and rows in another order."""
+    model = Flow(between, activation)
+    (block,) = convert_(model, eps=EPS, samples=torch.randn(3, 2, 4, dtype=torch.float64)).blocks
+    assert block.holds_for == "every input" and verify_conversion(model).status == "proved"
+
+
+def test_a_norm_that_depends_on_the_rank_is_read_only_where_it_is_certain() -> None:
+    with pytest.raises(InputError):
+        convert_(Flow(by_rank), eps=EPS, samples=torch.randn(3, 4, dtype=torch.float64))
+
+
+class SharedNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (Flow(lambda model, x: model.norm(x)) for _ in range(2))
+        self.two.norm = self.one.norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.two(self.one(x))
+        return out
+
+
+def test_a_norm_in_two_places() -> None:
+    model = SharedNorm().eval()
+    assert convert_(model, eps=EPS).converted == 2 and verify_conversion(model).status == "proved"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_padding_and_nested_tensors() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).double().eval()
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    sample = {"src": torch.randn(2, 5, 8, dtype=torch.float64), "src_key_padding_mask": padding}
+    assert convert_(model, eps=EPS, samples=sample).converted == 2
+
+
 def test_a_box_is_enough_where_no_norm_is_in_front() -> None:
     model = Bypass(tiny("llama"))
     box = attnc.Box(-1, 1, shape=(16,))
@@ -238,6 +353,10 @@ def after(change: Callable[[Any], object]) -> str:
     return attnc.verify(model).status
 
 
+def _ninefold(part: nn.Module, given: tuple[Tensor, ...]) -> None:
+    given[0].mul_(9)
+
+
 def _double_ln(model: Any) -> None:
     block = model.transformer.h[0]
     ln = block.ln_2
@@ -251,6 +370,7 @@ LATER: dict[str, Callable[[Any], object]] = {
     ),
     "scale behind the norm": _double_ln,
     "patched block": lambda m: setattr(m.transformer.h[1].mlp, "forward", lambda x: x),
+    "in place, before the block": lambda m: m.transformer.h[0].mlp.register_forward_pre_hook(_ninefold),
     "weights": lambda m: m.transformer.h[1].mlp.c_fc.weight.data.mul_(2),
     "norm": lambda m: m.transformer.h[1].ln_2.weight.data.mul_(2),
 }

@@ -80,7 +80,7 @@ CHANGES: dict[str, tuple[nn.Module | None, Callable[[Any], object], str]] = {
         "not the output of norm",
     ),
     "another shape": (Flat(), lambda m: setattr(m.act, "changed", True), "on an input of shape"),
-    "inference mode": (Inference(), lambda m: setattr(m.act, "changed", True), "on an input of shape"),
+    "inference mode": (Inference(), lambda m: setattr(m.act, "changed", True), "second map is not given"),
     "a map is not called": (
         None,
         lambda m: setattr(m, "forward", lambda x: m.down(torch.relu(F.linear(m.norm(x), m.up.weight, m.up.bias)))),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from attnc.errors import Problem
 from attnc.frontends.capture import Captured
@@ -29,7 +29,7 @@ class NormRead:
     eps: float | None  # None: torch's default for rms, the dtype's own
     weight: Tensor | None
     bias: Tensor | None
-    one_plus: bool = False
+    one_plus: torch.dtype | None = None  # the dtype in which 1 + weight is taken, where that is the gain
 
     def same(self, other: NormRead | None) -> bool:
         """Whether both make the same numbers: the same tensors, kind and eps."""
@@ -54,8 +54,10 @@ class NormRead:
                 yield Problem(name, refused)
 
     def numbers(self) -> Norm:
-        """Gain and shift, as they are applied. Gemma takes the sum 1 + weight in float32."""
-        weight = 1.0 + self.weight.float() if self.one_plus and self.weight is not None else self.weight
+        """Gain and shift, as they are applied. Gemma takes the sum 1 + weight in float32, whatever the dtype of the model."""
+        weight = self.weight
+        if weight is not None and self.one_plus is not None:
+            weight = 1.0 + weight.to(self.one_plus)
         gain = np.ones(self.features) if weight is None else as_numbers(weight)
         return Norm(self.kind, gain, np.zeros(self.features) if self.bias is None else as_numbers(self.bias))
 
@@ -89,6 +91,9 @@ def _fused(node: fx.Node, given: dict[str, object], captured: Captured) -> NormR
     found = [_tensor(t, captured) for t in tensors]
     if any(given is not None and tensor is None for given, tensor in zip(tensors, found, strict=True)):
         return None
+    fixed = found[0] is not None or isinstance(captured.module_of(node), (nn.LayerNorm, nn.RMSNorm))
+    if not fixed and len(ops.shape(node) or ()) < 3:
+        return None  # F.layer_norm(x, x.shape[1:]) is another norm for inputs of another rank
     kind, eps = "layer" if ops.name(node) == "layer_norm" else "rms", given["eps"]
     least = float(eps) if isinstance(eps, (int, float)) else None
     return NormRead(captured.place(node).path, kind, int(sizes[0]), least, found[0], found[1])
@@ -111,7 +116,7 @@ def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
     gains = [_gain(f, captured) for f in rest if f is not z]
     if len(gains) > 1 or None in gains:
         return None
-    weight, one_plus = (gains[0] or (None, False)) if gains else (None, False)
+    weight, one_plus = (gains[0] or (None, None)) if gains else (None, None)
     if weight is not None and tuple(weight.shape) != size[-1:]:
         return None
     return NormRead(captured.place(roots[0]).path, "rms", size[-1], eps, weight, None, one_plus)
@@ -139,34 +144,27 @@ def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
     if eps is None or mean is None or ops.name(mean) != "mean" or ops.arguments(total).get("alpha", 1) != 1:
         return None
     given, square = ops.arguments(mean), _argument(mean, "self")
-    last = len(ops.shape(square) or ()) - 1
     dims = given.get("dim")
-    if (
-        not isinstance(dims, (list, tuple))
-        or [int(d) % (last + 1) for d in dims] != [last]
-        or not given["keepdim"]
-    ):
-        return None
-    if square is None:
-        return None
+    if not isinstance(dims, (list, tuple)) or list(dims) != [-1] or not given["keepdim"] or square is None:
+        return None  # an axis counted from the front is another one for inputs of another rank
     z, op, given = _argument(square, "self"), ops.name(square), ops.arguments(square)
     powers = op == "square" or (op == "pow" and given["exponent"] == 2)
     twice = op == "mul" and _argument(square, "other") is z
     return (z, eps) if z is not None and (powers or twice) else None
 
 
-def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, bool] | None:
-    """A tensor of the model, or 1 + one."""
+def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, torch.dtype | None] | None:
+    """A tensor of the model, or 1 + one, and the dtype of that sum."""
     tensor = _tensor(node, captured)
     if tensor is not None:
-        return tensor, False
+        return tensor, None
     if ops.name(node) != "add":
         return None
     sides = [ops.arguments(node)[key] for key in ("self", "other")]
     one = any(isinstance(side, (int, float)) and side == 1 for side in sides)
     weight = next((_tensor(side, captured) for side in sides if isinstance(side, fx.Node)), None)
     plain = ops.arguments(node).get("alpha", 1) == 1
-    return (weight, True) if one and plain and weight is not None else None
+    return (weight, ops.dtype(node)) if one and plain and weight is not None else None
 
 
 def _argument(node: fx.Node, name: str) -> fx.Node | None:

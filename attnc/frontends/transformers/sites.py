@@ -129,7 +129,7 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
         place.name, _family(model, place), block.activation or "", places, maps["first"], maps["second"], maps.get("up"), norm,
         settings, tuple(names)[1:], (*remarks, *padding), (), bool(block.converted), tuple(b for _, b in uses),
     )  # fmt: skip
-    return replace(made, problems=(*problems, *_misfits(made), *_lost(made)))
+    return replace(made, problems=(*problems, *_misfits(made), *_lost(made), *_changing(made, captured)))
 
 
 def _roles(block: BlockRead) -> Iterator[tuple[str, MapRead]]:
@@ -214,6 +214,17 @@ def _misfits(made: Site) -> Iterator[Problem]:
         yield Problem(
             made.first.name,
             f"is of another dtype than its neighbours ({', '.join(dtypes)}): call model.float()",
+        )
+
+
+def _changing(made: Site, captured: Captured) -> Iterator[Problem]:
+    """Tensors of the block or its norm that the model writes to when it runs."""
+    changed = {id(captured.tensors[name]) for name in captured.changed if name in captured.tensors}
+    norm = [] if made.norm is None else [tensor for _, tensor in made.norm.tensors()]
+    own = [t for m in made.maps() for t in (m.weight, m.bias) if t is not None]
+    if any(id(tensor) in changed for tensor in (*own, *norm)):
+        yield Problem(
+            made.name, "changes its own numbers when it runs: a forward that only computes is accepted"
         )
 
 
