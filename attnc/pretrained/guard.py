@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,16 +18,26 @@ from attnc import functions
 from attnc.domain import Array
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.transformers import Call, Site
-from attnc.frontends.transformers.norms import NormRead
 from attnc.pretrained.blocks import Planned
+from attnc.pretrained.flow import (
+    MODES,
+    behind,
+    fused_path,
+    norm_module,
+    note_input,
+    note_output,
+    refuse,
+    rows_of,
+    run,
+    silent,
+)
 from attnc.pretrained.store import digest
-from attnc.program.block import FeedForward, Norm
+from attnc.program.block import FeedForward
 
 _ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
 _FAR = 1e8  # no input of a block is taken farther out than this
 _SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))
 _MANY = 1 << 19  # numbers in the largest input that a part is called on
-_MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 
 
 def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None:
@@ -36,18 +46,18 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None
     with contiguous and strided inputs. The choice is another one each time. The numbers of the blocks must stay as they are."""
     before = [digest(plan.site.feed_forward()) for plan in planned]
     for strided in (False, True):
-        for mode in _MODES:
+        for mode in MODES:
             for wanted in (False, True)[: 1 + (mode is torch.enable_grad)]:
                 seen = [_Watch(plan, strided) for plan in planned]
-                with _hooked(model, seen), mode(), _fused_path(False):
-                    _run(model, _with_gradients(call) if wanted else call)
+                with _hooked(model, seen), mode(), fused_path(False):
+                    run(model, _with_gradients(call) if wanted else call)
                 problems = [Problem(w.site.name, reason) for w in seen if (reason := w.problem())]
-                _raise(model, problems)
-    _raise(model, [Problem(p.site.name, reason) for p in planned if (reason := _alone(p))])
-    _raise(model, _fused(model))
+                refuse(model, problems)
+    refuse(model, [Problem(p.site.name, reason) for p in planned if (reason := _alone(p))])
+    refuse(model, _fused(model))
     after = [digest(plan.site.feed_forward()) for plan in planned]
     changed = [plan for plan, old, new in zip(planned, before, after, strict=True) if old != new]
-    _raise(model, [Problem(plan.site.name, "changes its own numbers when it runs") for plan in changed])
+    refuse(model, [Problem(plan.site.name, "changes its own numbers when it runs") for plan in changed])
 
 
 def _with_gradients(call: Call) -> Call:
@@ -59,20 +69,13 @@ def _with_gradients(call: Call) -> Call:
     return Call(tuple(map(wanting, call.args)), {key: wanting(x) for key, x in (call.kwargs or {}).items()})
 
 
-def _raise(model: nn.Module, problems: list[Problem]) -> None:
-    if problems:
-        raise UnsupportedError(
-            f"{type(model).__name__} runs something else than was read, and is left as it was", problems
-        )
-
-
 def _alone(plan: Planned) -> str | None:
     """The part that will be replaced, called by itself on inputs of several shapes, in every mode: does it do what was read?"""
     site, ff = plan.site, plan.site.feed_forward()
     part, width = site.replaced, site.first.sizes[1 if site.gated else 0]
     assert callable(part)
     many = max(2, min(67, _MANY // (65 * max(site.first.sizes))))
-    for shape, mode in itertools.product((*_SHAPES, (many, 65)), _MODES):
+    for shape, mode in itertools.product((*_SHAPES, (many, 65)), MODES):
         rows = math.prod(shape)
         x = torch.from_numpy(_points(plan, ff, rows) if site.gated else _near(plan, rows))
         x = x.to(site.first.device, site.dtype).reshape(*shape, width)
@@ -82,12 +85,12 @@ def _alone(plan: Planned) -> str | None:
                 out = part(given)
             except Exception as problem:
                 return f"fails on an input of shape {tuple(x.shape)}: {type(problem).__name__}: {problem}"
-        expected, size = _block(site, ff, _rows(x)) if site.gated else _activation(site, _rows(x))
+        expected, size = _block(site, ff, rows_of(x)) if site.gated else _activation(site, rows_of(x))
         unit, terms = torch.finfo(site.dtype).eps, (_ULPS + sum(site.first.sizes) if site.gated else _ULPS)
         if (
             not isinstance(out, Tensor)
             or out.shape[:-1] != x.shape[:-1]
-            or not _close(_rows(out), expected, size, unit, terms)
+            or not _close(rows_of(out), expected, size, unit, terms)
         ):
             return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
     return None
@@ -144,30 +147,15 @@ def _same_fused(layer: nn.TransformerEncoderLayer) -> bool:
     x = torch.randn(3, 4, layer.self_attn.embed_dim, dtype=torch.float64).to(like.device, like.dtype)
     found = []
     for enabled in (True, False):
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), _fused_path(enabled):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), fused_path(enabled):
             found.append(layer(x))
     size = float(found[1].abs().max())
     return torch.allclose(found[0], found[1], rtol=0, atol=1e-4 * (1 + size), equal_nan=True)
 
 
-@contextmanager
-def _fused_path(enabled: bool) -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(enabled)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
 def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None:
     """That the modules in the places of the blocks are executed."""
     reached: set[int] = set()
-    strict = [plan.module.strict for plan in planned]
-    for plan in planned:
-        plan.module.strict = (
-            False  # inputs outside of a box that was given are the user's affair, not of this run
-        )
     handles = [
         plan.module.register_forward_hook(lambda module, given, out: reached.add(id(module)))
         for plan in planned
@@ -175,8 +163,8 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> N
     try:
         for grad in (False, True):
             reached.clear()
-            with torch.set_grad_enabled(grad):
-                _run(model, call)
+            with torch.set_grad_enabled(grad), silent(model):
+                run(model, call)
             missing = [plan.site.name for plan in planned if id(plan.module) not in reached]
             if missing:
                 raise UnsupportedError(
@@ -186,19 +174,6 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> N
     finally:
         for handle in handles:
             handle.remove()
-        for plan, before in zip(planned, strict, strict=True):
-            plan.module.strict = before
-
-
-def _run(model: nn.Module, call: Call) -> None:
-    try:
-        with torch.random.fork_rng(devices=[]):
-            model(*call.args, **(call.kwargs or {}))
-    except Exception as problem:
-        raise UnsupportedError(
-            f"{type(model).__name__} cannot be converted, and is left as it was",
-            [Problem("the model", f"fails when it runs: {type(problem).__name__}: {problem}")],
-        ) from problem
 
 
 @dataclass(eq=False)
@@ -247,23 +222,23 @@ class _Watch:
             reason = self._compare(k, x)
             if reason is not None:
                 return reason
-        return _behind(self.site.norm, self.entering, self.normed)
+        return behind(self.site.norm, self.entering, self.normed)
 
     def _compare(self, k: int, x: Tensor) -> str | None:
         site, unit = self.site, torch.finfo(self.site.dtype).eps
-        ff, s, h = self.ff, _rows(self.outputs["first"][k]), _rows(self.inner[k])
-        y = _rows(self.outputs["second"][k])
+        ff, s, h = self.ff, rows_of(self.outputs["first"][k]), rows_of(self.inner[k])
+        y = rows_of(self.outputs["second"][k])
         if not _close(
             s,
-            _rows(x) @ ff.W1.T + ff.b1,
-            np.abs(_rows(x)) @ np.abs(ff.W1.T) + np.abs(ff.b1),
+            rows_of(x) @ ff.W1.T + ff.b1,
+            np.abs(rows_of(x)) @ np.abs(ff.W1.T) + np.abs(ff.b1),
             unit,
             len(ff.W1.T),
         ):
             return f"its first map, {site.first.name}, returns something else than W x + b"
         expected, size = _activation(site, s)
         if site.gated:
-            t = _rows(self.outputs["up"][k])
+            t = rows_of(self.outputs["up"][k])
             with np.errstate(all="ignore"):
                 expected, size = expected * t, size * (1 + np.abs(t))
         if not _close(h, expected, size, unit, _ULPS):
@@ -275,63 +250,6 @@ class _Watch:
         return None
 
 
-def _behind(norm: NormRead | None, entering: Sequence[Tensor], normed: Sequence[Tensor]) -> str | None:
-    """Whether a block is handed outputs of its norm: rows that the norm returned, where it is a module, and rows that are as
-    long as a norm leaves them."""
-    if norm is None:
-        return None
-    known = {row.tobytes() for out in normed for row in _rows(out)}
-    for x in map(_rows, entering):
-        strange = bool(known) and any(row.tobytes() not in known for row in x)
-        if strange or not _normalised(x, norm.numbers()):
-            return f"its input is not the output of {norm.name or 'its norm'}"
-    return None
-
-
-def check_flow(model: nn.Module, call: Call, sites: Sequence[Site]) -> None:
-    """That every block with a norm in front is handed outputs of that norm, as the model runs now."""
-    for mode in _MODES:
-        seen: list[tuple[Site, list[Tensor], list[Tensor]]] = [(site, [], []) for site in sites]
-        handles = []
-        for site, entering, normed in seen:
-            handles.append(site.first.module.register_forward_pre_hook(_note_input(entering)))
-            if (part := _norm_module(model, site)) is not None:
-                handles.append(part.register_forward_hook(_note_output(normed)))
-        try:
-            with mode(), _fused_path(False):
-                _run(model, call)
-        finally:
-            for handle in handles:
-                handle.remove()
-        found = [(site.name, _behind(site.norm, entering, normed)) for site, entering, normed in seen]
-        _raise(model, [Problem(name, reason) for name, reason in found if reason is not None])
-
-
-def _norm_module(model: nn.Module, site: Site) -> nn.Module | None:
-    """The norm, where it is a module of its own and not written out in the one that holds the block."""
-    name = site.norm_name
-    inline = not name or f"{site.name}.".startswith(f"{name}.")
-    return None if inline or name is None else model.get_submodule(name)
-
-
-def _note_input(into: list[Tensor]) -> Callable[..., None]:
-    return lambda module, given: into.append(given[0].detach().clone())
-
-
-def _note_output(into: list[Tensor]) -> Callable[..., None]:
-    return lambda module, given, out: into.append(out.detach().clone())  # the model may change it in place
-
-
-def _normalised(x: Array, norm: Norm) -> bool:
-    """|(x - shift)/gain|₂ <= √d, up to the room of 2^-10 that the bounds leave to executed norms."""
-    used = norm.gain != 0
-    with np.errstate(all="ignore"):
-        y = (x[:, used] - norm.shift[used]) / norm.gain[used]
-        room = np.abs(norm.shift[used] / norm.gain[used]).max(initial=0.0)
-    longest = (1 + 2.0**-10) * np.sqrt(x.shape[1]) + 2.0**-10 * room * np.sqrt(x.shape[1])
-    return bool((np.sqrt((y * y).sum(1)) <= longest).all())
-
-
 @contextmanager
 def _hooked(model: nn.Module, seen: Sequence[_Watch]) -> Iterator[None]:
     handles = []
@@ -340,10 +258,10 @@ def _hooked(model: nn.Module, seen: Sequence[_Watch]) -> Iterator[None]:
         handles.append(site.first.module.register_forward_pre_hook(watch.choose))
         for role, m in (("first", site.first), ("up", site.up), ("second", site.second)):
             if m is not None:
-                handles.append(m.module.register_forward_hook(_note_output(watch.outputs[role])))
-        handles.append(site.second.module.register_forward_pre_hook(_note_input(watch.inner)))
-        if (part := _norm_module(model, site)) is not None:
-            handles.append(part.register_forward_hook(_note_output(watch.normed)))
+                handles.append(m.module.register_forward_hook(note_output(watch.outputs[role])))
+        handles.append(site.second.module.register_forward_pre_hook(note_input(watch.inner)))
+        if (part := norm_module(model, site)) is not None:
+            handles.append(part.register_forward_hook(note_output(watch.normed)))
     try:
         yield
     finally:
@@ -372,11 +290,6 @@ def _points(plan: Planned, ff: FeedForward, rows: int) -> Array:
     step = np.divide(targets - (x * w).sum(1) - b[j], length, out=np.zeros(rows), where=length > 1e-30)
     found: Array = x + w * step[:, None]
     return np.clip(found, -_FAR, _FAR)
-
-
-def _rows(x: Tensor) -> Array:
-    found: Array = x.detach().to("cpu", torch.float64).reshape(-1, x.shape[-1]).numpy()
-    return found
 
 
 def _close(found: Array, expected: Array, size: Array, unit: float, terms: float) -> bool:

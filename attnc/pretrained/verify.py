@@ -34,7 +34,7 @@ from attnc.network.head import Head
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.entering import GIVEN, PROVED
-from attnc.pretrained.guard import check_flow
+from attnc.pretrained.flow import check_flow
 from attnc.pretrained.report import BlockReport, ConversionReport
 from attnc.pretrained.store import call_of, digest, report_of, wiring
 

@@ -1,0 +1,124 @@
+"""What flows from a norm to a block as a model runs; and how to run a model without leaving a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnc.domain import Array
+from attnc.errors import Problem, UnsupportedError
+from attnc.frontends.transformers import Call, Site
+from attnc.frontends.transformers.norms import NormRead
+from attnc.network.activation import AnchorActivation
+from attnc.network.gate import AnchorGate
+from attnc.program.block import Norm
+
+MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
+
+
+def check_flow(model: nn.Module, call: Call, sites: Sequence[Site]) -> None:
+    """That every block with a norm in front is handed outputs of that norm, as the model runs now."""
+    for mode in MODES:
+        seen: list[tuple[Site, list[Tensor], list[Tensor]]] = [(site, [], []) for site in sites]
+        handles = []
+        for site, entering, normed in seen:
+            handles.append(site.first.module.register_forward_pre_hook(note_input(entering)))
+            if (part := norm_module(model, site)) is not None:
+                handles.append(part.register_forward_hook(note_output(normed)))
+        try:
+            with mode(), fused_path(False), silent(model):
+                run(model, call)
+        finally:
+            for handle in handles:
+                handle.remove()
+        found = [(site.name, behind(site.norm, entering, normed)) for site, entering, normed in seen]
+        refuse(model, [Problem(name, reason) for name, reason in found if reason is not None])
+
+
+def behind(norm: NormRead | None, entering: Sequence[Tensor], normed: Sequence[Tensor]) -> str | None:
+    """Whether a block is handed outputs of its norm: rows that the norm returned, where it is a module, and rows that are as
+    long as a norm leaves them."""
+    if norm is None:
+        return None
+    known = {row.tobytes() for out in normed for row in rows_of(out)}
+    for x in map(rows_of, entering):
+        strange = bool(known) and any(row.tobytes() not in known for row in x)
+        if strange or not _normalised(x, norm.numbers()):
+            return f"its input is not the output of {norm.name or 'its norm'}"
+    return None
+
+
+def _normalised(x: Array, norm: Norm) -> bool:
+    """|(x - shift)/gain|₂ <= √d, up to the room of 2^-10 that the bounds leave to executed norms."""
+    used = norm.gain != 0
+    with np.errstate(all="ignore"):
+        y = (x[:, used] - norm.shift[used]) / norm.gain[used]
+        room = np.abs(norm.shift[used] / norm.gain[used]).max(initial=0.0)
+    longest = (1 + 2.0**-10) * np.sqrt(x.shape[1]) + 2.0**-10 * room * np.sqrt(x.shape[1])
+    return bool((np.sqrt((y * y).sum(1)) <= longest).all())
+
+
+def norm_module(model: nn.Module, site: Site) -> nn.Module | None:
+    """The norm, where it is a module of its own and not written out in the one that holds the block."""
+    name = site.norm_name
+    inline = not name or f"{site.name}.".startswith(f"{name}.")
+    return None if inline or name is None else model.get_submodule(name)
+
+
+def note_input(into: list[Tensor]) -> Callable[..., None]:
+    return lambda module, given: into.append(given[0].detach().clone())
+
+
+def note_output(into: list[Tensor]) -> Callable[..., None]:
+    return lambda module, given, out: into.append(out.detach().clone())  # the model may change it in place
+
+
+def rows_of(x: Tensor) -> Array:
+    found: Array = x.detach().to("cpu", torch.float64).reshape(-1, x.shape[-1]).numpy()
+    return found
+
+
+def run(model: nn.Module, call: Call) -> None:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model(*call.args, **(call.kwargs or {}))
+    except Exception as problem:
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be converted, and is left as it was",
+            [Problem("the model", f"fails when it runs: {type(problem).__name__}: {problem}")],
+        ) from problem
+
+
+def refuse(model: nn.Module, problems: list[Problem]) -> None:
+    if problems:
+        raise UnsupportedError(
+            f"{type(model).__name__} runs something else than was read, and is left as it was", problems
+        )
+
+
+@contextmanager
+def silent(model: nn.Module) -> Iterator[None]:
+    """Inputs outside of a domain are the user's affair, not of a run of ours."""
+    parts = [part for part in model.modules() if isinstance(part, (AnchorActivation, AnchorGate))]
+    before = [part.strict for part in parts]
+    for part in parts:
+        part.strict = False
+    try:
+        yield
+    finally:
+        for part, strict in zip(parts, before, strict=True):
+            part.strict = strict
+
+
+@contextmanager
+def fused_path(enabled: bool) -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(enabled)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
