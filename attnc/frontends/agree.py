@@ -33,6 +33,7 @@ class _Way:
     dtype: torch.dtype
     grad: bool
     strided: bool
+    tracked: bool = False  # the input requires gradients
 
     def __str__(self) -> str:
         layout = "strided" if self.strided else "contiguous"
@@ -180,7 +181,7 @@ def _as_run(step: Step) -> Step:
 
 def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:
     """Whether calling the module on x, as it is, raises an error."""
-    way = _Way(x.dtype, grad, not x.is_contiguous())
+    way = _Way(x.dtype, grad, not x.is_contiguous(), x.requires_grad)
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False), _holding(model, x.dtype):
         return _failure(model, way, x.detach().cpu().to(torch.float64).numpy()) is not None
 
@@ -196,7 +197,7 @@ def _failure(model: nn.Module, way: _Way, x: Array) -> str | None:
 
 def _run(model: nn.Module, way: _Way, x: Array) -> Array:
     device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
-    given = torch.from_numpy(x.copy()).to(device, way.dtype)
+    given = torch.from_numpy(x.copy()).to(device, way.dtype).requires_grad_(way.tracked)
     with torch.set_grad_enabled(way.grad), torch.random.fork_rng(devices=[]):
         torch.default_generator.seed()
         return _numbers(model(strided(given) if way.strided else given))
