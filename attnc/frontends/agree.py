@@ -195,9 +195,9 @@ def _as_run(step: Step) -> Step:
 
 def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:
     """Whether calling the module on x, as it is, raises an error."""
-    way = _Way(x.dtype, grad, not x.is_contiguous())
+    way = _Way(x.dtype, grad, not x.is_contiguous(), grad and x.requires_grad)
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False), _holding(model, x.dtype):
-        return _failure(model, way, x.cpu().to(torch.float64).numpy()) is not None
+        return _failure(model, way, x.detach().cpu().to(torch.float64).numpy()) is not None
 
 
 def _failure(model: nn.Module, way: _Way, x: Array) -> str | None:

@@ -62,7 +62,7 @@ def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) ->
 
 
 def _read(model: nn.Module, shape: Shape, problems: list[Problem]) -> Program | None:
-    """The program that both recordings agree on: with gradients, and without them on strided input."""
+    """The program that all recordings agree on: with and without gradients, on contiguous and on strided input."""
     where = f"the model ({type(model).__name__})"
     several = _several_inputs(model)
     if several:
@@ -87,19 +87,21 @@ def _read(model: nn.Module, shape: Shape, problems: list[Problem]) -> Program | 
 
 
 def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
-    """What the module executes with gradients, and without them on strided input.
+    """What the module executes with and without gradients, on contiguous and on strided input; and on input that requires them.
 
     A way in which calling the module fails (`view` does on strided input) computes nothing, and is left out.
     """
-    own = next((t for t in (*model.parameters(), *model.buffers()) if t.dtype in DTYPES), torch.empty(0))
+    tensors = (*model.parameters(), *model.buffers())
+    own = next((t for t in tensors if t.dtype in DTYPES), torch.empty(0))
     with torch.inference_mode(False):
         example = torch.zeros((_BATCH, *shape), dtype=_dtype(model), device=own.device)
-        other = strided(example)
+        other, tracked = strided(example), example.clone().requires_grad_()
     found: list[Captured] = []
     failed: list[Problem] = []
-    for x, grad in ((example, True), (other, False), (example, False)):
-        if len(found) == 2:
-            break
+    ways = [(example, True), (other, False), (example, False), (other, True)]
+    if not any(t.is_inference() for t in tensors):  # which cannot be used where gradients are wanted
+        ways.append((tracked, True))
+    for x, grad in ways:
         recorded = _captured(model, x, grad)
         if isinstance(recorded, Captured):
             found.append(recorded)

@@ -93,7 +93,7 @@ BORDERS_COMPILE = [
         'if min is not None and max is None and b.number(min, "min") == 0:',
         "if min is not None and max is None:",
         "clamp(min=1) is the relu",
-        ("tests/frontends/test_activations.py::test_refused_functions",),
+        (TOLD,),
     ),
     Mutation(
         "activations: slopes of channels",
@@ -142,6 +142,7 @@ BORDERS_COMPILE = [
         "if False:",
         "a batch norm in training has running statistics",
         (TOLD,),
+        equivalent="torch refuses a batch of one in training, and that the batch size decides is refused",
     ),
     Mutation(
         "operations: softsign",
@@ -224,6 +225,22 @@ BORDERS_COMPILE = [
         (FORWARDS,),
     ),
     Mutation(
+        "module: every way",
+        MODULE,
+        "ways = [(example, True), (other, False), (example, False), (other, True)]",
+        "ways = [(example, True), (other, False)]",
+        "what a module does without gradients on contiguous input is not read",
+        (FORWARDS,),
+    ),
+    Mutation(
+        "module: input that requires gradients",
+        MODULE,
+        "        ways.append((tracked, True))\n",
+        "        pass\n",
+        "what a module does to input that requires gradients is not read",
+        (FORWARDS,),
+    ),
+    Mutation(
         "module: the batch size",
         MODULE,
         "    if assumed:\n",
@@ -293,7 +310,7 @@ BORDERS_COMPILE = [
         "parts += [corners, inside, mixed, lo[None], hi[None]]",
         "parts += [inside]",
         "the guard does not run at the corners of the box",
-        (SEEN,),
+        ("tests/frontends/test_agree.py::test_the_ends_of_the_box_are_among_the_points",),
     ),
     Mutation(
         "points: kinks",

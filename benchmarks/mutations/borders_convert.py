@@ -238,6 +238,7 @@ BORDERS_CONVERT = [
         "if False:",
         "a model under autocast is as it was proved",
         ("tests/network/test_altered.py::test_a_converted_model_under_autocast_is_not_proved",),
+        equivalent="why_not_certified of every converted module says so too",
     ),
     Mutation(
         "verify_conversion: another function of a head",

@@ -205,6 +205,7 @@ RECORDS = [
     reason = ask() if ask is not None else""",
         "an attribute of the module answers for its class",
         ("tests/certify/test_verify.py::test_a_module_does_not_answer_for_itself",),
+        equivalent="the walk over the parts sees an attribute with the name of a method anyway",
     ),
     Mutation(
         "verify: classes of others",
@@ -237,6 +238,7 @@ RECORDS = [
         '    if changed is not None and not changed:\n        return Verdict("unknown", changed)',
         "a head that was cast is checked as if it were not",
         (f"{CHECK}::test_another_dtype_is_named",),
+        equivalent="check compares the dtype of the numbers, and why_not_certified that of every tensor",
     ),
     Mutation(
         "arithmetic: unit roundoff",

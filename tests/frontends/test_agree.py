@@ -98,6 +98,15 @@ def test_the_points_reach_kinks_and_ends() -> None:
     np.testing.assert_allclose(z[inside].min(0), low, rtol=1e-12)
 
 
+def test_the_ends_of_the_box_are_among_the_points() -> None:
+    """Also where there is no activation whose interval leads to them."""
+    box = Box(-np.ones(3), 2 * np.ones(3))
+    x = telling_points(to_program(layer(3, 2).eval(), (3,)), box, np.random.default_rng(0))
+    assert (x == box.lo).all(-1).any() and (x == box.hi).all(-1).any()
+    corners = ((x == box.lo) | (x == box.hi)).all(-1)
+    assert len(np.unique(x[corners], axis=0)) >= 4
+
+
 def test_the_points_differ_each_time() -> None:
     program = to_program(mlp(), (3,))
     first, second = (telling_points(program, None, np.random.default_rng()) for _ in range(2))

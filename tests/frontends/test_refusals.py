@@ -254,6 +254,16 @@ def maybe_flat(net: Net, x: Tensor) -> Tensor:
     return h
 
 
+def bumped(when: Callable[[Tensor], bool]) -> Callable[[Net, Tensor], Tensor]:
+    """Adds, in some calls, 1 in one place and 0 farther than 1e-6 from it: no sample shows it."""
+
+    def forward(net: Net, x: Tensor) -> Tensor:
+        t = (x - 0.3141) * 1e6
+        return net.a(x) + (torch.relu(t + 1) - 2 * torch.relu(t) + torch.relu(t - 1)) if when(x) else net.a(x)
+
+    return forward
+
+
 FORWARDS: list[tuple[Callable[[Net, Tensor], Any], str, str]] = [
     (lambda net, x: net.a(x) if x.sum() > 0 else x, "the model (Net)", "decide what is computed"),
     (lambda net, x: next(net.a(row) for row in x), "the model (Net)", "batch size"),
@@ -272,6 +282,9 @@ FORWARDS: list[tuple[Callable[[Net, Tensor], Any], str, str]] = [
     (lambda net, x: net.a(x) if torch.is_grad_enabled() else net.a(x) + 1e-3, "the model (Net)", "gradients"),
     (lambda net, x: net.a(x) if x.is_contiguous() else x, "the model (Net)", "strided"),
     (lambda net, x: net.a(x) if torch.compiler.is_exporting() else x, "the model (Net)", "differs"),
+    (bumped(lambda x: not torch.is_grad_enabled() and x.is_contiguous()), "the model (Net)", "gradients"),
+    (bumped(lambda x: torch.is_grad_enabled() and not x.is_contiguous()), "the model (Net)", "strided"),
+    (bumped(lambda x: x.requires_grad), "the model (Net)", "gradients"),
     (maybe_shared, "the model (Net)", "strided"),
     (autocast, "wrap_with_autocast in the model (Net)", "narrower"),
     (inplace_copy, "aten.mul_ in the model (Net)", "changes the input"),

@@ -56,6 +56,8 @@ def test_programs_compute_what_modules_do(i: int) -> None:
 REFUSED: list[Callable[[Any, Tensor], Tensor]] = [
     lambda m, x: F.dropout(m.a(x), 0.5, True),
     lambda m, x: F.batch_norm(m.a(x), m.norm.running_mean, m.norm.running_var, training=True),
+    lambda m, x: m.a(x).clamp(min=1.0),
+    lambda m, x: m.a(x).clamp(max=0.0),
     lambda m, x: m.a(x).half().float(),
     lambda m, x: m.a(x).double().float(),
     lambda m, x: torch.addmm(m.a.bias, x, m.a.weight, alpha=2.0),
