@@ -12,7 +12,8 @@ from torch._ops import OpOverload
 
 from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.builder import Builder, Constant, RefusedError, Value
-from attnc.frontends.capture import Captured, written
+from attnc.frontends.capture import Captured
+from attnc.frontends.memory import written
 from attnc.frontends.operations import BATCH, COPIES_OR_NOT, HINTS, OPERATIONS, REARRANGES
 
 KNOWN = ACTIVATIONS | OPERATIONS

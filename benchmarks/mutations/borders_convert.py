@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
+FLOW = "attnc/pretrained/flow.py"
 GUARD = "attnc/pretrained/guard.py"
 ENTERING = "attnc/pretrained/entering.py"
 CONVERT = "attnc/pretrained/convert.py"
@@ -50,7 +51,7 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: behind the norm",
         GUARD,
-        "        return self._behind_norm()",
+        "        return behind(self.site.norm, self.entering, self.normed)",
         "        return None",
         "that the norm makes the input of the block is not compared",
         (DECIDES,),
@@ -64,18 +65,44 @@ BORDERS_CONVERT = [
         (DECIDES,),
     ),
     Mutation(
+        "flow: what a norm can return",
+        FLOW,
+        "if strange or not _normalised(x, norm.numbers()):",
+        "if strange:",
+        "a norm that is written out is not compared",
+        (
+            "tests/pretrained/test_altered.py::test_alterations_are_refused[between norm and block: when_executed]",
+        ),
+    ),
+    Mutation(
+        "flow: rows of the norm",
+        FLOW,
+        "strange = bool(known) and any(",
+        "strange = False and any(",
+        "what enters a block need not come from its norm",
+        (DECIDES,),
+    ),
+    Mutation(
+        "flow: verify",
+        "attnc/pretrained/verify.py",
+        "        check_flow(model, call, [*sites.values()])\n",
+        "",
+        "verify does not look at what flows into a block",
+        ("tests/pretrained/test_altered.py::test_what_is_changed_after_the_conversion_is_not_proved",),
+    ),
+    Mutation(
         "guard: the part alone",
         GUARD,
-        "    _raise(model, [Problem(p.site.name, reason) for p in planned if (reason := _alone(p))])\n",
+        "    refuse(model, [Problem(p.site.name, reason) for p in planned if (reason := _alone(p))])\n",
         "",
         "what is replaced is not run by itself",
         (DECIDES,),
     ),
     Mutation(
         "guard: inference mode",
-        GUARD,
-        "_MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)",
-        "_MODES = (torch.no_grad, torch.enable_grad)",
+        FLOW,
+        "MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)",
+        "MODES = (torch.no_grad, torch.enable_grad)",
         "what is replaced is not run in inference mode",
         (DECIDES,),
     ),
@@ -90,7 +117,7 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: fused operation",
         GUARD,
-        "    _raise(model, _fused(model, call))\n",
+        "    refuse(model, _fused(model))\n",
         "",
         "torch's fused operation is not compared",
         ("tests/pretrained/test_guard.py::test_the_fused_operation_is_compared",),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
+ALTERED = "tests/pretrained/test_altered.py::test_alterations_are_refused"
+MEMORY = "attnc/frontends/memory.py"
 CAPTURE = "attnc/frontends/capture.py"
 OPS = "attnc/frontends/transformers/ops.py"
 EXPRESSIONS = "attnc/frontends/transformers/expressions.py"
@@ -29,20 +31,54 @@ BORDERS_READING = [
         equivalent="torch 2.13 leaves the fast path by itself while it exports, as a torch function mode is on",
     ),
     Mutation(
-        "capture: memory that is changed",
-        CAPTURE,
-        "        if stale:\n            return True",
-        "        if stale:\n            return False",
+        "memory: memory that is changed",
+        MEMORY,
+        "            return True\n        for target in written(node):",
+        "            return False\n        for target in written(node):",
         "what was changed in place under another name is read as it was before",
         (f"{READS}::test_a_change_in_place_of_what_another_reads_is_read",),
     ),
     Mutation(
-        "capture: views",
-        CAPTURE,
-        "return first if aliased or composite else None",
-        "return None",
+        "memory: views",
+        MEMORY,
+        "for read in _shared(node, maybe):",
+        "for read in ():",
         "no operation shares memory with another",
         (f"{READS}::test_a_change_in_place_of_what_another_reads_is_read",),
+    ),
+    Mutation(
+        "memory: operations that may return their input",
+        MEMORY,
+        "return node.all_input_nodes if maybe and composite",
+        "return [] if maybe and composite",
+        "einsum and others never share memory with their input",
+        (f"{ALTERED}[between norm and block: by_einsum]",),
+        equivalent="the guard, which looks at what enters the block, refuses such a model too",
+    ),
+    Mutation(
+        "memory: dropout",
+        MEMORY,
+        'or name.endswith("dropout")',
+        "",
+        "outside of training, dropout makes a copy",
+        (f"{ALTERED}[between norm and block: by_dropout]",),
+        equivalent="dropout is a composite operation, which counts as one that may return its input; and the guard refuses",
+    ),
+    Mutation(
+        "memory: tensors that are changed",
+        MEMORY,
+        'node.op == "placeholder" and memory[node] in targets',
+        "False",
+        "a forward that changes its own numbers is taken for one that computes",
+        (f"{ALTERED}[between norm and block: peak_gain]",),
+    ),
+    Mutation(
+        "capture: inference mode",
+        CAPTURE,
+        "    torch.is_inference_mode_enabled = answer\n",
+        "",
+        "a forward may ask whether inference mode is on",
+        ("tests/frontends/test_capture.py::test_a_forward_that_asks_for_inference_mode_is_refused",),
     ),
     Mutation(
         "capture: grad mode",

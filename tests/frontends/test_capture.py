@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnc.frontends.capture import Captured, CaptureError, capture, written
+from attnc.frontends.capture import Captured, CaptureError, capture
+from attnc.frontends.memory import written
 from tests.frontends.comparison import layer
 
 
@@ -140,3 +141,17 @@ def test_the_grad_mode_is_the_one_that_was_asked_for() -> None:
         for mode in (torch.no_grad, torch.enable_grad):
             with mode():
                 assert [op for op, _ in operations(capture(Branch(), (torch.zeros(2),), grad=grad))] == [name]
+
+
+class Inference(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x if torch.is_inference_mode_enabled() else x
+
+
+def test_a_forward_that_asks_for_inference_mode_is_refused() -> None:
+    """torch.export cannot show what it does there, and a guard could miss it."""
+    with pytest.raises(CaptureError, match="is_inference_mode_enabled"):
+        capture(Inference().eval(), (torch.zeros(2),))
+    with torch.inference_mode():
+        assert torch.is_inference_mode_enabled()
+    assert not torch.is_inference_mode_enabled()
