@@ -122,7 +122,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", [pytest.param("sort", marks=pytest.mark.slow), *list(EXPECTED)[1:]])
 def test_functions_are_imitated_and_the_gallery_says_how_well(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

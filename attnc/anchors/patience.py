@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-SECONDS = 10.0  # for a search that fails, and for all that fail in one compilation
+SECONDS = 10.0  # for a search that fails
 _LEAST = 0.5  # for each search of a compilation whose seconds are spent
-_SHARED = 0.75  # of the seconds, for all searches of a compilation that fail
+_SHARED = 2.0  # times the seconds, for all searches of a compilation that fail
 _SEARCH = 0.6  # of the time; the rest is for proving what came closest
 _until: ContextVar[float] = ContextVar("attnc_until", default=math.inf)
 
@@ -72,7 +72,7 @@ def failed(clock: Clock) -> None:
 
 @contextmanager
 def sharing() -> Iterator[Shared]:
-    """All searches inside that fail share the seconds of one."""
+    """All searches inside that fail share the seconds of two."""
     made = Shared()
     token = _shared.set(made)
     try:

@@ -18,6 +18,7 @@ from attnc.frontends.transformers import Call, Found, Site, find_blocks
 from attnc.frontends.transformers.expressions import expression_of, function_of
 from attnc.program.block import FeedForward
 from tests.frontends.tiny_models import (
+    EVERY_FAMILY,
     FAMILIES,
     Odd,
     Perceptron,
@@ -67,7 +68,7 @@ def check_numbers(model: nn.Module, found: Found, run: Any, rms: float = 1e-10) 
         torch.testing.assert_close(output(block, x).reshape(y.shape), y, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_the_numbers_are_what_the_model_computes(name: str) -> None:
     model, inputs = tiny(name), example(name)
     found = find_blocks(model)
@@ -82,7 +83,7 @@ def test_the_numbers_are_what_the_model_computes(name: str) -> None:
     check_numbers(model, found, lambda: model(**inputs), rms=1e-6)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_what_is_put_at_the_place_is_what_runs(name: str) -> None:
     """An activation of zeros, or a block of zeros, makes the last map's output its bias, or is the output."""
 

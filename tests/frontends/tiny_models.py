@@ -66,6 +66,23 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
+_LIKE_ANOTHER = (
+    "roberta",
+    "camembert",
+    "xlmroberta",
+    "electra",
+    "opt bare",
+    "gpt_neox serial",
+    "mt5",
+    "mistral",
+    "qwen2",
+    "deit",
+)
+EVERY_FAMILY = [
+    pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_ANOTHER else name for name in FAMILIES
+]
+
+
 def tiny(name: str, **changes: Any) -> Any:
     """The model of a family, in eval mode and float64, all of its numbers drawn at random, the gains too."""
     model, config, arguments, _, _ = FAMILIES[name]

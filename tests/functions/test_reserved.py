@@ -230,7 +230,7 @@ def test_the_file_of_a_users_head_that_says_relu_is_not_proved(tmp_path: Path) -
 
 def test_caches_are_not_asked_by_name() -> None:
     """Two functions of one name have their own slopes, heads and windows, whichever comes first."""
-    for slope in (3, 5, 3):
+    for slope in (3, 5):
         f = function(lambda s, k=slope: k * s, name="mine", enclosure=lambda x, k=slope: k * x)
         steepest = slopes.slopes(f, -1, 1).lipschitz(np.array([-0.5]), np.array([0.5]))
         head = heads.head_for(f, Interval(-1.0, 1.0), 1e-2, "float64", lambda _: None)

@@ -22,7 +22,7 @@ from attnc.network.gate import AnchorGate
 from attnc.pretrained import blocks, convert, convert_, report_of
 from attnc.pretrained.heads import window_rounding
 from attnc.program.block import FeedForward
-from tests.frontends.tiny_models import FAMILIES, Perceptron, caught, example, tiny
+from tests.frontends.tiny_models import EVERY_FAMILY, FAMILIES, Perceptron, caught, example, tiny
 
 EPS = 1e-5
 pytestmark = pytest.mark.usefixtures("few_heads")
@@ -54,7 +54,7 @@ def block_of(ff: FeedForward, x: Tensor) -> Tensor:
     return h @ W2.T + b2
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_every_family_is_converted_and_moves_within_its_bounds(name: str) -> None:
     model, given = tiny(name), arguments_of(name)
     sites = {site.name: site for site in find_blocks(model).blocks}
