@@ -22,7 +22,7 @@ from attnc.network.gate import AnchorGate
 from attnc.pretrained import blocks, convert, convert_, report_of
 from attnc.pretrained.heads import window_rounding
 from attnc.program.block import FeedForward
-from tests.frontends.tiny_models import EVERY_FAMILY, FAMILIES, Perceptron, caught, example, tiny
+from tests.frontends.tiny_models import EVERY_FAMILY, Perceptron, caught, example, tiny
 
 EPS = 1e-5
 pytestmark = pytest.mark.usefixtures("few_heads")
