@@ -244,6 +244,7 @@ def test_a_jump_says_where(f: Any, place: float | None) -> None:
         assert abs(float(found[1]) - place) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_jump_of_many_numbers_says_where() -> None:
     with pytest.raises(attnc.ConvergenceError, match="not continuous: it jumps by"):
         attnc.compile(lambda x: torch.sign(x - 0.1), domain=attnc.Box(-1, 1, shape=(6, 1)), eps=1e-2)

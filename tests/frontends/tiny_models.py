@@ -77,6 +77,9 @@ _LIKE_ANOTHER = (
     "mistral",
     "qwen2",
     "deit",
+    "opt after",
+    "gpt_neo",
+    "gemma",
 )
 EVERY_FAMILY = [
     pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_ANOTHER else name for name in FAMILIES

@@ -49,7 +49,9 @@ def learner(loss: str, x: Tensor, steps: int, dtype: torch.dtype) -> Learner:
     )
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "loss", [*LOSSES[:3], *(pytest.param(loss, marks=pytest.mark.slow) for loss in LOSSES[3:])]
+)
 @pytest.mark.parametrize(
     ("dtype", "allowed"), [(WIDE, 1e-6), (torch.float32, 1e-3)], ids=["float64", "float32"]
 )

@@ -208,7 +208,9 @@ def test_bad_input(options: dict, kind: type[AttncError], words: str) -> None:
         attnc.head("tanh", **{"on": (-1, 1), **options})
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(d, marks=pytest.mark.slow) for d in (torch.float32, torch.float64)]
+)
 def test_eps_below_the_dtype_says_what_it_can_hold(dtype: torch.dtype) -> None:
     with pytest.raises(PrecisionError, match="can hold") as caught:
         attnc.head("gelu", on=(-4, 4), eps=1e-18, dtype=dtype)

@@ -87,6 +87,7 @@ def test_an_enclosure_that_fails_far_away_is_the_function_s_fault() -> None:
         attnc.head(f, on=(-4, 4), anchors=5)
 
 
+@pytest.mark.slow
 def test_an_enclosure_that_never_says_anything_is_not_a_proof() -> None:
     f = attnc.function(torch.sin, name="mute", enclosure=lambda x: x.sin() + _anything())
     with pytest.raises(AttncError, match="proved"):

@@ -37,6 +37,7 @@ def address() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
+@pytest.mark.slow
 def test_a_local_cluster_gives_the_same_bytes(tmp_path: Path) -> None:
     for name, how in (("here", {"jobs": 1}), ("dask", {"backend": "dask", "jobs": 2})):
         sweep(WANTED, tmp_path / name, **how).write(tmp_path / name)  # type: ignore[arg-type]
