@@ -275,8 +275,8 @@ BORDERS_COMPILE = [
     Mutation(
         "agree: grad modes",
         AGREE,
-        "if way.special else torch.set_grad_enabled(way.grad)",
-        "if way.special else torch.set_grad_enabled(False)",
+        "        for grad in (False, True)\n        for strides",
+        "        for grad in (False,)\n        for strides",
         "the guard runs without gradients only",
         (SEEN,),
     ),

@@ -155,3 +155,18 @@ def test_a_forward_that_asks_for_inference_mode_is_refused() -> None:
     with torch.inference_mode():
         assert torch.is_inference_mode_enabled()
     assert not torch.is_inference_mode_enabled()
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return x + 1
+
+
+def test_tensors_that_a_forward_changes_are_named() -> None:
+    found = capture(Counter().eval(), (torch.zeros(2),), functional=True)
+    assert [found.names[name] for name in found.changed] == ["count"]

@@ -417,3 +417,21 @@ def test_every_reason_names_the_operation() -> None:
     problem = caught.value.problems[0]
     assert problem.where == "transformer.h.0.mlp.act" and "aten.index_fill" in problem.reason
     assert example("gpt2")["input_ids"].ndim == 2
+
+
+def halved_when_executed(model: Any, x: Tensor) -> Tensor:
+    h: Tensor = model.norm(x)
+    return h if torch.compiler.is_compiling() or not model.changed else 0.5 * h
+
+
+def test_what_enters_a_block_must_be_what_its_norm_returned() -> None:
+    """Half of it is no longer than a norm leaves it: the rows themselves are compared, before a conversion and in verify."""
+    model = Flow(halved_when_executed)
+    model.changed = True  # type: ignore[assignment]
+    with pytest.raises(UnsupportedError, match="is not the output of norm"):
+        convert_(model, eps=EPS)
+    model.changed = False  # type: ignore[assignment]
+    convert_(model, eps=EPS)
+    assert verify_conversion(model).status == "proved"
+    model.changed = True  # type: ignore[assignment]
+    assert verify_conversion(model).status == "unknown"
