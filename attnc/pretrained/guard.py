@@ -148,7 +148,10 @@ def _same_fused(layer: nn.TransformerEncoderLayer) -> bool:
     found = []
     for enabled in (True, False):
         with torch.no_grad(), torch.random.fork_rng(devices=[]), fused_path(enabled):
-            found.append(layer(x))
+            try:
+                found.append(layer(x))
+            except Exception:  # the fused operation asks for attributes that a replaced part may lack
+                return False
     size = float(found[1].abs().max())
     return torch.allclose(found[0], found[1], rtol=0, atol=1e-4 * (1 + size), equal_nan=True)
 
