@@ -127,7 +127,7 @@ def capture(
         _same_attributes(module),
         _quiet(),
         _deterministic(),
-        _eager_attention(),
+        fused_path(False),
         torch.inference_mode(inference),
         _any_size(),
         _inference_is_not_asked_for(),
@@ -281,10 +281,10 @@ def _deterministic() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _eager_attention() -> Iterator[None]:
-    """torch's encoder layers in the operations that they consist of, not as one fused call."""
+def fused_path(enabled: bool) -> Iterator[None]:
+    """Whether torch may run an encoder layer as one fused call, instead of the operations that it consists of."""
     before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.mha.set_fastpath_enabled(enabled)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnc.domain import Array
 from attnc.errors import Problem, UnsupportedError
+from attnc.frontends.capture import fused_path
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.norms import NormRead
 from attnc.network.activation import AnchorActivation
@@ -112,13 +113,3 @@ def silent(model: nn.Module) -> Iterator[None]:
     finally:
         for part, strict in zip(parts, before, strict=True):
             part.strict = strict
-
-
-@contextmanager
-def fused_path(enabled: bool) -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(enabled)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from attnc import functions
 from attnc.domain import Array
 from attnc.errors import Problem, UnsupportedError
+from attnc.frontends.capture import fused_path
 from attnc.frontends.transformers import Call, Site
 from attnc.pretrained.blocks import Planned
 from attnc.pretrained.flow import (
     MODES,
     behind,
-    fused_path,
     norm_module,
     note_input,
     note_output,

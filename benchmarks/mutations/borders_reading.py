@@ -24,8 +24,8 @@ BORDERS_READING = [
     Mutation(
         "capture: fast path",
         CAPTURE,
-        "torch.backends.mha.set_fastpath_enabled(False)",
-        "pass",
+        "        fused_path(False),\n",
+        "",
         "torch's encoder layers are recorded as one fused operation",
         (f"{TEST_CAPTURE}::test_the_fused_encoder_is_recorded_in_parts",),
         equivalent="torch 2.13 leaves the fast path by itself while it exports, as a torch function mode is on",
