@@ -1,17 +1,13 @@
 """attnc, the attention compiler: functions and networks as softmax attention, with proofs.
 
 >>> import attnc, torch
->>> head = attnc.head("gelu", on=(-8, 8), eps=1e-6, dtype=torch.float64)
+>>> head = attnc.head("gelu", domain=(-8, 8), eps=1e-6, dtype=torch.float64)
 >>> head.certificate.bound <= 1e-6
 True
 """
 
 from attnc import functions, incontext, paper, plot
-from attnc.certify.certificate import Certificate, Measured, Witness
-from attnc.certify.check import Verdict
-from attnc.certify.measured import NetworkMeasured
-from attnc.certify.network_certificate import NetworkCertificate
-from attnc.certify.theorem import Theorem
+from attnc.check.head import Verdict
 from attnc.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import (
@@ -43,6 +39,10 @@ from attnc.pretrained import (
     report_of,
 )
 from attnc.pretrained.verify import ConversionVerdict, verify, verify_conversion
+from attnc.records.certificate import Certificate, Measured, Witness
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_certificate import NetworkCertificate
+from attnc.records.theorem import Theorem
 
 __version__ = "0.1.0"
 

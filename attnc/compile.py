@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnc.anchors.candidates import Progress
 from attnc.domain import Box
 from attnc.errors import InputError, UnsupportedError
 from attnc.frontends import to_program
 from attnc.frontends.function import METHODS, Question, compiled
 from attnc.frontends.sklearn import is_estimator
+from attnc.heads.candidates import Progress
 from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
 from attnc.lower.program_to_network import Wish, lower
@@ -37,7 +37,7 @@ def compile(
     tokens: int | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
-    engine: str = "columns",
+    engine: str = "softmax",
     strict: bool | None = None,
     progress: Progress | None = None,
 ) -> Network:
@@ -96,7 +96,7 @@ def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progres
     check_box(domain, dtype)
     check_arithmetic(dtype, network=True)
     wish = Wish(program, domain, eps, dtype, progress)
-    return certified(wish, lower(wish), "columns", None)
+    return certified(wish, lower(wish), "softmax", None)
 
 
 def _is_function(model: Any, method: str) -> bool:

@@ -30,7 +30,7 @@ class Interval:
         for end in (self.lo, self.hi):
             if isinstance(end, bool) or not isinstance(end, (int, float)):
                 raise InputError(
-                    f"the ends of an interval are numbers: got {end!r}; give on=(lo, hi), e.g. on=(-8, 8)"
+                    f"the ends of an interval are numbers: got {end!r}; give domain=(lo, hi), e.g. domain=(-8, 8)"
                 )
         try:
             lo, hi = float(self.lo), float(self.hi)
@@ -45,11 +45,11 @@ class Interval:
         object.__setattr__(self, "hi", hi)
         if not (math.isfinite(lo) and math.isfinite(hi)):
             raise InputError(
-                f"the interval ({lo}, {hi}) is not finite: give on=(lo, hi) with two finite numbers"
+                f"the interval ({lo}, {hi}) is not finite: give domain=(lo, hi) with two finite numbers"
             )
         if lo >= hi:
             what = "empty" if lo == hi else "reversed"
-            raise InputError(f"the interval ({lo}, {hi}) is {what}: give on=(lo, hi) with lo < hi")
+            raise InputError(f"the interval ({lo}, {hi}) is {what}: give domain=(lo, hi) with lo < hi")
         if not math.isfinite(hi - lo) or hi - lo < 2.0**-1000:
             raise InputError(
                 f"the interval ({lo}, {hi}) has a width of {hi - lo}: accepted are finite widths from 2^-1000 on"

@@ -87,7 +87,7 @@ def build(
     start = time.process_time()
     try:
         head = attnc.head(
-            spec, on=(lo, hi), eps=eps, anchors=anchors, design=design, dtype=DTYPES[dtype], heads=heads
+            spec, domain=(lo, hi), eps=eps, anchors=anchors, design=design, dtype=DTYPES[dtype], heads=heads
         )
     except attnc.AttncError as refusal:
         seconds = time.process_time() - start

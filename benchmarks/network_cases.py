@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.certify import slopes
-from attnc.certify.compose import compose
 from attnc.domain import Array
 from attnc.lower import certified, heads, program_to_network
 from attnc.lower.witness import ascend, candidates, proved, within
 from attnc.program import Program
 from attnc.program.interpreter import differentiable, exact
+from attnc.prove import slopes
+from attnc.prove.compose import compose
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

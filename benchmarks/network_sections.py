@@ -95,7 +95,7 @@ def layer(quick: bool, step: Step) -> Records:
             step(f"compile {dtype}")
             made = _child("compile", dtype, eps, features, hidden, path)
             runs = {}
-            for engine in ("original", "columns", "dense"):
+            for engine in ("original", "softmax", "sdpa"):
                 step(f"forward {dtype} {engine}")
                 runs[engine] = _child("forward", dtype, engine, features, hidden, TOKENS, path)
             records.append({"features": features, "hidden": hidden, **made, "runs": runs})
@@ -147,7 +147,7 @@ def engines(quick: bool, step: Step) -> Records:
                 - 1
             )
             runs = {}
-            for engine in ("columns", "dense"):
+            for engine in ("softmax", "sdpa"):
                 net.engine = engine
                 runs[engine] = beside(net, model, x, REPEATS)
             record = {"activation": activation, "eps": eps, "batch": BATCH, **about(net), "runs": runs}

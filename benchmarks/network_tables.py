@@ -172,7 +172,7 @@ RUNS = "dtype, engine, memory added MiB, time over the original's on one thread,
 
 def _how_run(record: Record) -> str:
     return prose(
-        f"""Memory and time of a forward pass over {record["runs"]["columns"]["tokens"]} tokens, each in a fresh process. Memory
+        f"""Memory and time of a forward pass over {record["runs"]["softmax"]["tokens"]} tokens, each in a fresh process. Memory
         is the peak of what is resident above what the process held before (the model, its input, the libraries), at the
         first pass, on two threads. Asked: less than 2 GiB. Time per token is given over that of the original module in the same
         process, run in turn: median ratio (lowest to highest pair). Threads wait passively (`OMP_WAIT_POLICY=PASSIVE`); with
@@ -183,7 +183,7 @@ def _how_run(record: Record) -> str:
 
 def _runs(runs: dict[str, Record]) -> list[tuple[str, ...]]:
     rows = [(runs["original"]["dtype"], "original", f"{runs['original']['added_mib']:.0f}", "1", "1")]
-    for engine in ("columns", "dense"):
+    for engine in ("softmax", "sdpa"):
         r = runs[engine]
         ratios = [spread(r[f"ratio_{threads}"]) for threads in ("one", "two")]
         rows.append((r["dtype"], engine, f"{r['added_mib']:.0f}", *ratios))
@@ -243,7 +243,7 @@ def _rest(r: Record) -> float:
 def _engines(records: Sequence[Record]) -> str:
     rows = []
     for r in records:
-        cells = [spread(r["runs"][e][f"ratio_{t}"]) for e in ("columns", "dense") for t in ("one", "two")]
+        cells = [spread(r["runs"][e][f"ratio_{t}"]) for e in ("softmax", "sdpa") for t in ("one", "two")]
         rows.append((r["activation"], r["dtype"], _anchors(r), *cells))
     head = "activation, dtype, anchors by layer, columns on one thread, on two, dense on one thread, on two"
     about = prose(

@@ -22,14 +22,14 @@ from pages import ROOT, progress
 from torch import Tensor, nn
 
 import attnc
-from attnc.certify.certificate import round_up
-from attnc.certify.normed import attainable, reach
 from attnc.frontends.transformers import Site, find_blocks
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
+from attnc.prove.normed import attainable, reach
+from attnc.records.certificate import round_up
 
 THREADS = 2
-ENGINES = ("window", "dense")
+ENGINES = ("closed-form", "softmax")
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ def blocks(pair: Pair, settings: Settings) -> Iterator[Row]:
 
 def _differences(pair: Pair, engine: str, settings: Settings) -> list[float]:
     """Of each block: |converted - original|, both executed on the same pre-activations, those of sentences."""
-    texts = example().sentences(settings.sentences if engine == "window" else 4, pair.tokenizer)
+    texts = example().sentences(settings.sentences if engine == "closed-form" else 4, pair.tokenizer)
     most = [0.0] * len(pair.sites)
     batch = pair.tokenizer(texts, padding=True, truncation=True, max_length=64, return_tensors="pt")
-    pair.use("window")
+    pair.use("closed-form")
     with torch.no_grad():
         found = entering(pair, batch)
     for i, s in enumerate(found):
@@ -158,11 +158,11 @@ def times(pair: Pair, settings: Settings) -> Iterator[Row]:
     case = f"time, {settings.batch} × {settings.tokens} tokens, {THREADS} threads"
     _seconds(pair.original, ids)
     for engine, repeats, asked in (
-        ("window", settings.repeats, "<= 2, 1.2 if possible"),
-        ("dense", settings.dense_repeats, ""),
+        ("closed-form", settings.repeats, "<= 2, 1.2 if possible"),
+        ("softmax", settings.dense_repeats, ""),
     ):
         pair.use(engine)
-        if engine == "window":
+        if engine == "closed-form":
             _seconds(pair.converted, ids)
         both = []
         for i in range(repeats):
@@ -174,7 +174,7 @@ def times(pair: Pair, settings: Settings) -> Iterator[Row]:
         yield Row("time", case, engine, f"{ours:.3f} s")
         spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         yield Row("time", case, f"{engine} / original", spread, asked)
-    pair.use("window")
+    pair.use("closed-form")
 
 
 def _random_ids(batch: int, tokens: int, seed: int) -> dict[str, Tensor]:
@@ -255,7 +255,7 @@ def attack(pair: Pair, settings: Settings) -> Iterator[Row]:
         with torch.no_grad():
             return f"{max(float(f) for arguments in tries for f in share(entering(pair, arguments))):.3f}"
 
-    pair.use("window")
+    pair.use("closed-form")
     progress("attack: tokens")
     rows = settings.attacks
     random = worst(_every_token(rows))

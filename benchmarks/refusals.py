@@ -28,11 +28,11 @@ def ask(sender: Connection, kind: str, name: str, reach: float, eps: float, dtyp
     from attnc.lower.activation_head import activation_head
 
     torch.set_num_threads(1)
-    attnc.head("tanh", on=(-1, 1), eps=0.1)  # what is done once in a process
+    attnc.head("tanh", domain=(-1, 1), eps=0.1)  # what is done once in a process
     f, began = attnc.functions.get(name), time.process_time()
     try:
         if kind == "head":
-            attnc.head(f, on=(-reach, reach), eps=eps, dtype=getattr(torch, dtype))
+            attnc.head(f, domain=(-reach, reach), eps=eps, dtype=getattr(torch, dtype))
         else:
             activation_head(f, Interval(-reach, reach), eps, dtype)
         answer = "met"

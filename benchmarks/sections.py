@@ -13,7 +13,7 @@ import torch
 from cases import DTYPES, STANDARD, Row, build, has_kinks
 
 import attnc
-from attnc.certify.supnorm import supnorm
+from attnc.prove.supnorm import supnorm
 
 Step = Callable[[str], None]
 Records = list[dict[str, Any]]
@@ -207,4 +207,4 @@ def _cpu(run: Callable[[], object], repeats: int = 3) -> float:
 def warm_up() -> None:
     """What is loaded and probed once must not be charged to the first call."""
     for dtype in DTYPES.values():
-        attnc.verify(attnc.head("tanh", on=(-1, 1), anchors=2, dtype=dtype))
+        attnc.verify(attnc.head("tanh", domain=(-1, 1), anchors=2, dtype=dtype))

@@ -59,7 +59,7 @@ def _asked(records: Sequence[Record]) -> str:
     )
     return (
         "### The smallest head for an error\n\n"
-        "`attnc.head(function, on=…, eps=…, design=…, dtype=…)`. *Anchors asked* is the most that would do; "
+        "`attnc.head(function, domain=…, eps=…, design=…, dtype=…)`. *Anchors asked* is the most that would do; "
         "*u/l* is the proved bound over the error at the witness.\n\n" + table(head, rows)
     )
 

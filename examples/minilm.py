@@ -164,7 +164,7 @@ class Result:
 
 def run(
     dtype: str = "float32",
-    engine: str = "window",
+    engine: str = "closed-form",
     eps: float | None = None,
     count: int = 1000,
     plot: str | None = None,
@@ -198,7 +198,7 @@ def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dtype", choices=EPS, default="float32")
-    parser.add_argument("--engine", choices=("window", "dense"), default="window")
+    parser.add_argument("--engine", choices=("closed-form", "softmax"), default="closed-form")
     parser.add_argument("--eps", type=float, help=", ".join(f"{e:g} in {d}" for d, e in EPS.items()))
     parser.add_argument("--sentences", type=int, default=1000, metavar="N")
     parser.add_argument("--plot", metavar="FILE", help="also draw which anchors a sentence uses")

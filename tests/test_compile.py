@@ -52,7 +52,7 @@ def test_a_module(dtype: torch.dtype) -> None:
 def test_float32_is_what_is_made_where_nothing_is_said() -> None:
     net = attnc.compile(model(torch.float64), domain=BOX, eps=1e-3)
     assert net.certificate.dtype == "float32" and next(net.parameters()).dtype == torch.float32
-    assert net.engine == "columns" and net.strict is None
+    assert net.engine == "softmax" and net.strict is None
 
 
 def test_a_scikit_learn_network(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_dtype_is_float32_or_float64(dtype: object) -> None:
 
 @pytest.mark.parametrize("engine", ["", "Columns", "flash", None, 1])
 def test_the_engine_is_known(engine: object) -> None:
-    with pytest.raises(InputError, match="accepted are 'columns', 'dense'"):
+    with pytest.raises(InputError, match="accepted are 'softmax', 'sdpa'"):
         attnc.compile(model(), domain=BOX, eps=1e-3, engine=engine)
 
 

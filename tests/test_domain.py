@@ -45,14 +45,18 @@ def test_accepted(lo: float, hi: float) -> None:
 @pytest.mark.parametrize(
     ("lo", "hi", "message"),
     [
-        (1.0, 1.0, r"the interval \(1.0, 1.0\) is empty: give on=\(lo, hi\) with lo < hi"),
+        (1.0, 1.0, r"the interval \(1.0, 1.0\) is empty: give domain=\(lo, hi\) with lo < hi"),
         (0.0, -0.0, "is empty"),
-        (8, -8, r"the interval \(8.0, -8.0\) is reversed: give on=\(lo, hi\) with lo < hi"),
-        (math.nan, 1.0, r"\(nan, 1.0\) is not finite: give on=\(lo, hi\) with two finite numbers"),
+        (8, -8, r"the interval \(8.0, -8.0\) is reversed: give domain=\(lo, hi\) with lo < hi"),
+        (math.nan, 1.0, r"\(nan, 1.0\) is not finite: give domain=\(lo, hi\) with two finite numbers"),
         (0.0, math.nan, "is not finite"),
         (-math.inf, 0.0, r"\(-inf, 0.0\) is not finite"),
         (0.0, math.inf, "is not finite"),
-        (True, 2, r"the ends of an interval are numbers: got True; give on=\(lo, hi\), e.g. on=\(-8, 8\)"),
+        (
+            True,
+            2,
+            r"the ends of an interval are numbers: got True; give domain=\(lo, hi\), e.g. domain=\(-8, 8\)",
+        ),
         (0, True, "numbers: got True"),
         ("-8", 8, "numbers: got '-8'"),
         (-8, "8", "numbers: got '8'"),

@@ -86,7 +86,7 @@ def compile(
     eps: _Eps,
     shape: _Shape = None,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    engine: _Engine = "columns",
+    engine: _Engine = "softmax",
     activation: _Activation = None,
     output_activation: _OutputActivation = None,
     order: _Order = None,

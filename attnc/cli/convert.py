@@ -47,7 +47,7 @@ def convert(
     source: _Source,
     output: _Output,
     eps: _Eps = 1e-4,
-    engine: _Engine = "window",
+    engine: _Engine = "closed-form",
     design: _Design = "auto",
     only: _Only = None,
     no_check: _NoCheck = False,

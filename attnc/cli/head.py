@@ -10,12 +10,12 @@ import typer
 
 import attnc
 import attnc.plot
-from attnc.anchors.candidates import DESIGNS
 from attnc.cli.head_report import head_facts, head_record
 from attnc.cli.output import NOT_PROVED, chosen_dtype, errors_reported, made_facts, print_facts, print_json
 from attnc.cli.progress import progress
 from attnc.cli.targets import check_targets
 from attnc.errors import InputError
+from attnc.heads.candidates import DESIGNS
 from attnc.plot.canvas import picture_format, require_matplotlib
 
 
@@ -52,7 +52,7 @@ def head(
         with progress(f"building {name}") as say:
             made = attnc.head(
                 name,
-                on=on,
+                domain=on,
                 eps=eps,
                 anchors=anchors,
                 design=design,

@@ -9,8 +9,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attnc.certify.measured import NetworkMeasured
-from attnc.certify.network_certificate import NetworkCertificate, box_json
 from attnc.cli.output import number, print_table
 from attnc.domain import Array, Box
 from attnc.network.describe import (
@@ -28,6 +26,8 @@ from attnc.network.describe import (
 from attnc.network.network import Network
 from attnc.network.stages import AttentionLayer, Selection
 from attnc.program.steps import Lookup
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_certificate import NetworkCertificate, box_json
 
 _SHOWN = 4  # coordinates of an input
 

@@ -10,12 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import attnc
-from attnc.certify.check import Verdict
-from attnc.certify.measured import NetworkMeasured
-from attnc.certify.network_certificate import NetworkCertificate, box_json
-from attnc.certify.network_numbers import Attention, Selection
-from attnc.certify.network_record import NetworkRecord
-from attnc.certify.record import HeadRecord
+from attnc.check.head import Verdict
 from attnc.cli.converted_report import claim
 from attnc.cli.network_report import box_text, point_text
 from attnc.cli.output import NOT_PROVED, errors_reported, interval, number, print_facts, print_json
@@ -25,6 +20,11 @@ from attnc.exporters.safetensors import read_any
 from attnc.network.describe import assumed
 from attnc.pretrained.directory import Conversion, read_conversion
 from attnc.program.steps import Lookup
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_certificate import NetworkCertificate, box_json
+from attnc.records.network_numbers import Attention, Selection
+from attnc.records.network_record import NetworkRecord
+from attnc.records.record import HeadRecord
 
 _PATH = "A file of `attnc head` or `attnc compile`, or a directory of `attnc convert`."
 _STYLES = {"proved": "bold green", "refuted": "bold red", "unknown": "bold yellow"}

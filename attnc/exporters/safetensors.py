@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from attnc.certify.files import read_file
-from attnc.certify.network_record import NetworkRecord, read_network
-from attnc.certify.record import HeadRecord, head_record
 from attnc.functions import Function
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
+from attnc.records.files import read_file
+from attnc.records.network_record import NetworkRecord, read_network
+from attnc.records.record import HeadRecord, head_record
 
 
 def load(path: str | os.PathLike[str], function: Function | None = None) -> Head | Network:
@@ -20,7 +20,7 @@ def load(path: str | os.PathLike[str], function: Function | None = None) -> Head
 
     >>> import attnc, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "tanh.safetensors")
-    >>> attnc.head("tanh", on=(-8, 8), eps=1e-5).save(path)
+    >>> attnc.head("tanh", domain=(-8, 8), eps=1e-5).save(path)
     >>> attnc.load(path).certificate.function
     'tanh'
     """

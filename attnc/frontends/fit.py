@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from attnc import functions
-from attnc.anchors.candidates import Progress
 from attnc.domain import Array
 from attnc.errors import ConvergenceError, InputError
 from attnc.frontends.asked import Asked
+from attnc.heads.candidates import Progress
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
 
 FRESH = 40_000  # random points that the error is measured at

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from attnc.anchors.candidates import Progress
-from attnc.anchors.grid import counts_for
-from attnc.anchors.tensor import Found, tensor_lattice
-from attnc.certify.measured import NetworkMeasured
 from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.frontends.asked import Asked
 from attnc.frontends.fit import Fitted, fitted
 from attnc.frontends.jumps import find_jump
+from attnc.heads.candidates import Progress
+from attnc.heads.grid import counts_for
+from attnc.heads.tensor import Found, tensor_lattice
 from attnc.lower.certified import certified
 from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, refute, unproved, with_witness
 from attnc.lower.measure import measured
 from attnc.lower.program_to_network import Wish, lower
 from attnc.network.network import Network
 from attnc.program.steps import Lookup
+from attnc.records.measured import NetworkMeasured
 
 METHODS = ("auto", "lattice", "grid", "fit")
 MOST_AXES, MOST_LATTICE = 4, 1 << 14
@@ -157,7 +157,7 @@ def _fit(q: Question, asked: Asked) -> Network:
                 None if problem.reachable is None else problem.reachable + found.error,
             ) from problem
         made = lower(replace(wish, eps=problem.reachable))
-    net = certified(wish, made, "columns", False)
+    net = certified(wish, made, "softmax", False)
     inner = net.certificate
     assert inner is not None
     net.certificate = None

@@ -22,7 +22,7 @@ import torch
 from flint import arb
 from torch import Tensor
 
-from attnc.certify.arithmetic import Arithmetic
+from attnc.arithmetic import Arithmetic
 from attnc.functions.balls import upper, working
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnc.certify.arithmetic import loose_products
-from attnc.certify.certificate import Certificate
+from attnc.arithmetic import loose_products
 from attnc.errors import InputError
 from attnc.network.altered import why_altered
 from attnc.network.head import Head
+from attnc.records.certificate import Certificate
 
 
 def checked_examples(

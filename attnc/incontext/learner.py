@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnc.certify.arithmetic import ARITHMETIC
+from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, clip
@@ -314,7 +314,7 @@ def gradient_descent(
 def _threshold(level: float, sizes: Radius, dtype: torch.dtype) -> Head:
     """Layer D of the lasso: w ← w - Range_[-ηλ,ηλ](w) is the soft threshold."""
     eps = level * (1e-6 if dtype == torch.float64 else 1e-2)
-    return make_head(clip(-level, level), on=(-2 * sizes.w - 1, 2 * sizes.w + 1), eps=eps, dtype=dtype)
+    return make_head(clip(-level, level), domain=(-2 * sizes.w - 1, 2 * sizes.w + 1), eps=eps, dtype=dtype)
 
 
 def _with_e(draft: LearnerCertificate) -> LearnerCertificate:
@@ -347,12 +347,12 @@ def _activation(loss: Loss, sizes: Radius, reading: Head, dtype: str, eps: float
         else (1e-8 if dtype == "float64" else 1e-3) * max(1.0, loss.steepest(-reach, reach))
     )
     try:
-        return make_head(loss.function, on=(-reach, reach), eps=wanted, dtype=getattr(torch, dtype))
+        return make_head(loss.function, domain=(-reach, reach), eps=wanted, dtype=getattr(torch, dtype))
     except (ConvergenceError, PrecisionError) as problem:
         if eps is not None or problem.reachable is None:
             raise
         return make_head(
-            loss.function, on=(-reach, reach), eps=1.1 * problem.reachable, dtype=getattr(torch, dtype)
+            loss.function, domain=(-reach, reach), eps=1.1 * problem.reachable, dtype=getattr(torch, dtype)
         )
 
 

@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnc.certify.numbers import Array
 from attnc.errors import InputError
 from attnc.incontext.learner import Learner
 from attnc.incontext.literal_layers import LiteralHead, LiteralLayer, parameter
@@ -37,6 +36,7 @@ from attnc.incontext.registers import Group, Registers, fixed_tokens, gates, pla
 from attnc.network.altered import as_made
 from attnc.network.head import Head
 from attnc.network.running import PreciseModule, precise
+from attnc.records.numbers import Array
 
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}  # exp of minus this is exactly 0
 

@@ -8,9 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from attnc.certify.numbers import Array
 from attnc.network.altered import as_made
 from attnc.network.running import PreciseModule, precise
+from attnc.records.numbers import Array
 
 
 @as_made

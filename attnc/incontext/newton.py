@@ -26,9 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnc.certify.arithmetic import ARITHMETIC, Arithmetic
-from attnc.certify.certificate import Certificate, round_up
-from attnc.certify.outward import gamma
+from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.errors import InputError
 from attnc.incontext.gathering import gather_error
 from attnc.incontext.inputs import (
@@ -47,6 +45,8 @@ from attnc.lower.function_to_head import check_arithmetic, checked_dtype
 from attnc.network.altered import as_made
 from attnc.network.head import Head
 from attnc.network.running import PreciseModule, precise
+from attnc.prove.outward import gamma
+from attnc.records.certificate import Certificate, round_up
 
 _ROOM = 1 + 2.0**-40
 _LARGEST_Q = 2.0  # ‖PA‖ <= 1 + ρ

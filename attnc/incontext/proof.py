@@ -20,9 +20,7 @@ from dataclasses import dataclass
 
 from flint import arb, arb_series
 
-from attnc.certify.arithmetic import ARITHMETIC
-from attnc.certify.certificate import Certificate, round_up
-from attnc.certify.outward import gamma
+from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import Function
@@ -31,6 +29,8 @@ from attnc.incontext.gathering import gather_error
 from attnc.incontext.inputs import checked_count
 from attnc.incontext.losses import Loss
 from attnc.incontext.radius import Radius
+from attnc.prove.outward import gamma
+from attnc.records.certificate import Certificate, round_up
 
 _ROOM = 1 + 2.0**-40  # a handful of float64 operations on numbers that are not negative
 

@@ -13,16 +13,16 @@ import math
 
 import numpy as np
 
-from attnc.anchors.candidates import Plan
-from attnc.anchors.plan import Found
-from attnc.certify.arithmetic import ARITHMETIC
-from attnc.certify.numbers import HeadNumbers
-from attnc.certify.supnorm import SupNorm, supnorm
+from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import PrecisionError
 from attnc.functions import identity
+from attnc.heads.candidates import Plan
+from attnc.heads.plan import Found
 from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
+from attnc.prove.supnorm import SupNorm, supnorm
+from attnc.records.numbers import HeadNumbers
 
 
 def reading_head(reach: float, dtype: str) -> Head:

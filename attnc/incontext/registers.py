@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnc.certify.numbers import Array, HeadNumbers
 from attnc.errors import InputError
 from attnc.network.head import Head
+from attnc.records.numbers import Array, HeadNumbers
 
 ALWAYS = ("weight", "bos", "data", "query")  # kinds of tokens that every learner has
 ACTIVATION = ("anchor+", "anchor-")

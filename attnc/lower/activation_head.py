@@ -13,10 +13,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-from attnc.anchors import patience
-from attnc.anchors.candidates import Plan, Progress, candidates_of, target_of
-from attnc.anchors.finish import Finished
-from attnc.anchors.lattice import (
+from attnc.domain import Interval
+from attnc.errors import InputError, PrecisionError
+from attnc.functions import Function, square
+from attnc.heads import patience
+from attnc.heads.candidates import Plan, Progress, candidates_of, target_of
+from attnc.heads.finish import Finished
+from attnc.heads.lattice import (
     RELU_GAP,
     STEEPEST,
     is_gate_symmetric,
@@ -25,16 +28,13 @@ from attnc.anchors.lattice import (
     self_gate,
     square_numbers,
 )
-from attnc.anchors.plan import Found, bends, refuse_kinks
-from attnc.certify.certificate import round_up
-from attnc.certify.numbers import HeadNumbers
-from attnc.certify.supnorm import SupNorm, supnorm
-from attnc.domain import Interval
-from attnc.errors import InputError, PrecisionError
-from attnc.functions import Function, square
+from attnc.heads.plan import Found, bends, refuse_kinks
 from attnc.lower.function_to_head import check_arithmetic, checked_eps, finished_head
 from attnc.lower.heads import KeptHeads, few_digits
 from attnc.network.head import Head
+from attnc.prove.supnorm import SupNorm, supnorm
+from attnc.records.certificate import round_up
+from attnc.records.numbers import HeadNumbers
 
 DESIGNS = ("auto", "gate", "lattice", "tuned")
 LARGEST_RADIUS = 4096.0  # a lattice holds some anchors for every unit

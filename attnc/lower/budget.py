@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from attnc.certify.compose import Known
-from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
-from attnc.certify.outward import product, times, total
 from attnc.domain import Array
+from attnc.prove.compose import Known
+from attnc.prove.outward import product, times, total
+from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
 
 
 def carried(

@@ -6,10 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnc.certify.certificate import round_up, versions
-from attnc.certify.network_certificate import GroupClaim, LayerClaim, NetworkCertificate, NetworkWitness
-from attnc.certify.network_numbers import Attention, Group, NetworkNumbers, Stage
-from attnc.certify.network_record import NetworkRecord
 from attnc.domain import Array
 from attnc.errors import CertificateError
 from attnc.functions.function import label_of
@@ -19,6 +15,10 @@ from attnc.lower.witness import worst
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program.steps import Pointwise
+from attnc.records.certificate import round_up, versions
+from attnc.records.network_certificate import GroupClaim, LayerClaim, NetworkCertificate, NetworkWitness
+from attnc.records.network_numbers import Attention, Group, NetworkNumbers, Stage
+from attnc.records.network_record import NetworkRecord
 
 
 def certified(wish: Wish, made: Lowered, engine: str, strict: bool | None) -> Network:

@@ -10,19 +10,19 @@ import torch
 from flint import arb
 from torch import Tensor
 
-from attnc.anchors.candidates import DESIGNS, Plan, Progress
-from attnc.anchors.plan import MEASURED_POINTS, Found, best, smallest
-from attnc.certify.arithmetic import probe, probe_network
-from attnc.certify.certificate import Certificate, Measured, Witness, round_up, versions
-from attnc.certify.check_witness import ROOM, attained, head_error
-from attnc.certify.numbers import Array
+from attnc.arithmetic import probe, probe_network
+from attnc.check.witness import ROOM, attained, head_error
 from attnc.domain import Box, Interval
 from attnc.errors import CertificateError, ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
 from attnc.functions.function import label_of
+from attnc.heads.candidates import DESIGNS, Plan, Progress
+from attnc.heads.plan import MEASURED_POINTS, Found, best, smallest
 from attnc.network.head import Head
 from attnc.network.inside import checked_strict
+from attnc.records.certificate import Certificate, Measured, Witness, round_up, versions
+from attnc.records.numbers import Array
 
 _PRECISION = 128
 _REACH = {"float32": 2.0**80, "float64": 2.0**400}  # beyond, squares of what is computed would overflow
@@ -31,7 +31,7 @@ _REACH = {"float32": 2.0**80, "float64": 2.0**400}  # beyond, squares of what is
 def head(
     f: str | Function | Callable[[Tensor], Tensor],
     *,
-    on: tuple[float, float],
+    domain: tuple[float, float] | Interval,
     eps: float | None = None,
     anchors: int | None = None,
     design: str = "auto",
@@ -49,7 +49,7 @@ def head(
     nothing.
 
     >>> import attnc, torch
-    >>> h = attnc.head("tanh", on=(-8, 8), eps=1e-6, dtype=torch.float64)
+    >>> h = attnc.head("tanh", domain=(-8, 8), eps=1e-6, dtype=torch.float64)
     >>> h.anchors.shape, h.certificate.bound < 1e-14
     (torch.Size([2]), True)
     >>> h(torch.tensor([0.5], dtype=torch.float64))
@@ -57,7 +57,7 @@ def head(
     """
     plan = Plan(
         _function(f),
-        _interval(on, checked_dtype(dtype)),
+        _interval(domain, checked_dtype(dtype)),
         _design(design, heads),
         _heads(heads),
         checked_dtype(dtype),
@@ -185,7 +185,7 @@ def _function(f: object) -> Function:
 def _interval(on: object, dtype: str) -> Interval:
     if not isinstance(on, Interval):
         if not isinstance(on, (tuple, list)) or len(on) != 2:
-            raise InputError(f"the interval is given as on=(lo, hi): got {on!r}")
+            raise InputError(f"the interval is given as domain=(lo, hi): got {on!r}")
         on = Interval(*on)
     largest, smallest_width = _REACH[dtype], 1 / _REACH[dtype]
     if max(abs(on.lo), abs(on.hi)) > largest or on.width < smallest_width:

@@ -10,25 +10,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnc.anchors.grid import counts_for, grid_axes
-from attnc.anchors.tensor import Lattice
-from attnc.anchors.tensor_axis import Axis
-from attnc.certify.arithmetic import ARITHMETIC
-from attnc.certify.certificate import round_up, versions
-from attnc.certify.check_witness import ROOM, attained, network_errors
-from attnc.certify.compose import compose
-from attnc.certify.lookup import reached
-from attnc.certify.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
-from attnc.certify.network_numbers import NetworkNumbers, Reorder, Selection, Stage
-from attnc.certify.network_record import NetworkRecord
+from attnc.arithmetic import ARITHMETIC
+from attnc.check.witness import ROOM, attained, network_errors
 from attnc.domain import Array
 from attnc.errors import CertificateError, InputError, PrecisionError
+from attnc.heads.grid import counts_for, grid_axes
+from attnc.heads.tensor import Lattice
+from attnc.heads.tensor_axis import Axis
 from attnc.lower.certified import with_room
 from attnc.lower.measure import Source
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program.program import Program
 from attnc.program.steps import Lookup, Opaque, Reshape, Step
+from attnc.prove.compose import compose
+from attnc.prove.lookup import reached
+from attnc.records.certificate import round_up, versions
+from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
+from attnc.records.network_numbers import NetworkNumbers, Reorder, Selection, Stage
+from attnc.records.network_record import NetworkRecord
 
 MOST_ANCHORS = 1 << 15  # every pair of them is compared
 _ROWS = 64  # compared with all others at a time

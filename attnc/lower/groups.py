@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnc.certify.network_numbers import Index
 from attnc.domain import Array
+from attnc.records.network_numbers import Index
 
 Neurons = Index | None  # None: all of the layer
 

@@ -7,12 +7,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-from attnc.anchors.candidates import Plan, Progress
-from attnc.anchors.plan import Found, smallest
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
+from attnc.heads.candidates import Plan, Progress
+from attnc.heads.plan import Found, smallest
 from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
 

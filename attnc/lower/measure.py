@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from attnc.certify.measured import NetworkMeasured
 from attnc.domain import Array, Box
 from attnc.lower.witness import within
 from attnc.network.network import Network
+from attnc.records.measured import NetworkMeasured
 
 _ROWS = 1 << 15
 

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnc.anchors import patience
-from attnc.anchors.candidates import Progress
-from attnc.certify.certificate import round_up
-from attnc.certify.compose import Known, advance, compose, start
-from attnc.certify.network_numbers import Attention, Stage
 from attnc.domain import Array, Box, Interval, covering
 from attnc.errors import ConvergenceError, PrecisionError
+from attnc.heads import patience
+from attnc.heads.candidates import Progress
 from attnc.lower.budget import amplification, carried
 from attnc.lower.groups import Neurons, by_reach
 from attnc.lower.heads import head_for
@@ -20,6 +17,9 @@ from attnc.lower.skeleton import skeleton
 from attnc.network.head import Head
 from attnc.program.program import Program
 from attnc.program.steps import Pointwise
+from attnc.prove.compose import Known, advance, compose, start
+from attnc.records.certificate import round_up
+from attnc.records.network_numbers import Attention, Stage
 
 _SPENT = 0.98  # of eps, on purpose; the rest is for what errors of errors add
 _LEAST = 0.25  # of what was spent, for the layers left where eps is already out of reach

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnc.certify.exact_affine import folded, scaling
-from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Stage, Sum
 from attnc.errors import PrecisionError
 from attnc.program.program import Program
 from attnc.program.steps import Affine, Combine, Normalise, Numbers, Pointwise, Reshape
+from attnc.prove.exact_affine import folded, scaling
+from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Stage, Sum
 
 
 def skeleton(program: Program, dtype: str) -> tuple[Stage, ...]:

@@ -7,13 +7,13 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from attnc.certify.check_witness import PRECISION, ROOM, attained, network_errors
-from attnc.certify.network_certificate import NetworkWitness
-from attnc.certify.network_numbers import NetworkNumbers
+from attnc.check.witness import PRECISION, ROOM, attained, network_errors
 from attnc.domain import Array, Box
 from attnc.functions.balls import lower, working
 from attnc.program.interpreter import differentiable, exact
 from attnc.program.program import Program
+from attnc.records.network_certificate import NetworkWitness
+from attnc.records.network_numbers import NetworkNumbers
 
 
 def candidates(box: Box, count: int, seed: int = 0) -> Tensor:

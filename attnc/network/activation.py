@@ -12,10 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnc.certify.arithmetic import ARITHMETIC
-from attnc.certify.network_numbers import Index
-from attnc.certify.numbers import TENSORS
-from attnc.certify.window import Gate, Window, window_of
+from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
@@ -26,8 +23,11 @@ from attnc.network.marking import mark, mark_of
 from attnc.network.running import is_less, is_plain, precise
 from attnc.network.stages import AttentionLayer, joined
 from attnc.network.window import run_window
+from attnc.prove.window import Gate, Window, window_of
+from attnc.records.network_numbers import Index
+from attnc.records.numbers import TENSORS
 
-ENGINES = ("window", "dense")
+ENGINES = ("closed-form", "softmax")
 _CHANGED = "a number of a head was changed after torch.compile: call refresh() of its AnchorActivation"
 
 
@@ -35,9 +35,9 @@ _CHANGED = "a number of a head was changed after torch.compile: call refresh() o
 class AnchorActivation(AttentionLayer):
     """x_j ↦ head(x_j) for every neuron j, which run along the last axis of x; the heads of a group are one.
 
-    engine="dense" attends to all anchors of each group. engine="window" runs the window of each head (`certify.window`), once
-    for all neurons where the groups have the same; a head that has none, and one whose parameters require a gradient, runs
-    dense. The window follows the numbers: where they change, it is derived anew. The heads are copied, so that a head may be
+    engine="softmax" attends to all anchors of each group. engine="closed-form" runs the window of each head (`prove.window`),
+    once for all neurons where the groups have the same; a head that has none, and one whose parameters require a gradient, runs
+    by softmax. The window follows the numbers: where they change, it is derived anew. The heads are copied, so that a head may be
     given to several models, and their numbers are buffers: what optimisers see of a model stays as it was.
 
     Heads run in float32 or float64. In a model that is cast to less, or runs under autocast, they stay as they are: inputs are
@@ -47,15 +47,15 @@ class AnchorActivation(AttentionLayer):
     True raises, False does nothing. Under torch.compile, torch.export and other tracing nothing is checked.
 
     >>> import attnc, torch
-    >>> layer = AnchorActivation([(None, attnc.head("tanh", on=(-8, 8), eps=1e-5))])
+    >>> layer = AnchorActivation([(None, attnc.head("tanh", domain=(-8, 8), eps=1e-5))])
     >>> layer(torch.zeros(2, 3)).shape, layer.runs
-    (torch.Size([2, 3]), 'dense')
+    (torch.Size([2, 3]), 'softmax')
     """
 
     def __init__(
         self,
         groups: Sequence[tuple[Index | None, Head]],
-        engine: str = "window",
+        engine: str = "closed-form",
         strict: bool | None = None,
     ) -> None:
         _check_groups(groups)
@@ -77,10 +77,8 @@ class AnchorActivation(AttentionLayer):
 
     @property
     def runs(self) -> str:
-        """The engines that execute: 'window', 'dense' or 'window and dense'."""
-        return " and ".join(
-            sorted({"dense" if w is None else "window" for w in self._windows()}, reverse=True)
-        )
+        """The engines that execute: 'closed-form', 'softmax' or 'closed-form and softmax'."""
+        return " and ".join(sorted({"softmax" if w is None else "closed-form" for w in self._windows()}))
 
     @property
     def neurons(self) -> int | None:
@@ -124,7 +122,7 @@ class AnchorActivation(AttentionLayer):
     def why_not_certified(self) -> str | None:
         """None where the heads are those of their certificates and attnc's code runs them, else the reason why not.
 
-        A head's certificate covers engine="dense". What is proved of windows, and of the block around the activation, is in the
+        A head's certificate covers engine="softmax". What is proved of windows, and of the block around the activation, is in the
         conversion report: `attnc.verify(model)` checks it."""
         altered = why_altered(self)
         if altered is not None:
@@ -154,7 +152,7 @@ class AnchorActivation(AttentionLayer):
         (…, neurons of the group, p), whose anchors stand at `groups[group][1].anchors`.
 
         >>> import attnc, torch
-        >>> head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+        >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
         >>> weights = AnchorActivation([(None, head)]).weights(torch.zeros(2, 5))
         >>> weights.shape == (2, 5, *head.anchors.shape)
         True
@@ -183,7 +181,7 @@ class AnchorActivation(AttentionLayer):
 
     def _windows(self, engine: str | None = None) -> list[Window | Gate | None]:
         """Of each group, the window that runs; None where attention to all anchors does."""
-        if (engine or self.engine) == "dense":
+        if (engine or self.engine) == "softmax":
             return [None] * len(self)
         found: list[Window | Gate | None] = []
         for g, (_, head) in enumerate(self.groups):

@@ -32,7 +32,7 @@ def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str |
     Of `foreign` parts, which are not attnc's, only hooks and replaced methods are looked for.
 
     >>> import attnc
-    >>> head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
     >>> handle = head.register_forward_hook(lambda module, given, out: 2 * out)
     >>> why_altered(head)
     'Head has a forward hook'

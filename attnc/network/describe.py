@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnc.certify.network_certificate import LayerClaim, NetworkCertificate
 from attnc.errors import InputError
 from attnc.network.altered import why_altered
 from attnc.network.stages import AttentionLayer, Selection
 from attnc.program.steps import Lookup, Pointwise
+from attnc.records.network_certificate import LayerClaim, NetworkCertificate
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -108,7 +108,7 @@ def lattice(selection: Selection) -> tuple[int, ...] | None:
     """How many anchors stand along each axis, where they form a lattice: every coordinate of a key with every other.
 
     >>> import numpy as np
-    >>> from attnc.certify.network_numbers import Selection as Numbers
+    >>> from attnc.records.network_numbers import Selection as Numbers
     >>> key = np.array([[u, v] for u in (-1.0, 0.0, 1.0) for v in (2.0, 4.0)])
     >>> lattice(Selection(Numbers(0, 1, np.zeros(2), key, np.zeros(6), np.zeros((6, 1)))))
     (3, 2)

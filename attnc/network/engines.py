@@ -14,11 +14,11 @@ from attnc.network.running import can_look
 if TYPE_CHECKING:
     from attnc.network.head import Head
 
-ENGINES = ("columns", "dense")
+ENGINES = ("softmax", "sdpa")
 _QUERIES = 1 << 16  # queries that attend at once
 
 
-def dense(head: Head, s: Tensor) -> Tensor:
+def sdpa(head: Head, s: Tensor) -> Tensor:
     """softmax(q Kᵀ) V by torch's scaled_dot_product_attention: q = (x, 1), K = (κ, c), V = (v, 0), scale 1.
 
     All queries share the keys; they attend some at a time, so that memory stays bounded. V = (v, g) has the second column of the
@@ -26,11 +26,11 @@ def dense(head: Head, s: Tensor) -> Tensor:
     of g, its term s·softmax(q Kᵀ) g is added."""
     if head.heads != 1 or head.is_gated:
         raise InputError(
-            "engine='dense' runs heads whose tokens do not attend to themselves, one at a time: use 'columns'"
+            "engine='sdpa' runs heads whose tokens do not attend to themselves, one at a time: use 'softmax'"
         )
     if head.key.shape[1] > 512:
         raise InputError(
-            f"engine='dense' runs heads of at most 512 anchors: this has {head.key.shape[1]}; use 'columns'"
+            f"engine='sdpa' runs heads of at most 512 anchors: this has {head.key.shape[1]}; use 'softmax'"
         )
     keys = head.key[None]
     values = head.value.flip(-1)[None]

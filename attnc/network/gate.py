@@ -39,8 +39,8 @@ class AnchorGate(nn.Module):
     `strict` is that of the activation. Where its inputs are inside, those of the squares are.
 
     >>> import attnc
-    >>> from attnc.anchors.lattice import square_numbers
-    >>> silu = AnchorActivation([(None, attnc.head("silu", on=(-8, 8), eps=1e-4))])
+    >>> from attnc.heads.lattice import square_numbers
+    >>> silu = AnchorActivation([(None, attnc.head("silu", domain=(-8, 8), eps=1e-4))])
     >>> maps = {name: nn.Linear(3, 3) for name in ("gate_proj", "up_proj", "down_proj")}
     >>> zeros = np.zeros(3, np.int8)
     >>> square = AnchorActivation([(None, attnc.Head(square_numbers("float32"), "lattice"))])

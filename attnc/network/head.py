@@ -8,18 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnc.anchors.chain import anchor_positions
-from attnc.certify.certificate import Certificate, Measured
-from attnc.certify.numbers import TENSORS, HeadNumbers
-from attnc.certify.record import HeadRecord, write
 from attnc.domain import Interval
 from attnc.errors import InputError
+from attnc.heads.chain import anchor_positions
 from attnc.network.altered import as_made, why_altered
-from attnc.network.engines import ENGINES, dense
+from attnc.network.engines import ENGINES, sdpa
 from attnc.network.inside import check_domain, checked_strict, outside_interval
 from attnc.network.running import FULL, PreciseModule, can_look, precise
 from attnc.network.self_attention import SelfAttention
 from attnc.network.show import head_html, head_text
+from attnc.records.certificate import Certificate, Measured
+from attnc.records.numbers import TENSORS, HeadNumbers
+from attnc.records.record import HeadRecord, write
 
 _CHUNK = 1 << 19  # attention weights held at once: they stay in the cache
 
@@ -72,12 +72,12 @@ class Head(PreciseModule):
         """g(s) by one of the `ENGINES`."""
         if engine not in ENGINES:
             raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
-        if engine != "dense":
+        if engine != "sdpa":
             found: Tensor = self(s, strict)
             return found
         self._check_input(s)
         self._check_domain(s, strict)
-        return dense(self, s)
+        return sdpa(self, s)
 
     @property
     def is_gated(self) -> bool:
@@ -96,7 +96,7 @@ class Head(PreciseModule):
         """The attention weights: (..., p), or (..., H, p) with several heads.
 
         >>> import attnc, torch
-        >>> attnc.head("tanh", on=(-8, 8), eps=1e-5).weights(torch.zeros(3)).sum(-1)
+        >>> attnc.head("tanh", domain=(-8, 8), eps=1e-5).weights(torch.zeros(3)).sum(-1)
         tensor([1., 1., 1.])
         """
         self._check_input(s)
@@ -124,7 +124,7 @@ class Head(PreciseModule):
         return found[0] if self.heads == 1 else found
 
     def numbers(self) -> HeadNumbers:
-        """The numbers as they are stored, for `certify`."""
+        """The numbers as they are stored, for `prove`."""
         dtypes = {str(getattr(self, name).dtype).removeprefix("torch.") for name in TENSORS}
         if len(dtypes) > 1:
             raise InputError(f"the head's tensors have the dtypes {sorted(dtypes)}: they must share one")

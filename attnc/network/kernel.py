@@ -2,7 +2,7 @@
 
     z_k = κ_k x + c_k,   e_k = exp(z_k - max z),   ŷ = Σ e_k v_k / Σ e_k
 
-is what `certify.rounding` bounds, sums in any order: one division for each input takes the place of one for each weight. No
+is what `prove.rounding` bounds, sums in any order: one division for each input takes the place of one for each weight. No
 matrix product is formed, so that PyTorch's settings for them do not matter."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def attend(head: Head, s: Tensor) -> Tensor:
     to themselves. Where a derivative is asked for, and away from the CPU, this is `Head.forward`. The domain is not checked.
 
     >>> import attnc
-    >>> head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
     >>> s = torch.linspace(-8, 8, 1000)
     >>> bool((attend(head, s) - head(s)).abs().max() <= 2 * head.certificate.rounding)
     True

@@ -35,11 +35,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from attnc.certify.numbers import Array, HeadNumbers
 from attnc.errors import InputError
 from attnc.network.altered import as_made
 from attnc.network.running import PreciseModule, precise
 from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
+from attnc.records.numbers import Array, HeadNumbers
 
 if TYPE_CHECKING:
     from attnc.network.network import Network

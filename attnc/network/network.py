@@ -9,11 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from attnc.certify.arithmetic import loose_products
-from attnc.certify.measured import NetworkMeasured
-from attnc.certify.network_certificate import NetworkCertificate
-from attnc.certify.network_numbers import NetworkNumbers
-from attnc.certify.network_record import NetworkRecord, Shown, write_network
+from attnc.arithmetic import loose_products
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
@@ -25,6 +21,10 @@ from attnc.network.literal import LiteralNetwork
 from attnc.network.running import FULL, PreciseModule, precise
 from attnc.network.stages import AttentionLayer, Selection, StageModule
 from attnc.program.program import Program
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_certificate import NetworkCertificate
+from attnc.records.network_numbers import NetworkNumbers
+from attnc.records.network_record import NetworkRecord, Shown, write_network
 
 _CHUNK = 1 << 21  # numbers of the widest value held at once
 
@@ -33,7 +33,7 @@ _CHUNK = 1 << 21  # numbers of the widest value held at once
 class Network(PreciseModule):
     """What `attnc.compile` makes: stages of affine maps and attention that compute the program within its certificate.
 
-    `engine` says how attention is executed: "columns" (the sum written out, inputs along the contiguous axis) or "dense"
+    `engine` says how attention is executed: "softmax" (the sum written out, inputs along the contiguous axis) or "sdpa"
     (`torch.nn.functional.scaled_dot_product_attention`). The certificate covers both.
 
     `strict` says what happens to inputs outside the box, where nothing is promised: None warns once, True raises, False does
@@ -51,7 +51,7 @@ class Network(PreciseModule):
         stages: Sequence[StageModule],
         program: Program,
         certificate: NetworkCertificate | None,
-        engine: str = "columns",
+        engine: str = "softmax",
         strict: bool | None = None,
         measured: NetworkMeasured | None = None,
         shown: Shown | None = None,
@@ -124,7 +124,7 @@ class Network(PreciseModule):
         return Shown(self.form, self.layout, self.theorem, tuple(self.notes))
 
     def numbers(self) -> NetworkNumbers:
-        """The numbers as they are stored, for `certify`."""
+        """The numbers as they are stored, for `prove`."""
         dtype = self._dtype()
         return NetworkNumbers(tuple(cast(StageModule, stage).numbers() for stage in self.stages), dtype)
 
@@ -256,7 +256,7 @@ class Network(PreciseModule):
             error = f"{known.error:.3g}, measured, not proved"
         elif reason is None:
             error = f"at most {known.bound:.4g}, {proved_word(self)}"
-        return f"on={known.domain}, dtype={known.dtype}, error={error}"
+        return f"domain={known.domain}, dtype={known.dtype}, error={error}"
 
 
 def checked_engine(engine: object) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from attnc.certify.network_certificate import LayerClaim
-from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
-from attnc.certify.network_record import NetworkRecord
 from attnc.network import stages as modules
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
+from attnc.records.network_certificate import LayerClaim
+from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
+from attnc.records.network_record import NetworkRecord
 
 
-def rebuilt(record: NetworkRecord, engine: str = "columns", strict: bool | None = None) -> Network:
+def rebuilt(record: NetworkRecord, engine: str = "softmax", strict: bool | None = None) -> Network:
     """The network that a record describes."""
     known = record.claims
     claims = {} if known is None else {claim.value: claim for claim in known.layers}

@@ -27,7 +27,7 @@ class PreciseModule(nn.Module):
     """A module whose numbers stay float32 or float64.
 
     >>> import attnc
-    >>> head = attnc.head("tanh", on=(-8, 8), eps=1e-5).half()
+    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5).half()
     >>> head.key.dtype, head(torch.ones(1, dtype=torch.float16)).dtype
     (torch.float32, torch.float16)
     """

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnc.certify.numbers import Array, HeadNumbers
 from attnc.errors import InputError
 from attnc.network.altered import as_made
 from attnc.network.running import PreciseModule, precise
+from attnc.records.numbers import Array, HeadNumbers
 
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}
 

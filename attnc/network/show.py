@@ -17,7 +17,7 @@ def head_facts(head: Head) -> dict[str, str]:
     anchors = head.key.shape[1]
     facts = {"function": known.function if known else "unknown"}
     if known:
-        facts["on"] = f"[{known.domain.lo:g}, {known.domain.hi:g}]"
+        facts["domain"] = f"[{known.domain.lo:g}, {known.domain.hi:g}]"
     facts["anchors"] = f"{anchors}" if head.heads == 1 else f"{head.heads} heads of {anchors}"
     facts["design"] = head.design
     facts["dtype"] = str(head.key.dtype).removeprefix("torch.")
@@ -32,7 +32,7 @@ def head_facts(head: Head) -> dict[str, str]:
 
 
 def head_text(head: Head) -> str:
-    """'function=gelu, on=[-8, 8], anchors=11, …, error=at most 3.8e-07, proved'"""
+    """'function=gelu, domain=[-8, 8], anchors=11, …, error=at most 3.8e-07, proved'"""
     return ", ".join(f"{name}={fact}" for name, fact in head_facts(head).items())
 
 

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnc.certify import network_numbers as numbers
 from attnc.errors import InputError
 from attnc.network.altered import as_made
 from attnc.network.head import Head
 from attnc.network.running import PreciseModule, precise
 from attnc.program.steps import Numbers, Shape
+from attnc.records import network_numbers as numbers
 
 
 def _parameter(array: Numbers) -> nn.Parameter:
@@ -102,7 +102,7 @@ class AttentionLayer(PreciseModule, nn.ModuleList):
         return found
 
     @precise
-    def forward(self, x: Tensor, engine: str = "columns") -> Tensor:
+    def forward(self, x: Tensor, engine: str = "softmax") -> Tensor:
         """head(x_j) for every neuron. The domain is not checked: that of the network is."""
         groups = self.groups
         parts = [

@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-from attnc.certify.window import Gate, Window
 from attnc.errors import InputError
 from attnc.network.running import in_place
+from attnc.prove.window import Gate, Window
 
 _CHUNK = 1 << 18  # numbers worked on at once: buffers stay in the cache, threads have enough to do
 

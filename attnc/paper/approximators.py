@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnc.anchors.candidates import Progress
-from attnc.certify.certificate import round_up
-from attnc.certify.theorem import Theorem
 from attnc.domain import Array, Box
 from attnc.errors import InputError, PrecisionError, UnsupportedError
 from attnc.frontends import to_program
 from attnc.functions import relu
+from attnc.heads.candidates import Progress
 from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
 from attnc.lower.program_to_network import Wish, lower
@@ -27,6 +25,8 @@ from attnc.network.network import Network
 from attnc.paper.assemble import box_of, numbers_of
 from attnc.program import Affine, Combine, Pointwise, Program, Step
 from attnc.program.check import problems
+from attnc.records.certificate import round_up
+from attnc.records.theorem import Theorem
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +206,7 @@ def relu_network(
             f"slopes in float64: the program is within {above:g} of the spline on the domain, in exact arithmetic",
         )
     wish = Wish(program, box, left, name, progress or (lambda _: None))
-    net = certified(wish, lower(wish), "columns", False)
+    net = certified(wish, lower(wish), "softmax", False)
     net.theorem, net.notes = _theorem(program), notes
     return net
 

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnc.anchors.candidates import Plan, Progress
-from attnc.anchors.plan import Found
-from attnc.certify.compose import compose
-from attnc.certify.network_numbers import Attention
 from attnc.domain import Array, Box, Interval
 from attnc.errors import ConvergenceError, InputError
 from attnc.functions import clip
+from attnc.heads.candidates import Plan, Progress
+from attnc.heads.plan import Found
 from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, finished_head
 from attnc.lower.program_to_network import Lowered, Wish, with_room
@@ -24,8 +22,10 @@ from attnc.lower.skeleton import skeleton
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
+from attnc.prove.compose import compose
+from attnc.records.network_numbers import Attention
 
-LEAST_TEMPERATURE, LARGEST_TEMPERATURE = 0.5, 2.0**20
+LEAST_SHARPNESS, LARGEST_SHARPNESS = 0.5, 2.0**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,13 +128,13 @@ def whole_number(name: str, given: object, least: int, most: int, why: str) -> i
     return int(given)
 
 
-def checked_temperature(given: object) -> float:
+def checked_sharpness(given: object) -> float:
     """c = βΔ², for which the theorems hold from 1/2 on."""
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise InputError(f"temperature={given!r}: give a number c = βΔ²")
-    if not LEAST_TEMPERATURE <= given <= LARGEST_TEMPERATURE:
+        raise InputError(f"sharpness={given!r}: give a number c = βΔ²")
+    if not LEAST_SHARPNESS <= given <= LARGEST_SHARPNESS:
         raise InputError(
-            f"temperature={given!r}: c = βΔ² from {LEAST_TEMPERATURE} to {LARGEST_TEMPERATURE:g} is accepted; the larger, the "
+            f"sharpness={given!r}: c = βΔ² from {LEAST_SHARPNESS} to {LARGEST_SHARPNESS:g} is accepted; the larger, the "
             "harder softmax picks the nearest anchor"
         )
     return float(given)
@@ -146,7 +146,7 @@ def proved_head(plan: Plan, found: Found) -> Head:
         other = "" if plan.dtype == "float64" else " and dtype=torch.float64"
         raise ConvergenceError(
             f"nothing can be proved about this head on [{plan.domain.lo:g}, {plan.domain.hi:g}] in {plan.dtype}: rounding drowns "
-            f"it. Use fewer anchors, a lower temperature{other}."
+            f"it. Use fewer anchors, a lower sharpness{other}."
         )
     return finished_head(plan, found, math.inf)
 
@@ -158,4 +158,4 @@ def assembled(given: Truncated, program: Program, head: Head, progress: Progress
     (layer,) = (stage for stage in stages if isinstance(stage, Attention))
     known = compose(program, stages, given.box, {layer.value: head.certificate.bound}, given.dtype)
     wish = Wish(program, given.box, math.inf, given.dtype, progress or (lambda _: None))
-    return certified(wish, Lowered(stages, {layer.value: [(None, head)]}, known), "columns", False)
+    return certified(wish, Lowered(stages, {layer.value: [(None, head)]}, known), "softmax", False)

@@ -30,7 +30,7 @@ e_l/e_r <= e^{-2c}; otherwise at most e_l R/e_r² <= Σ_j e^{-c(1 + 2ρ) - c(j²
 sentinel of head h - 1 - g is at a distance of at least gm - 1/2 from s: these heads give at most Σ_g Σ_j e^{-c(j² + j + 2j(g -
 1))} <= ε_1/(1 - e^{-2c}). On the right the same again. ∎
 
-Without a temperature of the user's, c is 6, or as much as makes the leak max(|a|, |b|) ε(c) at most Δ/50."""
+Without a sharpness of the user's, c is 6, or as much as makes the leak max(|a|, |b|) ε(c) at most Δ/50."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnc.anchors.candidates import Plan, Progress, target_of
-from attnc.anchors.chain import lattice
-from attnc.anchors.draft import one_head as one_head_draft
-from attnc.anchors.finish import finish
-from attnc.anchors.many import many
-from attnc.anchors.plan import Found, measure
-from attnc.anchors.target import Target
-from attnc.certify.stretches import by_stretches
-from attnc.certify.theorem import Theorem
 from attnc.domain import Box
 from attnc.errors import InputError
+from attnc.heads.candidates import Plan, Progress, target_of
+from attnc.heads.chain import lattice
+from attnc.heads.draft import one_head as one_head_draft
+from attnc.heads.finish import finish
+from attnc.heads.many import many
+from attnc.heads.plan import Found, measure
+from attnc.heads.target import Target
 from attnc.network.head import Head
 from attnc.network.network import Network
-from attnc.paper.assemble import assembled, checked_temperature, proved_head, truncated, whole_number
+from attnc.paper.assemble import assembled, checked_sharpness, proved_head, truncated, whole_number
+from attnc.prove.stretches import by_stretches
+from attnc.records.theorem import Theorem
 
-TEMPERATURE = 6.0
+SHARPNESS = 6.0
 LEAK = 1 / 50  # of Δ
 MOST_HEADS = 4096
 
@@ -68,7 +68,7 @@ def many_heads(
     *,
     heads: int,
     domain: Box | tuple[float, float] = (-5.0, 5.0),
-    temperature: float | None = None,
+    sharpness: float | None = None,
     dtype: torch.dtype = torch.float64,
     progress: Progress | None = None,
 ) -> Network:
@@ -76,7 +76,7 @@ def many_heads(
 
     W is (n, d), t is (n,), n >= 3; the network maps X of shape (…, n, d) to (…, n, 1). Every head has n keys, one for each token:
     n - 2 anchors and two sentinels. `domain` is where the proof holds: a box of shape (n, d), or (lo, hi) for every coordinate of
-    X. `temperature` is c = βΔ². `net.theorem.bound` is the theorem's, `net.certificate.bound` the one proved of the numbers as
+    X. `sharpness` is c = βΔ². `net.theorem.bound` is the theorem's, `net.certificate.bound` the one proved of the numbers as
     they run.
 
     >>> import attnc.paper, torch
@@ -98,7 +98,7 @@ def many_heads(
     anchors = (n - 2) * count
     if anchors < 2:
         raise InputError("3 tokens and heads=1 have a single anchor: give heads=2 or more, or more tokens")
-    c = _temperature(given.a, given.b, anchors) if temperature is None else checked_temperature(temperature)
+    c = _sharpness(given.a, given.b, anchors) if sharpness is None else checked_sharpness(sharpness)
     program = given.program([0] * n, 1)
     plan = given.plan(given.interval(program), count, progress)
     net = assembled(given, program, _head(plan, given.a, given.b, n, c), progress)
@@ -106,19 +106,19 @@ def many_heads(
     return net
 
 
-def theorem(a: float, b: float, n: int, heads: int, temperature: float) -> Theorem:
+def theorem(a: float, b: float, n: int, heads: int, sharpness: float) -> Theorem:
     """C(c) (b - a)/((n - 2)H - 1) + max(|a|, |b|) ε(c), rounded up.
 
     >>> round(theorem(-25, 25, 10, 64, 6.0).bound / (50 / 511), 3)
     0.51
     """
     step, most = (b - a) / ((n - 2) * heads - 1), max(abs(a), abs(b))
-    constant, leak = spread(temperature), leaking(temperature)
+    constant, leak = spread(sharpness), leaking(sharpness)
     bound = math.nextafter((constant * step + most * leak) * (1 + 2.0**-48), math.inf)
     return Theorem(
         "many heads, no extra tokens",
         f"in exact arithmetic |Attn(X)_i - Range_[{a:g},{b:g}](<w_i, x_i> + t_i)| <= C (b - a)/((n - 2)H - 1) + max(|a|, |b|) ε "
-        f"for every X, with n = {n} tokens, H = {heads} heads, c = {temperature:.4g}, C = {constant:.4g} and ε = {leak:.3g}, "
+        f"for every X, with n = {n} tokens, H = {heads} heads, c = {sharpness:.4g}, C = {constant:.4g} and ε = {leak:.3g}, "
         "5 exp(-2c) to first order",
         bound,
     )
@@ -149,10 +149,10 @@ def leaking(c: float) -> float:
     return math.fsum(terms) * (1 + 1e-12)
 
 
-def _temperature(a: float, b: float, anchors: int) -> float:
+def _sharpness(a: float, b: float, anchors: int) -> float:
     """6, or what makes max(|a|, |b|) ε(c) <= Δ/50; from c = 6 on, ε(c) < 5.001 e^{-2c}."""
     step, most = (b - a) / (anchors - 1), max(abs(a), abs(b))
-    return max(TEMPERATURE, math.log(5.001 * most / (LEAK * step)) / 2)
+    return max(SHARPNESS, math.log(5.001 * most / (LEAK * step)) / 2)
 
 
 def _head(plan: Plan, a: float, b: float, n: int, c: float) -> Head:

@@ -22,24 +22,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnc.anchors.candidates import Plan, Progress, target_of
-from attnc.anchors.chain import lattice
-from attnc.anchors.draft import one_head as one_head_draft
-from attnc.anchors.finish import finish
-from attnc.anchors.nearest import TEMPERATURE, nearest_constant
-from attnc.anchors.plan import conclude
-from attnc.certify.theorem import Theorem
 from attnc.domain import Box
 from attnc.errors import InputError
+from attnc.heads.candidates import Plan, Progress, target_of
+from attnc.heads.chain import lattice
+from attnc.heads.draft import one_head as one_head_draft
+from attnc.heads.finish import finish
+from attnc.heads.nearest import SHARPNESS, nearest_constant
+from attnc.heads.plan import conclude
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.paper.assemble import (
     assembled,
-    checked_temperature,
+    checked_sharpness,
     proved_head,
     truncated,
     whole_number,
 )
+from attnc.records.theorem import Theorem
 
 MOST_ANCHORS = 8192
 
@@ -54,7 +54,7 @@ def one_head(
     domain: Box | tuple[float, float] = (-5.0, 5.0),
     coordinates: Sequence[int] | None = None,
     outputs: int | None = None,
-    temperature: float = TEMPERATURE,
+    sharpness: float = SHARPNESS,
     dtype: torch.dtype = torch.float64,
     progress: Progress | None = None,
 ) -> Network:
@@ -62,7 +62,7 @@ def one_head(
 
     W is (n, d), t is (n,); the network maps X of shape (…, n, d) to (…, n, outputs). Token i writes to coordinate
     `coordinates[i]` of its output, the others are 0; without them there is one coordinate. `domain` is where the proof holds: a
-    box of shape (n, d), or (lo, hi) for every coordinate of X. `temperature` is c = βΔ²: the larger, the harder softmax picks
+    box of shape (n, d), or (lo, hi) for every coordinate of X. `sharpness` is c = βΔ²: the larger, the harder softmax picks
     the nearest anchor. `net.theorem.bound` is the theorem's, `net.certificate.bound` the one proved of the numbers as they run.
 
     >>> import attnc.paper, torch
@@ -76,7 +76,7 @@ def one_head(
     """
     given = truncated(W, t, a, b, domain, dtype)
     p = whole_number("anchors", anchors, 2, MOST_ANCHORS, "the two ends of [a, b] among them")
-    c = checked_temperature(temperature)
+    c = checked_sharpness(sharpness)
     program = given.program(*_placement(given.tokens, coordinates, outputs))
     plan = given.plan(given.interval(program), 1, progress)
     net = assembled(given, program, _head(plan, given.a, given.b, p, c), progress)
@@ -84,18 +84,18 @@ def one_head(
     return net
 
 
-def theorem(a: float, b: float, p: int, temperature: float = TEMPERATURE) -> Theorem:
+def theorem(a: float, b: float, p: int, sharpness: float = SHARPNESS) -> Theorem:
     """C(c) (b - a)/(p - 1), rounded up.
 
     >>> round(theorem(-25, 25, 51).bound, 4)
     0.5186
     """
-    constant = nearest_constant(temperature)
+    constant = nearest_constant(sharpness)
     bound = math.nextafter(constant * ((b - a) / (p - 1)) * (1 + 2.0**-50), math.inf)
     return Theorem(
         "one head, n truncated linear functions",
         f"in exact arithmetic |Attn(X)_i - Range_[{a:g},{b:g}](<w_i, x_i> + t_i)| <= C (b - a)/(p - 1) for every X, with p = {p} "
-        f"anchors, c = {temperature:g} and C = 1/2 + Σ_j (j exp(-c j²) + (j + 1/2)/2 exp(-c j(j+1))) = {constant:.4g}",
+        f"anchors, c = {sharpness:g} and C = 1/2 + Σ_j (j exp(-c j²) + (j + 1/2)/2 exp(-c j(j+1))) = {constant:.4g}",
         bound,
     )
 

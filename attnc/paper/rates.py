@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnc.anchors.candidates import Progress
 from attnc.domain import Box
 from attnc.errors import InputError
+from attnc.heads.candidates import Progress
 from attnc.lower.function_to_head import head as make_head
 from attnc.network.head import Head
 from attnc.network.network import Network
@@ -180,7 +180,7 @@ def _design(design: str, sizes: Sequence[int], say: Progress) -> Series:
     for p in sizes:
         say(f"{design}, p = {p}")
         made = make_head(
-            f"clip(-{RANGE:g},{RANGE:g})", on=(-60, 60), anchors=p, design=design, dtype=torch.float64
+            f"clip(-{RANGE:g},{RANGE:g})", domain=(-60, 60), anchors=p, design=design, dtype=torch.float64
         )
         assert made.certificate is not None
         errors.append(_range_error(made, max(p, 64)))
@@ -208,7 +208,7 @@ def _grids(form: str, grids: Sequence[int], say: Progress) -> Series:
 
 
 def _lattice(say: Progress) -> Series:
-    """The same function by values that are solved for, at the right temperature."""
+    """The same function by values that are solved for, at the right sharpness."""
     box, found = Box(-1, 1, shape=(2, 1)), {}
     for eps in PAST_GRID:
         say(f"lattice, eps = {eps:g}")

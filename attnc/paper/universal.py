@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnc.anchors.candidates import Progress
-from attnc.anchors.grid import CONSTANT, TEMPERATURE
-from attnc.anchors.nearest import nearest_constant
-from attnc.certify.theorem import Theorem
 from attnc.compile import compile
 from attnc.domain import Box
 from attnc.errors import InputError
+from attnc.heads.candidates import Progress
+from attnc.heads.grid import CONSTANT, SHARPNESS
+from attnc.heads.nearest import nearest_constant
 from attnc.network.forms.parts import Neurons, read
 from attnc.network.network import Network
 from attnc.program.steps import Lookup, Pointwise
+from attnc.records.theorem import Theorem
 
 LAYOUTS = ("heads", "tokens")
 
@@ -117,7 +117,7 @@ def _theorem(net: Network, name: str) -> Theorem:
     statement = (
         f"in exact arithmetic |net(X) - f(X)| <= K √C₂ · diagonal of a cell, for every f with the Lipschitz constant K = "
         f"{lookup.lipschitz:g}: {len(lookup.points)} grid points, diagonal {diagonal:.4g}, C₂ = {CONSTANT} at c = "
-        f"{TEMPERATURE:g} (1/4 for a hard choice of the nearest); the certificate counts rounding too, and a part in 256 of room"
+        f"{SHARPNESS:g} (1/4 for a hard choice of the nearest); the certificate counts rounding too, and a part in 256 of room"
     )
     return Theorem(
         f"{name}: grid", statement, lookup.lipschitz * math.sqrt(CONSTANT) * diagonal * (1 + 2.0**-48)

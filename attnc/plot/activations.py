@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from attnc import functions
-from attnc.certify.numbers import Array
 from attnc.errors import InputError
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
@@ -33,6 +32,7 @@ from attnc.plot.canvas import (
 from attnc.plot.sample import about
 from attnc.pretrained.samples import calls, outputs
 from attnc.pretrained.store import report_of
+from attnc.records.numbers import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,7 +23,7 @@ def function(head: Head, ax: Axes | None = None, f: AnyFunction | None = None) -
     its own, and returns the axes.
 
     >>> import attnc, attnc.plot
-    >>> ax = attnc.plot.function(attnc.head("tanh", on=(-8, 8), eps=1e-5))
+    >>> ax = attnc.plot.function(attnc.head("tanh", domain=(-8, 8), eps=1e-5))
     >>> ax.get_xlim() == (-8, 8)
     True
     """
@@ -41,7 +41,7 @@ def error(head: Head, ax: Axes | None = None, f: AnyFunction | None = None) -> A
     `function`.
 
     >>> import attnc, attnc.plot
-    >>> tanh = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+    >>> tanh = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
     >>> [line.get_label() for line in attnc.plot.error(tanh).lines if "bound" in line.get_label()]
     ['proved bound ...e-06']
     """

@@ -23,7 +23,7 @@ def head(head: Head, path: str | os.PathLike[str] | None = None, f: AnyFunction 
     your own that is not registered.
 
     >>> import attnc, attnc.plot
-    >>> figure = attnc.plot.head(attnc.head("tanh", on=(-8, 8), eps=1e-5))
+    >>> figure = attnc.plot.head(attnc.head("tanh", domain=(-8, 8), eps=1e-5))
     >>> [ax.get_title(loc="left") for ax in figure.axes[:3]]
     ['function', 'error', 'attention weights']
     """

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnc.certify.numbers import Array
 from attnc.errors import InputError
 from attnc.network.describe import lattice
 from attnc.network.head import Head
@@ -19,6 +18,7 @@ from attnc.network.network import Network
 from attnc.network.stages import AttentionLayer, Selection
 from attnc.plot.canvas import BLUE, GREY, INK, WEIGHTS, expect_kind, new_axes, require_matplotlib
 from attnc.plot.sample import COLUMNS, MOST_ROWS, about, attention_columns
+from attnc.records.numbers import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def attention(
     witness, or where the largest error was measured. Draws into `ax`, or into a figure of its own, and returns the axes.
 
     >>> import attnc, attnc.plot
-    >>> tanh = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+    >>> tanh = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
     >>> attnc.plot.attention(tanh).images[0].get_array().shape[0]     # a row for each anchor
     2
     """

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from attnc.certify.measured import NetworkMeasured
-from attnc.certify.network_certificate import LayerClaim, LookupClaim, NetworkCertificate
 from attnc.errors import InputError
 from attnc.network.describe import function_label, why_not_measured
 from attnc.network.network import Network
@@ -31,6 +29,8 @@ from attnc.plot.curves import draw_function
 from attnc.plot.heat_map import Neurons, Picked, draw_neurons, draw_picked, draw_values, look
 from attnc.plot.sample import sample
 from attnc.program.steps import Pointwise
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_certificate import LayerClaim, LookupClaim, NetworkCertificate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

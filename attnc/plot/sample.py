@@ -12,14 +12,14 @@ import torch
 from flint import arb
 from torch import Tensor
 
-from attnc.certify.certificate import Certificate, Measured
-from attnc.certify.numbers import Array
 from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.functions import function as make_function
 from attnc.functions.balls import working
 from attnc.network.head import Head
 from attnc.plot.canvas import expect_kind
+from attnc.records.certificate import Certificate, Measured
+from attnc.records.numbers import Array
 
 AnyFunction = str | Function | Callable[[Tensor], Tensor]
 
@@ -78,7 +78,7 @@ def function_of(head: Head, f: AnyFunction | None) -> Function:
     """The function that the head imitates: the one given, or the one that the certificate names.
 
     >>> import attnc
-    >>> function_of(attnc.head("tanh", on=(-8, 8), eps=1e-5), None).name
+    >>> function_of(attnc.head("tanh", domain=(-8, 8), eps=1e-5), None).name
     'tanh'
     """
     known = about(head)

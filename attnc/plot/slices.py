@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnc.certify.numbers import Array
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.frontends.asked import Asked
@@ -35,6 +34,7 @@ from attnc.plot.canvas import (
 )
 from attnc.plot.heat_map import worst_input
 from attnc.plot.network import error_text
+from attnc.records.numbers import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

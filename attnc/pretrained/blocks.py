@@ -9,11 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnc import functions
-from attnc.certify.arithmetic import ARITHMETIC
-from attnc.certify.block_bound import BlockBound, Heads, Squares, block_bound, proved_heads, square_reach
-from attnc.certify.certificate import round_up
-from attnc.certify.normed import pre_activations, reach, weighed
-from attnc.certify.outward import below, times, total
+from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Array
 from attnc.errors import AttncError, ConvergenceError, InputError, PrecisionError
 from attnc.frontends.transformers import Site
@@ -27,6 +23,10 @@ from attnc.pretrained.entering import Entering
 from attnc.pretrained.heads import Group, Proved, Say, groups_for, proved, window_rounding
 from attnc.pretrained.report import BlockReport
 from attnc.program.block import FeedForward
+from attnc.prove.block_bound import BlockBound, Heads, Squares, block_bound, proved_heads, square_reach
+from attnc.prove.normed import pre_activations, reach, weighed
+from attnc.prove.outward import below, times, total
+from attnc.records.certificate import round_up
 
 Exponents = NDArray[np.int8]
 _LEAST_SHARE = 2.0**-1000  # of eps for a neuron: far below what any head meets, and not yet 0
@@ -87,7 +87,7 @@ def _plain(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
         for engine in errors.rounding
     }
     bounds["exact"] = block_bound(block.ff, _faultless(block), block.dtype, inputs=block.entering.inputs)
-    engine = config.engine if config.engine in bounds else "dense"
+    engine = config.engine if config.engine in bounds else "softmax"
     module = AnchorActivation([(g.neurons, g.head) for g in groups], engine, config.strict)
     report = _report(block, groups, module.runs, bounds, eps, engine, len(block.lo))
     return Planned(block.site, module, report, (block.lo, block.hi))
@@ -113,7 +113,7 @@ def _gated(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
     bounds["exact"] = block_bound(
         ff, _faultless(block), block.dtype, Squares(scale, radius, none, none), inputs
     )
-    engine = config.engine if config.engine in bounds else "dense"
+    engine = config.engine if config.engine in bounds else "softmax"
     activation = AnchorActivation([(g.neurons, g.head) for g in groups], engine, config.strict)
     maps = block.site.maps()
     module = AnchorGate(
@@ -139,7 +139,7 @@ def _squares(scale: Array, radius: Array, head: Head, engine: str, dtype: str) -
     assert head.certificate is not None
     approximation = head.certificate.approximation
     rounding = (
-        head.certificate.rounding if engine == "dense" else window_rounding(head, functions.get("square"))
+        head.certificate.rounding if engine == "softmax" else window_rounding(head, functions.get("square"))
     )
     square, tiny = times(radius, radius), ARITHMETIC[dtype].tiny
     off = total(rounding, 2 * approximation, 3 * tiny)

@@ -11,7 +11,7 @@ from attnc.errors import InputError
 from attnc.network.inside import checked_strict
 
 VERSION = 1
-ENGINES = ("window", "dense")
+ENGINES = ("closed-form", "softmax")
 DESIGNS = ("auto", "gate", "lattice", "tuned")
 
 
@@ -19,7 +19,7 @@ DESIGNS = ("auto", "gate", "lattice", "tuned")
 class ConvertConfig:
     """Settings of `convert_`; unknown fields and values are refused.
 
-    engine: "window" evaluates the anchors near s alone, "dense" all of them; a head that has no window runs dense.
+    engine: "closed-form" evaluates the anchors near s alone, "softmax" all of them; a head that has no window runs dense.
     design: "auto" takes a token's own key where the activation is s·σ(Bs), a lattice of anchors where it is of the kind of
     gelu, and tuned anchors else; "gate", "lattice" and "tuned" ask for one of these.
     inputs: what enters blocks that have no norm in front, a `Box` for all or a box for each by name.
@@ -27,14 +27,14 @@ class ConvertConfig:
     strict: what the activations do with inputs outside the interval of their heads. None warns once for each activation, True
     raises, False does nothing.
 
-    >>> ConvertConfig(engine="dense").design
+    >>> ConvertConfig(engine="softmax").design
     'auto'
     >>> ConvertConfig(engine="sparse")
     Traceback (most recent call last):
-    attnc.errors.InputError: engine='sparse': accepted are 'window', 'dense'
+    attnc.errors.InputError: engine='sparse': accepted are 'closed-form', 'softmax'
     """
 
-    engine: str = "window"
+    engine: str = "closed-form"
     design: str = "auto"
     inputs: Box | Mapping[str, Box] | None = None
     calibration: Any = None
@@ -59,8 +59,8 @@ class ConvertConfig:
 def checked_config(config: object) -> ConvertConfig:
     """The settings themselves, or made from a mapping, or the default.
 
-    >>> checked_config({"engine": "dense"}).engine
-    'dense'
+    >>> checked_config({"engine": "softmax"}).engine
+    'softmax'
     """
     if config is None:
         return ConvertConfig()

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnc.certify.arithmetic import probe_window
-from attnc.certify.certificate import versions
+from attnc.arithmetic import probe_window
 from attnc.errors import InputError, PrecisionError
 from attnc.frontends.transformers import Call, Found, Site, find_blocks
 from attnc.lower.function_to_head import check_arithmetic, checked_eps
@@ -22,6 +21,7 @@ from attnc.pretrained.guard import check_reached, check_runs
 from attnc.pretrained.report import ConversionReport, Difference
 from attnc.pretrained.samples import calls, outputs
 from attnc.pretrained.store import note_conversion
+from attnc.records.certificate import versions
 
 Model = TypeVar("Model", bound=nn.Module)
 Progress = Callable[[int, int, str], None]

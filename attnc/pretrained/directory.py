@@ -14,14 +14,14 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from attnc.certify.certificate import Certificate
-from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
 from attnc.frontends.transformers import Site, find_blocks
 from attnc.network.inside import checked_strict
 from attnc.pretrained.config import ENGINES, VERSION
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import note_parts, rebuild, seal
+from attnc.records.certificate import Certificate
+from attnc.records.numbers import TENSORS, HeadNumbers
 
 _DIGITS_AND_END = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp: 0, mlp
 OTHER_WEIGHTS = {
@@ -316,7 +316,7 @@ def _run_by(report: ConversionReport, engine: str, runs: Mapping[str, str]) -> C
         replace(
             block,
             engine=runs.get(block.name, engine),
-            rounding=block.roundings.get(engine, block.roundings["dense"]),
+            rounding=block.roundings.get(engine, block.roundings["softmax"]),
         )
         for block in report.blocks
     )

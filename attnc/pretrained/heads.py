@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnc.certify.certificate import round_up
-from attnc.certify.network_numbers import Index
-from attnc.certify.outward import above
-from attnc.certify.window import Gate, Window, window_bound, window_of
 from attnc.domain import Array, Interval
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
 from attnc.lower.activation_head import activation_head
 from attnc.network.head import Head
+from attnc.prove.outward import above
+from attnc.prove.window import Gate, Window, window_bound, window_of
+from attnc.records.certificate import round_up
+from attnc.records.network_numbers import Index
 
 MOST = 3  # groups of neurons
 ROOM = 1 + 2.0**-5  # so that another prover need not tie with this one
@@ -83,7 +83,7 @@ def proved(groups: list[Group], f: Function, neurons: int) -> Proved:
         approximation[where] = certificate.approximation
         dense[where] = certificate.rounding
         window[where] = window_rounding(group.head, f)
-    rounding = {"dense": dense, "window": window} if np.isfinite(window).all() else {"dense": dense}
+    rounding = {"softmax": dense, "closed-form": window} if np.isfinite(window).all() else {"softmax": dense}
     return Proved(approximation, rounding)
 
 

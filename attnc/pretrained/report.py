@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import Any
 
-from attnc.certify.certificate import round_up
 from attnc.errors import CertificateError
 from attnc.frontends.transformers import CONVERTED_BEFORE, Skipped
+from attnc.records.certificate import round_up
 
 
 @dataclass(frozen=True)

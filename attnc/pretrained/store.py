@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnc.certify.certificate import Certificate
-from attnc.certify.numbers import TENSORS, HeadNumbers
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.frontends.transformers import Call, Site
 from attnc.network.activation import AnchorActivation
@@ -23,6 +21,8 @@ from attnc.pretrained.blocks import Planned
 from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
+from attnc.records.certificate import Certificate
+from attnc.records.numbers import TENSORS, HeadNumbers
 
 _REPORT, _CALL = "_attnc_report", "_attnc_call"
 

@@ -15,13 +15,11 @@ from flint import arb
 from torch import nn
 
 from attnc import functions
-from attnc.certify import verify as certified
-from attnc.certify.arithmetic import probe_network
-from attnc.certify.certificate import Certificate
-from attnc.certify.check import Verdict, check
-from attnc.certify.check_block import BlockClaim, HeadErrors, SquareErrors, check_block
-from attnc.certify.check_window import window_error
-from attnc.certify.window_numbers import window_of
+from attnc.arithmetic import probe_network
+from attnc.check import verify as certified
+from attnc.check.block import BlockClaim, HeadErrors, SquareErrors, check_block
+from attnc.check.head import Verdict, check
+from attnc.check.window import window_error
 from attnc.domain import Box
 from attnc.errors import AttncError
 from attnc.frontends.transformers import Site, read_sites
@@ -37,6 +35,8 @@ from attnc.pretrained.entering import GIVEN, PROVED
 from attnc.pretrained.flow import check_flow
 from attnc.pretrained.report import BlockReport, ConversionReport
 from attnc.pretrained.store import call_of, digest, report_of, wiring
+from attnc.records.certificate import Certificate
+from attnc.records.window_numbers import window_of
 
 _POINTS = 33
 Inputs = Box | Mapping[str, Box] | None
@@ -58,7 +58,7 @@ def verify(
     certificate of a head speaks of a function of your own that is not registered.
 
     >>> import attnc
-    >>> attnc.verify(attnc.head("tanh", on=(-8, 8), eps=1e-5)).status
+    >>> attnc.verify(attnc.head("tanh", domain=(-8, 8), eps=1e-5)).status
     'proved'
     """
     if isinstance(what, nn.Module):
@@ -151,7 +151,7 @@ class _Proofs:
 
     def executed(self, head: Head, certificate: Certificate, engine: str) -> float:
         """At least |executed - f| on the domain of the certificate, which was proved."""
-        window = window_of(head.numbers()) if engine == "window" else None
+        window = window_of(head.numbers()) if engine == "closed-form" else None
         if window is None:
             parts = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
             return min(certificate.bound, parts)

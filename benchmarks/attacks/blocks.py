@@ -22,7 +22,7 @@ from attnc.errors import AttncError, PrecisionError
 from attnc.functions.balls import upper, working
 
 BITS = 160
-ENGINES = ("window", "dense")
+ENGINES = ("closed-form", "softmax")
 
 
 def balls(model: Model, x: Tensor) -> list[list[arb]]:

@@ -15,14 +15,14 @@ from torch import Tensor
 import attnc
 from attacks.tally import Outcome
 from attnc import functions
-from attnc.certify.supnorm import supnorm
 from attnc.errors import AttncError
 from attnc.functions import Function
 from attnc.functions.balls import lower, upper, working
 from attnc.network.head import Head
+from attnc.prove.supnorm import supnorm
 from tests.soundness.attack import DESIGNS, SPECS, Attacked, attack_points, random_head
 
-ENGINES = ("columns", "dense")
+ENGINES = ("softmax", "sdpa")
 SUSPECT = 0.9  # of the bound: from here on an error is evaluated again, in ball arithmetic
 BITS = 160
 
@@ -107,7 +107,7 @@ def _designed(rng: np.random.Generator, spec: str, design: str, dtype: str) -> M
 def _public(rng: np.random.Generator, spec: str, dtype: str) -> Made:
     half = float(rng.choice([2.0, 4.0, 8.0]))
     eps = float(10.0 ** rng.uniform(-3, -1.5)) * (math.exp(half) if spec == "exp" else 1.0)
-    head = attnc.head(spec, on=(-half, half), eps=eps, dtype=getattr(torch, dtype))
+    head = attnc.head(spec, domain=(-half, half), eps=eps, dtype=getattr(torch, dtype))
     if head.certificate is None:
         raise attnc.CertificateError("measured only")
 

@@ -53,10 +53,10 @@ class Subject:
 
 @functools.cache
 def _head(spec: str, dtype: torch.dtype) -> Head:
-    return attnc.head(spec, on=(-8, 8), eps=1e-3, dtype=dtype)
+    return attnc.head(spec, domain=(-8, 8), eps=1e-3, dtype=dtype)
 
 
-def head_subject(spec: str, dtype: torch.dtype, engine: str = "columns") -> Subject:
+def head_subject(spec: str, dtype: torch.dtype, engine: str = "softmax") -> Subject:
     head = copy.deepcopy(_head(spec, dtype))
     assert head.certificate is not None
     f, x = functions.get(spec), torch.linspace(-8, 8, 20_001, dtype=WIDE).to(dtype)
@@ -87,13 +87,13 @@ def network_subject(dtype: torch.dtype, engine: str) -> Subject:
 
 SUBJECTS: dict[str, Callable[[], Subject]] = {
     "head of gelu": lambda: head_subject("gelu", torch.float32),
-    "dense head of gelu": lambda: head_subject("gelu", torch.float32, "dense"),
-    "dense head of sigmoid": lambda: head_subject("sigmoid", torch.float32, "dense"),
+    "dense head of gelu": lambda: head_subject("gelu", torch.float32, "sdpa"),
+    "dense head of sigmoid": lambda: head_subject("sigmoid", torch.float32, "sdpa"),
     "head of silu": lambda: head_subject("silu", WIDE),
     "head of tanh": lambda: head_subject("tanh", WIDE),
-    "network": lambda: network_subject(torch.float32, "columns"),
-    "dense network": lambda: network_subject(torch.float32, "dense"),
-    "wide network": lambda: network_subject(WIDE, "columns"),
+    "network": lambda: network_subject(torch.float32, "softmax"),
+    "dense network": lambda: network_subject(torch.float32, "sdpa"),
+    "wide network": lambda: network_subject(WIDE, "softmax"),
 }
 
 
@@ -235,7 +235,7 @@ def _converted(family: str, change: Callable[[Model, ExitStack], Any]) -> Callab
 def _borrowed(stack: ExitStack) -> Judged:
     """A function of one's own, under the name of a built-in one: the certificate must not speak of the built-in one."""
     fake = attnc.Function("relu", torch.abs, (lambda x: -x, lambda x: x), (0.0,))
-    head = attnc.head(fake, on=(-1, 1), eps=1e-2)
+    head = attnc.head(fake, domain=(-1, 1), eps=1e-2)
     assert head.certificate is not None
     x = torch.linspace(-1, 1, 1001)
     judged = Judged(proved=head.certificate.function == "relu" and head.why_not_certified() is None)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-NORMED = "tests/certify/test_normed.py"
-BLOCK = "tests/certify/test_block_bound.py"
-CHECK_BLOCK = "tests/certify/test_check_block.py"
+NORMED = "tests/prove/test_normed.py"
+BLOCK = "tests/prove/test_block_bound.py"
+CHECK_BLOCK = "tests/check/test_block.py"
 TERMS = f"{BLOCK}::test_every_term_is_needed"
 AGREES = f"{CHECK_BLOCK}::test_it_agrees_with_the_prover_and_proves_nothing_below"
-CHECK_TERMS = "tests/certify/test_check_block_terms.py"
+CHECK_TERMS = "tests/check/test_block_terms.py"
 
 BLOCKS = [
     Mutation(
         "normed: room for the executed norm",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "return total(found, times(rho, moved))",
         "return found",
         "an executed norm is taken to return β exactly, with mean 0",
@@ -22,7 +22,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: mean of an executed norm",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "moved = total(moved, np.abs(v.sum(axis=1)), lost)",
         "moved = total(moved, lost)",
         "an executed layer norm is taken to have mean 0",
@@ -30,7 +30,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: length of an executed norm",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "found = times(above(np.float64(1 + rho)), _root(d), spread)",
         "found = times(_root(d), spread)",
         "an executed norm is taken to have the length √d",
@@ -38,7 +38,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: rms norms keep their mean",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         'spread = _length(v, centred=norm.kind == "layer")',
         "spread = _length(v, centred=True)",
         "an rms norm is taken to subtract the mean",
@@ -46,7 +46,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: rounding of gain times weight",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "found = total(times(1 + 4 * U, rest), times(8 * U, whole))",
         "found = total(times(1 + 4 * U, rest))",
         "what is lost in γ∘w and in subtracting its mean is dropped",
@@ -54,7 +54,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: middle of the interval",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "radius = total(radius, lost, n * 2.0**-1020)",
         "radius = total(radius, n * 2.0**-1020)",
         "W·β + b is taken to be exact",
@@ -62,7 +62,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: roundings of a product",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "error = total(times(gamma(d + 1, a.unit), passing), times(2 * a.tiny, flushed))",
         "error = total(times(gamma(d, a.unit), passing), times(2 * a.tiny, flushed))",
         "d products and a bias pass d roundings, not d + 1",
@@ -70,7 +70,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: underflow",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "error = total(times(gamma(d + 1, a.unit), passing), times(2 * a.tiny, flushed))",
         "error = times(gamma(d + 1, a.unit), passing)",
         "operands that are flushed to zero cost nothing",
@@ -78,7 +78,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: magnitudes",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "found = total(moving, weighed(W, still))",
         "found = moving",
         "rounding errors are not proportional to the shift of a norm",
@@ -86,7 +86,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: reach",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "return below(lo - error), above(hi + error)",
         "return lo, hi",
         "a head need not cover what is executed",
@@ -94,7 +94,7 @@ BLOCKS = [
     ),
     Mutation(
         "normed: box",
-        "attnc/certify/normed.py",
+        "attnc/prove/normed.py",
         "return middle, np.maximum(above(box.hi - middle), above(middle - box.lo))",
         "return middle, np.minimum(box.hi - middle, middle - box.lo)",
         "a box is taken to be no wider than its narrower half",
@@ -102,7 +102,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: error of the pre-activation",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         "total(heads.rounding, times(heads.lipschitz, error)),",
         "total(heads.rounding),",
         "rounding of s does not pass the activation",
@@ -110,7 +110,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: heads must cover",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         '_check_covered("head", heads.lo, heads.hi, below(lo - error), above(hi + error))',
         '_check_covered("head", heads.lo, heads.hi, heads.lo, heads.hi)',
         "a head is used outside of where it is proved",
@@ -118,7 +118,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: squares must cover",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         '_check_covered("square head", -squares.radius, squares.radius, -into.radius, into.radius)',
         "pass",
         "a square is used outside of where it is proved",
@@ -126,7 +126,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: covered above",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         "out = np.flatnonzero((low < lo) | (high > hi))",
         "out = np.flatnonzero(low < lo)",
         "the upper end of a head's interval is not compared",
@@ -134,7 +134,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: sums of the product",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         "times(u + u * u, total(times(left, left), times(right, right))),",
         "0.0,",
         "ζ± are taken to be exact",
@@ -142,7 +142,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: error of the gate",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         "times(total(heads.approximation, heads.size), gate.error),",
         "0.0,",
         "rounding of t does not pass the product",
@@ -150,7 +150,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: rounding of the squares",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         "        sums,\n        squares.rounding / 2,\n",
         "        sums,\n",
         "squares do not round",
@@ -158,7 +158,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: difference of the squares",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         "times(u, product),",
         "0.0,",
         "the difference of two squares is taken to be exact",
@@ -166,7 +166,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: approximation of the squares",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         "exact = total(times(neurons.exact, gate.size), squares.approximation / 2)",
         "exact = times(neurons.exact, gate.size)",
         "squares are taken to be exact",
@@ -174,7 +174,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: projection",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         "rounding = total(carried, times(gamma(m + 1, a.unit), passing), flushed)",
         "rounding = total(carried, flushed)",
         "the output projection is taken to be exact",
@@ -182,7 +182,7 @@ BLOCKS = [
     ),
     Mutation(
         "block_bound: bias of the projection",
-        "attnc/certify/block_bound.py",
+        "attnc/prove/block_bound.py",
         "passing = total(passing, np.abs(ff.b2))",
         "passing = total(passing, 0.0)",
         "adding b2 is taken to be exact",
@@ -190,7 +190,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: error of the pre-activation",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         "_up(executed + at.slope * at.error)",
         "_up(executed)",
         "rounding of s does not pass the activation",
@@ -198,7 +198,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: heads must cover",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         "    if outside.any():\n",
         "    if outside.all() and not outside.size:\n",
         "a head is used outside of where it is proved",
@@ -206,7 +206,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: squares must cover",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         "if not (_up(both * (1 + u) + phi) <= radius).all():",
         "if False:",
         "a square is used outside of where it is proved",
@@ -214,7 +214,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: sums of the product",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         "moved = (u + u * u / 2) * (left * left + right * right) + both * (1 + u) * phi + phi * phi / 2",
         "moved = both * (1 + u) * phi + phi * phi / 2",
         "ζ± are taken to be exact",
@@ -222,7 +222,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: error of the gate",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         "off = _up(error * gate + size * t.error + E",
         "off = _up(error * gate + E",
         "rounding of t does not pass the product",
@@ -230,7 +230,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: difference of the squares",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         "size * t.error + E + u * (product + E) + 2 * tau)",
         "size * t.error + E + 2 * tau)",
         "the difference of two squares is taken to be exact",
@@ -238,7 +238,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: projection",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         "executed = _up(sums[:, 1] + gamma * whole + 2 * flushed, len(exact))",
         "executed = _up(sums[:, 1] + 2 * flushed, len(exact))",
         "the output projection is taken to be exact",
@@ -246,7 +246,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: room for the executed norm",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         "return _long(inputs.shift), _up(length * around + share + beside), sizes, most",
         "return _long(inputs.shift), _up(length * around), sizes, most",
         "an executed layer norm is taken to return β exactly, with mean 0",
@@ -254,15 +254,15 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: rms norms keep their mean",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         'if inputs.kind != "layer":',
         "if False:",
         "an rms norm is taken to subtract the mean",
-        ("tests/certify/test_check_block_terms.py::test_no_normalised_vector_leaves_the_interval",),
+        ("tests/check/test_block_terms.py::test_no_normalised_vector_leaves_the_interval",),
     ),
     Mutation(
         "check_block: claims",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         "if not (np.isfinite(proved) and Fraction(proved) <= claimed):",
         "if not (np.isfinite(proved) and proved <= 1.001 * float(claimed)):",
         "a claim that is a little too small is proved",
@@ -270,7 +270,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_block: claim of exact arithmetic",
-        "attnc/certify/check_block.py",
+        "attnc/check/block.py",
         '("exact", found.exact, Fraction(claim.exact)),',
         "",
         "the claim about exact arithmetic is not compared",
@@ -278,7 +278,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_range: slope over the cell",
-        "attnc/certify/check_range.py",
+        "attnc/check/ranges.py",
         "slope = abs(point[1]) + 2 * h * abs(point[2]) + 3 * h * h * abs(cell[3])",
         "slope = abs(point[1])",
         "slopes are taken at the middle of a cell only",
@@ -286,7 +286,7 @@ BLOCKS = [
     ),
     Mutation(
         "check_range: last cell",
-        "attnc/certify/check_range.py",
+        "attnc/check/ranges.py",
         'last = np.maximum(np.searchsorted(left, hi, side="left") - 1, first)',
         'last = np.maximum(np.searchsorted(left, hi, side="left") - 2, first)',
         "the last cell of an interval is not looked at",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 SHARP = "tests/soundness/test_sharp.py"
-CHECK = "tests/certify/test_check.py"
-ROUNDING = "tests/certify/test_rounding.py"
-CELLS = "tests/certify/test_cells.py"
+CHECK = "tests/check/test_head.py"
+ROUNDING = "tests/prove/test_rounding.py"
+CELLS = "tests/prove/test_cells.py"
 TERMS = f"{SHARP}::test_terms_are_needed"
 WIDTHS = f"{SHARP}::test_cells_of_any_width_contain_the_truth"
 RANGE = f"{SHARP}::test_what_may_overflow_is_seen_by_both"
@@ -15,7 +15,7 @@ RANGE = f"{SHARP}::test_what_may_overflow_is_seen_by_both"
 CHECK_HEADS = [
     Mutation(
         "check_cell: dropped keys",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "abs(last) * half**ORDER) + dropped",
         "abs(last) * half**ORDER)",
         "keys that are dropped add nothing to the approximation",
@@ -23,7 +23,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: remainder",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "taylor = sum((abs(point[j]) * half**j for j in range(ORDER)), abs(last) * half**ORDER)",
         "taylor = sum((abs(point[j]) * half**j for j in range(ORDER)), arb(0))",
         "the checker's Taylor series ends without a remainder",
@@ -31,7 +31,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: product of the score",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "off_product = arb(0) if _is_power_of_two(k) else u",
         "off_product = arb(0)",
         "the checker takes κx to be exact",
@@ -39,7 +39,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: sum of the score",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "off_sum = arb(0) if c == 0 else u",
         "off_sum = arb(0)",
         "the checker takes κx + c to be exact",
@@ -47,7 +47,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: exp",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "+ tau).exp() * (1 + units * u) - 1",
         "+ tau).exp() - 1",
         "the checker takes exp to be exact",
@@ -55,7 +55,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: a token that attends to itself",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "turns = self.p + self.a.division_units + (2 if self.value[:, 0].any() else 0)",
         "turns = self.p + self.a.division_units",
         "the checker drops the two roundings of own·s + constant",
@@ -63,7 +63,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: sum over heads",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "total += abs(w) * (growth * part.rounding(s) + (growth - 1) * abs(part.output))",
         "total += abs(w) * growth * part.rounding(s)",
         "the checker takes the output projection to be exact",
@@ -71,7 +71,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: size of silent heads",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "size = size + weight * largest",
         "size = size",
         "in the checker, silent heads add nothing",
@@ -79,7 +79,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: rounding of silent heads",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "rounding = rounding + weight * (growth * part.rounding(s) + (growth - 1) * largest)",
         "rounding = rounding",
         "in the checker, silent heads do not round",
@@ -87,7 +87,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: silent heads",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "return kept == [top] and not numbers.value[h, top].any()",
         "return kept == [top]",
         "in the checker, a head that returns a constant counts as silent",
@@ -95,7 +95,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: weight of the heads",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "surplus = sum(weights, arb(-1))",
         "surplus = arb(0)",
         "output weights are taken to add up to 1",
@@ -103,7 +103,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: keys kept on the whole cell",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "lead = lead + np.abs(slope - slope[top]) * abs(gain) * half * 1.0000001",
         "lead = lead + 0.0",
         "a key that is far at the centre is dropped on the whole cell",
@@ -111,7 +111,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: subnormal numbers",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "return not ((flat != 0) & (np.abs(flat) < a.tiny)).any()",
         "return True",
         "the checker accepts stored numbers that are flushed to zero",
@@ -119,7 +119,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check_cell: overflow of scores",
-        "attnc/certify/check_cell.py",
+        "attnc/check/cell.py",
         "if not all(abs(arb(k)) * x + abs(arb(c)) < limit for k, c in numbers.key[h]):",
         "if False:",
         "the checker accepts scores that overflow",
@@ -127,7 +127,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: digests",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         "changed = [name for name in TENSORS if found[name] != certificate.digests[name]]",
         "changed = []",
         "changed numbers are not noticed",
@@ -135,7 +135,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: another function",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         "if not f.provable or label != certificate.function:",
         "if not f.provable:",
         "a certificate is checked against another function than its own",
@@ -143,7 +143,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: arithmetic of the machine",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         """    if broken is not None:
         return Verdict""",
         """    if broken is not None and not broken:
@@ -153,7 +153,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: bound",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         "and error.approximation + error.rounding <= arb(certificate.bound)",
         "and True",
         "the bound itself is not compared with the proof",
@@ -161,7 +161,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: rounding",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         "and error.rounding <= arb(certificate.rounding)",
         "and True",
         "the term of rounding is not compared with the proof",
@@ -169,7 +169,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: unknown becomes proved",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         '"unknown", f"no proof near s={middle!r} after {done} cells"',
         '"proved", f"no proof near s={middle!r} after {done} cells"',
         "a search that was given up counts as a proof",
@@ -177,7 +177,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: last cells",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         "stack += [(x, y, piece.branch, everyone(numbers)) for x, y in pairwise(edges)]",
         "stack += [(x, y, piece.branch, everyone(numbers)) for x, y in pairwise(edges[:-1])]",
         "the last cell of every piece is not checked",
@@ -185,7 +185,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: outputs that are not finite",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         'error = abs(arb(y) - f.value(s)) if math.isfinite(y) else arb("inf")',
         "error = abs(arb(y) - f.value(s)) if math.isfinite(y) else arb(0)",
         "a module that returns NaN passes the attack",
@@ -193,7 +193,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: attack of the module",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         "for s, *ys in zip(points.tolist(), *(y.tolist() for y in outputs), strict=True):",
         "for s, *ys in zip(points.tolist(), *(y.tolist() for y in outputs[:1]), strict=True):",
         "the module that runs is not compared",
@@ -201,7 +201,7 @@ CHECK_HEADS = [
     ),
     Mutation(
         "check: witness",
-        "attnc/certify/check.py",
+        "attnc/check/head.py",
         "false = _false_witness(numbers, certificate, f)",
         "false = None",
         "a false witness is passed over",

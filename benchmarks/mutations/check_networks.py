@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-PASSING = "tests/certify/test_passing.py"
-CHECK_NETWORK = "tests/certify/test_check_network.py"
-SLOPES = "tests/certify/test_slopes.py"
-STRUCTURE = "tests/certify/test_check_structure.py"
+PASSING = "tests/prove/test_passing.py"
+CHECK_NETWORK = "tests/check/test_network.py"
+SLOPES = "tests/prove/test_slopes.py"
+STRUCTURE = "tests/records/test_structure.py"
 FALSE = f"{CHECK_NETWORK}::test_a_false_claim_is_never_proved"
 ALONE = f"{CHECK_NETWORK}::test_the_proof_itself_fails_where_the_claim_is_false"
 
 CHECK_NETWORKS = [
     Mutation(
         "check_compose: errors before a linear map",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "total = carried[i, t] + off[",
         "total = off[",
         "errors of the input do not pass a linear map",
@@ -22,7 +22,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: rounded numbers",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "total = carried[i, t] + off[t * stored.shape[0] + i] + gammas[i] * through + flushed",
         "total = carried[i, t] + gammas[i] * through + flushed",
         "rounding weights and biases costs nothing",
@@ -30,7 +30,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: roundings of a linear map",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "+ gammas[i] * through + flushed",
         "+ flushed",
         "a linear map is taken to be exact",
@@ -38,7 +38,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: underflow of a linear map",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "+ gammas[i] * through + flushed",
         "+ gammas[i] * through",
         "inputs that are flushed to zero cost nothing",
@@ -46,7 +46,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: rounded scale",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "total = abs(r) * e + abs(r - s) * abs(v) + abs(c - t)",
         "total = abs(r) * e + abs(c - t)",
         "rounding the scale of a normalisation costs nothing",
@@ -54,7 +54,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: roundings of a scale",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "+ abs(c - t) + gamma * through",
         "+ abs(c - t)",
         "a normalisation is taken to be exact",
@@ -62,7 +62,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: what reaches a head",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "reach = [v + arb(0, e) for v, e in zip(x.exact, x.error, strict=True)]",
         "reach = list(x.exact)",
         "slopes are taken where the exact value lies, not the executed one",
@@ -70,7 +70,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: bound of the heads",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "error = [(m + d + o).upper() for m, d, o in zip(moved, delta, off, strict=True)]",
         "error = [(m + o).upper() for m, d, o in zip(moved, delta, off, strict=True)]",
         "what is claimed of the heads does not enter the bound",
@@ -78,7 +78,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: deviation of the source",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "error = [(m + d + o).upper() for m, d, o in zip(moved, delta, off, strict=True)]",
         "error = [(m + d).upper() for m, d, o in zip(moved, delta, off, strict=True)]",
         "a source that deviates from its function costs nothing",
@@ -86,7 +86,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: exact value of a deviation",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         """v + arb(0, o) for v, o in zip(_between(*table.line(lo, hi, np.zeros_like(lo))), off, strict=True)
     ]""",
         """v for v, o in zip(_between(*table.line(lo, hi, np.zeros_like(lo))), off, strict=True)
@@ -96,7 +96,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: upper end of a head's domain",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "if not (domain.lo <= low[:, j].min() and high[:, j].max() <= domain.hi):",
         "if not (domain.lo <= low[:, j].min()):",
         "a head may be given more than it is proved for",
@@ -104,7 +104,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: lower end of a head's domain",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "if not (domain.lo <= low[:, j].min() and high[:, j].max() <= domain.hi):",
         "if not (high[:, j].max() <= domain.hi):",
         "a head may be given less than it is proved for",
@@ -112,7 +112,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: rounded coefficients",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "abs(c) * x.error[i] + abs(c - d) * abs(x.exact[i]) for c, d, x in pairs",
         "abs(c) * x.error[i] for c, d, x in pairs",
         "rounding the coefficients of a sum costs nothing",
@@ -120,7 +120,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: roundings of a sum",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "total = moved + gamma * through + flushed",
         "total = moved + flushed",
         "a sum is taken to be exact",
@@ -128,7 +128,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: claims of a layer",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         """        worst = max(map(upper, found.error))
         if not worst <= said:""",
         """        worst = max(map(upper, found.error))
@@ -138,15 +138,15 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_compose: lookups of inputs with an error",
-        "attnc/certify/check_compose.py",
+        "attnc/check/compose.py",
         "if not isinstance(step, Lookup) or not all(e == 0 for e in x.error):",
         "if not isinstance(step, Lookup):",
         "a lookup is proved for inputs that are not exact",
-        ("tests/certify/test_lookup.py::test_a_lookup_of_inputs_with_an_error_is_not_proved",),
+        ("tests/prove/test_lookup.py::test_a_lookup_of_inputs_with_an_error_is_not_proved",),
     ),
     Mutation(
         "check_slopes: bend of a cell",
-        "attnc/certify/check_slopes.py",
+        "attnc/check/slopes.py",
         "bend = point[1] + 2 * cell[2] * arb(0, half)",
         "bend = point[1] + cell[2] * arb(0, half)",
         "slopes vary by half of what f'' allows",
@@ -154,7 +154,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_slopes: cells that an interval meets",
-        "attnc/certify/check_slopes.py",
+        "attnc/check/slopes.py",
         'last = np.searchsorted(self.left, hi, side="right")',
         'last = np.searchsorted(self.left, hi, side="right") - 1',
         "the last cell of an interval is not looked at",
@@ -162,7 +162,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_slopes: rise to the left",
-        "attnc/certify/check_slopes.py",
+        "attnc/check/slopes.py",
         "ways = np.stack([tilt_lo * right, tilt_hi * right, -tilt_lo * left, -tilt_hi * left])",
         "ways = np.stack([tilt_lo * right, tilt_hi * right])",
         "a function is looked at on the right half of a cell only",
@@ -170,7 +170,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: digests",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         '    if changed:\n        return f"changed since it was made',
         '    if changed and not found:\n        return f"changed since it was made',
         "changed numbers are not noticed",
@@ -181,23 +181,23 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: digest of the program",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         "if program.digest() != certificate.program:",
         "if False:",
         "a certificate is checked against another program than its own",
-        ("tests/certify/test_lookup.py::test_another_constant_is_another_program",),
+        ("tests/prove/test_lookup.py::test_another_constant_is_another_program",),
     ),
     Mutation(
         "check_network: structure",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         "return mismatch(program, numbers, certificate)",
         "return None",
         "stages need not be what the program asks for",
-        (FALSE, "tests/certify/test_network_record.py::test_stages_in_another_order"),
+        (FALSE, "tests/records/test_network_record.py::test_stages_in_another_order"),
     ),
     Mutation(
         "check_network: arithmetic of the machine",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         "broken = probe(numbers.dtype) or probe_network(numbers.dtype)",
         "broken = probe(numbers.dtype)",
         "settings that loosen products are accepted",
@@ -205,7 +205,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: heads",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         '        if not verdict:\n            reason = f"{claim.name}',
         '        if verdict.cells < 0:\n            reason = f"{claim.name}',
         "heads that are not proved are accepted",
@@ -213,7 +213,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: heads of the first group",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         "for g, group in enumerate(stage.groups):",
         "for g, group in enumerate(stage.groups[:1]):",
         "only the first group of a layer is checked",
@@ -221,7 +221,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: bound",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         "if not worst <= certificate.bound or not terms:",
         "if not terms:",
         "the bound itself is not compared with the proof",
@@ -229,7 +229,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: terms",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         "if not worst <= certificate.bound or not terms:",
         "if not worst <= certificate.bound:",
         "the terms of the bound are not compared with the proof",
@@ -237,7 +237,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: outputs that are not finite",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         'error = abs(arb(y) - ball) if np.isfinite(y) else arb("inf")',
         "error = abs(arb(y) - ball) if np.isfinite(y) else arb(0)",
         "a network that returns NaN passes the attack",
@@ -245,7 +245,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: attack of the module",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         "    for executed in outputs:\n",
         "    for executed in outputs[:1]:\n",
         "the module that runs is not compared",
@@ -253,7 +253,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: witness",
-        "attnc/certify/check_network.py",
+        "attnc/check/network.py",
         'return None if said is None else Verdict("unknown", said, certificate.bound)',
         "return None",
         "a false witness is passed over",
@@ -261,7 +261,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_structure: every neuron has one head",
-        "attnc/certify/check_structure.py",
+        "attnc/records/structure.py",
         "return all(g.neurons is not None for g in stage.groups) and sorted(named) == list(range(width))",
         "return True",
         "a neuron may have no head, or two",
@@ -269,7 +269,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_structure: head for another function",
-        "attnc/certify/check_structure.py",
+        "attnc/records/structure.py",
         "if any(said.head.function != claim.function for said in claim.groups):",
         "if False:",
         "a layer may have heads for another function",
@@ -277,7 +277,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_structure: values read before they are made",
-        "attnc/certify/check_structure.py",
+        "attnc/records/structure.py",
         "if not set(given) <= made:",
         "if False:",
         "a stage may read a value that is not made before it",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-LOOKUP = "tests/certify/test_lookup.py"
+LOOKUP = "tests/prove/test_lookup.py"
 TERMS = (
     f"{LOOKUP}::test_the_constant_of_the_lattice",
     f"{LOOKUP}::test_a_softer_lattice_costs_what_its_weights_spread",
@@ -17,7 +17,7 @@ TERMS = (
 LOOKUPS = [
     Mutation(
         "lookup: points behind the nearest",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "return upper(step**2 * (arb(nearest) + tails(c)))",
         "return upper(step**2 * arb(nearest))",
         "points behind the two nearest have no weight",
@@ -25,7 +25,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: inputs beyond the last point",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "nearest = max(0.25, upper(arb(over) ** 2))",
         "nearest = 0.25",
         "inputs beyond the lattice are as near as those within",
@@ -33,7 +33,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: soft scores",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "if not c > HARD:",
         "if not c > 0:",
         "the theorem is used where the scores are too soft for it",
@@ -41,7 +41,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: uneven axis",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "off = times(step.lipschitz, total(_root(spreads), _length(uneven)))",
         "off = times(step.lipschitz, _root(spreads))",
         "an uneven axis costs nothing",
@@ -49,7 +49,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: rounding of the scores",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "score = float(total(residue, times(gamma(m + 2, a.unit), passing), flushed).max())",
         "score = float(total(residue, flushed).max())",
         "scores are taken to be exact",
@@ -57,7 +57,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: residue of the keys",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "return float(total(along, rough, lost).max())",
         "return float(total(rough, lost).max())",
         "keys that do not fit the lattice cost nothing",
@@ -65,7 +65,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: residue of the offsets",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "return float(total(along, rough, lost).max())",
         "return float(total(along, lost).max())",
         "offsets that do not fit the lattice cost nothing",
@@ -73,7 +73,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: noise of the values",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "single = total(moved, step.noise, off)",
         "single = total(moved, off)",
         "noise of the stored values costs nothing",
@@ -81,7 +81,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: rounded values",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "single = total(moved, step.noise, off)",
         "single = total(step.noise, off)",
         "rounding the values costs nothing",
@@ -89,7 +89,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: sum of the weights",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "times(weight.sum_off, size),",
         "0.0,",
         "executed weights are taken to add up to 1",
@@ -97,7 +97,7 @@ LOOKUPS = [
     ),
     Mutation(
         "lookup: sum of the values",
-        "attnc/certify/lookup.py",
+        "attnc/prove/lookup.py",
         "times(gamma(anchors + 1, a.unit), 1 + weight.sum_off, largest),",
         "0.0,",
         "the weighted sum is taken to be exact",
@@ -105,7 +105,7 @@ LOOKUPS = [
     ),
     Mutation(
         "check_lookup: points behind the nearest",
-        "attnc/certify/check_lookup.py",
+        "attnc/check/lookup.py",
         "return sum(terms, arb(0)) + arb(upper(2 * terms[-1]))",
         "return arb(0)",
         "points behind the two nearest have no weight",
@@ -113,7 +113,7 @@ LOOKUPS = [
     ),
     Mutation(
         "check_lookup: inputs beyond the last point",
-        "attnc/certify/check_lookup.py",
+        "attnc/check/lookup.py",
         "reach = arb(max(0.5, beyond))",
         "reach = arb(0.5)",
         "inputs beyond the lattice are as near as those within",
@@ -121,7 +121,7 @@ LOOKUPS = [
     ),
     Mutation(
         "check_lookup: uneven axis",
-        "attnc/certify/check_lookup.py",
+        "attnc/check/lookup.py",
         "off = arb(step.lipschitz) * (spread.sqrt() + uneven)",
         "off = arb(step.lipschitz) * spread.sqrt()",
         "an uneven axis costs nothing",
@@ -129,7 +129,7 @@ LOOKUPS = [
     ),
     Mutation(
         "check_lookup: contradictions",
-        "attnc/certify/check_lookup.py",
+        "attnc/check/lookup.py",
         "    if empty is not None:\n        return empty",
         "    if empty is not None and not empty:\n        return empty",
         "values that contradict the Lipschitz constant are accepted",
@@ -137,7 +137,7 @@ LOOKUPS = [
     ),
     Mutation(
         "check_lookup: residue of the keys",
-        "attnc/certify/check_lookup.py",
+        "attnc/check/lookup.py",
         "own = own + abs(stored - lowest[j] - slopes[j][i]) * reach[j]",
         "own = own",
         "keys that do not fit the lattice cost nothing",
@@ -145,7 +145,7 @@ LOOKUPS = [
     ),
     Mutation(
         "check_lookup: rounding of the scores",
-        "attnc/certify/check_lookup.py",
+        "attnc/check/lookup.py",
         "rounded = gamma * through + 4 * tau",
         "rounded = 4 * tau",
         "scores are taken to be exact",
@@ -153,7 +153,7 @@ LOOKUPS = [
     ),
     Mutation(
         "check_lookup: rounded values",
-        "attnc/certify/check_lookup.py",
+        "attnc/check/lookup.py",
         "total = factor * (moved + apart) + sum_off * size",
         "total = factor * apart + sum_off * size",
         "rounding the values costs nothing",
@@ -161,7 +161,7 @@ LOOKUPS = [
     ),
     Mutation(
         "check_lookup: noise",
-        "attnc/certify/check_lookup.py",
+        "attnc/check/lookup.py",
         "apart = arb(step.noise) + off",
         "apart = off",
         "noise of the stored values costs nothing",

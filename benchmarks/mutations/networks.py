@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-COMPOSE = "tests/certify/test_compose.py"
-PASSING = "tests/certify/test_passing.py"
+COMPOSE = "tests/prove/test_compose.py"
+PASSING = "tests/prove/test_passing.py"
 PASSED = f"{PASSING}::test_errors_pass_the_function_and_heads_add_theirs"
 DEVIATES = f"{PASSING}::test_a_source_that_deviates_costs_its_deviation"
-SLOPES = "tests/certify/test_slopes.py"
-AFFINE = "tests/certify/test_exact_affine.py"
-FORMS = "tests/certify/test_forms.py"
+SLOPES = "tests/prove/test_slopes.py"
+AFFINE = "tests/prove/test_exact_affine.py"
+FORMS = "tests/prove/test_forms.py"
 
 NETWORKS = [
     Mutation(
         "compose: errors before a linear map",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "        product(stored, x.error),\n",
         "        0.0,\n",
         "errors of the input do not pass a linear map",
@@ -23,7 +23,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: rounded weights",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "0.0 if gap is None else product(gap, x.size),",
         "0.0,",
         "rounding the weights costs nothing",
@@ -31,7 +31,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: rounded bias",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "total(above(np.abs(constant - bias.number)), bias.radius),",
         "0.0,",
         "rounding the bias costs nothing",
@@ -39,7 +39,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: roundings of a linear map",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "times(_gammas(stored, a), passing),",
         "0.0,",
         "a linear map is taken to be exact",
@@ -47,7 +47,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: one rounding of a linear map",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "np.array([gamma(int(n) + 1, a.unit) for n in counts])[row]",
         "np.array([gamma(int(n), a.unit) for n in counts])[row]",
         "n products and a bias pass n roundings, not n + 1",
@@ -55,7 +55,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: underflow of a linear map",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "_flushed(a, n, stored, executed),",
         "0.0,",
         "inputs that are flushed to zero cost nothing",
@@ -63,7 +63,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: interval of a folded weight",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         """    if weight.folded:
         radius = total(radius, product(np.asarray(weight.radius), total(np.abs(middle), half)))
     return below(centre - radius)""",
@@ -73,7 +73,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: rounded scale",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "times(total(above(np.abs(stored - scale.number)), scale.radius), x.size),",
         "0.0,",
         "rounding the scale of a normalisation costs nothing",
@@ -81,7 +81,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: roundings of a scale",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "times(gamma(2, a.unit), passing),",
         "0.0,",
         "a normalisation is taken to be exact",
@@ -89,7 +89,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: what reaches a head",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "reach = x.reach\n",
         "reach = (x.lo, x.hi)\n",
         "slopes are taken where the exact value lies, not the executed one",
@@ -97,7 +97,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: bound of the heads",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "moved = total(moved, np.broadcast_to(delta, x.lo.shape))",
         "moved = total(moved, 0.0)",
         "what is proved of the heads does not enter the bound",
@@ -105,7 +105,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: deviation of the source",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "known = _known(below(lo - off), above(hi + off), total(moved, off), form)",
         "known = _known(below(lo - off), above(hi + off), moved, form)",
         "a source that deviates from its function costs nothing",
@@ -113,7 +113,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: interval of a deviation",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "known = _known(below(lo - off), above(hi + off), total(moved, off), form)",
         "known = _known(lo, hi, total(moved, off), form)",
         "the interval is the function's, not the source's",
@@ -121,7 +121,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: rounded coefficients",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "times(float(above(np.float64(abs(c - d)))), x.size)",
         "times(0.0, x.size)",
         "rounding the coefficients of a sum costs nothing",
@@ -129,7 +129,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: roundings of a sum",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "times(gamma(len(xs) + 1, a.unit), passing),",
         "0.0,",
         "a sum is taken to be exact",
@@ -137,7 +137,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: errors before a sum",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "*(times(abs(c), x.error) for c, x in zip(stage.coefficients, xs, strict=True)),",
         "",
         "errors of the summands do not pass a sum",
@@ -145,7 +145,7 @@ NETWORKS = [
     ),
     Mutation(
         "compose: overflow",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "return np.where(total(passing, error) < a.largest, error, np.inf)",
         "return error",
         "something is promised of sums that overflow",
@@ -153,15 +153,15 @@ NETWORKS = [
     ),
     Mutation(
         "compose: lookups of inputs with an error",
-        "attnc/certify/compose.py",
+        "attnc/prove/compose.py",
         "if isinstance(step, Lookup) and not x.error.any():",
         "if isinstance(step, Lookup):",
         "a lookup is proved for inputs that are not exact",
-        ("tests/certify/test_lookup.py::test_a_lookup_of_inputs_with_an_error_is_not_proved",),
+        ("tests/prove/test_lookup.py::test_a_lookup_of_inputs_with_an_error_is_not_proved",),
     ),
     Mutation(
         "exact_affine: same numbers",
-        "attnc/certify/exact_affine.py",
+        "attnc/prove/exact_affine.py",
         "if not self.folded and np.array_equal(stored, self.number):",
         "if np.array_equal(stored, self.number):",
         "folded numbers are taken to be the stored ones",
@@ -169,7 +169,7 @@ NETWORKS = [
     ),
     Mutation(
         "exact_affine: epsilon of a normalisation",
-        "attnc/certify/exact_affine.py",
+        "attnc/prove/exact_affine.py",
         "a = arb(float(g)) / (arb(float(v)) + arb(step.epsilon)).sqrt()",
         "a = arb(float(g)) / arb(float(v)).sqrt()",
         "ε of a normalisation is dropped",
@@ -177,7 +177,7 @@ NETWORKS = [
     ),
     Mutation(
         "exact_affine: rounding of a product",
-        "attnc/certify/exact_affine.py",
+        "attnc/prove/exact_affine.py",
         "return Enclosed(number, total(off, _rounding(number)))",
         "return Enclosed(number, off)",
         "folding a weight is taken to round nothing",
@@ -185,7 +185,7 @@ NETWORKS = [
     ),
     Mutation(
         "exact_affine: radius of a product",
-        "attnc/certify/exact_affine.py",
+        "attnc/prove/exact_affine.py",
         "times(x.radius, np.abs(y.number)), times(x.radius, y.radius)",
         "0.0, times(x.radius, y.radius)",
         "the radius of the scale is lost in folding",
@@ -193,7 +193,7 @@ NETWORKS = [
     ),
     Mutation(
         "forms: rounding of a linear map",
-        "attnc/certify/forms.py",
+        "attnc/prove/forms.py",
         "radius = total(product(size, x.radius), bias.radius, lost)",
         "radius = total(product(size, x.radius), bias.radius)",
         "the affine form is computed without rounding",
@@ -201,7 +201,7 @@ NETWORKS = [
     ),
     Mutation(
         "forms: radius through a linear map",
-        "attnc/certify/forms.py",
+        "attnc/prove/forms.py",
         "radius = total(product(size, x.radius), bias.radius, lost)",
         "radius = total(bias.radius, lost)",
         "what the form does not say is lost in a linear map",
@@ -209,7 +209,7 @@ NETWORKS = [
     ),
     Mutation(
         "forms: distance from the chord",
-        "attnc/certify/forms.py",
+        "attnc/prove/forms.py",
         "radius = total(times(np.abs(slope), x.radius), distance, lost)",
         "radius = total(times(np.abs(slope), x.radius), lost)",
         "a function is taken to be its chord",
@@ -217,7 +217,7 @@ NETWORKS = [
     ),
     Mutation(
         "forms: sums",
-        "attnc/certify/forms.py",
+        "attnc/prove/forms.py",
         "radius = total(*(times(abs(c), x.radius) for x, c in pairs), times(2.0**-50, len(pairs), sizes))",
         "radius = times(2.0**-50, len(pairs), sizes)",
         "what the forms do not say is lost in a sum",
@@ -225,39 +225,39 @@ NETWORKS = [
     ),
     Mutation(
         "outward: grown",
-        "attnc/certify/outward.py",
+        "attnc/prove/outward.py",
         "factor = 1.0 + 2.0 * (operations + 4) * U",
         "factor = 1.0",
         "sums and products are not rounded outwards",
-        ("tests/certify/test_outward.py",),
+        ("tests/prove/test_outward.py",),
     ),
     Mutation(
         "outward: below",
-        "attnc/certify/outward.py",
+        "attnc/prove/outward.py",
         "return np.nextafter(x, -np.inf)",
         "return np.nextafter(x, np.inf)",
         "lower ends are rounded up",
-        ("tests/certify/test_outward.py",),
+        ("tests/prove/test_outward.py",),
     ),
     Mutation(
         "outward: above",
-        "attnc/certify/outward.py",
+        "attnc/prove/outward.py",
         "return np.nextafter(x, np.inf)",
         "return np.asarray(x)",
         "upper ends are rounded to nearest",
-        ("tests/certify/test_outward.py",),
+        ("tests/prove/test_outward.py",),
     ),
     Mutation(
         "outward: gamma",
-        "attnc/certify/outward.py",
+        "attnc/prove/outward.py",
         "grown(np.float64(k / (1 - k)), 3)",
         "grown(np.float64(k), 3)",
         "γ_k = ku in place of ku/(1 - ku)",
-        ("tests/certify/test_outward.py",),
+        ("tests/prove/test_outward.py",),
     ),
     Mutation(
         "slopes: bend of a cell",
-        "attnc/certify/slopes.py",
+        "attnc/prove/slopes.py",
         "bend = 2 * abs(everywhere[2]) * arb(half)",
         "bend = abs(everywhere[2]) * arb(half)",
         "slopes vary by half of what f'' allows",
@@ -265,7 +265,7 @@ NETWORKS = [
     ),
     Mutation(
         "slopes: cells that an interval touches",
-        "attnc/certify/slopes.py",
+        "attnc/prove/slopes.py",
         "(self.edges[:-1] <= flat_hi[part]) & (self.edges[1:] >= flat_lo[part])",
         "(self.edges[:-1] < flat_hi[part]) & (self.edges[1:] < flat_hi[part])",
         "the last cell of an interval is not looked at",
@@ -273,7 +273,7 @@ NETWORKS = [
     ),
     Mutation(
         "slopes: rise within a cell",
-        "attnc/certify/slopes.py",
+        "attnc/prove/slopes.py",
         "return below(low + below(down)), above(high + above(up))",
         "return below(low), above(high)",
         "a function is taken to be constant on a cell",
@@ -281,7 +281,7 @@ NETWORKS = [
     ),
     Mutation(
         "slopes: kinks",
-        "attnc/certify/slopes.py",
+        "attnc/prove/slopes.py",
         "cells += [_cell(piece.branch, float(x), float(y)) for x, y in pairwise(edges)]",
         "cells += [_cell(f.pieces(domain.lo, domain.hi)[0].branch, float(x), float(y)) for x, y in pairwise(edges)]",
         "the first branch of a function is used on both sides of a kink",

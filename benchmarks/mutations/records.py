@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-CERTIFICATE = "tests/certify/test_certificate.py"
-NETWORK = "tests/certify/test_network_certificate.py"
-CHECK = "tests/certify/test_check.py"
-CHECK_NETWORK = "tests/certify/test_check_network.py"
+CERTIFICATE = "tests/records/test_certificate.py"
+NETWORK = "tests/records/test_network_certificate.py"
+CHECK = "tests/check/test_head.py"
+CHECK_NETWORK = "tests/check/test_network.py"
 PROGRAM = "tests/program/test_program.py::test_a_digest_covers_everything"
-RECORD = "tests/certify/test_network_record.py"
-ARITHMETIC = "tests/certify/test_arithmetic.py"
+RECORD = "tests/records/test_network_record.py"
+ARITHMETIC = "tests/test_arithmetic.py"
 REGRESSIONS = "tests/soundness/test_regressions.py"
 
 RECORDS = [
     Mutation(
         "certificate: covers the upper end",
-        "attnc/certify/certificate.py",
+        "attnc/records/certificate.py",
         "return bool(((wide >= self.domain.lo) & (wide <= self.domain.hi)).all())",
         "return bool((wide >= self.domain.lo).all())",
         "inputs above the domain are covered",
@@ -24,7 +24,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: covers NaN",
-        "attnc/certify/certificate.py",
+        "attnc/records/certificate.py",
         "return bool(((wide >= self.domain.lo) & (wide <= self.domain.hi)).all())",
         "return not bool(((wide < self.domain.lo) | (wide > self.domain.hi)).any())",
         "NaN is covered",
@@ -32,7 +32,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: covers another dtype",
-        "attnc/certify/certificate.py",
+        "attnc/records/certificate.py",
         "if s.dtype != getattr(torch, self.dtype):",
         "if s.dtype == torch.float16:",
         "inputs of another dtype are covered",
@@ -40,7 +40,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: seal",
-        "attnc/certify/certificate.py",
+        "attnc/records/certificate.py",
         'if certificate.seal() != record["seal"]:',
         "if False:",
         "an edited certificate is read",
@@ -48,7 +48,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: rounded up",
-        "attnc/certify/certificate.py",
+        "attnc/records/certificate.py",
         "rounding=ROUND_CEILING).create_decimal(Decimal(x)))",
         'rounding="ROUND_FLOOR").create_decimal(Decimal(x)))',
         "bounds are rounded down to few digits",
@@ -56,7 +56,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: last step of rounding up",
-        "attnc/certify/certificate.py",
+        "attnc/records/certificate.py",
         "return short if short >= x else math.nextafter(short, math.inf)",
         "return short",
         "a decimal that is rounded to a smaller float is kept",
@@ -65,7 +65,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: finite terms",
-        "attnc/certify/certificate.py",
+        "attnc/records/certificate.py",
         "if type(value) is not kind or (type(value) is float and not math.isfinite(value)):",
         "if type(value) is not kind:",
         "a bound may be NaN",
@@ -76,7 +76,7 @@ RECORDS = [
     ),
     Mutation(
         "network_certificate: covers",
-        "attnc/certify/network_certificate.py",
+        "attnc/records/network_certificate.py",
         "return x.dtype == getattr(torch, self.dtype) and bool(self.domain.contains(x).all())",
         "return x.dtype == getattr(torch, self.dtype) and bool(self.domain.contains(x).any())",
         "one input within the box covers the batch",
@@ -87,7 +87,7 @@ RECORDS = [
     ),
     Mutation(
         "network_certificate: seal of the layers",
-        "attnc/certify/network_certificate.py",
+        "attnc/records/network_certificate.py",
         '"layers": [layer.to_json() for layer in self.layers],',
         '"layers": [layer.to_json() for layer in self.layers[:1]],',
         "only the first layer is sealed and stored",
@@ -119,7 +119,7 @@ RECORDS = [
     ),
     Mutation(
         "numbers: NaN",
-        "attnc/certify/numbers.py",
+        "attnc/records/numbers.py",
         "if not np.isfinite(array).all():",
         "if np.isinf(array).any():",
         "a head may hold NaN",
@@ -127,7 +127,7 @@ RECORDS = [
     ),
     Mutation(
         "numbers: digest of the values",
-        "attnc/certify/numbers.py",
+        "attnc/records/numbers.py",
         "            array = getattr(self, name)\n            head = f",
         '            array = getattr(self, name if name != "value" else "key")\n            head = f',
         "values are not part of what is certified",
@@ -135,7 +135,7 @@ RECORDS = [
     ),
     Mutation(
         "numbers: numbers of the dtype",
-        "attnc/certify/numbers.py",
+        "attnc/records/numbers.py",
         "if array.dtype != np.float64 or not np.array_equal(array.astype(self.dtype), array):",
         "if array.dtype != np.float64:",
         "numbers that the dtype does not hold are accepted",
@@ -143,7 +143,7 @@ RECORDS = [
     ),
     Mutation(
         "network_numbers: digest of the structure",
-        "attnc/certify/network_numbers.py",
+        "attnc/records/network_numbers.py",
         'return "sum", stage.inputs, stage.value, tuple(map(float, stage.coefficients))',
         'return "sum", stage.inputs, stage.value',
         "coefficients of sums are not part of what is certified",
@@ -154,7 +154,7 @@ RECORDS = [
     ),
     Mutation(
         "network_numbers: a tensor without a digest",
-        "attnc/certify/network_numbers.py",
+        "attnc/records/network_numbers.py",
         "found = {name: digest(name, array) for name, array in self.tensors().items()}",
         'found = {name: digest(name, array) for name, array in self.tensors().items() if "bias" not in name}',
         "biases are not part of what is certified",
@@ -165,7 +165,7 @@ RECORDS = [
     ),
     Mutation(
         "network_numbers: digest without the name",
-        "attnc/certify/network_numbers.py",
+        "attnc/records/network_numbers.py",
         'head = f"{name} {array.dtype.name} {array.shape} ".encode()',
         'head = f"{array.dtype.name} {array.shape} ".encode()',
         "the digest of a tensor does not depend on its name",
@@ -190,7 +190,7 @@ RECORDS = [
     ),
     Mutation(
         "verify: what runs",
-        "attnc/certify/verify.py",
+        "attnc/check/verify.py",
         "reason = ask(module) if ask is not None else",
         "reason = None if ask is not None else",
         "verify does not ask whether what runs is what was proved",
@@ -198,42 +198,42 @@ RECORDS = [
     ),
     Mutation(
         "verify: asked by the class",
-        "attnc/certify/verify.py",
+        "attnc/check/verify.py",
         """    ask = getattr(type(module), "why_not_certified", None)
     reason = ask(module) if ask is not None else""",
         """    ask = getattr(module, "why_not_certified", None)
     reason = ask() if ask is not None else""",
         "an attribute of the module answers for its class",
-        ("tests/certify/test_verify.py::test_a_module_does_not_answer_for_itself",),
+        ("tests/check/test_verify.py::test_a_module_does_not_answer_for_itself",),
         equivalent="the walk over the parts sees an attribute with the name of a method anyway",
     ),
     Mutation(
         "verify: classes of others",
-        "attnc/certify/verify.py",
+        "attnc/check/verify.py",
         "        if not own or patched or",
         "        if patched or",
         "a subclass that says so itself is certified",
-        ("tests/certify/test_verify.py::test_a_class_of_another_does_not_answer_for_itself",),
+        ("tests/check/test_verify.py::test_a_class_of_another_does_not_answer_for_itself",),
     ),
     Mutation(
         "verify: hooks of a class that was patched",
-        "attnc/certify/verify.py",
+        "attnc/check/verify.py",
         "if not own or patched or part._forward_hooks or part._forward_pre_hooks:",
         "if not own:",
         "hooks and replaced methods are seen by why_not_certified alone",
-        ("tests/certify/test_verify.py::test_hooks_are_seen_though_the_answer_was_replaced",),
+        ("tests/check/test_verify.py::test_hooks_are_seen_though_the_answer_was_replaced",),
     ),
     Mutation(
         "verify: global hooks",
-        "attnc/certify/verify.py",
+        "attnc/check/verify.py",
         "if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:",
         "if False:",
         "global hooks are seen by why_not_certified alone",
-        ("tests/certify/test_verify.py::test_hooks_are_seen_though_the_answer_was_replaced",),
+        ("tests/check/test_verify.py::test_hooks_are_seen_though_the_answer_was_replaced",),
     ),
     Mutation(
         "verify: dtype of the module",
-        "attnc/certify/verify.py",
+        "attnc/check/verify.py",
         '    if changed is not None:\n        return Verdict("unknown", changed)',
         '    if changed is not None and not changed:\n        return Verdict("unknown", changed)',
         "a head that was cast is checked as if it were not",
@@ -242,7 +242,7 @@ RECORDS = [
     ),
     Mutation(
         "arithmetic: unit roundoff",
-        "attnc/certify/arithmetic.py",
+        "attnc/arithmetic.py",
         'FLOAT32 = Arithmetic("float32", 2.0**-24,',
         'FLOAT32 = Arithmetic("float32", 2.0**-25,',
         "float32 is taken to have one bit more",
@@ -250,7 +250,7 @@ RECORDS = [
     ),
     Mutation(
         "arithmetic: probe of softmax",
-        "attnc/certify/arithmetic.py",
+        "attnc/arithmetic.py",
         "        for weights in (torch.softmax(z, 0), torch.softmax(z.T.contiguous(), 1).T):",
         "        for weights in ():",
         "softmax is not tried",
@@ -258,7 +258,7 @@ RECORDS = [
     ),
     Mutation(
         "arithmetic: probe of products",
-        "attnc/certify/arithmetic.py",
+        "attnc/arithmetic.py",
         "if not abs(arb(y) - total) <= total * k / (1 - k):",
         "if False:",
         "products of matrices are not tried",
@@ -266,7 +266,7 @@ RECORDS = [
     ),
     Mutation(
         "arithmetic: probe of attention",
-        "attnc/certify/arithmetic.py",
+        "attnc/arithmetic.py",
         "    for anchors in (2, 9, 33):",
         "    for anchors in ():",
         "scaled_dot_product_attention is not tried",
@@ -274,15 +274,15 @@ RECORDS = [
     ),
     Mutation(
         "arithmetic: probe of windows",
-        "attnc/certify/arithmetic.py",
+        "attnc/arithmetic.py",
         "if not abs(arb(y) - exact[i]) <= allowed[i] + arb(a.tiny):",
         "if False:",
         "exp and sigmoid are not tried",
-        ("tests/certify/test_window.py::test_the_probe_notices_a_coarser_function",),
+        ("tests/prove/test_window.py::test_the_probe_notices_a_coarser_function",),
     ),
     Mutation(
         "arithmetic: probe of sums",
-        "attnc/certify/arithmetic.py",
+        "attnc/arithmetic.py",
         "if not abs(arb(z) - arb(x) - arb(y)) <= arb(y):",
         "if False:",
         "sums of a large and a small number are not tried",
@@ -290,7 +290,7 @@ RECORDS = [
     ),
     Mutation(
         "arithmetic: loose products",
-        "attnc/certify/arithmetic.py",
+        "attnc/arithmetic.py",
         'if setting != "highest":',
         'if setting == "medium":',
         "float32 products in TensorFloat-32 are accepted",

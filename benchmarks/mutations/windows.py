@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-WINDOW = "tests/certify/test_window.py"
-CHECK_WINDOW = "tests/certify/test_check_window.py"
+WINDOW = "tests/prove/test_window.py"
+CHECK_WINDOW = "tests/check/test_window.py"
 WORST = f"{WINDOW}::test_the_worst_conforming_machine_is_within_the_rounding_term"
 SIGMOID = f"{WINDOW}::test_the_worst_conforming_sigmoid_is_within_the_rounding_term"
 NOTHING = f"{WINDOW}::test_nothing_is_claimed_where_the_assumptions_do_not_reach"
@@ -14,7 +14,7 @@ ADVERSARY = f"{CHECK_WINDOW}::test_no_adversary_leaves_it"
 WINDOWS = [
     Mutation(
         "window: error of exp",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "theta = (entering + u * (factor * x + entering) + tau).exp() * (one + exp_error) - one",
         "theta = (entering + u * (factor * x + entering) + tau).exp() - one",
         "exp of a window is taken to be exact",
@@ -22,7 +22,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: exponent",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "theta = (entering + u * (factor * x + entering) + tau).exp() * (one + exp_error) - one",
         "theta = (one + exp_error) - one",
         "the exponent of a window is taken to be exact",
@@ -30,7 +30,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: Horner's rule",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "error = (product + u * (sums[j] + product) + lost * w**j).upper()",
         "error = product.upper()",
         "sums of Horner's rule are taken to be exact",
@@ -38,7 +38,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: products of Horner's rule",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "product = entering + u * (sums[j + 1] + entering) + lost * w**j",
         "product = entering",
         "products of Horner's rule are taken to be exact",
@@ -46,7 +46,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: final sum",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "return (product + added + 3 * tau).upper()",
         "return (product + 3 * tau).upper()",
         "adding max(s, 0) is taken to be exact",
@@ -54,7 +54,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: remainder",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "taylor = sum((abs(difference[j]) * r**j for j in range(order)), abs(last) * r**order)",
         "taylor = sum((abs(difference[j]) * r**j for j in range(order)), arb(0))",
         "the Taylor series ends without a remainder",
@@ -62,7 +62,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: kinks",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "edges = sorted({0.0, *steps, *(-x for x in steps), domain.lo, domain.hi})",
         "edges = sorted({*steps, *(-x for x in steps), domain.lo, domain.hi})",
         "a cell may reach over 0, where a window has a kink",
@@ -70,7 +70,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: ends of the domain",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "inside = [x for x in edges if domain.lo <= x <= domain.hi]",
         "inside = [x for x in edges if domain.lo <= x < domain.hi]",
         "the last cell of the domain is not looked at",
@@ -78,7 +78,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: partial sums over the cell",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "found.append((abs(value) + abs(slope) * r).upper())",
         "found.append(abs(value).upper())",
         "partial sums are taken at the middle of a cell only",
@@ -86,7 +86,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: range of exp",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "fits = fits and bool(lead * lead / (4 * c) + 1 <= arb(a.exp_limit))",
         "fits = bool(fits)",
         "exponents beyond what is assumed of exp are accepted",
@@ -94,7 +94,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: numbers of the dtype",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "return not (fits and normal and exact and small)",
         "return not (fits and normal and small)",
         "numbers that the dtype does not hold are accepted",
@@ -102,7 +102,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: slope of a gate",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "weight_error = moved + units * (weight + moved) + 2 * tau",
         "weight_error = units * (weight + moved) + 2 * tau",
         "the argument of a sigmoid is taken to be exact",
@@ -110,7 +110,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: sigmoid",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "weight_error = moved + units * (weight + moved) + 2 * tau",
         "weight_error = moved + 2 * tau",
         "sigmoid is taken to be exact",
@@ -118,7 +118,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: product of a gate",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         "error = size * (weight_error + u * (weight + weight_error)) + 3 * tau",
         "error = size * weight_error + 3 * tau",
         "s·σ is taken to be exact",
@@ -126,7 +126,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: gate beside relu",
-        "attnc/certify/window.py",
+        "attnc/prove/window.py",
         'largest = arb("0.27846455") / B',
         'largest = arb("0.27845") / B',
         "the maximum of t/(1 + e^t) is stated too small",
@@ -134,7 +134,7 @@ WINDOWS = [
     ),
     Mutation(
         "window_numbers: keys of a lattice",
-        "attnc/certify/window_numbers.py",
+        "attnc/records/window_numbers.py",
         "exact = np.array_equal(key[:, 0], 2 * c * k) and np.array_equal(key[:, 1], -c * k * k)",
         "exact = np.array_equal(key[:, 0], 2 * c * k)",
         "a head with other intercepts is taken for a lattice",
@@ -142,7 +142,7 @@ WINDOWS = [
     ),
     Mutation(
         "window_numbers: numbers of a gate",
-        "attnc/certify/window_numbers.py",
+        "attnc/records/window_numbers.py",
         "return Gate(slope, dtype) if gain == 1 and normal and stored == wanted else None",
         "return Gate(slope, dtype) if gain == 1 and normal else None",
         "a head with other values is taken for a gate",
@@ -150,7 +150,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_window: remainder",
-        "attnc/certify/check_window.py",
+        "attnc/check/window.py",
         "return sum((abs(point[j]) * half**j for j in range(ORDER)), abs(last) * half**ORDER)",
         "return sum((abs(point[j]) * half**j for j in range(ORDER)), arb(0))",
         "the checker's Taylor series ends without a remainder",
@@ -158,7 +158,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_window: cells given up",
-        "attnc/certify/check_window.py",
+        "attnc/check/window.py",
         "        if not cell.lo < cell.middle < cell.hi or done + len(todo) > MOST_CELLS:\n"
         "            return _Walk(goal, done, cell.middle)",
         "        if not cell.lo < cell.middle < cell.hi or done + len(todo) > MOST_CELLS:\n"
@@ -168,7 +168,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_window: last cell",
-        "attnc/certify/check_window.py",
+        "attnc/check/window.py",
         "edges = [piece.lo, *(x for x in cuts if piece.lo < x < piece.hi), piece.hi]",
         "edges = [piece.lo, *(x for x in cuts if piece.lo < x < piece.hi)]",
         "the last cell of every piece is not checked",
@@ -176,7 +176,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_window: attack",
-        "attnc/certify/check_window.py",
+        "attnc/check/window.py",
         "        if refuted is not None:\n            return refuted",
         "        if refuted is not None and not refuted.reason:\n            return refuted",
         "an input that refutes the claim is passed over",
@@ -184,7 +184,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: exponent",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         "d = (most * off + u * most * (inner + off)",
         "d = (u * most * (inner + off)",
         "the factors of the exponent are taken to be exact",
@@ -192,7 +192,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: error of exp",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         "exp_units = 1 + a.window_exp_units * u",
         "exp_units = arb(1)",
         "exp of a window is taken to be exact",
@@ -200,7 +200,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: Horner's rule",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         "error = ((1 + u) * (A + u * (before + A) + tau * g) + u * size + tau * g).upper()",
         "error = ((1 + u) * (A + u * (before + A) + tau * g) + tau * g).upper()",
         "sums of Horner's rule are taken to be exact",
@@ -208,7 +208,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: products of Horner's rule",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         "error = ((1 + u) * (A + u * (before + A) + tau * g) + u * size + tau * g).upper()",
         "error = (A + u * size + tau * g).upper()",
         "products of Horner's rule are taken to be exact",
@@ -216,7 +216,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: product",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         "lost = error + (before + error) * e_G + tau * most_N + u * product + tau",
         "lost = error + (before + error) * e_G + tau * most_N + tau",
         "the product of bump and polynomial is taken to be exact",
@@ -224,7 +224,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: final sum",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         "lost = lost + (u * (value + lost)).min(term) + 2 * tau",
         "lost = lost + 2 * tau",
         "adding max(s, 0) is taken to be exact",
@@ -232,7 +232,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: range of exp",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         """<= a.exp_limit:
         return None""",
         """<= a.exp_limit * 1e9:
@@ -242,7 +242,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: sigmoid",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         "kappa = ((opposite * d).exp() * (1 + epsilon) - 1).upper()",
         "kappa = ((opposite * d).exp() - 1).upper()",
         "sigmoid is taken to be exact",
@@ -250,7 +250,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: slope of a gate",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         "kappa = ((opposite * d).exp() * (1 + epsilon) - 1).upper()",
         "kappa = epsilon",
         "the argument of a sigmoid is taken to be exact",
@@ -258,7 +258,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: product of a gate",
-        "attnc/certify/check_rounding.py",
+        "attnc/check/rounding.py",
         "return size * (sigma * kappa + tau) + u * size * executed + 2 * tau",
         "return size * (sigma * kappa + tau) + 2 * tau",
         "s·σ is taken to be exact",

@@ -64,7 +64,7 @@ def run_process() -> Run:
 
 @pytest.fixture(scope="session")
 def tanh() -> attnc.Head:
-    return attnc.head("tanh", on=(-8, 8), eps=1e-5)
+    return attnc.head("tanh", domain=(-8, 8), eps=1e-5)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import attnc
-from attnc.certify.network_certificate import NetworkCertificate
 from attnc.network.describe import COLUMNS
+from attnc.records.network_certificate import NetworkCertificate
 
 from .checks import refused
 
@@ -55,7 +55,7 @@ def test_json_is_one_object_with_the_certificate(run: Any, weights: Path, networ
     assert record["bound"] == certificate.bound == network.certificate.bound <= 1e-3
     assert record["quality"] == pytest.approx(certificate.quality)
     assert record["domain"] == {"lo": -1.0, "hi": 1.0, "shape": [4]}
-    assert (record["dtype"], record["engine"], record["eps"]) == ("float64", "columns", 1e-3)
+    assert (record["dtype"], record["engine"], record["eps"]) == ("float64", "softmax", 1e-3)
     assert (record["source"], record["output_shape"], record["files"]) == (str(weights), [2], {})
     (layer,) = record["layers"]
     assert (layer["function"], layer["heads"]) == ("tanh", 8)
@@ -93,12 +93,12 @@ def asked(monkeypatch: pytest.MonkeyPatch, network: attnc.Network) -> dict[str, 
 
 def test_every_option_reaches_the_compiler(run: Any, weights: Path, asked: dict[str, Any]) -> None:
     options = ("--activation", "leaky_relu(0.2)", "--output-activation", "sigmoid", "--order", "0, 2")
-    more = ("--shape", "3,4", "--domain", "-1,-2,-3,0", "1e0", "--eps", 0.5, "--engine", "dense")
+    more = ("--shape", "3,4", "--domain", "-1,-2,-3,0", "1e0", "--eps", 0.5, "--engine", "sdpa")
     assert run("compile", weights, *options, *more).code == 0
     program = asked.pop("model")
     del asked["progress"]
     box = attnc.Box(torch.tensor([[-1.0, -2.0, -3.0, 0.0]] * 3), 1)
-    assert asked == {"domain": box, "eps": 0.5, "dtype": torch.float32, "engine": "dense"}
+    assert asked == {"domain": box, "eps": 0.5, "dtype": torch.float32, "engine": "sdpa"}
     labels = [step.function.label for step in program.steps if step.kind == "pointwise"]
     assert (program.shape, program.shapes[-1]) == ((3, 4), (3, 2))
     assert labels == ["leaky_relu(0.2)", "sigmoid"]
@@ -177,7 +177,7 @@ def test_where_nothing_can_be_written_is_told_before_any_work(
         (("--eps", 1, "--activation", "tanh", "--shape", "-4"), "InputError", "--shape"),
         (("--eps", 1, "--activation", "tanh", "--shape", "0,4"), "InputError", "--shape"),
         (("--eps", 1, "--activation", "tanh", "--dtype", "float16"), "InputError", "float32 and float64"),
-        (("--eps", 1, "--activation", "tanh", "--engine", "fast"), "InputError", "'dense'"),
+        (("--eps", 1, "--activation", "tanh", "--engine", "fast"), "InputError", "'sdpa'"),
         (("--eps", 0, "--activation", "tanh"), "InputError", "positive"),
         (("--eps", "nan", "--activation", "tanh"), "InputError", "positive"),
     ],

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import attnc
-from attnc.certify.measured import NetworkMeasured
-from attnc.certify.network_certificate import NetworkCertificate
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_certificate import NetworkCertificate
 from tests.plot.unproved_networks import fitted_network, grid_network, lattice_network
 
 from .checks import flip, refused, words

@@ -89,7 +89,9 @@ def test_a_table_and_a_directory(run: Any, source: Path, tmp_path: Path) -> None
 
 def test_json(run: Any, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ran = run("convert", source, "-o", out, "--only", "layer.1", "--engine", "dense", "--no-check", "--json")
+    ran = run(
+        "convert", source, "-o", out, "--only", "layer.1", "--engine", "softmax", "--no-check", "--json"
+    )
     assert (ran.code, ran.err) == (0, "")
     record = ran.json
     beside = {key: record.pop(key) for key in ("status", "source", "check", "written")}
@@ -98,7 +100,7 @@ def test_json(run: Any, source: Path, tmp_path: Path) -> None:
     }  # fmt: skip
     report = ConversionReport.from_json(record)
     assert report == report_of(from_pretrained(out))
-    assert [(b.name, b.engine) for b in report.blocks] == [(ACTIVATION.replace("0", "1"), "dense")]
+    assert [(b.name, b.engine) for b in report.blocks] == [(ACTIVATION.replace("0", "1"), "softmax")]
     assert {(s.name, s.reason) for s in report.skipped} > {(ACTIVATION, "left out by filter_fn")}
     assert (report.measured, report.samples) == ((), 0)
 
@@ -207,7 +209,7 @@ def test_a_file_is_no_directory(run: Any, source: Path, tmp_path: Path) -> None:
         (("--eps", "-1"), "InputError", "eps=-1"),
         (("--eps", "nan"), "InputError", "eps=nan"),
         (("--eps", "1e-30"), "PrecisionError", "is below what float64 can hold at encoder.layer.0"),
-        (("--engine", "sparse"), "InputError", "engine='sparse': accepted are 'window', 'dense'"),
+        (("--engine", "sparse"), "InputError", "engine='sparse': accepted are 'closed-form', 'softmax'"),
         (("--design", "round"), "InputError", "design='round': accepted are 'auto'"),
         (
             ("--only", "layer.9"),

@@ -54,7 +54,7 @@ def test_every_option_reaches_the_compiler(
     assert run("head", "clip(-25,25)", "--on", "-80.5", "-1e-3", *options).code == 0
     del asked["progress"]
     assert asked == {
-        "name": "clip(-25,25)", "on": (-80.5, -1e-3), "eps": None, "anchors": 12, "design": "smooth",
+        "name": "clip(-25,25)", "domain": (-80.5, -1e-3), "eps": None, "anchors": 12, "design": "smooth",
         "heads": 3, "dtype": torch.float64,
     }  # fmt: skip
 
@@ -189,7 +189,7 @@ def test_a_picture_without_matplotlib_is_refused_before_any_work(
 
 
 def test_a_head_that_is_only_measured_is_no_success(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = attnc.head(torch.sin, on=(-3, 3), anchors=6, design="smooth")
+    measured = attnc.head(torch.sin, domain=(-3, 3), anchors=6, design="smooth")
     monkeypatch.setattr(attnc, "head", lambda *_, **__: measured)
     table, machine = run(*TANH), run(*TANH, "--json")
     assert (table.code, machine.code) == (1, 1)

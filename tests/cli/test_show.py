@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 import attnc
-from attnc.certify.record import HeadRecord, read, write
 from attnc.network.describe import COLUMNS
+from attnc.records.record import HeadRecord, read, write
 
 from .checks import flip, refused, words
 
@@ -73,7 +73,7 @@ def test_a_head_whose_numbers_changed(run: Any, saved: Path) -> None:
 
 def test_a_measured_head(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "sin.safetensors"
-    attnc.head(torch.sin, on=(-3, 3), anchors=6, design="smooth").save(path)
+    attnc.head(torch.sin, domain=(-3, 3), anchors=6, design="smooth").save(path)
     table, machine = run("show", path), run("show", path, "--json")
     assert (table.code, machine.code) == (1, 1)
     assert "not proved" in words(table.out)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from attnc.certify.certificate import round_up
 from attnc.pretrained import convert_
 from attnc.pretrained.store import seal
+from attnc.records.certificate import round_up
 from tests.frontends.tiny_models import tiny
 
 from .checks import flip, refused, words

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import attnc
-from attnc.certify.network_record import NetworkRecord, read_network, write_network
+from attnc.records.network_record import NetworkRecord, read_network, write_network
 
 from .checks import flip, refused, words
 

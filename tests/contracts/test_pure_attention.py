@@ -20,7 +20,7 @@ from attnc.network.purity import impurities, operations
     ],
 )
 def test_head_and_its_literal_form_are_affine_but_for_softmax(spec: str, options: dict[str, object]) -> None:
-    head = attnc.head(spec, on=(-2, 2), anchors=5, **options)
+    head = attnc.head(spec, domain=(-2, 2), anchors=5, **options)
     for module in (head, head.as_self_attention(3)):
         assert impurities(module, torch.linspace(-1, 1, 3)) == []
         assert operations(module, torch.linspace(-1, 1, 3)).count("_softmax") == 1

@@ -17,15 +17,15 @@ from flint import arb_series
 
 import attnc
 from attnc import functions
-from attnc.certify import slopes
-from attnc.certify.network_certificate import NetworkCertificate
-from attnc.certify.record import HeadRecord, write
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.frontends.state_dict import mlp
 from attnc.functions import Function, function
 from attnc.functions.function import is_builtin, label_of
 from attnc.lower import activation_head, heads
+from attnc.prove import slopes
+from attnc.records.network_certificate import NetworkCertificate
+from attnc.records.record import HeadRecord, write
 
 SPELLINGS = (
     "relu", " relu ", "relu()", "leaky_relu", "leaky_relu(0.2)", "clip(0,6)", "clip ( 0 , 6 )", "clip(", "gelu\n", "softplus(1)",
@@ -113,10 +113,10 @@ def test_no_certificate_names_a_built_in_for_what_is_none(make: Any) -> None:
     assert not is_builtin(fake)
     for use in (
         lambda: label_of(fake),
-        lambda: attnc.head(fake, on=(-1, 1), eps=1e-2),
-        lambda: attnc.head(fake, on=(-1, 1), anchors=4),
+        lambda: attnc.head(fake, domain=(-1, 1), eps=1e-2),
+        lambda: attnc.head(fake, domain=(-1, 1), anchors=4),
         lambda: functions.register(fake),
-        lambda: attnc.verify(attnc.head("relu", on=(-1, 1), eps=1e-2), function=fake),
+        lambda: attnc.verify(attnc.head("relu", domain=(-1, 1), eps=1e-2), function=fake),
     ):
         with pytest.raises(InputError):
             use()
@@ -124,7 +124,7 @@ def test_no_certificate_names_a_built_in_for_what_is_none(make: Any) -> None:
 
 def test_a_subclass_that_hides_its_name_keeps_its_own_in_certificates() -> None:
     f = Borrowed("hidden", torch.abs, BRANCHES, (0.0,))
-    head = attnc.head(f, on=(-1, 1), eps=1e-2)
+    head = attnc.head(f, domain=(-1, 1), eps=1e-2)
     assert head.certificate is not None and head.certificate.function == "hidden"
 
 
@@ -201,7 +201,7 @@ def test_a_pickle_that_claims_a_built_in_is_refused() -> None:
 
 
 def test_a_callable_is_measured_under_another_name() -> None:
-    head = attnc.head(torch.sin, on=(-1, 1), anchors=4)
+    head = attnc.head(torch.sin, domain=(-1, 1), anchors=4)
     assert head.certificate is None and head.measured is not None and head.measured.function == "my_sin"
 
 
@@ -219,7 +219,7 @@ def test_a_network_of_a_function_that_took_a_name() -> None:
 
 
 def test_the_file_of_a_users_head_that_says_relu_is_not_proved(tmp_path: Path) -> None:
-    head = attnc.head(an_abs("mine"), on=(-1, 1), eps=1e-2)
+    head = attnc.head(an_abs("mine"), domain=(-1, 1), eps=1e-2)
     assert head.certificate is not None
     write(
         tmp_path / "x.safetensors",

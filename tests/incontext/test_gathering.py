@@ -7,7 +7,7 @@ import pytest
 import torch
 from flint import arb
 
-from attnc.certify.arithmetic import ARITHMETIC
+from attnc.arithmetic import ARITHMETIC
 from attnc.functions.balls import lower, working
 from attnc.incontext.gathering import gather_error, gathered
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import attnc
-from attnc.certify.arithmetic import ARITHMETIC
+from attnc.arithmetic import ARITHMETIC
 from attnc.incontext import Learner, Loss, Radius, gradient_descent
 from attnc.incontext.gathering import gather_error, gathered
 from attnc.network.purity import impurities

@@ -255,6 +255,6 @@ def test_w_beyond_the_radius_is_refused() -> None:
 
 
 def test_a_head_that_attends_to_itself_is_refused() -> None:
-    gated = attnc.head("silu", on=(-4, 4), eps=1e-6, dtype=torch.float64, design="gated")
+    gated = attnc.head("silu", domain=(-4, 4), eps=1e-6, dtype=torch.float64, design="gated")
     with pytest.raises(InputError, match="activation of this learner is a head that attends to itself"):
         plain_numbers("activation", gated)

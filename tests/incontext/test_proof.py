@@ -12,14 +12,14 @@ import torch
 from flint import arb
 
 import attnc
-from attnc.certify.arithmetic import ARITHMETIC
-from attnc.certify.certificate import Certificate
+from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.incontext import Radius, gradient_descent
 from attnc.incontext.gathering import _rounded, gather_error
 from attnc.incontext.inputs import largest_eigenvalue
 from attnc.incontext.proof import LearnerCertificate, grows
+from attnc.records.certificate import Certificate
 
 RADIUS = Radius(2.0, 3.0, 4.0, 6.0)
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from attnc.certify.arithmetic import ARITHMETIC
+from attnc.arithmetic import ARITHMETIC
 from attnc.incontext import SolverRadius, ridge_regression
 from attnc.incontext.gathering import gather_error
 from attnc.incontext.newton import SolverCertificate

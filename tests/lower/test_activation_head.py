@@ -11,12 +11,12 @@ from flint import arb
 
 import attnc
 from attnc import functions
-from attnc.certify.numbers import HeadNumbers
-from attnc.certify.supnorm import SupNorm
 from attnc.domain import Interval
 from attnc.errors import InputError, PrecisionError
 from attnc.functions.balls import working
 from attnc.lower.activation_head import activation_head, ladder, square_head
+from attnc.prove.supnorm import SupNorm
+from attnc.records.numbers import HeadNumbers
 
 WISHES = [
     ("gelu", 7.0, 1e-4, "float32", "lattice"),

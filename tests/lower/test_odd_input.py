@@ -28,13 +28,13 @@ LEGAL = {
 
 @pytest.mark.parametrize(("spec", "on", "options"), LEGAL.values(), ids=LEGAL)
 def test_odd_but_legal(spec: str, on: tuple[float, float], options: dict) -> None:
-    head = attnc.head(spec, on=on, **options)
+    head = attnc.head(spec, domain=on, **options)
     assert math.isfinite(head.certificate.bound)
     assert attnc.verify(head).status == "proved"
 
 
 def test_close_kinks_do_not_spoil_the_best() -> None:
-    assert attnc.head("clip(0,1e-9)", on=(-1, 1), anchors=7, dtype=torch.float64).certificate.bound < 1e-3
+    assert attnc.head("clip(0,1e-9)", domain=(-1, 1), anchors=7, dtype=torch.float64).certificate.bound < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -42,29 +42,31 @@ def test_close_kinks_do_not_spoil_the_best() -> None:
 )
 @pytest.mark.parametrize("on", [(-1, 1), (1000, 1001)])
 def test_plain_callables_are_served(f, on: tuple[float, float]) -> None:
-    head = attnc.head(f, on=on, anchors=4, dtype=torch.float64)
+    head = attnc.head(f, domain=on, anchors=4, dtype=torch.float64)
     assert head.certificate is None
     assert head.measured.error < 1e-2 * 1e6
 
 
 REFUSED = {
-    "an interval of subnormals": lambda: attnc.head("relu", on=(-1e-40, 1e-40), eps=1e-3),
-    "an interval beyond float32": lambda: attnc.head("identity", on=(-1e35, 1e35), eps=1e30),
-    "a callable that raises": lambda: attnc.head(lambda s: s.no_such_thing, on=(-1, 1), eps=1e-3),
-    "a slope that overflows": lambda: attnc.head("leaky_relu(1e308)", on=(-1, 1), eps=1e-3),
+    "an interval of subnormals": lambda: attnc.head("relu", domain=(-1e-40, 1e-40), eps=1e-3),
+    "an interval beyond float32": lambda: attnc.head("identity", domain=(-1e35, 1e35), eps=1e30),
+    "a callable that raises": lambda: attnc.head(lambda s: s.no_such_thing, domain=(-1, 1), eps=1e-3),
+    "a slope that overflows": lambda: attnc.head("leaky_relu(1e308)", domain=(-1, 1), eps=1e-3),
     "a parameter in words": lambda: attnc.functions.leaky_relu("a"),
     "bounds in words": lambda: attnc.functions.clip("a", "b"),
     "a parameter beyond floats": lambda: attnc.functions.clip(0, 10**400),
     "loading nothing": lambda: attnc.load(None),
     "loading a number": lambda: attnc.load(3),
     "a path with a zero byte": lambda: attnc.load("a\0b"),
-    "saving to nothing": lambda: attnc.head("tanh", on=(-1, 1), anchors=2).save(None),
-    "saving to a path with a zero byte": lambda: attnc.head("tanh", on=(-1, 1), anchors=2).save("a\0b"),
-    "verifying against a number": lambda: attnc.verify(attnc.head("tanh", on=(-1, 1), anchors=2), function=3),
-    "another dtype for the literal form": lambda: attnc.head("tanh", on=(-1, 1), anchors=2).as_self_attention(
-        3
-    )(torch.zeros(3).double()),
-    "a list for the literal form": lambda: attnc.head("tanh", on=(-1, 1), anchors=2).as_self_attention(3)(
+    "saving to nothing": lambda: attnc.head("tanh", domain=(-1, 1), anchors=2).save(None),
+    "saving to a path with a zero byte": lambda: attnc.head("tanh", domain=(-1, 1), anchors=2).save("a\0b"),
+    "verifying against a number": lambda: attnc.verify(
+        attnc.head("tanh", domain=(-1, 1), anchors=2), function=3
+    ),
+    "another dtype for the literal form": lambda: attnc.head(
+        "tanh", domain=(-1, 1), anchors=2
+    ).as_self_attention(3)(torch.zeros(3).double()),
+    "a list for the literal form": lambda: attnc.head("tanh", domain=(-1, 1), anchors=2).as_self_attention(3)(
         [0, 0, 0]
     ),
 }
@@ -84,14 +86,14 @@ def test_an_enclosure_that_fails_far_away_is_the_function_s_fault() -> None:
 
     f = attnc.function(torch.sin, name="shy", enclosure=enclosure)
     with pytest.raises(FunctionError, match="no further"):
-        attnc.head(f, on=(-4, 4), anchors=5)
+        attnc.head(f, domain=(-4, 4), anchors=5)
 
 
 @pytest.mark.slow
 def test_an_enclosure_that_never_says_anything_is_not_a_proof() -> None:
     f = attnc.function(torch.sin, name="mute", enclosure=lambda x: x.sin() + _anything())
     with pytest.raises(AttncError, match="proved"):
-        attnc.head(f, on=(-1, 1), eps=1e-3)
+        attnc.head(f, domain=(-1, 1), eps=1e-3)
 
 
 def _anything():
@@ -106,13 +108,13 @@ def test_numpy_numbers_are_parameters() -> None:
 
 
 def test_verify_takes_a_name() -> None:
-    head = attnc.head("tanh", on=(-1, 1), anchors=2)
+    head = attnc.head("tanh", domain=(-1, 1), anchors=2)
     assert attnc.verify(head, function="tanh").status == "proved"
     assert attnc.verify(head, function="sin").status == "unknown"
 
 
 def test_mixed_dtypes_are_told() -> None:
-    head = attnc.head("tanh", on=(-1, 1), anchors=2)
+    head = attnc.head("tanh", domain=(-1, 1), anchors=2)
     head.value.data = head.value.data.double()
     assert "float64" in (head.why_not_certified() or "")
     assert "not certified" in repr(head)
@@ -120,7 +122,7 @@ def test_mixed_dtypes_are_told() -> None:
 
 
 def test_refusals_leave_no_file(tmp_path: Path) -> None:
-    head = attnc.head("tanh", on=(-1, 1), anchors=2)
+    head = attnc.head("tanh", domain=(-1, 1), anchors=2)
     with pytest.raises((FileError, InputError)):
         head.save(tmp_path / "missing" / "x.safetensors")
     assert list(tmp_path.iterdir()) == []

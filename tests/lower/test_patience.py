@@ -11,14 +11,14 @@ from torch import nn
 
 import attnc
 from attnc import functions
-from attnc.anchors import patience
-from attnc.anchors.candidates import Plan
-from attnc.anchors.plan import least_error, smallest
-from attnc.certify.supnorm import supnorm
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, PrecisionError
+from attnc.heads import patience
+from attnc.heads.candidates import Plan
+from attnc.heads.plan import least_error, smallest
 from attnc.lower.activation_head import activation_head
 from attnc.pretrained import convert_
+from attnc.prove.supnorm import supnorm
 
 SLACK = 4.0  # seconds, for the one step that runs when the time is over, and for the witness
 
@@ -59,7 +59,7 @@ def test_nothing_is_proved_below_the_least_error(name: str, dtype: str) -> None:
     """The analytic floor is below what is proved of heads, whatever they are asked for."""
     on = Interval(-8.0, 8.0)
     plan = Plan(functions.get(name), on, "auto", 1, dtype)
-    numbers = attnc.head(name, on=(on.lo, on.hi), anchors=4, dtype=getattr(torch, dtype)).numbers()
+    numbers = attnc.head(name, domain=(on.lo, on.hi), anchors=4, dtype=getattr(torch, dtype)).numbers()
     assert supnorm(numbers, plan.f, on).bound > least_error(plan)
 
 
@@ -67,7 +67,7 @@ def test_a_search_that_fails_is_stopped_and_says_so(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(patience, "SECONDS", 0.5)
     began = time.thread_time()
     with pytest.raises((PrecisionError, ConvergenceError), match="was stopped after") as refused:
-        attnc.head("sin", on=(-1e5, 1e5), eps=1e-3)
+        attnc.head("sin", domain=(-1e5, 1e5), eps=1e-3)
     assert time.thread_time() - began < 0.5 + SLACK
     assert isinstance(refused.value, (PrecisionError, ConvergenceError))
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import attnc
 from attnc import functions
-from attnc.certify.network_numbers import Attention, Linear, Reorder, Scale, Sum
 from attnc.domain import Interval
 from attnc.errors import AttncError, ConvergenceError, PrecisionError
 from attnc.functions.balls import working
@@ -25,6 +24,7 @@ from attnc.lower.skeleton import skeleton
 from attnc.network.network import Network
 from attnc.program import Affine, Combine, Normalise, Pointwise, Program, Reshape
 from attnc.program.interpreter import exact
+from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Sum
 
 WIDE, NARROW = torch.float64, torch.float32
 

@@ -22,7 +22,7 @@ BOX = attnc.Box(-1, 1, shape=(3,))
 
 @cache
 def _head(name: str, reach: float, **options: Any) -> attnc.Head:
-    return attnc.head(name, on=(-reach, reach), **options)
+    return attnc.head(name, domain=(-reach, reach), **options)
 
 
 def head(name: str = "gelu", reach: float = 8.0, **options: Any) -> attnc.Head:
@@ -44,7 +44,7 @@ def network() -> attnc.Network:
     return copy.deepcopy(_network())
 
 
-def activation(engine: str = "dense") -> AnchorActivation:
+def activation(engine: str = "softmax") -> AnchorActivation:
     """Two functions on two intervals: silu of the neurons 3, 1, 0, which is gated, and tanh of 2, 4."""
     silu, tanh = (
         activation_head(functions.get("silu"), Interval(-16, 16), 1e-5, "float32"),

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 import attnc
-from attnc.anchors.lattice import square_numbers
-from attnc.certify.numbers import HeadNumbers
 from attnc.errors import InputError
+from attnc.heads.lattice import square_numbers
 from attnc.network import activation, kernel
 from attnc.network.activation import AnchorActivation
 from attnc.network.head import Head
 from attnc.network.kernel import FLOOR, attend, in_place
+from attnc.records.numbers import HeadNumbers
 
 DUAL = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # of PyTorch's forward mode
 CERTIFIED = [
@@ -64,7 +64,7 @@ def tokens(*shape: int, scale: float = 2.0, dtype: torch.dtype = torch.float32) 
     return scale * torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=dtype)
 
 
-def two_groups(engine: str = "window", dtype: str = "float32") -> AnchorActivation:
+def two_groups(engine: str = "closed-form", dtype: str = "float32") -> AnchorActivation:
     return AnchorActivation(
         [(np.array([4, 1, 0]), lattice(16, dtype)), (np.array([2, 3]), lattice(8, dtype))], engine
     )
@@ -79,7 +79,7 @@ def mixed(dtype: str = "float32") -> AnchorActivation:
 @pytest.fixture(scope="module", params=CERTIFIED, ids=[f"{h[0]}-{i}" for i, h in enumerate(CERTIFIED)])
 def head(request: pytest.FixtureRequest) -> Head:
     spec, on, options = request.param
-    return attnc.head(spec, on=on, **options)
+    return attnc.head(spec, domain=on, **options)
 
 
 def inside(head: Head, *shape: int) -> Tensor:
@@ -132,7 +132,7 @@ def test_the_kernel_multiplies_the_query_and_the_output() -> None:
 
 
 def test_several_heads_run_as_they_are() -> None:
-    many = attnc.head("tanh", on=(-2, 2), anchors=3, heads=2)
+    many = attnc.head("tanh", domain=(-2, 2), anchors=3, heads=2)
     s = inside(many, 20)
     assert torch.equal(attend(many, s), many(s))
 
@@ -152,14 +152,14 @@ def test_results_are_written_over_only_where_nothing_else_is_wanted() -> None:
     assert seen == [False, False, False]
 
 
-@pytest.mark.parametrize("engine", ["window", "dense"])
+@pytest.mark.parametrize("engine", ["closed-form", "softmax"])
 def test_every_neuron_has_its_own_head(engine: str) -> None:
     layer, x = mixed(), tokens(7, 3, 6).clamp(-1, 1)
     layer.engine = engine
     f = [torch.square, F.gelu, torch.square, F.silu, F.silu, F.gelu]
     wanted = torch.stack([g(x[..., j].double()) for j, g in enumerate(f)], -1)
     assert float((layer(x).double() - wanted).abs().max()) < 1e-5
-    assert layer.runs == {"window": "window and dense", "dense": "dense"}[engine]
+    assert layer.runs == {"closed-form": "closed-form and softmax", "softmax": "softmax"}[engine]
 
 
 def test_one_window_runs_once_for_all_neurons(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_one_window_runs_once_for_all_neurons(monkeypatch: pytest.MonkeyPatch) -
     layer(x)
     assert len(calls) == 1 and calls[0] is x
     changed(layer)
-    assert layer.runs == "window"
+    assert layer.runs == "closed-form"
     layer(x)
     assert [call.shape for call in calls[1:]] == [(4, 3), (4, 2)]
 
@@ -176,8 +176,8 @@ def test_one_window_runs_once_for_all_neurons(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_engines_are_one_function(dtype: str) -> None:
     layer, x = two_groups(dtype=dtype), tokens(64, 5, scale=3, dtype=getattr(torch, dtype)).clamp(-8, 8)
-    window, dense = layer(x), layer(x, "dense")
-    assert layer.runs == "window" and not torch.equal(window, dense)
+    window, dense = layer(x), layer(x, "softmax")
+    assert layer.runs == "closed-form" and not torch.equal(window, dense)
     exact = F.gelu(x.double())
     for out in (window, dense):
         assert out.dtype == x.dtype and float((out.double() - exact).abs().max()) < 5e-6
@@ -188,7 +188,7 @@ def test_engines_are_one_function(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (0, 5), (2, 3, 5), (2, 0, 3, 5)])
-@pytest.mark.parametrize("make", [two_groups, lambda: two_groups("dense")], ids=["window", "dense"])
+@pytest.mark.parametrize("make", [two_groups, lambda: two_groups("softmax")], ids=["closed-form", "softmax"])
 def test_any_leading_axes(make: Any, shape: tuple[int, ...]) -> None:
     assert make()(tokens(*shape)).shape == shape
     wide = tokens(5, 4).T
@@ -233,10 +233,10 @@ def replaced(layer: AnchorActivation) -> None:
 def test_the_window_follows_the_numbers(change: Any) -> None:
     layer, x = two_groups(), tokens(9, 5, scale=0.2)
     before = layer(x)
-    assert layer.runs == "window"
+    assert layer.runs == "closed-form"
     change(layer)
     after = layer(x)
-    torch.testing.assert_close(after, layer(x, "dense"), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(after, layer(x, "softmax"), rtol=1e-5, atol=1e-5)
     moved = (after - before).abs().amax(0)
     assert (moved[[4, 1, 0]] > 0.1).all() and (moved[[2, 3]] < 1e-5).all()
 
@@ -246,44 +246,44 @@ def test_a_changed_key_has_no_window_and_gets_it_back() -> None:
     kept = layer[0].key.clone()
     with torch.no_grad():
         layer[0].key.mul_(1.01)
-    assert layer.runs == "window and dense"
-    torch.testing.assert_close(layer(x), layer(x, "dense"), rtol=1e-5, atol=1e-5)
+    assert layer.runs == "closed-form and softmax"
+    torch.testing.assert_close(layer(x), layer(x, "softmax"), rtol=1e-5, atol=1e-5)
     with torch.no_grad():
         layer[0].key.copy_(kept)
-    assert layer.runs == "window"
+    assert layer.runs == "closed-form"
 
 
 def test_what_optimisers_see_stays_as_it_was() -> None:
     layer = two_groups()
     assert not [*layer.parameters()]
-    assert layer.requires_grad_().runs == "window"
+    assert layer.requires_grad_().runs == "closed-form"
 
 
 def test_heads_that_learn_run_dense_and_get_gradients() -> None:
     layer, x = two_groups(), tokens(9, 5)
     for tensor in layer[1].buffers():
         tensor.requires_grad_()
-    assert layer.runs == "window and dense"
+    assert layer.runs == "closed-form and softmax"
     layer(x).sum().backward()
     assert layer[1].value.grad is not None and float(layer[1].value.grad.abs().sum()) > 0
     assert layer[0].value.grad is None
     for tensor in layer.buffers():
         tensor.requires_grad_(False)
-    assert layer.runs == "window"
+    assert layer.runs == "closed-form"
 
 
 def test_another_dtype_has_windows_of_its_own() -> None:
     layer, x = two_groups(dtype="float64").float(), tokens(50, 5)
-    assert layer.runs == "window" and layer._windows()[0].dtype == "float32"
+    assert layer.runs == "closed-form" and layer._windows()[0].dtype == "float32"
     assert float((layer(x) - F.gelu(x)).abs().max()) < 5e-6
     layer.to("meta")
-    assert layer.runs == "dense" and layer(torch.zeros(3, 5, device="meta")).is_meta
+    assert layer.runs == "softmax" and layer(torch.zeros(3, 5, device="meta")).is_meta
 
 
 @pytest.mark.parametrize("less", [torch.bfloat16, torch.float16])
 def test_heads_of_a_model_that_is_cast_to_less_stay_as_they_are(less: torch.dtype) -> None:
     layer, x = two_groups().to(less), tokens(50, 5).to(less)
-    assert layer.runs == "window" and layer[0].key.dtype == torch.float32
+    assert layer.runs == "closed-form" and layer[0].key.dtype == torch.float32
     assert torch.equal(layer(x), layer(x.float()).to(less))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(layer(x), layer(x.float()).to(less))
@@ -298,7 +298,7 @@ def test_under_inference_mode() -> None:
 
 
 @DUAL
-@pytest.mark.parametrize("engine", ["window", "dense"])
+@pytest.mark.parametrize("engine", ["closed-form", "softmax"])
 def test_gradients(engine: str) -> None:
     layer = mixed("float64")
     layer.engine = engine
@@ -314,18 +314,18 @@ def test_torch_func() -> None:
     torch.testing.assert_close(torch.func.vmap(layer)(x), layer(x))
     stacked = {name: torch.stack([p, p]) for name, p in layer.named_buffers() if p.is_floating_point()}
     both = torch.func.vmap(lambda p: torch.func.functional_call(layer, p, (x,)))(stacked)
-    torch.testing.assert_close(both[1], layer(x, "dense"), rtol=1e-5, atol=1e-5)
-    assert layer.runs == "window"
+    torch.testing.assert_close(both[1], layer(x, "softmax"), rtol=1e-5, atol=1e-5)
+    assert layer.runs == "closed-form"
 
 
-@pytest.mark.parametrize("engine", ["window", "dense"])
+@pytest.mark.parametrize("engine", ["closed-form", "softmax"])
 def test_one_graph(engine: str) -> None:
     layer, x = two_groups(engine), tokens(4, 5)
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), layer(x), rtol=1e-6, atol=1e-6)
     changed(layer)
-    if engine == "window":
+    if engine == "closed-form":
         with pytest.raises(RuntimeError, match=r"changed after torch.compile: call refresh\(\)"):
             compiled(x)
         layer.refresh()
@@ -334,7 +334,7 @@ def test_one_graph(engine: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("engine", ["window", "dense"])
+@pytest.mark.parametrize("engine", ["closed-form", "softmax"])
 def test_compiled(engine: str) -> None:
     layer, x = two_groups(engine), tokens(4, 5).requires_grad_()
     torch.compiler.reset()
@@ -367,18 +367,18 @@ def test_weights_for_pictures() -> None:
         assert weights.shape == (2, 3, 2, head.key.shape[1])
         values = head.value[0, :, :1] * x[..., neurons].unsqueeze(-2) + head.value[0, :, 1:]
         found = (weights.transpose(-1, -2) * values).sum(-2)
-        torch.testing.assert_close(found, layer(x, "dense")[..., neurons], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, layer(x, "softmax")[..., neurons], rtol=1e-5, atol=1e-5)
         assert layer.group_of(int(neurons[1])) == g
         torch.testing.assert_close(layer.weights(x, neuron=int(neurons[1])), weights[..., 1, :])
     assert AnchorActivation([(None, silu())]).weights(x, neuron=3).shape == (2, 3, 2)
 
 
 def test_what_it_tells() -> None:
-    layer = AnchorActivation([(None, attnc.head("tanh", on=(-8, 8), eps=1e-5))], "dense")
+    layer = AnchorActivation([(None, attnc.head("tanh", domain=(-8, 8), eps=1e-5))], "softmax")
     p = layer[0].key.shape[1]
-    assert repr(layer) == f"AnchorActivation(tanh, 1 group, {p} anchors, engine='dense')"
+    assert repr(layer) == f"AnchorActivation(tanh, 1 group, {p} anchors, engine='softmax')"
     assert layer.parameters_added == 2 + 2 * p + 2 * p + 1
-    assert repr(two_groups()) == "AnchorActivation(unknown, 2 groups, 83 + 51 anchors, engine='window')"
+    assert repr(two_groups()) == "AnchorActivation(unknown, 2 groups, 83 + 51 anchors, engine='closed-form')"
     assert two_groups().parameters_added == 5 + 4 * (83 + 51) + 6
 
 
@@ -389,8 +389,8 @@ def test_what_it_tells() -> None:
         (lambda layer: layer([1.0]), "takes a tensor: got list"),
         (lambda layer: layer(tokens(2, 4)), r"shape \(2, 4\): its last axis must hold the 5 neurons"),
         (lambda layer: layer(torch.tensor(1.0)), r"shape \(\)"),
-        (lambda layer: layer(tokens(2, 5), "columns"), "'columns': accepted are 'window', 'dense'"),
-        (lambda layer: setattr(layer, "engine", "sparse"), "'sparse': accepted are 'window', 'dense'"),
+        (lambda layer: layer(tokens(2, 5), "columns"), "'columns': accepted are 'closed-form', 'softmax'"),
+        (lambda layer: setattr(layer, "engine", "sparse"), "'sparse': accepted are 'closed-form', 'softmax'"),
         (lambda layer: layer.weights(tokens(2, 5), neuron=5), "neuron=5: there are 5 neurons"),
         (lambda layer: layer.weights(tokens(2, 5), group=2), "group=2: there are 2 groups"),
         (lambda _: AnchorActivation([(None, silu())], "fast"), "engine='fast'"),
@@ -411,7 +411,7 @@ def test_refusals(act: Any, said: str) -> None:
     layer = two_groups()
     with pytest.raises(InputError, match=said):
         act(layer)
-    assert layer.engine == "window"
+    assert layer.engine == "closed-form"
 
 
 def test_raised_scores_weigh_less_than_the_proof_allows() -> None:

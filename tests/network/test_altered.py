@@ -195,7 +195,7 @@ def test_a_method_of_a_class_that_was_replaced_is_seen(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("kept", [False, True])
 def test_names_and_structure_of_a_network(kept: bool) -> None:
     net = network()
-    net.engine = "dense" if kept else "Dense"
+    net.engine = "sdpa" if kept else "Dense"
     assert (net.why_not_certified() is None) is kept, "the certificate covers both engines"
     net = network()
     net.stages = nn.ModuleList(list(net.stages) if kept else list(net.stages)[:-1])

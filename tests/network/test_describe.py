@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnc.certify.network_numbers import Selection as Numbers
-from attnc.certify.theorem import Theorem
 from attnc.network.describe import COLUMNS, lattice, why_not_measured
 from attnc.network.network import Network
 from attnc.network.stages import Selection
+from attnc.records.network_numbers import Selection as Numbers
+from attnc.records.theorem import Theorem
 from tests.plot.unproved_networks import (
     POINTS,
     SEED,

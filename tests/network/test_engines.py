@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import attnc
-from attnc.certify.network_record import NetworkRecord
-from attnc.certify.numbers import HeadNumbers
 from attnc.errors import InputError
-from attnc.network.engines import ENGINES, dense
+from attnc.network.engines import ENGINES, sdpa
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
+from attnc.records.network_record import NetworkRecord
+from attnc.records.numbers import HeadNumbers
 
 HEADS = [
     ("tanh", (-8, 8), {"eps": 1e-5}),
@@ -29,7 +29,7 @@ HEADS = [
 @pytest.fixture(scope="module", params=HEADS, ids=[f"{h[0]}-{i}" for i, h in enumerate(HEADS)])
 def head(request: pytest.FixtureRequest) -> attnc.Head:
     spec, on, options = request.param
-    return attnc.head(spec, on=on, **options)
+    return attnc.head(spec, domain=on, **options)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_engines_agree_within_twice_the_rounding(head: attnc.Head) -> None:
     domain = head.certificate.domain
     ends = torch.tensor([domain.lo, domain.hi, domain.middle], dtype=head.key.dtype)
     s = torch.cat([inputs(head, 5000), ends])
-    columns, keys = head.run(s, "columns"), head.run(s, "dense")
+    columns, keys = head.run(s, "softmax"), head.run(s, "sdpa")
     assert float((columns.double() - keys.double()).abs().max()) <= 2 * head.certificate.rounding
     f = attnc.functions.get(head.certificate.function)
     for out in (columns, keys):
@@ -59,20 +59,20 @@ def test_engines_agree_within_twice_the_rounding(head: attnc.Head) -> None:
 
 def test_columns_is_the_head_s_own(head: attnc.Head) -> None:
     s = inputs(head, 100)
-    assert torch.equal(head.run(s, "columns"), head(s))
+    assert torch.equal(head.run(s, "softmax"), head(s))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 3), (2, 0, 3), (4, 1, 2, 3)])
 def test_any_shape(head: attnc.Head, shape: tuple[int, ...]) -> None:
     s = inputs(head, *shape)
-    out = head.run(s, "dense")
+    out = head.run(s, "sdpa")
     assert out.shape == s.shape and out.dtype == s.dtype
 
 
 def test_inputs_that_are_not_contiguous(head: attnc.Head) -> None:
     s = inputs(head, 6, 10).T[::3]
     assert not s.is_contiguous()
-    assert torch.equal(head.run(s, "dense"), head.run(s.contiguous(), "dense"))
+    assert torch.equal(head.run(s, "sdpa"), head.run(s.contiguous(), "sdpa"))
 
 
 @pytest.fixture
@@ -91,12 +91,12 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("count", [65535, 65536, 65537, 2 * 65536 + 1])
 def test_memory_is_bounded_by_chunks_of_queries(count: int, queries: list[int]) -> None:
-    head = attnc.head("tanh", on=(-8, 8), eps=1e-5)
+    head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
     s = inputs(head, count)
-    out = dense(head, s)
+    out = sdpa(head, s)
     assert max(queries) <= 65536 and sum(queries) == count and len(queries) == -(-count // 65536)
     edges = torch.tensor([0, 65534, min(65535, count - 1), count - 1])
-    alone = torch.cat([dense(head, s[i : i + 1]) for i in edges])
+    alone = torch.cat([sdpa(head, s[i : i + 1]) for i in edges])
     assert float((out[edges] - alone).abs().max()) <= 2 * head.certificate.rounding
 
 
@@ -105,33 +105,33 @@ def test_chunks_change_nothing(
     count: int, head: attnc.Head, queries: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s = inputs(head, count)
-    whole = dense(head, s)
+    whole = sdpa(head, s)
     assert queries == [count]
     monkeypatch.setattr("attnc.network.engines._QUERIES", 64)
-    out = dense(head, s)
+    out = sdpa(head, s)
     assert queries[1:] == ([64] * (count // 64) + [count % 64] * (count % 64 > 0) or [0])
     assert torch.allclose(out, whole, rtol=0, atol=2 * head.certificate.rounding)
 
 
 def test_gradients_flow_through_both() -> None:
-    head = attnc.head("tanh", on=(-8, 8), eps=1e-12, dtype=torch.float64)
+    head = attnc.head("tanh", domain=(-8, 8), eps=1e-12, dtype=torch.float64)
     s = inputs(head, 6).requires_grad_()
     for engine in ENGINES:
         assert torch.autograd.gradcheck(lambda x, engine=engine: head.run(x, engine), (s,))
 
 
 def test_tokens_that_attend_to_themselves_are_not_dense() -> None:
-    gated = attnc.head("silu", on=(-8, 8), anchors=2, design="gated")
-    with pytest.raises(InputError, match="use 'columns'"):
-        gated.run(torch.zeros(3), "dense")
+    gated = attnc.head("silu", domain=(-8, 8), anchors=2, design="gated")
+    with pytest.raises(InputError, match="use 'softmax'"):
+        gated.run(torch.zeros(3), "sdpa")
     numbers = gated.numbers()
     plain = attnc.Head(
         HeadNumbers(numbers.query, numbers.key, 0 * numbers.value, numbers.output, numbers.dtype), "plain"
     )
-    assert plain.run(torch.zeros(3), "dense").shape == (3,)
+    assert plain.run(torch.zeros(3), "sdpa").shape == (3,)
     plain.load_state_dict(gated.state_dict())
     with pytest.raises(InputError, match="attend to themselves"):
-        plain.run(torch.zeros(3), "dense")
+        plain.run(torch.zeros(3), "sdpa")
 
 
 def test_more_keys_than_were_analysed_are_not_dense() -> None:
@@ -140,51 +140,51 @@ def test_more_keys_than_were_analysed_are_not_dense() -> None:
         attnc.Head(HeadNumbers(query, key[:, :p], key[:, :p], np.ones(1), "float32"), "flat")
         for p in (512, 513)
     )
-    assert torch.equal(few.run(torch.ones(3), "dense"), torch.zeros(3))
-    assert torch.equal(many.run(torch.ones(3), "columns"), torch.zeros(3))
+    assert torch.equal(few.run(torch.ones(3), "sdpa"), torch.zeros(3))
+    assert torch.equal(many.run(torch.ones(3), "softmax"), torch.zeros(3))
     with pytest.raises(InputError, match="at most 512 anchors: this has 513"):
-        many.run(torch.ones(3), "dense")
+        many.run(torch.ones(3), "sdpa")
 
 
 def test_several_heads_are_not_dense() -> None:
-    several = attnc.head("sin", on=(-3, 3), anchors=6, heads=3)
+    several = attnc.head("sin", domain=(-3, 3), anchors=6, heads=3)
     with pytest.raises(InputError, match="one at a time"):
-        several.run(torch.zeros(3), "dense")
+        several.run(torch.zeros(3), "sdpa")
 
 
-UNKNOWN = ["", "Dense", "flash", None, 0, ["columns"]]
+UNKNOWN = ["", "Dense", "flash", None, 0, ["softmax"]]
 
 
 @pytest.mark.parametrize("engine", UNKNOWN)
 def test_an_unknown_engine_is_refused(engine: object, net: Network) -> None:
-    with pytest.raises(InputError, match="'columns', 'dense'"):
+    with pytest.raises(InputError, match="'softmax', 'sdpa'"):
         rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), engine)
-    with pytest.raises(InputError, match="'columns', 'dense'"):
+    with pytest.raises(InputError, match="'softmax', 'sdpa'"):
         Network(list(net.stages), net.program, net.certificate, engine)
 
 
 @pytest.mark.parametrize("engine", UNKNOWN)
 def test_a_head_refuses_an_unknown_engine_too(engine: object, net: Network) -> None:
-    with pytest.raises(InputError, match="'columns', 'dense'"):
+    with pytest.raises(InputError, match="'softmax', 'sdpa'"):
         net.layers[0][0].run(torch.zeros(3), engine)
 
 
 def test_a_network_runs_by_either(net: Network) -> None:
-    other = rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), "dense")
-    assert (net.engine, other.engine) == ("columns", "dense")
+    other = rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), "sdpa")
+    assert (net.engine, other.engine) == ("softmax", "sdpa")
     x = torch.rand(500, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
     assert float((net(x) - other(x)).abs().max()) <= 2 * net.certificate.bound
     assert other.why_not_certified() is None
     assert attnc.verify(other).status == "proved"
     twin = copy.deepcopy(net)
-    twin.engine = "dense"
+    twin.engine = "sdpa"
     assert torch.equal(twin(x), other(x))
 
 
 def test_compile_takes_an_engine(net: Network, queries: list[int]) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)).eval()
-    made = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3, engine="dense")
+    made = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3, engine="sdpa")
     queries.clear()
     made(torch.zeros(2, 3))
     assert queries == [12, 12]

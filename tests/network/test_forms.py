@@ -13,11 +13,6 @@ from torch import Tensor, nn
 
 import attnc
 from attnc import functions
-from attnc.certify import network_numbers as numbers
-from attnc.certify.certificate import Measured
-from attnc.certify.measured import NetworkMeasured
-from attnc.certify.network_record import Shown
-from attnc.certify.numbers import HeadNumbers
 from attnc.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
@@ -27,6 +22,11 @@ from attnc.network.network import Network
 from attnc.network.purity import impurities, operations
 from attnc.network.stages import AffineMap, AttentionLayer, Reordering, Selection, StageModule
 from attnc.program import Affine, Opaque, Pointwise, Program, Reshape
+from attnc.records import network_numbers as numbers
+from attnc.records.certificate import Measured
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_record import Shown
+from attnc.records.numbers import HeadNumbers
 
 FORMS = [("two-layer", "tokens"), ("two-layer", "heads"), ("attention-softmax", "")]
 TWO_LAYER = ("map", "attention", "map", "attention", "map")
@@ -88,7 +88,9 @@ def placed(
 
 @cache
 def nearest(anchors: int, heads: int = 1, dtype: torch.dtype = f64) -> attnc.Head:
-    return attnc.head("clip(-1,1)", on=(-6, 6), design="nearest", anchors=anchors, heads=heads, dtype=dtype)
+    return attnc.head(
+        "clip(-1,1)", domain=(-6, 6), design="nearest", anchors=anchors, heads=heads, dtype=dtype
+    )
 
 
 def lookup(form: str, dtype: torch.dtype = f64, centre: float = 3.0, points: int = 6) -> Network:
@@ -379,8 +381,8 @@ def in_groups(
 @cache
 def uneven() -> tuple[attnc.Head, attnc.Head]:
     """Two heads of five anchors for each neuron, one of three; on other intervals."""
-    few = attnc.head("tanh", on=(-8, 8), anchors=3, dtype=f64)
-    return attnc.head("tanh", on=(-4, 4), anchors=5, heads=2, design="nearest", dtype=f64), few
+    few = attnc.head("tanh", domain=(-8, 8), anchors=3, dtype=f64)
+    return attnc.head("tanh", domain=(-4, 4), anchors=5, heads=2, design="nearest", dtype=f64), few
 
 
 @pytest.mark.parametrize(("form", "layout"), FORMS)
@@ -404,7 +406,7 @@ def test_groups_and_several_heads_for_a_neuron(form: str, layout: str, flat: boo
 
 def test_one_head_over_groups_has_a_set_of_anchors_for_each() -> None:
     net = placed(nearest(9), [0, 1, 0, 1], "one-head")
-    wide = attnc.head("clip(-1,1)", on=(-60, 60), design="nearest", anchors=4, dtype=f64)
+    wide = attnc.head("clip(-1,1)", domain=(-60, 60), design="nearest", anchors=4, dtype=f64)
     net = in_groups(net, [([0, 1], nearest(9)), ([2, 3], wide)], "one-head", "")
     literal, x = literal_form(net), inputs(net, 20)
     assert agree(net, x)
@@ -482,7 +484,7 @@ def test_what_is_not_one_layer_of_neurons_is_refused(skip: bool, message: str) -
 
 @cache
 def refusals() -> dict[str, tuple[Network, str]]:
-    gated = attnc.head("silu", on=(-6, 6), anchors=2, design="gated", dtype=f64)
+    gated = attnc.head("silu", domain=(-6, 6), anchors=2, design="gated", dtype=f64)
     bias = np.ones(4)
     sums = placed(nearest(4), [0] * 2, "one-head")
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Gated blocks: products through squares, executed as `certify.block_bound` says, with little memory."""
+"""Gated blocks: products through squares, executed as `prove.block_bound` says, with little memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from flint import arb
 from torch import Tensor, nn
 
-from attnc.anchors.lattice import square_numbers
-from attnc.certify.numbers import HeadNumbers
 from attnc.errors import InputError
+from attnc.heads.lattice import square_numbers
 from attnc.network import gate
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
+from attnc.records.numbers import HeadNumbers
 
 M, D = 7, 4
 SCALE, RADIUS = np.array([0, 1, -1, 2, 0, -3, 0]), np.array([3, 4, 3, 4, 3, 6, 3])
@@ -208,10 +208,10 @@ def test_dtypes_and_devices() -> None:
 
 def test_engines() -> None:
     made = block()
-    assert made.engine == "window" and made.runs in ("window", "window, squares dense")
-    made.engine = "dense"
-    assert made.activation.engine == made.square.engine == made.runs == "dense"
-    with pytest.raises(InputError, match="accepted are 'window', 'dense'"):
+    assert made.engine == "closed-form" and made.runs in ("closed-form", "closed-form, squares softmax")
+    made.engine = "softmax"
+    assert made.activation.engine == made.square.engine == made.runs == "softmax"
+    with pytest.raises(InputError, match="accepted are 'closed-form', 'softmax'"):
         made.engine = "columns"
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import attnc
-from attnc.certify.numbers import HeadNumbers
 from attnc.errors import InputError
+from attnc.records.numbers import HeadNumbers
 
 CASES = [
     ("tanh", (-8, 8), {"eps": 1e-5}),
@@ -26,7 +26,7 @@ CASES = [
 @pytest.fixture(scope="module", params=CASES, ids=[f"{c[0]}-{c[2].get('design', 'auto')}" for c in CASES])
 def head(request: pytest.FixtureRequest) -> attnc.Head:
     spec, on, options = request.param
-    return attnc.head(spec, on=on, **options)
+    return attnc.head(spec, domain=on, **options)
 
 
 def inputs(head: attnc.Head, *shape: int) -> torch.Tensor:
@@ -92,7 +92,7 @@ def test_an_anchor_wins_where_it_stands_or_is_heaviest_there(head: attnc.Head) -
 
 
 def test_lattice_anchors_are_its_points() -> None:
-    head = attnc.head("sin", on=(-3, 3), anchors=13, design="nearest", dtype=torch.float64)
+    head = attnc.head("sin", domain=(-3, 3), anchors=13, design="nearest", dtype=torch.float64)
     assert torch.allclose(head.anchors, torch.linspace(-3, 3, 13, dtype=torch.float64))
 
 
@@ -131,7 +131,7 @@ def test_tokens_do_not_disturb_each_other(head: attnc.Head) -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, True, "3"])
 def test_number_of_tokens_is_checked(n: object) -> None:
-    head = attnc.head("tanh", on=(-1, 1), anchors=2)
+    head = attnc.head("tanh", domain=(-1, 1), anchors=2)
     with pytest.raises(InputError, match="n >= 1"):
         head.as_self_attention(n)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="3 data tokens"):
@@ -142,7 +142,7 @@ def test_number_of_tokens_is_checked(n: object) -> None:
     "s", [0.5, [1.0], None, torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)]
 )
 def test_inputs_are_never_cast(s: object) -> None:
-    head = attnc.head("tanh", on=(-1, 1), anchors=2)
+    head = attnc.head("tanh", domain=(-1, 1), anchors=2)
     for call in (head, head.weights):
         with pytest.raises(InputError):
             call(s)
@@ -159,7 +159,7 @@ def test_repr_tells_what_it_is(head: attnc.Head) -> None:
 
 
 def test_repr_of_a_measured_head_says_measured() -> None:
-    head = attnc.head(torch.sin, on=(-1, 1), anchors=4)
+    head = attnc.head(torch.sin, domain=(-1, 1), anchors=4)
     assert "not proved" in repr(head)
     assert "not proved" in head._repr_html_()
     assert "at most" not in repr(head)
@@ -167,7 +167,7 @@ def test_repr_of_a_measured_head_says_measured() -> None:
 
 def test_html_is_escaped() -> None:
     f = attnc.function(torch.sin, name="<b>sin</b>")
-    assert "<b>sin" not in attnc.head(f, on=(-1, 1), anchors=3)._repr_html_()
+    assert "<b>sin" not in attnc.head(f, domain=(-1, 1), anchors=3)._repr_html_()
 
 
 def test_it_is_a_module(head: attnc.Head) -> None:

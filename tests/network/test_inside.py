@@ -17,11 +17,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import attnc
 from attnc import functions
-from attnc.certify.window import window_of
 from attnc.errors import DomainWarning, InputError
 from attnc.lower.activation_head import activation_head
 from attnc.network import window
 from attnc.network.activation import AnchorActivation
+from attnc.prove.window import window_of
 from tests.network.examples import BOX, activation, gate, head, learner, network, source
 
 NAN, INF = math.nan, math.inf
@@ -114,7 +114,7 @@ def test_gelu_at_a_hundred() -> None:
     with pytest.warns(DomainWarning, match=r"100 lies outside \[-8, 8\]") as seen:
         made(torch.tensor([1.0, 100.0]))
     assert seen[0].filename == __file__
-    for engine in ("columns", "dense"):
+    for engine in ("softmax", "sdpa"):
         with pytest.raises(InputError, match=r"100 lies outside \[-8, 8\]"):
             made.run(torch.tensor([100.0]), engine, strict=True)
         assert len(told(lambda engine=engine: head().run(torch.tensor([100.0]), engine))) == 1
@@ -137,7 +137,7 @@ def test_a_head_without_a_certificate_has_no_domain() -> None:
 
 
 def test_a_measured_head_has_the_interval_it_was_measured_on() -> None:
-    made = attnc.head(lambda s: torch.sin(s), on=(-2, 2), anchors=6)
+    made = attnc.head(lambda s: torch.sin(s), domain=(-2, 2), anchors=6)
     assert made.certificate is None and made.domain == attnc.Interval(-2, 2)
     assert len(told(lambda: made(torch.tensor([2.5])))) == 1
 
@@ -180,7 +180,7 @@ def test_a_box_that_is_not_the_same_everywhere() -> None:
 @pytest.mark.parametrize("strict", [1, 0, "yes"])
 def test_what_strict_may_be(strict: Any) -> None:
     for make in (
-        lambda: attnc.head("tanh", on=(-8, 8), eps=1e-5, strict=strict),
+        lambda: attnc.head("tanh", domain=(-8, 8), eps=1e-5, strict=strict),
         lambda: attnc.compile(source(), domain=BOX, eps=1e-3, strict=strict),
         lambda: attnc.ConvertConfig(strict=strict),
         lambda: AnchorActivation([(None, head())], strict=strict),
@@ -191,7 +191,7 @@ def test_what_strict_may_be(strict: Any) -> None:
 
 @pytest.mark.parametrize("strict", [None, True, False])
 def test_strict_reaches_what_is_made(strict: bool | None) -> None:
-    assert attnc.head("tanh", on=(-8, 8), eps=1e-5, strict=strict).strict is strict
+    assert attnc.head("tanh", domain=(-8, 8), eps=1e-5, strict=strict).strict is strict
     assert attnc.compile(source(), domain=BOX, eps=1e-3, strict=strict).strict is strict
     torch.manual_seed(0)
     model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)).eval()

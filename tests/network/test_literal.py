@@ -223,7 +223,7 @@ def in_groups(net: Network, groups: list[tuple[list[int] | None, attnc.Head]]) -
 
 def test_groups_have_their_own_keys_and_values(tanh: tuple[Any, Network]) -> None:
     _, net = tanh
-    wish: Any = {"on": (-4, 4), "dtype": torch.float64}
+    wish: Any = {"domain": (-4, 4), "dtype": torch.float64}
     heads = [attnc.head("tanh", anchors=2, **wish), attnc.head("tanh", anchors=5, design="smooth", **wish)]
     grouped = in_groups(net, [([0, 2, 3, 7], heads[0]), ([1, 4, 5, 6, *range(8, 16)], heads[1])])
     literal, x = grouped.as_self_attention(), inputs(net, 20)
@@ -239,7 +239,7 @@ def test_groups_have_their_own_keys_and_values(tanh: tuple[Any, Network]) -> Non
 
 def test_several_heads_for_one_neuron(tanh: tuple[Any, Network]) -> None:
     _, net = tanh
-    three = attnc.head("tanh", on=(-4, 4), anchors=6, heads=3, design="smooth", dtype=torch.float64)
+    three = attnc.head("tanh", domain=(-4, 4), anchors=6, heads=3, design="smooth", dtype=torch.float64)
     many = in_groups(net, [(None, three)])
     literal, x = many.as_self_attention(), inputs(net, 20)
     assert close(literal(x), many(x))
@@ -249,7 +249,7 @@ def test_several_heads_for_one_neuron(tanh: tuple[Any, Network]) -> None:
 
 def test_a_head_that_cannot_be_written_so_is_refused(tanh: tuple[Any, Network]) -> None:
     _, net = tanh
-    gated = attnc.head("silu", on=(-4, 4), anchors=2, design="gated", dtype=torch.float64)
+    gated = attnc.head("silu", domain=(-4, 4), anchors=2, design="gated", dtype=torch.float64)
     with pytest.raises(InputError, match="1: a head that attends to itself"):
         in_groups(net, [(None, gated)]).as_self_attention()
     silent = attnc.Head(net.layers[0].groups[0][1].numbers(), "tuned")

@@ -14,7 +14,6 @@ from flint import arb
 from torch import Tensor, nn
 
 import attnc
-from attnc.certify.network_record import NetworkRecord
 from attnc.errors import InputError
 from attnc.functions.balls import working
 from attnc.network.describe import COLUMNS
@@ -24,6 +23,7 @@ from attnc.network.rebuild import rebuilt
 from attnc.network.stages import AffineMap, Combination, Reordering, Scaling
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.interpreter import exact
+from attnc.records.network_record import NetworkRecord
 
 
 class Residual(nn.Module):
@@ -311,14 +311,14 @@ def test_layers_are_named_one_by_one_where_a_module_is_called_again() -> None:
     assert [w.shape[:-1] for w in shapes] == [(7, 1), (7, 3)]
 
 
-@pytest.mark.parametrize("engine", ["columns", "dense"])
+@pytest.mark.parametrize("engine", ["softmax", "sdpa"])
 def test_nothing_but_affine_maps_and_softmax(net: Network, engine: str) -> None:
     made = rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), engine)
     assert impurities(made, inputs(net, 2)) == []
 
 
 @pytest.mark.parametrize(
-    ("engine", "softmax"), [("columns", "_softmax"), ("dense", "_scaled_dot_product_flash_attention_for_cpu")]
+    ("engine", "softmax"), [("softmax", "_softmax"), ("sdpa", "_scaled_dot_product_flash_attention_for_cpu")]
 )
 def test_one_softmax_for_each_group(engine: str, softmax: str, grouped: Network) -> None:
     grouped.engine = engine

@@ -41,14 +41,14 @@ def mlp() -> attnc.Network:
 
 RUNS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "head": (head, lambda m: m(points())),
-    "head, columns": (head, lambda m: m.run(points(), "columns")),
-    "head, dense": (head, lambda m: m.run(points(), "dense")),
+    "head, columns": (head, lambda m: m.run(points(), "softmax")),
+    "head, dense": (head, lambda m: m.run(points(), "sdpa")),
     "head, weights": (head, lambda m: m.weights(points())),
     "network": (network, lambda m: m(batch())),
     "network, attention": (network, lambda m: next(iter(m.attention(batch()).values()))),
-    "layer": (network, lambda m: m.stages[1](m.stages[0](batch()), "dense")),
+    "layer": (network, lambda m: m.stages[1](m.stages[0](batch()), "sdpa")),
     "map": (network, lambda m: m.stages[0](batch())),
-    "activation, window": (lambda: activation("window"), lambda m: m(neurons())),
+    "activation, window": (lambda: activation("closed-form"), lambda m: m(neurons())),
     "activation, dense": (activation, lambda m: m(neurons())),
     "activation, weights": (activation, lambda m: m.weights(neurons(), neuron=2)),
     "gate": (gate, lambda m: m(neurons()[:, :4] / 4)),
@@ -86,7 +86,7 @@ def test_the_dense_engine_keeps_its_certificate_under_autocast() -> None:
     """It erred by 1592 times the bound."""
     made, s = head(), points()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert head_error(made, s, made.run(s, "dense")) <= made.certificate.bound
+        assert head_error(made, s, made.run(s, "sdpa")) <= made.certificate.bound
 
 
 def test_a_gated_block_takes_what_autocast_makes_of_its_input() -> None:
@@ -101,7 +101,7 @@ def test_a_gated_block_takes_what_autocast_makes_of_its_input() -> None:
 
 CAST: dict[str, tuple[Callable[[], PreciseModule], Callable[[Any, torch.dtype], Tensor]]] = {
     "head": (head, lambda m, d: m(points().to(d))),
-    "head, dense": (head, lambda m, d: m.run(points().to(d), "dense")),
+    "head, dense": (head, lambda m, d: m.run(points().to(d), "sdpa")),
     "network": (network, lambda m, d: m(batch().to(d))),
     "activation": (activation, lambda m, d: m(neurons().to(d))),
     "self-attention of a head": (lambda: head().as_self_attention(4), lambda m, d: m(points(n=4).to(d))),
@@ -289,11 +289,11 @@ def test_a_head_with_the_numbers_of_another_computes_what_the_other_does(way: An
     for made, other in ((copy.deepcopy(tanh), silu), (copy.deepcopy(silu), tanh)):
         way(made, other)
         assert made.is_gated == other.is_gated
-        for engine in ["columns"] if other.is_gated else ["columns", "dense"]:
+        for engine in ["softmax"] if other.is_gated else ["softmax", "sdpa"]:
             assert head_error(other, s, made.run(s, engine)) <= other.certificate.bound
         if other.is_gated:
-            with pytest.raises(InputError, match="columns"):
-                made.run(s, "dense")
+            with pytest.raises(InputError, match="softmax"):
+                made.run(s, "sdpa")
         assert "changed since it was certified" in made.why_not_certified()
 
 
@@ -301,7 +301,7 @@ def test_traced_graphs_hold_for_gated_numbers_too() -> None:
     """A graph that was made of an ungated head gets the numbers of a gated one."""
     silu, tanh = head("silu", 8.0, anchors=2, design="gated"), head("tanh", 8.0, eps=1e-5)
     s = points(n=101)
-    for engine in ("columns", "dense"):
+    for engine in ("softmax", "sdpa"):
         program = torch.export.export(Engine(tanh, engine), (s,), strict=False)
         state = {f"head.{name}": t for name, t in silu.state_dict().items()}
         ran = program.module()

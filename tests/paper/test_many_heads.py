@@ -11,12 +11,12 @@ import torch
 from mpmath import mp, mpf
 
 import attnc
-from attnc.anchors.candidates import Plan
-from attnc.certify.stretches import by_stretches
-from attnc.certify.supnorm import supnorm
 from attnc.errors import InputError
+from attnc.heads.candidates import Plan
 from attnc.paper import many_heads
 from attnc.paper.many_heads import leaking, theorem
+from attnc.prove.stretches import by_stretches
+from attnc.prove.supnorm import supnorm
 
 
 def ideal(s: mpf, a: float, b: float, n: int, heads: int, c: float) -> mpf:
@@ -178,7 +178,7 @@ BAD = [
     ({"W": [[1.0], [0.0]], "t": [0.0, 1.0]}, "at least 3 tokens"), ({"heads": 1}, "a single anchor"),
     ({"t": [0.0]}, "one number t_i"), ({"t": [0.0, 0.0, math.nan]}, "t holds a NaN"),
     ({"domain": attnc.Box(-1, 1, shape=(3,))}, r"\(3, 1\) is expected"), ({"heads": 0}, "heads=0"),
-    ({"heads": True}, "heads=True"), ({"heads": 1.5}, "heads=1.5"), ({"temperature": 0.0}, "temperature=0.0"),
+    ({"heads": True}, "heads=True"), ({"heads": 1.5}, "heads=1.5"), ({"sharpness": 0.0}, "sharpness=0.0"),
     ({"dtype": torch.int64}, "float32 or torch.float64"),
 ]  # fmt: skip
 

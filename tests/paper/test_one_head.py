@@ -98,7 +98,7 @@ def test_each_token_writes_to_its_own_coordinate() -> None:
 def test_a_harder_switch_has_the_larger_error_and_stays_below_the_theorem() -> None:
     errors = []
     for c in (4.0, 40.0):
-        net = one_head([[1.0]], [0.0], -1, 1, anchors=9, domain=(-2, 2), temperature=c)
+        net = one_head([[1.0]], [0.0], -1, 1, anchors=9, domain=(-2, 2), sharpness=c)
         errors.append(worst_of_head(net.layers[0].groups[0][1], -1, 1))
         assert errors[-1] <= net.certificate.bound <= net.theorem.bound
     assert errors[0] < 0.6 * errors[1]
@@ -156,8 +156,8 @@ BAD = [
     ({"anchors": 1}, "anchors=1"), ({"anchors": 2.5}, "anchors=2.5"), ({"anchors": 10**6}, "anchors="),
     ({"coordinates": [0]}, "2 tokens"), ({"coordinates": [0, -1]}, "from 0 on"), ({"coordinates": [0, 0.5]}, "from 0 on"),
     ({"coordinates": [0, 2], "outputs": 2}, "from 0 to 1"), ({"outputs": 0}, "outputs=0"),
-    ({"temperature": 0.1}, "temperature=0.1"), ({"temperature": math.nan}, "temperature"),
-    ({"temperature": "hot"}, "temperature"),
+    ({"sharpness": 0.1}, "sharpness=0.1"), ({"sharpness": math.nan}, "sharpness"),
+    ({"sharpness": "hot"}, "sharpness"),
     ({"dtype": torch.float16}, "float32 or torch.float64"),
 ]  # fmt: skip
 

@@ -246,7 +246,7 @@ def test_results_damaged(tmp_path: Path) -> None:
 
 def test_another_source_is_another_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of one version of the sources are not taken for those of another."""
-    folder = tmp_path / "attnc" / "certify"
+    folder = tmp_path / "attnc" / "prove"
     folder.mkdir(parents=True)
     monkeypatch.setattr(store_module.certificate, "__file__", str(folder / "certificate.py"))
     found = []

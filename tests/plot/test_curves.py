@@ -12,7 +12,7 @@ from mpmath import mp, mpf
 
 import attnc
 from attnc import functions, plot
-from attnc.certify.check_witness import ROOM
+from attnc.check.witness import ROOM
 from attnc.plot.sample import function_of, sample
 
 
@@ -120,7 +120,7 @@ def test_a_namesake_of_a_built_in_function_is_not_taken_for_it() -> None:
     def sin(s: torch.Tensor) -> torch.Tensor:
         return torch.cos(s)
 
-    head = attnc.head(sin, on=(-1, 1), anchors=4, design="smooth")
+    head = attnc.head(sin, domain=(-1, 1), anchors=4, design="smooth")
     with pytest.raises(attnc.InputError, match="of your own"):
         plot.error(head)
     assert curve(plot.error(head, f=sin), "_error")[1].max() < 0.1
@@ -140,7 +140,7 @@ def test_a_head_that_says_nothing_is_refused(tanh: attnc.Head) -> None:
 
 def test_names_are_not_read_as_mathematics() -> None:
     f = attnc.function(torch.sin, name="a$b_c$", enclosure=lambda x: x.sin())
-    head = attnc.head(f, on=(-1, 1), anchors=4, design="smooth")
+    head = attnc.head(f, domain=(-1, 1), anchors=4, design="smooth")
     figure = plot.head(head, f=f)
     figure.draw_without_rendering()
     assert figure.get_suptitle().startswith(r"a\$b_c\$ on")

@@ -76,7 +76,7 @@ def test_nothing_of_matplotlib_is_imported_early_or_left_behind() -> None:
     program = """
 import sys, attnc, attnc.plot
 assert "matplotlib" not in sys.modules
-attnc.plot.head(attnc.head("tanh", on=(-8, 8), eps=1e-5))
+attnc.plot.head(attnc.head("tanh", domain=(-8, 8), eps=1e-5))
 assert "matplotlib" in sys.modules
 assert "matplotlib.pyplot" not in sys.modules
 """

@@ -32,7 +32,7 @@ def net() -> Network:
 @pytest.fixture(scope="module")
 def grouped(net: Network) -> Network:
     """Two groups of neurons in the first layer, one with many anchors; so the certificate applies no longer."""
-    many = attnc.head("tanh", on=(-4, 4), anchors=40, design="nearest")
+    many = attnc.head("tanh", domain=(-4, 4), anchors=40, design="nearest")
     few, stages = net.layers[0].groups[0][1], list(net.stages)
     groups = [(np.arange(5), few), (np.arange(5, 40), many)]
     stages[1] = AttentionLayer(1, 2, groups, "block.act")

@@ -12,9 +12,9 @@ import torch
 
 import attnc
 from attnc import plot
-from attnc.certify.network_numbers import Selection as Numbers
 from attnc.network.stages import Selection
 from attnc.plot.heat_map import arranged, positions
+from attnc.records.network_numbers import Selection as Numbers
 from tests.plot.unproved_networks import ANCHORS, fitted_network, grid_network, lattice_network, random_inputs
 
 

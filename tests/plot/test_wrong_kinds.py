@@ -20,7 +20,7 @@ X = torch.zeros(2, 1)
 def things() -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).eval()
     return {
-        "head": attnc.head("tanh", on=(-1, 1), eps=1e-2),
+        "head": attnc.head("tanh", domain=(-1, 1), eps=1e-2),
         "network": attnc.compile(model, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2),
         "learner": attnc.incontext.gradient_descent("squared", features=1, steps=2, step_size=0.5),
         "model": model,

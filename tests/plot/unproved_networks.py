@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.certify.certificate import versions
-from attnc.certify.measured import NetworkMeasured
-from attnc.certify.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
-from attnc.certify.network_numbers import NetworkNumbers, Reorder, Selection
-from attnc.certify.network_record import NetworkRecord, Shown
-from attnc.certify.theorem import Theorem
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import Lookup, Opaque, Program, Reshape
+from attnc.records.certificate import versions
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
+from attnc.records.network_numbers import NetworkNumbers, Reorder, Selection
+from attnc.records.network_record import NetworkRecord, Shown
+from attnc.records.theorem import Theorem
 
 BOX = attnc.Box(-1, 1, shape=(2, 1))
 SHARP = 60.0  # b of the grid's scores

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import attnc
 from attnc import functions
-from attnc.certify.normed import reach
 from attnc.frontends.transformers import find_blocks
 from attnc.functions import registry
 from attnc.network.activation import AnchorActivation
@@ -22,6 +21,7 @@ from attnc.network.gate import AnchorGate
 from attnc.pretrained import blocks, convert, convert_, report_of
 from attnc.pretrained.heads import window_rounding
 from attnc.program.block import FeedForward
+from attnc.prove.normed import reach
 from tests.frontends.tiny_models import EVERY_FAMILY, Perceptron, caught, example, tiny
 
 EPS = 1e-5
@@ -231,10 +231,12 @@ def test_an_activation_of_the_users_own(half_swish: type[nn.Module]) -> None:
 def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dtype) -> None:
     model, given = tiny(name).to(dtype), arguments_of(name, dtype)
     (block, *_) = convert_(
-        model, eps=EPS if dtype is torch.float64 else 2e-3, config={"engine": "dense"}
+        model, eps=EPS if dtype is torch.float64 else 2e-3, config={"engine": "softmax"}
     ).blocks
     part = model.get_submodule(block.name)
-    assert block.engine == "dense" and part.runs == "dense" and block.rounding == block.roundings["dense"]
+    assert (
+        block.engine == "softmax" and part.runs == "softmax" and block.rounding == block.roundings["softmax"]
+    )
     dense = run(model, given)
     for one in (m for m in model.modules() if isinstance(m, AnchorActivation)):
         for neurons, head in one.groups:
@@ -242,14 +244,14 @@ def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dty
             f, limit = functions.get(head.certificate.function), head.certificate.domain.hi
             s = torch.linspace(-limit, limit, 301, dtype=dtype)[:, None].expand(-1, one.neurons or 1)
             with torch.no_grad():
-                gap = (one(s, "dense", strict=False) - one(s, "window", strict=False)).abs()
+                gap = (one(s, "softmax", strict=False) - one(s, "closed-form", strict=False)).abs()
             executed = head.certificate.approximation + window_rounding(head, f)
             assert (
                 gap[:, slice(None) if neurons is None else neurons].max() <= head.certificate.bound + executed
             )
-        one.engine = "window"
+        one.engine = "closed-form"
     assert (run(model, given) - dense).abs().max() <= 100 * block.bound
-    assert block.roundings["window"] != block.roundings["dense"]
+    assert block.roundings["closed-form"] != block.roundings["softmax"]
 
 
 def test_gradients_flow_through_a_converted_model() -> None:

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from attnc.certify.certificate import Certificate
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.pretrained import convert_, from_pretrained, report_of
 from attnc.pretrained.directory import changed_heads, load_model, read_conversion
 from attnc.pretrained.samples import outputs
 from attnc.pretrained.saving import save_converted
 from attnc.pretrained.store import seal
+from attnc.records.certificate import Certificate
 from tests.frontends.tiny_models import TEXT, example, hf, randomised, tiny
 
 EPS = 1e-4
@@ -156,12 +156,12 @@ def test_a_part_without_converted_blocks_records_none(tmp_path: Path) -> None:
 
 def test_another_engine(saved: Make) -> None:
     made = saved("bert")
-    dense = from_pretrained(made.where, engine="dense")
+    dense = from_pretrained(made.where, engine="softmax")
     report = report_of(dense)
-    assert [block.engine for block in report.blocks] == ["dense"] * 2
-    assert [b.rounding for b in report.blocks] == [b.roundings["dense"] for b in made.report.blocks]
+    assert [block.engine for block in report.blocks] == ["softmax"] * 2
+    assert [b.rounding for b in report.blocks] == [b.roundings["softmax"] for b in made.report.blocks]
     assert report.measured == ()
-    with pytest.raises(InputError, match="engine='sparse': accepted are 'window', 'dense'"):
+    with pytest.raises(InputError, match="engine='sparse': accepted are 'closed-form', 'softmax'"):
         from_pretrained(made.where, engine="sparse")
 
 
@@ -265,7 +265,7 @@ def test_a_record_of_other_blocks(bert: Path) -> None:
     [
         lambda record: record["report"]["blocks"][0].update(exact=1e-30),
         lambda record: record["blocks"][0].update(name="encoder.layer.7"),
-        lambda record: record.update(engine="dense"),
+        lambda record: record.update(engine="softmax"),
         lambda record: record.pop("seal"),
     ],
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from attnc import functions
-from attnc.certify.window import window_bound, window_of
 from attnc.domain import Interval
 from attnc.lower.activation_head import activation_head
 from attnc.pretrained.heads import window_rounding
+from attnc.prove.window import window_bound, window_of
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

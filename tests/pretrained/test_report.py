@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import attnc
-from attnc.certify.certificate import round_up
 from attnc.errors import CertificateError
 from attnc.pretrained import ConversionReport, convert_
 from attnc.pretrained.report import as_text
+from attnc.records.certificate import round_up
 from tests.frontends.tiny_models import TEXT, example, hf, randomised
 
 NASTY = "<b onclick='x'>&\"é"
@@ -49,7 +49,7 @@ def test_what_it_counts(report: ConversionReport) -> None:
     assert (first.neurons, first.heads, second.neurons, second.heads) == (5, 5, 6, 6)
     assert (first.holds_for, first.proved, second.proved) == ("measured on calibration", False, True)
     assert first.bound == round_up(first.exact + first.rounding) >= first.exact + first.rounding
-    assert first.rounding == first.roundings["window"] and 0 < first.products <= first.rounding
+    assert first.rounding == first.roundings["closed-form"] and 0 < first.products <= first.rounding
     assert [(one.name, one.reason) for one in report.skipped] == [
         ("last", "sigmoid, in no feed-forward block")
     ]

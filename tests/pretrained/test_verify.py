@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 import attnc
-from attnc.certify.certificate import round_up
 from attnc.errors import CertificateError
 from attnc.network import activation as network_activation
 from attnc.network.gate import AnchorGate
 from attnc.pretrained import convert_, report_of
 from attnc.pretrained.store import seal
 from attnc.pretrained.verify import verify_conversion
+from attnc.records.certificate import round_up
 from tests.frontends.tiny_models import tiny
 
 Change = Callable[[Any], object]
@@ -56,14 +56,14 @@ def test_what_was_converted_is_proved(converted: dict[str, Any], name: str) -> N
     assert verdict.bound == max(block.bound for block in report.blocks)
 
 
-@pytest.mark.parametrize(("engine", "dtype"), [("window", torch.float64), ("dense", torch.float32)])
+@pytest.mark.parametrize(("engine", "dtype"), [("closed-form", torch.float64), ("softmax", torch.float32)])
 def test_lattices_by_both_engines(engine: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True, dtype=dtype)
     model = nn.TransformerEncoder(layer, 1).eval()
     convert_(model, eps=1e-4, config={"engine": engine})
     assert attnc.verify(model).status == "proved"
-    if engine == "dense":
+    if engine == "softmax":
         other = copy.deepcopy(model)
         _edit(rounding=lambda x: x * 0.1, roundings=lambda r: {k: v * 0.1 for k, v in r.items()})(other)
         assert "engine dense: exact + rounding is said to be" in attnc.verify(other).reason
@@ -106,13 +106,13 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "first weight": (lambda m: _add(_first(m).fc1.weight, 1e-6), "weights are not those that were converted"),
     "second bias": (lambda m: _add(_first(m).fc2.bias, 1e-6), "weights are not those that were converted"),
     "norm": (lambda m: _add(_first(m).final_layer_norm.weight, 1e-6), "weights are not those"),
-    "anchor": (lambda m: _add(_first(m).activation_fn[0].key, 1.0), "it runs 'window and dense'"),
-    "value": (lambda m: _add(_first(m).activation_fn[0].value, 1e-3), "it runs 'window and dense'"),
+    "anchor": (lambda m: _add(_first(m).activation_fn[0].key, 1.0), "it runs 'closed-form and softmax'"),
+    "value": (lambda m: _add(_first(m).activation_fn[0].value, 1e-3), "it runs 'closed-form and softmax'"),
     "exact": (_edit(exact=lambda x: x * 0.99), "exact is said to be"),
     "products": (_edit(products=lambda x: x * 0.5), "products is said to be"),
     "only rounding": (_edit(rounding=lambda x: x * 0.5), "the report says"),
     "eps": (lambda m: setattr(m, "_attnc_report", replace(report_of(m), eps=1e-9)), "above eps"),
-    "engine": (lambda m: setattr(_first(m).activation_fn, "engine", "dense"), "it runs 'dense'"),
+    "engine": (lambda m: setattr(_first(m).activation_fn, "engine", "softmax"), "it runs 'softmax'"),
     "activation": (_edit(activation=lambda _: "gelu"), "weights are not those"),
     "measured": (_edit(holds_for=lambda _: "measured on calibration"), "not proved, so neither is it"),
     "a box": (_edit(holds_for=lambda _: "the box given"), "for a box that was given"),
@@ -198,7 +198,7 @@ def test_a_directory(opt: Any, tmp_path: Path) -> None:
 
 
 def test_heads_are_verified_as_before(tmp_path: Path) -> None:
-    head = attnc.head("relu", on=(-4, 4), eps=1e-2)
+    head = attnc.head("relu", domain=(-4, 4), eps=1e-2)
     assert attnc.verify(head).status == "proved"
     with pytest.raises(attnc.InputError, match="was not converted"):
         verify_conversion(nn.Linear(1, 1))

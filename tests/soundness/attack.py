@@ -9,19 +9,19 @@ import numpy as np
 import torch
 
 from attnc import functions
-from attnc.anchors.chain import anchor_positions
-from attnc.anchors.draft import Draft
-from attnc.anchors.finish import Finished, finish
-from attnc.anchors.gated import gated
-from attnc.anchors.graded import graded
-from attnc.anchors.many import many
-from attnc.anchors.nearest import nearest
-from attnc.anchors.smooth import smooth
-from attnc.anchors.target import Target, make_target
-from attnc.anchors.tuned import tuned
-from attnc.certify.numbers import HeadNumbers
 from attnc.domain import Interval
 from attnc.functions import Function
+from attnc.heads.chain import anchor_positions
+from attnc.heads.draft import Draft
+from attnc.heads.finish import Finished, finish
+from attnc.heads.gated import gated
+from attnc.heads.graded import graded
+from attnc.heads.many import many
+from attnc.heads.nearest import nearest
+from attnc.heads.smooth import smooth
+from attnc.heads.target import Target, make_target
+from attnc.heads.tuned import tuned
+from attnc.records.numbers import HeadNumbers
 
 SPECS = (
     "identity", "relu", "leaky_relu(0.2)", "abs", "clip(-0.7,1.3)", "hardtanh", "gelu", "gelu_tanh", "silu", "sigmoid",

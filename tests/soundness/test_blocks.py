@@ -13,8 +13,6 @@ import torch
 from flint import arb, arb_mat
 from torch import Tensor, nn
 
-from attnc.certify.block_bound import Heads, Squares, block_bound
-from attnc.certify.normed import attainable, reach
 from attnc.functions.balls import working
 from attnc.lower.activation_head import square_head
 from attnc.network.activation import AnchorActivation
@@ -22,6 +20,8 @@ from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
 from attnc.pretrained import BlockReport, blocks, convert_
 from attnc.program.block import FeedForward
+from attnc.prove.block_bound import Heads, Squares, block_bound
+from attnc.prove.normed import attainable, reach
 from tests.frontends.tiny_models import tiny
 
 # family → the number of its layers in its config, its first map, norm and second map, eps in float64 and float32
@@ -80,7 +80,10 @@ def case(name: str, dtype: str) -> Case:
         patch.setattr(blocks, "block_bound", noting)
         (report,) = convert_(model, eps=eps[DTYPES.index(dtype)]).blocks
     module = model.get_submodule(report.name)
-    assert isinstance(module, (AnchorActivation, AnchorGate)) and [*report.roundings] == ["dense", "window"]
+    assert isinstance(module, (AnchorActivation, AnchorGate)) and [*report.roundings] == [
+        "softmax",
+        "closed-form",
+    ]
     parts = (model.get_submodule(path) for path in (first, norm, second))
     return Case(
         model,
@@ -218,7 +221,7 @@ def test_executed_blocks_stay_within_exact_plus_rounding(name: str, dtype: str) 
 @every
 def test_converted_blocks_stay_within_exact_without_rounding(name: str, dtype: str) -> None:
     made = case(name, dtype)
-    x, _, _ = attacked(made, "dense")
+    x, _, _ = attacked(made, "softmax")
     with working(BITS):
         kept = exactly(x[:: 5 if made.ff.gated else 2])
         lost = list(worst(converted(made, kept), original(made.ff, kept)))
@@ -230,7 +233,7 @@ def test_no_neuron_leaves_its_interval(name: str, dtype: str) -> None:
     made = case(name, dtype)
     assert made.ff.norm is not None
     lo, hi = reach(made.ff.W1, made.ff.b1, made.ff.norm, dtype)
-    _, s, _ = attacked(made, "window")
+    _, s, _ = attacked(made, "closed-form")
     low, high = s.numpy().min(0), s.numpy().max(0)
     assert (lo <= low).all() and (high <= hi).all()
     assert made.report.interval[0] <= low.min() and high.max() <= made.report.interval[1]
@@ -257,14 +260,14 @@ def test_what_is_claimed_of_every_head_is_true_of_the_module(name: str, dtype: s
                 allowed = arb(float(heads.approximation[j])) + arb(float(heads.rounding[j]))
                 exact = f(made.ff.activation, arb(float(s[i, j])))
                 assert abs(arb(float(executed[i, j])) - exact) <= allowed
-    dense, window = (made.claimed[engine][0] for engine in ("dense", "window"))
+    dense, window = (made.claimed[engine][0] for engine in ("softmax", "closed-form"))
     for neurons, head in made.activation.groups:
         where = slice(None) if neurons is None else neurons.numpy()
         assert head.certificate is not None
         assert (dense.rounding[where] == head.certificate.rounding).all()
         assert (dense.approximation[where] == head.certificate.approximation).all()
     assert (window.approximation == dense.approximation).all()
-    assert made.report.roundings["dense"] != made.report.roundings["window"]
+    assert made.report.roundings["softmax"] != made.report.roundings["closed-form"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -297,7 +300,7 @@ def test_products_of_far_larger_numbers_than_one_are_claimed_in_proportion() -> 
     radius = np.exp2(np.arange(-8, 9, dtype=np.float64))
     for dtype in DTYPES:
         head = square_head(dtype)
-        found = blocks._squares(np.ones_like(radius), radius, head, "dense", dtype)
+        found = blocks._squares(np.ones_like(radius), radius, head, "softmax", dtype)
         kept = getattr(torch, dtype)
         zeta = (torch.linspace(-1, 1, 301, dtype=torch.float64)[:, None] * torch.tensor(radius)).to(kept)
         rho = torch.tensor(radius).to(kept)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from flint import arb
 
-from attnc.certify.arithmetic import ARITHMETIC
-from attnc.certify.cells import Cell, head_on_cell, rounding_on_cell
-from attnc.certify.rounding import projection_rounding
-from attnc.certify.supnorm import supnorm
+from attnc.arithmetic import ARITHMETIC
 from attnc.functions.balls import working
 from attnc.network.head import Head
+from attnc.prove.cells import Cell, head_on_cell, rounding_on_cell
+from attnc.prove.rounding import projection_rounding
+from attnc.prove.supnorm import supnorm
 
 from .attack import DESIGNS, SPECS, Attacked, attack_points, random_head, wild_numbers
 

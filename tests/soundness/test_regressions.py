@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import attnc
 from attnc import functions
-from attnc.certify.compose import Known, compose
-from attnc.certify.network_certificate import NetworkWitness
 from attnc.errors import FileError, InputError, PrecisionError, UnsupportedError
 from attnc.frontends import mlp
 from attnc.functions.function import is_builtin
 from attnc.lower.skeleton import skeleton
 from attnc.program import Affine, Pointwise, Program
+from attnc.prove.compose import Known, compose
+from attnc.records.network_certificate import NetworkWitness
 
 WIDE = torch.float64
 

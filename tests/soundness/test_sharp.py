@@ -14,14 +14,14 @@ from flint import arb
 
 import attnc
 from attnc import functions
-from attnc.certify.arithmetic import ARITHMETIC, FLOAT32
-from attnc.certify.cells import Cell, leaves_the_range
-from attnc.certify.check_cell import ORDER, cell_error, in_range
-from attnc.certify.numbers import HeadNumbers
-from attnc.certify.rounding import score_error
-from attnc.certify.supnorm import bound_cell
+from attnc.arithmetic import ARITHMETIC, FLOAT32
+from attnc.check.cell import ORDER, cell_error, in_range
 from attnc.domain import Interval
 from attnc.functions.balls import working
+from attnc.prove.cells import Cell, leaves_the_range
+from attnc.prove.rounding import score_error
+from attnc.prove.supnorm import bound_cell
+from attnc.records.numbers import HeadNumbers
 
 from .test_bounds import exact
 
@@ -90,7 +90,7 @@ def test_cells_of_any_width_contain_the_truth(
     spec: str, on: tuple[float, float], options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """|g - f| at many points of a cell, in 192 bits, against prover and checker; wide cells are where a remainder counts."""
-    head = attnc.head(spec, on=on, **options)
+    head = attnc.head(spec, domain=on, **options)
     numbers, f, a = head.numbers(), functions.get(spec), ARITHMETIC[head.certificate.dtype]
     rng = np.random.default_rng(7)
     finite = loose = 0
@@ -104,7 +104,7 @@ def test_cells_of_any_width_contain_the_truth(
                     (abs(exact(numbers, s) - f.value(s)) for s in [lo, *rng.uniform(lo, hi, 12), hi]),
                     key=lambda x: float(x.mid()),
                 )
-                monkeypatch.setattr("attnc.certify.check_cell.ORDER", order)
+                monkeypatch.setattr("attnc.check.cell.ORDER", order)
                 if judge == "prover":
                     bound = arb(bound_cell(numbers, piece.branch, spec, Cell(lo, hi), order, a).approximation)
                 else:
@@ -146,7 +146,7 @@ def test_what_may_overflow_is_seen_by_both() -> None:
 
 def test_more_keys_than_the_dtype_can_count_prove_nothing() -> None:
     """(1 + u)^p/(1 - pu) is a bound only for pu < 1."""
-    from attnc.certify.rounding import Keys, head_rounding
+    from attnc.prove.rounding import Keys, head_rounding
 
     one, zero = arb(1), arb(0)
     keys = Keys([zero], [zero], [zero], [zero], [one], [zero], [one])

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnc.certify.network_numbers import Index
-from attnc.certify.numbers import Array
 from attnc.network.forms.builder import Builder, largest_score
 from attnc.network.forms.parts import Lookup, Neurons, Parts
 from attnc.network.forms.steps import ColumnSoftmax, Step
+from attnc.records.network_numbers import Index
+from attnc.records.numbers import Array
 
 
 def neurons(make: Builder, parts: Parts, body: Neurons) -> list[Step]:

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnc.certify.network_numbers import Index
-from attnc.certify.numbers import Array, HeadNumbers
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network import literal
 from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, Selection
+from attnc.records.network_numbers import Index
+from attnc.records.numbers import Array, HeadNumbers
 
 if TYPE_CHECKING:
     from attnc.network.network import Network

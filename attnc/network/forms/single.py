@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attnc.certify.numbers import Array
 from attnc.errors import InputError
 from attnc.network.forms.builder import AnchorSet, Builder, anchor_layer, largest_score
 from attnc.network.forms.parts import Neurons, Parts
 from attnc.network.forms.steps import Step
+from attnc.records.numbers import Array
 
 
 def one_head(make: Builder, parts: Parts, body: Neurons) -> list[Step]:

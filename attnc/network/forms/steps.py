@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from attnc.certify.network_numbers import Index
 from attnc.errors import InputError
 from attnc.network import literal
 from attnc.network.altered import as_made
 from attnc.network.running import PreciseModule, precise
+from attnc.records.network_numbers import Index
 
 Size = tuple[int, int]  # tokens, coordinates
 

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from attnc.certify.network_numbers import Index
-from attnc.certify.numbers import Array
 from attnc.network.forms.builder import AnchorSet, Builder, anchor_layer, largest_score
 from attnc.network.forms.parts import Lookup, Neurons, Parts
 from attnc.network.forms.steps import Step
+from attnc.records.network_numbers import Index
+from attnc.records.numbers import Array
 
 
 def neurons_as_tokens(make: Builder, parts: Parts, body: Neurons) -> list[Step]:

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import nn
 
-from attnc.anchors.nearest import TEMPERATURE
 from attnc.domain import Box
+from attnc.heads.nearest import SHARPNESS
 from attnc.lower.function_to_head import head as make_head
 from attnc.network.head import Head
 from attnc.network.network import Network
@@ -34,8 +34,8 @@ def build(setting: Setting, task: Truncated) -> Network:
         return many_heads(*given, *ends, heads=setting.heads, domain=(-REACH, REACH))
     if setting.method == "graded":
         return graded(truncated(*given, *ends, (-REACH, REACH), torch.float64), setting.p)
-    temperature = SMOOTH if setting.method == "smooth" else TEMPERATURE
-    return one_head(*given, *ends, anchors=setting.p, domain=(-REACH, REACH), temperature=temperature)
+    sharpness = SMOOTH if setting.method == "smooth" else SHARPNESS
+    return one_head(*given, *ends, anchors=setting.p, domain=(-REACH, REACH), sharpness=sharpness)
 
 
 def graded(given: Given, p: int) -> Network:
@@ -58,7 +58,7 @@ def _head(given: Given, design: str, p: int) -> Head:
     reach = given.interval(given.program([0] * given.tokens, 1))
     return make_head(
         f"clip({given.a!r},{given.b!r})",
-        on=(reach.lo, reach.hi),
+        domain=(reach.lo, reach.hi),
         anchors=p,
         design=design,
         dtype=torch.float64,
@@ -96,7 +96,7 @@ def calm(net: Network) -> None:
             assert head.certificate is not None
             on = head.certificate.domain
             layer[g] = make_head(
-                "relu", on=(on.lo, on.hi), anchors=GENTLE, design="graded", dtype=torch.float64
+                "relu", domain=(on.lo, on.hi), anchors=GENTLE, design="graded", dtype=torch.float64
             )
 
 

@@ -15,17 +15,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnc.certify import certificate
 from attnc.errors import AttncError, FileError, InputError
 from attnc.paper.experiments.record import Record
 from attnc.paper.experiments.settings import Setting
+from attnc.records import certificate
 
 FORMAT = 1
 PART = ".part"  # how the name of a file ends that is being written
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for these
 _TRIES = 3
 _SOURCES = (
-    *(f"{folder}/**/*.py" for folder in ("functions", "program", "certify", "anchors", "network", "lower")),
+    *(
+        f"{folder}/**/*.py"
+        for folder in ("functions", "program", "records", "prove", "heads", "network", "lower")
+    ),
     *(f"{folder}/*.py" for folder in ("frontends", "paper", "paper/experiments")),
 )
 

@@ -1,0 +1,215 @@
+"""The checker's own account of a lookup: ball arithmetic throughout, the constant of the lattice by cells instead of a formula.
+
+With the notation of `lookup`, which this imports nothing of. In units of Δ let x be d from its nearest point and t = 1 - 2d;
+where both neighbours are there, Σ_k W_k (x - L_k)² is at most
+
+    (d² + (1-d)²E + Σ_j (j+d)² e^{-c(j²+2jd)} + E Σ_j (j+1-d)² e^{-c(j²+2j(1-d))}) / (1 + E),    E = e^{-ct},
+
+and beyond the first or the last point d² + Σ_j (j+d)² e^{-c(j²+2jd)}."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from flint import arb
+
+from attnc.arithmetic import Arithmetic
+from attnc.functions.balls import upper
+from attnc.program.steps import Lookup
+from attnc.records.network_numbers import Selection
+
+Balls = list[arb]
+CELLS, NEAR = 8192, 4
+_CHUNK = 1 << 22  # numbers held at once
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of the outputs: f, |executed - f|, and what of it exact arithmetic would leave."""
+
+    exact: Balls
+    error: Balls
+    approximation: arb
+
+
+@dataclass(frozen=True)
+class _Axis:
+    points: list[float]
+    step: arb
+    sharpness: arb
+
+    @property
+    def places(self) -> Balls:
+        return [arb(self.points[0]) + k * self.step for k in range(len(self.points))]
+
+
+def found(step: Lookup, stage: Selection, x: Balls, a: Arithmetic) -> Found | str:
+    """What is proved of a lookup for inputs in the balls x, or why nothing is. Within `working`."""
+    axes = _axes(step.points.astype(np.float64), stage.key.astype(np.float64))
+    if axes is None:
+        return "its points are not a lattice"
+    empty = contradiction(step)
+    if empty is not None:
+        return empty
+    spread = arb(0)
+    for axis, s in zip(axes, x, strict=True):
+        own = _spread(axis, s)
+        if own is None:
+            return "its scores are not sharp enough to select a point"
+        spread = spread + own
+    uneven = sum((_uneven(axis) ** 2 for axis in axes), arb(0)).sqrt()
+    off = arb(step.lipschitz) * (spread.sqrt() + uneven)
+    reach = [abs(s - arb(float(o))).upper() for s, o in zip(x, stage.centre, strict=True)]
+    residue, score, passing = _scores(stage, axes, reach, a)
+    if not (score < 1 and passing < a.largest and float(np.abs(stage.values).max()) < a.largest):
+        return "its scores are too large for the dtype"
+    return _executed(step, stage, off.upper(), residue, score, reach, a)
+
+
+def contradiction(step: Lookup) -> str | None:
+    """None if there is a function with these values and this constant: |v_k - v_l| <= K|g_k - g_l| + 2·noise for every pair.
+
+    McShane: the lower envelope is one. Pairs are compared in float64 with room for its rounding; those that are too close to call
+    are compared in balls."""
+    points, values = step.points.astype(np.float64), step.values.astype(np.float64)
+    rows = max(1, _CHUNK // (len(points) * (points.shape[1] + values.shape[1])))
+    noise, room = 2 * step.noise * (1 - 2.0**-50), 1 - 2.0**-44
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(points), rows):
+            here, there = slice(start, start + rows), slice(start, None)
+            apart = np.sqrt(np.square(points[here, None] - points[None, there]).sum(-1))
+            change = np.abs(values[here, None] - values[None, there]).max(-1)
+            unclear = np.argwhere(~(change <= (step.lipschitz * apart + noise) * room))
+            for i, j in unclear + start:
+                if i != j and not _consistent(step, int(i), int(j)):
+                    return f"no function has its values and its Lipschitz constant: points {i} and {j} contradict it"
+    return None
+
+
+def _consistent(step: Lookup, i: int, j: int) -> bool:
+    apart = arb(0)
+    for p, q in zip(step.points[i].tolist(), step.points[j].tolist(), strict=True):
+        apart = apart + (arb(p) - arb(q)) ** 2
+    reach = arb(step.lipschitz) * apart.sqrt() + 2 * arb(step.noise)
+    pairs = zip(step.values[i].tolist(), step.values[j].tolist(), strict=True)
+    return all(abs(arb(v) - arb(w)) <= reach for v, w in pairs)
+
+
+def _axes(points: np.ndarray, key: np.ndarray) -> list[_Axis] | None:
+    columns = [sorted(set(column)) for column in points.T.tolist()]
+    rows = points.tolist()
+    if any(tuple(row) != wanted for row, wanted in zip(rows, itertools.product(*columns), strict=False)):
+        return None
+    if len(rows) != int(np.prod([len(c) for c in columns], dtype=object)):
+        return None
+    made = []
+    for j, column in enumerate(columns):
+        if len(column) == 1:
+            made.append(_Axis(column, arb(0), arb(0)))
+            continue
+        width = arb(column[-1]) - arb(column[0])
+        rise = arb(float(key[-1, j])) - arb(float(key[0, j]))
+        made.append(_Axis(column, width / (len(column) - 1), rise / (2 * width)))
+    return made
+
+
+def _uneven(axis: _Axis) -> arb:
+    worst = arb(0)
+    for point, place in zip(axis.points, axis.places, strict=True):
+        worst = worst.max(abs(arb(point) - place).upper())
+    return worst
+
+
+def _spread(axis: _Axis, x: arb) -> arb | None:
+    """At least Σ_k W_k (x - L_k)² over the ball x; None where the lattice is too soft."""
+    first, last = axis.places[0], axis.places[-1]
+    if len(axis.points) == 1:
+        return (abs(x - first).upper() ** 2).upper()
+    c = axis.sharpness * axis.step**2
+    if not c > 1:
+        return None
+    beyond = max(0.0, upper((first - x) / axis.step), upper((x - last) / axis.step))
+    worst = 0.0
+    for cell in range(CELLS):
+        t = (arb(2 * cell + 1) + arb(0, 1)) / (2 * CELLS)
+        d, e = (1 - t) / 2, (-c * t).exp()
+        inner = (d**2 + _behind(d, c) + e * ((1 - d) ** 2 + _behind(1 - d, c))) / (1 + e)
+        worst = max(worst, upper(inner))
+    reach = arb(max(0.5, beyond))
+    steps = 512
+    for cell in range(steps):
+        d = reach * (arb(2 * cell + 1) + arb(0, 1)) / (2 * steps)
+        worst = max(worst, upper(d.upper() ** 2 + _behind(d, c)))
+    return (arb(worst) * axis.step**2).upper()
+
+
+def _behind(d: arb, c: arb) -> arb:
+    """Σ_{j>=1} (j + d)² e^{-c(j² + 2jd)} for c > 1: a few terms, and behind them each is less than half of the one before."""
+    terms = [(j + d) ** 2 * (-c * (j * j + 2 * j * d)).exp() for j in range(1, NEAR + 1)]
+    return sum(terms, arb(0)) + arb(upper(2 * terms[-1]))
+
+
+def _scores(stage: Selection, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tuple[arb, arb, arb]:
+    """The largest residue of the stored scores, residue and rounding together, and what passes through a sum.
+
+    `reach` is at least |x - o|; a score passes m + 1 roundings, and one for x - o."""
+    slopes, downs = [], []
+    for axis, centre in zip(axes, stage.centre.tolist(), strict=True):
+        origin = axis.places[0] - arb(float(centre))
+        gone = [place - axis.places[0] for place in axis.places]
+        slopes.append([2 * axis.sharpness * g for g in gone])
+        downs.append([axis.sharpness * g * (2 * origin + g) for g in gone])
+    m, tau = len(axes), arb(a.tiny)
+    gamma = (m + 2) * arb(a.unit) / (1 - (m + 2) * arb(a.unit))
+    entering = sum(reach, arb(0))
+    residue = score = passing = arb(0)
+    keys, offsets = stage.key.astype(np.float64).tolist(), stage.offset.astype(np.float64).tolist()
+    lowest = [arb(k) for k in keys[0]]
+    index = itertools.product(*(range(len(axis.points)) for axis in axes))
+    for key, offset, place in zip(keys, offsets, index, strict=True):
+        own, through, size = arb(0), abs(arb(offset)), arb(0)
+        height = arb(offset) - arb(offsets[0])
+        for j, (kappa, i) in enumerate(zip(key, place, strict=True)):
+            stored = arb(kappa)
+            own = own + abs(stored - lowest[j] - slopes[j][i]) * reach[j]
+            height = height + downs[j][i]
+            through, size = through + abs(stored) * reach[j], size + abs(stored)
+        own = (own + abs(height)).upper()
+        rounded = gamma * through + 4 * tau * (entering + size + 3 * (m + 2))
+        residue, score = residue.max(own), score.max((own + rounded).upper())
+        passing = passing.max(through.upper())
+    return residue, score, passing
+
+
+def _executed(
+    step: Lookup, stage: Selection, off: arb, residue: arb, score: arb, reach: Balls, a: Arithmetic
+) -> Found | str:
+    k, u, tau = len(stage.offset), arb(a.unit), arb(a.tiny)
+    if not k * u < arb(0.25):
+        return "it has too many anchors for the dtype"
+    gamma = [n * u / (1 - n * u) for n in (k, k + 1)]
+    swing = (u * ((-tau.log()).upper() + 20)).exp()  # beyond that distance exp is below τ, with room
+    unsure = arb(a.exp_units) * u
+    divided = (1 + u) ** a.division_units / (1 - gamma[0])
+    factor = divided * swing**2 * (1 + unsure) / ((1 - unsure) - 4 * k * tau * swing) * (2 * score).exp()
+    sum_off = divided - 1 + 8 * k * tau
+    far = arb(0)
+    for column, o, r in zip(step.points.T, stage.centre.tolist(), reach, strict=True):
+        ends = [abs(arb(float(end)) - arb(float(o))) for end in (column.min(), column.max())]
+        far = far + (ends[0].max(ends[1]) + r) ** 2
+    far = far.sqrt()
+    apart = arb(step.noise) + off
+    exact, error = [], []
+    for known, stored in zip(step.values.T.tolist(), stage.values.T.tolist(), strict=True):
+        moved = arb(0)
+        for v, w in zip(known, stored, strict=True):
+            moved = moved.max(abs(arb(v) - arb(w)).upper())
+        low, high = arb(min(known)) - apart, arb(max(known)) + apart
+        size, largest = max(upper(abs(low)), upper(abs(high))), max(map(abs, stored))
+        flushed = 8 * tau * k * (moved + arb(step.noise) + arb(step.lipschitz) * far + largest + 8)
+        total = factor * (moved + apart) + sum_off * size + gamma[1] * (1 + sum_off) * largest + flushed
+        error.append(total.upper() if total.is_finite() else arb("inf"))
+        exact.append(low.union(high))
+    return Found(exact, error, ((2 * residue).exp() * apart).upper())

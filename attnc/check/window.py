@@ -1,0 +1,270 @@
+"""The checker of windows: |executed - f| bounded anew, with code, precision, cells and forms of its own.
+
+It shares nothing with the prover (`window`, `supnorm`, `cells`, `rounding`): only what gives the claim its meaning, the window's
+numbers, the functions' enclosures and the assumptions of `arithmetic`.
+
+On a cell, in exact arithmetic, the difference from f is a power series around the middle, the window by Horner's rule in the
+series w = exp(-2cx), its last coefficient over the whole cell. What rounding adds is in `check_rounding`. A cell is halved until
+the sum of both is below the claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from flint import arb, arb_series
+
+from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_window
+from attnc.check.head import Verdict
+from attnc.check.rounding import gate_rounding, window_rounding
+from attnc.domain import Interval
+from attnc.functions import Function
+from attnc.functions.balls import upper, working
+from attnc.functions.function import Branch
+from attnc.records.window_numbers import Gate, Window
+
+PRECISION, ORDER, MOST_CELLS = 192, 13, 60_000
+_ROOM = 1.004  # by which a bound that is searched for may exceed what it is at some input
+
+
+@dataclass(frozen=True)
+class _Cell:
+    lo: float
+    hi: float
+    branch: Branch
+
+    @property
+    def middle(self) -> float:
+        return self.lo / 2 + self.hi / 2
+
+    @property
+    def right(self) -> bool:
+        return self.hi > 0 or self.lo == self.hi == 0
+
+    def at_middle(self) -> _Cell:
+        return _Cell(self.middle, self.middle, self.branch)
+
+    def halves(self) -> list[_Cell]:
+        return [_Cell(self.lo, self.middle, self.branch), _Cell(self.middle, self.hi, self.branch)]
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """What holds on every cell, or where nothing was proved."""
+
+    bound: arb
+    cells: int
+    stuck: float | None = None
+
+
+def check_window(window: Window | Gate, f: Function, domain: Interval, claimed: float) -> Verdict:
+    """Whether |executed - f| <= claimed for every number of the window's dtype in the domain: attacked first, then proved.
+
+    >>> from attnc import functions
+    >>> silu, on = Gate(slope=1.0, dtype="float32"), Interval(-16, 16)
+    >>> check_window(silu, functions.silu(), on, 4e-6).status, check_window(silu, functions.silu(), on, 1e-9).status
+    ('proved', 'refuted')
+    """
+    problem = _problem(window, f, domain)
+    if problem is not None:
+        return Verdict("unknown", problem, claimed)
+    with working(PRECISION, ORDER + 1):
+        refuted = _attack(window, f, domain, claimed)
+        if refuted is not None:
+            return refuted
+        walk = _walk(window, f, domain, claimed)
+    if walk.stuck is not None:
+        reason = f"no proof near s={walk.stuck!r} after {walk.cells} cells"
+        return Verdict("unknown", reason, claimed, cells=walk.cells)
+    reason = f"the bound holds on {walk.cells} cells at {PRECISION} bits"
+    return Verdict("proved", reason, claimed, cells=walk.cells)
+
+
+def window_error(window: Window | Gate, f: Function, domain: Interval) -> float:
+    """The checker's own bound of |executed - f| on the domain, within some hundredths of its best; inf where it finds none.
+
+    >>> from attnc import functions
+    >>> relu, on = Gate(slope=2.0**40, dtype="float32"), Interval(-100, 100)
+    >>> 0.278 / 2**40 < window_error(relu, functions.relu(), on) < 0.29 / 2**40
+    True
+    """
+    if _problem(window, f, domain) is not None:
+        return math.inf
+    with working(PRECISION, ORDER + 1):
+        walk = _walk(window, f, domain, None)
+        return math.inf if walk.stuck is not None else upper(walk.bound)
+
+
+def execute_window(window: Window | Gate, s: torch.Tensor) -> torch.Tensor:
+    """The window as torch runs it in its dtype, from the formulas of `Window` and `Gate`."""
+    s = s.to(getattr(torch, window.dtype))
+    if isinstance(window, Gate):
+        return (s * torch.sigmoid(s * window.slope)).double()
+    x = s.abs() / window.spacing
+    w, total = torch.exp(x * (-2 * window.sharpness)), torch.zeros_like(x)
+    for C in reversed(window.coefficients):
+        total = total * w + C
+    return (s.clamp(min=0) + torch.exp(x * (window.lead - window.sharpness * x)) * total).double()
+
+
+def _problem(window: Window | Gate, f: Function, domain: Interval) -> str | None:
+    """Why nothing can be proved, or None."""
+    if not f.provable:
+        return f"{f.label} has no enclosure: nothing can be proved about it"
+    jump = f.jump(domain.lo, domain.hi)
+    if jump is not None:
+        return f"{f.label} jumps at s={jump!r}: nothing is proved across a jump"
+    if window.dtype not in ARITHMETIC:
+        return f"windows run in float32 or float64: got {window.dtype!r}"
+    a, reach = ARITHMETIC[window.dtype], max(abs(domain.lo), abs(domain.hi))
+    stored = _stored(window)
+    if not all(math.isfinite(x) and (x == 0 or a.tiny <= abs(x) <= a.largest) for x in stored):
+        return "a number of the window is subnormal, too large or not finite"
+    if torch.tensor(stored, dtype=torch.float64).to(a.torch_dtype).double().tolist() != stored:
+        return f"the window holds numbers that {window.dtype} cannot"
+    if _leaves_the_range(window, reach, a):
+        return "an intermediate result of the window may leave the range of the dtype"
+    broken = probe_window(window.dtype)
+    return None if broken is None else f"this machine's arithmetic is not what certificates assume: {broken}"
+
+
+def _stored(window: Window | Gate) -> list[float]:
+    if isinstance(window, Gate):
+        return [window.slope]
+    c = window.sharpness
+    return [
+        window.spacing,
+        1 / window.spacing if window.spacing else math.inf,
+        c,
+        2 * c,
+        window.lead,
+        *window.coefficients,
+    ]
+
+
+def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> bool:
+    """Sizes in balls; the exponents are looked at cell by cell (`check_rounding`)."""
+    with working(PRECISION):
+        far, room = arb(reach), arb(a.largest) / 4
+        if isinstance(window, Gate):
+            return not (window.slope > 0 and far * window.slope <= room and far <= room)
+        x, c, lead = far / arb(window.spacing), arb(window.sharpness), arb(window.lead)
+        exact = math.frexp(window.spacing)[0] == 0.5
+        sizes = sum((abs(arb(C)) for C in window.coefficients), arb(0))
+        fits = x * (c * x + abs(lead)) <= room and x <= room and far <= room and sizes <= 1 << 20
+        return not (exact and 0 < c <= 1 and lead >= 0 and window.coefficients and fits)
+
+
+def _attack(window: Window | Gate, f: Function, domain: Interval, claimed: float) -> Verdict | None:
+    points = torch.tensor(sorted(set(_points(window, domain))), dtype=torch.float64)
+    points = torch.unique(points.to(getattr(torch, window.dtype)).double())
+    points = points[(points >= domain.lo) & (points <= domain.hi)]
+    for s, y in zip(points.tolist(), execute_window(window, points).tolist(), strict=True):
+        error = abs(arb(y) - f.value(s)) if math.isfinite(y) else arb("inf")
+        if not error <= arb(claimed) and (error > arb(claimed) or not error.is_finite()):
+            return Verdict("refuted", f"at s={s!r} the window returns {y!r}", claimed, s, float(error.mid()))
+    return None
+
+
+def _points(window: Window | Gate, domain: Interval) -> Iterator[float]:
+    """Where errors like to hide: evenly over the domain, and evenly over what the window knows as near and in ratio towards 0."""
+    near = 24 * window.spacing if isinstance(window, Window) else 24 / window.slope
+    reach = max(abs(domain.lo), abs(domain.hi))
+    yield from (domain.lo, domain.hi, 0.0)
+    for i in range(1, 500):
+        yield domain.lo + domain.width * (i / 500)
+        yield from (near * i / 500, -near * i / 500)
+    for i in range(200):
+        yield from (reach * 2.0 ** (-i / 2), -reach * 2.0 ** (-i / 2))
+
+
+def _walk(window: Window | Gate, f: Function, domain: Interval, claimed: float | None) -> _Walk:
+    """Halve cells until the claim holds on each. Without a claim, the bound rises to what the middles of cells ask for."""
+    a = ARITHMETIC[window.dtype]
+    goal, todo, done = arb(0 if claimed is None else claimed), _first_cells(window, f, domain), 0
+    while todo:
+        cell = todo.pop()
+        done += 1
+        found = _error(window, cell, a)
+        if found is not None and found <= goal:
+            continue
+        least = _error(window, cell.at_middle(), a)
+        if least is None or (claimed is not None and not least <= goal):
+            return _Walk(goal, done, cell.middle)
+        goal = goal.max((least * _ROOM).upper()).upper() if claimed is None else goal
+        if found is not None and found <= goal:
+            continue
+        if not cell.lo < cell.middle < cell.hi or done + len(todo) > MOST_CELLS:
+            return _Walk(goal, done, cell.middle)
+        todo += cell.halves()
+    return _Walk(goal, done)
+
+
+def _first_cells(window: Window | Gate, f: Function, domain: Interval) -> list[_Cell]:
+    """Cut at the kinks, at 0 and at even points near it; what is nearest to 0 comes last, and so is taken first."""
+    near = 11 * window.spacing if isinstance(window, Window) else 11 / window.slope
+    cuts = sorted({0.0, *(sign * near * i / 11 for i in range(1, 12) for sign in (-1, 1))})
+    cells = []
+    for piece in f.pieces(domain.lo, domain.hi):
+        edges = [piece.lo, *(x for x in cuts if piece.lo < x < piece.hi), piece.hi]
+        cells += [_Cell(x, y, piece.branch) for x, y in pairwise(edges)]
+    return sorted(cells, key=lambda cell: -abs(cell.middle))
+
+
+def _error(window: Window | Gate, cell: _Cell, a: Arithmetic) -> arb | None:
+    """At least |executed - f| on the cell; None where the cell is too wide to say."""
+    centre = arb(cell.middle)
+    half = (arb(cell.hi) - centre).max(centre - arb(cell.lo)).upper()
+    try:
+        if isinstance(window, Gate):
+            found = _gate_error(window, cell, centre, half, a)
+        else:
+            found = _window_error(window, cell, centre, half, a)
+    except (ValueError, ZeroDivisionError):
+        return None
+    return found.upper() if found is not None and found.is_finite() else None
+
+
+def _window_error(window: Window, cell: _Cell, centre: arb, half: arb, a: Arithmetic) -> arb | None:
+    rounding = window_rounding(window, abs(centre) + arb(0, half), cell.right, a)
+    if rounding is None:
+        return None
+    return rounding + _taylor(lambda s: _window_series(window, s, cell.right) - cell.branch(s), centre, half)
+
+
+def _taylor(difference: Callable[[arb_series], arb_series], centre: arb, half: arb) -> arb:
+    """At least |difference| on the cell."""
+    point = difference(arb_series([centre, 1]))
+    if half == 0:
+        return abs(point[0])
+    last = difference(arb_series([centre + arb(0, half), 1]))[ORDER]
+    return sum((abs(point[j]) * half**j for j in range(ORDER)), abs(last) * half**ORDER)
+
+
+def _window_series(window: Window, s: arb_series, right: bool) -> arb_series:
+    c, side = arb(window.sharpness), 1 if right else -1
+    x = s * (side / arb(window.spacing))
+    w, total = (x * (-2 * c)).exp(), arb_series([0])
+    for C in reversed(window.coefficients):
+        total = total * w + arb(C)
+    bump = (x * (arb(window.lead) - x * c)).exp() * total
+    return bump + s if right else bump
+
+
+def _gate_error(gate: Gate, cell: _Cell, centre: arb, half: arb, a: Arithmetic) -> arb | None:
+    """Where the executed sigmoid is 1, the token itself is returned."""
+    rounding = gate_rounding(gate, centre + arb(0, half), a)
+    if rounding is None:
+        return _taylor(lambda s: s - cell.branch(s), centre, half) + 4 * arb(a.tiny)
+    return rounding + _taylor(lambda s: _gate_series(gate, s, cell.right) - cell.branch(s), centre, half)
+
+
+def _gate_series(gate: Gate, s: arb_series, right: bool) -> arb_series:
+    z = s * arb(gate.slope)
+    if right:
+        return s / (1 + (-z).exp())
+    e = z.exp()
+    return s * e / (1 + e)

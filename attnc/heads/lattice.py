@@ -1,0 +1,238 @@
+"""Heads whose anchors stand on a lattice a_k = kΔ, k = -P..P, and heads in which a token attends to itself.
+
+Keys (2ck, -ck²) and the query s/Δ give the weights W_k ∝ exp(-c(s/Δ - k)²): Gaussians of variance σ² = Δ²/(2c). By Poisson
+summation Σ W_k a_k = s and Σ W_k (a_k² - σ²) = s², up to a ripple of the relative size 2 e^{-π²/c} and to what the ends of
+the lattice cut off, e^{-cm²} where it reaches m anchors beyond the interval.
+
+A function is gate symmetric where f(s) - f(-s) = s, as gelu, silu and relu are. Then f(s) - max(s, 0) is even and dies out,
+and the values max(a_k, 0) + β_|k| need few β: what stands beyond them is zero on one side and the anchor itself on the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnc.arithmetic import ARITHMETIC
+from attnc.errors import InputError
+from attnc.functions import Function
+from attnc.functions.function import is_builtin
+from attnc.heads.draft import lawson_step
+from attnc.heads.finish import forward
+from attnc.heads.target import evaluate
+from attnc.records.numbers import Array, HeadNumbers
+
+GATE_SYMMETRIC = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "silu", "softplus", "relu", "hardswish")
+GATES = {"silu": 1.0, "quick_gelu": 1.702}  # s·logistic(Bs)
+RELU_GAP = 0.2785  # sup |max(s, 0) - s·logistic(Bs)| is 0.27847/B
+STEEPEST = 2.0**40
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A lattice: its spacing Δ, the sharpness c of its weights, and what exponent c·m² its margin of m anchors leaves out."""
+
+    spacing: float
+    sharpness: float
+    cut: float
+
+    @property
+    def margin(self) -> int:
+        return math.ceil(math.sqrt(self.cut / self.sharpness))
+
+
+RUNGS = (
+    Rung(1.0, 1 / 2, 20.0),
+    Rung(1 / 2, 3 / 8, 26.0),
+    Rung(1 / 2, 1 / 4, 30.0),
+    Rung(1 / 4, 1 / 4, 40.0),
+)
+BUMPS = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 28.0, 32.0, 40.0)
+
+
+def is_gate_symmetric(f: Function) -> bool:
+    """Whether f(s) - f(-s) = s and f dies out on the left, as far as is known: proofs do not rest on it.
+
+    >>> from attnc.functions import gelu, mish
+    >>> is_gate_symmetric(gelu()), is_gate_symmetric(mish())
+    (True, False)
+    """
+    return f.name in GATE_SYMMETRIC and not f.parameters and is_builtin(f)
+
+
+def lattice_gate(
+    f: Function, radius: float, dtype: str, rung: Rung, bump: float, rounds: int = 6
+) -> HeadNumbers:
+    """A head for a gate-symmetric f on [-radius, radius]: the anchors up to `bump` are fitted, those beyond exact.
+
+    >>> from attnc.functions import gelu
+    >>> numbers = lattice_gate(gelu(), 8.0, "float32", RUNGS[0], 5.0)
+    >>> numbers.anchors_per_head, numbers.value[0, :3, 1], numbers.value[0, -3:, 1]
+    (31, array([0., 0., 0.]), array([13., 14., 15.]))
+    """
+    spacing, inner = rung.spacing, round(bump / rung.spacing)
+    fit = _Fit(f, rung, inner)
+    values = _rounded(fit, fit.bump(rounds), dtype)
+    last = max(math.ceil(radius / spacing), inner) + rung.margin
+    k = np.arange(-last, last + 1.0)
+    value = np.maximum(k * spacing, 0.0)
+    value[last - inner : last + inner + 1] = values
+    return lattice_numbers(k, value, rung, dtype)
+
+
+def lattice_gates(f: Function, radius: float, eps: float, dtype: str) -> Iterator[HeadNumbers]:
+    """Heads that seem to meet eps, coarse lattices first; where none does, the closest."""
+    closest, least = None, math.inf
+    for rung in RUNGS:
+        previous = math.inf
+        for bump in BUMPS:
+            near = min(radius, bump + 8)  # beyond there is but the ripple
+            error, _ = sampled_error(lattice_gate(f, near, dtype, rung, bump), f, near)
+            if error < least:
+                closest, least = (rung, bump), error
+            if error <= eps:
+                yield lattice_gate(f, radius, dtype, rung, bump)
+            if error <= eps or error > 0.8 * previous:
+                break
+            previous = error
+    if closest is not None and least > eps:
+        yield lattice_gate(f, radius, dtype, *closest)
+
+
+def lattice_numbers(k: Array, value: Array, rung: Rung, dtype: str) -> HeadNumbers:
+    """The head with anchors kΔ and these values; its query and keys are exact in every dtype."""
+    c = rung.sharpness
+    key = np.stack([2 * c * k, -c * k * k], axis=-1)
+    return HeadNumbers(
+        np.array([[1 / rung.spacing, 0.0]]),
+        key[None] + 0.0,
+        np.stack([np.zeros_like(value), value], axis=-1)[None],
+        np.ones(1),
+        dtype,
+    )
+
+
+def square_numbers(dtype: str) -> HeadNumbers:
+    """s² on [-1, 1] by the values a_k² - σ², all of them exact in float32 too.
+
+    >>> numbers = square_numbers("float64")
+    >>> numbers.anchors_per_head, float(abs(forward(numbers, np.array([0.3])) - 0.09)[0]) < 1e-15
+    (41, True)
+    """
+    rung = Rung(1 / 8, 1 / 4, 36.0)
+    last = round(1 / rung.spacing) + rung.margin
+    k = np.arange(-last, last + 1.0)
+    value: Array = rung.spacing**2 * (k * k - 1 / (2 * rung.sharpness))
+    return lattice_numbers(k, value, rung, dtype)
+
+
+def self_gate(f: Function, eps: float, dtype: str) -> HeadNumbers | None:
+    """{zero: score 0, the token itself: score Bs, value s} gives s·logistic(Bs): silu, quick_gelu, and relu up to 0.27847/B.
+
+    None for every other function.
+
+    >>> from attnc.functions import relu
+    >>> self_gate(relu(), 1e-3, "float32").key[0]
+    array([[  0.,   0.],
+           [512.,   0.]])
+    """
+    if not is_builtin(f) or f.name not in (*GATES, "relu"):
+        return None
+    steep = GATES.get(f.name) or min(STEEPEST, 2.0 ** max(0, math.ceil(math.log2(RELU_GAP / eps))))
+    key = np.array([[[0.0, 0.0], [float(np.asarray(steep, dtype)), 0.0]]])
+    value = np.array([[[0.0, 0.0], [1.0, 0.0]]])
+    return HeadNumbers(np.array([[1.0, 0.0]]), key, value, np.ones(1), dtype)
+
+
+def sampled_error(
+    numbers: HeadNumbers, f: Function, radius: float, points: int = 4001
+) -> tuple[float, float]:
+    """The largest |head - f| seen on [-radius, radius], and where: a guide, never a claim."""
+    s = np.concatenate(
+        [np.linspace(-radius, radius, points), np.linspace(-min(radius, 9), min(radius, 9), points)]
+    )
+    error = np.abs(forward(numbers, s) - evaluate(f, s))
+    worst = int(np.argmax(error))
+    return float(error[worst]), float(s[worst])
+
+
+class _Fit:
+    """Least squares for the values of the anchors kΔ, |k| <= inner, on a stretch that holds all they reach."""
+
+    def __init__(self, f: Function, rung: Rung, inner: int) -> None:
+        if inner < 1:
+            raise InputError(f"the bump of a lattice holds at least one anchor on each side: got {inner}")
+        spacing, c = rung.spacing, rung.sharpness
+        reach = inner * spacing + 6 * spacing / math.sqrt(2 * c)
+        last = math.ceil(reach / spacing) + math.ceil(math.sqrt(44 / c))
+        k = np.arange(-last, last + 1)
+        half = np.linspace(0.0, reach, 40 * math.ceil(reach / spacing) + 1)
+        self.s = np.concatenate([-half[:0:-1], half])
+        weights = np.exp(-c * (self.s[:, None] / spacing - k) ** 2)
+        weights /= weights.sum(axis=1, keepdims=True)
+        self.columns = weights[:, last - inner : last + inner + 1]
+        self.ramp = np.maximum(k[last - inner : last + inner + 1] * spacing, 0.0)
+        outer = np.maximum(k * spacing, 0.0)
+        outer[last - inner : last + inner + 1] = 0.0
+        self.goal = evaluate(f, self.s) - weights @ outer
+        self.inner, self.emphasis = inner, np.ones(len(half))
+
+    def bump(self, rounds: int) -> Array:
+        """ramp + β with β symmetric: nearly the least of largest errors, by Lawson's reweighting."""
+        n, inner = len(self.emphasis), self.inner
+        left = self.columns[:n][::-1]
+        even = np.concatenate(
+            [left[:, inner : inner + 1], left[:, inner + 1 :] + left[:, inner - 1 :: -1]], axis=1
+        )
+        goal = (self.goal[:n] - self.columns[:n] @ self.ramp)[::-1]
+        best: tuple[float, Array, Array] | None = None
+        emphasis = np.ones(n)
+        for _ in range(rounds + 1):
+            beta = np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0]
+            error = np.abs(even @ beta - goal)
+            if best is None or error.max() < best[0]:
+                best = (float(error.max()), beta, emphasis)
+            emphasis = lawson_step(emphasis, error)
+        assert best is not None
+        self.emphasis = best[2]
+        values: Array = self.ramp + np.concatenate([best[1][:0:-1], best[1]])
+        return values
+
+    def error(self, values: Array) -> float:
+        return float(np.abs(self.columns @ values - self.goal).max())
+
+
+def _rounded(fit: _Fit, values: Array, dtype: str) -> Array:
+    """The values in the dtype. Those on the right are kΔ + β_k, of which β_k keeps few digits: they are rounded down or up
+    one after the other, the coarsest first, so that each makes up for what the last ones lost (Babai's nearest plane)."""
+    plain = _to_dtype(values, dtype)
+    if dtype == "float64":
+        return plain
+    right = slice(fit.inner + 1, None)
+    emphasis = np.concatenate([fit.emphasis[:0:-1], fit.emphasis])[:, None]
+    orthogonal, triangle = np.linalg.qr(fit.columns[:, right] * emphasis)
+    along = orthogonal.T @ (
+        (fit.goal - fit.columns[:, : fit.inner + 1] @ plain[: fit.inner + 1]) * emphasis[:, 0]
+    )
+    mirrored, careful = plain[: fit.inner][::-1] + fit.ramp[right], np.zeros(fit.inner)
+    for i in reversed(range(fit.inner)):
+        wanted = (along[i] - triangle[i, i + 1 :] @ careful[i + 1 :]) / triangle[i, i]
+        careful[i] = _beside(mirrored[i], wanted, dtype)
+    values = np.concatenate([plain[: fit.inner + 1], careful])
+    return values if fit.error(values) < fit.error(plain) else plain
+
+
+def _beside(x: float, wanted: float, dtype: str) -> float:
+    """Of the two numbers of the dtype around x, the one that is nearer to what is wanted."""
+    near = np.asarray(x, dtype)
+    other = np.nextafter(near, np.asarray(math.inf if float(near) < x else -math.inf, dtype))
+    return min((float(near), float(other)), key=lambda y: abs(y - wanted))
+
+
+def _to_dtype(x: Array, dtype: str) -> Array:
+    """Rounded to the dtype; what would be subnormal is 0."""
+    near = np.asarray(x).astype(dtype).astype(np.float64)
+    return np.where(np.abs(near) < ARITHMETIC[dtype].tiny, 0.0, near)

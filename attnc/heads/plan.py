@@ -1,0 +1,320 @@
+"""From a wish to numbers with a proof: the smallest head that meets eps, or the best with so many anchors.
+
+Sampling steers the search; what is returned has been proved by `prove.supnorm` (or, for a function without
+an enclosure, measured on fresh points, and called so)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnc.arithmetic import ARITHMETIC
+from attnc.errors import ConvergenceError, InputError, PrecisionError
+from attnc.heads import patience
+from attnc.heads.candidates import Plan, best_candidates, candidates_of, target_of
+from attnc.heads.chain import Chain
+from attnc.heads.finish import Finished, forward
+from attnc.heads.kinks import find_kink
+from attnc.heads.target import evaluate
+from attnc.prove.supnorm import SupNorm, supnorm
+from attnc.records.certificate import round_up
+from attnc.records.numbers import HeadNumbers
+
+LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
+MEASURED_POINTS = 20_011
+_RELAXED = 3  # searches for less, where one fails
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finished head with its proof, or, where f has no enclosure, with the largest error measured."""
+
+    design: str
+    numbers: HeadNumbers
+    proof: SupNorm | None
+    measured: float
+    measured_at: float
+    rounding: float  # an estimate
+
+    @property
+    def bound(self) -> float:
+        return self.proof.bound if self.proof is not None else self.measured + self.rounding
+
+
+def best(plan: Plan, p: int) -> Found:
+    """The best head with p anchors (in each of its heads)."""
+    refuse_kinks(plan)
+    candidates = sorted(best_candidates(plan, p), key=lambda c: c.estimate)
+    if not candidates:
+        raise InputError(
+            f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.f.label} on "
+            f"[{plan.domain.lo:g}, {plan.domain.hi:g}]: a head among several owns anchors - 2, and graded anchors "
+            "stand on both sides of every kink"
+        )
+    plan.progress(f"proving {p} anchors, {candidates[0].design}")
+    chosen: Found | None = None
+    for candidate in candidates:
+        if chosen is None or candidate.estimate < chosen.bound:
+            found = conclude(plan, candidate, math.inf)
+            chosen = found if chosen is None or found.bound < chosen.bound else chosen
+    assert chosen is not None
+    if math.isfinite(chosen.bound):
+        return chosen
+    other = "" if plan.dtype == "float64" else ", or dtype=torch.float64"
+    raise ConvergenceError(
+        f"nothing can be proved about a head of {p} anchors for {plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] "
+        f"in {plan.dtype}: rounding drowns it. Use fewer anchors, more heads{other}."
+    )
+
+
+def smallest(plan: Plan, eps: float) -> Found:
+    """The smallest head that is proved to stay within eps: gallop upwards, then close the gap.
+
+    A search that has met nothing stops after `patience.SECONDS`, and the error says what came closest."""
+    refuse_kinks(plan)
+    clock = patience.clock()
+    search = _Search(plan, max(eps, least_error(plan)))
+    with clock.until(clock.searching):
+        failed = search.gallop()
+    if search.found is None or search.eps > eps:
+        closest = _closest(search, clock)
+        patience.failed(clock)
+        raise _cannot(plan, eps, search, closest, clock)
+    _close_gap(search, failed, search.found.numbers.anchors_per_head)
+    return search.found
+
+
+def least_error(plan: Plan) -> float:
+    """Nothing below this can be proved of any head: its sum of p >= 2 products and its division round, and growth·Σ w|v| of
+    `prove.rounding` is at least 5u|g|, |g| >= |f| - bound."""
+    sizes = np.abs(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, 257)))
+    return 4 * ARITHMETIC[plan.dtype].unit * float(sizes.max())
+
+
+def _closest(search: _Search, clock: patience.Clock) -> Found | None:
+    """The closest head that could be proved. How a search goes depends on what it is asked for: one that asks for less may come
+    closer, so that errors between eps and what was reached are asked for too, as long as there is time."""
+    if search.found is not None:
+        return search.found
+    plan, best = search.plan, None
+    for candidate in search.nearest():
+        found = conclude(plan, candidate, math.inf, clock.closing)
+        if math.isfinite(found.bound) and (best is None or found.bound < best.bound):
+            best = found
+    low, high = search.eps, best.bound if best is not None else math.inf
+    for _ in range(_RELAXED):
+        if not high > 4 * low or not low > 0 or clock.stopped:
+            break
+        again = _Search(plan, math.sqrt(low * high) if math.isfinite(high) else 1e3 * low)
+        with clock.until(clock.closing):
+            again.gallop()
+        if again.found is not None:
+            best, high = again.found, again.found.bound
+        else:
+            low = again.eps
+    return best
+
+
+def refuse_kinks(plan: Plan) -> None:
+    """A function of the user's that is not smooth where it claims to be cannot converge: say where."""
+    kink = find_kink(plan.f, plan.domain)
+    if kink is not None:
+        raise ConvergenceError(
+            f"heads for {plan.f.label} do not converge on [{plan.domain.lo:g}, {plan.domain.hi:g}]: "
+            f"it is not smooth near s={kink:.9g}, and no kink is declared there. "
+            f"Declare it: attnc.function(..., kinks=({kink:.6g},)), or shrink the interval."
+        )
+
+
+def bends(plan: Plan, points: int = 2001) -> int:
+    """How often f turns from convex to concave on the domain, roughly: fewer anchors than half of that cannot follow it.
+
+    >>> from attnc.domain import Interval
+    >>> from attnc.functions import sin
+    >>> bends(Plan(sin(), Interval(-20.0, 20.0), "auto", 1, "float64"))
+    13
+    """
+    turn = np.diff(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, points)), 2)
+    turn = turn[np.abs(turn) > 1e-6 * np.abs(turn).max(initial=0.0)]
+    return min(256, int(np.sum(turn[1:] * turn[:-1] < 0)))
+
+
+def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math.inf) -> Found:
+    """Prove, or measure, a candidate; nothing is proved where that takes until after `until`."""
+    measured, at = measure(plan, candidate.numbers)
+    proof = None
+    if plan.f.provable:
+        seen = min(measured, 0.95 * candidate.approximation + 0.05 * measured)
+        proof = supnorm(
+            candidate.numbers,
+            plan.f,
+            plan.domain,
+            seen=seen,
+            needed=needed,
+            quality=1.25 if candidate.design == "nearest" else 1.1,
+            until=until,
+        )
+    return Found(candidate.design, candidate.numbers, proof, measured, at, candidate.rounding)
+
+
+def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
+    """The largest error, in float64, at points that no design has seen: a golden-ratio sequence, the ends,
+    the kinks and their surroundings."""
+    golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
+    s = plan.domain.lo + plan.domain.width * golden
+    near = [
+        k + sign * plan.domain.width * 2.0**-j for k in plan.f.kinks for j in range(4, 48) for sign in (-1, 1)
+    ]
+    s = np.concatenate([s, [plan.domain.lo, plan.domain.hi], near, list(plan.f.kinks)])
+    s = s[(s >= plan.domain.lo) & (s <= plan.domain.hi)]
+    error = np.concatenate(
+        [
+            np.abs(forward(numbers, part) - evaluate(plan.f, part))
+            for part in np.array_split(s, 1 + len(s) * numbers.key.size // 4_000_000)
+        ]
+    )
+    worst = int(np.argmax(error))
+    return float(error[worst]), float(s[worst])
+
+
+class _Search:
+    """Attempts by size, the best kept."""
+
+    def __init__(self, plan: Plan, eps: float) -> None:
+        self.plan, self.eps = plan, eps
+        self.target = target_of(plan, eps)
+        self.found: Found | None = None
+        self.closest: list[Finished] = []  # the last is the closest
+        self.stale, self.mark = 0, math.inf
+        self.bends = bends(plan)
+        self.tried: dict[int, list[Finished]] = {}
+        self.chains: dict[int, Chain] = {}
+
+    def gallop(self) -> int:
+        """Larger and larger heads until one is proved or there is no hope; the last size that failed."""
+        failed = 1
+        for p in _gallop(self.plan):
+            if self.attempt(p) is not None:
+                break
+            failed = p
+            if self.hopeless(p):
+                break
+        return failed
+
+    def nearest(self) -> list[Finished]:
+        """What came closest, as far as sampling tells: the closest two."""
+        return self.closest[:-3:-1]
+
+    def attempt(self, p: int) -> Found | None:
+        self.plan.progress(f"trying {p} anchors")
+        patience.check()
+        if self.found is not None and not self.promising(p):
+            return None
+        candidates = self._candidates(p)
+        if candidates:
+            self._note(candidates[0])
+        for candidate in candidates:
+            if candidate.estimate <= self.eps and measure(self.plan, candidate.numbers)[0] <= self.eps:
+                self.plan.progress(f"proving {p} anchors, {candidate.design}")
+                found = conclude(self.plan, candidate, self.eps)
+                if found.bound <= self.eps:
+                    self.found = found
+                    return found
+        return None
+
+    def promising(self, p: int) -> bool:
+        """Whether sampling leaves room for a proof, which may exceed it by the proof's quality."""
+        candidates = self._candidates(p)
+        return (
+            bool(candidates)
+            and 1.1 * min(measure(self.plan, c.numbers)[0] + c.rounding for c in candidates) <= self.eps
+        )
+
+    def _candidates(self, p: int) -> list[Finished]:
+        """By estimate; made once for each size, and grown from the next smaller size that was tried."""
+        if p not in self.tried:
+            smaller = max((q for q in self.chains if q < p), default=None)
+            made = candidates_of(
+                self.plan, self.target, p, self.eps, self.chains[smaller] if smaller is not None else None
+            )
+            self.tried[p] = sorted((finished for finished, _ in made), key=lambda c: c.estimate)
+            for _, draft in made:
+                if draft.design == "tuned" and draft.chain is not None:
+                    self.chains[p] = draft.chain
+        return self.tried[p]
+
+    def smallest_found(self) -> int:
+        assert self.found is not None
+        return self.found.numbers.anchors_per_head
+
+    def hopeless(self, p: int) -> bool:
+        """Five sizes in a row have brought nothing, though they could follow every bend of f; three, where rounding is what
+        stands in the way."""
+        closest = self.closest[-1] if self.closest else None
+        drowned = closest is not None and closest.rounding > max(self.eps, 4 * closest.approximation)
+        return self.stale >= 3 if drowned else self.stale >= 5 and p >= 3 * self.bends
+
+    def _note(self, candidate: Finished) -> None:
+        self.stale += 1
+        if not self.closest or candidate.estimate < self.closest[-1].estimate:
+            self.closest.append(candidate)
+        if candidate.estimate < 0.8 * self.mark:
+            self.mark, self.stale = candidate.estimate, 0
+
+
+def _close_gap(search: _Search, failed: int, reached: int) -> None:
+    """Look for a smaller size between the last that failed and the first that did not: each in turn, or by
+    halving a wide gap."""
+    while reached - failed > 8:
+        middle = (failed + reached) // 2
+        if search.promising(middle):
+            reached = middle
+        else:
+            failed = middle
+    for p in range(failed + 1, search.smallest_found()):
+        if search.attempt(p) is not None:
+            return
+
+
+def _gallop(plan: Plan) -> Iterator[int]:
+    largest = LARGEST[plan.design] // (plan.heads if plan.heads > 1 else 1)
+    inner = sum(plan.domain.lo < k < plan.domain.hi for k in plan.f.kinks)
+    p = max(2, bends(plan) // 2) if plan.heads == 1 and plan.design in ("auto", "smooth") else 2
+    p = 3 if plan.heads > 1 else 1 + 2 * inner if plan.design == "graded" and inner else p
+    while p <= largest:
+        yield p
+        p += max(1, p // 3 if plan.design != "nearest" else p)
+
+
+def _cannot(
+    plan: Plan, eps: float, search: _Search, found: Found | None, clock: patience.Clock
+) -> ConvergenceError | PrecisionError:
+    where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}]"
+    late = f". The search was stopped after {clock.spent:.0f} s" if clock.stopped else ""
+    if not search.closest:
+        return ConvergenceError(f"no head for {where} could be made with design={plan.design!r}{late}")
+    if found is None:
+        return ConvergenceError(
+            f"nothing can be proved about {where} with design={plan.design!r} in {plan.dtype}: use another design, "
+            f"a smaller interval, or, for a function of your own, an enclosure that is sharp on small cells{late}"
+        )
+    shown, anchors = f"{round_up(found.bound, 2):.1e}", found.numbers.anchors_per_head
+    approximation = found.measured if found.proof is None else found.proof.approximation
+    if approximation <= found.rounding or found.rounding > eps / 2:
+        other = "use dtype=torch.float64, " if plan.dtype == "float32" else ""
+        return PrecisionError(
+            f"eps={eps:g} is below what {plan.dtype} can hold for {where} ({shown}, with {anchors} anchors): {other}"
+            f"{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}{late}",
+            float(shown),
+            found,
+        )
+    other = "a smaller interval" if plan.design == "auto" else "design='auto'"
+    return ConvergenceError(
+        f"eps={eps:g} is out of reach for {where} with design={plan.design!r}: {anchors} anchors per head reach {shown}. "
+        f"Use {other}, more heads, or eps >= {shown}{late}",
+        float(shown),
+        found,
+    )

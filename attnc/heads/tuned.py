@@ -1,0 +1,198 @@
+"""Every key tuned, not only the values: variable projection over breakpoints and sharpness.
+
+A head of p keys has p values, which enter linearly, and 2(p - 1) breakpoints and log-sharpnesses, which do
+not. For given keys the best values solve least squares; Levenberg-Marquardt with Kaufman's Jacobian moves the
+keys. The head then finds by itself what closed forms say: tanh is exactly two keys, x·sigmoid(Bx) is three
+(two keys whose slopes differ by 2δ, with values ±1/δ, together carry the value x up to δ²x³/3), Range is
+four. So a kink costs weight, not anchors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnc.errors import ConvergenceError
+from attnc.heads import patience
+from attnc.heads.chain import Chain, lattice
+from attnc.heads.draft import Draft, columns, lawson_step, least_squares
+from attnc.heads.finish import finish
+from attnc.heads.target import Target
+from attnc.records.numbers import Array
+
+# (sharpness, anchors beyond each end) of the lattices from which tuning starts
+STARTS = ((1.0, 0.0), (0.5, 0.0), (0.25, 0.5), (1.0, 1.0))
+LAWSON_ROUNDS, LAWSON_STEPS = 6, 20
+
+
+@dataclass(frozen=True)
+class State:
+    """A chain (log λ, t) with the values that suit it best, and the residual of the least squares."""
+
+    log_sharpness: Array
+    breakpoints: Array
+    matrix: Array  # columns of the linear model at the sample
+    values: Array
+    orthogonal: Array  # Q of the weighted matrix: the range that values can reach
+    residual: Array
+    cost: float
+
+    def chain(self) -> Chain:
+        return Chain(np.exp(self.log_sharpness), self.breakpoints)
+
+
+class Tuning:
+    """Least squares of one target with given emphasis on its sample points."""
+
+    def __init__(self, target: Target, own: Array, emphasis: Array) -> None:
+        self.target, self.own, self.emphasis = target, own, emphasis
+        self.ridge = target.ridge * np.sqrt(len(target.x))
+
+    def state(self, log_sharpness: Array, breakpoints: Array) -> State | None:
+        """None where the chain is numerically out of reach."""
+        p = len(log_sharpness) + 1
+        if not (np.abs(log_sharpness) < 200).all() or not np.isfinite(breakpoints).all():
+            return None
+        keys = Chain(np.exp(log_sharpness), breakpoints).keys()
+        matrix = columns(keys[None], self.own[None], self.target, self.target.x)
+        tall = np.concatenate([matrix * self.emphasis[:, None], self.ridge * np.eye(p)])
+        goal = np.concatenate([self.target.y * self.emphasis, np.zeros(p)])
+        if not np.isfinite(tall).all():
+            return None
+        orthogonal, values = least_squares(tall, goal)
+        residual = tall @ values - goal
+        return State(
+            log_sharpness, breakpoints, matrix, values, orthogonal, residual, float(residual @ residual)
+        )
+
+    def jacobian(self, now: State) -> Array:
+        """d residual / d(log λ, t) with the values following along: Kaufman's projection of ∂(matrix)·values.
+
+        ∂g/∂c_k = w_k (v_k - g) and ∂g/∂κ_k = x ∂g/∂c_k; breakpoint i moves every key beyond it.
+        """
+        s = self.target.to_s(self.target.x)[:, None]
+        weights = np.where(self.own, now.matrix / np.where(s == 0, 1.0, s), now.matrix)
+        contribution = np.where(self.own, now.values * s, now.values)
+        by_intercept = weights * (contribution - (now.matrix @ now.values)[:, None])
+        beyond = np.cumsum(by_intercept[:, ::-1], axis=1)[:, ::-1][:, 1:]
+        lam = np.exp(now.log_sharpness)
+        moved = np.concatenate(
+            [(self.target.x[:, None] - now.breakpoints) * lam * beyond, -lam * beyond], axis=1
+        )
+        tall = np.concatenate([moved * self.emphasis[:, None], np.zeros((len(now.values), moved.shape[1]))])
+        projected: Array = tall - now.orthogonal @ (now.orthogonal.T @ tall)
+        return projected
+
+    def run(self, start: Chain, steps: int) -> State | None:
+        """Levenberg-Marquardt from a chain, until six steps together gain less than a thousandth."""
+        now = self.state(np.log(start.sharpness), start.breakpoints)
+        damping, gains = 1e-2, [1.0]
+        scale: Array | None = None
+        for _ in range(steps):
+            patience.check()
+            if now is None or now.cost == 0 or (len(gains) > 12 and sum(gains[-6:]) < 1e-3):
+                break
+            jacobian = self.jacobian(now)
+            norms = np.sqrt((jacobian**2).sum(axis=0)) + 1e-300
+            scale = norms if scale is None else np.maximum(0.9 * scale, norms)
+            better, damping = self._step(now, jacobian, scale, damping)
+            if better is None:
+                break
+            gains.append(1 - better.cost / now.cost)
+            now = better
+        return now
+
+    def _step(self, now: State, jacobian: Array, scale: Array, damping: float) -> tuple[State | None, float]:
+        left, singular, right = np.linalg.svd(jacobian / scale, full_matrices=False)
+        along = left.T @ -now.residual
+        half = len(now.log_sharpness)
+        for _ in range(10):
+            step = right.T @ (singular / (singular**2 + damping) * along) / scale
+            step *= min(1.0, 1.0 / max(float(np.abs(step[:half]).max(initial=0.0)), 1e-300))
+            tried = self.state(now.log_sharpness + step[:half], now.breakpoints + step[half:])
+            if tried is not None and tried.cost < now.cost:
+                return tried, max(damping / 6, 1e-14)
+            damping *= 5
+        return None, damping
+
+
+def tuned(target: Target, p: int, enough: float = 0.0, extra: Sequence[Chain] = ()) -> Draft:
+    """The best of several starts, each tuned; a start that reaches `enough` ends the search. Large heads get fewer starts."""
+    starts = [*extra, *lattice_starts(p)]
+    return tune(target, starts if p <= 16 else starts[:4], np.zeros(p, dtype=bool), "tuned", enough)
+
+
+def grow(chain: Chain, target: Target, p: int) -> Chain:
+    """A chain of p keys from a smaller one: new breakpoints where the error is largest, as sharp as their
+    neighbours."""
+    own = np.zeros(chain.size, dtype=bool)
+    sharpness, breakpoints = chain.sharpness, chain.breakpoints
+    state = Tuning(target, own, np.ones(len(target.x))).state(np.log(sharpness), breakpoints)
+    if state is None:
+        return chain
+    error = np.abs(state.matrix @ state.values - target.y)
+    for _ in range(p - chain.size):
+        worst = int(np.argmax(error))
+        error[max(0, worst - 6) : worst + 7] = 0.0
+        at = int(np.searchsorted(breakpoints, target.x[worst]))
+        nearest = int(np.argmin(np.abs(breakpoints - target.x[worst])))
+        sharpness = np.insert(sharpness, at, sharpness[nearest])
+        breakpoints = np.insert(breakpoints, at, target.x[worst])
+    return Chain(sharpness, breakpoints)
+
+
+def lattice_starts(p: int) -> list[Chain]:
+    chains = []
+    for sharpness, beyond in STARTS:
+        if 2 * beyond < p - 1:
+            margin = 2 * beyond / (p - 1 - 2 * beyond)
+            chains.append(lattice(-1 - margin, 1 + margin, p, sharpness))
+    return chains
+
+
+def tune(target: Target, starts: Sequence[Chain], own: Array, design: str, enough: float) -> Draft:
+    """Tune from each start, then reweight the best after Lawson so that its largest error falls.
+
+    Results are compared as they would be stored, rounding included. What is hopeless against `enough` is not
+    polished."""
+    flat, steps = np.ones(len(target.x)), 120 if len(own) <= 10 else 60
+    best = _Best(target, own, design)
+    for tried, start in enumerate(starts):
+        state = Tuning(target, own, flat).run(start, steps)
+        if state is not None:
+            best.offer(state, flat)
+        if best.estimate <= enough or (tried > 0 and best.estimate > 1e3 * enough > 0):
+            break
+    state, emphasis = best.state, flat
+    for _ in range(LAWSON_ROUNDS):
+        if state is None or best.estimate <= enough / 2 or best.estimate > 10 * enough > 0:
+            break
+        emphasis = lawson_step(emphasis, np.abs(state.matrix @ state.values - target.y))
+        state = Tuning(target, own, emphasis).run(state.chain(), LAWSON_STEPS)
+        if state is not None:
+            best.offer(state, emphasis)
+    if best.draft is None:
+        raise ConvergenceError(
+            f"no head of {len(own)} anchors could be tuned to {target.f.label}: use design='smooth' or 'nearest'"
+        )
+    return best.draft
+
+
+class _Best:
+    """The best state so far, judged by the estimate of the finished head."""
+
+    def __init__(self, target: Target, own: Array, design: str) -> None:
+        self.target, self.own, self.design = target, own, design
+        self.state: State | None = None
+        self.draft: Draft | None = None
+        self.estimate = np.inf
+
+    def offer(self, state: State, emphasis: Array) -> None:
+        chain = state.chain()
+        draft = Draft(
+            self.design, chain.keys()[None], state.values[None], self.own[None], emphasis, True, chain
+        )
+        estimate = finish(draft, self.target).estimate
+        if self.draft is None or estimate < self.estimate:
+            self.state, self.draft, self.estimate = state, draft, estimate

@@ -1,0 +1,218 @@
+"""How far a head that selects points of a lattice can be from any function of a `Lookup`.
+
+Points L_k = first + k·Δ on every axis, and scores κ_k·(x - o) + c_k that are -Σ_j b_j (x_j - L_kj)² but for a common function of
+x and a residue of at most D. Then softmax gives a point a weight within e^{±2D} of the product W_k of its weights on the axes,
+
+    |Σ_k w_k v_k - f(x)| <= Σ_k w_k (|v_k - f(L_k)| + K|x - L_k|)
+                         <= e^{2D} (max|v_k - f(L_k)| + K √(Σ_j Σ_k W_k (x_j - L_kj)²))
+
+by Jensen. On an axis, Σ_k W_k (x - L_k)² <= Δ² C₂(c) with c = bΔ² >= ln 3, for every x up to Δ/2 beyond the ends:
+
+    C₂(c) = 1/4 + Σ_{j>=1} ( j² e^{-c j²} + ½ (j + ½)² e^{-c j(j+1)} ).
+
+Proof, in units of Δ. Let the nearest point be at d <= 1/2, the next, on the other side, at 1 - d with a weight smaller by
+e^{-ct}, t = 1 - 2d. They give at most (d² + (1-d)² e^{-ct})/(1 + e^{-ct}) = (1 + t² - 2t tanh(ct/2))/4 <= 1/4, since tanh is
+concave and tanh(c/2) >= 1/2. The points behind the nearest are at j + d with weights smaller by e^{-c(j² + 2jd)}, and
+(j + d)² e^{-2cjd} falls in d, for c >= 1. Those behind the next are at j + 1 - d with e^{-c(j² + 2j(1-d))}, and the next has
+a weight of at most 1/2. ∎ Further beyond an end, h·Δ from the last point, the nearest gives h² instead of 1/4.
+
+Executed (`arithmetic`): scores are off by η, one rounding more for x - o, so by E = D + η; each exponential by a factor
+e^{uT}(1 + ε) and by τ, where beyond T it is below τ; the sum by γ_K; the quotient by three roundings. So a weight is at most
+ρW_k + 8τ, all of them add up to 1 ± σ, and
+
+    |y - f(x)| <= ρ (|v - f| + K …) + σ|f(x)| + γ_{K+1}(1 + σ)|v| + what is flushed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from flint import arb
+
+from attnc.arithmetic import Arithmetic
+from attnc.domain import Array
+from attnc.functions.balls import upper, working
+from attnc.program.steps import Lookup
+from attnc.prove.outward import U, above, below, gamma, product, times, total
+from attnc.records.network_numbers import Selection
+
+HARD = 1.1  # c must exceed ln 3
+BEYOND = {"float32": 104.0, "float64": 746.0}  # exp of minus this is below the smallest normal number
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Of the outputs: an interval of f, and |executed - f|, of which exact arithmetic would leave `approximation`."""
+
+    lo: Array
+    hi: Array
+    error: Array
+    approximation: float
+
+
+def reached(step: Lookup, stage: Selection, lo: Array, hi: Array, a: Arithmetic) -> Reached | None:
+    """What is proved of a lookup on a box, or None: its points are no lattice, or its scores are not sharp enough."""
+    axes = axes_of(step.points)
+    if axes is None:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        lattice = [_Axis.of(points, column) for points, column in zip(axes, stage.key.T, strict=True)]
+        spreads = [
+            axis.spread(float(low), float(high)) for axis, low, high in zip(lattice, lo, hi, strict=True)
+        ]
+        uneven = [axis.uneven(points) for axis, points in zip(lattice, axes, strict=True)]
+        off = times(step.lipschitz, total(_root(spreads), _length(uneven)))
+        return _executed(step, stage, lattice, (lo, hi), float(off), a)
+
+
+def axes_of(points: Array) -> list[Array] | None:
+    """The axes whose product, row by row, the points are; None where they are no such product.
+
+    >>> [axis.tolist() for axis in axes_of(np.array([[0.0, 5.0], [0.0, 6.0], [1.0, 5.0], [1.0, 6.0]]))]
+    [[0.0, 1.0], [5.0, 6.0]]
+    """
+    wide = points.astype(np.float64)
+    axes = [np.unique(column) for column in wide.T]
+    if np.prod([float(len(axis)) for axis in axes]) != len(wide):
+        return None
+    grid = np.stack([g.ravel() for g in np.meshgrid(*axes, indexing="ij")], axis=1)
+    return axes if np.array_equal(grid, wide) else None
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Points first + k·step, k < count, and the sharpness b of the scores along them."""
+
+    first: float
+    step: float
+    count: int
+    sharpness: float
+
+    @classmethod
+    def of(cls, points: Array, column: Array) -> _Axis:
+        """The even lattice beside the points of an axis, and what the keys say of its sharpness: any numbers would do, for
+        whatever is not as they say is counted as an error."""
+        count, width = len(points), float(points[-1] - points[0])
+        if count == 1:
+            return cls(float(points[0]), 0.0, 1, 0.0)
+        keys = column.astype(np.float64)
+        return cls(float(points[0]), width / (count - 1), count, float(keys[-1] - keys[0]) / (2 * width))
+
+    def spread(self, lo: float, hi: float) -> float:
+        """At least Σ_k W_k (x - L_k)² for every x of [lo, hi]."""
+        with working(96):
+            first, step = arb(self.first), arb(self.step)
+            last = first + (self.count - 1) * step
+            out = [upper(first - arb(lo)), upper(arb(hi) - last)]
+            if self.count == 1:
+                return max(upper(abs(first - arb(lo)) ** 2), upper(abs(arb(hi) - first) ** 2))
+            c = arb(self.sharpness) * step**2
+            if not c > HARD:
+                return float("inf")
+            over = max(0.0, *(upper(arb(o) / step) for o in out))
+            nearest = max(0.25, upper(arb(over) ** 2))
+            return upper(step**2 * (arb(nearest) + tails(c)))
+
+    def uneven(self, points: Array) -> float:
+        """At least |points_k - L_k|."""
+        k = np.arange(self.count)
+        rough = np.abs(points - (self.first + k * self.step))
+        return float((rough + 8 * U * (np.abs(points) + abs(self.first) + k * abs(self.step))).max())
+
+
+def tails(c: arb) -> arb:
+    """Σ_{j>=1} ( j² e^{-cj²} + ½(j + ½)² e^{-cj(j+1)} ) for c > 1, from above: behind the 30th, terms more than halve."""
+    terms = [
+        j * j * (-c * j * j).exp() + (arb(j) + arb(0.5)) ** 2 / 2 * (-c * j * (j + 1)).exp()
+        for j in range(1, 31)
+    ]
+    return sum(terms, arb(0)) + 2 * terms[-1]
+
+
+def _root(squares: list[float]) -> float:
+    with working(96):
+        return upper(sum(map(arb, squares), arb(0)).sqrt()) if np.isfinite(squares).all() else float("inf")
+
+
+def _length(sides: list[float]) -> float:
+    with working(96):
+        return upper(sum((arb(side) ** 2 for side in sides), arb(0)).sqrt())
+
+
+def _residues(stage: Selection, lattice: list[_Axis], reach: Array) -> float:
+    """D: how far the stored scores are from those of the lattice, but for a function of x that all share; `reach` is at least
+    |x - o|."""
+    centre = stage.centre.astype(np.float64)
+    key, offset = stage.key.astype(np.float64), stage.offset.astype(np.float64)
+    index = np.unravel_index(np.arange(len(offset)), [axis.count for axis in lattice])
+    along, height, size = np.zeros(len(offset)), np.zeros(len(offset)), np.zeros(len(offset))
+    for j, (axis, k) in enumerate(zip(lattice, index, strict=True)):
+        gone = k * axis.step  # L_k - first
+        slope = 2 * axis.sharpness * gone
+        rough = np.abs(key[:, j] - key[0, j] - slope)
+        lost = 8 * U * (np.abs(key[:, j]) + abs(key[0, j]) + np.abs(slope))
+        along = along + (rough + lost) * reach[j]
+        start = axis.first - centre[j]
+        height = height + axis.sharpness * gone * (2 * start + gone)  # b ((L_k - o)² - (first - o)²)
+        size = size + abs(axis.sharpness) * np.abs(gone) * (2 * abs(start) + np.abs(gone))
+    rough = np.abs(offset - offset[0] + height)
+    lost = 8 * (len(lattice) + 2) * U * (np.abs(offset) + abs(offset[0]) + size)
+    return float(total(along, rough, lost).max()) * (1 + 8 * (len(lattice) + 8) * U)
+
+
+def _executed(
+    step: Lookup, stage: Selection, lattice: list[_Axis], box: tuple[Array, Array], off: float, a: Arithmetic
+) -> Reached:
+    """The bound of the module's docstring, output by output; `off` is at least K Σ_k W_k |x - points_k|."""
+    anchors, m = stage.key.shape
+    known, stored = step.values.astype(np.float64), np.abs(stage.values.astype(np.float64))
+    moved = above(np.abs(stage.values.astype(np.float64) - known)).max(0)
+    centre = stage.centre.astype(np.float64)
+    reach = above(np.maximum(np.abs(box[0] - centre), np.abs(box[1] - centre)))
+    keys, offsets = np.abs(stage.key.astype(np.float64)), np.abs(stage.offset.astype(np.float64))
+    passing = total(product(keys, reach), offsets)
+    flushed = 4 * a.tiny * total(float(reach.sum()), keys.sum(1), 3.0 * (m + 2))
+    residue = _residues(stage, lattice, reach)
+    score = float(total(residue, times(gamma(m + 2, a.unit), passing), flushed).max())
+    weight = _weights(anchors, score, a)
+    far = 1.01 * float(np.sqrt(np.square(np.abs(step.points - centre).max(0) + reach).sum()))
+    single = total(moved, step.noise, off)  # at least Σ_k W_k |v_k - f(x)|
+    size = total(np.abs(known).max(0), step.noise, off)
+    largest = stored.max(0)
+    error = total(
+        times(weight.factor, single),
+        times(weight.sum_off, size),
+        times(gamma(anchors + 1, a.unit), 1 + weight.sum_off, largest),
+        times(8 * a.tiny * anchors, total(moved, step.noise, step.lipschitz * far, largest, 8.0)),
+    )
+    fine = score <= 0.5 and float(passing.max()) < a.largest and float(largest.max()) < a.largest
+    error = np.where(np.isnan(error) | (not fine), np.inf, error)
+    apart = total(step.noise, off)
+    own = float(times(_exp(2 * residue), apart)) if fine else float("inf")
+    return Reached(below(known.min(0) - apart), above(known.max(0) + apart), error, own)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    factor: float  # ρ: an executed weight is at most ρW_k + 8τ
+    sum_off: float  # σ: they add up to 1 ± σ
+
+
+def _weights(anchors: int, score: float, a: Arithmetic) -> _Weights:
+    u, k = a.unit, anchors
+    if not (score <= 0.5 and k * u < 0.25):
+        return _Weights(float("inf"), float("inf"))
+    with working(96):
+        unit, tiny, eps = arb(u), arb(a.tiny), arb(a.exp_units) * arb(u)
+        swing = (unit * arb(BEYOND[a.dtype]) + 2 * tiny).exp()
+        most, least = swing * (1 + eps), (1 - eps) / swing - 3 * k * tiny
+        divided = (1 + unit) ** a.division_units / (1 - k * unit / (1 - k * unit))
+        factor = divided * most / least * (2 * arb(score)).exp()
+        return _Weights(upper(factor), upper(divided - 1 + 8 * k * tiny))
+
+
+def _exp(x: float) -> float:
+    """At least e^x."""
+    with working(96):
+        return upper(arb(x).exp())

@@ -1,0 +1,167 @@
+"""What a function does on cells: its value in the middle and the range of its slope, enclosed once, for all neurons.
+
+On a cell with middle m and half width r, with the slope of f within [s⁻, s⁺]:
+
+    f(s) - λs  lies within  f(m) - λm + [s⁻ - λ, s⁺ - λ]·(s - m)                      for any λ
+
+so that the range of f (λ = 0), a line beside f with the distance from it, and a Lipschitz constant follow for every
+interval by looking at the cells it touches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from flint import arb
+from numpy.typing import NDArray
+
+from attnc.domain import Array, Interval, covering
+from attnc.functions import Function
+from attnc.functions.balls import ball, lower, upper, variable, working
+from attnc.functions.function import Branch, is_builtin
+from attnc.prove.outward import above, below
+
+Touched = NDArray[np.bool_]
+CELLS, FIRST = 1024, 160  # a quarter of them where there are many neurons to look at
+_ROWS, _KEPT = 1 << 18, 64  # neurons × cells held at once; tables kept
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Cells from left to right; `edges` has one number more than the rest."""
+
+    edges: Array
+    middle: Array
+    half: Array
+    value_lo: Array
+    value_hi: Array
+    slope_lo: Array
+    slope_hi: Array
+
+    def lipschitz(self, lo: Array, hi: Array) -> Array:
+        """For each interval, the largest |slope| on the cells it touches."""
+        steepest = np.maximum(np.abs(self.slope_lo), np.abs(self.slope_hi))
+        found = np.empty(lo.shape)
+        for part, touched in self._touched(lo, hi):
+            found.reshape(-1)[part] = np.where(touched, steepest, 0.0).max(1)
+        return found
+
+    def band(self, lo: Array, hi: Array, slope: Array) -> tuple[Array, Array]:
+        """For each interval, (low, high) with low <= f(s) - slope·s <= high on it."""
+        low, high = np.empty(lo.shape), np.empty(lo.shape)
+        for part, touched in self._touched(lo, hi):
+            ends = (x.reshape(-1, 1)[part] for x in (lo, hi, slope))
+            bottom, top = self._extremes(*ends)
+            low.reshape(-1)[part] = np.where(touched, bottom, np.inf).min(1)
+            high.reshape(-1)[part] = np.where(touched, top, -np.inf).max(1)
+        return low, high
+
+    def chord(self, lo: Array, hi: Array) -> Array:
+        """The slopes of the chords, roughly: no claim rests on them."""
+        f = self.value_lo / 2 + self.value_hi / 2
+        with np.errstate(all="ignore"):
+            rise = np.interp(hi, self.middle, f) - np.interp(lo, self.middle, f)
+            found = np.where(hi > lo, rise / (hi - lo), 0.0)
+        return np.where(np.isfinite(found), found, 0.0)
+
+    def _extremes(self, lo: Array, hi: Array, k: Array) -> tuple[Array, Array]:
+        """f(m) - km + (slope - k)(s - m) over the part of each cell that lies in [lo, hi], every step rounded outwards."""
+        steps = (
+            below(np.maximum(lo, self.edges[:-1]) - self.middle),
+            above(np.minimum(hi, self.edges[1:]) - self.middle),
+        )
+        tilts = (below(self.slope_lo - k), above(self.slope_hi - k))
+        products = [
+            np.nan_to_num(t * d, nan=0.0, posinf=np.inf, neginf=-np.inf) for t in tilts for d in steps
+        ]
+        down, up = np.minimum.reduce(products), np.maximum.reduce(products)
+        taken = k * self.middle
+        low, high = below(self.value_lo - above(taken)), above(self.value_hi - below(taken))
+        return below(low + below(down)), above(high + above(up))
+
+    def _touched(self, lo: Array, hi: Array) -> Iterator[tuple[slice, Touched]]:
+        """Which cells each interval touches, some neurons at a time."""
+        flat_lo, flat_hi = lo.reshape(-1, 1), hi.reshape(-1, 1)
+        rows = max(1, _ROWS // len(self.middle))
+        for at in range(0, lo.size, rows):
+            part = slice(at, at + rows)
+            yield part, (self.edges[:-1] <= flat_hi[part]) & (self.edges[1:] >= flat_lo[part])
+
+
+_made: dict[tuple[Function, Interval, int], Slopes] = {}  # of built-ins, each one object
+
+
+def slopes(f: Function, lo: float, hi: float, neurons: int = 1) -> Slopes:
+    """The cells of f over an interval that holds [lo, hi]; those with the widest range of slopes are halved."""
+    domain, cells = covering(lo, hi), CELLS if neurons <= 512 else CELLS // 4
+    if not is_builtin(f):
+        return _slopes(f, domain, cells)
+    wish = (f, domain, cells)
+    if wish not in _made:
+        _made[wish] = _slopes(f, domain, cells)
+        if len(_made) > _KEPT:
+            _made.pop(next(iter(_made)))
+    return _made[wish]
+
+
+def _slopes(f: Function, domain: Interval, count: int) -> Slopes:
+    reach = max(abs(domain.lo), abs(domain.hi))
+    near_zero = [sign * reach * 2.0**-k for k in range(1, 24) for sign in (-1, 1)]
+    inner = np.concatenate([np.linspace(domain.lo, domain.hi, FIRST + 1), near_zero])
+    with working(96, 3):
+        cells = []
+        for piece in f.pieces(domain.lo, domain.hi):
+            edges = np.unique([piece.lo, *np.clip(inner, piece.lo, piece.hi), piece.hi])
+            cells += [_cell(piece.branch, float(x), float(y)) for x, y in pairwise(edges)]
+        refined = True
+        while refined and len(cells) < count:
+            cells, refined = _refined(cells)
+    cells.sort(key=lambda c: c.a)
+    columns = np.array([(c.middle, c.half, c.value_lo, c.value_hi, c.slope_lo, c.slope_hi) for c in cells]).T
+    return Slopes(np.array([c.a for c in cells] + [cells[-1].b]), *columns)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    a: float
+    b: float
+    middle: float
+    half: float
+    value_lo: float
+    value_hi: float
+    slope_lo: float
+    slope_hi: float
+    branch: Branch
+
+    @property
+    def spread(self) -> float:
+        found = (self.slope_hi - self.slope_lo) * self.half
+        return found if math.isfinite(found) else math.inf
+
+
+def _cell(branch: Branch, a: float, b: float) -> _Cell:
+    middle = min(b, max(a, a / 2 + b / 2))
+    half = float(above(np.float64(max(middle - a, b - middle))))
+    over = ball(a, b)
+    try:
+        at, everywhere = branch(variable(arb(middle))), branch(variable(over))
+    except (ValueError, ZeroDivisionError):
+        return _Cell(a, b, middle, half, -math.inf, math.inf, -math.inf, math.inf, branch)
+    bend = 2 * abs(everywhere[2]) * arb(half)
+    low = max(lower(everywhere[1]), lower(at[1] - bend))
+    high = min(upper(everywhere[1]), upper(at[1] + bend))
+    return _Cell(a, b, middle, half, lower(at[0]), upper(at[0]), low, high, branch)
+
+
+def _refined(cells: list[_Cell]) -> tuple[list[_Cell], bool]:
+    """The worst eighth of the cells halved; nothing where f is straight on all of them."""
+    order = sorted(cells, key=lambda c: -c.spread)
+    count = len(cells) // 8 + 1
+    worst = [c.spread > 0 and c.a < c.middle < c.b for c in order[:count]]
+    halved = [c for c, bad in zip(order, worst, strict=False) if bad]
+    kept = [c for c, bad in zip(order, worst, strict=False) if not bad] + order[count:]
+    halves = [_cell(c.branch, x, y) for c in halved for x, y in ((c.a, c.middle), (c.middle, c.b))]
+    return kept + halves, bool(halved)

@@ -1,0 +1,179 @@
+"""sup |head - f| over an interval, proved: branch and bound over cells with Taylor models in ball arithmetic.
+
+On a cell [m - r, m + r] with d = g - f = Σ d_j t^j:  |d| <= Σ_{j<n} |d_j| r^j + sup|d_n| r^n, where d_j are
+the coefficients at the exact point m and the last one is taken over the whole cell. Cells are cut at the
+kinks of f, and halved until the bound is within a factor of the largest |d(m)| seen: that value is attained,
+so the result comes with its own quality."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from flint import arb, arb_series
+
+from attnc.arithmetic import ARITHMETIC, Arithmetic
+from attnc.domain import Interval
+from attnc.errors import AttncError, FunctionError
+from attnc.functions import Function
+from attnc.functions.balls import lower, upper, variable, working
+from attnc.functions.function import Branch
+from attnc.prove.cells import Cell, HeadOnCell, head_on_cell, leaves_the_range, rounding_on_cell
+from attnc.prove.rounding import projection_rounding
+from attnc.records.numbers import HeadNumbers
+
+ENDLESS = 2500  # cells without a finite bound, after which the search is given up
+SMALLEST = 2.0**-70  # relative width of a cell that is not halved any more
+
+
+@dataclass(frozen=True)
+class SupNorm:
+    """`bound` >= |executed - f| everywhere; `approximation` and `rounding` are the suprema of its two
+    terms."""
+
+    bound: float
+    approximation: float
+    rounding: float
+    attained: float  # |g - f| at `at` is at least this
+    at: float
+    cells: int
+    stuck: float | None = None  # where no finite bound was found
+
+
+@dataclass(frozen=True)
+class CellBound:
+    approximation: float
+    rounding: float
+    total: float
+    attained: float
+
+
+def supnorm(
+    numbers: HeadNumbers,
+    f: Function,
+    domain: Interval,
+    *,
+    order: int = 10,
+    precision: int = 128,
+    quality: float = 1.1,
+    seen: float = 0.0,
+    needed: float = math.inf,
+    grain: float = 0.2,
+    limit: int | None = None,
+    until: float = math.inf,
+) -> SupNorm:
+    """Prove a bound of sup |head - f| over the domain.
+
+    `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. An approximation below
+    `grain` of the rounding on its cell is not sharpened. A bound of inf says that nothing was proved; so it is as soon as the
+    bound is seen to exceed `needed`, or when the thread has run for `until` seconds (`time.thread_time`)."""
+    a = ARITHMETIC[numbers.dtype]
+    most = limit or max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
+    jump = f.jump(domain.lo, domain.hi)
+    if jump is not None:
+        raise FunctionError(
+            f"{f.name!r} jumps at s={jump:g}: a head is continuous, so nothing can be proved across a jump"
+        )
+    with working(precision, order + 1):
+        if leaves_the_range(numbers, domain.lo, domain.hi, a):
+            return SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
+        todo = [
+            (cell, piece.branch)
+            for piece in f.pieces(domain.lo, domain.hi)
+            for cell in _first_cells(numbers, piece.lo, piece.hi)
+        ]
+        worst, done = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0), 0
+        goal, endless = seen, 0
+        while todo:
+            cell, branch = todo.pop()
+            found = bound_cell(numbers, branch, f.name, cell, order, a)
+            done += 1
+            goal = max(goal, found.attained)
+            good = math.isfinite(found.total) and found.approximation <= max(
+                quality * goal, grain * found.rounding
+            )
+            endless += math.isinf(found.total)
+            small = cell.b - cell.a < SMALLEST * domain.width or not cell.divisible()
+            hopeless = small and not good and found.approximation > 4 * (goal + found.rounding)
+            late = until < math.inf and time.thread_time() > until
+            if found.attained > needed or endless > ENDLESS or hopeless or late:
+                return replace(worst, bound=math.inf, stuck=cell.middle)
+            if not good and cell.divisible() and done + len(todo) < most:
+                todo += [(half, branch) for half in cell.halves()]
+                continue
+            worst = worse_of(worst, found, cell.middle, done)
+        return worst
+
+
+def bound_cell(
+    numbers: HeadNumbers, branch: Branch, name: str, cell: Cell, order: int, a: Arithmetic
+) -> CellBound:
+    """The Taylor model of head - f on one cell."""
+    r = cell.radius()
+    models = [m for h in range(numbers.heads) if (m := head_on_cell(numbers, h, cell, order, a)) is not None]
+    target, target_cell = enclose(branch, arb(cell.middle)), enclose(branch, arb(cell.middle) + arb(0, r))
+    if len(models) < numbers.heads or target is None or target_cell is None:
+        return CellBound(math.inf, math.inf, math.inf, 0.0)
+    outputs = [arb(o) for o in numbers.output]
+    check_consistent(branch, name, cell, target, target_cell[order], r, order)
+    difference = sum((m.series * o for m, o in zip(models, outputs, strict=True)), -target)
+    last = sum((m.last * o for m, o in zip(models, outputs, strict=True)), -target_cell[order])
+    far = sum((m.far * abs(o) for m, o in zip(models, outputs, strict=True)), arb(0))
+    taylor = sum((abs(difference[j]) * r**j for j in range(order)), arb(0)) + abs(last) * r**order + far
+    rounding = projection_rounding(a, [m.value for m in models], _rounding(numbers, cell, models, a), outputs)
+    attained = max(0.0, lower(abs(difference[0]) - far)) if difference[0].is_finite() else 0.0
+    return CellBound(upper(taylor), upper(rounding), upper(taylor + rounding), attained)
+
+
+def enclose(branch: Branch, cell: arb) -> arb_series | None:
+    """The branch over a cell or at a point; None where it cannot say (a division by a ball that holds zero)."""
+    try:
+        return branch(variable(cell))
+    except AttncError:
+        raise
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _rounding(numbers: HeadNumbers, cell: Cell, models: list[HeadOnCell], a: Arithmetic) -> list[arb]:
+    return [rounding_on_cell(numbers, h, cell, model, a) for h, model in enumerate(models)]
+
+
+def check_consistent(
+    branch: Branch, name: str, cell: Cell, series: arb_series, last: arb, r: arb, order: int
+) -> None:
+    """The branch's own Taylor model must meet its value at both ends: a kink that was not declared breaks
+    this."""
+    for end in (cell.a, cell.b):
+        t = arb(end) - arb(cell.middle)
+        model = sum((series[j] * t**j for j in range(order)), arb(0)) + last * arb(0, r**order)
+        enclosed = enclose(branch, arb(end))
+        if enclosed is None or not (model.is_finite() and enclosed[0].is_finite()):
+            continue
+        value = enclosed[0]
+        if not model.overlaps(value):
+            raise FunctionError(
+                f"the enclosure of {name!r} contradicts itself on [{cell.a:.6g}, {cell.b:.6g}]: its series around the middle "
+                f"gives {model.str(6)} at {end:.6g}, its value there is {value.str(6)}. Is there a kink? Declare it: kinks=(...)."
+            )
+
+
+def _first_cells(numbers: HeadNumbers, lo: float, hi: float) -> list[Cell]:
+    count = min(4096, max(8, 2 * numbers.heads * numbers.anchors_per_head))
+    edges = [lo + (hi - lo) * (i / count) for i in range(count)] + [hi]
+    return [Cell(x, y) for x, y in pairwise(edges) if x < y]
+
+
+def worse_of(worst: SupNorm, found: CellBound, at: float, cells: int) -> SupNorm:
+    ahead = found.attained > worst.attained
+    return SupNorm(
+        max(worst.bound, found.total),
+        max(worst.approximation, found.approximation),
+        max(worst.rounding, found.rounding),
+        found.attained if ahead else worst.attained,
+        at if ahead else worst.at,
+        cells,
+        at if math.isinf(found.total) else worst.stuck,
+    )

@@ -1,0 +1,252 @@
+"""The window of a lattice head: the same function by the few anchors that matter, and its proof.
+
+On a lattice a_k = kΔ with scores -c(x - k)², x = s/Δ, the softmax's denominator is a constant up to a relative 2e^{-π²/c}:
+
+    Σ_k exp(-c(x - k)²) = √(π/c) (1 + 2 Σ_n e^{-π²n²/c} cos 2πnx)                              (Poisson)
+
+and where v_k - v_{-k} = a_k the head is g(s) = max(s, 0) + h(|s|), h(a) = g(-a): a sum over the anchors near 0 alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from flint import arb, arb_series
+
+from attnc.arithmetic import ARITHMETIC, Arithmetic
+from attnc.domain import Interval
+from attnc.errors import FunctionError
+from attnc.functions import Function
+from attnc.functions.balls import lower, upper, working
+from attnc.functions.function import Branch, is_builtin
+from attnc.prove.cells import Cell
+from attnc.prove.supnorm import CellBound, SupNorm, check_consistent, enclose, worse_of
+from attnc.records.window_numbers import Gate, Window, window_of
+
+
+def window_bound(
+    window: Window | Gate,
+    f: Function,
+    domain: Interval,
+    *,
+    order: int = 10,
+    precision: int = 128,
+    quality: float = 1.1,
+    limit: int = 20_000,
+) -> SupNorm:
+    """Prove a bound of |executed - f| for every number of the window's dtype in the domain, on whichever path it runs.
+
+    `approximation` is of the stored numbers in exact arithmetic. A bound of inf says that nothing was proved.
+
+    >>> from attnc import functions
+    >>> proof = window_bound(Gate(slope=2.0**40, dtype="float32"), functions.relu(), Interval(-100, 100))
+    >>> 0.278 / 2**40 < proof.bound < 0.279 / 2**40
+    True
+    """
+    a = ARITHMETIC[window.dtype]
+    jump = f.jump(domain.lo, domain.hi)
+    if jump is not None:
+        raise FunctionError(
+            f"{f.name!r} jumps at s={jump:g}: a window is continuous, so nothing can be proved"
+        )
+    nothing = SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
+    with working(precision, order + 1):
+        if _leaves_the_range(window, max(abs(domain.lo), abs(domain.hi)), a):
+            return nothing
+        todo = _first_cells(window, f, domain)
+        worst, done, goal = replace(nothing, bound=0.0, approximation=0.0, rounding=0.0), 0, 0.0
+        noise = 2.0 ** (20 - precision) * max(1.0, abs(domain.lo), abs(domain.hi))
+        while todo:
+            cell, branch = todo.pop()
+            found = _bound_cell(window, f, branch, cell, order, a)
+            done, goal = done + 1, max(goal, found.attained)
+            enough = max(quality * goal, 2.0**-20 * worst.rounding, noise)
+            good = math.isfinite(found.total) and found.approximation <= enough
+            if not good and cell.divisible() and done + len(todo) < limit:
+                todo += [(half, branch) for half in cell.halves()]
+                continue
+            worst = worse_of(worst, found, cell.middle, done)
+            if math.isinf(worst.bound):
+                return replace(nothing, stuck=cell.middle, cells=done)
+        return worst
+
+
+def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> bool:
+    """Whether something might overflow on [-reach, reach], or a number is subnormal or not of the dtype: nothing is claimed."""
+    if isinstance(window, Gate):
+        stored, sizes = [window.slope], [arb(reach) * arb(window.slope)]
+        fits = window.slope > 0
+    else:
+        c, lead, x = arb(window.sharpness), arb(window.lead), arb(reach) / arb(window.spacing)
+        stored = [window.spacing, window.sharpness, window.lead, *window.coefficients]
+        sizes = [x, c * x * x, lead * x, 2 * sum((abs(arb(C)) for C in window.coefficients), arb(1))]
+        fits = window.sharpness > 0 and math.frexp(window.spacing)[0] == 0.5
+        fits = fits and bool(lead * lead / (4 * c) + 1 <= arb(a.exp_limit))
+    held = np.array(stored)
+    normal = np.isfinite(held).all() and not ((held != 0) & (np.abs(held) < a.tiny)).any()
+    with np.errstate(over="ignore"):
+        exact = np.array_equal(held.astype(a.dtype).astype(np.float64), held)
+    small = all(bool(size < arb(a.largest) / 16) for size in [*sizes, arb(reach)])
+    return not (fits and normal and exact and small)
+
+
+def _first_cells(window: Window | Gate, f: Function, domain: Interval) -> list[tuple[Cell, Branch]]:
+    """Cut at 0 and at the kinks of f; equally wide where the window is not yet max(s, 0), wider and wider beyond."""
+    if isinstance(window, Gate):
+        step, count = 1 / (8 * window.slope), 8 * 64
+    else:
+        step = window.spacing / 4
+        count = 4 * math.ceil(window.lead / (2 * window.sharpness) + math.sqrt(60 / window.sharpness))
+    reach = max(abs(domain.lo), abs(domain.hi))
+    steps = [step * i for i in range(1, count + 1)]
+    while steps[-1] < reach:
+        steps.append(2 * steps[-1])
+    edges = sorted({0.0, *steps, *(-x for x in steps), domain.lo, domain.hi})
+    inside = [x for x in edges if domain.lo <= x <= domain.hi]
+    return [
+        (Cell(piece.lo, piece.hi), piece.branch) for lo, hi in pairwise(inside) for piece in f.pieces(lo, hi)
+    ]
+
+
+def _bound_cell(
+    window: Window | Gate, f: Function, branch: Branch, cell: Cell, order: int, a: Arithmetic
+) -> CellBound:
+    """The Taylor model of window - f on a cell that does not reach over 0, and the rounding there."""
+    r = cell.radius()
+    at, over = arb(cell.middle), arb(cell.middle) + arb(0, r)
+    if isinstance(window, Gate):
+        rounding = _gate_rounding(window, over, a)
+        if f.name == "relu" and is_builtin(f):
+            return _gate_from_relu(window, cell, rounding)
+        series, over_cell = _gate_series(window, at), _gate_series(window, over)
+    else:
+        terms, terms_over = _terms(window, at, cell), _terms(window, over, cell)
+        bump, bump_over = sum(terms, arb_series([0])), sum(terms_over, arb_series([0]))
+        rounding = _window_rounding(window, over, _suffix_sums(terms, terms_over, r), cell.b > 0, a)
+        ramp, ramp_over = (arb_series([s, 1]) * int(cell.b > 0) for s in (at, over))
+        series, over_cell = ramp + bump, ramp_over + bump_over
+    target, target_cell = enclose(branch, at), enclose(branch, over)
+    if target is None or target_cell is None:
+        return CellBound(math.inf, math.inf, math.inf, 0.0)
+    check_consistent(branch, f.name, cell, target, target_cell[order], r, order)
+    difference, last = series - target, over_cell[order] - target_cell[order]
+    taylor = sum((abs(difference[j]) * r**j for j in range(order)), abs(last) * r**order)
+    attained = max(0.0, lower(abs(difference[0]))) if difference[0].is_finite() else 0.0
+    return CellBound(upper(taylor), upper(rounding), upper(taylor + rounding), attained)
+
+
+def _terms(window: Window, s: arb, cell: Cell) -> list[arb_series]:
+    """G·C_j w^j = C_j exp(cκ² - c(x - κ)²), κ = lead/2c - j, around s."""
+    c, slope = arb(window.sharpness), arb(1 if cell.b > 0 else -1) / arb(window.spacing)
+    curve = -c * slope * slope
+    x, first, found = s * slope, arb(window.lead) / (2 * c), []
+    for j, C in enumerate(window.coefficients):
+        centre = first - j
+        distance = x - centre
+        square = arb_series([c * (centre * centre - distance * distance), -2 * c * slope * distance, curve])
+        found.append(square.exp() * arb(C))
+    return found
+
+
+def _gate_series(gate: Gate, s: arb) -> arb_series:
+    """s·σ(Bs), from the side on which the exponential is small."""
+    own, z = arb_series([s, 1]), arb_series([s, 1]) * arb(gate.slope)
+    if s.mid() > 0:
+        return own / (1 + (-z).exp())
+    e = z.exp()
+    return own * (e / (1 + e))
+
+
+def _gate_from_relu(gate: Gate, cell: Cell, rounding: arb) -> CellBound:
+    """The difference is |s|σ(-B|s|): at most 0.27846455/B, since t/(1 + e^t) has its maximum where e^t(t - 1) = 1."""
+    B, ends = arb(gate.slope), sorted((abs(cell.a), abs(cell.b)))
+    largest = arb("0.27846455") / B
+    near = (arb(ends[1]) / (1 + (B * arb(ends[0])).exp())).min(largest)
+    middle = abs(arb(cell.middle))
+    attained = lower(middle / (1 + (B * middle).exp()))
+    return CellBound(upper(near), upper(rounding), upper(near + rounding), max(0.0, attained))
+
+
+def _exact_factor(x: float) -> bool:
+    """Whether a product with x rounds nothing: a power of two."""
+    return math.frexp(abs(x))[0] == 0.5
+
+
+def _window_rounding(window: Window, s: arb, sums: list[arb], right: bool, a: Arithmetic) -> arb:
+    """|executed - exact| over a cell, |s| being the ball s, and |G w^j N_j| <= sums[j] for N_j = C_j + C_{j+1} w + …
+
+        Ĝ = G(1 + θ) + τ:  |ĜN̂ - GN| <= (1 + θ) G|N̂ - N| + θ G|N| + τ|N̂|
+
+    The sum max(s, 0) + ĜN̂ errs by at most u of itself, and by at most ĜN̂, since max(s, 0) is a number of the dtype."""
+    u, tau, one, inverse = arb(a.unit), arb(a.tiny), arb(1), 1 / arb(window.spacing)
+    c, lead, exp_error = arb(window.sharpness), arb(window.lead), a.window_exp_units * arb(a.unit)
+    x, x_error = abs(s) * inverse, 2 * tau * (1 + inverse)
+    scaled_error = x_error + (
+        0 if _exact_factor(window.sharpness) else u * (x.upper() + x_error)
+    )  # cx, over c
+    power_error = 2 * c * scaled_error + tau
+    factor, factor_error = abs(lead - c * x), c * scaled_error + tau
+    factor_error += u * (factor + factor_error) + 2 * tau
+    entering = (x.upper() + x_error) * factor_error + x_error * factor
+    theta = (entering + u * (factor * x + entering) + tau).exp() * (one + exp_error) - one
+    centre = lead / (2 * c)
+    G = (c * centre * centre - c * (x - centre) * (x - centre)).exp().upper()
+    w = (-2 * c * x).exp().upper()
+    w_theta = power_error.exp() * (one + exp_error) - one
+    w_moved = w_theta + 2 * tau * (2 * c * x.upper()).exp()
+    size = sum((abs(arb(C)) for C in window.coefficients), arb(1)) * (one + w_theta + 3 * u) ** (
+        2 * len(sums)
+    )
+    moved = (one + theta) * _horner_rounding(sums, G, w, w_moved, a) + theta * sums[0] + 2 * tau * size
+    product = moved + u * (sums[0] + moved) + tau
+    if not right:
+        return (product + 2 * tau).upper()
+    added = (u * (abs(s) + sums[0] + product)).upper().min((sums[0] + product).upper())
+    return (product + added + 3 * tau).upper()
+
+
+def _horner_rounding(sums: list[arb], G: arb, w: arb, w_moved: arb, a: Arithmetic) -> arb:
+    """G|N̂ - N|, where N̂_j = fl(fl(N̂_{j+1} ŵ) + C_j) and |ŵ - w| <= w·w_moved: of E_j >= G w^j |N̂_j - N_j| is known
+
+        E_j = B + u(sums_j + B) + τ…,   B = A + u(sums_{j+1} + A),   A = (1 + w_moved) E_{j+1} + w_moved·sums_{j+1}
+
+    and E is 0 for the last j. Each step may underflow twice and take N̂_{j+1} for zero."""
+    u, error = arb(a.unit), arb(0)
+    lost = 8 * arb(a.tiny) * G
+    for j in range(len(sums) - 2, -1, -1):
+        entering = (1 + w_moved) * error + w_moved * sums[j + 1]
+        product = entering + u * (sums[j + 1] + entering) + lost * w**j
+        error = (product + u * (sums[j] + product) + lost * w**j).upper()
+    return error
+
+
+def _suffix_sums(terms: list[arb_series], over: list[arb_series], r: arb) -> list[arb]:
+    """|t_j + t_{j+1} + …| over a cell of radius r, by the mean value theorem, for every j."""
+    value, slope, found = arb(0), arb(0), []
+    for term, wide in zip(reversed(terms), reversed(over), strict=True):
+        value, slope = value + term[0], slope + wide[1]
+        found.append((abs(value) + abs(slope) * r).upper())
+    return found[::-1]
+
+
+def _gate_rounding(gate: Gate, s: arb, a: Arithmetic) -> arb:
+    """|executed - sσ(Bs)| over a cell: ẑ = Bs + η, and σ' <= min(1/4, e^{-|z|}); assumption 6 on the sigmoid.
+
+    Where its relative error leaves no number but 1, the executed value is s itself."""
+    u, tau, B = arb(a.unit), arb(a.tiny), arb(gate.slope)
+    z, size = B * s, abs(s).upper()
+    eta = ((0 if _exact_factor(gate.slope) else u * abs(z)) + 2 * tau * (1 + B)).upper()
+    moved = eta * (eta - abs(z).lower()).exp().min(arb(1) / 4)
+    weight, other = 1 / (1 + (-z.upper()).exp()), 1 / (1 + z.lower().exp())
+    tail = 3 * (eta - z.lower()).exp()
+    units = ((a.window_exp_units * (other + moved) + 3) * u).min(tail)
+    weight_error = moved + units * (weight + moved) + 2 * tau
+    error = size * (weight_error + u * (weight + weight_error)) + 3 * tau
+    if 2 * tail + 2 * tau < u:
+        error = error.min(size * other + 3 * tau)
+    return error.upper()
+
+
+__all__ = ["Gate", "Window", "window_bound", "window_of"]

@@ -1,0 +1,635 @@
+"""The checker of networks: proves what is true, and no false claim, however well it is sealed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flint import arb
+from torch import Tensor, nn
+
+import attnc
+from attnc.check.head import Verdict
+from attnc.check.network import check_network
+from attnc.functions.balls import working
+from attnc.network.network import Network
+from attnc.network.rebuild import rebuilt
+from attnc.network.stages import AttentionLayer
+from attnc.program import Affine, Pointwise, Program
+from attnc.program.interpreter import exact
+from attnc.records.certificate import Certificate
+from attnc.records.network_certificate import LayerClaim, NetworkCertificate
+from attnc.records.network_numbers import Attention, Group, Linear, NetworkNumbers, Scale, Sum
+from attnc.records.network_record import NetworkRecord
+from attnc.records.numbers import HeadNumbers
+
+
+class Residual(nn.Module):
+    """An activation called twice, sums, and a normalisation that is folded or not."""
+
+    def __init__(self, folded: bool) -> None:
+        super().__init__()
+        self.enter, self.inner, self.leave = nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 2)
+        self.norm, self.folded = nn.BatchNorm1d(5), folded
+        self.norm.running_mean, self.norm.running_var = (
+            torch.linspace(-0.5, 0.5, 5),
+            torch.linspace(0.5, 2, 5),
+        )
+        with torch.no_grad():
+            self.norm.weight.copy_(torch.linspace(-1, 1, 5))
+            self.norm.bias.copy_(torch.linspace(0.25, 0, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.enter(x))
+        inner = self.norm(self.inner(h)) if self.folded else self.norm(h + 0.5 * self.inner(h))
+        h = h - 0.5 * torch.tanh(inner) if self.folded else torch.tanh(inner)
+        return self.leave(h)
+
+
+def chain(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 6), activation, nn.Linear(6, 2))
+
+
+def tokens() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2))
+
+
+def wide_neuron() -> nn.Module:
+    model = chain(nn.Tanh())
+    with torch.no_grad():
+        model[0].weight[4] *= 256
+        model[2].weight[:, 4] /= 256
+    return model
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
+    "tanh": (lambda: chain(nn.Tanh()), (3,), 1e-3),
+    "relu": (lambda: chain(nn.ReLU()), (3,), 1e-2),
+    "gelu": (lambda: chain(nn.GELU()), (3,), 1e-2),
+    "residual, folded": (lambda: Residual(True), (3,), 1e-3),
+    "residual, not folded": (lambda: Residual(False), (3,), 1e-3),
+    "tokens": (tokens, (2, 3), 1e-3),
+    "groups": (wide_neuron, (3,), 1e-3),
+    "softplus": (lambda: chain(nn.Softplus(threshold=0.25)), (3,), 1.0),
+}
+DTYPES = [torch.float32, torch.float64]
+
+
+@cache
+def compiled(name: str, dtype: torch.dtype = torch.float32) -> Network:
+    make, shape, eps = CASES[name]
+    torch.manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "groups":  # no head is good enough for all neurons
+            patch.setattr("attnc.lower.program_to_network.worst_bound", lambda heads: math.inf)
+        return attnc.compile(
+            make().to(dtype).eval(), domain=attnc.Box(-1, 1, shape=shape), eps=eps, dtype=dtype
+        )
+
+
+def judged(net: Network, certificate: NetworkCertificate | None = None, **other: Any) -> Verdict:
+    """Of the file: the numbers and the program, or others."""
+    parts = {"program": net.program, "numbers": net.numbers()} | other
+    return check_network(parts["program"], parts["numbers"], certificate or net.certificate)
+
+
+# What is true is proved.
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_a_true_bound_is_proved_anew(name: str, dtype: torch.dtype) -> None:
+    net = compiled(name, dtype)
+    verdict = attnc.verify(net)
+    assert verdict.status == "proved", verdict
+    assert bool(verdict) and verdict.bound == net.certificate.bound and verdict.cells > 20
+    assert f"{len(net.layers)} layer" in verdict.reason
+
+
+def test_the_cases_are_what_they_say() -> None:
+    kinds = {name: [type(stage).__name__ for stage in compiled(name).numbers().stages] for name in CASES}
+    assert "Sum" in kinds["residual, folded"] and "Scale" not in kinds["residual, folded"]
+    assert "Scale" in kinds["residual, not folded"]
+    assert "Reorder" in kinds["tokens"]
+    assert all(len(compiled("groups", dtype).layers[0].groups) == 2 for dtype in DTYPES)
+    (step,) = (s for s in compiled("softplus").program.steps if isinstance(s, Pointwise))
+    assert step.deviation == pytest.approx(math.log1p(math.exp(-0.25))) and step.beyond == 0.25
+    assert step.deviation < compiled("softplus").certificate.bound
+
+
+# What is false is not.
+
+
+def with_head(certificate: NetworkCertificate, layer: int = 0, **changed: Any) -> NetworkCertificate:
+    """Another claim about the first head of a layer."""
+    claim = certificate.layers[layer]
+    head = replace(claim.groups[0].head, **changed)
+    return with_layer(certificate, layer, groups=(replace(claim.groups[0], head=head), *claim.groups[1:]))
+
+
+def with_layer(certificate: NetworkCertificate, layer: int = 0, **changed: Any) -> NetworkCertificate:
+    claims = list(certificate.layers)
+    claims[layer] = replace(claims[layer], **changed)
+    return replace(certificate, layers=tuple(claims))
+
+
+def head_of(certificate: NetworkCertificate) -> Certificate:
+    return certificate.layers[0].groups[0].head
+
+
+def inner(certificate: NetworkCertificate, part: float) -> attnc.Interval:
+    """The middle part of what the first head is proved on."""
+    domain = head_of(certificate).domain
+    middle, half = domain.middle, part * domain.width / 2
+    return attnc.Interval(middle - half, middle + half)
+
+
+FALSE: dict[str, Callable[[NetworkCertificate], NetworkCertificate]] = {
+    "bound": lambda c: replace(c, bound=0.98 * c.bound),
+    "approximation": lambda c: replace(c, approximation=0.5 * c.approximation),
+    "no rounding": lambda c: replace(c, approximation=0.98 * c.bound, rounding=0.0),
+    "error in": lambda c: with_layer(c, error_in=0.95 * c.layers[0].error_in),
+    "error out": lambda c: with_layer(c, error_out=0.95 * c.layers[0].error_out),
+    "error in of the last layer": lambda c: with_layer(c, -1, error_in=0.95 * c.layers[-1].error_in),
+    "error out of the last layer": lambda c: with_layer(c, -1, error_out=0.95 * c.layers[-1].error_out),
+    "no error in": lambda c: with_layer(c, error_in=0.0),
+    "a head's interval": lambda c: with_head(c, domain=inner(c, 0.7)),
+    "a head's bound": lambda c: with_head(c, bound=0.5 * head_of(c).bound),
+    "a head's approximation": lambda c: with_head(c, approximation=0.0),
+    "a head's rounding": lambda c: with_head(c, rounding=0.5 * head_of(c).rounding),
+    "the box, by a tenth": lambda c: replace(c, domain=attnc.Box(-1.1, 1.1, shape=c.domain.shape)),
+    "the box, tenfold": lambda c: replace(c, domain=attnc.Box(-10, 10, shape=c.domain.shape)),
+    "the box, elsewhere": lambda c: replace(c, domain=attnc.Box(1, 3, shape=c.domain.shape)),
+    "the box's shape": lambda c: replace(c, domain=attnc.Box(-1, 1, shape=(c.domain.size, 1))),
+    "the function": lambda c: with_layer(c, function="sin"),
+    "a head's function": lambda c: with_head(c, function="sin"),
+    "both functions": lambda c: with_head(with_layer(c, function="sin"), function="sin"),
+    "an unknown function": lambda c: with_head(with_layer(c, function="nix"), function="nix"),
+    "which value a layer makes": lambda c: with_layer(c, value=c.layers[0].value + 1),
+    "fewer neurons": lambda c: with_layer(
+        c, groups=(replace(c.layers[0].groups[0], neurons=1), *c.layers[0].groups[1:])
+    ),
+    "a layer less": lambda c: replace(c, layers=c.layers[1:]),
+    "a layer twice": lambda c: replace(c, layers=(c.layers[0], *c.layers)),
+    "a group less": lambda c: with_layer(c, groups=c.layers[0].groups[:-1]),
+    "a group twice": lambda c: with_layer(c, groups=(*c.layers[0].groups, c.layers[0].groups[0])),
+    "the dtype": lambda c: replace(c, dtype={"float32": "float64", "float64": "float32"}[c.dtype]),
+    "a head's dtype": lambda c: with_head(c, dtype={"float32": "float64", "float64": "float32"}[c.dtype]),
+    "no such dtype": lambda c: replace(c, dtype="float128"),
+    "a digest": lambda c: replace(c, digests=c.digests | {"stages.0.weight": "0" * 64}),
+    "a digest less": lambda c: replace(c, digests={n: d for n, d in c.digests.items() if "bias" not in n}),
+    "a digest more": lambda c: replace(c, digests=c.digests | {"stages.9.weight": "0" * 64}),
+    "a head's digest": lambda c: with_head(c, digests=head_of(c).digests | {"key": "0" * 64}),
+    "the program": lambda c: replace(c, program="0" * 64),
+    "a witness outside": lambda c: replace(
+        c, witness=replace(c.witness, input=(1.5, *c.witness.input[1:]))
+    ),
+    "a witness far outside": lambda c: replace(
+        c, witness=replace(c.witness, input=(1e6, *c.witness.input[1:]))
+    ),
+    "a witness that the dtype does not hold": lambda c: replace(
+        c, witness=replace(c.witness, input=(1 / 3 if c.dtype == "float32" else 2.0, *c.witness.input[1:]))
+    ),
+    "an output that is not there": lambda c: replace(c, witness=replace(c.witness, output=99)),
+    "an output from the end": lambda c: replace(c, witness=replace(c.witness, output=-1)),
+    "a witness above the bound": lambda c: replace(c, witness=replace(c.witness, error=2 * c.bound)),
+    "a witness far above the bound": lambda c: replace(c, witness=replace(c.witness, error=100 * c.bound)),
+}  # fmt: skip
+
+
+WHERE_APPROXIMATION_ERRS = [
+    "bound", "approximation", "no rounding", "error out", "a head's interval", "a head's bound", "a head's approximation",
+    "the box, by a tenth", "the box, tenfold", "the box, elsewhere", "a witness outside", "a witness far outside",
+    "a witness above the bound",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "claim"),
+    [
+        *(("residual, not folded", torch.float32, claim) for claim in FALSE),
+        *(("relu", torch.float64, claim) for claim in WHERE_APPROXIMATION_ERRS),
+    ],
+)
+def test_a_false_claim_is_never_proved(name: str, dtype: torch.dtype, claim: str) -> None:
+    net = compiled(name, dtype)
+    try:
+        false = FALSE[claim](net.certificate)
+    except attnc.CertificateError:
+        return
+    verdict = judged(net, false)
+    assert verdict.status in ("unknown", "refuted"), verdict
+    assert_it_refutes(net, false, verdict)
+
+
+def assert_it_refutes(net: Network, certificate: NetworkCertificate, verdict: Verdict) -> None:
+    """Where the verdict is "refuted": an input of the box and the dtype at which the numbers err by more than the bound, or
+    one of an interval at which a head does."""
+    if verdict.status != "refuted":
+        return
+    assert verdict.input is not None and verdict.error is not None, "it says refuted, and not where"
+    if isinstance(verdict.input, float):
+        assert any(
+            head_errs(layer, claim, verdict.input)
+            for layer, claim in zip(net.layers, certificate.layers, strict=True)
+        )
+        return
+    at = np.array(verdict.input).reshape(certificate.domain.shape)
+    assert ((certificate.domain.lo <= at) & (at <= certificate.domain.hi)).all(), "it lies outside the box"
+    x = torch.from_numpy(at).to(getattr(torch, certificate.dtype))
+    assert np.array_equal(x.double().numpy(), at), "the dtype does not hold it"
+    assert certificate.bound < verdict.error <= 1.05 * error_at(net, x)
+
+
+def head_errs(layer: AttentionLayer, claim: LayerClaim, s: float) -> bool:
+    """Whether a head of the layer errs by more than is claimed of it at an input of its interval."""
+    f = attnc.functions.get(claim.function)
+    errs = [
+        s in said.head.domain
+        and abs(
+            float(head(head.key.new_tensor([s]), strict=False))
+            - float(f(torch.tensor([s], dtype=torch.float64)))
+        )
+        > said.head.bound
+        for said, (_, head) in zip(claim.groups, layer.groups, strict=True)
+    ]
+    return any(errs)
+
+
+def error_at(net: Network, x: Tensor) -> float:
+    """A lower bound of the largest |executed - exact|."""
+    with working(192):
+        meant, found = (
+            exact(net.program, x.double().numpy()).ravel(),
+            net(x, strict=False).double().ravel().tolist(),
+        )
+        return max(0.0, *(float(abs(arb(y) - v).lower()) for y, v in zip(found, meant, strict=True)))
+
+
+@pytest.mark.parametrize("error", [0.0, 0.5, 2.0])
+def test_a_witness_with_another_error_is_noticed_where_rounding_is_small(error: float) -> None:
+    """relu in float64 errs by its approximation: the witness shows just that."""
+    net = compiled("relu", torch.float64)
+    c = net.certificate
+    verdict = judged(net, replace(c, witness=replace(c.witness, error=error * c.witness.error)))
+    assert verdict.status == "unknown" and "witness" in verdict.reason
+
+
+@pytest.mark.parametrize("rounding", [2.0, 1e9])
+def test_a_witness_cannot_hide_behind_a_rounding_that_is_said_to_be_large(rounding: float) -> None:
+    """A term of rounding above the bound must not become the measure of a witness."""
+    net = compiled("relu", torch.float64)
+    c = net.certificate
+    assert c.rounding < 1e-4 * c.bound and c.witness.error < 0.9 * c.bound
+    hidden = replace(c, rounding=rounding * c.bound, witness=replace(c.witness, error=0.99 * c.bound))
+    assert judged(net, hidden).status == "unknown"
+
+
+def test_a_bound_below_the_witness_is_refuted_with_an_input() -> None:
+    """Where approximation is what errs, so that rounding does not decide."""
+    for name in ("relu", "gelu"):
+        net = compiled(name, torch.float64)
+        false = replace(net.certificate, bound=0.9 * net.certificate.witness.error)
+        verdict = judged(net, false)
+        assert verdict.status == "refuted" and not verdict
+        assert_it_refutes(net, false, verdict)
+        net = copy.deepcopy(net)
+        net.certificate = false
+        assert attnc.verify(net).status == "refuted"
+
+
+def without_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the attack and without the heads' own checks: what is left is the composition."""
+    monkeypatch.setattr("attnc.check.network._attack", lambda *args: None)
+    monkeypatch.setattr(
+        "attnc.check.network.check", lambda *args: Verdict("proved", "not looked at", cells=1)
+    )
+
+
+@pytest.mark.parametrize("name", ["relu", "residual, folded"])
+@pytest.mark.parametrize("claim", ["bound", "approximation", "error out", "no error in", "a head's interval"])
+def test_the_proof_itself_fails_where_the_claim_is_false(
+    name: str, claim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = compiled(name)
+    without_attack(monkeypatch)
+    assert judged(net).status == "proved"
+    assert judged(net, FALSE[claim](net.certificate)).status == "unknown"
+
+
+def test_a_claim_is_not_proved_of_a_box_with_a_corner_more() -> None:
+    """One coordinate wider, on one side."""
+    net = compiled("relu", torch.float64)
+    for i in range(3):
+        hi = np.ones(3)
+        hi[i] = 1.5
+        verdict = judged(net, replace(net.certificate, domain=attnc.Box(-np.ones(3), hi)))
+        assert verdict.status in ("unknown", "refuted"), (i, verdict)
+
+
+def test_a_smaller_box_and_a_larger_bound_are_proved() -> None:
+    """What follows from the certificate is true as well."""
+    net = compiled("tanh")
+    c = net.certificate
+    assert judged(net, replace(c, bound=2 * c.bound)).status == "proved"
+    half = attnc.Box(-0.5, 0.5, shape=(3,))
+    inside = replace(c, domain=half, witness=replace(c.witness, input=(0.0, 0.0, 0.0), error=0.0))
+    assert judged(net, inside).status == "proved"
+
+
+# Other numbers, another program, their digests brought up to date.
+
+
+def forged(net: Network, numbers: NetworkNumbers) -> NetworkCertificate:
+    """The certificate with the digests of other numbers, in the heads' claims too."""
+    layers: list[LayerClaim] = []
+    stages = (stage for stage in numbers.stages if isinstance(stage, Attention))
+    for claim, stage in zip(net.certificate.layers, stages, strict=True):
+        groups = [
+            replace(said, head=replace(said.head, digests=group.head.digests()))
+            for said, group in zip(claim.groups, stage.groups, strict=True)
+        ]
+        layers.append(replace(claim, groups=tuple(groups)))
+    return replace(net.certificate, digests=numbers.digests(), layers=tuple(layers))
+
+
+def variants(net: Network, by: float) -> Iterator[tuple[str, NetworkNumbers]]:
+    """One number of one tensor, off by so much."""
+    numbers = net.numbers()
+    for i, stage in enumerate(numbers.stages):
+        match stage:
+            case Linear():
+                for part in ("weight", "bias"):
+                    array = getattr(stage, part).copy()
+                    array.flat[0] += by
+                    yield f"{part} of stage {i}", _with_stage(numbers, i, replace(stage, **{part: array}))
+            case Scale():
+                for part in ("scale", "shift"):
+                    array = getattr(stage, part).copy()
+                    array[1] += by
+                    yield f"{part} of stage {i}", _with_stage(numbers, i, replace(stage, **{part: array}))
+            case Sum():
+                coefficients = (stage.coefficients[0] + by, *stage.coefficients[1:])
+                yield f"sum of stage {i}", _with_stage(numbers, i, replace(stage, coefficients=coefficients))
+            case Attention():
+                head = stage.groups[0].head
+                value = (head.value + np.array([0.0, by])).astype(numbers.dtype).astype(np.float64)
+                moved = HeadNumbers(head.query, head.key, value, head.output, head.dtype)
+                group = Group(stage.groups[0].neurons, moved)
+                yield (
+                    f"values of stage {i}",
+                    _with_stage(numbers, i, replace(stage, groups=(group, *stage.groups[1:]))),
+                )
+
+
+def _with_stage(numbers: NetworkNumbers, i: int, stage: Any) -> NetworkNumbers:
+    return NetworkNumbers((*numbers.stages[:i], stage, *numbers.stages[i + 1 :]), numbers.dtype)
+
+
+@pytest.mark.parametrize("name", ["residual, not folded", "groups"])
+def test_other_numbers_are_refuted_whatever_the_digests_say(name: str) -> None:
+    net, seen = compiled(name), 0
+    for what, numbers in variants(net, 0.125):
+        certificate = forged(net, numbers)
+        verdict = judged(net, certificate, numbers=numbers)
+        assert verdict.status == "refuted", (what, verdict)
+        assert_it_refutes(rebuilt(NetworkRecord(net.program, numbers, certificate)), certificate, verdict)
+        seen += 1
+    assert seen >= 5
+
+
+def test_numbers_a_little_off_are_not_proved_by_the_mathematics_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """2e-5 is about the bound: no input shows it for sure, but the composition must not confirm it."""
+    net, seen = compiled("residual, not folded"), 0
+    without_attack(monkeypatch)
+    for what, numbers in variants(net, 2e-5):
+        if not what.startswith("values"):  # which the check of the head would notice
+            verdict = judged(net, forged(net, numbers), numbers=numbers)
+            assert verdict.status == "unknown", (what, verdict)
+            seen += 1
+    assert seen >= 8
+
+
+def test_a_head_a_little_off_is_refuted_with_its_input() -> None:
+    net = compiled("groups")
+    ((_, numbers),) = (v for v in variants(net, 2e-5) if v[0].startswith("values"))
+    certificate = forged(net, numbers)
+    verdict = judged(net, certificate, numbers=numbers)
+    assert verdict.status == "refuted"
+    assert_it_refutes(rebuilt(NetworkRecord(net.program, numbers, certificate)), certificate, verdict)
+
+
+def test_numbers_that_differ_are_named_where_the_digests_are_old() -> None:
+    net = compiled("residual, not folded")
+    for what, numbers in variants(net, 1e-3):
+        verdict = judged(net, numbers=numbers)
+        assert verdict.status != "proved", what
+        if not what.startswith("sum"):
+            part, _, stage = what.partition(" of stage ")
+            name = "0.value" if part == "values" else part
+            assert verdict.reason.endswith(f"changed since it was made: stages.{stage}.{name}")
+
+
+@pytest.mark.parametrize("by", [0.125, 2e-5])
+def test_another_program_is_never_proved_whatever_its_digest_says(by: float) -> None:
+    net = compiled("tanh")
+    for i in (0, 2):
+        steps = list(net.program.steps)
+        weight = steps[i].weight.copy()
+        weight[1, 1] += by
+        steps[i] = replace(steps[i], weight=weight)
+        other = Program(net.program.shape, tuple(steps))
+        assert (
+            judged(net, program=other).reason == "the certificate does not apply: it is about another program"
+        )
+        certificate = replace(net.certificate, program=other.digest())
+        verdict = judged(net, certificate, program=other)
+        assert verdict.status in ("unknown", "refuted"), verdict
+        assert by < 0.1 or verdict.status == "refuted"
+        module = rebuilt(NetworkRecord(other, net.numbers(), certificate))
+        assert_it_refutes(module, certificate, verdict)
+
+
+def test_a_program_that_deviates_more_than_was_reckoned_with() -> None:
+    net = compiled("tanh")
+    steps = list(net.program.steps)
+    steps[1] = replace(steps[1], deviation=1e-4, beyond=0.5)
+    other = Program(net.program.shape, tuple(steps))
+    assert judged(net, replace(net.certificate, program=other.digest()), program=other).status == "unknown"
+    steps[1] = replace(steps[1], deviation=1e-4, beyond=9.0)  # out of reach
+    other = Program(net.program.shape, tuple(steps))
+    assert judged(net, replace(net.certificate, program=other.digest()), program=other).status == "proved"
+
+
+def test_another_function_in_the_program_is_never_proved() -> None:
+    net = compiled("tanh")
+    steps = list(net.program.steps)
+    steps[1] = replace(steps[1], function=attnc.functions.sin())
+    other = Program(net.program.shape, tuple(steps))
+    certificate = replace(net.certificate, program=other.digest())
+    assert judged(net, certificate, program=other).status == "unknown"
+    claims = with_head(with_layer(certificate, function="sin"), function="sin")
+    verdict = judged(net, claims, program=other)
+    assert verdict.status == "refuted"
+    assert_it_refutes(rebuilt(NetworkRecord(other, net.numbers(), claims)), claims, verdict)
+
+
+def test_float64_numbers_under_a_float32_certificate() -> None:
+    """Widened, and their digests brought up to date: the heads' claims are for another dtype."""
+    net = compiled("tanh")
+    numbers = copy.deepcopy(net).double().numbers()
+    assert judged(net, numbers=numbers).status == "unknown"
+    certificate = replace(forged(net, numbers), dtype="float64")
+    assert judged(net, certificate, numbers=numbers).status == "unknown"
+
+
+# The module that runs.
+
+
+class Off(Network):
+    def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
+        return super().forward(x, strict) + 1e-2
+
+
+class OffAtOneOutput(Network):
+    def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
+        out = super().forward(x, strict).clone()
+        out[..., -1] *= 1.01
+        return out
+
+
+class Blank(Network):
+    def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
+        return super().forward(x, strict) * math.nan
+
+
+class OffAtOneInput(Network):
+    """Which no attack will come upon."""
+
+    def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
+        return super().forward(x, strict) + (x == 0.123).all(-1, keepdim=True).to(x.dtype)
+
+
+class Broken(Network):
+    def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
+        raise RuntimeError("no")
+
+
+class Summed(Network):
+    def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
+        return super().forward(x, strict).sum(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (Off, "refuted"),
+        (OffAtOneOutput, "refuted"),
+        (Blank, "refuted"),
+        (OffAtOneInput, "unknown"),
+        (Broken, "unknown"),
+        (Summed, "unknown"),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_a_module_whose_forward_is_not_its_numbers(kind: type[Network], status: str) -> None:
+    net = compiled("tanh")
+    other = kind(list(copy.deepcopy(net).stages), net.program, net.certificate)
+    assert kind.__name__ in other.why_not_certified(), "its numbers are the certified ones, its code is not"
+    verdict = attnc.verify(other)
+    assert verdict.status == status
+    if status == "refuted" and kind is not Blank:
+        assert_it_refutes(other, net.certificate, verdict)
+
+
+def test_a_hook_is_noticed() -> None:
+    net = copy.deepcopy(compiled("tanh"))
+    net.register_forward_hook(lambda module, given, out: out + 1e-2)
+    verdict = attnc.verify(net)
+    assert verdict.status == "refuted"
+    assert_it_refutes(net, net.certificate, verdict)
+    net = copy.deepcopy(compiled("tanh"))
+    net.stages[1].register_forward_hook(lambda module, given, out: 1.1 * out)
+    assert attnc.verify(net).status == "refuted"
+    net = copy.deepcopy(compiled("tanh"))
+    handle = net.stages[1][0].register_forward_pre_hook(lambda module, given: None)
+    assert attnc.verify(net).status == "unknown", "it changes nothing, but who knows"
+    handle.remove()
+    assert attnc.verify(net).status == "proved"
+
+
+def test_another_dtype_is_unknown() -> None:
+    for name, dtype in (("tanh", torch.float32), ("relu", torch.float64)):
+        for other in {torch.float16, torch.bfloat16, torch.float32, torch.float64} - {dtype}:
+            verdict = attnc.verify(copy.deepcopy(compiled(name, dtype)).to(other))
+            assert verdict.status == "unknown"
+            assert str(other).removeprefix("torch.") in verdict.reason
+    mixed = copy.deepcopy(compiled("tanh"))
+    mixed.stages[2].double()
+    assert attnc.verify(mixed).status == "unknown"
+
+
+def test_a_changed_parameter_is_named() -> None:
+    net = copy.deepcopy(compiled("tanh"))
+    net.stages[1][0].value.data[0, 0, 1] += 1e-6
+    verdict = attnc.verify(net)
+    assert verdict.status == "unknown" and "stages.1.0.value" in verdict.reason
+    net.stages[0].weight.data.fill_(math.nan)
+    assert attnc.verify(net).status == "unknown"
+
+
+def test_a_setting_that_loosens_products_is_unknown() -> None:
+    net, wide = compiled("tanh"), compiled("tanh", torch.float64)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        verdict = attnc.verify(net)
+        assert verdict.status == "unknown" and "medium" in verdict.reason
+        assert attnc.verify(wide).status == "proved"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert attnc.verify(net).status == "proved"
+
+
+def test_the_largest_error_seen_is_within_every_bound() -> None:
+    """The witness in exact arithmetic: it is an input of the box, and shows its error."""
+    for name in CASES:
+        net = compiled(name, torch.float64)
+        witness = net.certificate.witness
+        x = torch.tensor(witness.input, dtype=torch.float64).reshape(net.program.shape)
+        assert net.certificate.covers(x)
+        assert witness.error <= error_at(net, x) + 2 * net.certificate.rounding
+        assert max(witness.error, error_at(net, x)) <= net.certificate.bound
+        if name in ("relu", "gelu"):
+            assert net.certificate.quality < 100
+
+
+def test_a_network_without_attention_is_checked_too() -> None:
+    program = Program((2,), (Affine(0, np.array([[0.5, -0.25]]), np.array([0.1])),))
+    net = attnc.compile(program, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-6)
+    assert attnc.verify(net).status == "proved"
+    false = replace(net.certificate, bound=0.9 * net.certificate.bound)
+    assert judged(net, false).status == "unknown"
+
+
+@pytest.mark.parametrize("changed", ["bound", "rounding"])
+def test_the_heads_of_every_group_are_proved(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that says less of the last group is not proved, though all that follows from it would be."""
+    monkeypatch.setattr("attnc.check.network._attack", lambda *given: None)
+    net = compiled("groups")
+    claim = net.certificate.layers[0]
+    *others, last = claim.groups
+    assert others and judged(net).status == "proved"
+    head = replace(last.head, **{changed: 0.25 * getattr(last.head, changed)})
+    assert (
+        judged(net, with_layer(net.certificate, groups=(*others, replace(last, head=head)))).status
+        != "proved"
+    )

@@ -1,0 +1,48 @@
+"""Kinks that nobody declared are found, smooth functions are left alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import attnc
+from attnc import functions
+from attnc.domain import Interval
+from attnc.heads.kinks import find_kink
+
+KINKED = {
+    "abs": (lambda s: (s - 0.3).abs(), 0.3),
+    "relu off the grid": (lambda s: torch.relu(s + 0.7123456), -0.7123456),
+    "jump": (lambda s: torch.where(s > 0.123, s + 1, s), 0.123),
+    "small kink": (lambda s: torch.sin(3 * s) + 1e-4 * (s - 0.5).abs(), 0.5),
+    "square root": (lambda s: (s - 0.2).abs().sqrt(), 0.2),
+    "floor": (lambda s: torch.floor(3 * s), None),
+}
+
+
+@pytest.mark.parametrize(("f", "where"), KINKED.values(), ids=KINKED)
+def test_kinks_are_found(f, where) -> None:
+    found = find_kink(attnc.function(f), Interval(-1, 1))
+    assert found is not None
+    assert where is None or abs(found - where) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "spec", [n for n in functions.names() if not functions.get(n + ("(0,1)" if n == "clip" else "")).kinks]
+)
+@pytest.mark.parametrize("ends", [(-1, 1), (-8, 8), (-40, 30), (0.1, 0.2)])
+def test_smooth_functions_are_left_alone(spec: str, ends: tuple[float, float]) -> None:
+    assert find_kink(attnc.function(functions.get(spec).torch_form), Interval(*ends)) is None
+
+
+def test_declared_kinks_are_not_reported() -> None:
+    f = attnc.function(torch.abs, kinks=(0.0,))
+    assert find_kink(f, Interval(-1, 1)) is None
+
+
+def test_a_sharp_but_smooth_function_is_left_alone() -> None:
+    assert find_kink(attnc.function(lambda s: torch.tanh(200 * s)), Interval(-1, 1)) is None
+
+
+def test_noise_is_not_a_kink() -> None:
+    assert find_kink(attnc.function(lambda s: 1e6 + s), Interval(-1, 1)) is None
