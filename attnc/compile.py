@@ -19,7 +19,6 @@ from attnc.lower.program_to_network import Wish, lower
 from attnc.network.forms.parts import read
 from attnc.network.inside import checked_strict
 from attnc.network.network import Network, checked_engine
-from attnc.program.check import problems
 from attnc.program.program import Program
 
 COMPILED = ("layers", "two-layer", "attention-softmax")
@@ -90,7 +89,7 @@ def compile(
 
 def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progress) -> Network:
     program = to_program(model, domain.shape, domain)
-    found = problems(program)
+    found = program.problems()
     if found:
         raise UnsupportedError("the model cannot be compiled", found)
     check_box(domain, dtype)

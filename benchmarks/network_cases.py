@@ -20,7 +20,7 @@ from attnc.domain import Array
 from attnc.lower import certified, heads, program_to_network
 from attnc.lower.witness import ascend, candidates, proved, within
 from attnc.program import Program
-from attnc.program.interpreter import differentiable, exact
+from attnc.program.evaluate import differentiable, exact
 from attnc.prove import slopes
 from attnc.prove.compose import compose
 

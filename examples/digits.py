@@ -23,7 +23,7 @@ from sklearn.neural_network import MLPClassifier
 from torch import Tensor, nn
 
 import attnc
-from attnc.program.interpreter import approximate
+from attnc.program.evaluate import approximate
 
 EPS = {"float32": 1e-2, "float64": 1e-4}
 BOX = attnc.Box(0, 1, shape=(64,))

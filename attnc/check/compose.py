@@ -17,8 +17,9 @@ from attnc.check import lookup as check_lookup
 from attnc.check.slopes import CellTable
 from attnc.domain import Array, Box
 from attnc.functions.balls import lower, upper
+from attnc.program import Affine, BatchNorm, Combine, Lookup, Pointwise
 from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK, Program
-from attnc.program.steps import Affine, Combine, Lookup, Normalise, Pointwise, Shape
+from attnc.program.step import Shape
 from attnc.records.network_certificate import LayerClaim, LookupClaim
 from attnc.records.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Selection, Sum
 
@@ -197,13 +198,13 @@ def _exact_affine(program: Program, stage: Linear) -> tuple[arb_mat, Balls, bool
     )
     if isinstance(step, Affine):
         return arb_mat(wide.tolist()), bias, np.array_equal(wide, stage.weight.astype(np.float64))
-    assert isinstance(step, Normalise)
+    assert isinstance(step, BatchNorm)
     scale, shift = _normalisation(step)
     weight = arb_mat([[s * arb(w) for w in row] for s, row in zip(scale, wide.tolist(), strict=True)])
     return weight, [s * b + t for s, b, t in zip(scale, bias, shift, strict=True)], False
 
 
-def _normalisation(step: Normalise) -> tuple[Balls, Balls]:
+def _normalisation(step: BatchNorm) -> tuple[Balls, Balls]:
     gain, variance, mean, shift = (
         [arb(float(v)) for v in part] for part in (step.gain, step.variance, step.mean, step.shift)
     )
@@ -213,7 +214,7 @@ def _normalisation(step: Normalise) -> tuple[Balls, Balls]:
 
 def _scale(program: Program, stage: Scale, x: Carried, a: Arithmetic) -> Carried:
     step = program.steps[stage.value - 1]
-    assert isinstance(step, Normalise)
+    assert isinstance(step, BatchNorm)
     tokens = _tokens(program.shapes[stage.input])
     scale, shift = (part * tokens for part in _normalisation(step))
     stored, constant = ([arb(float(v)) for v in part] * tokens for part in (stage.scale, stage.shift))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from attnc.program.program import Program
-from attnc.program.steps import Numbers
+from attnc.program.step import Numbers
 from attnc.records.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Selection, Sum
 from attnc.records.numbers import TENSORS, HeadNumbers
 

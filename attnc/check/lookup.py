@@ -17,7 +17,7 @@ from flint import arb
 
 from attnc.arithmetic import Arithmetic
 from attnc.functions.balls import upper
-from attnc.program.steps import Lookup
+from attnc.program import Lookup
 from attnc.records.network_numbers import Selection
 
 Balls = list[arb]

@@ -17,9 +17,9 @@ from attnc.check.head import PRECISION, Verdict, check
 from attnc.check.witness import network_errors, overstated, understated
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
-from attnc.program.interpreter import differentiable, exact
+from attnc.program import Pointwise
+from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
-from attnc.program.steps import Pointwise
 from attnc.records.network_certificate import LayerClaim, NetworkCertificate
 from attnc.records.network_numbers import Attention, NetworkNumbers
 from attnc.records.numbers import HeadNumbers

@@ -14,7 +14,7 @@ from attnc.check.execution import execute, execute_one
 from attnc.domain import Array
 from attnc.functions import Function
 from attnc.functions.balls import lower, upper, working
-from attnc.program.interpreter import exact
+from attnc.program.evaluate import exact
 from attnc.program.program import Program
 from attnc.records.network_numbers import NetworkNumbers
 from attnc.records.numbers import HeadNumbers

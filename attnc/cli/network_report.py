@@ -25,7 +25,7 @@ from attnc.network.describe import (
 )
 from attnc.network.network import Network
 from attnc.network.stages import AttentionLayer, Selection
-from attnc.program.steps import Lookup
+from attnc.program import Lookup
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate, box_json
 

@@ -19,7 +19,7 @@ from attnc.errors import FileError
 from attnc.exporters.safetensors import read_any
 from attnc.network.describe import assumed
 from attnc.pretrained.directory import Conversion, read_conversion
-from attnc.program.steps import Lookup
+from attnc.program import Lookup
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate, box_json
 from attnc.records.network_numbers import Attention, Selection

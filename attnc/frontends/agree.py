@@ -16,8 +16,8 @@ from attnc.domain import Array, Box
 from attnc.errors import Problem
 from attnc.frontends.points import telling_points
 from attnc.functions import Function
-from attnc.program import Affine, Combine, Normalise, Pointwise, Program, Step
-from attnc.program.interpreter import values
+from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Step
+from attnc.program.evaluate import values
 
 SINGLES = 6  # points that are also run alone, in a batch of one
 # relative to the largest sum at a point, and to what rounding may grow to on its way to the output
@@ -134,7 +134,7 @@ def _magnitude(step: Step, x: list[Tensor]) -> Tensor:
     if isinstance(step, Affine):
         y = x[0] @ _size(step.weight).T
         return y if step.bias is None else y + _size(step.bias)
-    if isinstance(step, Normalise):
+    if isinstance(step, BatchNorm):
         scale = _size(step.gain) / torch.sqrt(_size(step.variance) + step.epsilon)
         return (x[0] + _size(step.mean)) * scale + _size(step.shift)
     if isinstance(step, Combine):

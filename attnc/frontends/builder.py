@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 from attnc.errors import AttncError, InputError, Problem
 from attnc.frontends.problems import tensor_problem
 from attnc.functions import Function, square
-from attnc.program import Affine, Combine, Normalise, Pointwise, Program, Reshape, Step
-from attnc.program.steps import Numbers, Shape
+from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Reshape, Step
+from attnc.program.step import Numbers, Shape
 
 
 class RefusedError(AttncError):
@@ -83,10 +83,10 @@ class Builder:
     def apply(
         self, x: Value, function: Function, *, deviation: float = 0.0, beyond: float = math.inf
     ) -> Value:
-        return self.add(Pointwise(x.index, function, self.name, deviation, beyond), x)
+        return self.add(Pointwise(x.index, function, deviation, beyond, name=self.name), x)
 
     def combine(self, values: Sequence[Value], coefficients: Sequence[float]) -> Value:
-        step = Combine(tuple(x.index for x in values), tuple(coefficients), self.name)
+        step = Combine(tuple(x.index for x in values), tuple(coefficients), name=self.name)
         return self.add(step, *values)
 
     def scaled(self, x: Value, c: float) -> Value:
@@ -124,10 +124,10 @@ class Builder:
             filled[part] = _fitted(default if given is None else np.asarray(given), x.shape)
         if all(a.ndim == 1 for a in filled.values()):
             wide = {part: np.broadcast_to(a, x.shape[-1:]) for part, a in filled.items()}
-            return self.add(Normalise(x.index, **wide, epsilon=0.0, name=self.name), x)
+            return self.add(BatchNorm(x.index, **wide, epsilon=0.0, name=self.name), x)
         wide = {part: np.broadcast_to(a, x.shape).reshape(-1) for part, a in filled.items()}
         flat = self.reshaped(x, (math.prod(x.shape),))
-        moved = self.add(Normalise(flat.index, **wide, epsilon=0.0, name=self.name), flat)
+        moved = self.add(BatchNorm(flat.index, **wide, epsilon=0.0, name=self.name), flat)
         return self.reshaped(moved, x.shape)
 
     def affine(self, x: Value, weight: Constant, bias: Constant | None, *, transposed: bool = False) -> Value:
@@ -143,11 +143,11 @@ class Builder:
         if not x.shape or x.shape[-1] != w.shape[1]:
             self.report(f"takes {w.shape[1]} features, and gets the shape {x.shape}")
             return Value(x.index, (*x.shape[:-1], w.shape[0]), self._storage())
-        return self.add(Affine(x.index, w, b, self.name), x)
+        return self.add(Affine(x.index, w, b, name=self.name), x)
 
     def normalise(self, x: Value, parts: dict[str, Numbers], epsilon: float) -> Value:
         try:
-            return self.add(Normalise(x.index, **parts, epsilon=epsilon, name=self.name), x)
+            return self.add(BatchNorm(x.index, **parts, epsilon=epsilon, name=self.name), x)
         except InputError as problem:
             raise RefusedError(str(problem)) from None
 
@@ -157,7 +157,7 @@ class Builder:
             raise RefusedError("leaves no axis of features: keep one, as in (batch, 1)")
         if to == x.shape:
             return x
-        return replace(self.add(Reshape(x.index, to, self.name), x), storage=x.storage)
+        return replace(self.add(Reshape(x.index, to, name=self.name), x), storage=x.storage)
 
     def numbers(self, constant: Constant) -> Numbers:
         """A tensor of the model as it is stored. One that cannot be taken is reported, and ones stand in for it."""
@@ -202,14 +202,8 @@ class Builder:
             if i in needed:
                 needed.update(self._steps[i - 1].inputs)
         place = {index: i for i, index in enumerate(sorted(needed | {0}))}
-        kept = [_rewired(self._steps[index - 1], place) for index in sorted(needed - {0})]
+        kept = [self._steps[index - 1].reading(place) for index in sorted(needed - {0})]
         return Program(self.shape, tuple(kept))
-
-
-def _rewired(step: Step, place: dict[int, int]) -> Step:
-    if isinstance(step, Combine):
-        return replace(step, inputs=tuple(place[i] for i in step.inputs))
-    return replace(step, input=place[step.input])
 
 
 def _reciprocal_is_exact(c: float) -> bool:

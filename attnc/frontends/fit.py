@@ -332,9 +332,9 @@ def _program(ask: Asked, data: _Data, hidden: Hidden, output: Tensor) -> Program
     steps: list[Step] = []
     if len(ask.box.shape) > 1:
         steps.append(Reshape(0, (ask.box.size,)))
-    steps.append(Affine(len(steps), w1, b1, "hidden"))
-    steps.append(Pointwise(len(steps), functions.get("tanh"), "tanh"))
-    steps.append(Affine(len(steps), w2, b2, "output"))
+    steps.append(Affine(len(steps), w1, b1, name="hidden"))
+    steps.append(Pointwise(len(steps), functions.get("tanh"), name="tanh"))
+    steps.append(Affine(len(steps), w2, b2, name="output"))
     if len(ask.shape) > 1:
         steps.append(Reshape(len(steps), ask.shape))
     return Program(ask.box.shape, tuple(steps))

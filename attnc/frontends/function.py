@@ -22,7 +22,7 @@ from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, refute
 from attnc.lower.measure import measured
 from attnc.lower.program_to_network import Wish, lower
 from attnc.network.network import Network
-from attnc.program.steps import Lookup
+from attnc.program import Lookup
 from attnc.records.measured import NetworkMeasured
 
 METHODS = ("auto", "lattice", "grid", "fit")

@@ -21,7 +21,7 @@ from attnc.frontends.preserved import preserved
 from attnc.frontends.problems import DTYPES, inspected
 from attnc.frontends.translate import KNOWN, Translator
 from attnc.program import Affine, Program
-from attnc.program.steps import Shape
+from attnc.program.step import Shape
 
 _SYMBOL = re.compile(r"\b[su]\d+\b")  # torch's names of sizes that may vary
 _BATCH = 7  # of the example that is recorded: any number, as the axis is dynamic

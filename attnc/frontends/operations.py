@@ -10,7 +10,8 @@ import numpy as np
 from attnc import functions
 from attnc.frontends.activations import Operation
 from attnc.frontends.builder import Builder, Constant, RefusedError, Value
-from attnc.program.steps import Normalise, Numbers, Pointwise, Shape
+from attnc.program import BatchNorm, Pointwise
+from attnc.program.step import Numbers, Shape
 
 
 class _Batch:
@@ -95,7 +96,7 @@ def _is_one_plus_abs(b: Builder, other: object, x: Value) -> bool:
     if not isinstance(other, Value) or other.shape != x.shape:
         return False
     shifted = b.step(other)
-    if not isinstance(shifted, Normalise) or shifted.input == 0:
+    if not isinstance(shifted, BatchNorm) or shifted.input == 0:
         return False
     parts = {"mean": 0.0, "variance": 1.0, "gain": 1.0, "shift": 1.0}
     if shifted.epsilon != 0 or any((getattr(shifted, part) != n).any() for part, n in parts.items()):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnc.domain import Array, Box
 from attnc.program import Affine, Pointwise, Program
-from attnc.program.interpreter import values
+from attnc.program.evaluate import values
 
 SPREADS, NEAR, BOXED = (1.0, 8.0, 64.0), 4, 12
 NEURONS, ROUNDS, WORK = (

@@ -17,8 +17,8 @@ from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends.builder import Builder, RefusedError, Value
 from attnc.functions import Function
 from attnc.program import Affine, Program
-from attnc.program.interpreter import approximate
-from attnc.program.steps import Shape
+from attnc.program.evaluate import approximate
+from attnc.program.step import Shape
 
 _ACTIVATIONS: dict[str, Callable[[], Function] | None] = {
     "identity": None, "logistic": functions.sigmoid, "tanh": functions.tanh, "relu": functions.relu, "exp": functions.exp,
@@ -78,7 +78,7 @@ def _built(network: Any, scalers: list[tuple[str, Any]], shape: Shape) -> Progra
     last = len(network.coefs_) - 1
     for i, (weight, bias) in enumerate(zip(network.coefs_, network.intercepts_, strict=True)):
         b.name = f"coefs_[{i}]"
-        x = b.add(Affine(x.index, weight.T, bias, b.name), x)
+        x = b.add(Affine(x.index, weight.T, bias, name=b.name), x)
         left_off = ("softmax", "logistic") if _kind(network) == "MLPClassifier" else ()
         after = network.out_activation_ if i == last else network.activation
         make = None if i == last and after in left_off else _ACTIVATIONS[after]

@@ -58,7 +58,7 @@ def mlp(
     for i, prefix in enumerate(prefixes):
         bias = tensors.get(_joined(prefix, "bias"))
         weight = _array(tensors[_joined(prefix, "weight")])
-        steps.append(Affine(len(steps), weight, None if bias is None else _array(bias), prefix))
+        steps.append(Affine(len(steps), weight, None if bias is None else _array(bias), name=prefix))
         after = last if i == len(prefixes) - 1 else between
         steps += [] if after is None else [Pointwise(len(steps), after)]
     return Program((int(steps[0].tensors()["weight"].shape[1]),), tuple(steps))

@@ -21,8 +21,8 @@ from attnc.lower.certified import with_room
 from attnc.lower.measure import Source
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
+from attnc.program import BlackBox, Lookup, Reshape, Step
 from attnc.program.program import Program
-from attnc.program.steps import Lookup, Opaque, Reshape, Step
 from attnc.prove.compose import compose
 from attnc.prove.lookup import reached
 from attnc.records.certificate import round_up, versions
@@ -57,18 +57,18 @@ def selection(lattice: Lattice, centre: Array, dtype: str) -> Selection:
     return Selection(0, 1, *map(np.ascontiguousarray, rounded))
 
 
-def around(source: Source, step: Lookup | Opaque, made: Selection) -> tuple[Program, tuple[Stage, ...]]:
+def around(source: Source, step: Lookup | BlackBox, made: Selection) -> tuple[Program, tuple[Stage, ...]]:
     """The step between the shapes of the function: vec X in front, tokens behind."""
     steps: list[Step] = []
     stages: list[Stage] = []
     if len(source.box.shape) > 1:
-        steps.append(Reshape(0, (source.box.size,), "vec"))
+        steps.append(Reshape(0, (source.box.size,), name="vec"))
         stages.append(Reorder(0, 1, (source.box.size,)))
     at = len(steps)
     steps.append(replace(step, input=at))
     stages.append(replace(made, input=at, value=at + 1))
     if len(source.shape) > 1:
-        steps.append(Reshape(at + 1, source.shape, "tokens"))
+        steps.append(Reshape(at + 1, source.shape, name="tokens"))
         stages.append(Reorder(at + 1, at + 2, source.shape))
     return Program(source.box.shape, tuple(steps)), tuple(stages)
 
@@ -76,7 +76,7 @@ def around(source: Source, step: Lookup | Opaque, made: Selection) -> tuple[Prog
 def unproved(source: Source, lattice: Lattice, dtype: str, name: str) -> Network:
     """A lattice of anchors as a network: nothing is proved of it."""
     centre = (source.box.lo / 2 + source.box.hi / 2).ravel()
-    program, stages = around(source, Opaque(0, source.size, name), selection(lattice, centre, dtype))
+    program, stages = around(source, BlackBox(0, source.size, name=name), selection(lattice, centre, dtype))
     return rebuilt(NetworkRecord(program, NetworkNumbers(stages, dtype), None))
 
 
@@ -90,7 +90,7 @@ def lipschitz_grid(
     for _ in range(8):
         counts = counts_for(lo, hi, lipschitz, allowed)
         _check_size(counts, lipschitz, eps)
-        step = _looked_up(source, grid_axes(lo, hi, counts), lipschitz, noise, name)
+        step = _looked_up(source, grid_axes(lo, hi, counts), lipschitz, noise, name=name)
         made = selection(Lattice(grid_axes(lo, hi, counts), step.values), lo / 2 + hi / 2, dtype)
         program, stages = around(source, step, made)
         error = float(compose(program, stages, source.box, {}, dtype)[len(program.steps)].error.max())
@@ -139,7 +139,7 @@ def _looked_up(
     if noise is None:
         across = lipschitz * math.hypot(*(source.box.hi - source.box.lo).ravel())
         noise = NOISE[source.dtype_name] * max(float(np.abs(values).max()), across)
-    return Lookup(0, points, values, lipschitz, noise, name)
+    return Lookup(0, points, values, lipschitz, noise, name=name)
 
 
 def refute(step: Lookup, x: Array, fx: Array, start: int = 0) -> None:

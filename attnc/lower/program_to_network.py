@@ -15,8 +15,8 @@ from attnc.lower.groups import Neurons, by_reach
 from attnc.lower.heads import head_for
 from attnc.lower.skeleton import skeleton
 from attnc.network.head import Head
+from attnc.program import Pointwise
 from attnc.program.program import Program
-from attnc.program.steps import Pointwise
 from attnc.prove.compose import Known, advance, compose, start
 from attnc.records.certificate import round_up
 from attnc.records.network_numbers import Attention, Stage

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from attnc.errors import PrecisionError
+from attnc.program import Affine, BatchNorm, Combine, Pointwise, Reshape
 from attnc.program.program import Program
-from attnc.program.steps import Affine, Combine, Normalise, Numbers, Pointwise, Reshape
+from attnc.program.step import Numbers
 from attnc.prove.exact_affine import folded, scaling
 from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Stage, Sum
 
@@ -21,7 +22,7 @@ def skeleton(program: Program, dtype: str) -> tuple[Stage, ...]:
                 if not _folds(program, value):
                     bias = None if step.bias is None else _rounded(step.bias, dtype, step.name)
                     stages.append(Linear(step.input, value, _rounded(step.weight, dtype, step.name), bias))
-            case Normalise():
+            case BatchNorm():
                 stages.append(_normalise(program, step, value, dtype))
             case Pointwise():
                 stages.append(Attention(step.input, value, ()))
@@ -37,11 +38,11 @@ def _folds(program: Program, value: int) -> bool:
     """Whether a normalisation is all that reads the value."""
     readers = program.readers(value)
     return (
-        value != len(program.steps) and len(readers) == 1 and isinstance(program.steps[readers[0]], Normalise)
+        value != len(program.steps) and len(readers) == 1 and isinstance(program.steps[readers[0]], BatchNorm)
     )
 
 
-def _normalise(program: Program, step: Normalise, value: int, dtype: str) -> Linear | Scale:
+def _normalise(program: Program, step: BatchNorm, value: int, dtype: str) -> Linear | Scale:
     before = program.steps[step.input - 1] if step.input > 0 else None
     if isinstance(before, Affine) and _folds(program, step.input):
         weight, bias = folded(before, step)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attnc.check.witness import PRECISION, ROOM, attained, network_errors
 from attnc.domain import Array, Box
 from attnc.functions.balls import lower, working
-from attnc.program.interpreter import differentiable, exact
+from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.network_certificate import NetworkWitness
 from attnc.records.network_numbers import NetworkNumbers

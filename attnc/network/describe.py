@@ -12,7 +12,7 @@ import numpy as np
 from attnc.errors import InputError
 from attnc.network.altered import why_altered
 from attnc.network.stages import AttentionLayer, Selection
-from attnc.program.steps import Lookup, Pointwise
+from attnc.program import Lookup, Pointwise
 from attnc.records.network_certificate import LayerClaim, NetworkCertificate
 
 if TYPE_CHECKING:

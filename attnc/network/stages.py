@@ -13,7 +13,7 @@ from attnc.errors import InputError
 from attnc.network.altered import as_made
 from attnc.network.head import Head
 from attnc.network.running import PreciseModule, precise
-from attnc.program.steps import Numbers, Shape
+from attnc.program.step import Numbers, Shape
 from attnc.records import network_numbers as numbers
 
 

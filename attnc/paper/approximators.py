@@ -24,7 +24,6 @@ from attnc.lower.program_to_network import Wish, lower
 from attnc.network.network import Network
 from attnc.paper.assemble import box_of, numbers_of
 from attnc.program import Affine, Combine, Pointwise, Program, Step
-from attnc.program.check import problems
 from attnc.records.certificate import round_up
 from attnc.records.theorem import Theorem
 
@@ -101,8 +100,8 @@ class Spline:
     def program(self) -> Program:
         """The formula of the class with its float64 slopes: x of shape (1,) to y of shape (1,)."""
         inner = self.knots[1:-1]
-        neurons = Affine(0, np.ones((len(inner), 1)), -inner, "knots")
-        bent = Affine(2, self.bends[None], self.values[:1], "bends")
+        neurons = Affine(0, np.ones((len(inner), 1)), -inner, name="knots")
+        bent = Affine(2, self.bends[None], self.values[:1], name="bends")
         line = [Affine(0, np.ones((1, 1)), -self.knots[:1]), Affine(4, np.array([[self.first_slope]]))]
         return Program((1,), (neurons, Pointwise(1, relu()), bent, *line, Combine((3, 5), (1.0, 1.0))))
 
@@ -145,7 +144,7 @@ class MaxAffine:
 
     def program(self) -> Program:
         """x of shape (d,) to the maximum, of shape (1,). Every number but A and b is 0, 1 or -1, so the program is exact."""
-        steps: list[Step] = [Affine(0, self.A, self.b, "affine functions")]
+        steps: list[Step] = [Affine(0, self.A, self.b, name="affine functions")]
         width = len(self.A)
         while width > 1:
             steps += _halved(len(steps), width)
@@ -162,7 +161,7 @@ def _halved(value: int, width: int) -> list[Step]:
         place[i, i] = 1.0
     first[np.arange(left), 2 * np.arange(left)] = 1.0
     return [
-        Affine(value, difference, None, "differences"),
+        Affine(value, difference, None, name="differences"),
         Pointwise(value + 1, relu()),
         Affine(value + 2, place),
         Affine(value, first),
@@ -192,7 +191,7 @@ def relu_network(
     """
     name, allowed = checked_dtype(dtype), checked_eps(eps)
     program, box, notes = _meaning(source, domain)
-    found = problems(program)
+    found = program.problems()
     if found:
         raise UnsupportedError("the source cannot be written as attention", found)
     check_box(box, name)

@@ -22,7 +22,7 @@ from attnc.heads.grid import CONSTANT, SHARPNESS
 from attnc.heads.nearest import nearest_constant
 from attnc.network.forms.parts import Neurons, read
 from attnc.network.network import Network
-from attnc.program.steps import Lookup, Pointwise
+from attnc.program import Lookup, Pointwise
 from attnc.records.theorem import Theorem
 
 LAYOUTS = ("heads", "tokens")

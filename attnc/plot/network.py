@@ -28,7 +28,7 @@ from attnc.plot.canvas import (
 from attnc.plot.curves import draw_function
 from attnc.plot.heat_map import Neurons, Picked, draw_neurons, draw_picked, draw_values, look
 from attnc.plot.sample import sample
-from attnc.program.steps import Pointwise
+from attnc.program import Pointwise
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import LayerClaim, LookupClaim, NetworkCertificate
 

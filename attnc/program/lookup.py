@@ -1,10 +1,12 @@
-"""What is known of a function that is given by points and by how fast it can change.
+"""y = f(x) for a function that is known at points and by a Lipschitz constant.
 
-Every f of a `Lookup` lies between its two envelopes, which are themselves among them:
+Every such f lies between two envelopes, which are themselves such functions:
 
     max_k (values_k - noise - K|x - points_k|)  <=  f(x)  <=  min_k (values_k + noise + K|x - points_k|)"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,14 +14,56 @@ from flint import arb
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnc.program.steps import Lookup
+from attnc.errors import InputError
+from attnc.program.step import Balls, Numbers, OneInput, Shape, finite_setting, freeze, wide
 
-_NEAR = 64  # points that are asked in ball arithmetic: fewer make the enclosure wider, never wrong
+_NEAR = 64  # points used in ball arithmetic: fewer make the enclosure wider, never wrong
 _CHUNK = 1 << 22  # numbers held at once
 
 
+@dataclass(frozen=True, eq=False)
+class Lookup(OneInput):
+    """y = f(x) for a function of all features. In every output
+
+        |f(points_k) - values_k| <= noise        |f(x) - f(x')| <= lipschitz·|x - x'|₂
+
+    A bound on this step holds for every such f."""
+
+    points: Numbers  # (K, in)
+    values: Numbers  # (K, out)
+    lipschitz: float
+    noise: float = 0.0
+    kind = "lookup"
+    linear = False
+
+    def __post_init__(self) -> None:
+        freeze(self, "points", "values")
+        shapes = self.points.shape, self.values.shape
+        if any(len(s) != 2 or 0 in s for s in shapes) or len(self.points) != len(self.values):
+            raise InputError(
+                f"{self.label}: points and values have shapes {shapes}, expected (K, in) and (K, out)"
+            )
+        finite_setting(self, "lipschitz")
+        finite_setting(self, "noise")
+
+    def tensors(self) -> dict[str, Numbers]:
+        return {"points": self.points, "values": self.values}
+
+    def shape(self, *given: Shape) -> Shape:
+        if given[0] != self.points.shape[1:]:
+            raise InputError(f"it takes {self.points.shape[1]} features, but its input has shape {given[0]}")
+        return self.values.shape[1:]
+
+    def exact(self, *x: Balls) -> Balls:
+        return enclosed(self, x[0])
+
+    def approximate(self, *x: Tensor) -> Tensor:
+        low, high = envelopes(self, x[0])
+        return (low + high) / 2
+
+
 def enclosed(step: Lookup, x: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Balls that hold f(x) for every such f; x is an array (N, in) of balls."""
+    """Balls that contain f(x) for every such f; x is an array (N, in) of balls."""
     found = np.empty((len(x), step.values.shape[1]), dtype=object)
     points = step.points.astype(np.float64)
     for i, row in enumerate(x):
@@ -43,8 +87,8 @@ def _distance(x: NDArray[np.object_], point: NDArray[np.float64]) -> arb:
 
 
 def envelopes(step: Lookup, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Both envelopes in float64 at inputs (N, in): a guide, and what attacks a certificate."""
-    points, values = (torch.from_numpy(a.astype(np.float64)) for a in (step.points, step.values))
+    """Both envelopes in float64 at inputs (N, in)."""
+    points, values = wide(step.points), wide(step.values)
     rows = max(1, _CHUNK // values.numel())
     low, high = [], []
     for part in torch.split(x, rows):

@@ -1,27 +1,26 @@
-"""A program: steps in order, each on values made before it."""
+"""A program: a list of steps, each of which reads values computed before it."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from attnc.errors import InputError
-from attnc.functions.function import label_of
-from attnc.program.steps import Affine, Lookup, Opaque, Pointwise, Shape, Step
+from attnc.errors import InputError, Problem
+from attnc.program.step import Shape, Step
 
 MOST_FORM_WORK, MOST_FORM_SIZE = (
     2**34,
     2**23,
-)  # multiplications, numbers; beyond, values are bounded by plain intervals alone
+)  # multiplications, numbers; above, values are bounded by intervals alone
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What a network means in exact arithmetic: a map from the input's shape (tokens …, features) to the last value.
+    """What a model computes in exact arithmetic: a map from inputs of one shape (tokens …, features) to the last value.
 
     >>> import numpy as np
     >>> from attnc import functions
@@ -36,12 +35,14 @@ class Program:
 
     def __post_init__(self) -> None:
         if not self.shape or not all(type(n) is int and n > 0 for n in self.shape):
-            raise InputError(f"the input of a program has a shape of positive numbers: got {self.shape}")
+            raise InputError(
+                f"shape={self.shape}: the input of a program has a shape of positive whole numbers"
+            )
         object.__setattr__(self, "steps", tuple(self.steps))
         for i, step in enumerate(self.steps):
             if not all(type(value) is int and 0 <= value <= i for value in step.inputs):
                 raise InputError(
-                    f"step {i} ({step.kind}) reads the values {step.inputs}: made so far are 0 to {i}"
+                    f"step {i} ({step.kind}) reads the values {step.inputs}: available are 0 to {i}"
                 )
         _ = self.shapes
 
@@ -53,13 +54,13 @@ class Program:
             try:
                 found.append(step.shape(*(found[value] for value in step.inputs)))
             except InputError as problem:
-                raise InputError(f"step {i} ({step.name or step.kind}) does not fit: {problem}") from None
+                raise InputError(f"step {i} ({step.label}) does not fit: {problem}") from None
         return tuple(found)
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The steps that become attention: those with a function that is not affine."""
-        return tuple(i for i, step in enumerate(self.steps) if isinstance(step, Pointwise | Lookup | Opaque))
+        """The steps that are not linear and become attention."""
+        return tuple(i for i, step in enumerate(self.steps) if not step.linear)
 
     @property
     def parameters(self) -> int:
@@ -72,30 +73,43 @@ class Program:
 
     @property
     def form_work(self) -> int:
-        """How many multiplications it takes to carry every value as an affine function of the input."""
+        """How many multiplications it takes to write every value as an affine function of the input."""
         return math.prod(self.shape) * sum(
-            step.weight.size * math.prod(self.shapes[step.input][:-1])
-            for step in self.steps
-            if isinstance(step, Affine) and step.input != 0
+            step.work(*(self.shapes[i] for i in step.inputs)) for step in self.steps if 0 not in step.inputs
         )
 
+    def problems(self) -> list[Problem]:
+        """Every step that cannot be compiled, with the reason; empty if all can.
+
+        >>> import torch
+        >>> from attnc import function
+        >>> from attnc.program import Pointwise
+        >>> bare = Pointwise(0, function(torch.erf, name="my_erf"))
+        >>> [p.where for p in Program((2,), (bare,)).problems()]
+        ['step 0 (pointwise)', 'the program']
+        """
+        found = []
+        for i, step in enumerate(self.steps):
+            where = step.name or f"step {i} ({step.kind})"
+            reasons = [step.problem()] if step.problem() is not None else []
+            reasons += [
+                f"its {name} contains NaN or infinity: use finite numbers"
+                for name, array in step.tensors().items()
+                if not np.isfinite(array).all()
+            ]
+            found += [Problem(where, reason) for reason in reasons if reason is not None]
+        if not any(step.kind in ("affine", "lookup", "black_box") for step in self.steps):
+            found.append(
+                Problem("the program", "it has no affine map: for a single function use attnc.head(...)")
+            )
+        return found
+
     def digest(self) -> str:
-        """The SHA-256 of everything the program says: steps, functions, numbers in their dtypes."""
+        """The SHA-256 of the whole program: steps, functions, and numbers in their dtypes."""
         text = hashlib.sha256(repr(self.shape).encode())
         for step in self.steps:
-            text.update(repr((step.kind, describe(step))).encode())
+            text.update(repr((step.kind, step.settings())).encode())
             for name, array in step.tensors().items():
                 text.update(f"{name} {array.dtype.name} {array.shape} ".encode())
                 text.update(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
         return text.hexdigest()
-
-
-def describe(step: Step) -> dict[str, object]:
-    """The fields of a step that are not tensors; a function is named by its label."""
-    found: dict[str, object] = {}
-    for field in fields(step):
-        value = getattr(step, field.name)
-        if field.name in ("kind", "name") or isinstance(value, np.ndarray) or value is None:
-            continue
-        found[field.name] = label_of(value) if field.name == "function" else value
-    return found

@@ -21,8 +21,8 @@ import numpy as np
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.domain import Array, Box
+from attnc.program import Affine, BatchNorm, Lookup, Pointwise
 from attnc.program.program import Program
-from attnc.program.steps import Affine, Lookup, Normalise, Pointwise
 from attnc.prove.exact_affine import Enclosed, folded, plain, scaling
 from attnc.prove.forms import Form, along, combined, input_form, mapped, reshaped
 from attnc.prove.lookup import reached
@@ -57,7 +57,7 @@ def exact_numbers(program: Program, stage: Linear | Scale) -> tuple[Enclosed, En
     last = program.steps[stage.value - 1]
     if isinstance(last, Affine):
         return plain(last)
-    assert isinstance(last, Normalise)
+    assert isinstance(last, BatchNorm)
     if isinstance(stage, Scale):
         return scaling(last)
     first = program.steps[last.input - 1]

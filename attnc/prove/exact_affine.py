@@ -9,7 +9,8 @@ from flint import arb
 
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
-from attnc.program.steps import Affine, Normalise, Numbers
+from attnc.program import Affine, BatchNorm
+from attnc.program.step import Numbers
 from attnc.prove.outward import above, grown, times, total
 
 
@@ -44,7 +45,7 @@ def plain(affine: Affine) -> tuple[Enclosed, Enclosed]:
     return Enclosed(weight), Enclosed(bias)
 
 
-def scaling(step: Normalise) -> tuple[Enclosed, Enclosed]:
+def scaling(step: BatchNorm) -> tuple[Enclosed, Enclosed]:
     """a = gain/√(variance + ε) and c = shift - a·mean: the normalisation is a∘x + c."""
     scale, shift = [], []
     with working(128):
@@ -55,7 +56,7 @@ def scaling(step: Normalise) -> tuple[Enclosed, Enclosed]:
     return Enclosed(*np.array(scale).T), Enclosed(*np.array(shift).T)
 
 
-def folded(affine: Affine, step: Normalise) -> tuple[Enclosed, Enclosed]:
+def folded(affine: Affine, step: BatchNorm) -> tuple[Enclosed, Enclosed]:
     """diag(a) W and a∘b + c: the affine map followed by the normalisation."""
     (weight, bias), (a, c) = plain(affine), scaling(step)
     columns = Enclosed(a.number[:, None], np.asarray(a.radius)[:, None])

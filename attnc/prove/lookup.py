@@ -33,7 +33,7 @@ from flint import arb
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
-from attnc.program.steps import Lookup
+from attnc.program import Lookup
 from attnc.prove.outward import U, above, below, gamma, product, times, total
 from attnc.records.network_numbers import Selection
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnc.errors import InputError
-from attnc.program.steps import Numbers, Shape
+from attnc.program.step import Numbers, Shape
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 Index = NDArray[np.int64]

@@ -18,18 +18,9 @@ import torch
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.functions import Function, get
 from attnc.functions.function import label_of
-from attnc.program.program import Program, describe
-from attnc.program.steps import (
-    Affine,
-    Combine,
-    Lookup,
-    Normalise,
-    Numbers,
-    Opaque,
-    Pointwise,
-    Reshape,
-    Step,
-)
+from attnc.program import Affine, BatchNorm, BlackBox, Combine, Lookup, Pointwise, Reshape, Step
+from attnc.program.program import Program
+from attnc.program.step import Numbers
 from attnc.records.certificate import checked_record
 from attnc.records.files import expect, read_file, write_file
 from attnc.records.measured import NetworkMeasured
@@ -207,7 +198,7 @@ def _fingerprint(array: Numbers) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def _step_json(step: Step) -> dict[str, Any]:
-    fields = {k: list(v) if isinstance(v, tuple) else v for k, v in describe(step).items()}
+    fields = {k: list(v) if isinstance(v, tuple) else v for k, v in step.settings().items()}
     if fields.get("beyond") == np.inf:
         del fields["beyond"]
     return {"kind": step.kind, "name": step.name, **fields}
@@ -220,15 +211,15 @@ def _step(i: int, record: dict[str, Any], arrays: Mapping[str, Numbers], functio
     match record["kind"]:
         case "affine":
             return Affine(**body)
-        case "normalise":
-            return Normalise(**body)
+        case "batch_norm":
+            return BatchNorm(**body)
         case "pointwise":
             named = function is not None and label_of(function) == body["function"]
             return Pointwise(**{**body, "function": function if named else get(body["function"])})
         case "lookup":
             return Lookup(**body)
-        case "opaque":
-            return Opaque(**body)
+        case "black_box":
+            return BlackBox(**body)
         case "combine":
             return Combine(
                 **{**body, "inputs": tuple(body["inputs"]), "coefficients": tuple(body["coefficients"])}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from attnc.functions.function import label_of
+from attnc.program import Affine, BatchNorm, BlackBox, Combine, Lookup, Pointwise, Reshape, Step
 from attnc.program.program import Program
-from attnc.program.steps import Affine, Combine, Lookup, Normalise, Opaque, Pointwise, Reshape, Step
 from attnc.records.network_certificate import NetworkCertificate
 from attnc.records.network_numbers import (
     Attention,
@@ -40,22 +40,22 @@ def _fits(program: Program, stage: Stage, step: Step) -> bool:
     match stage, step:
         case Linear(), Affine():
             return stage.input == step.input and _same_shape(stage, step)
-        case Linear(), Normalise():
+        case Linear(), BatchNorm():
             before = program.steps[step.input - 1] if step.input > 0 else None
             return isinstance(before, Affine) and stage.input == before.input and _same_shape(stage, before)
-        case Scale(), Normalise():
+        case Scale(), BatchNorm():
             shapes = {stage.scale.shape, stage.shift.shape}
             return stage.input == step.input and shapes == {step.mean.shape}
         case Attention(), Pointwise():
             return stage.input == step.input and _whole(stage, program.shapes[stage.value][-1])
-        case Selection(), Lookup() | Opaque():
+        case Selection(), Lookup() | BlackBox():
             given, made, k = program.shapes[step.input], program.shapes[stage.value], stage.offset.shape
             fits = (
                 stage.centre.shape == given
                 and stage.key.shape == (*k, *given)
                 and stage.values.shape == (*k, *made)
             )
-            whole = isinstance(step, Opaque) or k == step.values.shape[:1]
+            whole = isinstance(step, BlackBox) or k == step.values.shape[:1]
             return stage.input == step.input and len(k) == 1 and k[0] > 0 and fits and whole
         case Sum(), Combine():
             return stage.inputs == step.inputs and len(stage.coefficients) == len(stage.inputs)
@@ -81,7 +81,7 @@ def _claims_mismatch(
     program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate
 ) -> str | None:
     layers = [stage for stage in numbers.stages if isinstance(stage, Attention)]
-    if any(isinstance(step, Opaque) for step in program.steps):
+    if any(isinstance(step, BlackBox) for step in program.steps):
         return "nothing of the function is stored that could be certified"
     selections = [(s.value, len(s.offset)) for s in numbers.stages if isinstance(s, Selection)]
     if [(claim.value, claim.anchors) for claim in certificate.lookups] != selections:

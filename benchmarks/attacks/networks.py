@@ -17,7 +17,7 @@ from attnc.errors import AttncError, PrecisionError
 from attnc.functions.balls import upper, working
 from attnc.lower.witness import ascend, candidates, within
 from attnc.network.network import Network
-from attnc.program.interpreter import differentiable, exact
+from attnc.program.evaluate import differentiable, exact
 from tests.soundness.networks import case
 
 BITS = 192

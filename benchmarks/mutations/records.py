@@ -183,7 +183,7 @@ RECORDS = [
     Mutation(
         "program: digest of the steps",
         "attnc/program/program.py",
-        "text.update(repr((step.kind, describe(step))).encode())",
+        "text.update(repr((step.kind, step.settings())).encode())",
         "text.update(repr(step.kind).encode())",
         "functions and coefficients are not part of what a certificate is about",
         (PROGRAM,),

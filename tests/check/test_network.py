@@ -23,7 +23,7 @@ from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.network.stages import AttentionLayer
 from attnc.program import Affine, Pointwise, Program
-from attnc.program.interpreter import exact
+from attnc.program.evaluate import exact
 from attnc.records.certificate import Certificate
 from attnc.records.network_certificate import LayerClaim, NetworkCertificate
 from attnc.records.network_numbers import Attention, Group, Linear, NetworkNumbers, Scale, Sum

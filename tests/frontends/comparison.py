@@ -13,7 +13,7 @@ from torch import nn
 from attnc.frontends import to_program
 from attnc.functions.balls import working
 from attnc.program import Pointwise, Program
-from attnc.program.interpreter import approximate, exact
+from attnc.program.evaluate import approximate, exact
 
 
 def run(model: nn.Module, x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from attnc.frontends.activations import SELU_ALPHA, SELU_SCALE
 from attnc.frontends.capture import capture
 from attnc.functions.balls import working
 from attnc.program import Pointwise, Program
-from attnc.program.interpreter import approximate, exact
+from attnc.program.evaluate import approximate, exact
 
 POINTS = [
     -25.0, -6.0, -3.0, -1.5, -1.0, -0.5, -0.3, -1e-9, 0.0, 1e-9, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 19.75, 20.0, 20.5, 30.0,

@@ -14,7 +14,7 @@ from attnc.domain import Box
 from attnc.errors import UnsupportedError
 from attnc.frontends import agree, to_program
 from attnc.frontends.points import telling_points
-from attnc.program.interpreter import values
+from attnc.program.evaluate import values
 from tests.frontends.comparison import layer
 
 

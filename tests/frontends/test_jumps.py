@@ -106,5 +106,5 @@ def test_neighbours_stay_in_the_box() -> None:
 
 
 def test_a_point_of_the_wrong_size() -> None:
-    with pytest.raises(InputError, match="2 finite numbers"):
+    with pytest.raises(InputError):
         find_jump(Asked(torch.sin, Box(0, 1, shape=(2,))), np.zeros(3), 0.1, 1e-2)

@@ -17,8 +17,8 @@ from torch import Tensor, fx, nn
 
 from attnc.frontends import to_program
 from attnc.functions.balls import working
-from attnc.program import Affine, Combine, Normalise, Pointwise
-from attnc.program.interpreter import approximate, exact
+from attnc.program import Affine, BatchNorm, Combine, Pointwise
+from attnc.program.evaluate import approximate, exact
 from tests.frontends.comparison import agrees, layer
 
 
@@ -107,7 +107,7 @@ def test_batch_norm(affine: bool) -> None:
     model = nn.Sequential(layer(3, 4), norm, nn.ReLU(), layer(4, 1)).eval()
     program = agrees(model, (3,))
     step = program.steps[1]
-    assert isinstance(step, Normalise) and step.epsilon == 0.01
+    assert isinstance(step, BatchNorm) and step.epsilon == 0.01
     np.testing.assert_array_equal(step.variance, norm.running_var)
     np.testing.assert_array_equal(step.gain, norm.weight.detach() if affine else np.ones(4))
 
@@ -408,7 +408,7 @@ def test_float32_numbers_are_taken_as_they_are() -> None:
     """A number of the code keeps python's digits; one that float32 holds stays in float32."""
     program = to_program(Net(lambda net, x: net.a(x) + 0.1 + 0.5).eval(), (3,))
     first, second = program.steps[1:]
-    assert isinstance(first, Normalise) and first.shift.dtype == np.float64 and first.shift[0] == 0.1
-    assert isinstance(second, Normalise) and second.shift.dtype == np.float32
+    assert isinstance(first, BatchNorm) and first.shift.dtype == np.float64 and first.shift[0] == 0.1
+    assert isinstance(second, BatchNorm) and second.shift.dtype == np.float32
     assert approximate(program, np.zeros((1, 3))).dtype == np.float64
     assert not [s for s in program.steps if isinstance(s, Pointwise)]

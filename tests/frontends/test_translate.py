@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnc.errors import UnsupportedError
 from attnc.frontends import module, to_program
-from attnc.program.interpreter import values
+from attnc.program.evaluate import values
 from tests.frontends.comparison import layer
 
 

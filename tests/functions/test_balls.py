@@ -154,7 +154,7 @@ def test_working_restores_after_an_exception() -> None:
 @pytest.mark.parametrize(("precision", "length"), [(0, 2), (-5, 2), (64, -1)])
 def test_what_flint_refuses_leaves_the_context_alone(precision: int, length: int) -> None:
     before = ctx.prec, ctx.cap
-    with pytest.raises(ValueError, match="must be"), working(precision, length):
+    with pytest.raises(ValueError), working(precision, length):
         pytest.fail("flint took it")
     assert (ctx.prec, ctx.cap) == before
 

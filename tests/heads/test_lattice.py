@@ -89,7 +89,7 @@ def test_the_ends_are_as_good_as_the_middle() -> None:
 
 
 def test_a_bump_without_anchors_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one anchor"):
+    with pytest.raises(InputError):
         lattice_gate(GELU, 8.0, "float32", RUNGS[0], 0.0)
 
 

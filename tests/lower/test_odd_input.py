@@ -85,7 +85,7 @@ def test_an_enclosure_that_fails_far_away_is_the_function_s_fault() -> None:
         return x.sin()
 
     f = attnc.function(torch.sin, name="shy", enclosure=enclosure)
-    with pytest.raises(FunctionError, match="no further"):
+    with pytest.raises(FunctionError):
         attnc.head(f, domain=(-4, 4), anchors=5)
 
 

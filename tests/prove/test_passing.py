@@ -20,7 +20,7 @@ from attnc.check.compose import Carried, CheckError
 from attnc.domain import Interval
 from attnc.functions.balls import lower, upper, working
 from attnc.lower.skeleton import skeleton
-from attnc.program import Affine, Combine, Normalise, Pointwise, Program
+from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program
 from attnc.prove.compose import Known, advance
 from attnc.records.network_numbers import Attention, Group, Linear, Scale, Stage, Sum
 
@@ -78,7 +78,7 @@ def executed(program: Program, x: float, error: float, a: Arithmetic) -> tuple[a
     if isinstance(stage, Linear) and isinstance(step, Affine):
         stored, meant = stage.weight[0].tolist(), step.weight[0].tolist()
         last, bias = (0.0 if b is None else float(b[0]) for b in (stage.bias, step.bias))
-    elif isinstance(stage, Scale) and isinstance(step, Normalise):
+    elif isinstance(stage, Scale) and isinstance(step, BatchNorm):
         exact = arb(float(step.gain[0])) / (arb(float(step.variance[0])) + arb(step.epsilon)).sqrt()
         shift = arb(float(step.shift[0])) - exact * arb(float(step.mean[0]))
         product = arb(float(stage.scale[0])) * x_hat * (1 + u)
@@ -103,7 +103,7 @@ def affine(weight: list[float], bias: float | None = None) -> Program:
 
 def normalise(variance: float, gain: float, shift: float = 0.0) -> Program:
     mean, *rest = (np.array([v]) for v in (0.0, variance, gain, shift))
-    return Program((1,), (Normalise(0, mean, *rest, 0.0),))
+    return Program((1,), (BatchNorm(0, mean, *rest, 0.0),))
 
 
 def combine(coefficients: tuple[float, ...]) -> Program:

@@ -10,8 +10,8 @@ import torch
 
 from attnc import functions
 from attnc.domain import Box
-from attnc.program import Affine, Combine, Normalise, Pointwise, Program, Step
-from attnc.program.interpreter import approximate
+from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Step
+from attnc.program.evaluate import approximate
 
 ACTIVATIONS = (
     "relu", "leaky_relu(0.2)", "abs", "clip(-0.5,0.75)", "hardtanh", "soft_threshold(0.25)", "gelu", "gelu_tanh", "silu",
@@ -71,7 +71,7 @@ def _program(
             mean, shift = draw.normal(size=(2, m)).astype(source) * 0.1
             variance = draw.uniform(0.5, 2, m).astype(source)
             gain = draw.uniform(0.5, 1.5, m).astype(source)
-            steps.append(Normalise(len(steps), mean, variance, gain, shift, 1e-5))
+            steps.append(BatchNorm(len(steps), mean, variance, gain, shift, 1e-5))
         if i < len(widths) - 2:
             before = len(steps)
             steps.append(Pointwise(before, functions.get(name)))

@@ -17,7 +17,7 @@ from attnc.domain import Array, Box
 from attnc.functions.balls import lower, working
 from attnc.lower.witness import within
 from attnc.network.network import Network
-from attnc.program.steps import Lookup
+from attnc.program import Lookup
 
 SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 60))]
 ANCHORS = 400

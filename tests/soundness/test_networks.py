@@ -12,7 +12,7 @@ from attnc.errors import PrecisionError
 from attnc.functions.balls import working
 from attnc.lower.witness import ascend, candidates, within
 from attnc.network.network import Network
-from attnc.program.interpreter import differentiable, exact
+from attnc.program.evaluate import differentiable, exact
 from tests.soundness.networks import Case, case
 
 PRECISION = 256

@@ -1,0 +1,56 @@
+"""LayerNorm and RMSNorm: y = gain∘(x - mean x)/√(var x + ε) + shift, or without the mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flint import arb
+from torch import Tensor
+
+from attnc.errors import InputError
+from attnc.program.step import Balls, Numbers, OneInput, Shape, balls, finite_setting, freeze, wide
+
+
+@dataclass(frozen=True, eq=False)
+class Norm(OneInput):
+    """y = gain∘u/√(mean u² + ε) + shift over the features of each token, with u = x - mean x if `centred`, else u = x."""
+
+    gain: Numbers  # (d,)
+    shift: Numbers  # (d,)
+    epsilon: float
+    centred: bool  # LayerNorm; False: RMSNorm
+    kind = "norm"
+    linear = False
+
+    def __post_init__(self) -> None:
+        freeze(self, "gain", "shift")
+        if self.gain.ndim != 1 or not len(self.gain) or self.shift.shape != self.gain.shape:
+            raise InputError(
+                f"{self.label}: gain and shift have shapes {self.gain.shape} and {self.shift.shape}, expected (d,)"
+            )
+        finite_setting(self, "epsilon")
+        object.__setattr__(self, "centred", bool(self.centred))
+
+    def tensors(self) -> dict[str, Numbers]:
+        return {"gain": self.gain, "shift": self.shift}
+
+    def shape(self, *given: Shape) -> Shape:
+        if given[0][-1:] != self.gain.shape:
+            raise InputError(f"it takes {self.gain.shape[0]} features, but its input has shape {given[0]}")
+        return given[0]
+
+    def exact(self, *x: Balls) -> Balls:
+        rows = x[0].reshape(-1, len(self.gain))
+        y = np.empty_like(rows)
+        for i, row in enumerate(rows):
+            u = row - sum(row, arb(0)) / len(row) if self.centred else row
+            square = sum((s**2 for s in u), arb(0)) / len(u)
+            y[i] = u / (square + arb(self.epsilon)).sqrt()
+        return np.asarray(y * balls(self.gain) + balls(self.shift), dtype=object).reshape(x[0].shape)
+
+    def approximate(self, *x: Tensor) -> Tensor:
+        u = x[0] - x[0].mean(-1, keepdim=True) if self.centred else x[0]
+        root = torch.sqrt(u.square().mean(-1, keepdim=True) + self.epsilon)
+        return u / root * wide(self.gain) + wide(self.shift)
