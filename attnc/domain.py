@@ -1,4 +1,4 @@
-"""Where a promise holds."""
+"""Domains: the inputs for which a certificate holds."""
 
 from __future__ import annotations
 
@@ -138,6 +138,36 @@ class Box:
 
     def __repr__(self) -> str:
         return f"Box({_span(self.lo)}, {_span(self.hi)}, shape={self.shape})"
+
+
+@dataclass(frozen=True, eq=False)
+class Normed:
+    """Every vector that a LayerNorm (`centred`) or RMSNorm with this gain and shift can return, whatever its input.
+
+    In exact arithmetic x = gain∘y + shift with |y|₂ <= √d, and Σ y = 0 if centred. As executed, x may differ by a relative
+    2⁻¹⁰ (`prove.normed`)."""
+
+    centred: bool
+    gain: Array  # (d,)
+    shift: Array  # (d,)
+
+    def __post_init__(self) -> None:
+        for name in ("gain", "shift"):
+            object.__setattr__(self, name, np.array(getattr(self, name), dtype=np.float64))
+        if self.gain.ndim != 1 or not len(self.gain) or self.gain.shape != self.shift.shape:
+            raise InputError(
+                f"gain has shape {self.gain.shape} and shift {self.shift.shape}: both must be (d,)"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.gain.shape
+
+    def __repr__(self) -> str:
+        return f"Normed({'LayerNorm' if self.centred else 'RMSNorm'}, d={len(self.gain)})"
+
+
+Domain = Interval | Box | Normed
 
 
 def _span(end: Array) -> str:
