@@ -42,7 +42,7 @@ def anchors_used(
 
     A row is a token, a column an anchor at its position s; colours are logarithmic. The top panel shows the activation and the
     values of its anchors. `x` is one sample, as `attnc.convert_` takes it; `tokens` are the names of its tokens. `layers`
-    selects blocks, counted from 0. Returns the Figure; with `path`, the figure is also saved there, as .png, .svg or .pdf.
+    selects blocks, counted from 0. Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc, attnc.plot
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)

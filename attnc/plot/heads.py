@@ -39,8 +39,8 @@ def function(
 ) -> Figure:
     """Plot the function and the head that approximates it, with a mark at the bottom for each anchor.
 
-    `f` is needed only if the function is not registered. Draws into `ax`, or into a new figure; returns the Figure. With
-    `path`, the figure is also saved there, as .png, .svg or .pdf.
+    `f` is needed only if the function is not registered. Draws into `ax` or a new figure. Returns the Figure, saved to `path`
+    if one is given.
 
     >>> import attnc, attnc.plot
     >>> figure = attnc.plot.function(attnc.head("tanh", on=(-8, 8), eps=1e-5))
@@ -73,8 +73,7 @@ def error(
 def head(head: Head, *, f: AnyFunction | None = None, path: SavePath = None) -> Figure:
     """Plot the function, the error and the attention weights of a head above each other.
 
-    `f` is needed only if the function is not registered. Returns the Figure; with `path`, the figure is also saved there, as
-    .png, .svg or .pdf.
+    `f` is needed only if the function is not registered. Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc, attnc.plot
     >>> figure = attnc.plot.head(attnc.head("tanh", on=(-8, 8), eps=1e-5))

@@ -42,8 +42,7 @@ def attention(
     For a network: `net.layers[layer]` at the inputs `x`, one `group` of its neurons from left to right by pre-activation,
     averaged over the batch and its tokens. Lookups (`net.selections`) are counted after the layers; their anchors are points
     of the whole input and form a lattice. The default `x` is the certificate's witness, or the input of the largest measured
-    error. Draws into `ax`, or into a new figure; returns the Figure. With `path`, the figure is also saved there, as .png,
-    .svg or .pdf.
+    error. Draws into `ax` or a new figure. Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc, attnc.plot
     >>> figure = attnc.plot.attention(attnc.head("tanh", on=(-8, 8), eps=1e-5))

@@ -34,8 +34,7 @@ def learning(
     at the first and at the last step, for the context `x`, `y`.
 
     The examples are ordered by the final w·x; at most 200 are shown. The weights of A and C are close to 1/2 and 1/(2n), so the
-    plots show the difference. `names` are those of the features. Returns the Figure; with `path`, the figure is also saved
-    there, as .png, .svg or .pdf.
+    plots show the difference. `names` are those of the features. Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc.incontext, attnc.plot
     >>> learner = attnc.incontext.gradient_descent("squared", features=1, steps=5, step_size=0.5)
@@ -159,6 +158,7 @@ def _draw_twins(ax: Axes, steps: Sequence[StepWeights], at: int, shown: NDArray[
     excess = [2 * one.twins.shape[1] * one.twins[:, shown] - 1 for one in steps]
     most = float(np.abs(excess).max()) or 1.0
     image = canvas.heat_image(ax, excess[at], -most, most, cmap="RdBu_r", origin="upper")
-    canvas.colour_bar(image, ax, "2n · weight − 1")
+    canvas.colour_bar(image, ax)
+    ax.set_ylabel("2n · weight − 1", fontsize=9)
     ax.set_yticks([0, 1], ["τ = +1", "τ = −1"])
     return "C: on the twins"

@@ -33,8 +33,7 @@ def tokens_and_anchors(
     the anchors, separated by a line.
 
     A row of images shows the first `heads` heads of a layer; a batch is averaged. A few data tokens are drawn wider than the
-    anchors. The default `x` is the input of the largest known error of the network. Returns the Figure; with `path`, the
-    figure is also saved there, as .png, .svg or .pdf.
+    anchors. The default `x` is the input of the largest known error. Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc, attnc.plot
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).eval()

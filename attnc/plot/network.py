@@ -42,7 +42,7 @@ def network(
     The neurons are ordered by pre-activation at the inputs `x`; a batch is averaged. The row of a lookup shows the weights and
     the values of its anchors, which are points of the whole input. The default `x` is the input of the largest known error.
     `layers` selects from `net.layers`, followed by the lookups. The title tells whether the error is proved or measured.
-    Returns the Figure; with `path`, the figure is also saved there, as .png, .svg or .pdf.
+    Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc, attnc.plot
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
@@ -163,8 +163,7 @@ def slices(
 
     Each line varies one coordinate of the input `x`, by default the centre of the box. `coordinates` and `outputs` select
     places in one input and in one output, (token, feature), or flat indices. The proved bound is a solid line; if the error
-    is only measured, a dashed line shows the largest. Returns the Figure; with `path`, the figure is also saved there, as
-    .png, .svg or .pdf.
+    is only measured, a dashed line shows the largest. Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc, attnc.plot
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
