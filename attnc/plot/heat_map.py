@@ -265,7 +265,7 @@ def on_lattice(
 ) -> tuple[Array, dict[int, Array], dict[int, Array]]:
     """Numbers (anchors,) as an image of the lattice; the positions along each axis that runs up, and across, outermost first.
 
-    Anchors that form no lattice stand in one row; if there are too many, neighbours are added up, or averaged with `mean`."""
+    Anchors that form no lattice are put in one row; if there are too many, neighbours are added up, or averaged with `mean`."""
     counts = lattice(selection)
     axes = [j for j, count in enumerate(counts or ()) if count > 1]
     if counts is None or not axes:
