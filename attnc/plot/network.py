@@ -56,7 +56,7 @@ def network(
     the error is only measured, the title says so. With `path` the figure is also written there, as .png, .svg or .pdf.
 
     >>> import attnc.plot, torch
-    >>> from attnc.compile import compile
+    >>> from attnc.lower.compile import compile
     >>> from attnc.domain import Box
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
     >>> figure = attnc.plot.network(compile(model, domain=Box(-1, 1, shape=(4,)), eps=1e-3))

@@ -64,7 +64,7 @@ def slices(
     also written there, as .png, .svg or .pdf.
 
     >>> import attnc.plot, torch
-    >>> from attnc.compile import compile
+    >>> from attnc.lower.compile import compile
     >>> from attnc.domain import Box
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
     >>> figure = attnc.plot.slices(compile(model, domain=Box(-1, 1, shape=(4,)), eps=1e-3), model, coordinates=[0, 3])
@@ -182,7 +182,7 @@ def tokens_and_anchors(
     one with the largest error found or measured. With `path` the figure is also written there, as .png, .svg or .pdf.
 
     >>> import attnc.plot, torch
-    >>> from attnc.compile import compile
+    >>> from attnc.lower.compile import compile
     >>> from attnc.domain import Box
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).eval()
     >>> figure = attnc.plot.tokens_and_anchors(compile(model, domain=Box(-1, 1, shape=(4, 2)), eps=1e-3))

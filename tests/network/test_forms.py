@@ -18,7 +18,7 @@ from attnc.certify.certificate import Measured
 from attnc.certify.measured import NetworkMeasured
 from attnc.certify.network_record import Shown
 from attnc.certify.numbers import HeadNumbers
-from attnc.compile import compile
+from attnc.lower.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network.forms import ColumnSoftmax, SequenceMap, TheoremNetwork, literal_form

@@ -14,7 +14,7 @@ from torch import nn
 
 import attnc
 from attnc import plot
-from attnc.compile import compile
+from attnc.lower.compile import compile
 from attnc.domain import Box
 from attnc.network.network import Network
 from attnc.network.stages import AttentionLayer
