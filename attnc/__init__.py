@@ -39,15 +39,8 @@ if TYPE_CHECKING:
     from attnc.lower.function_to_head import head
     from attnc.network.head import Head
     from attnc.network.network import Network
-    from attnc.pretrained import (
-        BlockReport,
-        ConversionReport,
-        ConvertConfig,
-        convert,
-        convert_,
-        from_pretrained,
-        report_of,
-    )
+    from attnc.pretrained import BlockReport, ConversionReport, ConvertConfig, from_pretrained, report_of
+    from attnc.pretrained.convert import convert, convert_
     from attnc.pretrained.verify import ConversionVerdict, verify, verify_conversion
 
 __version__ = "0.1.0"
@@ -79,9 +72,8 @@ _MODULES = {
     "attnc.lower.function_to_head": ("head",),
     "attnc.network.head": ("Head",),
     "attnc.network.network": ("Network",),
-    "attnc.pretrained": (
-        "BlockReport", "ConversionReport", "ConvertConfig", "convert", "convert_", "from_pretrained", "report_of",
-    ),
+    "attnc.pretrained": ("BlockReport", "ConversionReport", "ConvertConfig", "from_pretrained", "report_of"),
+    "attnc.pretrained.convert": ("convert", "convert_"),
     "attnc.pretrained.verify": ("ConversionVerdict", "verify", "verify_conversion"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

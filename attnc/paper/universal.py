@@ -18,9 +18,9 @@ from attnc.anchors.candidates import Progress
 from attnc.anchors.grid import CONSTANT, TEMPERATURE
 from attnc.anchors.nearest import nearest_constant
 from attnc.certify.theorem import Theorem
-from attnc.lower.compile import compile
 from attnc.domain import Box
 from attnc.errors import InputError
+from attnc.lower.compile import compile
 from attnc.network.forms.parts import Neurons, read
 from attnc.network.network import Network
 from attnc.program.steps import Lookup, Pointwise

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "attnc"
 ORDER = [
-    {"errors", "domain"}, {"functions"}, {"program"}, {"certify"}, {"anchors"}, {"network"}, {"lower"},
+    {"errors", "domain", "progress"}, {"functions"}, {"program"}, {"certify"}, {"anchors"}, {"network"}, {"lower"},
     {"frontends", "exporters", "incontext"}, {"lower.compile", "pretrained"}, {"paper"}, {"plot"}, {"cli", "__init__", "__main__"},
 ]  # fmt: skip
 LAYER = {name: i for i, names in enumerate(ORDER) for name in names}

@@ -18,9 +18,9 @@ from attnc.certify.certificate import Measured
 from attnc.certify.measured import NetworkMeasured
 from attnc.certify.network_record import Shown
 from attnc.certify.numbers import HeadNumbers
-from attnc.lower.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
+from attnc.lower.compile import compile
 from attnc.network.forms import ColumnSoftmax, SequenceMap, TheoremNetwork, literal_form
 from attnc.network.literal import LiteralAttention
 from attnc.network.network import Network

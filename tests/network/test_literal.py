@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.lower.compile import compile
 from attnc.domain import Box
 from attnc.errors import InputError
+from attnc.lower.compile import compile
 from attnc.network.literal import LiteralNetwork, TokenMap
 from attnc.network.network import Network
 from attnc.network.purity import LINEAR, MOVES, SOFTMAX, operations

@@ -14,8 +14,8 @@ from torch import nn
 
 import attnc
 from attnc import plot
-from attnc.lower.compile import compile
 from attnc.domain import Box
+from attnc.lower.compile import compile
 from attnc.network.network import Network
 from attnc.network.stages import AttentionLayer
 from attnc.plot.heat_map import _alike
