@@ -13,50 +13,25 @@ from attnc.cli.domains import make_box, parse_end, parse_shape
 from attnc.cli.options import Dtype, Force, Json, Output, check_files, parse_dtype
 from attnc.cli.output import NOT_PROVED, errors_reported, print_json, run_facts
 from attnc.cli.progress import progress_bar
-from attnc.cli.report import network_record, network_status, print_described
+from attnc.cli.report import network_record, network_status, print_object
 from attnc.cli.sources import check_absent, input_shape, is_object, load_object, read_weights, user_code
 
-_Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="model.safetensors, or module:object (runs your own code).")
-]
-_Domain = Annotated[
-    tuple[str, str],
-    typer.Option(
-        metavar="LO HI", help="The box of inputs: two numbers, or two lists as in -1,0 1,5 by feature."
-    ),
-]
+_SOURCE = "model.safetensors, or module:object (runs your own code)."
+_LIPSCHITZ = "Function: |f(x) - f(y)| <= K|x - y| (Euclidean), to prove the error."
+_Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
+_Domain = Annotated[tuple[str, str], typer.Option(metavar="LO HI", help="Two numbers, or lists: -1,0 1,5.")]
 _Eps = Annotated[float, typer.Option(metavar="E", help="The error allowed in every output.")]
-_Shape = Annotated[
-    str | None,
-    typer.Option(metavar="D | N,D", help="The shape of one input; optional where the model determines it."),
-]
-_Activation = Annotated[
-    str | None, typer.Option(metavar="NAME", help="File: between the layers; see `attnc functions`.")
-]
-_OutputActivation = Annotated[
-    str | None, typer.Option(metavar="NAME", help="File: after the last layer; default none.")
-]
-_Order = Annotated[
-    str | None, typer.Option(metavar="A,B,C", help="File: the prefixes of the layers, in order.")
-]
-_Method = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Function: how its values are found: auto, lattice, grid or fit."),
-]
-_Lipschitz = Annotated[
-    float | None,
-    typer.Option(
-        metavar="K", help="Function: |f(x) - f(y)| <= K|x - y|, Euclidean; makes the error provable."
-    ),
-]
-_Noise = Annotated[
-    float | None, typer.Option(metavar="E", help="With --lipschitz: the rounding error of f itself.")
-]
-_Tokens = Annotated[
-    int | None,
-    typer.Option(metavar="M", help="Function: the number of output tokens; default as many as inputs."),
-]
-_Seed = Annotated[int | None, typer.Option(metavar="N", help="Function: of random inputs and of the fit.")]
+_Shape = Annotated[str | None, typer.Option(metavar="D | N,D", help="Of one input; default from the model.")]
+_Engine = Annotated[str, typer.Option(help="How attention is executed: columns or dense.")]
+_Activation = Annotated[str | None, typer.Option(metavar="NAME", help="File: between the layers.")]
+_OutputActivation = Annotated[str | None, typer.Option(metavar="NAME", help="File: after the last layer.")]
+_Order = Annotated[str | None, typer.Option(metavar="A,B,C", help="File: prefixes of the layers, in order.")]
+_Form = Annotated[str | None, typer.Option(help="layers, two-layer or attention-softmax.")]
+_Method = Annotated[str | None, typer.Option(metavar="NAME", help="Function: auto, lattice, grid or fit.")]
+_Lipschitz = Annotated[float | None, typer.Option(metavar="K", help=_LIPSCHITZ)]
+_Noise = Annotated[float | None, typer.Option(metavar="E", help="With --lipschitz: rounding error of f.")]
+_Tokens = Annotated[int | None, typer.Option(metavar="M", help="Function: output tokens; default N.")]
+_Seed = Annotated[int | None, typer.Option(metavar="S", help="Function: of random inputs and of the fit.")]
 
 
 def compile(
@@ -65,11 +40,11 @@ def compile(
     eps: _Eps,
     shape: _Shape = None,
     dtype: Dtype = "float32",
-    engine: Annotated[str, typer.Option(help="How attention is executed: columns or dense.")] = "columns",
+    engine: _Engine = "columns",
     activation: _Activation = None,
     output_activation: _OutputActivation = None,
     order: _Order = None,
-    form: Annotated[str | None, typer.Option(help="layers, two-layer or attention-softmax.")] = None,
+    form: _Form = None,
     method: _Method = None,
     lipschitz: _Lipschitz = None,
     noise: _Noise = None,
@@ -119,7 +94,7 @@ def compile(
         about = {"status": network_status(net), "source": source, "eps": eps, "engine": engine}
         print_json({**about, **network_record(net), "seconds": round(seconds, 3), "files": files})
     else:
-        print_described(f"{source} as softmax attention", net.describe(), run_facts(seconds, files))
+        print_object(f"{source} as softmax attention", net.describe(), run_facts(seconds, files))
     if net.why_not_certified() is not None:
         raise typer.Exit(NOT_PROVED)
 

@@ -11,42 +11,33 @@ import typer
 from attnc.cli.options import Json
 from attnc.cli.output import NOT_PROVED, errors_reported, print_json, run_facts
 from attnc.cli.progress import progress_bar
-from attnc.cli.report import conversion_status, print_described, shortened
+from attnc.cli.report import conversion_status, print_object
 from attnc.errors import AttncError, InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnc.frontends.transformers import Site
-    from attnc.pretrained.config import ConvertConfig
-    from attnc.pretrained.report import ConversionReport
-    from attnc.progress import Progress
-
 _LENGTH = 32  # tokens of the random input
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
 
-_Source = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A Hugging Face model directory: config.json, safetensors.")
-]
+_SOURCE = "A Hugging Face model directory: config.json, safetensors."
+_EPS = "The error allowed in every block's output, in exact arithmetic."
+_Source = Annotated[Path, typer.Argument(metavar="DIR", help=_SOURCE)]
 _Output = Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="A new directory.")]
-_Eps = Annotated[
-    float, typer.Option(metavar="E", help="The error allowed in every block's output, in exact arithmetic.")
-]
-_Only = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Convert only the blocks whose names contain TEXT.")
-]
-_NoCheck = Annotated[
-    bool, typer.Option("--no-check", help="Do not run the model before and after on a random input.")
-]
+_Eps = Annotated[float, typer.Option(metavar="E", help=_EPS)]
+_Engine = Annotated[str, typer.Option(help="How attention is executed: window or dense.")]
+_Design = Annotated[str, typer.Option(help="Of the heads: auto, gate, lattice or tuned.")]
+_Only = Annotated[str, typer.Option(metavar="TEXT", help="Convert only blocks whose names contain TEXT.")]
+_NoCheck = Annotated[bool, typer.Option("--no-check", help="Do not compare on a random input.")]
 
 
 def convert(
     source: _Source,
     output: _Output,
     eps: _Eps = 1e-4,
-    engine: Annotated[str, typer.Option(help="How attention is executed: window or dense.")] = "window",
-    design: Annotated[str, typer.Option(help="Of the heads: auto, gate, lattice or tuned.")] = "auto",
-    only: _Only = None,
+    engine: _Engine = "window",
+    design: _Design = "auto",
+    only: _Only = "",
     no_check: _NoCheck = False,
     json: Json = False,
 ) -> None:
@@ -62,6 +53,7 @@ def convert(
     """
     from attnc.lower.function_to_head import checked_eps
     from attnc.pretrained.config import ConvertConfig
+    from attnc.pretrained.convert import convert_
     from attnc.pretrained.directory import load_model, read_config
     from attnc.pretrained.saving import check_new, save_converted
 
@@ -75,7 +67,9 @@ def convert(
         with progress_bar(f"loading {source}") as progress:
             model = load_model(source)
             sample, note = ({}, "not run: --no-check") if no_check else random_input(model)
-            report = _convert_blocks(model, eps, config, only, sample, progress)
+            report = convert_(
+                model, eps, config, lambda site: only in site.name, samples=sample or None, progress=progress
+            )
             progress(f"writing {output}")
             save_converted(model, output, source)
     files = {"output": str(output)}
@@ -84,38 +78,9 @@ def convert(
         print_json({**about, "report": report.to_json(), "files": files})
     else:
         more = {"random input": note, **run_facts(report.seconds, files)}
-        print_described(f"{source} as attention", report, more)
+        print_object(f"{source} as attention", report, more)
     if conversion_status(report) != "proved":
         raise typer.Exit(NOT_PROVED)
-
-
-def _convert_blocks(
-    model: Any,
-    eps: float,
-    config: ConvertConfig,
-    only: str | None,
-    sample: dict[str, Tensor],
-    progress: Progress,
-) -> ConversionReport:
-    """Convert the blocks whose names contain `only`, in place."""
-    from attnc.pretrained.convert import convert_
-
-    names: list[str] = []
-
-    def selected(site: Site) -> bool:
-        names.append(site.name)
-        return only is None or only in site.name
-
-    try:
-        return convert_(
-            model, eps=eps, config=config, filter_fn=selected, samples=sample or None, progress=progress
-        )
-    except InputError as problem:
-        if only is None or not names or any(only in name for name in names):
-            raise
-        raise InputError(
-            f"--only {only}: no block has a name that contains it; the {len(names)} blocks are {shortened(names)}"
-        ) from problem
 
 
 def random_input(model: Any) -> tuple[dict[str, Tensor], str]:

@@ -18,7 +18,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
         raise InputError(
-            f"--shape {text}: give the shape of one input as positive integers, 16 for 16 features or 4,16 for 4 tokens of 16"
+            f"--shape {text}: give positive integers, 16 for 16 features or 4,16 for 4 tokens of 16"
         )
     return tuple(map(int, parts))
 
@@ -32,9 +32,7 @@ def parse_end(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(
-            f"--domain {text}: give a number, or one number for each feature separated by commas, as in --domain -1,0 1,5"
-        ) from None
+        raise InputError(f"--domain {text}: give a number, or one for each feature as in -1,0 1,5") from None
 
 
 def make_box(lo: list[float], hi: list[float], shape: tuple[int, ...] | None, source: str) -> Box:
@@ -50,15 +48,13 @@ def make_box(lo: list[float], hi: list[float], shape: tuple[int, ...] | None, so
     features = max(len(lo), len(hi))
     if shape is None and features == 1:
         raise InputError(
-            f"the shape of an input of {source} is not determined: give --shape 16 for 16 features, or --shape 4,16 for 4 tokens "
-            "of 16"
+            f"{source} does not determine the shape of an input: give --shape 16, or 4,16 for 4 tokens"
         )
     shape = shape or (features,)
     for end in (lo, hi):
         if len(end) not in (1, shape[-1]):
             raise InputError(
-                f"--domain has a list of {len(end)} numbers but an input of {source} has {shape[-1]} features: give one number "
-                "for all features, or one for each"
+                f"--domain has {len(end)} numbers but an input of {source} has {shape[-1]} features"
             )
     low, high = (end[0] if len(end) == 1 else np.broadcast_to(end, shape) for end in (lo, hi))
     return Box(low, high, shape)

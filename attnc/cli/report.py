@@ -105,7 +105,7 @@ def conversion_status(report: ConversionReport) -> str:
     return "proved" if all(block.proved for block in report.blocks) else "measured"
 
 
-def print_described(title: str, description: object, more: Mapping[str, str]) -> None:
+def print_object(title: str, description: object, more: Mapping[str, str]) -> None:
     """Print a network or a conversion as it describes itself, then `more`."""
     typer.echo(f"{title}\n\n{description}")
     print_facts("", more)
@@ -161,7 +161,9 @@ def claim(saved: Head | Network | Conversion) -> str:
         about = f" and for every {assumed(lookups[0])}" if lookups else ""
         where = f"on {saved.domain}, in {saved.certificate.dtype}"
         return f"{claim_text(saved)} <= bound in every output {where}{about}"
-    return f"|executed - original| <= exact + rounding in every output of a block; {saved.report.headline()}"
+    inputs = ", ".join(sorted({block.holds_for for block in saved.report.blocks}))
+    sizes = f"exact <= {saved.report.eps:g}, for {inputs}"
+    return f"|executed - original| <= exact + rounding in every output of a block, {sizes}"
 
 
 def shortened(items: Sequence[str]) -> str:

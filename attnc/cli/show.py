@@ -9,14 +9,7 @@ import typer
 
 from attnc.cli.options import Json, Saved
 from attnc.cli.output import NOT_PROVED, errors_reported, print_facts, print_json
-from attnc.cli.report import (
-    conversion_status,
-    load_saved,
-    print_described,
-    print_head,
-    saved_record,
-    shortened,
-)
+from attnc.cli.report import conversion_status, load_saved, print_head, print_object, saved_record, shortened
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -62,19 +55,17 @@ def _print(path: Path, saved: Head | Network | Conversion, reason: str | None) -
     from attnc.network.network import Network
 
     known = saved.certificate if isinstance(saved, (Head, Network)) else saved.report
-    if known is None:
-        note = "the error was measured; there is no certificate to verify"
-    else:
-        note = f"read, not proved again; `attnc verify {path}` proves it"
-    facts = {"note": note}
+    facts = {"note": "the error was measured; there is no certificate to verify"}
     if known is not None:
-        facts["built with"] = ", ".join(f"{name} {version}" for name, version in known.versions.items())
+        versions = ", ".join(f"{name} {version}" for name, version in known.versions.items())
+        note = f"read, not proved again; `attnc verify {path}` proves it"
+        facts = {"built with": versions, "note": note}
     if isinstance(saved, Head):
         print_head(f"{path}: a softmax head", saved, facts)
     elif isinstance(saved, Network):
-        print_described(f"{path}: a network of softmax attention", saved.describe(), facts)
+        print_object(f"{path}: a network of softmax attention", saved.describe(), facts)
     elif reason is not None and conversion_status(saved.report) == "proved":
         print_facts(f"{path}: a converted model", {"model": saved.report.model, "not certified": reason})
     else:
         facts |= {"not certified": reason} if reason else {}
-        print_described(f"{path}: a converted model", saved.report, facts)
+        print_object(f"{path}: a converted model", saved.report, facts)

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from attnc.errors import FileError, InputError
@@ -117,8 +117,8 @@ def load_object(source: str) -> Any:
         _check_not_class(value, f"what {source} returns")
     if is_function(value) and not _accepts(value, 1):
         raise InputError(
-            f"{source} is a function that requires {_required(value)}: accepted are a function of one tensor (batch, n, d), "
-            "and a function without required arguments that returns a model or such a function"
+            f"{source}{inspect.signature(value)} does not take one argument: give a function of one tensor (batch, n, d), or a "
+            "function without required arguments that returns a model or such a function"
         )
     return value
 
@@ -146,12 +146,6 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _required(function: Callable[..., Any]) -> str:
-    parameters = inspect.signature(function).parameters.values()
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return " and ".join(repr(p.name) for p in parameters if p.default is p.empty and p.kind not in variadic)
-
-
 def _check_not_class(value: object, what: str) -> None:
     if isinstance(value, type):
         raise InputError(
@@ -163,14 +157,9 @@ def _attribute(holder: Any, name: str, where: str) -> Any:
     try:
         return getattr(holder, name)
     except AttributeError:
-        names = [known for known in getattr(holder, "__dict__", {}) if not known.startswith("_")]
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        hint = (
-            f"did you mean {' or '.join(map(repr, near))}?"
-            if near
-            else f"it has {', '.join(map(repr, names[:9]))}"
-        )
-        raise InputError(f"{where} has no {name!r}: {hint}") from None
+        names = [known for known in dir(holder) if not known.startswith("_")]
+        hint = ", ".join(difflib.get_close_matches(name, names, cutoff=0.5) or names[:9])
+        raise InputError(f"{where} has no {name!r}: it has {hint}, …") from None
 
 
 def _run_user_code(doing: str, run: Callable[[], Any], module: str = "") -> Any:
@@ -202,8 +191,7 @@ def input_shape(model: Any, source: str) -> tuple[int, ...] | None:
 
     if is_function(model):
         raise InputError(
-            f"{source} is a function, which does not determine the shape of its inputs: give --shape 3,1 for sequences of "
-            "3 tokens with 1 feature each"
+            f"{source} is a function: give the shape of an input, --shape 3,1 for 3 tokens of 1 feature"
         )
     if isinstance(model, Program):
         return model.shape
@@ -222,19 +210,15 @@ def _features(model: nn.Module) -> tuple[int, ...] | None:
     end reports the problem. A model that reshapes its input may expect tokens: None."""
     from torch import nn
 
+    from attnc.frontends import to_program
+
     parts = list(model.modules())
     widths = list(dict.fromkeys(part.in_features for part in parts if isinstance(part, nn.Linear)))
     if not widths or any(isinstance(part, (nn.Flatten, nn.Unflatten)) for part in parts):
         return None
-    fitting = [width for width in widths if _takes(model, width)]
+    fitting = []
+    for width in widths:
+        with suppress(InputError):
+            to_program(model, (width,))
+            fitting.append(width)
     return None if len(fitting) > 1 else ((fitting or widths)[0],)
-
-
-def _takes(model: nn.Module, features: int) -> bool:
-    from attnc.frontends import to_program
-
-    try:
-        to_program(model, (features,))
-    except InputError:
-        return False
-    return True
