@@ -54,7 +54,7 @@ def compile(
     json: Json = False,
     force: Force = False,
 ) -> None:
-    """Turn a trained network, or any continuous function of sequences, into softmax attention and prove its error.
+    """Compile a network or a function to softmax attention.
 
     SOURCE is model.safetensors with the weights and biases of an MLP; nothing in the file is executed. Or it is
     module:object, and YOUR OWN PYTHON CODE IS IMPORTED AND RUN, from the current directory or Python's path: an

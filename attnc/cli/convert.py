@@ -41,7 +41,9 @@ def convert(
     no_check: _NoCheck = False,
     json: Json = False,
 ) -> None:
-    """Replace the feed-forward blocks of a pretrained transformer by attention, and prove a bound for each.
+    """Convert the feed-forward blocks of a transformer.
+
+    Each block becomes attention over anchors, with a bound of its error.
 
     DIR is read by transformers, from safetensors alone; code that comes with the model is never run. OUT receives
     the model, its report and the other files of DIR. Load it with attnc.from_pretrained: transformers'

@@ -9,7 +9,7 @@ _PROBES = (0.3125, 0.8125, 1.4375)
 
 
 def functions(json: Json = False) -> None:
-    """List the functions that have a name, with their formulas and kinks.
+    """List the functions that have a name.
 
     Example: attnc functions
     """

@@ -51,7 +51,9 @@ def learn(
     json: Json = False,
     force: Force = False,
 ) -> None:
-    """Learn from a CSV file: gradient descent as softmax attention with fixed weights, with a proved bound.
+    """Learn from a CSV file by gradient descent in context.
+
+    Softmax attention with fixed weights takes the steps; the distance to exact gradient descent has a proved bound.
 
     The features are standardised, and for losses other than logistic and poisson the target too: λ, δ and η are in
     those units. Coefficients are printed in the units of the file. Needs scikit-learn: pip install 'attnc[sklearn]'.

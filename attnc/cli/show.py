@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def show(path: Saved, json: Json = False) -> None:
-    """Show a saved head, network or converted model, without proving its bound again.
+    """Show a saved result without proving its bound again.
 
     Exit status: 0 the certificates apply to the stored numbers, 1 they do not, 2 the file was not written by attnc,
     or is damaged or edited.
