@@ -49,17 +49,7 @@ def _program(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program with the arguments of the process, or with `arguments`, and return its exit status.
-
-    >>> main(["verify", "missing.safetensors", "--json"])
-    {
-      "error": {
-        "kind": "FileError",
-        "message": "cannot read missing.safetensors: No such file or directory"
-      }
-    }
-    2
-    """
+    """Run the program with the arguments of the process, or with `arguments`, and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # the Φ of a formula must not fail on an ASCII terminal

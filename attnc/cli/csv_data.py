@@ -57,15 +57,7 @@ def _is_number(text: str) -> bool:
 
 
 def read_table(path: Path) -> Table:
-    """Read a CSV file in UTF-8, separated by commas, whose first line names the columns. Blank lines are skipped.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "data.csv"
-    >>> _ = file.write_text("a,y\\n1,2\\n3,4\\n")
-    >>> read_table(file).numbers(["y", "a"])
-    array([[2., 1.],
-           [4., 3.]])
-    """
+    """Read a CSV file in UTF-8, separated by commas, whose first line names the columns. Blank lines are skipped."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)

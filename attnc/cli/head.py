@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,16 +48,8 @@ def head(
         files = check_files(output, plot, force)
         began = time.perf_counter()
         with progress_bar(f"building {name}") as progress:
-            result = attnc.head(
-                name,
-                on=domain,
-                eps=eps,
-                anchors=anchors,
-                design=design,
-                heads=heads,
-                dtype=parse_dtype(dtype),
-                progress=progress,
-            )
+            size: dict[str, Any] = {"eps": eps, "anchors": anchors, "design": design, "heads": heads}
+            result = attnc.head(name, on=domain, dtype=parse_dtype(dtype), progress=progress, **size)
             seconds = time.perf_counter() - began
             if output is not None:
                 result.save(output)

@@ -54,7 +54,6 @@ def learn(
     """Learn from a CSV file by gradient descent in context.
 
     Softmax attention with fixed weights takes the steps; the distance to exact gradient descent has a proved bound.
-
     The features are standardised, and for losses other than logistic and poisson the target too: λ, δ and η are in
     those units. Coefficients are printed in the units of the file. Needs scikit-learn: pip install 'attnc[sklearn]'.
 
@@ -81,8 +80,8 @@ def learn(
                 write_predictions(output, rows, record["predictions"])
             if plot is not None:
                 progress(f"drawing {plot}")
-                names = list(record["coefficients"])
-                attnc.plot.learning(model.learner_, model.context_x_, model.context_y_[0], plot, names)
+                context = model.context_x_, model.context_y_[0]
+                attnc.plot.learning(model.learner_, *context, plot, list(record["coefficients"]))
     if json:
         print_json(record)
     else:
@@ -101,10 +100,8 @@ def _learn(
 
     names = [name for name in table.names if name != target]
     if not names or len(table.rows) < 2:
-        size = f"{len(table.rows)} rows and {len(names)} features"
-        raise InputError(
-            f"{table.path} has {size} besides {target!r}: at least 2 rows and 1 feature are needed"
-        )
+        size = f"{len(table.rows)} rows and {len(names)} features besides {target!r}"
+        raise InputError(f"{table.path} has {size}: at least 2 rows and 1 feature are needed")
     x, y, new = table.numbers(names), table.numbers([target])[:, 0], rows.numbers(names)
     kind = loss_named(loss)
     logistic = kind.name == "logistic"
@@ -121,9 +118,7 @@ def _learn(
     reason = learner.uncertified if math.isfinite(model.bound_) else f"no finite bound in {model.dtype}"
     covered = model.certified(new)
     if reason is None and not covered.all():
-        reason = (
-            f"row {int(covered.argmin()) + 1} of {rows.path} is outside the {learner.radius}: give --radius"
-        )
+        reason = f"row {int(covered.argmin()) + 1} of {rows.path} is outside the radius: give --radius"
     return model, {
         "status": "proved" if reason is None else "not proved",
         "reason": reason,
@@ -164,11 +159,14 @@ def _compare(loss: Loss, x: Array, y: Array, w: Array, intercept: bool) -> dict[
     model = models[name]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model.fit(x, y)
-    best = np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)[: int(intercept)]])
-    note = "it did not converge" if caught else ""
+        try:
+            model.fit(x, y)
+        except ValueError as problem:
+            return {"estimator": type(model).__name__, "distance": None, "note": str(problem)}
+    note = "(it did not converge)" if caught else ""
     if name == "logistic" and model.score(x, y) == 1:
-        note = "the labels are separable: no coefficients are the best"
+        note = "(the labels are separable: no coefficients are the best)"
+    best = np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)[: int(intercept)]])
     distance = float(np.linalg.norm(w - best))
     return {"estimator": type(model).__name__, "distance": distance, "note": note}
 
@@ -178,16 +176,13 @@ def _print(record: dict[str, Any], title: str) -> None:
     named = zip((record["coefficients"] | constant).items(), record["learner_units"], strict=True)
     rows = [(name, f"{value:.6g}", f"{scaled:.6g}") for (name, value), scaled in named]
     print_rows("coefficients", ("column", "in its units", "standardised"), rows)
-    radius = {"w·x" if name == "u" else name: size for name, size in record["radius"].items()}
     other, fit = record["sklearn"], "accuracy" if "accuracy" in record else "r2"
     if other["distance"] is not None:
         other["note"] = f"{other['estimator']}: {other['distance']:.3g} away {other['note']}"
     facts = {
         "loss": f"{record['loss']} {record['note']}",
-        "examples": str(record["examples"]),
-        "steps": f"{record['steps']} of size {record['step_size']:.6g}",
-        "radius": ", ".join(f"|{name}| <= {size:.4g}" for name, size in radius.items()),
-        "dtype": record["dtype"],
+        "steps": f"{record['steps']} of size {record['step_size']:.6g}, {record['examples']} examples",
+        "radius": ", ".join(f"{name} {size:.4g}" for name, size in record["radius"].items()),
         "exact gradient descent": f"{record['distance']:.3g} away",
         "proved bound": f"{record['bound']:g}" if record["reason"] is None else f"none: {record['reason']}",
         "scikit-learn": other["note"],

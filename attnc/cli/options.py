@@ -17,21 +17,11 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 Dtype = Annotated[str, typer.Option(help="float32 or float64.")]
-Plot = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="Draw the result (.png, .svg or .pdf; needs matplotlib).")
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", metavar="PATH", help="Write the result and its certificate (.safetensors)."
-    ),
-]
-Saved = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PATH", help="A file of `attnc head` or `attnc compile`, or a directory of `attnc convert`."
-    ),
-]
+_OUTPUT = "Write the result and its certificate (.safetensors)."
+_SAVED = "A file of `attnc head` or `attnc compile`, or a directory of `attnc convert`."
+Plot = Annotated[Path | None, typer.Option(metavar="PATH", help="Draw the result (.png, .svg or .pdf).")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="PATH", help=_OUTPUT)]
+Saved = Annotated[Path, typer.Argument(metavar="PATH", help=_SAVED)]
 _DTYPES = ("float32", "float64")
 
 

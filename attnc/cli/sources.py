@@ -60,14 +60,12 @@ def read_weights(
 
     if _has_attnc_record(source):
         raise FileError(
-            f"{source} is a head or a network that attnc wrote: see `attnc show {source}` and `attnc verify {source}`; "
-            "`attnc compile` takes the state dict of a model"
+            f"{source} was written by attnc, see `attnc show {source}`: give the state dict of a model"
         )
     tensors = read_state_dict(source)
     if activation is None:
         raise InputError(
-            f"{source} holds weights but no activation: give --activation relu or --activation 'leaky_relu(0.2)'; "
-            "`attnc functions` lists the names"
+            f"{source} has no activation: give --activation relu, or another of `attnc functions`"
         )
     prefixes = None if order is None else [prefix.strip() for prefix in order.split(",")]
     return mlp(tensors, activation, order=prefixes, output_activation=output_activation)
@@ -149,7 +147,7 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
 def _check_not_class(value: object, what: str) -> None:
     if isinstance(value, type):
         raise InputError(
-            f"{what} is a class: give an instance that holds trained weights, or a function without arguments that returns one"
+            f"{what} is a class: give an instance of it, or a function without arguments that returns one"
         )
 
 
@@ -170,7 +168,7 @@ def _run_user_code(doing: str, run: Callable[[], Any], module: str = "") -> Any:
         missing = problem.name if isinstance(problem, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
             raise InputError(
-                f"there is no module {missing!r} in {os.getcwd()} or on Python's path: give module:object with the import name"
+                f"there is no module {missing!r} in {os.getcwd()} or on Python's path"
             ) from problem
         frames = traceback.extract_tb(problem.__traceback__)
         own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]

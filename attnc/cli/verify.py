@@ -23,7 +23,8 @@ _STYLES = {"proved": "bold green", "refuted": "bold red", "unknown": "bold yello
 def verify(path: Saved, json: Json = False) -> None:
     """Prove the bound of a saved result again.
 
-    The proof starts from the stored numbers of a head, a network or a converted model. An error that was only measured has no proof to check: its status is unknown.
+    The proof starts from the stored numbers of a head, a network or a converted model. An error that was only measured
+    has no proof to check: its status is unknown.
 
     Exit status: 0 proved, 1 refuted or unknown, 2 the file was not written by attnc, or is damaged or edited.
 

@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2] / "attnc"
 ORDER = [
     {"errors", "domain", "progress"}, {"functions"}, {"program"}, {"certify"}, {"anchors"}, {"network"}, {"lower"},
-    {"frontends", "exporters", "incontext"}, {"lower.compile", "pretrained"}, {"paper"}, {"plot"}, {"cli", "__init__", "__main__"},
+    {"frontends", "exporters", "incontext"}, {"lower.compile", "pretrained"}, {"paper"}, {"plot"},
+    {"cli", "__init__", "__main__"},
 ]  # fmt: skip
 LAYER = {name: i for i, names in enumerate(ORDER) for name in names}
 FILES = sorted(ROOT.rglob("*.py"))
