@@ -60,7 +60,6 @@ def compile(
     module:object, and YOUR OWN PYTHON CODE IS IMPORTED AND RUN, from the current directory or Python's path: an
     nn.Module in eval mode, a fitted scikit-learn MLP (of a classifier, its logits), a function of a tensor
     (batch, tokens, features) that returns one, or a function without arguments that returns any of these.
-
     The error of a function without --lipschitz is measured, not proved.
 
     Exit status: 0 proved, 1 measured or not certified, 2 bad input.

@@ -63,9 +63,7 @@ def convert(
         eps, config = checked_eps(eps), ConvertConfig(engine=engine, design=design)
         check_new(output)
         if "attnc" in read_config(source):
-            raise InputError(
-                f"{source} is already converted (see `attnc show {source}`): give the original model"
-            )
+            raise InputError(f"{source} is already converted: give the original model")
         with progress_bar(f"loading {source}") as progress:
             model = load_model(source)
             sample, note = ({}, "not run: --no-check") if no_check else random_input(model)

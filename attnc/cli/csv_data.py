@@ -67,20 +67,14 @@ def read_table(path: Path) -> Table:
     except (csv.Error, UnicodeDecodeError) as problem:
         raise FileError(f"{path} is not a CSV file in UTF-8: {problem}") from problem
     if len(lines) < 2:
-        raise InputError(
-            f"{path} has no rows: give a line with the names of the columns, then rows of numbers"
-        )
+        raise InputError(f"{path} has no rows: give a line of column names, then rows of numbers")
     names = tuple(name.strip() for name in lines[0][0])
     for i, name in enumerate(names):
         if not name or name in names[:i] or all(map(_is_number, names)):
-            raise InputError(
-                f"{path}: column {i + 1} is named {name!r}: the first line must name every column"
-            )
+            raise InputError(f"{path}: column {i + 1} is named {name!r}: the first line names every column")
     for i, (row, line) in enumerate(lines[1:], 1):
         if len(row) != len(names):
-            raise InputError(
-                f"{path}: row {i} (line {line}) has {len(row)} cells, the header has {len(names)}"
-            )
+            raise InputError(f"{path}: row {i} (line {line}) has {len(row)} cells, not {len(names)}")
     rows, ends = zip(*lines[1:], strict=True)
     return Table(str(path), names, rows, ends)
 

@@ -17,9 +17,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise InputError(
-            f"--shape {text}: give positive integers, 16 for 16 features or 4,16 for 4 tokens of 16"
-        )
+        raise InputError(f"--shape {text}: give positive integers, as in 16, or 4,16 for 4 tokens of 16")
     return tuple(map(int, parts))
 
 
@@ -47,9 +45,7 @@ def make_box(lo: list[float], hi: list[float], shape: tuple[int, ...] | None, so
 
     features = max(len(lo), len(hi))
     if shape is None and features == 1:
-        raise InputError(
-            f"{source} does not determine the shape of an input: give --shape 16, or 4,16 for 4 tokens"
-        )
+        raise InputError(f"{source} does not determine the shape of an input: give --shape, as in 16 or 4,16")
     shape = shape or (features,)
     for end in (lo, hi):
         if len(end) not in (1, shape[-1]):

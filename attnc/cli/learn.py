@@ -100,11 +100,11 @@ def _learn(
 
     names = [name for name in table.names if name != target]
     if not names or len(table.rows) < 2:
-        size = f"{len(table.rows)} rows and {len(names)} features besides {target!r}"
-        raise InputError(f"{table.path} has {size}: at least 2 rows and 1 feature are needed")
+        raise InputError(
+            f"{table.path} has {len(table.rows)} rows and {len(names)} features: give 2 and 1 at least"
+        )
     x, y, new = table.numbers(names), table.numbers([target])[:, 0], rows.numbers(names)
-    kind = loss_named(loss)
-    logistic = kind.name == "logistic"
+    kind, logistic = loss_named(loss), loss_named(loss).name == "logistic"
     kind.check_labels(y)
     check_spread(np.column_stack([x, y]), [*names, target], table.path)
     model = InContextClassifier(0.0, **settings) if logistic else InContextRegressor(loss, **settings)
@@ -154,9 +154,8 @@ def _compare(loss: Loss, x: Array, y: Array, w: Array, intercept: bool) -> dict[
         "logistic": linear_model.LogisticRegression(C=1e12, **precise),
         "poisson": linear_model.PoissonRegressor(alpha=0, **precise),
     }
-    if name not in models:
+    if (model := models.get(name)) is None:
         return {"estimator": None, "distance": None, "note": f"no estimator has the loss {name}"}
-    model = models[name]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -167,8 +166,7 @@ def _compare(loss: Loss, x: Array, y: Array, w: Array, intercept: bool) -> dict[
     if name == "logistic" and model.score(x, y) == 1:
         note = "(the labels are separable: no coefficients are the best)"
     best = np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)[: int(intercept)]])
-    distance = float(np.linalg.norm(w - best))
-    return {"estimator": type(model).__name__, "distance": distance, "note": note}
+    return {"estimator": type(model).__name__, "distance": float(np.linalg.norm(w - best)), "note": note}
 
 
 def _print(record: dict[str, Any], title: str) -> None:

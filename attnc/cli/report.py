@@ -126,8 +126,7 @@ def print_head(title: str, head: Head, more: Mapping[str, str]) -> None:
     reason, certificate, seen = head.why_not_certified(), head.certificate, head.measured
     if certificate is None:
         assert seen is not None
-        where = f"at s = {number(seen.input)}, the largest at {seen.points} points"
-        facts["measured, not proved"] = f"error {seen.error:.4g} {where}"
+        facts["measured, not proved"] = f"at most {seen.error:.4g} at {seen.points} points"
     elif reason is not None:
         facts["not certified"] = reason
     else:

@@ -188,9 +188,7 @@ def input_shape(model: Any, source: str) -> tuple[int, ...] | None:
     from attnc.program import Program
 
     if is_function(model):
-        raise InputError(
-            f"{source} is a function: give the shape of an input, --shape 3,1 for 3 tokens of 1 feature"
-        )
+        raise InputError(f"{source} is a function: give --shape, as in 3,1 for 3 tokens of 1 feature")
     if isinstance(model, Program):
         return model.shape
     if is_estimator(model):

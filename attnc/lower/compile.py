@@ -78,7 +78,8 @@ def compile(
             question = Question(model, domain, allowed, name, method, lipschitz, noise, tokens, seed, say)
             net = compiled(question, form or "two-layer")
         else:
-            _check_function_words({"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
+            words = {"lipschitz": lipschitz, "noise": noise, "tokens": tokens}
+            _check_function_words({**words, "method": None if method == "auto" else method})
             net = _of_model(model, domain, allowed, name, say)
             net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
@@ -119,6 +120,6 @@ def _check_function_words(words: dict[str, object]) -> None:
     for name, given in words.items():
         if given is not None:
             raise InputError(
-                f"{name}={given!r} is for functions: this model says itself what it computes; leave it out, or have the model "
-                "asked like a function: method='grid', 'lattice' or 'fit'"
+                f"{name}={given!r} applies to functions only: this model is compiled from its own operations; leave it out. (A "
+                "torch module is compiled as a function with method='grid', 'lattice' or 'fit'.)"
             )

@@ -92,9 +92,9 @@ def test_what_is_no_function_of_a_tensor(run: Any, module: Write, name: str, sai
 def test_a_function_needs_a_shape(run: Any, module: Write) -> None:
     name = module(FUNCTIONS)
     for wanted in ("wave", "make", "builtin"):
-        refused(run("compile", f"{name}:{wanted}", *ASKED), "InputError", "--shape 3,1")
+        refused(run("compile", f"{name}:{wanted}", *ASKED), "InputError", "--shape", "3,1")
     lists = ("--domain", "0,0", "1,1", "--eps", 1, "--json")
-    refused(run("compile", f"{name}:wave", *lists), "InputError", "--shape 3,1")
+    refused(run("compile", f"{name}:wave", *lists), "InputError", "--shape", "3,1")
 
 
 def test_every_option_reaches_the_compiler(run: Any, module: Write, asked: dict[str, Any]) -> None:

@@ -125,7 +125,7 @@ def test_lists_of_numbers_tell_the_shape_too(run: Any, module: Write) -> None:
         ("nett", ("has no 'nett'", "net,")),
         ("xyz", ("has no 'xyz'", "Holder")),
         ("net.layer", ("net has no 'layer'",)),
-        ("make_by", ("is a function", "--shape 3,1")),
+        ("make_by", ("is a function", "--shape", "3,1")),
         ("make_two", ("make_two(name, size)", "one tensor")),
         ("make_class", ("what ", "returns is a class")),
         ("fails", ("RuntimeError: no weights here", ".py, line 14")),
