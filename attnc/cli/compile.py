@@ -83,7 +83,6 @@ def compile(
         with progress_bar(f"reading {source}") as progress:
             model, known = _read(source, weights, function, None if shape is None else parse_shape(shape))
             box = make_box(lo, hi, known, source)
-            progress(f"compiling {source}")
             given = {name: value for name, value in settings.items() if value is not None}
             net = attnc.compile(model, domain=box, progress=progress, **given)
             seconds = time.perf_counter() - began
