@@ -6,24 +6,23 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
-from attnc.cli.output import NOT_PROVED, errors_reported, print_json, print_table
-from attnc.cli.progress import counted_progress, progress
+from attnc.cli.options import Json
+from attnc.cli.output import NOT_PROVED, errors_reported, print_json, print_rows
+from attnc.cli.progress import progress_bar
 from attnc.errors import FileError, InputError
-from attnc.paper.experiments import SWEEPS, Record, Results, Setting, SweepError, settings, sweep
-from attnc.paper.experiments.report import FIGURES, figures, html, markdown
-from attnc.paper.experiments.store import write_whole
-from attnc.plot.canvas import require_matplotlib
-from attnc.plot.experiments import draw
+
+if TYPE_CHECKING:
+    from attnc.paper.experiments import Record, Results, Setting
+    from attnc.progress import Progress
 
 _FILES = ("results.json", "results.csv", "times.csv", "report.md", "report.html")
-_What = Annotated[str, typer.Argument(metavar="WHAT", help=f"{', '.join(SWEEPS)} or all.")]
+_What = Annotated[
+    str, typer.Argument(metavar="WHAT", help="heads, range, anchors, heatmaps, seq2seq or all.")
+]
 _Output = Annotated[
     Path,
     typer.Option(
@@ -49,7 +48,7 @@ def reproduce(
     jobs: _Jobs = None,
     backend: _Backend = "loky",
     address: _Address = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    json: Json = False,
 ) -> None:
     """The paper's experiments: networks trained by its protocol beside networks that are built, on the same data.
 
@@ -61,14 +60,18 @@ def reproduce(
 
     Example: attnc reproduce anchors --seeds 3 -o out/experiments
     """
+    from attnc.paper.experiments import settings
+    from attnc.plot.canvas import require_matplotlib
+
     with errors_reported(json):
         require_matplotlib()
         _check_place(output)
         began, wanted = time.perf_counter(), settings(what, seeds, quick)
-        with counted_progress("running") as tell:
-            found = _swept(wanted, output, _cores() if jobs is None else jobs, backend, address, tell, json)
-        with progress("writing") as say:
-            written = [*found.write(output), *_draw(found, output, say), *_report(found, output)]
+        with progress_bar("running") as progress:
+            found = _swept(
+                wanted, output, _cores() if jobs is None else jobs, backend, address, progress, json
+            )
+            written = [*found.write(output), *_draw(found, output, progress), *_report(found, output)]
         if json:
             print_json(_summary(found, written, time.perf_counter() - began))
         else:
@@ -81,12 +84,17 @@ def _swept(
     jobs: int,
     backend: str,
     address: str | None,
-    tell: Any,
+    progress: Progress,
     as_json: bool,
 ) -> Results:
     """All runs; where some fail, the others are kept, and the command ends with status 1."""
+    from attnc.paper.experiments import SweepError, sweep
+
+    def count(done: int, total: int, message: str) -> None:
+        progress(message, done, total)
+
     try:
-        return sweep(wanted, output, jobs=jobs, backend=backend, address=address, progress=tell)
+        return sweep(wanted, output, jobs=jobs, backend=backend, address=address, progress=count)
     except SweepError as problem:
         typer.echo(f"error: {problem}", err=True)
         if as_json:
@@ -113,8 +121,11 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _draw(found: Results, output: Path, say: Any) -> list[Path]:
+def _draw(found: Results, output: Path, progress: Progress) -> list[Path]:
     """Every figure that the records suffice for, as PNG and SVG; those of an earlier sweep that they do not suffice for go."""
+    from attnc.paper.experiments.report import FIGURES, figures
+    from attnc.plot.experiments import draw
+
     folder, drawn = output / "figures", []
     names, kinds = figures(found), ("png", "svg")
     try:
@@ -125,7 +136,7 @@ def _draw(found: Results, output: Path, say: Any) -> list[Path]:
     except OSError as problem:
         raise FileError(f"cannot write figures to {folder}: {problem.strerror or problem}") from problem
     for name in names:
-        say(f"drawing {name}")
+        progress(f"drawing {name}")
         for kind in kinds:
             drawn.append(folder / f"{name}.{kind}")
             draw(name, found, drawn[-1])
@@ -133,6 +144,9 @@ def _draw(found: Results, output: Path, say: Any) -> list[Path]:
 
 
 def _report(found: Results, output: Path) -> list[Path]:
+    from attnc.paper.experiments.report import html, markdown
+    from attnc.paper.experiments.store import write_whole
+
     note = "Made by " + ", ".join(f"{name} {version}" for name, version in found.versions.items()) + "."
     pages = {output / "report.md": markdown(found, note=note), output / "report.html": html(found, note=note)}
     for path, text in pages.items():
@@ -176,15 +190,11 @@ def _summary(found: Results, written: list[Path], seconds: float) -> dict[str, A
 def _print(found: Results, written: list[Path], seconds: float) -> None:
     for note in found.redone:
         typer.echo(note)
-    table = Table(
-        title=Text(f"{len(found)} runs, {seconds:.0f} s"), title_justify="left", box=box.SIMPLE_HEAD
-    )
-    names = ("experiment", "method", "n", "p", "heads", "b-a")
-    for name in (*names, "test MSE", "lowest", "highest", "s"):
-        table.add_column(name, justify="left" if name in names[:2] else "right")
+    names, rows = ("experiment", "method", "n", "p", "heads", "b-a"), []
     for row in _rows(found):
         numbers = [f"{row[name]:.3g}" for name in ("mse", "lowest", "highest")]
         shown = [str(row[name]) for name in names[:5]] + [f"{row['b-a']:g}"]
-        table.add_row(*shown, *numbers, f"{row['seconds']:.1f}")
-    print_table(table, whole=True)
+        rows.append([*shown, *numbers, f"{row['seconds']:.1f}"])
+    header = (*names, "test MSE", "lowest", "highest", "s")
+    print_rows(f"{len(found)} runs, {seconds:.0f} s", header, rows)
     typer.echo("\n".join(str(path) for path in written if path.suffix != ".svg"))

@@ -21,10 +21,10 @@ from attnc.pretrained.guard import check_reached, check_runs
 from attnc.pretrained.report import ConversionReport, Difference
 from attnc.pretrained.samples import calls, outputs
 from attnc.pretrained.store import note_conversion
+from attnc.progress import Progress, silent
 from attnc.records.certificate import versions
 
 Model = TypeVar("Model", bound=nn.Module)
-Progress = Callable[[int, int, str], None]
 
 
 def convert_(
@@ -54,14 +54,14 @@ def convert_(
     ('every input', True)
     """
     began = time.perf_counter()
-    eps, config, say = checked_eps(eps), checked_config(config), progress or _silent
+    eps, config, report_progress = checked_eps(eps), checked_config(config), progress or silent
     given = calls(samples) if samples is not None else []
     before = outputs(model, samples) if given and isinstance(model, nn.Module) else []
     found = find_blocks(model, filter_fn, call=_call(model, samples, config))
     _check_arithmetic(found)
     known = entering(model, found.blocks, config)
     parameters = sum(p.numel() for p in model.parameters())
-    planned = _planned(found, known, eps, config, say)
+    planned = _planned(found, known, eps, config, report_progress)
     check_runs(model, found.call, planned)
     undo: list[Callable[[], None]] = []
     try:
@@ -107,17 +107,17 @@ def convert(
 
 
 def _planned(
-    found: Found, known: list[Any], eps: float, config: ConvertConfig, say: Progress
+    found: Found, known: list[Any], eps: float, config: ConvertConfig, progress: Progress
 ) -> list[Planned]:
     plans, total = [], len(found.blocks)
     for i, (site, what) in enumerate(zip(found.blocks, known, strict=True)):
-        say(i, total, site.name)
+        progress(site.name, i, total)
 
-        def tell(text: str, done: int = i, name: str = site.name) -> None:
-            say(done, total, f"{name}: {text}")
+        def block_progress(message: str, done: int = i, name: str = site.name) -> None:
+            progress(f"{name}: {message}", done, total)
 
-        plans.append(plan_block(site, what, eps, config, tell))
-    say(total, total, "done")
+        plans.append(plan_block(site, what, eps, config, block_progress))
+    progress("done", total, total)
     return plans
 
 
@@ -164,7 +164,3 @@ def _apart(new: Tensor, old: Tensor) -> Tensor:
 
 def _timed(report: ConversionReport, seconds: float) -> ConversionReport:
     return ConversionReport(**{**vars(report), "seconds": round(seconds, 3)})
-
-
-def _silent(done: int, total: int, text: str) -> None:
-    return None

@@ -111,7 +111,7 @@ def test_failing_runs_end_with_status_1(
     def fail(setting: Setting) -> Record:
         raise ArithmeticError(setting.method)
 
-    monkeypatch.setattr(command, "sweep", partial(sweep, run=fail))
+    monkeypatch.setattr("attnc.paper.experiments.sweep", partial(sweep, run=fail))
     assert (
         main(
             ["reproduce", "heatmaps", "--quick", "--seeds", "1", "--jobs", "1", "-o", str(tmp_path), "--json"]
