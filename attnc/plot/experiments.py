@@ -11,30 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnc.errors import InputError
-from attnc.paper.experiments import Record
-from attnc.paper.experiments.analysis import (
-    RATES,
-    SIZES,
-    THEOREM_OF,
-    checked_frame,
-    fit_rate,
-    meeting_runs,
-    summarise,
-    sweep_runs,
-)
+from attnc.paper.experiments import Record, analysis
 from attnc.paper.experiments.report import FIGURES
 from attnc.paper.experiments.settings import TRAINED
-from attnc.plot.canvas import (
-    BLUE,
-    GREY,
-    INK,
-    VERMILION,
-    WEIGHTS,
-    new_figure,
-    picture_format,
-    require_matplotlib,
-    save,
-)
+from attnc.plot.canvas import BLUE, GREY, INK, VERMILION, WEIGHTS, new_figure, picture_format, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +27,6 @@ _STYLES = {  # method: colour, marker
     **{"many-heads": (_SKY, "h"), "tokens": (BLUE, "D"), "heads": (_SKY, "h"), "softmax": (_GREEN, "v")},
 }
 _ASIDE = 7.5  # points between the marker of a mean and the dots of its runs
-_SAMPLES = 3  # heat maps per run
 
 
 def draw(name: str, records: Iterable[Record], path: str | os.PathLike[str] | None = None) -> Figure:
@@ -59,7 +38,6 @@ def draw(name: str, records: Iterable[Record], path: str | os.PathLike[str] | No
     """
     if name not in FIGURES:
         raise InputError(f"name={name!r}: accepted are {', '.join(FIGURES)}")
-    require_matplotlib()
     if path is not None:
         picture_format(path)
     found, others = tuple(records), {"learning-curves": _learning_curves, "heat-maps": _heat_maps}
@@ -77,9 +55,9 @@ def draw(name: str, records: Iterable[Record], path: str | os.PathLike[str] | No
 
 def _sweep(name: str, records: Sequence[Record]) -> Figure | None:
     """Test MSE against a size; experiment 3 has a panel for the keys and one for the heads."""
-    table, seq2seq = checked_frame(records), name == "seq2seq"
+    table, seq2seq = analysis.checked_frame(records), name == "seq2seq"
     experiment, sizes = ("seq2seq", ("anchors", "heads")) if seq2seq else ("truncated", (name,))
-    found = {size: runs for size in sizes if len(runs := sweep_runs(table, experiment, size))}
+    found = {size: runs for size in sizes if len(runs := analysis.sweep_runs(table, experiment, size))}
     if not found:
         return None
     figure = new_figure(2.2 + 3.6 * len(found), 4.2) if seq2seq else new_figure(8.6, 4.8)
@@ -94,43 +72,41 @@ def _sweep(name: str, records: Sequence[Record]) -> Figure | None:
 
 
 def _draw_sweep(ax: Axes, runs: Any, against: str, rates: bool) -> None:
-    """All methods, the theorem's bound, the constant output, and the paper's results."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    table, sizes = summarise(runs), sorted(runs["size"].unique())
+    """All methods, the theorem's bound B of the largest error as the bound B²/width of the MSE, the constant output, and the
+    paper's results."""
+    table, sizes = analysis.summarise(runs), sorted(runs["size"].unique())
     groups: dict[tuple[str, ...], list[str]] = {}  # methods with equal means are drawn as one line
     for method, rows in table.groupby("method", observed=True):
         groups.setdefault(tuple(f"{mse:.2e}" for mse in rows.mse), []).append(str(method))
     for methods in groups.values():
         these = runs[runs.method == methods[0]]
-        fitted = fit_rate(these, against) if rates else None
-        slope = (
-            f", slope {fitted.slope:.2f} ± {fitted.high - fitted.slope:.2f}".replace("-", "−")
-            if fitted
-            else ""
-        )
+        fit = analysis.fit_rate(these, against) if rates else None
+        slope = f", slope {fit.slope:.2f} ± {fit.high - fit.slope:.2f}" if fit else ""
         _draw_method(ax, these, table[table.method == methods[0]], " = ".join(methods) + slope, sizes)
-    theorem = table[(table.method == THEOREM_OF[against]) & table.theorem.notna()]
-    if len(theorem) and rates:
-        slope = "" if RATES[against] is None else f", slope {RATES[against]:g}".replace("-", "−")
-        label = f"theorem's bound of {THEOREM_OF[against]}{slope}"
-        ax.plot(
-            theorem["size"],
-            theorem.theorem**2 / runs.width.iloc[0],
-            ":",
-            color=INK,
-            linewidth=1.1,
-            label=label,
-            zorder=4,
-        )
+    theorem = table[(table.method == analysis.THEOREM_OF[against]) & table.theorem.notna()]
+    if rates and len(theorem):
+        slope = "" if analysis.RATES[against] is None else f", slope {analysis.RATES[against]:g}"
+        label = f"theorem's bound of {analysis.THEOREM_OF[against]}{slope}"
+        bounds = theorem.theorem**2 / runs.width.iloc[0]
+        ax.plot(theorem["size"], bounds, ":", color=INK, linewidth=1.1, label=label, zorder=4)
     trained = table[table.method == "trained"]
     ax.plot(trained["size"], trained.constant, "-", color=_PALE, linewidth=0.9, label="constant", zorder=1)
-    _draw_paper(ax, trained[trained.baseline.notna()])
+    paper = trained[trained.paper_mse.notna()]
+    if len(paper):
+        bars = [paper.paper_mse - paper.paper_low, paper.paper_high - paper.paper_mse]
+        style = {
+            "markersize": 10,
+            "markerfacecolor": "none",
+            "markeredgewidth": 1.1,
+            "capsize": 5,
+            "zorder": 3,
+        }
+        label = "trained by the paper's code"
+        ax.errorbar(paper["size"], paper.paper_mse, yerr=bars, fmt="o", color=INK, label=label, **style)
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(FixedLocator(sizes))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:g}"))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel(SIZES[against].replace("-", "−"))
+    ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel(analysis.SIZES[against])
 
 
 def _draw_method(ax: Axes, runs: Any, rows: Any, label: str, sizes: Sequence[float]) -> None:
@@ -138,52 +114,23 @@ def _draw_method(ax: Axes, runs: Any, rows: Any, label: str, sizes: Sequence[flo
     from matplotlib.transforms import offset_copy
 
     method = rows.method.iloc[0]
-    colour, marker = _STYLES[method]
+    (colour, marker), dashes = _STYLES[method], "--" if method in TRAINED else "-"
     label += f", {rows.diverged.sum()} diverged" if rows.diverged.any() else ""
     rows, runs = rows[rows.mse > 0], runs[(runs.mse > 0) & np.isfinite(runs.mse)]
-    if rows.level.all() and len(rows):
+    if rows.level.any():
         ax.plot((sizes[0], sizes[-1]), [rows.mse.iloc[0]] * 2, "-.", color=colour, linewidth=0.8)
     aside = offset_copy(ax.transData, fig=ax.get_figure(root=True), x=_ASIDE, units="points")
-    ax.plot(
-        runs["size"], runs.mse, ".", color=colour, markersize=4, transform=aside, label=f"_runs of {method}"
-    )
+    dots = {"color": colour, "markersize": 4, "transform": aside, "label": f"_runs of {method}"}
+    ax.plot(runs["size"], runs.mse, ".", **dots)
     bars = np.maximum([rows.mse - rows.low, rows.high - rows.mse], 0.0)  # a mean may round past an end
-    dashes = "--" if method in TRAINED else "-"
-    style = {
-        "color": colour,
-        "marker": marker,
-        "markersize": 5,
-        "linewidth": 1.4,
-        "elinewidth": 0.9,
-        "capsize": 2.5,
-    }
-    ax.errorbar(rows["size"], rows.mse, yerr=bars, linestyle=dashes, label=label, **style)
-
-
-def _draw_paper(ax: Axes, rows: Any) -> None:
-    """The paper's results as open circles, with bars where its seeds differ much."""
-    for size, one in zip(rows["size"], rows.baseline, strict=True):
-        if one.low is not None:
-            bars = ([one.mse - one.low], [one.high - one.mse])
-            ax.errorbar([size], [one.mse], yerr=bars, fmt="none", ecolor=GREY, elinewidth=0.9, capsize=5)
-    if len(rows):
-        style = {
-            "color": INK,
-            "markersize": 10,
-            "markerfacecolor": "none",
-            "markeredgewidth": 1.1,
-            "zorder": 3,
-        }
-        values = [one.mse for one in rows.baseline]
-        ax.plot(rows["size"], values, "o", label="trained by the paper's code", **style)
+    style = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.4, "elinewidth": 0.9}
+    ax.errorbar(rows["size"], rows.mse, yerr=bars, linestyle=dashes, capsize=2.5, label=label, **style)
 
 
 def _learning_curves(records: Sequence[Record]) -> Figure | None:
     """Test MSE at the start and after each epoch, for the runs that the sweeps of experiment 1 share."""
-    found = meeting_runs(records)
-    learned = {
-        method: runs for method, runs in found.items() if method in TRAINED and all(one.curve for one in runs)
-    }
+    found = analysis.learning_runs(records)
+    learned = {method: runs for method in TRAINED if (runs := found.get(method)) and runs[0].curve}
     if not learned:
         return None
     figure = new_figure(7.4, 4.2)
@@ -191,26 +138,20 @@ def _learning_curves(records: Sequence[Record]) -> Figure | None:
     for method, runs in learned.items():
         curves = np.array([(one.start, *one.curve) for one in runs], dtype=float)
         curves[~(np.isfinite(curves) & (curves > 0))] = np.nan
-        kept = np.isfinite(curves).any(0)
-        epochs, colour, lost = (
-            np.flatnonzero(kept),
-            _STYLES[method][0],
-            sum(not np.isfinite(one.mse) for one in runs),
-        )
-        label = method + (f", {lost} diverged" if lost else "")
-        ax.plot(epochs, np.nanmean(curves[:, kept], 0), color=colour, linewidth=1.4, label=label)
-        ends = np.nanmin(curves[:, kept], 0), np.nanmax(curves[:, kept], 0)
-        ax.fill_between(epochs, *ends, color=colour, alpha=0.18, linewidth=0)
+        epochs, colour = np.flatnonzero(np.isfinite(curves).any(0)), _STYLES[method][0]
+        known, diverged = curves[:, epochs], sum(not np.isfinite(one.mse) for one in runs)
+        label = method + (f", {diverged} diverged" if diverged else "")
+        ax.plot(epochs, np.nanmean(known, 0), color=colour, linewidth=1.4, label=label)
+        band = np.nanmin(known, 0), np.nanmax(known, 0)
+        ax.fill_between(epochs, *band, color=colour, alpha=0.18, linewidth=0)
         ax.plot(np.arange(curves.shape[1]), curves.T, color=colour, linewidth=0.5, alpha=0.6, label="_run")
-    levels = {"constant": (_PALE, [one.constant for runs in learned.values() for one in runs])}
-    levels["placed, not trained"] = (GREY, [one.mse for one in found.get("placed", ())])
+    levels = {"placed, not trained": (GREY, [one.mse for one in found.get("placed", ()) if one.mse > 0])}
+    levels["constant"] = (_PALE, [one.constant for runs in learned.values() for one in runs])
     for label, (colour, values) in levels.items():
-        if values and np.mean(values) > 0:
+        if values:
             ax.axhline(float(np.mean(values)), color=colour, linewidth=1.1, label=label)
     base = next(iter(learned.values()))[0].setting
-    ax.set_title(
-        f"heads {base.heads}, p = {base.p}, [a, b] = [{base.a:g}, {base.b:g}]".replace("-", "−"), fontsize=10
-    )
+    ax.set_title(f"heads {base.heads}, p = {base.p}, [a, b] = [{base.a:g}, {base.b:g}]", fontsize=10)
     ax.set_xlim(0, base.epochs)
     ax.set_xlabel("epoch")
     _finish(figure, [ax])
@@ -220,45 +161,33 @@ def _learning_curves(records: Sequence[Record]) -> Figure | None:
 def _heat_maps(records: Sequence[Record]) -> Figure | None:
     """Attention weights of three test samples of the first seed for each width of the range: a row of pixels is a token, a column
     an anchor. Both methods show the tokens in the order of the anchors that the built head attends to."""
-    checked_frame(records)
     found: dict[tuple[str, float], Record] = {}
     for one in sorted(records, key=lambda one: one.setting.seed):
-        if one.setting.experiment == "heat-map" and one.weights:
+        if one.weights:
             found.setdefault((one.setting.method, one.setting.b - one.setting.a), one)
     if not found:
         return None
-    methods, widths = (
-        sorted({method for method, _ in found}, reverse=True),
-        sorted({width for _, width in found}),
-    )
+    methods, widths = [sorted(set(names), reverse=order) for names, order in zip(zip(*found), (True, False))]
     figure = new_figure(0.9 + 4.2 * len(widths), 0.5 + 1.75 * len(methods))
     maps, beside = figure.subfigures(1, 2, squeeze=False, width_ratios=(4.2 * len(widths), 0.75))[0]
     parts = maps.subfigures(len(methods), len(widths), squeeze=False)
     for (method, width), one in found.items():
-        guide = np.asarray(found.get(("nearest", width), one).weights)
+        guide, weights = np.asarray(found.get(("nearest", width), one).weights), np.asarray(one.weights)
         order = np.argsort(guide @ np.arange(guide.shape[-1]), axis=-1, kind="stable")
         part = parts[methods.index(method)][widths.index(width)]
-        weights = np.take_along_axis(np.asarray(one.weights), order[..., None], 1)[:_SAMPLES]
-        image = _draw_maps(part, weights)
-        name, picked = "built" if method == "nearest" else method, 100 * (one.picked or 0.0)
-        part.suptitle(f"{name}, b − a = {width:g}, nearest picked {picked:.1f} %", fontsize=9)
+        name = "built" if method == "nearest" else method
+        part.suptitle(
+            f"{name}, b − a = {width:g}, nearest picked {100 * (one.picked or 0):.1f} %", fontsize=9
+        )
+        axes = part.subplots(1, len(weights), squeeze=False)[0]
+        for ax, sample in zip(axes, np.take_along_axis(weights, order[..., None], 1), strict=True):
+            image = ax.imshow(sample, cmap=WEIGHTS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+            image.set_clip_on(False)  # the name of a clip path in an SVG is not reproducible
+            ax.set(xticks=[], yticks=[])
+            ax.set_xlabel("anchors", fontsize=8)
+        axes[0].set_ylabel("tokens", fontsize=8)
     beside.colorbar(image, cax=beside.add_axes((0.05, 0.15, 0.22, 0.7)), label="attention weight")
-    for ax in (
-        figure.get_axes()
-    ):  # clip paths get names in an SVG that differ from run to run; nothing needs clipping
-        for child in ax.get_children():
-            child.set_clip_on(False)
     return figure
-
-
-def _draw_maps(part: Any, weights: Any) -> Any:
-    for ax, sample in zip(part.subplots(1, len(weights), squeeze=False)[0], weights, strict=True):
-        image = ax.imshow(sample, cmap=WEIGHTS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        ax.set_xticks([])
-        ax.set_yticks([])
-        ax.set_xlabel("anchors", fontsize=8)
-    part.axes[0].set_ylabel("tokens", fontsize=8)
-    return image
 
 
 def _finish(figure: Figure, panels: Sequence[Axes]) -> None:

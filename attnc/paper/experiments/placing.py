@@ -38,62 +38,55 @@ def place(model: TruncatedModel, W: Tensor, t: Tensor, head: Head) -> None:
         model.tokens.modulation[:, d] = t
 
 
+@torch.no_grad()
 def place_anchors(model: TruncatedModel, head: Head) -> None:
     """Write the anchors only. The linear functions stay as they are: s_i = Σ_{j <= d} (P x_i + c)_j m_ij."""
-    d, heads = model.tokens.projection.in_features, model.attention.heads
-    count, (free, width) = head.key.shape[1], model.tokens.extra.shape
+    tokens, heads, count = model.tokens, model.attention.heads, head.key.shape[1]
+    d, (free, width) = tokens.projection.in_features, tokens.extra.shape
     if head.heads != 1 or head.is_gated or count > free or width < max(d + ROOM, 2 * heads):
         raise InputError(
             f"the model has {free} extra tokens, width={width} and heads={heads}: it takes one head of at most {free} anchors, "
             f"and needs width >= {d + ROOM} and width >= 2 heads; got {head.heads} heads of {count} anchors"
         )
     model.to(head.key.dtype)
-    with torch.no_grad():
-        _place_tokens(model, head, d)
-        _place_attention(model, head, d)
-
-
-def _place_tokens(model: TruncatedModel, head: Head, d: int) -> None:
-    """Set the flags of the data tokens, and κ, c, v of the extra tokens, each divided by its gain."""
-    tokens, (count, silence) = model.tokens, (head.key.shape[1], _silence(head))
+    silence = _silence(head)
+    gains = _gains(head, silence)
     tokens.projection.weight[d + 1 :] = 0.0
     tokens.projection.bias[d + 1 :] = 0.0
-    tokens.projection.bias[d + 1] = 1.0
+    tokens.projection.bias[d + 1] = 1.0  # the flag
     tokens.modulation[:, d + 1 :] = 1.0
     tokens.extra.zero_()
     tokens.extra[:, d + 3] = -silence
     tokens.extra[:count, d + 2 : d + 4] = head.key[0]
     tokens.extra[:count, d + 4] = head.value[0, :, 1]
-    tokens.extra[:, d + 2 : d + 5] /= torch.tensor(_gains(head, silence), dtype=head.key.dtype)
+    tokens.extra[:, d + 2 : d + 5] /= torch.tensor(gains, dtype=head.key.dtype)
+    _place_attention(model, head, silence, gains)
 
 
-def _place_attention(model: TruncatedModel, head: Head, d: int) -> None:
+def _place_attention(model: TruncatedModel, head: Head, silence: float, gains: tuple[float, ...]) -> None:
     """Set the first head. Softmax divides scores by the root of the head's width, so the query is multiplied by it. The other
     coordinates of the head have the query 0, which adds nothing to a score."""
-    attention, silence = model.attention, _silence(head)
-    width = attention.query.out_features // attention.heads
+    attention, d = model.attention, model.tokens.projection.in_features
+    query, key, value, output = attention.query, attention.key, attention.value, attention.output
+    width = query.out_features // attention.heads
     scale = math.sqrt(width)
-    for numbers in (
-        *(attention.query.weight[:width], attention.query.bias[:width], attention.key.weight[:2]),
-        *(attention.value.weight[:1], attention.output.weight, attention.output.bias),
-    ):
+    for numbers in (query.weight[:width], query.bias[:width], key.weight[:2], value.weight[:1]):
         nn.init.zeros_(numbers)
-    slope, offset, value = _gains(head, silence)
-    attention.query.weight[0, : d + 1] = head.query[0, 0] * scale
-    attention.query.bias[0], attention.query.bias[1] = head.query[0, 1] * scale, scale
-    attention.key.weight[0, d + 2], attention.key.weight[1, d + 3] = slope, offset
-    attention.key.weight[1, d + 1] = -silence
-    attention.value.weight[0, d + 4] = value
-    attention.output.weight[0, 0] = head.output[0]
+    nn.init.zeros_(output.weight)
+    nn.init.zeros_(output.bias)
+    query.weight[0, : d + 1] = head.query[0, 0] * scale
+    query.bias[0], query.bias[1] = head.query[0, 1] * scale, scale
+    key.weight[0, d + 2], key.weight[1, d + 3], value.weight[0, d + 4] = gains
+    key.weight[1, d + 1] = -silence
+    output.weight[0, 0] = head.output[0]
 
 
-def _gains(head: Head, silence: float) -> tuple[float, float, float]:
+def _gains(head: Head, silence: float) -> tuple[float, ...]:
     """Powers of two near the root of the largest κ, c and v. Each number is the product of a token's coordinate and a weight;
     an even split is the one that equal steps of an optimiser change least."""
     largest = [float(numbers.abs().max()) for numbers in (head.key[..., 0], head.key[..., 1], head.value)]
     largest[1] = max(largest[1], silence)
-    slope, offset, value = (2.0 ** round(math.log2(max(size, 1.0)) / 2) for size in largest)
-    return slope, offset, value
+    return tuple(2.0 ** round(math.log2(max(size, 1.0)) / 2) for size in largest)
 
 
 def _silence(head: Head) -> float:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +16,12 @@ from attnc.paper.experiments import building
 from attnc.paper.experiments.data import Task, generator, make_task
 from attnc.paper.experiments.models import HeatMapModel, SequenceModel, TruncatedModel
 from attnc.paper.experiments.placing import place, place_anchors
-from attnc.paper.experiments.settings import Setting
+from attnc.paper.experiments.settings import TRAINED, Setting
 
 RATE = 1e-3  # of Adam
 _ROWS = 256  # test samples per forward pass
 _MAPS = 3  # test samples whose attention weights are stored
-Built = TypeVar("Built")
+_MODELS = {"truncated": TruncatedModel, "heat-map": HeatMapModel, "seq2seq": SequenceModel}
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,7 @@ class Record:
     theorem: float | None = None  # the theorem's bound for these sizes
     anchors: int | None = None  # of a built network
     weights: tuple[tuple[tuple[float, ...], ...], ...] | None = None  # of heat maps: (sample, token, key)
-    picked: float | None = (
-        None  # of heat maps: share of test tokens whose largest weight is on the nearest anchor
-    )
+    picked: float | None = None  # of heat maps: share of tokens with the largest weight on the nearest anchor
 
 
 def run(setting: Setting) -> Record:
@@ -63,51 +60,59 @@ def run(setting: Setting) -> Record:
     _warm_up()
     draw = generator(setting)
     task = make_task(setting, draw)
-    if setting.experiment == "seq2seq":
-        return _measure(setting, task, *_sequence(setting, task, draw))
-    return _measure(setting, task, *_truncated(setting, task, draw))
+    model, known = _network(setting, task, draw)
+    mse, largest = test(model, task)
+    outputs = setting.d if setting.experiment == "seq2seq" else setting.width
+    share = task.y_test.shape[-1] / outputs  # the protocol's measure counts all coordinates of the output
+    return Record(
+        setting,
+        mse=mse * share if isinstance(model, Network) else mse,  # a network outputs only those of the target
+        largest=largest,
+        spread=float(task.y_test.var(correction=0)) * share,
+        constant=float((task.y_test - task.y_train.mean(0)).square().mean()) * share,
+        cpu=torch.backends.cpu.get_cpu_capability(),
+        **known,
+        **(_heat_map(model, setting, task) if setting.experiment == "heat-map" else {}),
+    )
 
 
-def _truncated(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:
-    """The network of experiments 1 and 2, and the fields of its record that are known before the test."""
-    if setting.experiment == "heat-map" and setting.method == "trained":
-        return _trained(HeatMapModel(setting, draw), task, setting, draw)
-    model = TruncatedModel(setting, draw)
+def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:
+    """The network of the setting, and the fields of its record that do not need the test."""
     if setting.method == "trained":
-        return _trained(model, task, setting, draw)
-    if setting.method not in ("placed", "fine-tuned", "from-anchors"):
-        net, seconds = _timed(lambda: building.build(setting, task))
-        theorem = None if net.theorem is None else net.theorem.bound
-        return net, {**_proved(net), "theorem": theorem, "seconds": seconds}
-    head, seconds = _timed(lambda: building.head_to_place(setting, task))
-    if setting.method == "from-anchors":
-        place_anchors(model, head)
-    else:
-        place(model, *task.target, head)
-    if setting.method == "placed":
+        return _train(_MODELS[setting.experiment](setting, draw), task, setting, draw)
+    began, seq2seq = time.process_time(), setting.experiment == "seq2seq"
+    if setting.method in ("placed", *TRAINED) and not seq2seq:
+        head, model = building.head_to_place(setting, task), TruncatedModel(setting, draw)
+        seconds = time.process_time() - began
+        if setting.method == "from-anchors":
+            place_anchors(model, head)
+        else:
+            place(model, *task.target, head)
+        if setting.method != "placed":
+            return _train(model, task, setting, draw)
         return model, {"parameters": _count(model), "anchors": head.key.shape[1], "seconds": seconds}
-    return _trained(model, task, setting, draw)
+    net = building.build_sequence(setting, task) if seq2seq else building.build(setting, task)
+    seconds = time.process_time() - began
+    if setting.method in TRAINED:
+        building.use_graded_anchors(net)
+        if setting.method == "from-anchors":
+            building.reset_affine_maps(net, draw)
+        return _train(net.requires_grad_(True), task, setting, draw)
+    assert net.certificate is not None
+    keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
+    known = {"parameters": _count(net), "anchors": sum(int(shape[0] * shape[1]) for shape in keys)}
+    known |= {"bound": net.certificate.bound, "seconds": seconds}
+    if seq2seq:
+        return net.as_self_attention(), known
+    return net, {**known, "theorem": net.theorem.bound if net.theorem else None}
 
 
-def _sequence(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:
-    """The network of experiment 3, and the fields of its record that are known before the test."""
-    if setting.method == "trained":
-        return _trained(SequenceModel(setting, draw), task, setting, draw)
-    net, seconds = _timed(lambda: building.build_sequence(setting, task))
-    if setting.method in ("tokens", "heads", "softmax"):
-        return net.as_self_attention(), {**_proved(net), "seconds": seconds}
-    building.use_graded_anchors(net)
-    if setting.method == "from-anchors":
-        building.reset_affine_maps(net, draw)
-    return _trained(net.requires_grad_(True), task, setting, draw)
-
-
-def _trained(
+def _train(
     model: nn.Module, task: Task, setting: Setting, draw: torch.Generator
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Train in place with the protocol's optimiser. The seconds exclude the tests after each epoch."""
-    dtype, seconds, start, curve = _dtype(model), 0.0, test(model, task)[0], []
-    x, y = task.x_train.to(dtype), task.y_train.to(dtype)
+    seconds, start, curve = 0.0, test(model, task)[0], []
+    x, y = task.x_train.to(_dtype(model)), task.y_train.to(_dtype(model))
     optimiser = torch.optim.Adam(model.parameters(), RATE)
     for _ in range(setting.epochs):
         began = time.process_time()
@@ -139,75 +144,33 @@ def test(model: nn.Module, task: Task) -> tuple[float, float]:
     return float(square_error(output, task.y_test)), float(inside.abs().max())
 
 
-def _measure(setting: Setting, task: Task, model: nn.Module, known: dict[str, Any]) -> Record:
-    """A built network outputs only the coordinates of the target. The protocol's measure also counts the others, which are 0."""
-    mse, largest = test(model, task)
-    outputs = setting.d if setting.experiment == "seq2seq" else setting.width
-    share = task.y_test.shape[-1] / outputs
-    if setting.experiment == "heat-map":
-        weights = _weights(model, task)
-        rounded = [[[round(w, 6) for w in row] for row in one] for one in weights[:_MAPS].tolist()]
-        known["weights"] = tuple(tuple(tuple(row) for row in one) for one in rounded)
-        known["picked"] = _picked(weights, setting, task)
-    return Record(
-        setting,
-        mse=mse * share if isinstance(model, Network) else mse,
-        largest=largest,
-        spread=float(task.y_test.var(correction=0)) * share,
-        constant=float((task.y_test - task.y_train.mean(0)).square().mean()) * share,
-        cpu=torch.backends.cpu.get_cpu_capability(),
-        **known,
-    )
-
-
-def _weights(model: nn.Module, task: Task) -> Tensor:
-    """Attention of the test tokens over the keys: (samples, n, p)."""
+def _heat_map(model: nn.Module, setting: Setting, task: Task) -> dict[str, Any]:
+    """Attention weights of the first test samples, with six digits, and how often the largest is on the nearest anchor."""
     with torch.no_grad():
-        if isinstance(model, Network):
+        if isinstance(model, HeatMapModel):
+            weights = model.weights(task.x_test.float()).double()
+        else:
+            assert isinstance(model, Network)
             (weights,) = model.attention(task.x_test).values()
-            return weights
-        assert isinstance(model, HeatMapModel)
-        return model.weights(task.x_test.float()).double()
-
-
-def _picked(weights: Tensor, setting: Setting, task: Task) -> float:
-    """The share of test tokens whose largest weight is on the anchor nearest to the target."""
     anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float64)
     nearest = (task.y_test - anchors).abs().argmin(-1)
-    return float((weights.argmax(-1) == nearest).double().mean())
-
-
-def _proved(net: Network) -> dict[str, Any]:
-    assert net.certificate is not None
-    keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
-    anchors = sum(int(shape[0] * shape[1]) for shape in keys)
-    return {"parameters": _count(net), "bound": net.certificate.bound, "anchors": anchors}
+    maps = tuple(tuple(tuple(round(w, 6) for w in row) for row in one) for one in weights[:_MAPS].tolist())
+    return {"weights": maps, "picked": float((weights.argmax(-1) == nearest).double().mean())}
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
-    return next(
-        (one.dtype for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()),
-        torch.float64,
-    )
+    return next((one.dtype for one in model.parameters()), torch.float64)
 
 
 def _count(model: nn.Module) -> int:
     return sum(one.numel() for one in model.parameters())
 
 
-def _timed(build: Callable[[], Built]) -> tuple[Built, float]:
-    began = time.process_time()
-    built = build()
-    return built, time.process_time() - began
-
-
 @cache
 def _warm_up() -> None:
     """Do what a process does once, so that no run's time includes it: torch's imports and the check of the arithmetic."""
-    model = nn.Linear(1, 1, device="meta").to_empty(device="cpu")
-    for one in model.parameters():
-        nn.init.zeros_(one)
-    optimiser = torch.optim.Adam(model.parameters())
-    model(torch.zeros(1, 1, dtype=model.weight.dtype)).sum().backward()
+    number = nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.Adam([number])
+    torch.autograd.backward(number.sum())
     optimiser.step()
     check_arithmetic("float64", network=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from attnc.errors import InputError
 
@@ -20,7 +20,6 @@ METHODS = {
     "heat-map": ("trained", "nearest"),
     "seq2seq": (*TRAINED, "tokens", "heads", "softmax"),
 }
-_COUNTS = ("n", "d", "p", "heads", "width", "samples", "epochs", "batch")
 
 
 @dataclass(frozen=True)
@@ -58,30 +57,20 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS.get(self.experiment, ()):
-            known = "; ".join(f"{name}: {', '.join(methods)}" for name, methods in METHODS.items())
             raise InputError(
-                f"experiment={self.experiment!r} with method={self.method!r}: accepted are {known}"
+                f"experiment={self.experiment!r}, method={self.method!r}: accepted are {METHODS}"
             )
-        typed = all(type(getattr(self, name)) is int for name in (*_COUNTS, "seed"))
-        if not (typed and type(self.a) is float and type(self.b) is float and self._sizes_fit()):
-            sizes = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(self)[2:])
-            raise InputError(
-                f"these sizes do not fit together: {sizes}; counts are integers >= 1, a < b are finite floats, p >= n "
-                "(p = n for heat-map), heads divides width, samples >= 5 and 0 <= seed < 2**63"
-            )
-
-    def _sizes_fit(self) -> bool:
-        keys = self.p == self.n if self.experiment == "heat-map" else self.p >= self.n
-        counts = all(getattr(self, name) >= 1 for name in _COUNTS)
-        ends = math.isfinite(self.a) and math.isfinite(self.b) and self.a < self.b
-        return (
-            counts
-            and keys
-            and ends
-            and not self.width % self.heads
-            and self.samples >= 5
-            and 0 <= self.seed < 2**63
+        counts = (self.n, self.d, self.p, self.heads, self.width, self.samples, self.epochs, self.batch)
+        typed = (
+            all(type(one) is int for one in (*counts, self.seed)) and type(self.a) is type(self.b) is float
         )
+        valid = typed and min(counts) >= 1 and self.samples >= 5 and 0 <= self.seed < 2**63
+        valid = valid and self.width % self.heads == 0 and -math.inf < self.a < self.b < math.inf
+        if not valid or self.p < self.n or (self.experiment == "heat-map" and self.p != self.n):
+            raise InputError(
+                f"{self}: counts are integers >= 1, a < b are finite floats, p >= n (p = n for heat-map), heads divides width, "
+                "samples >= 5 and 0 <= seed < 2**63"
+            )
 
     @property
     def key(self) -> str:
@@ -97,7 +86,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The base settings of the experiments and the values that each sweep takes."""
+    """The base settings of the experiments, and the values that each sweep takes."""
 
     truncated: Setting
     heat_map: Setting
@@ -154,10 +143,10 @@ def settings(sweep: str, seeds: int = 3, quick: bool = False) -> tuple[Setting, 
 
 def _points(sweep: str, sizes: Sizes) -> list[Setting]:
     """The settings of a sweep for one seed."""
-    base, methods, constant = sizes.truncated, (*TRAINED, *BUILT), []
+    base, methods, more = sizes.truncated, (*TRAINED, *BUILT), []
     if sweep == "heads":
         points, methods = [replace(base, heads=h) for h in sizes.heads], (*TRAINED, "placed", "many-heads")
-        constant = [replace(base, method=m) for m in BUILT]  # these have one head
+        more = [replace(base, method=m) for m in BUILT]  # these have one head
     elif sweep == "range":
         points = [replace(base, a=-w / 2, b=w / 2) for w in sizes.widths]
     elif sweep == "anchors":
@@ -169,5 +158,5 @@ def _points(sweep: str, sizes: Sizes) -> list[Setting]:
         points = [replace(sizes.few, p=p) for p in sizes.few_anchors]
         points += [replace(sizes.many, heads=h) for h in sizes.many_heads]
         methods, others = ("trained",), METHODS["seq2seq"][1:]  # the others do not depend on p and heads
-        constant = [replace(one, method=m) for one in (sizes.few, sizes.many) for m in others]
-    return [replace(one, method=m) for one in points for m in methods] + constant
+        more = [replace(one, method=m) for one in (sizes.few, sizes.many) for m in others]
+    return [replace(one, method=m) for one in points for m in methods] + more

@@ -20,7 +20,7 @@ from attnc.errors import FileError, MissingExtraError
 from attnc.paper.experiments.run import Record
 from attnc.paper.experiments.settings import Setting
 
-RESULTS = ("results.json", "results.csv", "times.csv")
+_NUMBERS = ("mse", "largest", "start", "bound", "theorem", "spread", "constant", "picked", "seconds")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
 _NO_EFFECT = {
     "cli",
@@ -32,18 +32,6 @@ _NO_EFFECT = {
     "baselines.py",
     "report.py",
 }
-_VALUES = (
-    "mse",
-    "largest",
-    "start",
-    "bound",
-    "theorem",
-    "parameters",
-    "anchors",
-    "spread",
-    "picked",
-    "constant",
-)
 
 
 def require(module: str) -> Any:
@@ -51,10 +39,8 @@ def require(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as problem:
-        raise MissingExtraError(
-            f"the experiments need {module.split('.')[0]}, which cannot be imported ({problem}): "
-            "pip install 'attnc[reproduce]'"
-        ) from problem
+        extra = "pip install 'attnc[reproduce]'"
+        raise MissingExtraError(f"the experiments need {module} ({problem}): {extra}") from problem
 
 
 @cache
@@ -79,9 +65,8 @@ def prepare(directory: Path) -> None:
         with tempfile.TemporaryFile(dir=directory / "records"):
             pass
     except OSError as problem:
-        raise FileError(
-            f"cannot write records to {directory}: {problem.strerror or problem}; give a writable directory or a new name"
-        ) from problem
+        reason = problem.strerror or problem
+        raise FileError(f"cannot write to {directory} ({reason}): give a writable directory") from problem
 
 
 def record_path(directory: Path, setting: Setting) -> Path:
@@ -97,73 +82,64 @@ def save_record(directory: Path, record: Record) -> None:
 
 
 def load_record(directory: Path, setting: Setting) -> Record | None:
-    """The stored record of a run, or None if there is none. Raises `FileError` if the file is damaged or was written by other
-    versions."""
+    """The stored record of a run, or None if there is none. Raises `FileError` if the file is damaged, or if other versions wrote
+    it."""
     path = record_path(directory, setting)
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        checksum = body.pop("sha256")
-        if checksum != _checksum(body):
-            raise FileError(f"{path.name}: the checksum does not match")
+        if body.pop("sha256") != _checksum(body):
+            raise ValueError("the checksum does not match")
         if body["versions"] != versions():
-            raise FileError(
-                f"{path.name}: it was written with {body['versions']}, the current versions are {versions()}"
-            )
-        record = from_json(body["record"])
+            raise ValueError(f"it was written with {body['versions']}, the current versions are {versions()}")
+        if body["record"]["setting"] != asdict(setting):
+            raise ValueError(f"it holds the record of {body['record']['setting']}")
+        return from_json(body["record"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
-        raise FileError(f"{path.name}: {type(problem).__name__}: {problem}") from problem
-    if record.setting != setting:
-        raise FileError(f"{path.name}: it holds the record of {record.setting.key}")
-    return record
+        raise FileError(f"{path.name}: {problem}") from problem
 
 
 def to_json(record: Record) -> dict[str, Any]:
-    """The record as JSON values; a training that diverged has "nan" or "inf"."""
+    """The record as values of JSON; a training that diverged has "nan" or "inf"."""
     return {name: _plain(value) for name, value in asdict(record).items()}
 
 
 def from_json(body: dict[str, Any]) -> Record:
     """The record from the values that `to_json` gives."""
-    return Record(
-        **{name: _restored(value) for name, value in body.items()} | {"setting": Setting(**body["setting"])}
-    )
+    values = {name: _restored(value) for name, value in body.items() if name != "setting"}
+    return Record(Setting(**body["setting"]), **values)
 
 
 def frame(records: Sequence[Record]) -> Any:
-    """A pandas DataFrame with one row per run: key, setting, results and seconds. A missing number is NaN.
+    """A pandas DataFrame with one row per run: key, setting and results. A missing number is NaN.
 
     >>> list(frame([]).columns[:4])
     ['key', 'experiment', 'method', 'seed']
     """
-    names = ["key", *Setting.__dataclass_fields__, *_VALUES, "seconds"]
+    values = (*_NUMBERS, "parameters", "anchors")
     rows = [
-        [
-            one.setting.key,
-            *asdict(one.setting).values(),
-            *(getattr(one, name) for name in (*_VALUES, "seconds")),
-        ]
+        (one.setting.key, *asdict(one.setting).values(), *(getattr(one, name) for name in values))
         for one in records
     ]
+    names = ["key", *Setting.__dataclass_fields__, *values]
     table = require("pandas").DataFrame(rows, columns=names)
-    numbers = dict.fromkeys(
-        ("mse", "largest", "start", "bound", "theorem", "spread", "picked", "constant"), float
-    )
-    return table.astype({**numbers, "anchors": "Int64"})
+    return table.astype({**dict.fromkeys(_NUMBERS, float), "anchors": "Int64"})
 
 
 def write_results(records: Sequence[Record], directory: Path) -> list[Path]:
     """Write results.json and results.csv, which are the same bytes whenever the same runs are repeated, and times.csv."""
-    table, texts = frame(records), []
+    table, head = frame(records), json.dumps(versions())
     runs = [{"key": one.setting.key, **to_json(one)} for one in records]
-    lines = [json.dumps({k: v for k, v in one.items() if k != "seconds"}, allow_nan=False) for one in runs]
-    texts.append(f'{{"versions": {json.dumps(versions())}, "runs": [\n' + ",\n".join(lines) + "\n]}\n")
-    texts.append(table.drop(columns="seconds").assign(**versions()).to_csv(index=False))
-    texts.append(table[["key", "seconds"]].to_csv(index=False))
-    for name, text in zip(RESULTS, texts, strict=True):
+    lines = (json.dumps({k: v for k, v in one.items() if k != "seconds"}, allow_nan=False) for one in runs)
+    texts = {
+        "results.json": f'{{"versions": {head}, "runs": [\n' + ",\n".join(lines) + "\n]}\n",
+        "results.csv": table.drop(columns="seconds").assign(**versions()).to_csv(index=False),
+        "times.csv": table[["key", "seconds"]].to_csv(index=False),
+    }
+    for name, text in texts.items():
         write_text(directory / name, text)
-    return [directory / name for name in RESULTS]
+    return [directory / name for name in texts]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -180,8 +156,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _checksum(body: dict[str, Any]) -> str:
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

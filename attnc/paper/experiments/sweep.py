@@ -20,20 +20,22 @@ from attnc.paper.experiments.settings import Setting
 from attnc.paper.experiments.store import load_record, prepare, require, save_record, versions
 
 Run = Callable[[Setting], Record]
-Progress = Callable[[int, int, str], None]
-Outcome = tuple[
-    Setting, Record | str, dict[str, str]
-]  # the record or the error, and the versions of the worker
-_LISTED = 5  # failures in a message
+Outcome = tuple[Setting, Record | str, dict[str, str]]  # the record or the error, and the worker's versions
 _ALONE = threading.Lock()
 
 
 class SweepError(AttncError):
     """Some runs failed, or workers were lost. `failures` maps the key of a setting to its error."""
 
-    def __init__(self, message: str, failures: dict[str, str] | None = None) -> None:
-        self.failures = failures or {}
-        super().__init__(message)
+    def __init__(self, message: str, failures: dict[str, str]) -> None:
+        self.failures = failures
+        listed = [f"\n  - {key}: {reason}" for key, reason in failures.items()]
+        more = f"\n  - and {len(listed) - 5} more" if len(listed) > 5 else ""
+        super().__init__(
+            f"{message}; finished runs are stored, and the same call runs the rest"
+            + "".join(listed[:5])
+            + more
+        )
 
 
 def sweep(
@@ -41,14 +43,14 @@ def sweep(
     directory: str | os.PathLike[str],
     *,
     jobs: int = -1,
-    progress: Progress | None = None,
+    progress: Callable[[int, int, str], None] = lambda done, total, text: None,
     run: Run = run_setting,
 ) -> tuple[Record, ...]:
     """The records of all settings, in their order. Only settings without a record in the directory are run.
 
     An interrupted sweep continues where it stopped when it is called again. A record that is damaged, or was written by other
-    versions, is run again with a warning. `jobs` runs work at once; -1 uses all cores. joblib runs them: in
-    `joblib.parallel_config(backend=…)` they use that backend (loky, dask, ray). Only this process writes to the directory.
+    versions, is run again with a warning. joblib runs the settings: `jobs` is its `n_jobs`, where -1 uses all cores, and
+    `joblib.parallel_config(backend=…)` selects its backend (loky, dask, ray). Only this process writes to the directory.
     `progress` receives the number of finished runs, the number of all runs, and the last key. A failing run does not stop the
     others; at the end `SweepError` lists the failures.
 
@@ -64,23 +66,23 @@ def sweep(
         raise InputError(f"settings: give one or more objects of type Setting, got {wanted[:1]!r}")
     if isinstance(jobs, bool) or not isinstance(jobs, int) or not (jobs == -1 or 1 <= jobs <= 1024):
         raise InputError(f"jobs={jobs!r}: give an integer from 1 to 1024, or -1 for all cores")
-    require("joblib"), require("threadpoolctl")
+    for package in ("joblib", "pandas", "scipy", "threadpoolctl"):
+        require(package)
     prepare(folder)
-    records = _stored(folder, wanted)
-    report = progress or (lambda done, total, text: None)
-    report(len(records), len(wanted), f"{len(records)} of {len(wanted)} runs are stored")
-    failures: dict[str, str] = {}
+    records, failures = _stored(folder, wanted), {}
+    progress(len(records), len(wanted), f"{len(records)} of {len(wanted)} runs are stored")
     with closing(_outcomes([one for one in wanted if one not in records], run, jobs)) as outcomes:
         for setting, result, used in outcomes:
-            if isinstance(result, Record) and used == versions():
+            if isinstance(result, str):
+                failures[setting.key] = result
+            elif used != versions():
+                failures[setting.key] = f"the worker has the versions {used}, this process has {versions()}"
+            else:
                 save_record(folder, result)
                 records[setting] = result
-            else:
-                differ = f"the worker has the versions {used}, this process has {versions()}"
-                failures[setting.key] = result if isinstance(result, str) else differ
-            report(len(records), len(wanted), setting.key)
+            progress(len(records), len(wanted), setting.key)
     if failures:
-        raise SweepError(_message(failures, len(wanted)), failures)
+        raise SweepError(f"{len(failures)} of {len(wanted)} runs failed", failures)
     return tuple(records[setting] for setting in wanted)
 
 
@@ -109,16 +111,13 @@ def _stored(folder: Path, wanted: Sequence[Setting]) -> dict[Setting, Record]:
     records, problems = {}, []
     for setting in wanted:
         try:
-            record = load_record(folder, setting)
+            records[setting] = load_record(folder, setting)
         except FileError as problem:
             problems.append(str(problem))
-            continue
-        if record is not None:
-            records[setting] = record
     if problems:
         text = f"{len(problems)} stored records cannot be used and are run again; the first: {problems[0]}"
         warnings.warn(text, stacklevel=3)
-    return records
+    return {setting: record for setting, record in records.items() if record is not None}
 
 
 def _outcomes(todo: Sequence[Setting], run: Run, jobs: int) -> Generator[Outcome, None, None]:
@@ -127,13 +126,12 @@ def _outcomes(todo: Sequence[Setting], run: Run, jobs: int) -> Generator[Outcome
     calls = (joblib.delayed(attempt)(run, setting) for setting in todo)
     try:
         try:
-            parallel = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")
+            arriving = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")(calls)
         except ValueError:  # multiprocessing and ray return lists only
             with joblib.Parallel(n_jobs=jobs, batch_size=1) as parallel:
                 while chunk := list(itertools.islice(calls, joblib.effective_n_jobs(jobs))):
                     yield from parallel(chunk)
             return
-        arriving = parallel(calls)
         try:
             for outcome in arriving:  # noqa: UP028 (`yield from` would close it outside of what follows)
                 yield outcome
@@ -144,13 +142,4 @@ def _outcomes(todo: Sequence[Setting], run: Run, jobs: int) -> Generator[Outcome
     except AttncError:
         raise
     except Exception as problem:
-        raise SweepError(
-            f"workers were lost ({type(problem).__name__}: {problem}); finished runs are stored, and the same call runs the rest"
-        ) from problem
-
-
-def _message(failures: dict[str, str], total: int) -> str:
-    lines = [f"  - {key}: {reason}" for key, reason in list(failures.items())[:_LISTED]]
-    more = [f"  - and {len(failures) - _LISTED} more"] if len(failures) > _LISTED else []
-    first = f"{len(failures)} of {total} runs failed; the others are stored, and the same call runs only these again:"
-    return "\n".join([first, *lines, *more])
+        raise SweepError(f"workers were lost ({type(problem).__name__}: {problem})", {}) from problem
