@@ -163,7 +163,8 @@ def _lead(table: Any) -> str:
 def _seconds(table: Any) -> Any:
     times = table.groupby("method", observed=True).seconds.agg(["size", "mean", "min", "max", "sum"])
     names = {"size": "runs", "min": "shortest", "max": "longest", "sum": "total"}
-    return times.map("{:.3g}".format).rename(columns=names).reset_index().astype(str)
+    times = times.map(lambda value: f"{value:.3g}" if value < 100 else f"{value:.0f}")
+    return times.rename(columns=names).reset_index().astype(str)
 
 
 def _rows(runs: Any, size: str) -> Any:
