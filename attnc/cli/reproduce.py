@@ -60,7 +60,8 @@ def reproduce(
             runs = rows.astype(object).to_dict("records")
             print_json({"runs": len(records), "rows": runs, "seconds": round(seconds, 3), "files": files})
         else:
-            typer.echo(f"{len(records)} runs, {seconds:.0f} s\n\n{rows.to_string(index=False)}\n")
+            table = rows.to_string(index=False, float_format="{:.3g}".format)
+            typer.echo(f"{len(records)} runs, {seconds:.0f} s\n\n{table}\n")
             typer.echo("\n".join(files))
 
 
@@ -78,14 +79,14 @@ def _check_directory(output: Path) -> None:
 
 def _write(records: Sequence[Record], output: Path) -> list[Path]:
     """Write the results, the report, and every figure for which the records suffice; remove older figures."""
-    from attnc.paper.experiments.report import FIGURES, figure_names, html, markdown
+    from attnc.paper.experiments.report import TITLES, figure_names, html, markdown
     from attnc.paper.experiments.store import versions, write_results, write_text
     from attnc.plot.experiments import draw
 
     files, names = write_results(records, output), figure_names(records)
     try:
         (output / "figures").mkdir(exist_ok=True)
-        for path in (output / "figures" / f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")):
+        for path in (output / "figures" / f"{name}.{kind}" for name in TITLES for kind in ("png", "svg")):
             path.unlink(missing_ok=True)
             if path.stem in names:
                 draw(path.stem, records, path)

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, analysis
-from attnc.paper.experiments.report import FIGURES
+from attnc.paper.experiments.report import TITLES
 from attnc.paper.experiments.settings import TRAINED
 from attnc.plot.canvas import BLUE, GREY, INK, VERMILION, WEIGHTS, new_figure, picture_format, save
 
@@ -36,8 +36,8 @@ def draw(name: str, records: Iterable[Record], path: str | os.PathLike[str] | No
     Traceback (most recent call last):
     attnc.errors.InputError: name='tails': accepted are heads, range, anchors, learning-curves, heat-maps, seq2seq
     """
-    if name not in FIGURES:
-        raise InputError(f"name={name!r}: accepted are {', '.join(FIGURES)}")
+    if name not in TITLES:
+        raise InputError(f"name={name!r}: accepted are {', '.join(TITLES)}")
     if path is not None:
         picture_format(path)
     found, others = tuple(records), {"learning-curves": _learning_curves, "heat-maps": _heat_maps}
@@ -94,13 +94,7 @@ def _draw_sweep(ax: Axes, runs: Any, against: str, rates: bool) -> None:
     paper = trained[trained.paper_mse.notna()]
     if len(paper):
         bars = [paper.paper_mse - paper.paper_low, paper.paper_high - paper.paper_mse]
-        style = {
-            "markersize": 10,
-            "markerfacecolor": "none",
-            "markeredgewidth": 1.1,
-            "capsize": 5,
-            "zorder": 3,
-        }
+        style: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "capsize": 5, "zorder": 3}
         label = "trained by the paper's code"
         ax.errorbar(paper["size"], paper.paper_mse, yerr=bars, fmt="o", color=INK, label=label, **style)
     ax.set_xscale("log")
@@ -120,10 +114,21 @@ def _draw_method(ax: Axes, runs: Any, rows: Any, label: str, sizes: Sequence[flo
     if rows.level.any():
         ax.plot((sizes[0], sizes[-1]), [rows.mse.iloc[0]] * 2, "-.", color=colour, linewidth=0.8)
     aside = offset_copy(ax.transData, fig=ax.get_figure(root=True), x=_ASIDE, units="points")
-    dots = {"color": colour, "markersize": 4, "transform": aside, "label": f"_runs of {method}"}
+    dots: dict[str, Any] = {
+        "color": colour,
+        "markersize": 4,
+        "transform": aside,
+        "label": f"_runs of {method}",
+    }
     ax.plot(runs["size"], runs.mse, ".", **dots)
     bars = np.maximum([rows.mse - rows.low, rows.high - rows.mse], 0.0)  # a mean may round past an end
-    style = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.4, "elinewidth": 0.9}
+    style: dict[str, Any] = {
+        "color": colour,
+        "marker": marker,
+        "markersize": 5,
+        "linewidth": 1.4,
+        "elinewidth": 0.9,
+    }
     ax.errorbar(rows["size"], rows.mse, yerr=bars, linestyle=dashes, capsize=2.5, label=label, **style)
 
 
@@ -167,7 +172,7 @@ def _heat_maps(records: Sequence[Record]) -> Figure | None:
             found.setdefault((one.setting.method, one.setting.b - one.setting.a), one)
     if not found:
         return None
-    methods, widths = [sorted(set(names), reverse=order) for names, order in zip(zip(*found), (True, False))]
+    methods, widths = sorted({one for one, _ in found}, reverse=True), sorted({one for _, one in found})
     figure = new_figure(0.9 + 4.2 * len(widths), 0.5 + 1.75 * len(methods))
     maps, beside = figure.subfigures(1, 2, squeeze=False, width_ratios=(4.2 * len(widths), 0.75))[0]
     parts = maps.subfigures(len(methods), len(widths), squeeze=False)
@@ -201,5 +206,5 @@ def _finish(figure: Figure, panels: Sequence[Axes]) -> None:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     panels[0].set_ylabel("test MSE")
-    style = {"loc": "outside right upper", "fontsize": 8.5, "frameon": False, "labelspacing": 0.7}
-    figure.legend(list(named.values()), list(named), **style)
+    style: dict[str, Any] = {"fontsize": 8.5, "frameon": False, "labelspacing": 0.7}
+    figure.legend(list(named.values()), list(named), loc="outside right upper", **style)

@@ -6,17 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from attnc.paper.rates import Rates, Series
-from attnc.plot.canvas import (
-    BLUE,
-    GREY,
-    INK,
-    VERMILION,
-    expect_kind,
-    new_figure,
-    picture_format,
-    require_matplotlib,
-    save,
-)
+from attnc.plot import canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +14,7 @@ if TYPE_CHECKING:
 
 _GREEN, _SKY = "#009E73", "#56B4E9"
 _AXES = {"p": "anchors p", "nH": "tokens × heads, n·H", "g": "anchors along each axis, g"}
-_COLOURS = {"nearest": BLUE, "smooth": _GREEN, "graded": VERMILION, "lattice": VERMILION}
+_COLOURS = {"nearest": canvas.BLUE, "smooth": _GREEN, "graded": canvas.VERMILION, "lattice": canvas.VERMILION}
 
 
 def rates(found: Rates, path: str | os.PathLike[str] | None = None) -> Figure:
@@ -35,14 +25,14 @@ def rates(found: Rates, path: str | os.PathLike[str] | None = None) -> Figure:
     >>> len(rates(Rates((one,), 0)).axes)
     1
     """
-    require_matplotlib()
+    canvas.require_matplotlib()
     from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-    expect_kind(found, (Rates,), "rates", "give what attnc.paper.rates measures")
+    canvas.expect_kind(found, (Rates,), "rates", "give what attnc.paper.rates measures")
     if path is not None:
-        picture_format(path)
+        canvas.picture_format(path)
     sizes = [name for name in _AXES if any(series.against == name for series in found.series)]
-    figure = new_figure(4.2 * len(sizes), 3.8)
+    figure = canvas.new_figure(4.2 * len(sizes), 3.8)
     for name, ax in zip(sizes, figure.subplots(1, len(sizes), squeeze=False)[0], strict=True):
         for series in found.series:
             if series.against == name:
@@ -57,16 +47,16 @@ def rates(found: Rates, path: str | os.PathLike[str] | None = None) -> Figure:
         ax.legend(fontsize=8, frameon=False)
     figure.axes[0].set_ylabel("largest error found")
     if path is not None:
-        save(figure, path)
+        canvas.save(figure, path)
     return figure
 
 
 def _draw(series: Series, ax: Axes) -> None:
     """Measured errors as points on a line, and the theorem's bound."""
     second = series.construction == "attention-softmax"  # the same errors from another network
-    colour = _SKY if second else _COLOURS.get(series.design, INK)
+    colour = _SKY if second else _COLOURS.get(series.design, canvas.INK)
     name = series.construction if series.design == "nearest" else series.design
     style, label = "x--" if second else "o-", f"{name}, slope {series.slope:.2f}"
     ax.plot(series.sizes, series.errors, style, color=colour, markersize=7 if second else 4, label=label)
     if series.theorem and not second:
-        ax.plot(series.sizes, series.theorem, ":", color=GREY, label="theorem's bound")
+        ax.plot(series.sizes, series.theorem, ":", color=canvas.GREY, label="theorem's bound")

@@ -17,8 +17,8 @@ from attnc.paper.experiments.data import Task, make_task
 from attnc.paper.experiments.data import generator as stream
 from attnc.paper.experiments.models import Attention, HeatMapModel, SequenceModel, TruncatedModel
 from attnc.paper.experiments.placing import place, place_anchors
-from attnc.paper.experiments.settings import METHODS, PROTOCOL, QUICK, SWEEPS
 from attnc.paper.experiments.run import square_error
+from attnc.paper.experiments.settings import METHODS, PROTOCOL, QUICK, SWEEPS
 
 BASE = QUICK.truncated
 

@@ -11,7 +11,7 @@ import pytest
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, settings
 from attnc.paper.experiments.analysis import Fit, checked_frame, learning_runs, sweep_runs
-from attnc.paper.experiments.report import FIGURES, figure_names, html, markdown, verdict
+from attnc.paper.experiments.report import TITLES, figure_names, html, markdown, verdict
 from tests.paper.synthetic_records import all_records, synthetic
 
 pytest.importorskip("pandas")
@@ -140,7 +140,7 @@ def test_sections_are_those_of_the_records(name: str) -> None:
     drawn = ({"heatmaps": "heat-maps"}.get(name, name), *extra)
     text = markdown(found)
     assert figure_names(found) == drawn and text.count("\n## ") == len(drawn)
-    assert [f"figures/{one}.svg" in text for one in FIGURES] == [one in drawn for one in FIGURES]
+    assert [f"figures/{one}.svg" in text for one in TITLES] == [one in drawn for one in TITLES]
 
 
 def test_diverged_runs_are_counted_and_not_averaged(records: list[Record]) -> None:
@@ -188,7 +188,7 @@ def test_the_page_is_balanced_and_loads_only_its_figures(records: list[Record]) 
     page, parser = html(records, note="<script>alert(1)</script>"), _Balance()
     parser.feed(page)
     assert parser.open == [] and "<script" not in page and "http" not in page
-    assert parser.images == [f"figures/{name}.svg" for name in FIGURES]
+    assert parser.images == [f"figures/{name}.svg" for name in TITLES]
 
 
 def test_mixed_and_repeated_records_are_refused(records: list[Record]) -> None:

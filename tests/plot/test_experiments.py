@@ -13,7 +13,7 @@ import pytest
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, settings
-from attnc.paper.experiments.report import FIGURES
+from attnc.paper.experiments.report import TITLES
 from attnc.plot.experiments import draw
 from tests.paper.synthetic_records import all_records, synthetic
 
@@ -156,7 +156,7 @@ def test_diverged_and_zero_runs_are_said_and_the_rest_is_drawn(records: list[Rec
     assert any(re.fullmatch("trained,.*, 7 diverged", one) for one in labelled(draw("heads", odd).axes[0]))
     assert len(found["placed"].get_xdata()) == 0  # a logarithmic axis has no place for 0
     assert lines(draw("learning-curves", odd).axes[0])["trained"].get_label() == "trained, 1 diverged"
-    for name in FIGURES:
+    for name in TITLES:
         draw(name, odd).canvas.draw()
 
 
@@ -180,6 +180,6 @@ def test_what_cannot_be_drawn_is_refused(records: list[Record], tmp_path: Path) 
         draw("learning-curves", records, tmp_path / "curves.txt")
     with pytest.raises(InputError, match="attnc reproduce anchors"):
         draw("anchors", synthetic(settings("heads", seeds=1)))
-    for name in FIGURES:
+    for name in TITLES:
         with pytest.raises(InputError, match=name):
             draw(name, [])

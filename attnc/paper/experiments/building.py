@@ -28,15 +28,15 @@ EPS = 1e-5  # of the networks of experiment 3
 
 def build(setting: Setting, task: Task) -> Network:
     """clip(<w_i, x_i> + t_i, a, b) with p anchors, or with H heads of n keys."""
-    arguments, domain = (*task.target, setting.a, setting.b), (-REACH, REACH)
+    (W, t), a, b, domain = task.target, setting.a, setting.b, (-REACH, REACH)
     if setting.method == "many-heads":
-        return many_heads(*arguments, heads=setting.heads, domain=domain)
+        return many_heads(W, t, a, b, heads=setting.heads, domain=domain)
     if setting.method == "graded":
         functions = _functions(setting, task)
         program = functions.program([0] * functions.tokens, 1)
         return assembled(functions, program, _clip_head(functions, "graded", setting.p), None)
     sharpness = SMOOTH if setting.method == "smooth" else TEMPERATURE
-    return one_head(*arguments, anchors=setting.p, domain=domain, temperature=sharpness)
+    return one_head(W, t, a, b, anchors=setting.p, domain=domain, temperature=sharpness)
 
 
 def head_to_place(setting: Setting, task: Task) -> Head:
@@ -49,7 +49,8 @@ def head_to_place(setting: Setting, task: Task) -> Head:
 
 
 def _functions(setting: Setting, task: Task) -> Truncated:
-    return truncated(*task.target, setting.a, setting.b, (-REACH, REACH), torch.float64)
+    W, t = task.target
+    return truncated(W, t, setting.a, setting.b, (-REACH, REACH), torch.float64)
 
 
 def _clip_head(functions: Truncated, design: str, p: int) -> Head:

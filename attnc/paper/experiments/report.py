@@ -1,5 +1,4 @@
-"""The report of the experiments as Markdown or as one HTML page. Every number comes from the records, or for the paper's code from
-`baselines`."""
+"""The report of the experiments as Markdown or as one HTML page. Its numbers come from the records and from `baselines`."""
 
 from __future__ import annotations
 
@@ -16,35 +15,25 @@ from attnc.paper.experiments.run import Record
 from attnc.paper.experiments.settings import TRAINED
 from attnc.paper.experiments.store import require
 
-FIGURES = {  # name: (title of the section, text)
-    "heads": (
-        "Truncated linear functions: number of heads",
-        "Experiment 1: token i has the target clip(<w_i, x_i> + t_i, a, b). nearest, smooth and graded have one head.",
-    ),
-    "range": (
-        "Truncated linear functions: width of the range",
-        "Experiment 1 with one head. As b - a grows, the anchors move apart and fewer tokens are clipped; the MSE grows with "
-        "both. The theorem covers the first, so its rate is compared with the largest error of nearest.",
-    ),
-    "anchors": (
-        "Truncated linear functions: number of keys",
-        "Experiment 1 with one head. The keys are the tokens of a trained network and the anchors of a built one.",
-    ),
-    "learning-curves": (
-        "Does construction help learning?",
-        "Test MSE by epoch of the runs that the three sweeps share. Epoch 0 is the start.",
-    ),
-    "heat-maps": (
-        "Attention heat maps",
-        "Experiment 2: attention weights of test samples over the anchors. picked is the share of test tokens whose largest "
-        "weight is on the anchor nearest to the target.",
-    ),
-    "seq2seq": (
-        "Sequence to sequence",
-        "Experiment 3: the target is a random two-layer ReLU network of the whole sequence. Built networks, and networks trained "
-        "from them, do not depend on p and on the number of heads (any). Each seed draws another target, so the MSE is also "
-        "divided by the variance of the target.",
-    ),
+TITLES = {  # of the sections, by the name of their figure
+    "heads": "Truncated linear functions: number of heads",
+    "range": "Truncated linear functions: width of the range",
+    "anchors": "Truncated linear functions: number of keys",
+    "learning-curves": "Does construction help learning?",
+    "heat-maps": "Attention heat maps",
+    "seq2seq": "Sequence to sequence",
+}
+_TEXTS = {
+    "heads": "Experiment 1: token i has the target clip(<w_i, x_i> + t_i, a, b). nearest, smooth and graded have one head.",
+    "range": "Experiment 1 with one head. As b - a grows, the anchors move apart and fewer tokens are clipped; the MSE grows "
+    "with both. The theorem covers the first, so its rate is compared with the largest error of nearest.",
+    "anchors": "Experiment 1 with one head. The keys are the tokens of a trained network and the anchors of a built one.",
+    "learning-curves": "Test MSE by epoch of the runs that the three sweeps share. Epoch 0 is the start.",
+    "heat-maps": "Experiment 2: attention weights of test samples over the anchors. picked is the share of test tokens whose "
+    "largest weight is on the anchor nearest to the target.",
+    "seq2seq": "Experiment 3: the target is a random two-layer ReLU network of the whole sequence. Built networks, and networks "
+    "trained from them, do not depend on p and on the number of heads (any). Each seed draws another target, so the MSE is also "
+    "divided by the variance of the target.",
 }
 _NOTES = (
     "Numbers are means over the seeds, with the smallest and the largest in brackets. Trained networks are float32, as in the "
@@ -71,7 +60,7 @@ def figure_names(records: Iterable[Record]) -> tuple[str, ...]:
     drawn["learning-curves"] = any(one.curve for method in TRAINED for one in learned.get(method, ()))
     drawn["heat-maps"] = any(one.weights for one in found)
     drawn["seq2seq"] = any(len(sweep_runs(table, "seq2seq", against)) for against in ("anchors", "heads"))
-    return tuple(name for name in FIGURES if drawn[name])
+    return tuple(name for name in TITLES if drawn[name])
 
 
 def markdown(records: Iterable[Record], note: str = "") -> str:
@@ -90,7 +79,7 @@ def html(records: Iterable[Record], note: str = "") -> str:
 
 def _markdown(kind: str, content: Any) -> str:
     if kind == "img":
-        return f"![{FIGURES[content][0]}](figures/{content}.svg)"
+        return f"![{TITLES[content]}](figures/{content}.svg)"
     if kind != "table":
         return {"h1": "# ", "h2": "## ", "p": ""}[kind] + str(content)
     title, table = content
@@ -101,7 +90,7 @@ def _markdown(kind: str, content: Any) -> str:
 
 def _html(kind: str, content: Any) -> str:
     if kind == "img":
-        return f'<img src="figures/{content}.svg" alt="{escape(FIGURES[content][0])}">'
+        return f'<img src="figures/{content}.svg" alt="{escape(TITLES[content])}">'
     if kind != "table":
         return f"<{kind}>{escape(content)}</{kind}>"
     return f"<h3>{escape(content[0])}</h3>\n<div>{content[1].to_html(index=False, border=0)}</div>"
@@ -112,22 +101,25 @@ def _blocks(records: Sequence[Record], note: str) -> Iterator[tuple[str, Any]]:
     table = checked_frame(records)
     yield "h1", "The paper's experiments: trained and built networks"
     yield "p", _lead(table) if records else "0 runs."
-    yield from (("p", text) for text in (note, *_NOTES[: len(records)]) if text)
+    if note:
+        yield "p", note
     if records:
+        yield from (("p", text) for text in _NOTES)
         yield "table", ("Seconds of all runs", _seconds(table))
     for name in figure_names(records):
-        title, text = FIGURES[name]
-        yield "h2", title
-        yield "p", text
+        yield "h2", TITLES[name]
+        yield "p", _TEXTS[name]
         yield "img", name
         if name == "heat-maps":
             maps = table[table.experiment == "heat-map"]
             yield "table", ("Which anchor is picked", _rows(maps.assign(size=maps["range"]), SIZES["range"]))
-        sizes = ("anchors", "heads") if name == "seq2seq" else (name,) if name in SIZES else ()
-        for against in sizes:
-            yield from _sweep(
-                sweep_runs(table, "seq2seq" if name == "seq2seq" else "truncated", against), against
-            )
+        elif name == "seq2seq":
+            yield from _sweep(sweep_runs(table, "seq2seq", "anchors"), "anchors")
+            yield from _sweep(sweep_runs(table, "seq2seq", "heads"), "heads")
+        elif name in SIZES:
+            runs = sweep_runs(table, "truncated", name)
+            yield from _sweep(runs, name)
+            yield "table", ("Slopes", _slopes(runs, name))
 
 
 def _sweep(runs: Any, against: str) -> Iterator[tuple[str, Any]]:
@@ -138,25 +130,27 @@ def _sweep(runs: Any, against: str) -> Iterator[tuple[str, Any]]:
     rows, trained = _rows(runs, SIZES[against]), analysis.summarise(runs).method.isin(TRAINED)
     yield "p", ", ".join(fixed) + "."
     for title, these in (("Trained networks", rows[trained]), ("Built networks", rows[~trained])):
-        yield "table", (title, these.loc[:, (these != "—").any()])
-    if runs.experiment.iloc[0] == "truncated":
-        yield "table", ("Slopes", _slopes(runs, against))
+        if len(these):
+            yield "table", (title, these.loc[:, (these != "—").any()])
 
 
 def _lead(table: Any) -> str:
     """What was run, how many trainings failed, and how many errors are within their bounds."""
     sizes = "The sizes are not the protocol's, so the paper's results are left out."
     if table.paper_mse.notna().any():
-        sizes = "The sizes are the protocol's. The paper's MSE is that of its public code on a CPU: the mean of three seeds, in the "
-        sizes += "sequence-to-sequence experiment one seed."
+        sizes = (
+            "The sizes are the protocol's. The paper's MSE is that of its public code on a CPU: the mean of three seeds, "
+            "in the sequence-to-sequence experiment one seed."
+        )
     trained = table[table.method.isin(TRAINED)]
     diverged, poor = (~np.isfinite(trained.mse)).sum(), (trained.mse >= trained.constant).sum()
-    proved, theorem = table[table.bound.notna()], table[table.theorem.notna()]
+    (proved, bounds), (kept, theorems) = (
+        ((table.largest <= table[name]).sum(), table[name].notna().sum()) for name in ("bound", "theorem")
+    )
     return (
-        f"{len(table)} runs with {table.seed.nunique()} seeds. {sizes} Of {len(trained)} trainings, {diverged} diverged and {poor} "
-        f"ended no better than the constant output. The largest error is within the proved bound in "
-        f"{(proved.largest <= proved.bound).sum()} of {len(proved)} runs, and within the theorem's bound in "
-        f"{(theorem.largest <= theorem.theorem).sum()} of {len(theorem)}."
+        f"{len(table)} runs with {table.seed.nunique()} seeds. {sizes} Of {len(trained)} trainings, {diverged} diverged and "
+        f"{poor} ended no better than the constant output. The largest error is within the proved bound in {proved} of {bounds} "
+        f"runs, and within the theorem's bound in {kept} of {theorems}."
     )
 
 
@@ -250,9 +244,7 @@ def verdict(fitted: Fit, theorem: float | None, grows: bool = False) -> str:
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
-<head>
-<meta charset="utf-8">
-<title>The paper's experiments</title>
+<head><meta charset="utf-8"><title>The paper's experiments</title>
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ max-width: 66rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.55 system-ui, sans-serif; }}
@@ -261,10 +253,8 @@ table {{ border-collapse: collapse; font-size: 0.875rem; }}
 th, td {{ padding: 0.3rem 0.7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #8886; }}
 th:first-child, td:first-child {{ text-align: left; }}
 img {{ max-width: 100%; background: #fff; }}
-</style>
-</head>
+</style></head>
 <body>
 {}
-</body>
-</html>
+</body></html>
 """

@@ -87,7 +87,8 @@ def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Mo
         if setting.method == "from-anchors":
             place_anchors(model, head)
         else:
-            place(model, *task.target, head)
+            W, t = task.target
+            place(model, W, t, head)
         if setting.method != "placed":
             return _train(model, task, setting, draw)
         return model, {"parameters": _count(model), "anchors": head.key.shape[1], "seconds": seconds}
@@ -100,7 +101,10 @@ def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Mo
         return _train(net.requires_grad_(True), task, setting, draw)
     assert net.certificate is not None
     keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
-    known = {"parameters": _count(net), "anchors": sum(int(shape[0] * shape[1]) for shape in keys)}
+    known: dict[str, Any] = {
+        "parameters": _count(net),
+        "anchors": sum(int(shape[0] * shape[1]) for shape in keys),
+    }
     known |= {"bound": net.certificate.bound, "seconds": seconds}
     if seq2seq:
         return net.as_self_attention(), known

@@ -143,7 +143,8 @@ def settings(sweep: str, seeds: int = 3, quick: bool = False) -> tuple[Setting, 
 
 def _points(sweep: str, sizes: Sizes) -> list[Setting]:
     """The settings of a sweep for one seed."""
-    base, methods, more = sizes.truncated, (*TRAINED, *BUILT), []
+    base, more = sizes.truncated, []
+    methods: tuple[str, ...] = (*TRAINED, *BUILT)
     if sweep == "heads":
         points, methods = [replace(base, heads=h) for h in sizes.heads], (*TRAINED, "placed", "many-heads")
         more = [replace(base, method=m) for m in BUILT]  # these have one head
