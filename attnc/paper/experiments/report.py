@@ -215,9 +215,9 @@ def _slopes(runs: Any, against: str) -> Any:
             slope, low, high = (
                 f"{round(one, 2) + 0.0:.2f}" for one in (fitted.slope, fitted.low, fitted.high)
             )
-            said = verdict(fitted, theorem, grows=against == "range")
+            shown = verdict(fitted, theorem, grows=against == "range")
             rows.append(
-                (method, name, slope, f"{low} … {high}", rate, said, f"{fitted.runs} of {len(these)}")
+                (method, name, slope, f"{low} … {high}", rate, shown, f"{fitted.runs} of {len(these)}")
             )
         elif analysis.has_no_effect(these):
             rows.append(
