@@ -22,6 +22,7 @@ from attnc.lower.witness import ascend, candidates, proved, within
 from attnc.program import Program
 from attnc.program.evaluate import differentiable, exact
 from attnc.prove import slopes
+from attnc.prove.bounds import HeadErrors
 from attnc.prove.compose import compose
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
@@ -45,7 +46,7 @@ def box_of(model: nn.Sequential, far: float = 1.0) -> attnc.Box:
 
 def forget() -> None:
     """What was made for other networks must not hide work."""
-    heads._made.clear()
+    heads._cache.clear()
     slopes._made.clear()
 
 
@@ -145,7 +146,9 @@ def steps_up(net: attnc.Network, x: Tensor, output: int) -> Record:
     e = np.array([float((y - ball).mid()) for y, ball in zip(executed, meant, strict=True)])
     w = np.abs(program.steps[-1].tensors()["weight"][output].astype(np.float64))
     stages = net.numbers().stages
-    bounds = {claim.value: _neuron_bounds(net, claim.value) for claim in net.certificate.layers}
+    bounds = {
+        claim.value: HeadErrors(0.0, _neuron_bounds(net, claim.value)) for claim in net.certificate.layers
+    }
     known = compose(program, stages, net.certificate.domain, bounds, net.certificate.dtype)
     return {"one_sign": float(w @ np.abs(e)), "all_at_bound": float(w @ known[layer.value].error)}
 

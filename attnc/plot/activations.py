@@ -62,7 +62,7 @@ def anchors_used(
     >>> import attnc, attnc.plot
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
     >>> model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    >>> _ = attnc.convert_(model, eps=1e-2)
+    >>> _ = attnc.convert_(model, approximation=1e-2)
     >>> figure = attnc.plot.anchors_used(model, torch.randn(1, 3, 8), tokens=["a", "real", "sentence"])
     >>> [ax.get_title(loc="left").split(":")[0] for ax in figure.axes if ax.collections and ax.get_title(loc="left")]
     ['block 1', 'block 2']
@@ -95,7 +95,7 @@ def used(model: nn.Module, inputs: object, layers: Sequence[int] | None = None) 
 
     >>> used(nn.Linear(1, 1), torch.zeros(1))
     Traceback (most recent call last):
-    attnc.errors.InputError: Linear holds no anchors: convert it first, attnc.convert_(model, eps=…)
+    attnc.errors.InputError: Linear holds no anchors: convert it first, attnc.convert_(model, approximation=…)
     """
     found = _activations(model)
     chosen = list(range(len(found))) if layers is None else list(layers)
@@ -127,7 +127,7 @@ def _activations(model: nn.Module) -> dict[str, AnchorActivation]:
     }
     if not found:
         raise InputError(
-            f"{type(model).__name__} holds no anchors: convert it first, attnc.convert_(model, eps=…)"
+            f"{type(model).__name__} holds no anchors: convert it first, attnc.convert_(model, approximation=…)"
         )
     return found
 

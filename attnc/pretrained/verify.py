@@ -80,7 +80,7 @@ def verify_conversion(
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="relu", batch_first=True)
     >>> model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
     >>> import attnc
-    >>> _ = attnc.convert_(model, eps=1e-3)
+    >>> _ = attnc.convert_(model, approximation=1e-3)
     >>> verify_conversion(model).status
     'proved'
     """

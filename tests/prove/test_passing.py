@@ -19,9 +19,10 @@ from attnc.check import compose as check_compose
 from attnc.check.compose import Carried, CheckError
 from attnc.domain import Interval
 from attnc.functions.balls import lower, upper, working
-from attnc.lower.skeleton import skeleton
+from attnc.lower.layers import lower_steps
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program
-from attnc.prove.compose import Known, advance
+from attnc.prove.bounds import HeadErrors, ValueBounds
+from attnc.prove.compose import advance
 from attnc.records.network_numbers import Attention, Group, Linear, Scale, Stage, Sum
 
 WHO = pytest.mark.parametrize("who", ["prover", "checker"])
@@ -39,11 +40,11 @@ def passed(
     who: str, program: Program, x: float, error: float, delta: float = 0.0, domain: Interval | None = None
 ) -> Passed:
     """What is known of the first output of a program of one stage, all of whose inputs are x, off by at most `error`."""
-    (stage,), a = skeleton(program, "float32"), ARITHMETIC["float32"]
+    (stage,), a = lower_steps(program, "float32"), ARITHMETIC["float32"]
     shape = program.shape
     if who == "prover":
-        given = Known(np.full(shape, x), np.full(shape, x), np.full(shape, error), None)
-        known = advance(program, stage, {0: given}, "float32", delta)
+        given = ValueBounds(np.full(shape, x), np.full(shape, x), np.zeros(shape), np.full(shape, error))
+        known = advance(program, stage, {0: given}, "float32", HeadErrors(delta, delta))
         return Passed(known.lo[0], known.hi[0], known.error[0])
     n = int(np.prod(shape))
     carried = Carried([arb(x)] * n, [arb(error)] * n, [arb(error)] * n, None)
@@ -73,7 +74,7 @@ def checked(
 def executed(program: Program, x: float, error: float, a: Arithmetic) -> tuple[arb, arb]:
     """The first output of a stage as executed with every error upwards, and as meant. Terms are added from the left; an operand
     that is subnormal is taken for zero."""
-    (stage,), step, u = skeleton(program, "float32"), program.steps[0], arb(a.unit)
+    (stage,), step, u = lower_steps(program, "float32"), program.steps[0], arb(a.unit)
     x_hat = arb(x) + arb(error) if abs(x) >= a.tiny else arb(0)
     if isinstance(stage, Linear) and isinstance(step, Affine):
         stored, meant = stage.weight[0].tolist(), step.weight[0].tolist()
@@ -154,7 +155,7 @@ def test_sums_that_may_overflow_promise_nothing(who: str) -> None:
 
 
 def pointwise(name: str, deviation: float = 0.0, beyond: float = np.inf) -> Program:
-    return Program((1,), (Pointwise(0, functions.get(name), "", deviation, beyond),))
+    return Program((1,), (Pointwise(0, functions.get(name), deviation, beyond),))
 
 
 @WHO
