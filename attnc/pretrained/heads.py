@@ -15,8 +15,8 @@ from attnc.lower.activation_head import activation_head
 from attnc.network.head import Head
 from attnc.prove.outward import above
 from attnc.prove.window import Gate, Window, window_bound, window_of
-from attnc.records.head_certificate import round_up
-from attnc.records.network_numbers import Index
+from attnc.records.fields import round_up
+from attnc.records.layers import Index
 
 MOST = 3  # groups of neurons
 ROOM = 1 + 2.0**-5  # so that another prover need not tie with this one
