@@ -44,7 +44,7 @@ from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate
 from attnc.records.theorem import Theorem
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AttncError", "BlockReport", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
