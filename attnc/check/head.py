@@ -113,7 +113,7 @@ def _attack(
                     Status.REFUTED,
                     f"at s={s!r} the head returns {y!r}",
                     certificate.bound,
-                    s,
+                    (s,),
                     float(error.mid()),
                 )
     return None
@@ -121,7 +121,8 @@ def _attack(
 
 def _attack_points(certificate: Certificate, f: Function) -> torch.Tensor:
     domain = certificate.interval
-    special = [domain.lo, domain.hi, certificate.witness.input, *f.kinks]
+    witness = () if certificate.witness is None else certificate.witness.input
+    special = [domain.lo, domain.hi, *witness, *f.kinks]
     spread = [domain.lo + domain.width * i / 4000 for i in range(4001)]
     near = [x + sign * domain.width * 2.0**-j for x in special for j in range(3, 56) for sign in (-1, 1)]
     points = (

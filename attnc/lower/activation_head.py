@@ -33,7 +33,7 @@ from attnc.lower.function_to_head import check_arithmetic, checked_eps, finished
 from attnc.lower.heads import KeptHeads, few_digits
 from attnc.network.head import Head
 from attnc.prove.supnorm import SupNorm, supnorm
-from attnc.records.head_certificate import round_up
+from attnc.records.fields import round_up
 from attnc.records.numbers import HeadNumbers
 
 DESIGNS = ("auto", "gate", "lattice", "tuned")
@@ -76,7 +76,7 @@ def activation_head(
 
     >>> from attnc.functions import gelu
     >>> h = activation_head(gelu(), Interval(-7.0, 5.5), 1e-4, "float32")
-    >>> h.design, h.certificate.domain, h.certificate.approximation <= 1e-4
+    >>> h.design, h.certificate.holds_for, h.certificate.approximation <= 1e-4
     ('lattice', Interval(lo=-8.0, hi=8.0), True)
     """
     radius, eps = ladder(max(abs(domain.lo), abs(domain.hi))), few_digits(checked_eps(eps))
@@ -141,7 +141,7 @@ def _head(plan: Plan, eps: float) -> Head:
             before = _by_numbers.find(plan.f, wish)
             if (
                 before is not None
-                and before.certificate is not None
+                and before.certificate.proved
                 and before.certificate.approximation <= eps
             ):
                 return before

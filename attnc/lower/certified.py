@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def _claim(wish: Wish, stage: Layer, made: Lowered, terms: dict[str, dict[int, A
     )
 
 
-def _terms(terms: dict[str, dict[int, Array]], made: Lowered, value: int) -> dict[str, float]:
+def _terms(terms: dict[str, dict[int, Array]], made: Lowered, value: int) -> dict[str, Any]:
     """The bound of one value of the program: in exact arithmetic, of rounding, of both."""
     error = float(made.known[value].error.max())
     approximation = min(float(terms["approximation"][value].max()), error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -173,7 +174,7 @@ def _proved(
     found = reached(step, layer, source.box.lo.ravel(), source.box.hi.ravel(), ARITHMETIC[dtype])
     assert found is not None
     approximation = min(found.approximation, error)
-    terms = {
+    terms: dict[str, Any] = {
         "approximation": with_room(approximation),
         "rounding": with_room(error - approximation),
         "bound": with_room(error),

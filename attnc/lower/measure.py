@@ -42,7 +42,7 @@ def fresh(source: Source, count: int, seed: int, dtype: torch.dtype) -> torch.Te
 
 
 def measured(network: Network, source: Source, method: str, points: int, seed: int) -> Certificate:
-    """A certificate with status MEASURED: the largest |network - f| at `points` random inputs that the network was not made from."""
+    """A certificate with status MEASURED: the largest |network - f| at `points` new random inputs."""
     numbers = network.numbers()
     x = fresh(source, points, seed, getattr(torch, numbers.dtype))
     worst, at, output, squares = -1.0, 0, 0, 0.0

@@ -17,10 +17,9 @@ from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import ENGINES
 from attnc.network.forms import TheoremNetwork, literal_form
 from attnc.network.inside import check_domain, checked_strict, outside_box
-from attnc.network.layer import LayerModule
 from attnc.network.literal import LiteralNetwork
 from attnc.network.lookup import LookupLayer
-from attnc.network.pointwise import AttentionLayer
+from attnc.network.pointwise import AttentionLayer, Stage
 from attnc.network.running import FULL, PreciseModule, precise
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
@@ -29,7 +28,6 @@ from attnc.records.presentation import Presentation
 from attnc.records.record import Record, write
 
 _CHUNK = 1 << 21  # numbers of the widest value held at once
-Stage = LayerModule | AttentionLayer
 
 
 @as_made

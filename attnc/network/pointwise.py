@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnc.errors import InputError
 from attnc.network.altered import as_made
 from attnc.network.head import Head
-from attnc.network.layer import to_array
+from attnc.network.layer import LayerModule, to_array
 from attnc.network.running import PreciseModule, precise
 from attnc.records.layers import Index, Layer, pointwise_layer
 
@@ -60,6 +60,9 @@ class AttentionLayer(PreciseModule, nn.ModuleList):
         """The numbers as they are stored now."""
         groups = [(None if n is None else to_array(n), head.numbers()) for n, head in self.groups]
         return pointwise_layer(self.inputs[0], self.value, groups)
+
+
+Stage = LayerModule | AttentionLayer
 
 
 def joined(groups: Sequence[tuple[Tensor | None, Head]], parts: Sequence[Tensor]) -> Tensor:

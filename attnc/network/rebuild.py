@@ -7,8 +7,8 @@ from attnc.network.combine import CombineLayer
 from attnc.network.head import Head
 from attnc.network.layer import LayerModule
 from attnc.network.lookup import LookupLayer
-from attnc.network.network import Network, Stage
-from attnc.network.pointwise import AttentionLayer
+from attnc.network.network import Network
+from attnc.network.pointwise import AttentionLayer, Stage
 from attnc.network.reshape import ReshapeLayer
 from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer, heads_of

@@ -196,7 +196,7 @@ def _draw_block(
 
 def _draw_activation(head: Head, ax: Axes, limits: Ends | None) -> None:
     """The activation, and the values of the anchors at their positions."""
-    name, (low, high) = record_of(head).function, limits or (-6.0, 6.0)
+    name, (low, high) = record_of(head).facts["function"], limits or (-6.0, 6.0)
     s = np.linspace(low, high, 400)
     f = functions.get(name)
     ax.plot(s, f(torch.from_numpy(s)).numpy(), color=canvas.BLUE, linewidth=1.4, label=canvas.plain(name))

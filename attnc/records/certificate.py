@@ -130,6 +130,8 @@ class Certificate:
     def _check_parts(self) -> None:
         if not all(isinstance(child, Certificate) for child in self.children):
             raise CertificateError(f"{self.title}: children must be certificates")
+        if self.proved and not all(child.proved for child in self.children):
+            raise CertificateError(f"{self.title}: it cannot be proved if a part is not")
         if self.status is Status.UNKNOWN:
             return
         if self.subject == "head" and set(self.digests) != set(TENSORS):
@@ -153,8 +155,17 @@ class Certificate:
         >>> Certificate.unknown("head", "float32").bound
         inf
         """
-        terms = dict.fromkeys(("approximation", "rounding", "bound"), math.inf)
-        return cls(subject=subject, status=Status.UNKNOWN, dtype=dtype, facts=facts, **terms)
+        inf = math.inf
+        status = Status.UNKNOWN
+        return cls(
+            subject=subject,
+            status=status,
+            approximation=inf,
+            rounding=inf,
+            bound=inf,
+            dtype=dtype,
+            facts=facts,
+        )
 
     @property
     def title(self) -> str:

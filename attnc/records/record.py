@@ -174,10 +174,12 @@ def _step_json(step: Step) -> dict[str, Any]:
 
 
 def _step(record: Mapping[str, Any], tensors: Mapping[str, Numbers], function: Function | None) -> Step:
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"}
+    settings: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"
+    }
     if record["kind"] not in KINDS:
         raise FileError(f"unknown step {record['kind']!r}: expected one of {', '.join(KINDS)}")
     if "function" in settings:
         own = function is not None and label_of(function) == settings["function"]
         settings["function"] = function if own else get(settings["function"])
-    return KINDS[record["kind"]](**settings, **tensors)
+    return KINDS[record["kind"]](**(settings | dict(tensors)))

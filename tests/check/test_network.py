@@ -21,7 +21,7 @@ from attnc.check.network import check_network
 from attnc.functions.balls import working
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.network.stages import AttentionLayer
+from attnc.network.pointwise import AttentionLayer
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.head_certificate import Certificate

@@ -11,8 +11,8 @@ import pytest
 
 from attnc.network.describe import COLUMNS, lattice, why_not_measured
 from attnc.network.network import Network
-from attnc.network.stages import Selection
-from attnc.records.network_numbers import Selection as Numbers
+from attnc.network.lookup import LookupLayer
+from attnc.records.network_numbers import LookupLayer as Numbers
 from attnc.records.theorem import Theorem
 from tests.plot.unproved_networks import (
     POINTS,
@@ -135,10 +135,10 @@ def test_a_network_of_which_nothing_is_known() -> None:
     assert net.describe().summary[0] == "nothing is known of its error"
 
 
-def selection(key: object) -> Selection:
+def selection(key: object) -> LookupLayer:
     rows = np.asarray(key, dtype=np.float64)
     k, m = rows.shape
-    return Selection(Numbers(0, 1, np.zeros(m), rows, np.zeros(k), np.zeros((k, 1))))
+    return LookupLayer(Numbers(0, 1, np.zeros(m), rows, np.zeros(k), np.zeros((k, 1))))
 
 
 def test_what_is_no_lattice_is_not_called_one() -> None:

@@ -20,7 +20,9 @@ from attnc.network.describe import COLUMNS
 from attnc.network.network import Network
 from attnc.network.purity import impurities, operations
 from attnc.network.rebuild import rebuilt
-from attnc.network.stages import AffineMap, Combination, Reordering, Scaling
+from attnc.network.affine import AffineLayer, ScaleLayer
+from attnc.network.combine import CombineLayer
+from attnc.network.reshape import ReshapeLayer
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.network_record import NetworkRecord
@@ -328,7 +330,7 @@ def test_one_softmax_for_each_group(engine: str, softmax: str, grouped: Network)
 def test_the_cases_have_every_kind_of_stage() -> None:
     """What the purity test walks through."""
     kinds = {type(stage) for name in MODELS for stage in compiled(name).stages}
-    assert {AffineMap, Combination, Reordering, Scaling} < kinds
+    assert {AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer} < kinds
     assert [len(layer.groups) for layer in compiled("groups").layers] == [2]
 
 
@@ -379,7 +381,7 @@ def test_which_neurons_share_a_head_counts(grouped: Network) -> None:
 
 def test_a_coefficient_counts() -> None:
     net = copy.deepcopy(compiled("residual"))
-    (combination,) = (s for s in net.stages if isinstance(s, Combination) and 0.5 in s.coefficients)
+    (combination,) = (s for s in net.stages if isinstance(s, CombineLayer) and 0.5 in s.coefficients)
     combination.coefficients = tuple(0.75 if c == 0.5 else c for c in combination.coefficients)
     assert largest_error(net, inputs(net, 3), net(inputs(net, 3))) > net.certificate.bound
     assert net.why_not_certified() is not None
@@ -542,7 +544,7 @@ def test_float64_weights_run_in_float32_and_are_certified_against_themselves() -
         for p in model.parameters():
             p.add_(2.0**-30 * torch.rand_like(p))  # numbers that float32 does not hold
     net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3)
-    weights = [stage.weight for stage in net.stages if isinstance(stage, AffineMap)]
+    weights = [stage.weight for stage in net.stages if isinstance(stage, AffineLayer)]
     for given, (stored, step) in zip(
         (model.enter, model.inner, model.leave),
         zip(weights, (s for s in net.program.steps if isinstance(s, Affine)), strict=True),

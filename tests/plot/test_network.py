@@ -14,10 +14,11 @@ from torch import nn
 import attnc
 from attnc import plot
 from attnc.network.network import Network
-from attnc.network.stages import AttentionLayer, Selection
+from attnc.network.lookup import LookupLayer
+from attnc.network.pointwise import AttentionLayer
 from attnc.plot.heat_map import COLUMNS, on_lattice, same_decimals
 from attnc.plot.network import POINTS
-from attnc.records.network_numbers import Selection as Numbers
+from attnc.records.network_numbers import LookupLayer as Numbers
 from tests.plot.conftest import picture, texts, titles
 from tests.plot.unproved_networks import (
     ANCHORS,
@@ -260,10 +261,10 @@ def test_a_changed_network_has_no_bound_and_no_measured_error(make: Any, f: Any)
     assert all("not certified: changed" in figure.get_suptitle() for figure in (whole, lines))
 
 
-def selection(points: Any, sharpness: float = 3.0) -> Selection:
+def selection(points: Any, sharpness: float = 3.0) -> LookupLayer:
     at = np.asarray(points, dtype=np.float64)
     scores = 2 * sharpness * at, -sharpness * (at**2).sum(1)
-    return Selection(Numbers(0, 1, np.zeros(at.shape[1]), *scores, np.zeros((len(at), 1))))
+    return LookupLayer(Numbers(0, 1, np.zeros(at.shape[1]), *scores, np.zeros((len(at), 1))))
 
 
 @pytest.mark.parametrize(
