@@ -139,11 +139,7 @@ def _head(plan: Plan, eps: float) -> Head:
         for numbers, seems in _candidates(plan, design, goal, clock):
             wish = (plan.domain, plan.dtype, *numbers.digests().values())
             before = _by_numbers.find(plan.f, wish)
-            if (
-                before is not None
-                and before.certificate.proved
-                and before.certificate.approximation <= eps
-            ):
+            if before is not None and before.certificate.proved and before.certificate.approximation <= eps:
                 return before
             plan.progress(f"proving {numbers.anchors_per_head} anchors, {design}")
             found = _proved(plan, design, numbers, goal, math.inf if seems else clock.closing)

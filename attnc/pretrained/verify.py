@@ -132,7 +132,8 @@ class _Proofs:
         if not certificate.proved or certificate.facts["function"] != function:
             about = f"{certificate.status}, for {certificate.facts.get('function')}"
             return Verdict(
-                Status.UNKNOWN, f"a head of {function} is expected to have a proved certificate: it is {about}"
+                Status.UNKNOWN,
+                f"a head of {function} is expected to have a proved certificate: it is {about}",
             )
         key = (certificate.seal(), *numbers.digests().values())
         if key not in self.heads:

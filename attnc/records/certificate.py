@@ -57,6 +57,7 @@ class Witness:
     @classmethod
     def from_json(cls, record: object) -> Witness:
         body = checked_record(cls, record)
+        check_type("witness.input", body["input"], list)
         return cls(**{**body, "input": tuple(body["input"])})
 
 
@@ -143,6 +144,10 @@ class Certificate:
                 f"{self.title}: {len(self.children)} heads, neurons={self.facts['neurons']}"
             )
         size = {Interval: 1, Box: getattr(self.holds_for, "size", 0)}.get(type(self.holds_for))
+        if self.witness is not None and isinstance(self.holds_for, Interval) and self.witness.output != 0:
+            raise CertificateError(
+                f"{self.title}: the witness names output {self.witness.output}, expected 0"
+            )
         if self.witness is not None and size is not None and len(self.witness.input) != size:
             raise CertificateError(
                 f"{self.title}: the witness has {len(self.witness.input)} numbers, not {size}"
@@ -265,6 +270,7 @@ class Certificate:
     @classmethod
     def _from_body(cls, record: object) -> Certificate:
         body = checked_record(cls, record)
+        check_type("children", body["children"], list)
         try:
             return cls(
                 **{

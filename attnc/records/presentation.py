@@ -46,6 +46,7 @@ class Presentation:
     @classmethod
     def from_json(cls, record: object) -> Presentation:
         body = checked_record(cls, record)
+        check_type("notes", body["notes"], list)
         theorem = None if body["theorem"] is None else Theorem(**checked_record(Theorem, body["theorem"]))
         found = cls(body["form"], body["layout"], theorem, tuple(body["notes"]))
         if found.layout not in FORMS.get(found.form, ()) or not all(isinstance(n, str) for n in found.notes):

@@ -289,7 +289,7 @@ def test_attention_weights(net: Network, lead: tuple[int, ...]) -> None:
     for handle in handles:
         handle.remove()
     names = []
-    for claim, layer in zip(net.certificate.layers, net.layers, strict=True):
+    for claim, layer in zip(net.certificate.parts("layer"), net.layers, strict=True):
         for g, (neurons, head) in enumerate(layer.groups):
             name = claim.name if len(layer.groups) == 1 else f"{claim.name}, group {g + 1}"
             names.append(name)
@@ -457,7 +457,7 @@ def test_the_table_has_every_layer(net: Network) -> None:
     table = net.describe()
     lines = str(table).splitlines()
     assert all(column in lines[0] for column in COLUMNS)
-    rows = [(claim, group) for claim in net.certificate.layers for group in claim.groups]
+    rows = [(claim, group) for claim in net.certificate.parts("layer") for group in claim.groups]
     assert len(table.rows) == len(rows)
     heads = [head for layer in net.layers for head in layer]
     for row, line, (claim, group), head in zip(table.rows, lines[2:], rows, heads, strict=False):
@@ -467,7 +467,7 @@ def test_the_table_has_every_layer(net: Network) -> None:
         assert named["anchors"] == f"{head.key.shape[1]} {group.head.design}"
         assert named["interval"] == f"[{group.head.domain.lo:g}, {group.head.domain.hi:g}]"
         assert float(named["error in"]) == pytest.approx(claim.error_in, rel=5e-3)
-        assert float(named["error out"]) == pytest.approx(claim.error_out, rel=5e-3)
+        assert float(named["error out"]) == pytest.approx(claim.bound, rel=5e-3)
         assert all(cell in line for cell in row)
     assert f"<= {net.certificate.bound:.4g}" in str(table) and "proved" in str(table)
     total, added = (
@@ -497,7 +497,7 @@ def test_names_are_escaped_in_a_notebook() -> None:
 
 def test_repr(net: Network) -> None:
     text = repr(net)
-    for part in (str(net.certificate.domain), "dtype=float32", f"{net.certificate.bound:.4g}, proved"):
+    for part in (str(net.certificate.holds_for), "dtype=float32", f"{net.certificate.bound:.4g}, proved"):
         assert part in text
     assert text.count("AttentionLayer(") == len(net.layers)
 

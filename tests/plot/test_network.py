@@ -86,12 +86,12 @@ def test_weights_are_means_over_inputs_and_tokens_by_pre_activation(
 
 
 def test_a_row_for_every_layer_and_the_bounds_below(net: Network) -> None:
-    assert net.certificate is not None
+    assert net.certificate.proved
     figure = plot.network(net)
     assert titles(figure) == ["layer 1: tanh", "layer 2: tanh", "error: proved bounds"]
     assert f"{net.certificate.bound:.4g}, proved" in figure.get_suptitle()
-    ax, claims, witness = figure.axes[-1], net.certificate.layers, net.certificate.witness
-    expected = [c.error_in for c in claims] + [c.error_out for c in claims] + [net.certificate.bound]
+    ax, claims, witness = figure.axes[-1], net.certificate.parts("layer"), net.certificate.witness
+    expected = [c.error_in for c in claims] + [c.bound for c in claims] + [net.certificate.bound]
     assert [bar.get_height() for bar in ax.patches] == expected
     assert [y[0] for y in curves(ax)] == [net.certificate.bound, witness.error]
     low, high = ax.get_ylim()
@@ -109,7 +109,7 @@ def test_attention_draws_one_layer_and_one_group(net: Network, grouped: Network)
 
 def test_the_default_input_has_the_largest_known_error(net: Network) -> None:
     lattice, fitted = lattice_network(), fitted_network()
-    assert net.certificate is not None and lattice.measured is not None and fitted.measured is not None
+    assert net.certificate.proved and lattice.measured is not None and fitted.measured is not None
     for one, known in (
         (net, net.certificate.witness),
         (lattice, lattice.measured),
@@ -219,7 +219,7 @@ def test_a_measured_network_has_no_bars() -> None:
     figure = plot.network(net)
     assert titles(figure) == ["lookup: wave (callable), 99 anchors", "values of the anchors, output 1"]
     assert not any(ax.patches for ax in figure.axes)
-    assert f"{net.measured.error:.3g} measured at 5,000 points, not proved" in figure.get_suptitle()
+    assert f"{net.certificate.error:.3g} measured at 5,000 points, not proved" in figure.get_suptitle()
     keys, values = net.selections[0].key.tolist(), net.selections[0].values[:, 1].tolist()
     expected = [value for _, value in sorted(zip(map(tuple, keys), values, strict=True))]
     np.testing.assert_array_equal(picture(figure, 1).ravel(), expected)
@@ -238,13 +238,13 @@ def test_bounds_of_a_fitted_network_are_not_called_bounds_for_f() -> None:
     figure = plot.network(net)
     assert titles(figure) == ["layer 1: tanh", "error: not proved for f"]
     ax, bound, (claim,) = figure.axes[-1], net.measured.fitted.bound, net.measured.fitted.layers
-    assert [bar.get_height() for bar in ax.patches] == [claim.error_in, claim.error_out, bound]
-    assert [y[0] for y in curves(ax)] == [bound, net.measured.error]
+    assert [bar.get_height() for bar in ax.patches] == [claim.error_in, claim.bound, bound]
+    assert [y[0] for y in curves(ax)] == [bound, net.certificate.error]
     assert [("fitted" in line.get_label(), line.get_linestyle()) for line in ax.lines] == [
         (True, "-"), (False, "--"),
     ]  # fmt: skip
     low, high = ax.get_ylim()
-    assert low < claim.error_in < net.measured.error < high
+    assert low < claim.error_in < net.certificate.error < high
     figure.draw_without_rendering()
     assert ax._left_title.get_window_extent().x1 < ax.get_legend().get_window_extent().x0  # type: ignore[attr-defined]
 
@@ -340,5 +340,5 @@ def test_slices_of_a_model_of_features_in_float32() -> None:
     assert [ax.get_xlabel() for ax in figure.axes[3:]] == ["x[0]", "x[2]", "x[3]"], "x[1] is constant"
     assert [ax.get_xlim() for ax in figure.axes[3:]] == [(-1, 1), (0.5, 2), (-1, 1)]
     assert len(figure.axes[0].lines) == 2 * 4, "four of six outputs"
-    assert net.certificate is not None
+    assert net.certificate.proved
     assert max(max(ax.lines[0].get_ydata()) for ax in figure.axes[3:]) <= net.certificate.bound
