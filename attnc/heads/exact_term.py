@@ -28,7 +28,7 @@ from attnc.heads.lattice import (
 )
 from attnc.heads.plan import HeadCandidate, bends, refuse_kinks
 from attnc.prove.supnorm import SupNorm, supnorm
-from attnc.records.certificate import round_up
+from attnc.records.fields import round_up
 from attnc.records.numbers import HeadNumbers
 
 DESIGNS = ("auto", "gated", "lattice", "tuned")

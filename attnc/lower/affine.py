@@ -8,17 +8,17 @@ from attnc.errors import PrecisionError
 from attnc.program import Affine, BatchNorm
 from attnc.program.program import Program
 from attnc.program.step import Numbers
-from attnc.records.network_numbers import Linear
+from attnc.records.layers import Layer
 
 
-def lower_affine(program: Program, value: int, dtype: str) -> Linear | None:
+def lower_affine(program: Program, value: int, dtype: str) -> Layer | None:
     """The layer W x + b; None if the batch norm that follows contains it."""
     step = program.steps[value - 1]
     assert isinstance(step, Affine)
     if folds(program, value):
         return None
-    bias = None if step.bias is None else rounded(step.bias, dtype, step.label)
-    return Linear(step.input, value, rounded(step.weight, dtype, step.label), bias)
+    tensors = {name: rounded(array, dtype, step.label) for name, array in step.tensors().items()}
+    return Layer("affine", step.inputs, value, tensors)
 
 
 def folds(program: Program, value: int) -> bool:

@@ -6,16 +6,16 @@ from attnc.lower.affine import folds, rounded
 from attnc.program import Affine, BatchNorm
 from attnc.program.program import Program
 from attnc.prove.exact_affine import folded, scaling
-from attnc.records.network_numbers import Linear, Scale
+from attnc.records.layers import Layer
 
 
-def lower_batch_norm(program: Program, value: int, dtype: str) -> Linear | Scale:
+def lower_batch_norm(program: Program, value: int, dtype: str) -> Layer:
     """diag(a) W x + a∘b + c if an affine map stands in front that nothing else reads, else a∘x + c."""
     step = program.steps[value - 1]
     assert isinstance(step, BatchNorm)
     before = program.steps[step.input - 1] if step.input > 0 else None
     if isinstance(before, Affine) and folds(program, step.input):
         weight, bias = (rounded(n.number, dtype, step.label) for n in folded(before, step))
-        return Linear(before.input, value, weight, bias)
+        return Layer("affine", before.inputs, value, {"weight": weight, "bias": bias})
     scale, shift = (rounded(n.number, dtype, step.label) for n in scaling(step))
-    return Scale(step.input, value, scale, shift)
+    return Layer("batch_norm", step.inputs, value, {"scale": scale, "shift": shift})

@@ -1,8 +1,9 @@
-"""stages and heads → a network with its certificate."""
+"""layers and heads → a network with its certificate."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from attnc.errors import CertificateError
 from attnc.functions.function import label_of
@@ -11,33 +12,32 @@ from attnc.lower.witness import worst
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import Pointwise
-from attnc.prove.compose import Layer
-from attnc.prove.product import Squares
-from attnc.records.certificate import round_up, versions
-from attnc.records.network_certificate import GroupClaim, LayerClaim, NetworkCertificate, NetworkWitness
-from attnc.records.network_numbers import Attention, Group, NetworkNumbers, Stage
-from attnc.records.network_record import NetworkRecord
+from attnc.prove.bounds import ValueBounds
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.fields import round_up, versions
+from attnc.records.layers import Layer, NetworkNumbers, pointwise_layer
+from attnc.records.record import Record
 
 
-def certified(request: Request, made: Lowered, engine: str, strict: bool | None) -> Network:
-    """The module, with the claims of its layers, the bound of the whole, and a witness."""
-    numbers = NetworkNumbers(tuple(_with_heads(layer, made) for layer in made.layers), request.dtype)
-    approximation = min(float(made.output.approximation.max()), made.error)
-    rounding = float(made.output.rounding.max())
-    certificate = NetworkCertificate(
-        domain=request.box,
+def certified(request: Request, lowered: Lowered, engine: str, strict: bool | None) -> Network:
+    """The module with the certificates of its layers, the bound of the whole, and a witness."""
+    numbers = NetworkNumbers(tuple(_with_heads(layer, lowered) for layer in lowered.layers), request.dtype)
+    layers = (layer for layer in lowered.layers if layer.kind == "pointwise")
+    output = _terms(lowered.output)
+    certificate = Certificate(
+        subject="network",
+        status=Status.PROVED,
+        **{**output, "bound": min(output["bound"], max(request.eps, lowered.error))},
+        holds_for=request.box,
         dtype=request.dtype,
-        bound=min(with_room(made.error), max(request.eps, made.error)),
-        approximation=with_room(approximation),
-        rounding=with_room(rounding),
-        layers=tuple(_claim(request, layer, made) for layer in made.layers if isinstance(layer, Attention)),
-        witness=NetworkWitness((0.0,) * request.box.size, 0, 0.0),
-        program=request.program.digest(),
+        witness=Witness((0.0,) * request.box.size, 0, 0.0),
         digests=numbers.digests(),
+        facts={"program": request.program.digest()},
+        children=tuple(_claim(request, layer, lowered) for layer in layers),
         versions=versions(),
     )
-    network = rebuilt(NetworkRecord(request.program, numbers, certificate), engine, strict)
-    request.progress("looking for the largest error")
+    network = rebuilt(Record(numbers, certificate, request.program), engine, strict)
+    request.progress("searching for the largest error")
     witness = worst(network, request.program, numbers, request.box)
     if witness.error > certificate.bound:
         raise CertificateError(
@@ -48,28 +48,43 @@ def certified(request: Request, made: Lowered, engine: str, strict: bool | None)
     return network
 
 
-def _with_heads(layer: Layer, made: Lowered) -> Stage:
-    assert not isinstance(layer, Squares)
-    if not isinstance(layer, Attention):
+def _with_heads(layer: Layer, lowered: Lowered) -> Layer:
+    if layer.kind != "pointwise":
         return layer
-    groups = tuple(Group(neurons, head.numbers()) for neurons, head in made.heads[layer.value])
-    return Attention(layer.input, layer.value, groups)
+    groups = [(neurons, head.numbers()) for neurons, head in lowered.heads[layer.value]]
+    return pointwise_layer(layer.input, layer.value, groups)
 
 
-def _claim(request: Request, stage: Attention, made: Lowered) -> LayerClaim:
-    step = request.program.steps[stage.value - 1]
+def _claim(request: Request, layer: Layer, lowered: Lowered) -> Certificate:
+    step = request.program.steps[layer.value - 1]
     assert isinstance(step, Pointwise)
-    width = made.known[stage.input].lo.shape[-1]
-    groups = []
-    for neurons, head in made.heads[stage.value]:
-        assert head.certificate is not None
-        groups.append(GroupClaim(width if neurons is None else len(neurons), head.certificate))
-    ends = (made.known[stage.input].error.max(), made.known[stage.value].error.max())
-    error_in, error_out = (with_room(float(e)) for e in ends)
-    name = layer_name(request.program, stage.value)
-    return LayerClaim(name, stage.value, label_of(step.function), tuple(groups), error_in, error_out)
+    width = lowered.known[layer.input].lo.shape[-1]
+    heads = lowered.heads[layer.value]
+    facts = {
+        "function": label_of(step.function),
+        "value": layer.value,
+        "neurons": [width if neurons is None else len(neurons) for neurons, _ in heads],
+        "error_in": with_room(float(lowered.known[layer.input].error.max())),
+    }
+    return Certificate(
+        subject="layer",
+        name=layer_name(request.program, layer.value),
+        status=Status.PROVED,
+        **_terms(lowered.known[layer.value]),
+        dtype=request.dtype,
+        facts=facts,
+        children=tuple(head.certificate for _, head in heads),
+    )
+
+
+def _terms(bounds: ValueBounds) -> dict[str, Any]:
+    """The bound of one value of the program, and its terms."""
+    error = float(bounds.error.max())
+    approximation = min(float(bounds.approximation.max()), error)
+    named = {"approximation": approximation, "rounding": float(bounds.rounding.max()), "bound": error}
+    return {name: with_room(term) for name, term in named.items()}
 
 
 def with_room(proved: float) -> float:
-    """What is proved and a part in 256, so that another prover need not tie with this one, in four digits."""
+    """The proved bound and a part in 256 of it, in four digits: the checker may find a slightly larger bound."""
     return round_up(proved * (1 + 2.0**-8))

@@ -58,7 +58,7 @@ def build_head(request: HeadRequest, progress: Progress = lambda _: None) -> Hea
 
     >>> from attnc.functions import gelu
     >>> head = build_head(HeadRequest(gelu(), Interval(-7.0, 5.5), "float32", approximation=1e-4))
-    >>> head.design, head.certificate.domain, head.certificate.approximation <= 1e-4
+    >>> head.design, head.certificate.holds_for, head.certificate.approximation <= 1e-4
     ('lattice', Interval(lo=-8.0, hi=8.0), True)
     """
     request = request.simplified()

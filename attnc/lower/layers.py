@@ -12,7 +12,7 @@ from attnc.lower.pointwise import lower_pointwise
 from attnc.lower.product import lower_product
 from attnc.lower.reshape import lower_reshape
 from attnc.program.program import Program
-from attnc.prove.compose import Layer
+from attnc.records.layers import Layer
 
 LOWERINGS: dict[str, Callable[[Program, int, str], Layer | None]] = {
     "affine": lower_affine,

@@ -17,7 +17,7 @@ from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.window import Gate, Window, window_bound, window_of
 from attnc.records.certificate import Certificate
-from attnc.records.network_numbers import Attention, Index
+from attnc.records.layers import Index, Layer, pointwise_layer
 
 ROOM = (
     1 + 2.0**-5
@@ -32,15 +32,14 @@ class HeadGroup(NamedTuple):
 
     @property
     def certificate(self) -> Certificate:
-        assert self.head.certificate is not None
         return self.head.certificate
 
 
-def lower_pointwise(program: Program, value: int, dtype: str) -> Attention:
+def lower_pointwise(program: Program, value: int, dtype: str) -> Layer:
     """The layer, without heads: these depend on what is proved of its input."""
     step = program.steps[value - 1]
     assert isinstance(step, Pointwise)
-    return Attention(step.input, value, ())
+    return pointwise_layer(step.input, value, [])
 
 
 def by_reach(
@@ -74,7 +73,7 @@ def head_errors(
     lo, hi = x.reach
     for group in groups:
         where = (..., slice(None)) if group.neurons is None else (..., group.neurons)
-        domain = group.certificate.domain
+        domain = group.certificate.interval
         covered = (domain.lo <= lo[where]) & (hi[where] <= domain.hi)
         approximation[where] = np.where(covered, group.certificate.approximation, np.inf)
         error[where] = np.where(covered, executed_error(group.head, f, engine), np.inf)
@@ -85,12 +84,12 @@ def executed_error(head: Head, f: Function, engine: str) -> float:
     """At least |executed head - f| on the domain of its certificate; infinity if nothing is proved of its closed form. A head
     without a closed form runs softmax."""
     certificate = head.certificate
-    assert certificate is not None
+    assert certificate.proved
     window = window_of(head.numbers()) if engine == "closed-form" else None
     if window is None:
         terms = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
         return min(certificate.bound, terms)
-    bound = ROOM * _window_bound(window, f, certificate.domain)
+    bound = ROOM * _window_bound(window, f, certificate.interval)
     return max(bound, certificate.approximation)
 
 

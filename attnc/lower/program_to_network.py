@@ -21,10 +21,10 @@ from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.program import Pointwise
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
-from attnc.prove.compose import Layer, advance, carried, compose, start
+from attnc.prove.compose import advance, carried, compose, start
 from attnc.prove.pointwise import deviation
-from attnc.records.certificate import round_up
-from attnc.records.network_numbers import Attention, Index
+from attnc.records.fields import round_up
+from attnc.records.layers import Index, Layer
 
 _SPENT = 0.98  # of eps; the rest is for the products of errors
 _LEAST = 0.25  # of what was spent, for the remaining layers once eps is out of reach
@@ -70,7 +70,7 @@ def lower(request: Request) -> Lowered:
     weights = {
         layer.value: amplification(layers, exact, layer.value)
         for layer in layers
-        if isinstance(layer, Attention)
+        if layer.kind == "pointwise"
     }
     affine = float(exact[layers[-1].value].error.max())
     if not np.isfinite(affine):
@@ -106,7 +106,7 @@ def _attempt(
     left, waiting = allowed, len(weights)
     for layer in layers:
         errors = HeadErrors()
-        if isinstance(layer, Attention):
+        if layer.kind == "pointwise":
             share = max(left, _LEAST * (allowed - left)) / waiting / max(weights[layer.value], 2.0**-200)
             entering = known[layer.input]
             heads[layer.value] = _layer_heads(request, layer.value, entering, share)
@@ -201,7 +201,9 @@ def _refusal(
         worst = max((group.certificate for group in heads), key=lambda c: c.bound)
         term = "rounding" if worst.rounding > worst.approximation else "approximation"
         name = layer_name(request.program, value)
-        terms[f"the {term} error of the heads of {name} ({worst.function})"] = weights[value] * worst.bound
+        terms[f"the {term} error of the heads of {name} ({worst.facts['function']})"] = (
+            weights[value] * worst.bound
+        )
     largest = max(terms, key=lambda name: terms[name])
     reachable = round_up(_ROOM * lowered.error, 2)
     other = "dtype=torch.float64, or " if request.dtype == "float32" and largest != source else ""

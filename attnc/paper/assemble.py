@@ -24,7 +24,6 @@ from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
 from attnc.prove.compose import compose
-from attnc.records.network_numbers import Attention
 
 LEAST_SHARPNESS, LARGEST_SHARPNESS = 0.5, 2.0**20
 
@@ -154,9 +153,9 @@ def proved_head(plan: Plan, found: HeadCandidate) -> Head:
 
 def assembled(given: Truncated, program: Program, head: Head, progress: Progress | None) -> Network:
     """The network of the program with one head for all tokens, certified."""
-    assert head.certificate is not None
+    assert head.certificate.proved
     stages = lower_steps(program, given.dtype)
-    (layer,) = (stage for stage in stages if isinstance(stage, Attention))
+    (layer,) = (stage for stage in stages if stage.kind == "pointwise")
     groups, step = [HeadGroup(None, head)], program.steps[layer.value - 1]
     assert isinstance(step, Pointwise)
     entering = compose(program, stages[: stages.index(layer)], given.box, {}, given.dtype)[layer.input]

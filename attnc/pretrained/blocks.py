@@ -25,11 +25,10 @@ from attnc.pretrained.entering import Entering
 from attnc.pretrained.report import BlockReport
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
-from attnc.prove.compose import Layer, compose
+from attnc.prove.compose import compose
 from attnc.prove.outward import below
-from attnc.prove.product import Squares
-from attnc.records.certificate import round_up
-from attnc.records.network_numbers import Index
+from attnc.records.fields import round_up
+from attnc.records.layers import Index, Layer
 
 _ENGINES = ("softmax", "closed-form")
 _GROUPS = 3  # of neurons in a block
@@ -112,7 +111,7 @@ def _plan(
     module: AnchorActivation | AnchorGate = activation
     if site.gated:
         layers = _scaled(block, [errors[2] for errors in heads.values()])
-        (product,) = (layer for layer in layers if isinstance(layer, Squares))
+        (product,) = (layer for layer in layers if layer.kind == "product")
         square = square_head(block.dtype)
         for name, errors in heads.items():
             errors[4] = square_errors(product, square, name, block.dtype)
@@ -120,7 +119,7 @@ def _plan(
         first, up, second = (m.attribute for m in maps)
         module = AnchorGate(
             {m.attribute: m.module for m in maps}, first, up, second, activation,
-            AnchorActivation([(None, square)], engine), product.scale, product.radius,
+            AnchorActivation([(None, square)], engine), product.tensor("scale"), product.tensor("radius"),
         )  # fmt: skip
     outputs = {
         name: block.bounds(layers, errors)[len(block.program.steps)]
@@ -135,7 +134,7 @@ def _scaled(block: _Block, errors: list[HeadErrors]) -> tuple[Layer, ...]:
     worst = HeadErrors(errors[0].approximation, np.max([np.asarray(e.error) for e in errors], axis=0))
     known = block.bounds(block.layers[:3], {2: worst})
     return tuple(
-        scaled_product(layer, known, block.dtype) if isinstance(layer, Squares) else layer
+        scaled_product(layer, known, block.dtype) if layer.kind == "product" else layer
         for layer in block.layers
     )
 

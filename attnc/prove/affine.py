@@ -20,18 +20,18 @@ from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unless_overflo
 from attnc.prove.exact_affine import Enclosed, folded, plain
 from attnc.prove.forms import along
 from attnc.prove.outward import U, above, below, gamma, product, row_blocks, times, total, weighed
-from attnc.records.network_numbers import Linear
+from attnc.records.layers import Layer
 
 
 def affine_bounds(
-    program: Program, layer: Linear, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
+    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
 ) -> ValueBounds:
     """The bounds of W x + b, or of a batch norm that is folded into it."""
     (x,) = inputs
     weight, bias = _exact_numbers(program, layer)
-    gap = weight.gap(layer.weight)
-    stored = weight.number if gap is None else layer.weight.astype(np.float64)
-    constant = np.zeros(len(stored)) if layer.bias is None else layer.bias.astype(np.float64)
+    gap = weight.gap(layer.tensor("weight"))
+    stored = weight.number if gap is None else layer.tensor("weight").astype(np.float64)
+    constant = layer.tensors.get("bias", np.zeros(len(stored))).astype(np.float64)
     n, passing, entering = stored.shape[1], _magnitudes(stored, x), _entering(x)
     passing = total(passing, np.abs(constant))
     flushed = times(2 * a.tiny, total(entering, weighed(stored, np.ones(n)), 3.0 * (n + 2)))
@@ -48,14 +48,14 @@ def affine_bounds(
     return narrowed(ValueBounds(lo, hi, affine_carried(layer, [x.approximation], {}), error, form))
 
 
-def affine_carried(layer: Linear, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def affine_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
     """|Ŵ| e: what errors of the input become in exact arithmetic."""
     if not errors[0].any():
-        return np.zeros((*errors[0].shape[:-1], len(layer.weight)))
-    return weighed(layer.weight, errors[0])
+        return np.zeros((*errors[0].shape[:-1], len(layer.tensor("weight"))))
+    return weighed(layer.tensor("weight"), errors[0])
 
 
-def _exact_numbers(program: Program, layer: Linear) -> tuple[Enclosed, Enclosed]:
+def _exact_numbers(program: Program, layer: Layer) -> tuple[Enclosed, Enclosed]:
     """The exact weight and bias of the step, or of the two steps, that the layer executes."""
     last = program.steps[layer.value - 1]
     if isinstance(last, Affine):

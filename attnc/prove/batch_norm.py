@@ -16,17 +16,17 @@ from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unless_overflo
 from attnc.prove.exact_affine import scaling
 from attnc.prove.forms import mapped
 from attnc.prove.outward import above, below, gamma, times, total
-from attnc.records.network_numbers import Scale
+from attnc.records.layers import Layer
 
 
 def batch_norm_bounds(
-    program: Program, layer: Scale, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
+    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
 ) -> ValueBounds:
     """The bounds of a∘x + c with a = gain/√(variance + ε) and c = shift - a·mean."""
     (x,), step = inputs, program.steps[layer.value - 1]
     assert isinstance(step, BatchNorm)
     scale, shift = scaling(step)
-    stored, constant = (t.astype(np.float64) for t in (layer.scale, layer.shift))
+    stored, constant = (layer.tensor(name).astype(np.float64) for name in ("scale", "shift"))
     passing = total(times(np.abs(stored), x.executed), np.abs(constant))
     error = total(
         times(np.abs(stored), x.error),
@@ -44,6 +44,6 @@ def batch_norm_bounds(
     return narrowed(ValueBounds(lo, hi, carried, unless_overflow(error, passing, a), form))
 
 
-def batch_norm_carried(layer: Scale, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def batch_norm_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
     """|â| e: what errors of the input become in exact arithmetic."""
-    return times(np.abs(layer.scale.astype(np.float64)), errors[0])
+    return times(np.abs(layer.tensor("scale").astype(np.float64)), errors[0])

@@ -13,16 +13,16 @@ from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unless_overflow
 from attnc.prove.forms import combined
 from attnc.prove.outward import above, below, gamma, times, total
-from attnc.records.network_numbers import Sum
+from attnc.records.layers import Layer
 
 
 def combine_bounds(
-    program: Program, layer: Sum, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
+    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
 ) -> ValueBounds:
     """The bounds of a linear combination of values."""
     step = program.steps[layer.value - 1]
     assert isinstance(step, Combine)
-    exact, stored, n = step.coefficients, layer.coefficients, len(inputs)
+    exact, stored, n = step.coefficients, layer.settings["coefficients"], len(inputs)
     passing = total(*(times(abs(c), x.executed) for c, x in zip(stored, inputs, strict=True)))
     gaps = [float(above(np.float64(abs(c - d)))) for c, d in zip(stored, exact, strict=True)]
     error = total(
@@ -41,6 +41,6 @@ def combine_bounds(
     return narrowed(ValueBounds(lo, hi, carried, unless_overflow(error, passing, a), form))
 
 
-def combine_carried(layer: Sum, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def combine_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
     """Σ|ĉ| e: what errors of the inputs become in exact arithmetic."""
-    return total(*(times(abs(c), e) for c, e in zip(layer.coefficients, errors, strict=True)))
+    return total(*(times(abs(c), e) for c, e in zip(layer.settings["coefficients"], errors, strict=True)))

@@ -7,7 +7,6 @@ Aξ + c ± r with |ξ| <= ρ, which keeps what cancels between neurons; and `err
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,21 +23,20 @@ from attnc.prove.lookup import lookup_bounds, lookup_carried
 from attnc.prove.norm import normed_input
 from attnc.prove.outward import total
 from attnc.prove.pointwise import pointwise_bounds, pointwise_carried
-from attnc.prove.product import Squares, product_bounds, product_carried
+from attnc.prove.product import product_bounds, product_carried
 from attnc.prove.reshape import reshape_bounds, reshape_carried
-from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
+from attnc.records.layers import Layer
 
-Layer = Stage | Squares
 NO_ERRORS = HeadErrors()
 # bounds of a layer's value, and what errors of its inputs become in exact arithmetic
-KINDS: dict[type, tuple[Callable[..., ValueBounds], Callable[..., Array]]] = {
-    Linear: (affine_bounds, affine_carried),
-    Scale: (batch_norm_bounds, batch_norm_carried),
-    Attention: (pointwise_bounds, pointwise_carried),
-    Squares: (product_bounds, product_carried),
-    Selection: (lookup_bounds, lookup_carried),
-    Sum: (combine_bounds, combine_carried),
-    Reorder: (reshape_bounds, reshape_carried),
+KINDS: dict[str, tuple[Callable[..., ValueBounds], Callable[..., Array]]] = {
+    "affine": (affine_bounds, affine_carried),
+    "batch_norm": (batch_norm_bounds, batch_norm_carried),
+    "pointwise": (pointwise_bounds, pointwise_carried),
+    "product": (product_bounds, product_carried),
+    "lookup": (lookup_bounds, lookup_carried),
+    "combine": (combine_bounds, combine_carried),
+    "reshape": (reshape_bounds, reshape_carried),
 }
 
 
@@ -61,9 +59,9 @@ def advance(
     heads: HeadErrors = NO_ERRORS,
 ) -> ValueBounds:
     """The bounds of the value that a layer computes. `heads` bounds the errors of its heads wherever their inputs may be."""
-    bounds, _ = KINDS[type(layer)]
+    bounds, _ = KINDS[layer.kind]
     with np.errstate(over="ignore", invalid="ignore"):
-        return bounds(program, layer, [known[i] for i in inputs_of(layer)], ARITHMETIC[dtype], heads)
+        return bounds(program, layer, [known[i] for i in layer.inputs], ARITHMETIC[dtype], heads)
 
 
 def compose(
@@ -86,12 +84,7 @@ def carried(
     """What errors `own` of the values become in exact arithmetic, value by value (upper bounds)."""
     error: dict[int, Array] = {0: np.zeros(known[0].lo.shape)}
     for layer in layers:
-        _, carry = KINDS[type(layer)]
-        moved = carry(layer, [error[i] for i in inputs_of(layer)], known)
+        _, carry = KINDS[layer.kind]
+        moved = carry(layer, [error[i] for i in layer.inputs], known)
         error[layer.value] = total(moved, np.broadcast_to(own.get(layer.value, 0.0), moved.shape))
     return error
-
-
-def inputs_of(layer: Any) -> tuple[int, ...]:
-    """The values that a layer reads."""
-    return tuple(layer.inputs) if hasattr(layer, "inputs") else (layer.input,)

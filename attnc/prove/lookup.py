@@ -38,22 +38,22 @@ from attnc.program import Lookup
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds, unbounded
 from attnc.prove.outward import U, above, below, gamma, product, times, total
-from attnc.records.network_numbers import Selection
+from attnc.records.layers import Layer
 
 HARD = 1.1  # c must exceed ln 3
 BEYOND = {"float32": 104.0, "float64": 746.0}  # exp of minus this is below the smallest normal number
 
 
 def lookup_bounds(
-    program: Program, layer: Selection, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
+    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
 ) -> ValueBounds:
     """The bounds of a lookup whose input has no error; nothing is proved if its points are not a lattice."""
     (x,), step = inputs, program.steps[layer.value - 1]
     axes = axes_of(step.points) if isinstance(step, Lookup) and not x.error.any() else None
     if axes is None:
-        return unbounded((layer.values.shape[1],))
+        return unbounded((layer.tensor("values").shape[1],))
     assert isinstance(step, Lookup)
-    lattice = [_Axis.of(points, column) for points, column in zip(axes, layer.key.T, strict=True)]
+    lattice = [_Axis.of(points, column) for points, column in zip(axes, layer.tensor("key").T, strict=True)]
     spreads = [
         axis.spread(float(low), float(high)) for axis, low, high in zip(lattice, x.lo, x.hi, strict=True)
     ]
@@ -62,9 +62,9 @@ def lookup_bounds(
     return _executed(step, layer, lattice, (x.lo, x.hi), float(off), a)
 
 
-def lookup_carried(layer: Selection, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def lookup_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
     """The input of a lookup has no error."""
-    return np.zeros(layer.values.shape[1])
+    return np.zeros(layer.tensor("values").shape[1])
 
 
 def axes_of(points: Array) -> list[Array] | None:
@@ -141,11 +141,11 @@ def _length(sides: list[float]) -> float:
         return upper(sum((arb(side) ** 2 for side in sides), arb(0)).sqrt())
 
 
-def _residues(layer: Selection, lattice: list[_Axis], reach: Array) -> float:
+def _residues(layer: Layer, lattice: list[_Axis], reach: Array) -> float:
     """D: how far the stored scores are from those of the lattice, but for a function of x that all share; `reach` is at least
     |x - o|."""
-    centre = layer.centre.astype(np.float64)
-    key, offset = layer.key.astype(np.float64), layer.offset.astype(np.float64)
+    centre = layer.tensor("centre").astype(np.float64)
+    key, offset = layer.tensor("key").astype(np.float64), layer.tensor("offset").astype(np.float64)
     index = np.unravel_index(np.arange(len(offset)), [axis.count for axis in lattice])
     along, height, size = np.zeros(len(offset)), np.zeros(len(offset)), np.zeros(len(offset))
     for j, (axis, k) in enumerate(zip(lattice, index, strict=True)):
@@ -163,15 +163,18 @@ def _residues(layer: Selection, lattice: list[_Axis], reach: Array) -> float:
 
 
 def _executed(
-    step: Lookup, layer: Selection, lattice: list[_Axis], box: tuple[Array, Array], off: float, a: Arithmetic
+    step: Lookup, layer: Layer, lattice: list[_Axis], box: tuple[Array, Array], off: float, a: Arithmetic
 ) -> ValueBounds:
     """The bound of the module's docstring, output by output; `off` is at least K Σ_k W_k |x - points_k|."""
-    anchors, m = layer.key.shape
-    known, stored = step.values.astype(np.float64), np.abs(layer.values.astype(np.float64))
-    moved = above(np.abs(layer.values.astype(np.float64) - known)).max(0)
-    centre = layer.centre.astype(np.float64)
+    anchors, m = layer.tensor("key").shape
+    known, stored = step.values.astype(np.float64), np.abs(layer.tensor("values").astype(np.float64))
+    moved = above(np.abs(layer.tensor("values").astype(np.float64) - known)).max(0)
+    centre = layer.tensor("centre").astype(np.float64)
     reach = above(np.maximum(np.abs(box[0] - centre), np.abs(box[1] - centre)))
-    keys, offsets = np.abs(layer.key.astype(np.float64)), np.abs(layer.offset.astype(np.float64))
+    keys, offsets = (
+        np.abs(layer.tensor("key").astype(np.float64)),
+        np.abs(layer.tensor("offset").astype(np.float64)),
+    )
     passing = total(product(keys, reach), offsets)
     flushed = 4 * a.tiny * total(float(reach.sum()), keys.sum(1), 3.0 * (m + 2))
     residue = _residues(layer, lattice, reach)

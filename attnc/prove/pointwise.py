@@ -20,11 +20,11 @@ from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unbounded
 from attnc.prove.forms import Form, mapped
 from attnc.prove.outward import above, below, times, total
 from attnc.prove.slopes import Slopes, slopes
-from attnc.records.network_numbers import Attention
+from attnc.records.layers import Layer
 
 
 def pointwise_bounds(
-    program: Program, layer: Attention, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
+    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
 ) -> ValueBounds:
     """The bounds of f(x) with heads that are within `heads` of f on the reach of x."""
     (x,), step = inputs, program.steps[layer.value - 1]
@@ -55,7 +55,7 @@ def pointwise_bounds(
     )
 
 
-def pointwise_carried(layer: Attention, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def pointwise_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
     """L e: what errors of the input become in exact arithmetic."""
     slope = known[layer.value].slope
     return errors[0] if slope is None else np.where(errors[0] > 0, times(slope, errors[0]), 0.0)

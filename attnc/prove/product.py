@@ -15,7 +15,6 @@ two q is rounded once; scaling by λ and by 1/4 rounds nothing. With T = H/λ + 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,26 +24,17 @@ from attnc.domain import Array
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unbounded
 from attnc.prove.outward import above, below, times, total
+from attnc.records.layers import Layer
 
 _POWERS = 100  # λ = 2^k with |k| up to this
 
 
-@dataclass(frozen=True, eq=False)
-class Squares:
-    """A product layer: log2 of λ and of the radius within which the square head of each neuron is proved."""
-
-    inputs: tuple[int, int]
-    value: int
-    scale: NDArray[np.int8]
-    radius: NDArray[np.int8]
-
-
 def product_bounds(
-    program: Program, layer: Squares, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
+    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
 ) -> ValueBounds:
     """The bounds of x∘y with square heads that are within `heads` of ζ² for |ζ| <= radius."""
     x, y = inputs
-    scale, radius = (np.exp2(k.astype(np.float64)) for k in (layer.scale, layer.radius))
+    scale, radius = (np.exp2(k.astype(np.float64)) for k in (layer.tensor("scale"), layer.tensor("radius")))
     entering, flushed = _entering(x, y, scale, a)
     if not (entering <= radius).all() or not (times(radius, radius) < a.largest).all():
         return unbounded(x.lo.shape)
@@ -67,7 +57,7 @@ def product_bounds(
     )
 
 
-def product_carried(layer: Squares, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def product_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
     """e_x(|y| + e_y) + |x|e_y: what errors of the inputs become in exact arithmetic."""
     x, y = (known[i] for i in layer.inputs)
     return total(times(errors[0], total(y.size, errors[1])), times(x.size, errors[1]))

@@ -260,8 +260,8 @@ def test_no_neuron_leaves_its_interval(name: str, dtype: str) -> None:
     assert np.sort(near)[-5:].min() > 0.99  # the attack is one: neurons come to the ends
     for neurons, head in made.activation.groups:
         where = slice(None) if neurons is None else neurons.numpy()
-        assert head.certificate is not None
-        domain = head.certificate.domain
+        assert head.certificate.proved
+        domain = head.certificate.holds_for
         assert domain.lo <= lo[where].min() and hi[where].max() <= domain.hi
 
 
