@@ -1,0 +1,30 @@
+"""One step of a program on its way through the composition of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnc.arithmetic import Arithmetic
+from attnc.check.values import Errors, Value
+from attnc.program import Program, Step
+from attnc.program.step import Numbers
+from attnc.records.layers import Layer
+
+
+@dataclass(frozen=True, eq=False)
+class Passing:
+    """A layer, the value of the program that it computes, what holds of its inputs, and what was proved of its heads."""
+
+    program: Program
+    layer: Layer
+    inputs: Sequence[Value]
+    arithmetic: Arithmetic
+    errors: Errors = None
+
+    @property
+    def step(self) -> Step:
+        return self.program.steps[self.layer.value - 1]
+
+    def stored(self, name: str) -> Numbers:
+        return self.layer.tensors[name]
