@@ -13,7 +13,7 @@ from attnc.arithmetic import loose_products
 from attnc.errors import InputError
 from attnc.network.altered import why_altered
 from attnc.network.head import Head
-from attnc.records.certificate import Certificate
+from attnc.records.head_certificate import Certificate
 
 
 def checked_examples(

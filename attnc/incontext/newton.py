@@ -46,7 +46,7 @@ from attnc.network.altered import as_made
 from attnc.network.head import Head
 from attnc.network.running import PreciseModule, precise
 from attnc.prove.outward import gamma
-from attnc.records.certificate import Certificate, round_up
+from attnc.records.head_certificate import Certificate, round_up
 
 _ROOM = 1 + 2.0**-40
 _LARGEST_Q = 2.0  # ‖PA‖ <= 1 + ρ

@@ -30,7 +30,7 @@ from attnc.incontext.inputs import checked_count
 from attnc.incontext.losses import Loss
 from attnc.incontext.radius import Radius
 from attnc.prove.outward import gamma
-from attnc.records.certificate import Certificate, round_up
+from attnc.records.head_certificate import Certificate, round_up
 
 _ROOM = 1 + 2.0**-40  # a handful of float64 operations on numbers that are not negative
 

@@ -18,7 +18,7 @@ from attnc.functions import function as make_function
 from attnc.functions.balls import working
 from attnc.network.head import Head
 from attnc.plot.canvas import expect_kind
-from attnc.records.certificate import Certificate, Measured
+from attnc.records.head_certificate import Certificate, Measured
 from attnc.records.numbers import Array
 
 AnyFunction = str | Function | Callable[[Tensor], Tensor]

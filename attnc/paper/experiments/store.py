@@ -18,7 +18,7 @@ from typing import Any
 from attnc.errors import AttncError, FileError, InputError
 from attnc.paper.experiments.record import Record
 from attnc.paper.experiments.settings import Setting
-from attnc.records import certificate
+from attnc.records import fields
 
 FORMAT = 1
 PART = ".part"  # how the name of a file ends that is being written
@@ -99,7 +99,7 @@ def versions() -> dict[str, str]:
     >>> list(versions())
     ['attnc', 'torch', 'numpy', 'python-flint', 'python', 'code']
     """
-    return {**certificate.versions(), "python": platform.python_version(), "code": _code()}
+    return {**fields.versions(), "python": platform.python_version(), "code": _code()}
 
 
 @cache
