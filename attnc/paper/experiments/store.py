@@ -105,7 +105,7 @@ def versions() -> dict[str, str]:
 @cache
 def _code() -> str:
     """Of all that builds, trains and measures: records of one version are not mixed with those of another."""
-    found, root = hashlib.sha256(), Path(certificate.__file__).parents[1]
+    found, root = hashlib.sha256(), Path(fields.__file__).parents[1]
     for path in sorted(path for pattern in _SOURCES for path in root.glob(pattern)):
         found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:12]
