@@ -7,7 +7,7 @@ True
 """
 
 from attnc import functions, incontext, paper, plot
-from attnc.check.head import Verdict
+from attnc.records.verdict import Verdict
 from attnc.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import (
@@ -38,7 +38,8 @@ from attnc.pretrained import (
     from_pretrained,
     report_of,
 )
-from attnc.pretrained.verify import ConversionVerdict, verify, verify_conversion
+from attnc.check.verify import verify
+from attnc.pretrained.verify import verify_conversion
 from attnc.records.head_certificate import Certificate, Measured, Witness
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate
@@ -48,7 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AttncError", "BlockReport", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
-    "ConversionVerdict", "ConvertConfig", "DomainWarning", "FileError", "Function", "FunctionError", "Head", "InputError",
+    "ConvertConfig", "DomainWarning", "FileError", "Function", "FunctionError", "Head", "InputError",
     "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured", "PrecisionError", "Problem",
     "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_",
     "from_pretrained", "function", "functions", "head", "incontext", "load", "paper", "plot", "report_of", "verify",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors
 from attnc.domain import Array, Box, Normed
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Product, Program
-from attnc.records.layers import Layer
-from attnc.records.verdict import Status, Verdict  # noqa
+from attnc.program.step import Numbers
+from attnc.records.certificate import Status
+from attnc.records.verdict import Verdict
 
 HIDDEN, GATED = 2, 4  # the values that heads and products compute
 Map = tuple[Array, Array]  # W (outputs, inputs) and b (outputs,)
@@ -31,6 +33,16 @@ class BlockClaim:
     approximation: float
     rounding: float
     products: float | None = None
+
+
+class _Stored(NamedTuple):
+    """A step whose stored numbers are its own."""
+
+    kind: str
+    inputs: tuple[int, ...]
+    value: int
+    tensors: dict[str, Numbers]
+    settings: dict[str, Any] = {}  # noqa: RUF012
 
 
 def block_program(f: Function, first: Map, second: Map, up: Map | None = None) -> Program:
@@ -87,11 +99,7 @@ def _composed(
     program: Program, domain: Box | Normed, errors: Mapping[int, Errors], dtype: str
 ) -> tuple[float, float]:
     """|converted - original| in exact arithmetic, and executed."""
-    settings = {"pointwise": {"heads": 0}}
-    layers = [
-        Layer(step.kind, step.inputs, i + 1, step.tensors(), settings.get(step.kind, {}))
-        for i, step in enumerate(program.steps)
-    ]
+    layers = [_Stored(step.kind, step.inputs, i + 1, step.tensors()) for i, step in enumerate(program.steps)]
     out = compose(program, layers, domain, errors, dtype, forms=False)[len(layers)]
     return largest_float(out.approximation), largest_float(out.error)
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from attnc.arithmetic import Arithmetic
 from attnc.check.values import Errors, Value
 from attnc.program import Program, Step
 from attnc.program.step import Numbers
-from attnc.records.layers import Layer
+
+
+class StoredLayer(Protocol):
+    """The stored numbers of a step: a `records.layers.Layer`, or one of a block of a converted model."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[int, ...]: ...
+    @property
+    def value(self) -> int: ...
+    @property
+    def tensors(self) -> Mapping[str, Numbers]: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +32,7 @@ class Passing:
     """A layer, the value of the program that it computes, what holds of its inputs, and what was proved of its heads."""
 
     program: Program
-    layer: Layer
+    layer: StoredLayer
     inputs: Sequence[Value]
     arithmetic: Arithmetic
     errors: Errors = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import attnc
-from attnc.check.head import Verdict
+from attnc.records.verdict import Verdict
 from attnc.cli.converted_report import claim
 from attnc.cli.network_report import box_text, point_text
 from attnc.cli.output import NOT_PROVED, errors_reported, interval, number, print_facts, print_json
