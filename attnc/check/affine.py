@@ -38,14 +38,13 @@ def bound(at: Passing) -> Value:
     lost = _lost(W, np.abs(middle), b)
     radius = up(spread + lost + b_off + 8 * EPS * (np.abs(centre) + spread))
     through = up(through + np.abs(constant))
-    moved = weighed(stored, np.concatenate([x.error, x.approximation]).T).T
-    error = up(moved[: len(x.error)] + np.abs(constant - b) + b_off)
+    error = up(weighed(stored, x.error.T).T + np.abs(constant - b) + b_off)
     if not np.array_equal(W, stored):
         error = up(error + weighed(long(stored) - W, x.magnitude.T).T)
     error = up(error + _rounded(stored, x, through, a))
     error = np.where(through + error < a.largest, error, np.longdouble(np.inf))
     form = None if x.form is None else _form(x.form, W, b, b_off)
-    return value(centre - radius, centre + radius, error, moved[len(x.error) :], form)
+    return value(centre - radius, centre + radius, error, weighed(stored, x.approximation.T).T, form)
 
 
 def _exact(at: Passing) -> tuple[Matrix, Long, Long]:

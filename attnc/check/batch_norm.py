@@ -25,7 +25,8 @@ def bound(at: Passing) -> Value:
     ends = np.stack([x.lo * s + t, x.hi * s + t])
     pad = up(16 * EPS * (x.magnitude * np.abs(s) + np.abs(t)) + off)
     form = None if x.form is None else x.form.mapped(*np.broadcast_arrays(s, t, pad))
-    return value(ends.min(0) - pad, ends.max(0) + pad, error, up(np.abs(r) * x.approximation), form)
+    approximation = np.where(x.approximation > 0, up(np.abs(r) * x.approximation), np.longdouble(0))
+    return value(ends.min(0) - pad, ends.max(0) + pad, error, approximation, form)
 
 
 def scale_and_shift(step: BatchNorm) -> tuple[Long, Long, Long]:

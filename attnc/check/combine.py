@@ -29,7 +29,8 @@ def bound(at: Passing) -> Value:
     lo, hi = sum(e.min(0) for e in ends) - pad, sum(e.max(0) for e in ends) + pad
     forms = [x.form for x in at.inputs if x.form is not None]
     form = _form(forms, exact) if len(forms) == n else None
-    return value(long(lo), long(hi), error, up(np.tensordot(size, xs[2], 1), n), form)
+    approximation = np.where(xs[2].any(0), up(np.tensordot(size, xs[2], 1), n), np.longdouble(0))
+    return value(long(lo), long(hi), error, approximation, form)
 
 
 def _form(forms: list[Form], c: np.ndarray) -> Form:

@@ -12,11 +12,13 @@ from attnc.arithmetic import probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import execute_network
 from attnc.check.head import check_head, run_module
+from attnc.check.legacy import layered, tree
 from attnc.check.structure import mismatch
 from attnc.check.upward import largest_float
 from attnc.check.values import CheckError, HeadErrors, Value
 from attnc.check.witness import PRECISION, error_of, false_claim, network_errors, refutes
 from attnc.domain import Array
+from attnc.errors import CertificateError
 from attnc.functions.balls import working
 from attnc.program import Pointwise
 from attnc.program.evaluate import differentiable, exact
@@ -35,6 +37,10 @@ def check_network(
     module: torch.nn.Module | None = None,
 ) -> Verdict:
     """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
+    try:
+        certificate, numbers = tree(certificate, numbers), layered(numbers)
+    except CertificateError as problem:
+        return Verdict(Status.UNKNOWN, str(problem))
     reason = _does_not_apply(program, numbers, certificate)
     if reason is not None:
         return Verdict(Status.UNKNOWN, f"the certificate does not apply: {reason}")

@@ -67,9 +67,9 @@ class CellTable:
         return np.where(np.isfinite(found), found, 0.0)
 
     def _parts(self, lo: Array, hi: Array) -> list[slice]:
-        """The cells that each interval meets."""
-        first = np.searchsorted(self.right, lo, side="left")
-        last = np.searchsorted(self.left, hi, side="right")
+        """The cells that overlap each interval, and not only touch it."""
+        first = np.searchsorted(self.right, lo, side="right")
+        last = np.searchsorted(self.left, hi, side="left")
         return [
             slice(min(int(i), len(self.left) - 1), max(int(j), int(i) + 1))
             for i, j in zip(first, last, strict=True)

@@ -52,7 +52,9 @@ def product(W: NDArray[Any], x: Long) -> Long:
 
 
 def weighed(W: NDArray[Any], x: Long) -> Long:
-    """At least |W| x for x (n, columns) that is not negative."""
+    """At least |W| x for x (n, columns) that is not negative; 0 if x is."""
+    if not x.any():
+        return long(np.zeros((len(W), x.shape[1])))
     return up(np.concatenate([np.abs(long(W[part])) @ x for part in parts(W)]), W.shape[1])
 
 
@@ -63,4 +65,6 @@ def floats(lo: Long, hi: Long) -> tuple[Array, Array]:
 
 def largest_float(x: Long) -> float:
     """The largest of these as a float, rounded up; NaN where one of them is."""
-    return float(np.nextafter(np.float64(np.max(x)), np.inf))
+    most = np.max(x)
+    nearest = np.float64(most)
+    return float(nearest if nearest >= most else np.nextafter(nearest, np.inf))

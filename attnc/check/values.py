@@ -85,8 +85,8 @@ class Value:
             return self
         pad = up(self.form.swing + self.form.off)
         pad = up(pad + 8 * EPS * (np.abs(self.form.centre) + pad))
-        lo, hi = self.form.centre - pad, self.form.centre + pad
-        return replace(self, lo=np.fmax(self.lo, lo), hi=np.fmin(self.hi, hi))
+        lo, hi = np.fmax(self.lo, self.form.centre - pad), np.fmin(self.hi, self.form.centre + pad)
+        return replace(self, lo=lo, hi=hi, size=np.fmin(self.size, up(largest(lo, hi) + self.error)))
 
 
 def value(lo: Long, hi: Long, error: Long, approximation: Long, form: Form | None = None) -> Value:

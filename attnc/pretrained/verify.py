@@ -184,7 +184,8 @@ def _verdict(running: _Running, eps: float, proofs: Proofs) -> Verdict:
     if failed is not None:
         return failed
     for engine in block.roundings:
-        found = _attack(running, engine, block, proofs) or check_engine(block, engine, proofs)
+        refuted = _attack(running, engine, block, proofs)
+        found = check_engine(block, engine, proofs) if refuted is None else refuted
         if not found:
             return found
     reason = f"the bounds hold in every output, for {len(report.roundings)} engines"

@@ -6,8 +6,6 @@ input that is off by as much as is said. Each case is chosen so that one term is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +13,17 @@ from flint import arb
 
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC, Arithmetic
-from attnc.check import compose as check_compose
-from attnc.check.compose import Carried, CheckError
+from attnc.check.compose import KINDS
+from attnc.check.legacy import _layer
+from attnc.check.passing import Passing
+from attnc.check.upward import floats, long
+from attnc.check.values import CheckError, HeadErrors, Value, value
 from attnc.domain import Interval
-from attnc.functions.balls import lower, upper, working
+from attnc.functions.balls import working
 from attnc.lower.skeleton import skeleton
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program
 from attnc.prove.compose import Known, advance
-from attnc.records.network_numbers import Attention, Group, Linear, Scale, Stage, Sum
+from attnc.records.network_numbers import Linear, Scale, Stage, Sum
 
 WHO = pytest.mark.parametrize("who", ["prover", "checker"])
 FINE, COARSE = 2.0**-100, 2.0**-14
@@ -45,29 +46,19 @@ def passed(
         given = Known(np.full(shape, x), np.full(shape, x), np.full(shape, error), None)
         known = advance(program, stage, {0: given}, "float32", delta)
         return Passed(known.lo[0], known.hi[0], known.error[0])
-    n = int(np.prod(shape))
-    carried = Carried([arb(x)] * n, [arb(error)] * n, [arb(error)] * n, None)
-    with working(200):
-        made = checked(program, stage, carried, a, delta, domain or Interval(-64, 64))
-        return Passed(lower(made.exact[0]), upper(made.exact[0]), upper(made.error[0]))
+    given, off = (long(np.full((1, *shape), v)) for v in (x, error))
+    with np.errstate(all="ignore"):
+        made = checked(program, stage, value(given, given, off, off), a, delta, domain or Interval(-64, 64))
+    (lo, hi), (_, off) = floats(made.lo, made.hi), floats(made.error, made.error)
+    return Passed(float(lo[0, 0]), float(hi[0, 0]), float(off[0, 0]))
 
 
 def checked(
-    program: Program, stage: Stage, x: Carried, a: Arithmetic, delta: float, domain: Interval
-) -> Carried:
-    match stage:
-        case Linear():
-            return check_compose._linear(program, stage, x, a)
-        case Scale():
-            return check_compose._scale(program, stage, x, a)
-        case Sum():
-            return check_compose._sum(program, stage, [x] * len(stage.inputs), a)
-        case Attention():
-            head: Any = SimpleNamespace(domain=domain, bound=delta, approximation=delta)
-            claim: Any = SimpleNamespace(name="layer", groups=[SimpleNamespace(head=head)])
-            whole = Attention(stage.input, stage.value, (Group(None, head),))
-            return check_compose._attention(program, whole, x, claim)
-    raise AssertionError(stage)
+    program: Program, stage: Stage, x: Value, a: Arithmetic, delta: float, domain: Interval
+) -> Value:
+    layer, n = _layer(stage), program.shapes[-1][-1]
+    heads = HeadErrors(*(np.full(n, v) for v in (domain.lo, domain.hi, delta, delta)))
+    return KINDS[layer.kind](Passing(program, layer, [x] * len(layer.inputs), a, heads))
 
 
 def executed(program: Program, x: float, error: float, a: Arithmetic) -> tuple[arb, arb]:
@@ -154,7 +145,7 @@ def test_sums_that_may_overflow_promise_nothing(who: str) -> None:
 
 
 def pointwise(name: str, deviation: float = 0.0, beyond: float = np.inf) -> Program:
-    return Program((1,), (Pointwise(0, functions.get(name), "", deviation, beyond),))
+    return Program((1,), (Pointwise(0, functions.get(name), deviation, beyond),))
 
 
 @WHO
