@@ -46,9 +46,7 @@ def execute_one(program: Program, numbers: NetworkNumbers, x: Numbers) -> Number
 
 
 def _run(program: Program, numbers: NetworkNumbers, x: Tensor, products: Products) -> Tensor:
-    from attnc.check.legacy import layered
-
-    values, numbers = {0: x}, layered(numbers)
+    values = {0: x}
     for layer in numbers.layers:
         inputs = [values[i] for i in layer.inputs]
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in layer.tensors.items()}

@@ -17,7 +17,6 @@ from flint import arb
 from attnc.arithmetic import ARITHMETIC, probe
 from attnc.check.cell import ORDER, ActiveHeads, CellError, all_active, cell_error, in_range, still_active
 from attnc.check.execution import execute
-from attnc.check.legacy import tree
 from attnc.check.witness import PRECISION, error_of, false_claim, head_error, refutes
 from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
@@ -37,7 +36,6 @@ def check_head(
     module: torch.nn.Module | None = None,
 ) -> Verdict:
     """The verdict on one certificate for these numbers, and for the module that claims to run them."""
-    certificate = tree(certificate)
     reason = _does_not_apply(numbers, certificate)
     if reason is not None:
         return Verdict(Status.UNKNOWN, f"the certificate does not apply: {reason}")

@@ -17,14 +17,12 @@ from attnc.arithmetic import probe_network
 from attnc.check.block import BlockClaim, Map, block_program, check_block
 from attnc.check.files import Directory, read_json
 from attnc.check.head import check_head
-from attnc.check.legacy import tree
 from attnc.check.values import HeadErrors, SquareErrors
 from attnc.check.window import window_error
 from attnc.domain import Array, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, unsealed
-from attnc.records.head_certificate import Certificate as OldCertificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import window_of
@@ -269,7 +267,7 @@ def _normed(norm: Mapping[str, Any], stored: Mapping[str, Any]) -> Normed:
 def _read_head(
     prefix: str, record: Mapping[str, Any], tensors: Directory
 ) -> tuple[HeadNumbers, Certificate]:
-    certificate = tree(OldCertificate.from_json(record["certificate"]))
+    certificate = Certificate.from_json(record["certificate"])
     arrays = {name: tensors.find(f"{prefix}.{name}", name, certificate.digests[name]) for name in TENSORS}
     numbers = {name: array.astype(np.float64) for name, array in arrays.items()}
     return HeadNumbers(**numbers, dtype=certificate.dtype), certificate

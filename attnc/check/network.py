@@ -12,19 +12,17 @@ from attnc.arithmetic import probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import execute_network
 from attnc.check.head import check_head, run_module
-from attnc.check.legacy import layered, tree
-from attnc.check.structure import mismatch
 from attnc.check.upward import largest_float
 from attnc.check.values import CheckError, HeadErrors, Value
 from attnc.check.witness import PRECISION, error_of, false_claim, network_errors, refutes
 from attnc.domain import Array
-from attnc.errors import CertificateError
 from attnc.functions.balls import working
 from attnc.program import Pointwise
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
 from attnc.records.layers import Layer, NetworkNumbers, heads_of
+from attnc.records.structure import mismatch
 from attnc.records.verdict import Verdict
 
 ATTACKS, COMPARED = 400, 24
@@ -37,10 +35,6 @@ def check_network(
     module: torch.nn.Module | None = None,
 ) -> Verdict:
     """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
-    try:
-        certificate, numbers = tree(certificate, numbers), layered(numbers)
-    except CertificateError as problem:
-        return Verdict(Status.UNKNOWN, str(problem))
     reason = _does_not_apply(program, numbers, certificate)
     if reason is not None:
         return Verdict(Status.UNKNOWN, f"the certificate does not apply: {reason}")
@@ -53,7 +47,7 @@ def check_network(
     if attacked is not None:
         return attacked
     cells = 0
-    claims = {claim.facts["value"]: claim for claim in certificate.children}
+    claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
     for layer in numbers.layers:
         step = program.steps[layer.value - 1]
         if isinstance(step, Pointwise):
@@ -103,7 +97,7 @@ def _composed(
     }
     try:
         values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
-        for claim in certificate.children:
+        for claim in (*certificate.parts("layer"), *certificate.parts("lookup")):
             step = program.steps[claim.facts["value"] - 1]
             _confirm(claim, values[step.inputs[0]], values[claim.facts["value"]])
     except CheckError as problem:

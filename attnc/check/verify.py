@@ -13,16 +13,15 @@ import torch
 
 from attnc.check.files import read_safetensors
 from attnc.check.head import check_head
-from attnc.check.legacy import OLD, layered, tree
 from attnc.check.model import check_directory
 from attnc.check.network import check_network
 from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
-from attnc.records.network_record import read_network
+from attnc.records.layers import NetworkNumbers
 from attnc.records.numbers import TENSORS, HeadNumbers
-from attnc.records.record import head_record
+from attnc.records.record import record_of
 from attnc.records.verdict import Verdict
 
 Checker = Callable[[Any, Function | None], Verdict]
@@ -43,44 +42,29 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
         raise InputError(f"function={f!r}: pass an attnc.Function or the name of one")
     if isinstance(what, (str, os.PathLike)):
         return CHECKERS["directory"](what, f) if Path(what).is_dir() else _file(what, f)
-    certificate = _certificate(what)
-    if certificate is None and getattr(what, "measured", None) is not None:
-        return _only_measured(what.measured)  # type: ignore[union-attr]
+    certificate = getattr(what, "certificate", None) if isinstance(what, torch.nn.Module) else None
     subject = "model" if hasattr(what, MODEL) else getattr(certificate, "subject", None)
     if subject not in CHECKERS:
         raise InputError(
             "attnc.verify takes a head (attnc.head), a network (attnc.compile), a converted model (attnc.convert_), or the file or "
             f"directory of one: got {type(what).__name__}"
         )
-    if certificate is not None and certificate.status is Status.MEASURED:
-        return measured(certificate)
+    if isinstance(certificate, Certificate) and not certificate.proved:
+        return _not_proved(certificate)
     return CHECKERS[subject](what, f)
 
 
-def _certificate(what: object) -> Certificate | None:
-    found = getattr(what, "certificate", None)
-    if isinstance(found, OLD):
-        return tree(found)
-    return found if isinstance(found, Certificate) else None
-
-
 def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
-    about, tensors = read_safetensors(path)
-    given = {name: torch.from_numpy(array) for name, array in tensors.items()}
-    if about.get("kind") == "network":
-        network = read_network(path, about, given, f)
-        if network.certificate is None:
-            return _only_measured(network.measured)
-        certificate = tree(network.certificate, network.numbers)
-        return check_network(network.program, layered(network.numbers), certificate)
-    head = head_record(path, about, given)
-    if head.certificate is None:
-        return _only_measured(head.measured)
-    return check_head(head.numbers, tree(head.certificate), f)
+    record = record_of(path, *read_safetensors(path), f)
+    if not record.certificate.proved:
+        return _not_proved(record.certificate)
+    if record.kind == "head":
+        return check_head(record.head, record.certificate, f)
+    return check_network(*record.network, record.certificate)
 
 
 def _head(module: Any, f: Function | None) -> Verdict:
-    certificate = tree(module.certificate)
+    certificate = module.certificate
     found = {str(getattr(module, name).dtype).removeprefix("torch.") for name in TENSORS}
     if found != {certificate.dtype}:
         reason = f"the certificate does not apply: it is for {certificate.dtype}, the head is {', '.join(sorted(found))}"
@@ -97,11 +81,10 @@ def _network(module: Any, f: Function | None) -> Verdict:
         numbers, program = module.numbers(), module.program
     except InputError as problem:
         return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
-    if not isinstance(program, Program):
+    if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
         raise InputError("attnc.verify takes an attnc network with its numbers and its program")
     with torch.autocast("cpu", enabled=False):
-        certificate = tree(module.certificate, numbers)
-        verdict = check_network(program, layered(numbers), certificate, module)
+        verdict = check_network(program, numbers, module.certificate, module)
     return _as_executed(module, verdict)
 
 
@@ -139,14 +122,9 @@ def _is_attncs(kind: type) -> bool:
     return kind.__module__.startswith("attnc.network.") and getattr(module, kind.__qualname__, None) is kind
 
 
-def measured(certificate: Certificate) -> Verdict:
-    """The verdict on an error that was only measured."""
-    seen = f"{certificate.error:.3g} at {certificate.facts.get('points')} inputs"
-    return Verdict(Status.UNKNOWN, f"the error was measured ({seen}), not proved")
-
-
-def _only_measured(old: Any) -> Verdict:
-    return Verdict(Status.UNKNOWN, f"the error was measured ({old.error:.3g} at {old.points} inputs), not proved")
+def _not_proved(certificate: Certificate) -> Verdict:
+    seen = "" if certificate.error is None else f" ({certificate.error:.3g} at {certificate.facts.get('points')} inputs)"
+    return Verdict(Status.UNKNOWN, f"the error is {certificate.status}{seen}, not proved")
 
 
 def _directory(path: str | os.PathLike[str], f: Function | None) -> Verdict:

@@ -42,9 +42,6 @@ def head_error(numbers: HeadNumbers, f: Function, s: float) -> arb:
 
 def network_errors(program: Program, numbers: NetworkNumbers, x: Array) -> list[arb]:
     """|executed - program| at one input, output by output."""
-    from attnc.check.legacy import layered
-
-    numbers = layered(numbers)
     meant = exact(program, np.asarray(x, np.float64).reshape(program.shape), PRECISION).ravel()
     executed = execute_one(program, numbers, x).tolist()
     with working(PRECISION):

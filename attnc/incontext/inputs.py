@@ -13,7 +13,7 @@ from attnc.arithmetic import loose_products
 from attnc.errors import InputError
 from attnc.network.altered import why_altered
 from attnc.network.head import Head
-from attnc.records.head_certificate import Certificate
+from attnc.records.certificate import Certificate
 
 
 def checked_examples(
@@ -93,7 +93,7 @@ def why_not(
         reason = head.why_not_certified()
         if reason is not None:
             return f"{name}: {reason}"
-        if head.certificate is None or head.certificate.dtype != dtype:
+        if not head.certificate.proved or head.certificate.dtype != dtype:
             return f"{name}: the certificate is for {dtype}"
     return loose_products(dtype)
 

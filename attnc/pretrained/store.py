@@ -21,7 +21,7 @@ from attnc.pretrained.blocks import Planned
 from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
-from attnc.records.head_certificate import Certificate
+from attnc.records.certificate import Certificate
 from attnc.records.layers import digest as tensor_digest
 from attnc.records.numbers import TENSORS, HeadNumbers
 
@@ -161,7 +161,7 @@ def wiring(module: AnchorActivation | AnchorGate) -> str:
 
 
 def _head(head: Head) -> dict[str, Any]:
-    assert head.certificate is not None
+    assert head.certificate.proved
     return {"design": head.design, "certificate": head.certificate.to_json()}
 
 

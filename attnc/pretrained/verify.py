@@ -13,7 +13,6 @@ from flint import arb
 from torch import nn
 
 from attnc import functions
-from attnc.check.legacy import tree
 from attnc.check.model import Block, BlockHead, Proofs, check_directory, check_engine, check_heads, summary
 from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
@@ -136,8 +135,7 @@ class _Running:
 
 
 def _head(neurons: Any, head: Head) -> BlockHead:
-    certificate = None if head.certificate is None else tree(head.certificate)
-    return BlockHead(neurons, head.numbers(), certificate)
+    return BlockHead(neurons, head.numbers(), head.certificate)
 
 
 def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]) -> str | None:

@@ -41,6 +41,8 @@ def domain_from_json(record: object) -> Domain | None:
     body = with_fields(kind, record, {"kind", *_FIELDS[kind]})
     try:
         if kind == "interval":
+            for end in ("lo", "hi"):
+                check_type(end, body[end], float)
             return Interval(body["lo"], body["hi"])
         shape = tuple(body["shape"])
         if kind == "box":

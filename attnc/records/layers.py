@@ -59,13 +59,16 @@ class Layer:
             )
         if set(self.settings) != set(SETTINGS.get(self.kind, ())):
             raise InputError(f"{self.kind} layer: settings {sorted(self.settings)} are not valid")
+        order = sorted(self.tensors)
         if self.kind != "pointwise":
-            allowed = {name.rstrip("?") for name in KINDS[self.kind]}
+            allowed = [name.rstrip("?") for name in KINDS[self.kind]]
             required = {name for name in KINDS[self.kind] if not name.endswith("?")}
-            if not required <= set(self.tensors) <= allowed:
+            order = [name for name in allowed if name in self.tensors]
+            if not required <= set(self.tensors) <= set(allowed):
                 raise InputError(
                     f"{self.kind} layer: tensors {sorted(self.tensors)}, expected {KINDS[self.kind]}"
                 )
+        object.__setattr__(self, "tensors", {name: self.tensors[name] for name in order})
         for name, value in self.settings.items():
             _CHECKS[name](value)
 

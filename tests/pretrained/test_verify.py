@@ -20,7 +20,7 @@ from attnc.network.gate import AnchorGate
 from attnc.pretrained import convert_, report_of
 from attnc.pretrained.store import seal
 from attnc.pretrained.verify import verify_conversion
-from attnc.records.head_certificate import round_up
+from attnc.records.certificate import round_up
 from tests.frontends.tiny_models import tiny
 
 Change = Callable[[Any], object]
@@ -49,7 +49,7 @@ def llama(converted: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("name", ["opt", "llama"])
 def test_what_was_converted_is_proved(converted: dict[str, Any], name: str) -> None:
     verdict = attnc.verify(converted[name])
-    assert isinstance(verdict, attnc.ConversionVerdict)
+    assert isinstance(verdict, attnc.Verdict)
     assert (verdict.status, bool(verdict)) == ("proved", True), verdict.reason
     report = report_of(converted[name])
     assert [where for where, _ in verdict.blocks] == [block.name for block in report.blocks]
