@@ -22,6 +22,7 @@ from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
 from attnc.records.certificate import Certificate
+from attnc.records.layers import digest as tensor_digest
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 _REPORT, _CALL = "_attnc_report", "_attnc_call"
@@ -56,7 +57,7 @@ def note_conversion(
 ) -> None:
     """Put the report on the model, and the record into the configs that its parts are saved with; what was converted before
     stays on record."""
-    blocks = {plan.site.name: record_of(plan) for plan in planned}
+    blocks = {plan.site.name: {**record_of(plan), **stated_tensors(model, plan)} for plan in planned}
     before = getattr(model, _REPORT, None)
     if isinstance(before, ConversionReport):
         report = joined_reports(before, report)
@@ -78,7 +79,7 @@ def note_parts(
         ):
             continue
         inside = f"{name}." if name else ""
-        own = [{**e, "name": n.removeprefix(inside)} for n, e in blocks.items() if n.startswith(inside)]
+        own = [_inside(inside, n, e) for n, e in blocks.items() if n.startswith(inside)]
         if own:
             new = {entry["name"] for entry in own}
             kept = [e for e in _recorded(config, part) if e["name"] not in new]
@@ -92,6 +93,12 @@ def note_parts(
     for config, record in noted.values():
         config.attnc = record
     setattr(model, _REPORT, report)
+
+
+def _inside(part: str, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A block's record with the names that its part of the model uses."""
+    tensors = {role: [n.removeprefix(part), d] for role, (n, d) in entry["tensors"].items()}
+    return {**entry, "name": name.removeprefix(part), "tensors": tensors}
 
 
 def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
@@ -121,6 +128,29 @@ def record_of(plan: PlannedBlock) -> dict[str, Any]:
         "square": None if square is None else [_head(head) for _, head in square.groups],
         "digest": digest(plan.site.feed_forward()),
         "wiring": wiring(module),
+    }
+
+
+def stated_tensors(model: nn.Module, plan: PlannedBlock) -> dict[str, Any]:
+    """The tensors of a block by role, [name in the model, SHA-256], and how its maps and its norm use them: `attnc.check` reads
+    a directory by these alone."""
+    site, norm = plan.site, plan.site.norm
+    maps = {"first": site.first, "second": site.second} | ({} if site.up is None else {"up": site.up})
+    found = {f"{role}.{key}": getattr(m, key) for role, m in maps.items() for key in ("weight", "bias")}
+    found |= {} if norm is None else {"norm.weight": norm.weight, "norm.bias": norm.bias}
+    state = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    names = {id(tensor): name for name, tensor in reversed(state)}
+    tensors = {role: (names.get(id(t), role), t) for role, t in found.items() if t is not None}
+    for name, t in plan.module.state_dict().items():
+        if not t.is_floating_point():
+            tensors[name.rpartition(".")[2]] = f"{site.name}.{name}", t
+    one_plus = None if norm is None or norm.one_plus is None else str(norm.one_plus).removeprefix("torch.")
+    return {
+        "tensors": {
+            role: [name, tensor_digest(role, t.detach().cpu().numpy())] for role, (name, t) in tensors.items()
+        },
+        "transposed": [role for role, m in maps.items() if m.transposed],
+        "norm": norm and {"kind": norm.kind, "features": norm.features, "one_plus": one_plus},
     }
 
 

@@ -7,13 +7,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from attnc import functions
 from attnc.arithmetic import ARITHMETIC
-from attnc.check import block as checker
-from attnc.check.block import HeadErrors, SquareErrors
-from attnc.domain import Box
+from attnc.check import affine
+from attnc.check.block import _Stored
+from attnc.check.passing import Passing
+from attnc.check.values import HeadErrors, SquareErrors, start
+from attnc.domain import Box, Normed
+from attnc.program import Affine, Program
 from attnc.program.block import Norm
 from attnc.prove.norm import attainable
+from tests.check.test_block import bounds
 from tests.prove.blocks import (
     TERMS,
     Adversary,
@@ -25,7 +28,7 @@ from tests.prove.blocks import (
     q,
     reach,
     square_reach,
-)
+)  # fmt: skip
 
 # the part of the bound that is attained, where it is less than for the prover, whose squares need no power of two
 LESS = {"underflow": 0.15, "sums underflow": 3e-5}
@@ -51,11 +54,11 @@ def test_every_term_is_needed(term: str, monkeypatch: pytest.MonkeyPatch) -> Non
         per = radius[0] ** 2  # errors of a square on [-1, 1] are scaled by this
         squares = Squares(scale, radius, *(np.full(len(lo), e) for e in errors[2:]))
         square_errors = SquareErrors(scale, radius, errors[2] / per, (errors[2] + errors[3]) / per)
-    found = checker._bound(ff, checker._reached(ff, functions.relu(), mine, a, box), mine, square_errors, a)
+    _, executed = bounds(ff, mine, square_errors, box)
     x = [Fraction(1)] * ff.W1.shape[1]
     against = {"sum-", "square-", "square- rounding", "sum- underflow"}
     made = Adversary(ff, heads, squares, a, lambda where: -1 if where in against else 1)
-    lost, allowed = abs(made.run(x)[0] - original(ff, x)[0]), q(found.executed)
+    lost, allowed = abs(made.run(x)[0] - original(ff, x)[0]), q(executed)
     assert lost <= allowed
     assert lost >= q(LESS.get(term, part)) * allowed
 
@@ -67,9 +70,12 @@ def test_no_normalised_vector_leaves_the_interval(kind: str, row: list[float]) -
     draw = np.random.default_rng(0)
     norm = Norm(kind, draw.integers(1, 5, 6) / 2, draw.integers(-4, 5, 6) / 4)
     W, b = np.array([row]), np.array([0.5])
-    found = checker._entered(W, b, norm, ARITHMETIC["float32"])
-    centre, radius = (Fraction(float(v[0])) for v in (found.centre, found.radius))
+    program = Program((6,), (Affine(0, W, b),))
+    domain = Normed(kind == "layer", norm.gain, norm.shift)
+    layer = _Stored("affine", (0,), 1, program.steps[0].tensors())
+    found = affine.bound(Passing(program, layer, [start(program, domain)], ARITHMETIC["float32"]))
+    lo, hi = (Fraction(float(end[0, 0])) for end in (found.lo, found.hi))
     for sign in (1, -1):
         x = behind(draw, norm, 0.0, sign * attainable(W, norm.domain())[0])
         s = sum((q(w) * t for w, t in zip(row, x, strict=True)), q(0.5))
-        assert abs(s - centre) <= radius
+        assert lo <= s <= hi

@@ -15,7 +15,7 @@ from torch import nn
 import attnc
 from attnc import functions
 from attnc.check.execution import execute_network, execute_one
-from attnc.check.head import check
+from attnc.check.head import check_head as check
 from attnc.check.network import check_network
 from attnc.check.witness import ROOM, attained, head_error, network_errors
 from attnc.errors import CertificateError

@@ -19,8 +19,8 @@ from attnc.program import Affine, Program
 from attnc.program.block import FeedForward, Norm
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
-from attnc.prove.product import Squares as ProductLayer
 from attnc.prove.product import square_powers
+from attnc.records.layers import Layer
 
 Push = Callable[[str], int]  # where something may go wrong: by how much of what is allowed, -1, 0 or 1
 
@@ -97,8 +97,8 @@ def bounds_of(
     if ff.gated and squares is None:
         layers = layers[:3]
     elif squares is not None:
-        powers = (np.log2(x).astype(np.int8) for x in (squares.scale, squares.radius))
-        layers[3] = ProductLayer((2, 3), 4, *powers)
+        powers = {name: np.log2(getattr(squares, name)).astype(np.int8) for name in ("scale", "radius")}
+        layers[3] = Layer("product", (2, 3), 4, powers)
         errors[4] = squares.errors
     return compose(program, layers, domain, errors, dtype)
 
