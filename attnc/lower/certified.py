@@ -94,6 +94,8 @@ def _carried(wish: Wish, made: Lowered, term: str) -> dict[int, Array]:
     """What one term of the heads' bounds becomes at each value, in exact arithmetic.
 
     `approximation` includes the deviations of the source's own functions: it bounds the error in exact arithmetic."""
+    if not made.heads:
+        return {value: np.zeros_like(known.lo) for value, known in made.known.items()}
     own: dict[int, Array | float] = {}
     for value, heads in made.heads.items():
         step = wish.program.steps[value - 1]

@@ -55,8 +55,9 @@ def test_both_promises_hold_at_points(name: str, radius: float, eps: float, dtyp
     head, f = made(name, radius, eps, dtype), functions.get(name)
     c, numbers = head.certificate, head.numbers()
     assert c.approximation <= eps and c.bound <= (c.approximation + c.rounding) * (1 + 2**-8)
-    assert c.domain == Interval(-ladder(radius), ladder(radius)) and head.design == c.design == design
-    s = points(c.domain.hi, dtype)
+    assert c.holds_for == Interval(-ladder(radius), ladder(radius))
+    assert head.design == c.facts["design"] == design
+    s = points(c.interval.hi, dtype)
     with working(256):
         for at, executed in zip(s.tolist(), head(s).tolist(), strict=True):
             truth = f.value(at)

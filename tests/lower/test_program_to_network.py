@@ -89,7 +89,7 @@ def test_the_bound_is_no_more_than_eps_asked_and_the_terms_make_it_up() -> None:
         assert (
             max(c.approximation, c.rounding) <= 1.01 * c.bound <= 1.01 * 1.01 * (c.approximation + c.rounding)
         )
-        assert 0 < c.layers[0].error_in < c.layers[0].bound
+        assert 0 < c.parts("layer")[0].facts["error_in"] < c.parts("layer")[0].bound
 
 
 # What cannot be met.
@@ -247,7 +247,7 @@ def test_attention_first_and_last() -> None:
     ):
         net = compiled(Program((2,), steps), 2, 1e-3)
         assert largest_error(net, inputs(net, 20)) <= net.certificate.bound <= 1e-3
-        assert net.certificate.parts("layer")[0].error_in < 1e-6
+        assert net.certificate.parts("layer")[0].facts["error_in"] < 1e-6
 
 
 def test_coordinates_that_are_fixed() -> None:
@@ -258,7 +258,7 @@ def test_coordinates_that_are_fixed() -> None:
         net = attnc.compile(model, domain=attnc.Box(torch.tensor(lo), torch.tensor(hi)), eps=1e-3)
         assert largest_error(net, inputs(net, 20)) <= net.certificate.bound <= 1e-3
         assert attnc.verify(net).status == "proved"
-        narrow, full = (n.certificate.parts("layer")[0].groups[0].head.domain.width for n in (net, whole))
+        narrow, full = (n.certificate.parts("layer")[0].children[0].interval.width for n in (net, whole))
         assert narrow < full
         assert not net.certificate.covers(torch.tensor([0.0, 0.0, 0.0]))
 
@@ -291,8 +291,8 @@ def test_groups_are_made_where_eps_asks_for_them(
     net = wide_neuron(activation, tight)
     (layer,) = net.layers
     assert [neurons.tolist() for neurons, _ in layer.groups] == [[2], [0, 1, 3]]
-    far, near = (group.head for group in net.certificate.parts("layer")[0].groups)
-    assert far.domain.hi >= 2048 and near.domain.hi <= 1.25
+    far, near = net.certificate.parts("layer")[0].children
+    assert far.interval.hi >= 2048 and near.interval.hi <= 1.25
     assert far.bound > tight > near.bound, "the wide head alone would not do"
     assert largest_error(net, inputs(net, 20)) <= net.certificate.bound <= tight
 
@@ -414,17 +414,17 @@ def test_what_is_folded_is_the_product(dtype: str) -> None:
     """diag(a) W and a∘b + c, each number within a unit in the last place of the exact one."""
     step = norm(1)
     (stage,) = skeleton(Program((3,), (Affine(0, WEIGHT, BIAS), step)), dtype)
-    assert stage.weight.dtype == stage.bias.dtype == np.dtype(dtype) and (stage.input, stage.value) == (0, 2)
+    assert stage.tensors["weight"].dtype == stage.tensors["bias"].dtype == np.dtype(dtype) and (stage.input, stage.value) == (0, 2)
     unit = 2.0**-23 if dtype == "float32" else 2.0**-52
     with working(192):
         for i in range(3):
             scale = arb(step.gain[i]) / (arb(step.variance[i]) + arb(step.epsilon)).sqrt()
             for j in range(3):
                 meant = scale * arb(WEIGHT[i, j])
-                assert abs(arb(float(stage.weight[i, j])) - meant) <= unit * abs(meant)
+                assert abs(arb(float(stage.tensors["weight"][i, j])) - meant) <= unit * abs(meant)
             meant = scale * (arb(BIAS[i]) - arb(step.mean[i])) + arb(step.shift[i])
             size = abs(scale * arb(BIAS[i])) + abs(scale * arb(step.mean[i])) + abs(arb(step.shift[i]))
-            assert abs(arb(float(stage.bias[i])) - meant) <= 2 * unit * size
+            assert abs(arb(float(stage.tensors["bias"][i])) - meant) <= 2 * unit * size
 
 
 def test_folded_or_not_the_same_program_is_certified() -> None:
@@ -444,9 +444,9 @@ def test_folded_or_not_the_same_program_is_certified() -> None:
 def test_numbers_are_rounded_to_the_dtype() -> None:
     program = Program((3,), (Affine(0, WEIGHT, BIAS), Combine((1, 0), (0.1, 1.0))))
     linear, total = skeleton(program, "float32")
-    assert np.array_equal(linear.weight, WEIGHT.astype(np.float32))
-    assert np.array_equal(linear.bias, BIAS.astype(np.float32))
-    assert total.coefficients == (float(np.float32(0.1)), 1.0)
-    assert skeleton(program, "float64")[1].coefficients == (0.1, 1.0)
+    assert np.array_equal(linear.tensors["weight"], WEIGHT.astype(np.float32))
+    assert np.array_equal(linear.tensors["bias"], BIAS.astype(np.float32))
+    assert total.settings["coefficients"] == (float(np.float32(0.1)), 1.0)
+    assert skeleton(program, "float64")[1].settings["coefficients"] == (0.1, 1.0)
     net = compiled(program, 3, 1e-4)
     assert largest_error(net, inputs(net, 20)) <= net.certificate.bound
