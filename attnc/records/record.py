@@ -91,8 +91,15 @@ def write(path: str | os.PathLike[str], record: Record) -> None:
 def read(path: str | os.PathLike[str], function: Function | None = None) -> Record:
     """Read a file; `function` replaces a user-defined function that is not registered."""
     about, tensors = read_file(path)
+    return record_of(path, about, {name: tensor.numpy() for name, tensor in tensors.items()}, function)
+
+
+def record_of(
+    path: object, about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None = None
+) -> Record:
+    """The record that the metadata and the tensors of a file describe."""
     try:
-        return _record(about, {name: tensor.numpy() for name, tensor in tensors.items()}, function)
+        return _record(about, tensors, function)
     except CertificateError as problem:
         raise CertificateError(f"{path}: {problem}") from problem
     except AttncError as problem:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import attnc
-from attnc.check.head import check, execute
+from attnc.check.execution import execute
+from attnc.check.head import check_head as check
 from attnc.errors import InputError
 from attnc.records.numbers import HeadNumbers
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from attnc.records.network_certificate import NetworkCertificate
 from flint import arb
 from torch import nn
 
 import attnc
 from attnc import functions
 from attnc.check.execution import execute_network, execute_one
-from attnc.check.head import check
+from attnc.check.head import check_head as check
 from attnc.check.network import check_network
 from attnc.check.witness import ROOM, attained, head_error, network_errors
 from attnc.errors import CertificateError
 from attnc.functions.balls import working
-from attnc.records.network_certificate import NetworkCertificate
 
 HEADS = [
     ("relu", (-8, 8), torch.float32), ("tanh", (-8, 8), torch.float32), ("gelu", (-8, 8), torch.float64),
