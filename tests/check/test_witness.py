@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from attnc.records.network_certificate import NetworkCertificate
 from flint import arb
 from torch import nn
 
@@ -20,7 +21,6 @@ from attnc.check.network import check_network
 from attnc.check.witness import ROOM, attained, head_error, network_errors
 from attnc.errors import CertificateError
 from attnc.functions.balls import working
-from attnc.records.network_certificate import NetworkCertificate
 
 HEADS = [
     ("relu", (-8, 8), torch.float32), ("tanh", (-8, 8), torch.float32), ("gelu", (-8, 8), torch.float64),

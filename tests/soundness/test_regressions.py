@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnc.records.network_certificate import NetworkWitness
 from torch import Tensor, nn
 
 import attnc
@@ -23,7 +24,6 @@ from attnc.lower.layers import lower_steps
 from attnc.program import Affine, Pointwise, Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
-from attnc.records.network_certificate import NetworkWitness
 
 WIDE = torch.float64
 
