@@ -17,7 +17,6 @@ from flint import arb
 import attnc
 from attnc.arithmetic import ARITHMETIC
 from attnc.check import lookup as check_lookup
-from attnc.check.legacy import _layer
 from attnc.check.network import check_network
 from attnc.check.values import CheckError
 from attnc.functions.balls import lower, upper, working
@@ -80,7 +79,7 @@ def test_two_provers_agree(dtype: str) -> None:
     a = ARITHMETIC[dtype]
     one = reached(step, stage, np.zeros(2), np.ones(2), a)
     with working(96):
-        other = check_lookup.bounds(step, _layer(stage), [arb(0.5, 0.5)] * 2, a)
+        other = check_lookup.bounds(step, stage, [arb(0.5, 0.5)] * 2, a)
         assert one is not None and isinstance(other, check_lookup.LookupBounds)
         for mine, theirs in zip(one.error.tolist(), map(upper, other.error), strict=True):
             assert abs(mine - theirs) < 2e-3 * mine
@@ -104,7 +103,7 @@ def test_two_provers_agree_where_one_term_is_all(term: str) -> None:
     stage = selection(Lattice((axis,), values), np.array([0.5]), "float32")
     one = reached(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float32"])
     with working(96):
-        other = check_lookup.bounds(step, _layer(stage), [arb(0.5, 0.5)], ARITHMETIC["float32"])
+        other = check_lookup.bounds(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float32"])
         assert one is not None and isinstance(other, check_lookup.LookupBounds)
         assert float(one.error[0]) == pytest.approx(upper(other.error[0]), rel=0.01)
     u, half_a_cell = 2.0**-24, 0.5 / count
@@ -129,7 +128,7 @@ def test_a_softer_lattice_costs_what_its_weights_spread(c: float, beyond: float)
     spread = (weights * (x[:, None] - axis.points) ** 2).sum(1) / weights.sum(1)
     one = reached(step, stage, np.array([lo]), np.array([hi]), ARITHMETIC["float64"])
     with working(96):
-        other = check_lookup.bounds(step, _layer(stage), [arb(0.5, 0.5 + beyond)], ARITHMETIC["float64"])
+        other = check_lookup.bounds(step, stage, [arb(0.5, 0.5 + beyond)], ARITHMETIC["float64"])
         assert one is not None and isinstance(other, check_lookup.LookupBounds)
         theirs = upper(other.approximation)
     true = float(np.sqrt(spread.max()))
@@ -148,7 +147,7 @@ def test_an_uneven_axis_costs_its_unevenness() -> None:
         step = Lookup(0, points, np.zeros((10, 1)), 1.0)
         one = reached(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float64"])
         with working(96):
-            other = check_lookup.bounds(step, _layer(stage), [arb(0.5, 0.5)], ARITHMETIC["float64"])
+            other = check_lookup.bounds(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float64"])
             assert one is not None and isinstance(other, check_lookup.LookupBounds)
             found.append((float(one.error[0]), upper(other.error[0])))
     assert all(after >= before + 0.0199 for before, after in zip(*found, strict=True))
@@ -162,7 +161,7 @@ def test_points_that_are_no_lattice_are_not_proved(net: Network) -> None:
     moved = dataclasses.replace(step, points=points)
     assert reached(moved, stage, np.zeros(2), np.ones(2), ARITHMETIC["float64"]) is None
     with working(96), pytest.raises(CheckError):
-        check_lookup.bounds(moved, _layer(stage), [arb(0.5, 0.5)] * 2, ARITHMETIC["float64"])
+        check_lookup.bounds(moved, stage, [arb(0.5, 0.5)] * 2, ARITHMETIC["float64"])
 
 
 @pytest.mark.parametrize("what", ["soft", "one key", "one offset", "centre", "value", "wider box", "huge"])
@@ -186,7 +185,7 @@ def test_numbers_that_do_not_fit_cost_what_they_may_cost(net: Network, what: str
     one = float("inf") if after is None else float(after.error.max())
     two = float("inf")
     with working(96), contextlib.suppress(CheckError):
-        theirs = check_lookup.bounds(step, _layer(other), [arb(0.5, 0.5), arb(hi[1] / 2, hi[1] / 2)], a)
+        theirs = check_lookup.bounds(step, other, [arb(0.5, 0.5), arb(hi[1] / 2, hi[1] / 2)], a)
         two = max(map(upper, theirs.error))
     assert (min(one, two) == float("inf")) == (what not in ("value", "wider box"))
     assert min(one, two) > float(before.error.max()) + {"value": 0.9, "wider box": 0.8}.get(what, 0.1)
@@ -397,7 +396,7 @@ def test_a_single_point_in_a_huge_box() -> None:
     step = Lookup(0, np.zeros((1, 1)), np.zeros((1, 1)), 0.0)
     stage = Selection(0, 1, np.zeros(1), np.zeros((1, 1)), np.zeros(1), np.zeros((1, 1)))
     with working(96):
-        found = check_lookup.bounds(step, _layer(stage), [arb(0, 1e200)], ARITHMETIC["float64"])
+        found = check_lookup.bounds(step, stage, [arb(0, 1e200)], ARITHMETIC["float64"])
     assert isinstance(found, check_lookup.LookupBounds)
     one = reached(step, stage, np.array([-1e200]), np.array([1e200]), ARITHMETIC["float64"])
     assert one is None or float(one.error[0]) == float("inf")  # a square overflows: nothing is claimed

@@ -14,7 +14,6 @@ from flint import arb
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check.compose import KINDS
-from attnc.check.legacy import _layer
 from attnc.check.passing import Passing
 from attnc.check.upward import floats, long
 from attnc.check.values import CheckError, HeadErrors, Value, value
@@ -56,9 +55,9 @@ def passed(
 def checked(
     program: Program, stage: Stage, x: Value, a: Arithmetic, delta: float, domain: Interval
 ) -> Value:
-    layer, n = _layer(stage), program.shapes[-1][-1]
+    n = program.shapes[-1][-1]
     heads = HeadErrors(*(np.full(n, v) for v in (domain.lo, domain.hi, delta, delta)))
-    return KINDS[layer.kind](Passing(program, layer, [x] * len(layer.inputs), a, heads))
+    return KINDS[stage.kind](Passing(program, stage, [x] * len(stage.inputs), a, heads))
 
 
 def executed(program: Program, x: float, error: float, a: Arithmetic) -> tuple[arb, arb]:
