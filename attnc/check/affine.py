@@ -104,5 +104,3 @@ def _normed_rows(w: Long, domain: Normed) -> tuple[Long, Long]:
     around = up(np.sqrt(((v - mean[:, None]) ** 2).sum(1)) + off, d)
     share = up(rho * (np.abs(mean) * d + off * d))
     return up(length * around + share + beside), sizes
-
-

@@ -1,6 +1,6 @@
 """The bound of a normalisation with stored statistics: ŷ = r∘x̂ + c against y = s∘x + t.
 
-    |ŷ - y| <= |r|e + |r - s||x| + |c - t| + γ₂(|r x̂| + |c|) + underflow,    s = gain/√(variance + ε),  t = shift - s·mean"""
+|ŷ - y| <= |r|e + |r - s||x| + |c - t| + γ₂(|r x̂| + |c|) + underflow,    s = gain/√(variance + ε),  t = shift - s·mean"""
 
 from __future__ import annotations
 

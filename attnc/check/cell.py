@@ -79,7 +79,12 @@ def _middle(lo: float, hi: float) -> tuple[arb, arb]:
 
 
 def cell_error(
-    numbers: HeadNumbers, lo: float, hi: float, branch: Branch, a: Arithmetic, active: ActiveHeads | None = None
+    numbers: HeadNumbers,
+    lo: float,
+    hi: float,
+    branch: Branch,
+    a: Arithmetic,
+    active: ActiveHeads | None = None,
 ) -> CellError | None:
     """The two terms of |executed - f| on [lo, hi]; None where the cell is too wide to say."""
     active = active or all_active(numbers)

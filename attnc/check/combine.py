@@ -1,6 +1,6 @@
 """The bound of a sum: Σ ĉ_i x̂_i against Σ c_i x_i.
 
-    |ŷ - y| <= Σ(|ĉ_i|e_i + |ĉ_i - c_i||x_i|) + γ_{n+1} Σ|ĉ_i x̂_i| + underflow"""
+|ŷ - y| <= Σ(|ĉ_i|e_i + |ĉ_i - c_i||x_i|) + γ_{n+1} Σ|ĉ_i x̂_i| + underflow"""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from attnc.program import Combine
 def bound(at: Passing) -> Value:
     step, a = at.step, at.arithmetic
     assert isinstance(step, Combine)
-    stored, exact = (np.array(c, np.longdouble) for c in (at.layer.settings["coefficients"], step.coefficients))
+    stored, exact = (
+        np.array(c, np.longdouble) for c in (at.layer.settings["coefficients"], step.coefficients)
+    )
     n, size, off = len(stored), np.abs(stored), np.abs(stored - exact)
     xs = [np.stack([getattr(x, name) for x in at.inputs]) for name in ("error", "size", "approximation")]
     magnitudes = np.stack([x.magnitude for x in at.inputs])

@@ -82,7 +82,9 @@ def read_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
     try:
         about = json.loads(file.metadata["attnc"])
     except (KeyError, TypeError) as problem:
-        raise FileError(f"{path} was not written by attnc: it has no 'attnc' record in its metadata") from problem
+        raise FileError(
+            f"{path} was not written by attnc: it has no 'attnc' record in its metadata"
+        ) from problem
     except (ValueError, RecursionError) as problem:
         raise FileError(f"{path}: the 'attnc' record is not JSON: {problem}") from problem
     if not isinstance(about, dict):
@@ -101,19 +103,23 @@ class Directory:
             files = set(map(str, index.values())) if isinstance(index, dict) else set()
             if not files or any(Path(name).name != name for name in files):
                 raise FileError(f"{where / INDEX} does not list the files of the weights")
-        self.files = {name: file for file in map(TensorFile, (where / f for f in sorted(files))) for name in file.entries}
+        self.files = {
+            name: file
+            for file in map(TensorFile, (where / f for f in sorted(files)))
+            for name in file.entries
+        }
 
     def find(self, name: str, role: str, expected: str) -> Numbers:
         """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with
         this digest, the same numbers and the same end in its name."""
         place = _PLACE.findall(name)
         others = [other for other in self.files if other != name and _PLACE.findall(other) == place]
-        for candidate in ([name] if name in self.files else others):
+        for candidate in [name] if name in self.files else others:
             array = self.files[candidate].read(candidate)
             if digest(role, array) == expected:
                 return array
         if name not in self.files and not others:
             raise FileError(f"the tensor {name} is missing: convert the original model again")
-        raise CertificateError(f"the tensor {name} is not the one that was certified: convert the model again")
-
-
+        raise CertificateError(
+            f"the tensor {name} is not the one that was certified: convert the model again"
+        )

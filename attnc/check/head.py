@@ -47,7 +47,9 @@ def check_head(
         return Verdict(Status.UNKNOWN, reason)
     label = label_of(f)  # raises if f has the name of a built-in function and is another one
     if not f.provable or label != name:
-        reason = f"the certificate is about {name!r}, the function given is {label!r} (provable: {f.provable})"
+        reason = (
+            f"the certificate is about {name!r}, the function given is {label!r} (provable: {f.provable})"
+        )
         return Verdict(Status.UNKNOWN, reason)
     broken = probe(numbers.dtype)
     if broken is not None:
@@ -126,9 +128,7 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdi
     """Halve cells until each of the certificate's three numbers is an upper bound on every one of them."""
     a, domain, bound = ARITHMETIC[numbers.dtype], certificate.interval, certificate.bound
     if not in_range(numbers, domain, a):
-        return Verdict(
-            Status.UNKNOWN, "scores may overflow on the domain, or a number is subnormal", bound
-        )
+        return Verdict(Status.UNKNOWN, "scores may overflow on the domain, or a number is subnormal", bound)
     stack: list[tuple[float, float, Branch, ActiveHeads]] = []
     for piece in f.pieces(domain.lo, domain.hi):
         edges = np.linspace(piece.lo, piece.hi, FIRST_CELLS + 1).tolist()
@@ -146,9 +146,7 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdi
             reason = f"no proof near s={middle!r} after {done} cells"
             return Verdict(Status.UNKNOWN, reason, bound, cells=done)
         stack += [(lo, middle, branch, active), (middle, hi, branch, active)]
-    return Verdict(
-        Status.PROVED, f"the bound holds on {done} cells at {PRECISION} bits", bound, cells=done
-    )
+    return Verdict(Status.PROVED, f"the bound holds on {done} cells at {PRECISION} bits", bound, cells=done)
 
 
 def _within(error: CellError | None, certificate: Certificate) -> bool:

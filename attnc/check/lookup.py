@@ -52,7 +52,10 @@ def bound(at: Passing) -> Value:
     if not isinstance(step, Lookup) or x.error.any():
         raise CheckError("nothing is known of the function, or its inputs have an error")
     with working(PRECISION):
-        given = [ball(float(lo), float(hi)) for lo, hi in zip(*(e.ravel() for e in floats(x.lo, x.hi)), strict=True)]
+        given = [
+            ball(float(lo), float(hi))
+            for lo, hi in zip(*(e.ravel() for e in floats(x.lo, x.hi)), strict=True)
+        ]
         found = bounds(step, at.layer, given, at.arithmetic)
         ends = [long([[end(b) for b in found.exact]]) for end in (lower, upper)]
         error = long([[upper(e) for e in found.error]])
@@ -180,7 +183,10 @@ def _scores(layer: StoredLayer, axes: list[_Axis], reach: Balls, a: Arithmetic) 
     gamma = (m + 2) * arb(a.unit) / (1 - (m + 2) * arb(a.unit))
     entering = sum(reach, arb(0))
     residue = score = passing = arb(0)
-    keys, offsets = layer.tensors["key"].astype(np.float64).tolist(), layer.tensors["offset"].astype(np.float64).tolist()
+    keys, offsets = (
+        layer.tensors["key"].astype(np.float64).tolist(),
+        layer.tensors["offset"].astype(np.float64).tolist(),
+    )
     lowest = [arb(k) for k in keys[0]]
     index = itertools.product(*(range(len(axis.points)) for axis in axes))
     for key, offset, place in zip(keys, offsets, index, strict=True):

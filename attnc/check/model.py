@@ -239,8 +239,14 @@ def _read_block(report: Mapping[str, Any], entry: Mapping[str, Any], tensors: Di
     ]
     if sum(head.neurons is None for head in heads) != (groups == 1):
         raise ValueError(f"the neurons of {entry['name']} are not assigned to its heads")
-    square = BlockHead(None, *_read_head(f"{entry['name']}.square.0", entry["square"][0], tensors)) if gated else None
-    scale, radius = (np.exp2(stored[role].astype(np.float64)) if gated else None for role in ("scale", "radius"))
+    square = (
+        BlockHead(None, *_read_head(f"{entry['name']}.square.0", entry["square"][0], tensors))
+        if gated
+        else None
+    )
+    scale, radius = (
+        np.exp2(stored[role].astype(np.float64)) if gated else None for role in ("scale", "radius")
+    )
     return Block(
         report["name"], report["activation"], report["dtype"], first, second, up, _normed(entry["norm"], stored), heads, square,
         scale, radius, report["exact"], dict(report["roundings"]), report["products"],
@@ -264,9 +270,7 @@ def _normed(norm: Mapping[str, Any], stored: Mapping[str, Any]) -> Normed:
     return Normed(norm["kind"] == "layer", gain, stored.get("norm.bias", np.zeros(d)))
 
 
-def _read_head(
-    prefix: str, record: Mapping[str, Any], tensors: Directory
-) -> tuple[HeadNumbers, Certificate]:
+def _read_head(prefix: str, record: Mapping[str, Any], tensors: Directory) -> tuple[HeadNumbers, Certificate]:
     certificate = Certificate.from_json(record["certificate"])
     arrays = {name: tensors.find(f"{prefix}.{name}", name, certificate.digests[name]) for name in TENSORS}
     numbers = {name: array.astype(np.float64) for name, array in arrays.items()}

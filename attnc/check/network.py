@@ -130,7 +130,10 @@ def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:
 
 def _confirm(claim: Certificate, entering: Value, leaving: Value) -> None:
     """Raise `CheckError` unless every error that is stated of a layer is an upper bound."""
-    stated = [("bound", leaving.error, claim.bound), ("approximation", leaving.approximation, claim.approximation)]
+    stated = [
+        ("bound", leaving.error, claim.bound),
+        ("approximation", leaving.approximation, claim.approximation),
+    ]
     if "error_in" in claim.facts:
         stated.append(("error_in", entering.error, claim.facts["error_in"]))
     for name, found, limit in stated:

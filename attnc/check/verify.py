@@ -123,7 +123,11 @@ def _is_attncs(kind: type) -> bool:
 
 
 def _not_proved(certificate: Certificate) -> Verdict:
-    seen = "" if certificate.error is None else f" ({certificate.error:.3g} at {certificate.facts.get('points')} inputs)"
+    seen = (
+        ""
+        if certificate.error is None
+        else f" ({certificate.error:.3g} at {certificate.facts.get('points')} inputs)"
+    )
     return Verdict(Status.UNKNOWN, f"the error is {certificate.status}{seen}, not proved")
 
 

@@ -129,7 +129,9 @@ def _problem(window: Window | Gate, f: Function, domain: Interval) -> str | None
     if _leaves_the_range(window, reach, a):
         return "an intermediate result of the window may leave the range of the dtype"
     broken = probe_window(window.dtype)
-    return None if broken is None else f"this machine does not satisfy the assumptions of certificates: {broken}"
+    return (
+        None if broken is None else f"this machine does not satisfy the assumptions of certificates: {broken}"
+    )
 
 
 def _stored(window: Window | Gate) -> list[float]:

@@ -17,7 +17,7 @@ from attnc.frontends.transformers import Call, Site
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
-from attnc.pretrained.blocks import Planned
+from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
@@ -33,13 +33,13 @@ def report_of(model: nn.Module) -> ConversionReport:
 
     >>> report_of(nn.Linear(1, 1))
     Traceback (most recent call last):
-    attnc.errors.InputError: Linear was not converted: call attnc.convert_(model, eps=…)
+    attnc.errors.InputError: Linear was not converted: call attnc.convert_(model, approximation=…)
     """
     for part in model.modules():
         found = getattr(part, _REPORT, None)
         if isinstance(found, ConversionReport):
             return found
-    raise InputError(f"{type(model).__name__} was not converted: call attnc.convert_(model, eps=…)")
+    raise InputError(f"{type(model).__name__} was not converted: call attnc.convert_(model, approximation=…)")
 
 
 def call_of(model: nn.Module) -> Call | None:
@@ -49,7 +49,11 @@ def call_of(model: nn.Module) -> Call | None:
 
 
 def note_conversion(
-    model: nn.Module, planned: Sequence[Planned], report: ConversionReport, config: ConvertConfig, call: Call
+    model: nn.Module,
+    planned: Sequence[PlannedBlock],
+    report: ConversionReport,
+    config: ConvertConfig,
+    call: Call,
 ) -> None:
     """Put the report on the model, and the record into the configs that its parts are saved with; what was converted before
     stays on record."""
@@ -112,7 +116,7 @@ def seal(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def record_of(plan: Planned) -> dict[str, Any]:
+def record_of(plan: PlannedBlock) -> dict[str, Any]:
     """A block: the heads of its groups with their certificates, and digests of the numbers the bound is about: those of the
     original block, and which neurons use which head and which powers of two."""
     module = plan.module
@@ -127,7 +131,7 @@ def record_of(plan: Planned) -> dict[str, Any]:
     }
 
 
-def stated_tensors(model: nn.Module, plan: Planned) -> dict[str, Any]:
+def stated_tensors(model: nn.Module, plan: PlannedBlock) -> dict[str, Any]:
     """The tensors of a block by role, [name in the model, SHA-256], and how its maps and its norm use them: `attnc.check` reads
     a directory by these alone."""
     site, norm = plan.site, plan.site.norm

@@ -13,6 +13,7 @@ from flint import arb
 from torch import nn
 
 from attnc import functions
+from attnc.arithmetic import probe_network
 from attnc.check.model import Block, BlockHead, Proofs, check_directory, check_engine, check_heads, summary
 from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
@@ -31,7 +32,6 @@ from attnc.pretrained.entering import GIVEN, PROVED
 from attnc.pretrained.flow import check_flow
 from attnc.pretrained.report import BlockReport, ConversionReport
 from attnc.pretrained.store import call_of, digest, report_of, wiring
-from attnc.arithmetic import probe_network
 from attnc.records.certificate import Certificate, Status
 from attnc.records.verdict import Verdict
 
@@ -50,7 +50,7 @@ def verify_conversion(
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="relu", batch_first=True)
     >>> model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
     >>> import attnc
-    >>> _ = attnc.convert_(model, eps=1e-3)
+    >>> _ = attnc.convert_(model, approximation=1e-3)
     >>> print(verify_conversion(model).status)
     proved
     """
@@ -116,7 +116,10 @@ class _Running:
     def numbers(self) -> Block:
         """The block as plain numbers."""
         site, report, module, gated = self.site, self.report, self.module, isinstance(self.module, AnchorGate)
-        heads = [_head(None if neurons is None else neurons.numpy(), head) for neurons, head in self.activation.groups]
+        heads = [
+            _head(None if neurons is None else neurons.numpy(), head)
+            for neurons, head in self.activation.groups
+        ]
         square = _head(None, module.square.groups[0][1]) if isinstance(module, AnchorGate) else None
         scale, radius = (
             np.exp2(getattr(module, name).numpy().astype(np.float64)) if gated else None
@@ -196,7 +199,9 @@ def _claims(running: _Running, eps: float) -> str | None:
     if report.holds_for not in (PROVED, GIVEN):
         return f"its bound holds for inputs {report.holds_for}: the domain is not proved, so neither is the bound"
     if report.holds_for == GIVEN and running.box is None:
-        return "its bound holds for a box that was given: pass it, verify_conversion(model, inputs=Box(lo, hi))"
+        return (
+            "its bound holds for a box that was given: pass it, verify_conversion(model, inputs=Box(lo, hi))"
+        )
     if report.holds_for == PROVED and running.site.norm is None:
         return "no norm is in front of it: its inputs are unknown"
     if not report.exact <= eps:
@@ -256,7 +261,10 @@ def _attack(running: _Running, engine: str, block: Block, proofs: Proofs) -> Ver
         s = _points(head.certificate).to(getattr(torch, block.dtype))
         with torch.no_grad():
             rows = running.activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
-        allowed, column = arb(proofs.executed(head, engine)), 0 if head.neurons is None else int(head.neurons[0])
+        allowed, column = (
+            arb(proofs.executed(head, engine)),
+            0 if head.neurons is None else int(head.neurons[0]),
+        )
         with working(192):
             for at, value in zip(s.tolist(), rows[:, column].tolist(), strict=True):
                 error = error_of(value, f.value(at))

@@ -19,10 +19,21 @@ from attnc.domain import Box, Normed
 from attnc.functions.balls import variable, working
 from attnc.program import Program
 from attnc.program.block import FeedForward, Norm
-from attnc.prove.block_bound import Heads, Squares, block_bound, proved_heads, square_reach
-from attnc.prove.normed import attainable, reach
+from attnc.prove.norm import attainable
 from attnc.records.verdict import Verdict
-from tests.prove.test_block_bound import Adversary, behind, coarse, original, q, random_block
+from tests.prove.blocks import (
+    Adversary,
+    Heads,
+    Squares,
+    behind,
+    block_bound,
+    coarse,
+    original,
+    q,
+    random_block,
+    reach,
+    square_reach,
+)  # fmt: skip
 
 Known = tuple[Heads, Squares | None, HeadErrors, SquareErrors | None]
 
@@ -31,15 +42,15 @@ def known(ff: FeedForward, errors: np.ndarray, name: str = "relu", inputs: Box |
     """The same heads for the prover and for the checker, on a little more than the intervals that are needed."""
     where = ff.norm if inputs is None else inputs
     assert where is not None
-    lo, hi = reach(ff.W1, ff.b1, where, "float32", RHO)
+    lo, hi = reach(ff.W1, ff.b1, where, "float32")
     more = 1e-9 * (hi - lo) + ARITHMETIC["float32"].tiny * (100 + 10 * np.abs(ff.W1).sum(1))
     lo, hi = lo - more, hi + more
     a, r, A, R = (float(e) for e in errors)
-    heads = proved_heads(functions.get(name), lo, hi, a, r)
+    heads = Heads(lo, hi, np.full(len(lo), a), np.full(len(lo), r))
     mine = HeadErrors(lo, hi, np.full(len(lo), a), np.full(len(lo), a + r))
     if not ff.gated:
         return heads, None, mine, None
-    scale, radius = square_reach(ff, heads, "float32", inputs, RHO)
+    scale, radius = square_reach(ff, heads, "float32", inputs)
     radius = np.exp2(np.ceil(np.log2(radius)) + 1)
     squares = Squares(scale, radius, A * radius**2, R * radius**2)
     return heads, squares, mine, SquareErrors(scale, radius, A, A + R)
@@ -47,7 +58,9 @@ def known(ff: FeedForward, errors: np.ndarray, name: str = "relu", inputs: Box |
 
 def parts(ff: FeedForward, inputs: Box | None = None) -> tuple[Program, Box | Normed]:
     """The block as a program, and its domain."""
-    W1, b1, W2, b2, *up = (np.asarray(x, np.float64) for x in (ff.W1, ff.b1, ff.W2, ff.b2, ff.U, ff.c) if x is not None)
+    W1, b1, W2, b2, *up = (
+        np.asarray(x, np.float64) for x in (ff.W1, ff.b1, ff.W2, ff.b2, ff.U, ff.c) if x is not None
+    )
     program = block_program(functions.get(ff.activation), (W1, b1), (W2, b2), (up[0], up[1]) if up else None)
     if inputs is not None:
         return program, inputs
@@ -87,7 +100,7 @@ def test_no_adversary_leaves_the_bound(
         heads, squares, mine, square_errors = known(ff, 10.0 ** draw.uniform(-8, 0, 4))
         _, executed = bounds(ff, mine, square_errors)
         assert ff.norm is not None
-        x = behind(draw, ff.norm, RHO, attainable(ff.W1, ff.norm)[0] * draw.choice([-1, 1]))
+        x = behind(draw, ff.norm, RHO, attainable(ff.W1, ff.norm.domain())[0] * draw.choice([-1, 1]))
         for push in (lambda _: 1, lambda _: -1, lambda _, draw=draw: int(draw.integers(0, 2)) * 2 - 1):
             outputs = Adversary(ff, heads, squares, a, push).run(x)
             for was, now in zip(original(ff, x), outputs, strict=True):
@@ -105,7 +118,7 @@ def test_it_agrees_with_the_prover_and_proves_nothing_below(name: str, gated: bo
         inputs = Box(-1, 2, shape=(ff.W1.shape[1],)) if seed == 3 else None
         heads, squares, mine, square_errors = known(ff, 10.0 ** draw.uniform(-9, -3, 4), name, inputs)
         found = block_bound(ff, heads, "float32", squares, inputs)
-        exact, rounding = float(found.exact.max()), float(found.rounding.max())
+        exact, rounding = float(found.approximation.max()), float(found.rounding.max())
 
         def status(e: float, r: float) -> str:
             claim = BlockClaim(exact * e, rounding * r)  # noqa: B023
@@ -141,7 +154,9 @@ def test_what_is_not_proved_and_why() -> None:
         return found.reason
 
     assert check_block(ff, heads, claim).status == "proved"
-    assert reason(claim=replace(claim, approximation=claim.approximation * (1 - 1e-9))).startswith("approximation is")
+    assert reason(claim=replace(claim, approximation=claim.approximation * (1 - 1e-9))).startswith(
+        "approximation is"
+    )
     assert reason(claim=replace(claim, rounding=1e-8)).startswith("approximation + rounding is")
     assert reason(claim=replace(claim, products=1e-8)).startswith("products is")
     assert "neuron 0" in reason(replace(ff, b1=ff.b1 + 8))
@@ -154,7 +169,10 @@ def test_what_is_not_proved_and_why() -> None:
     assert "float16" in reason(dtype="float16")
     huge = Box(-(2.0**126), 2.0**126, shape=(4,))
     wide = replace(heads, lo=heads.lo - 2.0**140, hi=heads.hi + 2.0**140)
-    assert check_block(ff, wide, replace(claim, approximation=1e300, rounding=1e300), inputs=huge).status == "unknown"
+    assert (
+        check_block(ff, wide, replace(claim, approximation=1e300, rounding=1e300), inputs=huge).status
+        == "unknown"
+    )
 
 
 def test_a_product_must_stay_where_its_square_is_proved() -> None:

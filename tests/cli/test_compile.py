@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from attnc.records.network_certificate import NetworkCertificate
 from safetensors.torch import save_file
 from torch import nn
 
 import attnc
 from attnc.network.describe import COLUMNS
-from attnc.records.network_certificate import NetworkCertificate
 
 from .checks import refused
 

@@ -23,7 +23,7 @@ def test_a_network(run: Any, saved_network: Path, network: attnc.Network) -> Non
     certificate = network.certificate
     for word in (*COLUMNS, "certified bound", "[-1, 1], shape (4,)", "float64", "torch", "attnc verify"):
         assert word in words(table.out)
-    assert f"SHA-256 {certificate.facts["program"][:16]}" in table.out
+    assert f"SHA-256 {certificate.facts['program'][:16]}" in table.out
     record = machine.json
     assert (record["kind"], record["certified"], record["reason"]) == ("network", True, None)
     assert (record["bound"], record["program"]) == (certificate.bound, certificate.facts["program"])

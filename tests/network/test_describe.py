@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from attnc.records.network_numbers import LookupLayer as Numbers
 
 from attnc.network.describe import COLUMNS, lattice, why_not_measured
-from attnc.network.network import Network
 from attnc.network.lookup import LookupLayer
-from attnc.records.network_numbers import LookupLayer as Numbers
+from attnc.network.network import Network
 from attnc.records.presentation import Theorem
 from tests.plot.unproved_networks import (
     POINTS,

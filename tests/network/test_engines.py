@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from attnc.records.network_record import NetworkRecord
 from torch import Tensor, nn
 
 import attnc
@@ -15,7 +16,6 @@ from attnc.errors import InputError
 from attnc.network.engines import ENGINES, sdpa
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.records.network_record import NetworkRecord
 from attnc.records.numbers import HeadNumbers
 
 HEADS = [

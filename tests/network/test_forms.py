@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_record import Shown
 from torch import Tensor, nn
 
 import attnc
@@ -16,19 +18,17 @@ from attnc import functions
 from attnc.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
+from attnc.network.affine import AffineLayer
 from attnc.network.forms import ColumnSoftmax, SequenceMap, TheoremNetwork, literal_form
 from attnc.network.literal import LiteralAttention
-from attnc.network.network import Network
-from attnc.network.purity import impurities, operations
-from attnc.network.affine import AffineLayer
 from attnc.network.lookup import LookupLayer
+from attnc.network.network import Network
 from attnc.network.pointwise import AttentionLayer, Stage
+from attnc.network.purity import impurities, operations
 from attnc.network.reshape import ReshapeLayer
 from attnc.program import Affine, BlackBox, Pointwise, Program, Reshape
 from attnc.records import network_numbers as numbers
 from attnc.records.certificate import Measured
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_record import Shown
 from attnc.records.numbers import HeadNumbers
 
 FORMS = [("two-layer", "tokens"), ("two-layer", "heads"), ("attention-softmax", "")]

@@ -10,22 +10,22 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from attnc.records.network_record import NetworkRecord
 from flint import arb
 from torch import Tensor, nn
 
 import attnc
 from attnc.errors import InputError
 from attnc.functions.balls import working
+from attnc.network.affine import AffineLayer, ScaleLayer
+from attnc.network.combine import CombineLayer
 from attnc.network.describe import COLUMNS
 from attnc.network.network import Network
 from attnc.network.purity import impurities, operations
 from attnc.network.rebuild import rebuilt
-from attnc.network.affine import AffineLayer, ScaleLayer
-from attnc.network.combine import CombineLayer
 from attnc.network.reshape import ReshapeLayer
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
-from attnc.records.network_record import NetworkRecord
 
 
 class Residual(nn.Module):

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnc.records.network_numbers import LookupLayer as Numbers
 from torch import nn
 
 import attnc
 from attnc import plot
-from attnc.network.network import Network
 from attnc.network.lookup import LookupLayer
+from attnc.network.network import Network
 from attnc.network.pointwise import AttentionLayer
 from attnc.plot.heat_map import COLUMNS, on_lattice, same_decimals
 from attnc.plot.network import POINTS
-from attnc.records.network_numbers import LookupLayer as Numbers
 from tests.plot.conftest import picture, texts, titles
 from tests.plot.unproved_networks import (
     ANCHORS,

@@ -6,6 +6,10 @@ from functools import cache
 
 import numpy as np
 import torch
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
+from attnc.records.network_numbers import NetworkNumbers, Reorder, Selection
+from attnc.records.network_record import NetworkRecord, Shown
 from torch import Tensor, nn
 
 import attnc
@@ -13,10 +17,6 @@ from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import BlackBox, Lookup, Program, Reshape
 from attnc.records.certificate import versions
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
-from attnc.records.network_numbers import NetworkNumbers, Reorder, Selection
-from attnc.records.network_record import NetworkRecord, Shown
 from attnc.records.presentation import Theorem
 
 BOX = attnc.Box(-1, 1, shape=(2, 1))

@@ -32,7 +32,7 @@ def converted() -> dict[str, Any]:
     """A plain model with gates for heads, and a gated one."""
     found = {"opt": tiny("opt"), "llama": tiny("llama")}
     for model in found.values():
-        convert_(model, eps=1e-3)
+        convert_(model, approximation=1e-3)
     return found
 
 
@@ -61,7 +61,7 @@ def test_lattices_by_both_engines(engine: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True, dtype=dtype)
     model = nn.TransformerEncoder(layer, 1).eval()
-    convert_(model, eps=1e-4, config={"engine": engine})
+    convert_(model, approximation=1e-4, config={"engine": engine})
     assert attnc.verify(model).status == "proved"
     if engine == "softmax":
         other = copy.deepcopy(model)
@@ -169,7 +169,7 @@ def test_a_box_that_was_given_is_given_again() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
     box = attnc.Box(-1, 1, shape=(3,))
-    convert_(model, eps=1e-3, config={"inputs": box})
+    convert_(model, approximation=1e-3, config={"inputs": box})
     assert verify_conversion(model).status == "unknown"
     assert verify_conversion(model, inputs=box).status == "proved"
     assert verify_conversion(model, inputs={"1": box}).status == "proved"
@@ -220,5 +220,5 @@ def test_every_honest_llama_is_proved(seed: int) -> None:
     model = transformers.LlamaModel(config).eval()
     with torch.no_grad():
         model.layers[0].post_attention_layernorm.weight.mul_((0.05, 0.3, 1.0, 3.0)[seed % 4])
-    convert_(model, eps=1e-2)
+    convert_(model, approximation=1e-2)
     assert attnc.verify(model).status == "proved", attnc.verify(model).reason
