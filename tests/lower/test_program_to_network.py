@@ -247,7 +247,7 @@ def test_attention_first_and_last() -> None:
     ):
         net = compiled(Program((2,), steps), 2, 1e-3)
         assert largest_error(net, inputs(net, 20)) <= net.certificate.bound <= 1e-3
-        assert net.certificate.parts("layer")[0].error_in < 1e-6
+        assert net.certificate.children[0].facts["error_in"] < 1e-6
 
 
 def test_coordinates_that_are_fixed() -> None:
