@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from attnc.domain import Box
-from attnc.errors import InputError, UnsupportedError
+from attnc.errors import InputError
 from attnc.frontends import to_program
 from attnc.frontends.function import METHODS, Question, compiled
 from attnc.frontends.sklearn import is_estimator
 from attnc.heads.candidates import Progress
 from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
-from attnc.lower.program_to_network import Wish, lower
+from attnc.lower.layers import check_supported
+from attnc.lower.program_to_network import Request, lower
 from attnc.network.forms.parts import read
 from attnc.network.inside import checked_strict
 from attnc.network.network import Network, checked_engine
@@ -50,8 +51,8 @@ def compile(
     constant K such that every output changes by at most K|x - x'|₂, eps is proved by a grid of anchors, for every function with
     that constant that is within `noise` of the answers (2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32, if you do not say: give
     more if the function subtracts large numbers). Without a constant, the values are found by `method` ("lattice" for smooth
-    functions of up to 4 numbers, "fit" for more) and the error is measured: `net.measured` says how, and `net.certificate` is
-    None. `form`, "two-layer" (the default) or "attention-softmax", says which of the paper's networks `as_self_attention` writes.
+    functions of up to 4 numbers, "fit" for more) and the error is measured: the status of `net.certificate` is "measured".
+    `form`, "two-layer" (the default) or "attention-softmax", says which of the paper's networks `as_self_attention` writes.
     `strict`: inputs outside the box warn once (None), raise (True) or do nothing (False).
 
     >>> import attnc, torch
@@ -89,13 +90,11 @@ def compile(
 
 def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progress) -> Network:
     program = to_program(model, domain.shape, domain)
-    found = program.problems()
-    if found:
-        raise UnsupportedError("the model cannot be compiled", found)
+    check_supported(program)
     check_box(domain, dtype)
     check_arithmetic(dtype, network=True)
-    wish = Wish(program, domain, eps, dtype, progress)
-    return certified(wish, lower(wish), "softmax", None)
+    request = Request(program, domain, eps, dtype, progress)
+    return certified(request, lower(request), "softmax", None)
 
 
 def _is_function(model: Any, method: str) -> bool:
