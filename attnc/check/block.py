@@ -73,14 +73,14 @@ def check_block(
     unknown
     """
     bound = claim.approximation + claim.rounding
-    problem = _problem(program, domain, heads, squares, dtype)
-    if problem is not None:
-        return Verdict(Status.UNKNOWN, problem, bound)
+    reason = _problem(program, domain, heads, squares, dtype)
+    if reason is not None:
+        return Verdict(Status.UNKNOWN, reason, bound)
     try:
         found = _composed(program, domain, {HIDDEN: heads, GATED: squares}, dtype)
         exact = _composed(program, domain, _exact(heads, squares), dtype)
-    except CheckError as reason:
-        return Verdict(Status.UNKNOWN, str(reason), bound)
+    except CheckError as problem:
+        return Verdict(Status.UNKNOWN, str(problem), bound)
     claims = [
         ("approximation", found[0], Fraction(claim.approximation)),
         ("approximation + rounding", found[1], Fraction(claim.approximation) + Fraction(claim.rounding)),

@@ -52,14 +52,12 @@ def bound(at: Passing) -> Value:
     if not isinstance(step, Lookup) or x.error.any():
         raise CheckError("nothing is known of the function, or its inputs have an error")
     with working(PRECISION):
-        given = [
-            ball(float(lo), float(hi))
-            for lo, hi in zip(*(e.ravel() for e in floats(x.lo, x.hi)), strict=True)
-        ]
+        ends = (end.ravel().tolist() for end in floats(x.lo, x.hi))
+        given = [ball(*pair) for pair in zip(*ends, strict=True)]
         found = bounds(step, at.layer, given, at.arithmetic)
-        ends = [long([[end(b) for b in found.exact]]) for end in (lower, upper)]
+        lo, hi = (long([[end(b) for b in found.exact]]) for end in (lower, upper))
         error = long([[upper(e) for e in found.error]])
-    return value(*ends, error, np.full_like(error, upper(found.approximation)))
+    return value(lo, hi, error, np.full_like(error, upper(found.approximation)))
 
 
 def bounds(step: Lookup, layer: StoredLayer, x: Balls, a: Arithmetic) -> LookupBounds:
