@@ -207,7 +207,7 @@ def _verdict(
     report: Mapping[str, Any], entry: Mapping[str, Any] | None, eps: float, tensors: Directory, proofs: Proofs
 ) -> Verdict:
     bound = round_up(report["exact"] + report["rounding"])
-    if report["bound"] != bound:
+    if report["bound"] != bound or report["rounding"] not in report["roundings"].values():
         raise ValueError(f"the bound of {report['name']} is not the sum of its terms")
     reason = None
     if entry is None:
