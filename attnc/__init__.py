@@ -12,70 +12,47 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnc import functions, incontext, paper, plot
-    from attnc.check.head import Verdict
+    from attnc import errors, functions, incontext, paper, plot
+    from attnc.check.verify import verify
     from attnc.compiler import compile
     from attnc.domain import Box, Interval
-    from attnc.errors import (
-        AttncError,
-        CertificateError,
-        ConvergenceError,
-        DomainWarning,
-        FileError,
-        FunctionError,
-        InputError,
-        MissingExtraError,
-        PrecisionError,
-        Problem,
-        UnknownFunctionError,
-        UnsupportedError,
-    )
+    from attnc.errors import AttncError, DomainWarning
     from attnc.exporters.safetensors import load
     from attnc.functions import Function, function
     from attnc.lower.function_to_head import head
     from attnc.network.head import Head
     from attnc.network.network import Network
-    from attnc.pretrained import BlockReport, ConversionReport, ConvertConfig, from_pretrained, report_of
+    from attnc.pretrained.config import ConvertConfig
     from attnc.pretrained.convert import convert, convert_
-    from attnc.pretrained.verify import ConversionVerdict, verify, verify_conversion
-    from attnc.records.certificate import Certificate, Measured, Witness
-    from attnc.records.measured import NetworkMeasured
-    from attnc.records.network_certificate import NetworkCertificate
-    from attnc.records.theorem import Theorem
+    from attnc.pretrained.directory import from_pretrained
+    from attnc.records.certificate import Certificate, Status
+    from attnc.records.verdict import Verdict
 
 __version__ = "0.2.0"
 
 __all__ = [
-    "AttncError", "BlockReport", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
-    "ConversionVerdict", "ConvertConfig", "DomainWarning", "FileError", "Function", "FunctionError", "Head", "InputError",
-    "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured", "PrecisionError", "Problem",
-    "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_",
-    "from_pretrained", "function", "functions", "head", "incontext", "load", "paper", "plot", "report_of", "verify",
-    "verify_conversion",
+    "AttncError", "Box", "Certificate", "ConvertConfig", "DomainWarning", "Function", "Head", "Interval", "Network", "Status",
+    "Verdict", "compile", "convert", "convert_", "errors", "from_pretrained", "function", "functions", "head", "incontext",
+    "load", "paper", "plot", "verify",
 ]  # fmt: skip
 
-_SUBMODULES = ("functions", "incontext", "paper", "plot")
+_SUBMODULES = ("errors", "functions", "incontext", "paper", "plot")
 _MODULES = {
-    "attnc.records.certificate": ("Certificate", "Measured", "Witness"),
-    "attnc.check.head": ("Verdict",),
-    "attnc.records.measured": ("NetworkMeasured",),
-    "attnc.records.network_certificate": ("NetworkCertificate",),
-    "attnc.records.theorem": ("Theorem",),
+    "attnc.check.verify": ("verify",),
+    "attnc.compiler": ("compile",),
     "attnc.domain": ("Box", "Interval"),
-    "attnc.errors": (
-        "AttncError", "CertificateError", "ConvergenceError", "DomainWarning", "FileError", "FunctionError", "InputError",
-        "MissingExtraError", "PrecisionError", "Problem", "UnknownFunctionError", "UnsupportedError",
-    ),
+    "attnc.errors": ("AttncError", "DomainWarning"),
     "attnc.exporters.safetensors": ("load",),
     "attnc.functions": ("Function", "function"),
-    "attnc.compiler": ("compile",),
     "attnc.lower.function_to_head": ("head",),
     "attnc.network.head": ("Head",),
     "attnc.network.network": ("Network",),
-    "attnc.pretrained": ("BlockReport", "ConversionReport", "ConvertConfig", "from_pretrained", "report_of"),
+    "attnc.pretrained.config": ("ConvertConfig",),
     "attnc.pretrained.convert": ("convert", "convert_"),
-    "attnc.pretrained.verify": ("ConversionVerdict", "verify", "verify_conversion"),
-}  # fmt: skip
+    "attnc.pretrained.directory": ("from_pretrained",),
+    "attnc.records.certificate": ("Certificate", "Status"),
+    "attnc.records.verdict": ("Verdict",),
+}
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
