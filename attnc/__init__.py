@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnc import errors, functions, incontext, paper, plot
-    from attnc.check.verify import verify
     from attnc.compiler import compile
     from attnc.domain import Box, Interval
     from attnc.errors import AttncError, DomainWarning
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from attnc.pretrained.config import ConvertConfig
     from attnc.pretrained.convert import convert, convert_
     from attnc.pretrained.directory import from_pretrained
+    from attnc.pretrained.verify import verify
     from attnc.records.certificate import Certificate, Status
     from attnc.records.verdict import Verdict
 
@@ -38,7 +38,6 @@ __all__ = [
 
 _SUBMODULES = ("errors", "functions", "incontext", "paper", "plot")
 _MODULES = {
-    "attnc.check.verify": ("verify",),
     "attnc.compiler": ("compile",),
     "attnc.domain": ("Box", "Interval"),
     "attnc.errors": ("AttncError", "DomainWarning"),
@@ -50,6 +49,7 @@ _MODULES = {
     "attnc.pretrained.config": ("ConvertConfig",),
     "attnc.pretrained.convert": ("convert", "convert_"),
     "attnc.pretrained.directory": ("from_pretrained",),
+    "attnc.pretrained.verify": ("verify",),
     "attnc.records.certificate": ("Certificate", "Status"),
     "attnc.records.verdict": ("Verdict",),
 }

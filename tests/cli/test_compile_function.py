@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-
-import attnc
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate
+
+import attnc
 from tests.plot.unproved_networks import fitted_network, grid_network, lattice_network
 
 from .checks import flip, refused, words

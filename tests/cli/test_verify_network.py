@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attnc.records.network_record import NetworkRecord, read_network, write_network
 
 import attnc
-from attnc.records.network_record import NetworkRecord, read_network, write_network
 
 from .checks import flip, refused, words
 
