@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "attnc"
 ORDER = [
-    {"errors", "domain"}, {"functions"}, {"arithmetic", "program"}, {"records"}, {"prove", "check"}, {"heads"}, {"network"},
+    {"errors", "domain"}, {"functions"}, {"arithmetic", "program"}, {"arguments", "records"}, {"prove", "check"}, {"heads"}, {"network"},
     {"lower"}, {"frontends", "exporters", "incontext"}, {"compile", "pretrained"}, {"paper"}, {"plot"},
     {"cli", "__init__", "__main__"},
 ]  # fmt: skip

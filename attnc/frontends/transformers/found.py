@@ -9,9 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnc import functions
+from attnc.domain import Normed
 from attnc.errors import Problem
-from attnc.frontends.transformers.norms import NormRead, as_numbers
+from attnc.frontends.transformers.norms import NormRead, as_numbers, stored_numbers
 from attnc.frontends.transformers.reading import BlockRead, MapRead
+from attnc.functions import Function
+from attnc.program import Affine, Pointwise, Product, Program, Step
 from attnc.program.block import FeedForward, Numbers
 
 
@@ -49,6 +53,12 @@ class Map:
         """(outputs, inputs)."""
         rows, columns = self.weight.shape
         return (columns, rows) if self.transposed else (rows, columns)
+
+    def step(self, value: int) -> Affine:
+        """The map of a value of a program, with copies of the stored numbers."""
+        W = stored_numbers(self.weight)
+        b = None if self.bias is None else stored_numbers(self.bias)
+        return Affine(value, W.T.copy() if self.transposed else W, b, name=self.name)
 
     def numbers(self) -> tuple[Numbers, Numbers]:
         """W (outputs, inputs) and b (outputs,), copies in float64 of what is stored."""
@@ -129,6 +139,28 @@ class Site:
         U, c = (None, None) if self.up is None else self.up.numbers()
         norm = None if self.norm is None else self.norm.numbers()
         return FeedForward(self.activation, W1, b1, W2, b2, U, c, norm)
+
+    def program(self, function: Function | None = None) -> Program:
+        """What the block computes on one token: W2 f(W1 x + b1) + b2, or W2 (f(W1 x + b1)∘(U x + c)) + b2 if it is gated.
+
+        The numbers are copies in the dtype of the model. `function` is f; it is needed only where the block is converted, so that
+        f is no longer in the model.
+
+        >>> from attnc.frontends.transformers import find_blocks
+        >>> model = nn.TransformerEncoderLayer(4, 1, 8, activation="gelu", norm_first=True).eval()
+        >>> block = find_blocks(model).blocks[0]
+        >>> [step.kind for step in block.program().steps], block.domain()
+        (['affine', 'pointwise', 'affine'], Normed(LayerNorm, d=4))
+        """
+        f = functions.get(self.activation) if function is None else function
+        steps: list[Step] = [self.first.step(0), Pointwise(1, f, name=self.name)]
+        if self.up is not None:
+            steps += [self.up.step(0), Product((2, 3), name=self.name)]
+        return Program((self.first.sizes[1],), (*steps, self.second.step(len(steps))))
+
+    def domain(self) -> Normed | None:
+        """Every vector that can enter the block; None where no norm makes its input."""
+        return None if self.norm is None else self.norm.domain()
 
     def replace(self, module: nn.Module) -> Callable[[], None]:
         """Put a module at the place of the activation or gated block; what is returned puts back what was there.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
+from attnc.domain import Normed
 from attnc.errors import Problem
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import tensor_problem
@@ -53,18 +56,28 @@ class NormRead:
             if (refused := tensor_problem(tensor)) is not None:
                 yield Problem(name, refused)
 
-    def numbers(self) -> Norm:
-        """Gain and shift, as they are applied. Gemma takes the sum 1 + weight in float32, whatever the dtype of the model."""
+    def domain(self) -> Normed:
+        """Every vector that it can return. Gemma adds 1 + weight in float32, whatever the dtype of the model."""
         weight = self.weight
         if weight is not None and self.one_plus is not None:
             weight = 1.0 + weight.to(self.one_plus)
         gain = np.ones(self.features) if weight is None else as_numbers(weight)
-        return Norm(self.kind, gain, np.zeros(self.features) if self.bias is None else as_numbers(self.bias))
+        shift = np.zeros(self.features) if self.bias is None else as_numbers(self.bias)
+        return Normed(self.kind == "layer", gain, shift)
+
+    def numbers(self) -> Norm:
+        domain = self.domain()
+        return Norm(self.kind, domain.gain, domain.shift)
 
 
 def as_numbers(tensor: Tensor) -> Numbers:
     """A copy in float64, which holds every number of the smaller types."""
     return np.array(tensor.detach().to("cpu", torch.float64).numpy())
+
+
+def stored_numbers(tensor: Tensor) -> NDArray[Any]:
+    """A copy in the tensor's own dtype."""
+    return np.array(tensor.detach().cpu().resolve_neg().numpy())
 
 
 def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
