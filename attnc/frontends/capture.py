@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from attnc.errors import AttncError
-from attnc.frontends.memory import changed_tensors, overwrites, without_dropout
+from attnc.frontends.memory import changed_tensors, impurity, overwrites, without_dropout
 
 _SLICE = re.compile(r"\.slice\((\S+), (\S+), (\S+)\)\.(\d+)")
 _SEED = 1  # of torch's generator during a capture; the generator is put back afterwards
@@ -107,12 +107,15 @@ def capture(
     *,
     grad: bool = True,
     functional: bool = False,
+    pure: bool = False,
 ) -> Captured:
     """The operations that `module(*args, **kwargs)` executes, as a flat graph; the module is left as it was.
 
     Hooks, patched forwards and replaced parts run as they do in a call, so they are in the graph. `dynamic_shapes` is
     torch.export's. `grad` is the grad mode of the recording; the enclosing one does not matter, nor does autocast. With
-    `functional`, every node stands for one value: an operation in place can be read as one that returns its result.
+    `functional`, every node is one value: an operation in place can be read as one that returns its result. `pure` implies
+    `functional`, and raises CaptureError if the forward changes its inputs or its own tensors, or if what it computes depends on
+    the strides of its input.
 
     >>> linear = nn.Linear(2, 1).eval()
     >>> found = capture(linear, (torch.zeros(3, 2),))
@@ -140,17 +143,20 @@ def capture(
             except Exception as problem:
                 raise _capture_error(module, problem) from problem
             changed = changed_tensors(exported.graph)
-            if functional and overwrites(exported.graph):
+            impure = impurity(exported.graph) if pure else None
+            if impure is not None:
+                raise CaptureError("", type(module).__name__, impure)
+            if (functional or pure) and overwrites(exported.graph):
                 without_dropout(exported.graph)
                 try:
                     exported = exported.run_decompositions({})
                 except Exception as problem:
                     raise _capture_error(module, problem) from problem
         _inline_grad_regions(exported.graph_module)
-    return _captured(module, exported, functional, changed)
+    return _captured(module, exported, changed)
 
 
-def _captured(module: nn.Module, exported: Any, functional: bool, changed: tuple[str, ...]) -> Captured:
+def _captured(module: nn.Module, exported: Any, changed: tuple[str, ...]) -> Captured:
     """The parts of torch's ExportedProgram, with the module's own tensors in place of torch's copies of constants."""
     from torch.export.graph_signature import InputKind
 
@@ -167,14 +173,6 @@ def _captured(module: nn.Module, exported: Any, functional: bool, changed: tuple
         if not isinstance(kept, Tensor):
             raise CaptureError("", type(module).__name__, f"holds {spec.target}, which is not a tensor")
         tensors[node.name], names[node.name] = kept, spec.target
-    signature = exported.graph_signature
-    mutated = {
-        **signature.buffers_to_mutate,
-        **signature.user_inputs_to_mutate,
-        **signature.parameters_to_mutate,
-    }
-    if mutated and not functional:
-        raise CaptureError("", type(module).__name__, f"changes {', '.join(mutated.values())} when it runs")
     returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     structure = exported.call_spec.out_spec
     sizes = [shape_env for node in exported.graph.nodes if (shape_env := _shape_env(node)) is not None]

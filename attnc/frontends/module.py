@@ -115,7 +115,9 @@ def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
 def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured | Problem:
     dynamic = torch.export.Dim.DYNAMIC
     try:
-        return capture(model, (example,), dynamic_shapes=_first_input(model, {0: dynamic}), grad=grad)
+        return capture(
+            model, (example,), dynamic_shapes=_first_input(model, {0: dynamic}), grad=grad, pure=True
+        )
     except CaptureError as problem:
         part = model.get_submodule(problem.path)
         if isinstance(part, nn.Linear) and problem.shape and problem.shape[-1] != part.in_features:

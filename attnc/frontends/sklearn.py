@@ -14,7 +14,8 @@ import torch
 from attnc import functions
 from attnc.domain import Array
 from attnc.errors import InputError, Problem, UnsupportedError
-from attnc.frontends.builder import Builder, RefusedError, Value
+from attnc.frontends.activations import Activation, RefusedError
+from attnc.frontends.builder import Builder, Value
 from attnc.functions import Function
 from attnc.program import Affine, Program
 from attnc.program.evaluate import approximate
@@ -82,7 +83,7 @@ def _built(network: Any, scalers: list[tuple[str, Any]], shape: Shape) -> Progra
         left_off = ("softmax", "logistic") if _kind(network) == "MLPClassifier" else ()
         after = network.out_activation_ if i == last else network.activation
         make = None if i == last and after in left_off else _ACTIVATIONS[after]
-        x = x if make is None else b.apply(x, make())
+        x = x if make is None else b.apply(x, Activation(make()))
     return b.program(x)
 
 

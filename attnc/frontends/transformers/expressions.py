@@ -13,8 +13,8 @@ from torch import Tensor, fx, nn
 
 from attnc import functions
 from attnc.errors import AttncError
+from attnc.frontends import aten
 from attnc.frontends.capture import CaptureError, capture
-from attnc.frontends.transformers import ops
 from attnc.functions import Function
 
 Expression = tuple[
@@ -40,7 +40,7 @@ class NotElementwiseError(AttncError):
 
     def __init__(self, node: fx.Node) -> None:
         self.node = node
-        super().__init__(ops.name(node) or str(node.name))
+        super().__init__(aten.name(node) or str(node.name))
 
 
 @dataclass
@@ -62,7 +62,7 @@ def read(node: fx.Node, is_leaf: Callable[[fx.Node], bool]) -> Reading:
 def _read(
     node: fx.Node, is_leaf: Callable[[fx.Node], bool], found: Reading, known: dict[fx.Node, Expression]
 ) -> Expression:
-    node = ops.origin(node)
+    node = aten.origin(node)
     if node not in known:
         if is_leaf(node):
             known[node] = ("s", len(found.leaves))
@@ -83,7 +83,7 @@ def _read(
 
 def _operation(node: fx.Node, inner: Callable[[object], Expression]) -> Expression:
     """The operation in a form that does not depend on how it is spelled: relu for clamp(min=0), square for x·x and x²."""
-    op, given = ops.name(node), ops.arguments(node)
+    op, given = aten.name(node), aten.arguments(node)
     x = given.get("self", given.get("input"))
     if op in (MARK, PRODUCT):
         return (op, str(given["name"]), *(inner(given[key]) for key in ("x", "y") if key in given))
@@ -110,7 +110,9 @@ def _operation(node: fx.Node, inner: Callable[[object], Expression]) -> Expressi
 def _is_plain(node: fx.Node, given: dict[str, Any]) -> bool:
     """Whether both sides have the shape of the result, or one is a number: nothing is broadcast or scaled beside."""
     sides = [s for s in (given["self"], given["other"]) if isinstance(s, fx.Node)]
-    same = all(ops.shape(side) == ops.shape(node) and ops.dtype(side) == ops.dtype(node) for side in sides)
+    same = all(
+        aten.shape(side) == aten.shape(node) and aten.dtype(side) == aten.dtype(node) for side in sides
+    )
     return same and given.get("alpha", 1) == 1 and given.get("rounding_mode") is None
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, fx, nn
 
 from attnc.domain import Normed
 from attnc.errors import Problem
+from attnc.frontends import aten
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import tensor_problem
-from attnc.frontends.transformers import ops
 from attnc.program.block import Norm, Numbers
 
 FULL = (torch.float32, torch.float64)  # a norm that is taken in less is not normalised to 2^-10
@@ -89,8 +89,8 @@ def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
     >>> norm.kind, norm.eps
     ('rms', 1e-06)
     """
-    node = ops.origin(node, rows=True)
-    known, given = ops.name(node), ops.arguments(node)
+    node = aten.origin(node, rows=True)
+    known, given = aten.name(node), aten.arguments(node)
     if known in ("layer_norm", "rms_norm"):
         return _fused(node, given, captured)
     return _written_out(node, captured)
@@ -105,26 +105,26 @@ def _fused(node: fx.Node, given: dict[str, object], captured: Captured) -> NormR
     if any(given is not None and tensor is None for given, tensor in zip(tensors, found, strict=True)):
         return None
     fixed = found[0] is not None or isinstance(captured.module_of(node), (nn.LayerNorm, nn.RMSNorm))
-    if not fixed and len(ops.shape(node) or ()) < 3:
+    if not fixed and len(aten.shape(node) or ()) < 3:
         return None  # F.layer_norm(x, x.shape[1:]) is another norm for inputs of another rank
-    kind, eps = "layer" if ops.name(node) == "layer_norm" else "rms", given["eps"]
+    kind, eps = "layer" if aten.name(node) == "layer_norm" else "rms", given["eps"]
     least = float(eps) if isinstance(eps, (int, float)) else None
     return NormRead(captured.place(node).path, kind, int(sizes[0]), least, found[0], found[1])
 
 
 def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
     """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float32 and float64, and 1 + weight for weight."""
-    size = ops.shape(node)
+    size = aten.shape(node)
     factors = list(_factors(node))
-    roots = [f for f in factors if ops.name(f) == "rsqrt"]
-    if len(roots) != 1 or not size or any(ops.dtype(f) not in FULL for f in factors):
+    roots = [f for f in factors if aten.name(f) == "rsqrt"]
+    if len(roots) != 1 or not size or any(aten.dtype(f) not in FULL for f in factors):
         return None
     inner = _mean_square(roots[0])
     if inner is None:
         return None
     z, eps = inner
     rest = [f for f in factors if f is not roots[0]]
-    if sum(f is z for f in rest) != 1 or ops.shape(z) != size:
+    if sum(f is z for f in rest) != 1 or aten.shape(z) != size:
         return None
     gains = [_gain(f, captured) for f in rest if f is not z]
     if len(gains) > 1 or None in gains:
@@ -136,8 +136,8 @@ def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
 
 
 def _factors(node: fx.Node) -> Iterator[fx.Node]:
-    node = ops.origin(node, casts=True)
-    sides = [node.args[0], node.args[1]] if ops.name(node) == "mul" and len(node.args) == 2 else []
+    node = aten.origin(node, casts=True)
+    sides = [node.args[0], node.args[1]] if aten.name(node) == "mul" and len(node.args) == 2 else []
     if sides and all(isinstance(side, fx.Node) for side in sides):
         for side in sides:
             assert isinstance(side, fx.Node)
@@ -149,18 +149,18 @@ def _factors(node: fx.Node) -> Iterator[fx.Node]:
 def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
     """z and eps of rsqrt(mean(z², -1, keepdim) + eps)."""
     total = _argument(root, "self")
-    if total is None or ops.name(total) != "add":
+    if total is None or aten.name(total) != "add":
         return None
-    sides = [ops.arguments(total)[key] for key in ("self", "other")]
+    sides = [aten.arguments(total)[key] for key in ("self", "other")]
     eps = next((float(s) for s in sides if isinstance(s, (int, float)) and not isinstance(s, bool)), None)
-    mean = next((ops.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
-    if eps is None or mean is None or ops.name(mean) != "mean" or ops.arguments(total).get("alpha", 1) != 1:
+    mean = next((aten.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
+    if eps is None or mean is None or aten.name(mean) != "mean" or aten.arguments(total).get("alpha", 1) != 1:
         return None
-    given, square = ops.arguments(mean), _argument(mean, "self")
+    given, square = aten.arguments(mean), _argument(mean, "self")
     dims = given.get("dim")
     if not isinstance(dims, (list, tuple)) or list(dims) != [-1] or not given["keepdim"] or square is None:
         return None  # an axis counted from the front is another one for inputs of another rank
-    z, op, given = _argument(square, "self"), ops.name(square), ops.arguments(square)
+    z, op, given = _argument(square, "self"), aten.name(square), aten.arguments(square)
     powers = op == "square" or (op == "pow" and given["exponent"] == 2)
     twice = op == "mul" and _argument(square, "other") is z
     return (z, eps) if z is not None and (powers or twice) else None
@@ -171,22 +171,22 @@ def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, torch.dtype | None
     tensor = _tensor(node, captured)
     if tensor is not None:
         return tensor, None
-    if ops.name(node) != "add":
+    if aten.name(node) != "add":
         return None
-    sides = [ops.arguments(node)[key] for key in ("self", "other")]
+    sides = [aten.arguments(node)[key] for key in ("self", "other")]
     one = any(isinstance(side, (int, float)) and side == 1 for side in sides)
     weight = next((_tensor(side, captured) for side in sides if isinstance(side, fx.Node)), None)
-    plain = ops.arguments(node).get("alpha", 1) == 1
-    return (weight, ops.dtype(node)) if one and plain and weight is not None else None
+    plain = aten.arguments(node).get("alpha", 1) == 1
+    return (weight, aten.dtype(node)) if one and plain and weight is not None else None
 
 
 def _argument(node: fx.Node, name: str) -> fx.Node | None:
-    found = ops.arguments(node).get(name)
-    return ops.origin(found, casts=True) if isinstance(found, fx.Node) else None
+    found = aten.arguments(node).get(name)
+    return aten.origin(found, casts=True) if isinstance(found, fx.Node) else None
 
 
 def _tensor(node: object, captured: Captured) -> Tensor | None:
     """The parameter or buffer that a node is, casts apart."""
     if not isinstance(node, fx.Node):
         return None
-    return captured.tensors.get(ops.origin(node, casts=True).name)
+    return captured.tensors.get(aten.origin(node, casts=True).name)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx
 
+from attnc.frontends import aten
 from attnc.frontends.capture import Captured
-from attnc.frontends.transformers import ops
 from attnc.frontends.transformers.expressions import (
     MARK,
     PRODUCT,
@@ -81,12 +81,12 @@ def activations_outside(captured: Captured, blocks: list[BlockRead]) -> Iterator
     """The part and the operation of every activation that is in no block."""
     taken = {node for block in blocks for node in block.inside}
     for node in captured.graph.nodes:
-        if ops.name(node) in ACTIVATIONS and node not in taken:
-            yield captured.place(node).path, ops.name(node)
+        if aten.name(node) in ACTIVATIONS and node not in taken:
+            yield captured.place(node).path, aten.name(node)
 
 
 def _map(node: fx.Node, captured: Captured) -> MapRead | None:
-    known, given = ops.name(node), ops.arguments(node)
+    known, given = aten.name(node), aten.arguments(node)
     if known == "linear":
         x, weight, bias, transposed = given["input"], given["weight"], given["bias"], False
     elif known == "addmm" and given["beta"] == given["alpha"] == 1:
@@ -120,7 +120,7 @@ def _gated(second: MapRead, used: list[MapRead], found: Reading, captured: Captu
     converted = e[0] == PRODUCT
     sides: list[Expression] = list(e[2:]) if converted else _two_factors(e)
     bare = [side for side in sides if side[0] == "s"]
-    if ops.origin(used[0].input) is not ops.origin(used[1].input):
+    if aten.origin(used[0].input) is not aten.origin(used[1].input):
         return None
     swapped = None
     if len(sides) == 2 and len(bare) == 1:
@@ -187,7 +187,7 @@ def _unknown(expression: Expression, found: Reading) -> str:
             f"has softplus with threshold={expression[3]:g}, beyond which torch returns its input: "
             "use threshold=float('inf')"
         )
-    operations = ", ".join(dict.fromkeys(f"aten.{ops.name(node)}" for node in reversed(found.nodes)))
+    operations = ", ".join(dict.fromkeys(f"aten.{aten.name(node)}" for node in reversed(found.nodes)))
     return (
         f"has an activation that attnc does not know ({operations}): if it acts on each number alone, register it by "
         "attnc.functions.register(attnc.function(f, name=…, enclosure=…))"
@@ -208,7 +208,7 @@ def _not_understood(
             if node in captured.inputs:
                 return None
         elif node not in nodes:
-            if ops.shape(node) is None:
+            if aten.shape(node) is None:
                 return None
             nodes.append(node)
             todo += node.all_input_nodes
@@ -216,14 +216,14 @@ def _not_understood(
     sizes = {m.sizes for m in used}
     if len(used) not in (1, 2) or len(sizes) != 1 or {m.sizes[::-1] for m in used} != {second.sizes}:
         return None
-    if len(used) == 2 and ops.origin(used[0].input) is not ops.origin(used[1].input):
+    if len(used) == 2 and aten.origin(used[0].input) is not aten.origin(used[1].input):
         return None
-    if all(ops.name(node) in _NORMS or ops.unchanged(node) is not None for node in nodes):
+    if all(aten.name(node) in _NORMS or aten.unchanged(node) is not None for node in nodes):
         return None
-    what = ops.name(problem.node) or f"the tensor {captured.names.get(problem.node.name, problem.node.name)}"
+    what = aten.name(problem.node) or f"the tensor {captured.names.get(problem.node.name, problem.node.name)}"
     where = captured.place(problem.node)
-    reason = f"has {f'aten.{what}' if ops.name(problem.node) else what} in {where} between its maps, which is not understood"
+    reason = f"has {f'aten.{what}' if aten.name(problem.node) else what} in {where} between its maps, which is not understood"
     up = used[1] if len(used) == 2 else None
     norm = read_norm(used[0].input, captured)
-    inside = tuple(node for node in nodes if ops.unchanged(node) is None and node.all_input_nodes)
+    inside = tuple(node for node in nodes if aten.unchanged(node) is None and node.all_input_nodes)
     return BlockRead(used[0], second, up, None, reason, (), inside, second.input, norm)

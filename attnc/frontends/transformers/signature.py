@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from attnc.frontends import aten
 from attnc.frontends.capture import Captured
-from attnc.frontends.transformers import ops
 from attnc.frontends.transformers.expressions import MARK, PRODUCT
 from attnc.frontends.transformers.reading import BlockRead
 
@@ -34,13 +34,13 @@ def signature(
 
     Activations and products of the blocks in `marked` count as marks of that name. What changes no number is passed over.
     """
-    marks = {ops.origin(block.leaving): (name, block) for name, blocks in marked.items() for block in blocks}
+    marks = {aten.origin(block.leaving): (name, block) for name, blocks in marked.items() for block in blocks}
     own = {id(t) for t in (*captured.module.parameters(), *captured.module.buffers())}
     numbers: dict[fx.Node, int] = {}
     for node in captured.graph.nodes:
-        if node.op == "output" or ops.name(node) in _CHECKS:
+        if node.op == "output" or aten.name(node) in _CHECKS:
             continue
-        source = ops.unchanged(node)
+        source = aten.unchanged(node)
         if node in marks:
             numbers[node] = _marked(*marks[node], numbering, numbers)
         elif source is not None:
@@ -65,9 +65,9 @@ def _key(node: fx.Node, captured: Captured, own: set[int], numbers: Mapping[fx.N
         return ("tensor", id(tensor)) if id(tensor) in own else ("constant", _content(tensor))
     if node.op == "get_attr":
         return ("part", str(node.target), str(getattr(node.graph.owning_module, str(node.target), None)))
-    op = ops.name(node)
+    op = aten.name(node)
     if op in (MARK, PRODUCT):
-        given = ops.arguments(node)
+        given = aten.arguments(node)
         return (op, *(numbers[given[key]] for key in ("x", "y") if key in given), str(given["name"]))
     overload = str(getattr(node.target, "_overloadname", ""))
     return (op, overload, _plain(node.args, numbers), _plain(dict(node.kwargs), numbers))
