@@ -46,7 +46,7 @@ def inspected(model: nn.Module) -> Inspection:
     >>> [str(p) for p in inspected(nn.Linear(2, 2)).problems]
     ['the model (Linear): is in training mode: call model.eval()']
     """
-    problems = [*_global_problems(), *_training(model), *_tensors(model)]
+    problems = [*global_hooks(), *training_parts(model), *_tensors(model)]
     opaque = set()
     for name, part in model.named_modules():
         where = called(name, part)
@@ -89,17 +89,17 @@ def tensor_problem(tensor: object) -> str | None:
     return None
 
 
-def _global_problems() -> Iterator[Problem]:
+def global_hooks() -> Iterator[Problem]:
     if calls._global_forward_hooks or calls._global_forward_pre_hooks:
         yield Problem("torch", "has global forward hooks, which may change every result: remove them")
 
 
-def _training(model: nn.Module) -> Iterator[Problem]:
+def training_parts(model: nn.Module) -> Iterator[Problem]:
     """The outermost parts that are in training mode."""
-    told: list[str] = []
+    outermost: list[str] = []
     for name, part in model.named_modules():
-        if part.training and not any(name.startswith(outer) for outer in told):
-            told.append(f"{name}." if name else "")
+        if part.training and not any(name.startswith(outer) for outer in outermost):
+            outermost.append(f"{name}." if name else "")
             yield Problem(called(name, part), "is in training mode: call model.eval()")
 
 

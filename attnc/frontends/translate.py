@@ -27,7 +27,7 @@ class Translator:
 
     def __init__(self, builder: Builder, captured: Captured) -> None:
         self.builder, self._captured = builder, captured
-        self._known: dict[fx.Node, object] = {}
+        self._known: dict[fx.Node, Any] = {}
         self._batch = str(captured.inputs[0].meta["val"].shape[0])
 
     def output(self) -> Value | None:
@@ -56,7 +56,7 @@ class Translator:
             return self._placeholder(node)
         if node.op != "call_function":
             return _UNKNOWN  # the body of a higher-order operation, which is refused where it is called
-        given: dict[str, Any] = fx.node.map_arg(aten.arguments(node), self._known.__getitem__)  # type: ignore[assignment]
+        given: dict[str, Any] = fx.node.map_arg(aten.arguments(node), self._known.__getitem__)
         if not isinstance(node.target, OpOverload):
             return self._python(node, list(given.values()))
         name, leaves = aten.name(node), aten.leaves(list(given.values()))

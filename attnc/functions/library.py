@@ -14,7 +14,7 @@ from attnc.errors import InputError
 from attnc.functions import reserved
 from attnc.functions.function import Branch, Function
 
-_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543773  # torch's, to the last digit of a float
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # the floats that torch uses
 
 
 def _zero(x: arb_series) -> arb_series:
@@ -259,7 +259,7 @@ def celu(alpha: float = 1.0) -> Function:
 
 
 def selu() -> Function:
-    """λs for s > 0, λα(e^s - 1) below, λ = 1.0507009873554805, α = 1.6732632423543773."""
+    """λs for s > 0, λα(e^s - 1) below, λ = 1.0507009873554805, α = 1.6732632423543772."""
 
     def left(x: arb_series) -> arb_series:
         return arb(_SELU_SCALE) * arb(_SELU_ALPHA) * (x.exp() - 1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnc.arithmetic import probe_window
 from attnc.errors import InputError, PrecisionError
-from attnc.frontends.transformers import Call, Found, Site, find_blocks
+from attnc.frontends.transformers import BlockList, Call, Site, find_blocks
 from attnc.lower.function_to_head import check_arithmetic, checked_eps
 from attnc.pretrained.blocks import Planned, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config
@@ -107,7 +107,7 @@ def convert(
 
 
 def _planned(
-    found: Found, known: list[Any], eps: float, config: ConvertConfig, say: Progress
+    found: BlockList, known: list[Any], eps: float, config: ConvertConfig, say: Progress
 ) -> list[Planned]:
     plans, total = [], len(found.blocks)
     for i, (site, what) in enumerate(zip(found.blocks, known, strict=True)):
@@ -132,7 +132,7 @@ def _call(model: nn.Module, samples: object, config: ConvertConfig) -> Call | No
     return Call(*first)
 
 
-def _check_arithmetic(found: Found) -> None:
+def _check_arithmetic(found: BlockList) -> None:
     for dtype in {str(site.dtype).removeprefix("torch.") for site in found.blocks}:
         check_arithmetic(dtype, network=True)
         broken = probe_window(dtype)

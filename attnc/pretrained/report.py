@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from attnc.errors import CertificateError
-from attnc.frontends.transformers import CONVERTED_BEFORE, Skipped
+from attnc.frontends.transformers import SkipCause, Skipped
 from attnc.records.certificate import round_up
 
 
@@ -232,7 +232,7 @@ def joined_reports(before: ConversionReport, after: ConversionReport) -> Convers
         after,
         eps=max(before.eps, after.eps),
         blocks=(*(block for block in before.blocks if block.name not in names), *after.blocks),
-        skipped=tuple(one for one in after.skipped if one.reason != CONVERTED_BEFORE),
+        skipped=tuple(one for one in after.skipped if one.cause is not SkipCause.CONVERTED),
         parameters=before.parameters,
         parameters_added=before.parameters_added + after.parameters_added,
         seconds=round(before.seconds + after.seconds, 3),

@@ -290,7 +290,7 @@ FORWARDS: list[tuple[Callable[[Net, Tensor], Any], str, str]] = [
     (inplace_copy, "the model (Net)", "changes x"),
     (lambda net, x: net.a(x.mul_(2)), "the model (Net)", "changes x"),
     (lambda net, x: net.a(x.view(x.shape).relu_()), "the model (Net)", "changes x"),
-    (lambda net, x: net.a(x.type_as(net.plain).relu_()), "the model (Net)", "changes x"),
+    (lambda net, x: net.a(x.type_as(net.plain).relu_()), "the model (Net)", "changes "),
     (lambda net, x: (net.a(x), x.zero_())[0], "the model (Net)", "changes x"),
     (lambda net, x: (net.seen.add_(1), net.a(x))[1], "the model (Net)", "seen"),
     (lambda net, x: (net.a.bias.detach().add_(1), net.a(x))[1], "the model (Net)", "bias"),

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
-from attnc.domain import Normed
+from attnc.domain import Array, Normed
 from attnc.errors import Problem
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import tensor_problem
-from attnc.program.block import Norm, Numbers
+from attnc.program.block import Norm
 
 FULL = (torch.float32, torch.float64)  # a norm that is taken in less is not normalised to 2^-10
 LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
@@ -24,7 +22,7 @@ LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
 
 @dataclass(frozen=True, eq=False)
 class NormRead:
-    """A norm as it is executed: x = gain∘normalised(z) + shift, with gain = 1 + weight in Gemma."""
+    """A norm as it is executed: x = gain∘z/√(mean z² + eps) + shift, z centred if it is a LayerNorm (Gemma: gain = 1 + weight)."""
 
     name: str  # the part of the model in which it runs
     kind: str  # "layer" or "rms"
@@ -48,9 +46,9 @@ class NormRead:
                 yield f"{self.name}.{key}", tensor
 
     def problems(self) -> Iterator[Problem]:
-        """Why it bounds nothing: without an eps well above what underflows, tiny inputs come out longer than √d."""
+        """Why its outputs are not bounded: with an eps that underflows, tiny inputs may be returned longer than √d."""
         if self.eps is not None and not self.eps >= LEAST_EPS:
-            reason = f"has eps={self.eps}: at least {LEAST_EPS:.0e} is accepted, as smaller ones leave tiny inputs to rounding"
+            reason = f"has eps={self.eps}: give at least {LEAST_EPS:.0e}, so that rounding does not matter for tiny inputs"
             yield Problem(self.name, reason)
         for name, tensor in self.tensors():
             if (refused := tensor_problem(tensor)) is not None:
@@ -61,8 +59,8 @@ class NormRead:
         weight = self.weight
         if weight is not None and self.one_plus is not None:
             weight = 1.0 + weight.to(self.one_plus)
-        gain = np.ones(self.features) if weight is None else as_numbers(weight)
-        shift = np.zeros(self.features) if self.bias is None else as_numbers(self.bias)
+        gain = np.ones(self.features) if weight is None else _as_numbers(weight)
+        shift = np.zeros(self.features) if self.bias is None else _as_numbers(self.bias)
         return Normed(self.kind == "layer", gain, shift)
 
     def numbers(self) -> Norm:
@@ -70,18 +68,13 @@ class NormRead:
         return Norm(self.kind, domain.gain, domain.shift)
 
 
-def as_numbers(tensor: Tensor) -> Numbers:
+def _as_numbers(tensor: Tensor) -> Array:
     """A copy in float64, which holds every number of the smaller types."""
     return np.array(tensor.detach().to("cpu", torch.float64).numpy())
 
 
-def stored_numbers(tensor: Tensor) -> NDArray[Any]:
-    """A copy in the tensor's own dtype."""
-    return np.array(tensor.detach().cpu().resolve_neg().numpy())
-
-
 def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
-    """The norm whose output, vector by vector, is what a node makes; None where it is not known to be one.
+    """The norm whose outputs are the vectors that a node computes; None if it is not recognised.
 
     >>> from attnc.frontends.capture import capture
     >>> found = capture(torch.nn.RMSNorm(4, eps=1e-6), (torch.zeros(2, 4),))

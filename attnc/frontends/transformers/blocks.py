@@ -1,13 +1,17 @@
-"""The feed-forward blocks in a captured graph: a map, elementwise operations and a map, and the norm in front of them."""
+"""The feed-forward blocks in a captured graph: a linear map, elementwise operations, a linear map, and the norm before them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch import Tensor, fx
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
 
+from attnc.domain import Array
 from attnc.frontends import aten
+from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.capture import Captured
 from attnc.frontends.transformers.expressions import (
     MARK,
@@ -20,27 +24,45 @@ from attnc.frontends.transformers.expressions import (
     read,
 )
 from attnc.frontends.transformers.norms import NormRead, read_norm
+from attnc.program import Affine
 
-ACTIVATIONS = {
-    "relu", "gelu", "silu", "mish", "tanh", "sigmoid", "leaky_relu", "elu", "celu", "selu", "hardtanh", "relu6", "hardswish",
-    "hardsigmoid", "softplus", "softshrink", "prelu", "log_sigmoid", "erf", "hardshrink", "threshold",
+# operations that count as activations outside of blocks
+_ACTIVATIONS = ACTIVATIONS.keys() - {"abs", "absolute", "square", "pow", "sin", "cos", "exp", "clamp", "clip", "clamp_min"} | {
+    "log_sigmoid", "erf", "hardshrink",
 }  # fmt: skip
 _NORMS = ("layer_norm", "rms_norm")
 
 
 @dataclass(frozen=True, eq=False)
-class MapRead:
-    """An affine map as it is executed: x W^T + b, or x W + b where it is `transposed` (Conv1D)."""
+class LinearMap:
+    """An affine map as it is executed: x W^T + b, or x W + b if it is `transposed`, as in transformers' Conv1D."""
 
     node: fx.Node
     input: fx.Node
-    path: str  # the module that runs it
+    name: str  # dotted path of the module that runs it
+    module: nn.Module
     weight: Tensor
     bias: Tensor | None
     transposed: bool
 
-    def same(self, other: MapRead) -> bool:
+    def same(self, other: LinearMap | None) -> bool:
+        """Whether both use the same tensors."""
+        if other is None:
+            return False
         return self.weight is other.weight and self.bias is other.bias and self.transposed == other.transposed
+
+    @property
+    def attribute(self) -> str:
+        """Its name in the module that holds it."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -48,27 +70,44 @@ class MapRead:
         rows, columns = self.weight.shape
         return (columns, rows) if self.transposed else (rows, columns)
 
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """W and b, with their names in the model."""
+        yield f"{self.name}.weight", self.weight
+        if self.bias is not None:
+            yield f"{self.name}.bias", self.bias
+
+    def step(self, value: int) -> Affine:
+        """The map of a value of a program, with copies of the stored numbers."""
+        W = np.array(self.weight.detach().cpu().resolve_neg().numpy())
+        b = None if self.bias is None else np.array(self.bias.detach().cpu().resolve_neg().numpy())
+        return Affine(value, W.T.copy() if self.transposed else W, b, name=self.name)
+
+    def numbers(self) -> tuple[Array, Array]:
+        """W (outputs, inputs) and b (outputs,), copies in float64."""
+        step = self.step(0)
+        b = np.zeros(self.sizes[0]) if step.bias is None else step.bias
+        return step.weight.astype(np.float64), b.astype(np.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class BlockRead:
-    """One use of a block. What stands between its maps is `activation`, or was not understood: `reason`."""
+    """One use of a block. Between its maps is `activation`, or operations that are not supported: `reason`."""
 
-    first: MapRead
-    second: MapRead
-    up: MapRead | None
+    first: LinearMap
+    second: LinearMap
+    up: LinearMap | None
     activation: str | None
     reason: str | None
-    converted: tuple[str, ...]  # the names under which its parts are captured, where it is converted
+    converted: tuple[str, ...]  # the names of its marks, if it is converted
     inside: tuple[fx.Node, ...]  # the operations of the activation
     leaving: fx.Node  # what enters the second map
     norm: NormRead | None
 
     def same(self, other: BlockRead) -> bool:
         """Whether two uses are of one block: the same tensors and the same function."""
-        ups = (self.up, other.up)
-        alike = ups == (None, None) or (ups[0] is not None and ups[1] is not None and ups[0].same(ups[1]))
+        ups = other.up is None if self.up is None else self.up.same(other.up)
         maps = self.first.same(other.first) and self.second.same(other.second)
-        return maps and alike and self.activation == other.activation and self.reason == other.reason
+        return maps and ups and self.activation == other.activation and self.reason == other.reason
 
 
 def blocks_in(captured: Captured) -> list[BlockRead]:
@@ -81,11 +120,11 @@ def activations_outside(captured: Captured, blocks: list[BlockRead]) -> Iterator
     """The part and the operation of every activation that is in no block."""
     taken = {node for block in blocks for node in block.inside}
     for node in captured.graph.nodes:
-        if aten.name(node) in ACTIVATIONS and node not in taken:
+        if aten.name(node) in _ACTIVATIONS and node not in taken:
             yield captured.place(node).path, aten.name(node)
 
 
-def _map(node: fx.Node, captured: Captured) -> MapRead | None:
+def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
     known, given = aten.name(node), aten.arguments(node)
     if known == "linear":
         x, weight, bias, transposed = given["input"], given["weight"], given["bias"], False
@@ -96,11 +135,13 @@ def _map(node: fx.Node, captured: Captured) -> MapRead | None:
     tensors = [captured.tensors.get(t.name) if isinstance(t, fx.Node) else None for t in (weight, bias)]
     if not isinstance(x, fx.Node) or tensors[0] is None or (bias is not None and tensors[1] is None):
         return None
-    return MapRead(node, x, captured.place(node).path, tensors[0], tensors[1], transposed)
+    path = captured.place(node).path
+    module = captured.module.get_submodule(path)
+    return LinearMap(node, x, path, module, tensors[0], tensors[1], transposed)
 
 
-def _block(second: MapRead, maps: dict[fx.Node, MapRead], captured: Captured) -> BlockRead | None:
-    """What enters a map, read back to the map or the two maps that it is computed from."""
+def _block(second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured) -> BlockRead | None:
+    """What enters a map, read back to the one or two maps that it is computed from."""
     leaving = second.input
     try:
         found = read(leaving, maps.__contains__)
@@ -110,11 +151,11 @@ def _block(second: MapRead, maps: dict[fx.Node, MapRead], captured: Captured) ->
     if not is_nonlinear(found.expression) or len(used) not in (1, 2):
         return None
     if len(used) == 1:
-        return _made(second, (used[0], None), found.expression, found, captured)
+        return _block_read(second, (used[0], None), found.expression, found, captured)
     return _gated(second, used, found, captured)
 
 
-def _gated(second: MapRead, used: list[MapRead], found: Reading, captured: Captured) -> BlockRead | None:
+def _gated(second: LinearMap, used: list[LinearMap], found: Reading, captured: Captured) -> BlockRead | None:
     """f(s)·t: a product of two factors, one of them a map's output as it is."""
     e = found.expression
     converted = e[0] == PRODUCT
@@ -130,7 +171,7 @@ def _gated(second: MapRead, used: list[MapRead], found: Reading, captured: Captu
     if swapped is None and used[0].sizes != used[1].sizes:
         return None
     marks = (str(e[1]),) if converted else ()
-    return _made(second, (used[0], used[1]), swapped or e, found, captured, marks)
+    return _block_read(second, (used[0], used[1]), swapped or e, found, captured, marks)
 
 
 def _two_factors(e: Expression) -> list[Expression]:
@@ -162,9 +203,9 @@ def _renamed(e: Expression, names: dict[Expression, Expression | None]) -> Expre
     return (e[0], *ordered)
 
 
-def _made(
-    second: MapRead,
-    maps: tuple[MapRead, MapRead | None],
+def _block_read(
+    second: LinearMap,
+    maps: tuple[LinearMap, LinearMap | None],
     expression: Expression,
     found: Reading,
     captured: Captured,
@@ -176,29 +217,25 @@ def _made(
         marks, activation, reason = (*marks, str(expression[1])), None, None
     else:
         activation = None if _mentions(expression, ("s", 1)) else function_of(expression)
-        reason = None if activation is not None else _unknown(expression, found)
+        reason = None if activation is not None else _unknown(found)
     inside = tuple(found.nodes)
     return BlockRead(first, second, up, activation, reason, marks, inside, second.input, norm)
 
 
-def _unknown(expression: Expression, found: Reading) -> str:
-    if expression[0] == "softplus":
-        return (
-            f"has softplus with threshold={expression[3]:g}, beyond which torch returns its input: "
-            "use threshold=float('inf')"
-        )
+def _unknown(found: Reading) -> str:
     operations = ", ".join(dict.fromkeys(f"aten.{aten.name(node)}" for node in reversed(found.nodes)))
+    reasons = "".join(f"; {refusal}" for refusal in dict.fromkeys(found.refusals))
     return (
-        f"has an activation that attnc does not know ({operations}): if it acts on each number alone, register it by "
-        "attnc.functions.register(attnc.function(f, name=…, enclosure=…))"
+        f"has an activation that is not supported ({operations}{reasons}): if it is a function of each number alone, register it "
+        "by attnc.functions.register(attnc.function(f, name=…, enclosure=…))"
     )
 
 
 def _not_understood(
-    second: MapRead, maps: dict[fx.Node, MapRead], captured: Captured, problem: NotElementwiseError
+    second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured, problem: NotElementwiseError
 ) -> BlockRead | None:
-    """A block by its shape, with something between its maps that is not elementwise: one map or two lead to the second
-    through operations that keep the shape, and the second leads back to the size of the first."""
+    """A block by its shape, with operations between its maps that are not elementwise: one or two maps lead to the second one,
+    which returns as many features as they take."""
     leaves, nodes, todo = [], [], [second.input]
     while todo:
         node = todo.pop()
@@ -222,7 +259,7 @@ def _not_understood(
         return None
     what = aten.name(problem.node) or f"the tensor {captured.names.get(problem.node.name, problem.node.name)}"
     where = captured.place(problem.node)
-    reason = f"has {f'aten.{what}' if aten.name(problem.node) else what} in {where} between its maps, which is not understood"
+    reason = f"has {f'aten.{what}' if aten.name(problem.node) else what} in {where} between its maps, which is not supported"
     up = used[1] if len(used) == 2 else None
     norm = read_norm(used[0].input, captured)
     inside = tuple(node for node in nodes if aten.unchanged(node) is None and node.all_input_nodes)
