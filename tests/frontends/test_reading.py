@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from attnc.errors import AttncError, InputError, UnsupportedError
+from attnc.frontends import aten
 from attnc.frontends.capture import Captured, capture
-from attnc.frontends.transformers import find_blocks, ops, read_sites
+from attnc.frontends.transformers import find_blocks, read_sites
 from attnc.frontends.transformers.expressions import NotElementwiseError, expression_of, function_of
 from attnc.frontends.transformers.norms import NormRead, read_norm
 
@@ -39,7 +40,7 @@ def captured(form: Form, shape: tuple[int, ...], *sizes: int, grad: bool = True)
 def source(form: Form, shape: tuple[int, ...], **how: bool) -> bool:
     """Whether what is returned are the numbers of the input."""
     found, node = captured(form, shape)
-    return ops.origin(node, **how) is found.inputs[0]
+    return aten.origin(node, **how) is found.inputs[0]
 
 
 HANDED_ON: list[tuple[Form, tuple[int, ...]]] = [

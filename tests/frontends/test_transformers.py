@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnc import function, functions
 from attnc.errors import AttncError, InputError
-from attnc.frontends.transformers import Call, Found, Site, find_blocks
+from attnc.frontends.transformers import BlockList, Call, Site, SkipCause, find_blocks
 from attnc.frontends.transformers.expressions import expression_of, function_of
 from attnc.program.block import FeedForward
 from tests.frontends.tiny_models import (
@@ -50,7 +50,7 @@ def normed(block: FeedForward, z: Tensor, eps: float) -> Tensor:
     return torch.from_numpy(norm.gain) * y + torch.from_numpy(norm.shift)
 
 
-def check_numbers(model: nn.Module, found: Found, run: Any, rms: float = 1e-10) -> None:
+def check_numbers(model: nn.Module, found: BlockList, run: Any, rms: float = 1e-10) -> None:
     """The norm's output is what its numbers make of its input, and the last map's output is what the block's numbers make of
     the norm's output. rms: transformers computes these norms in float32, whatever the model's dtype."""
     for site in found.blocks:
@@ -198,7 +198,7 @@ def test_a_sequence_with_a_norm_in_front() -> None:
         "8",
     ]  # 9 → 4 → 4 numbers behind no norm, and an activation at the end
     x = torch.randn(4, 6, dtype=torch.float64)
-    check_numbers(model, Found(found.blocks[:1], (), found.call), lambda: model(x))
+    check_numbers(model, BlockList(found.blocks[:1], (), found.call), lambda: model(x))
 
 
 def test_activations_outside_of_blocks_are_listed() -> None:
@@ -214,7 +214,7 @@ def test_the_filter_sees_every_block_and_what_it_leaves_out_is_listed() -> None:
     assert [site.name for site in found.blocks] == ["encoder.layer.1.intermediate.intermediate_act_fn"]
     assert (
         found.skipped[0].name.startswith("encoder.layer.0")
-        and found.skipped[0].reason == "left out by filter_fn"
+        and found.skipped[0].cause is SkipCause.FILTER
     )
     with pytest.raises(InputError):
         find_blocks(tiny("bert"), lambda site: False)

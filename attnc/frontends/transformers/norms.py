@@ -22,7 +22,7 @@ LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
 
 @dataclass(frozen=True, eq=False)
 class NormRead:
-    """A norm as it is executed: x = gain∘z/√(mean z² + eps) + shift, z centred if it is a LayerNorm (Gemma: gain = 1 + weight)."""
+    """A norm as it is executed: x = gain∘z/√(mean z² + eps) + shift, z centred in a LayerNorm (Gemma: gain = 1 + weight)."""
 
     name: str  # the part of the model in which it runs
     kind: str  # "layer" or "rms"
