@@ -19,7 +19,7 @@ from attnc.arguments import (
 from attnc.domain import Box
 from attnc.errors import InputError, UnsupportedError
 from attnc.frontends import to_program
-from attnc.frontends.function import METHODS, Question, compiled
+from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
 from attnc.frontends.sklearn import is_estimator
 from attnc.heads.candidates import Progress
 from attnc.lower.certified import certified
@@ -78,21 +78,31 @@ def compile(
     checked_choice("method", method, METHODS)
     if form is not None:
         checked_choice("form", form, COMPILED, "; attnc.paper builds networks of one head and of many heads")
-    say = progress or (lambda _: None)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
         if _is_function(model, method):
             check_box(domain, name)
             check_arithmetic(name, network=True)
-            question = Question(model, domain, allowed, name, method, lipschitz, noise, tokens, seed, say)
-            net = compiled(question, form or "two-layer")
+            request = FunctionRequest(
+                model,
+                domain,
+                allowed,
+                name,
+                method,
+                lipschitz,
+                noise,
+                tokens,
+                seed,
+                progress or (lambda _: None),
+            )
+            net = compile_function(request, form or "two-layer")
         else:
             _check_function_words({"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
-            net = _of_model(model, domain, allowed, name, say)
+            net = _of_model(model, domain, allowed, name, progress or (lambda _: None))
             net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
     net.engine, net.strict = engine, strict
     if net.form != "layers":
-        read(net)  # raises where the network has not the layers of the theorem
+        read(net)  # raises unless the network has the layers of the theorem
     return net
 
 
@@ -108,7 +118,7 @@ def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progres
 
 
 def _is_function(model: Any, method: str) -> bool:
-    """Whether it can only be asked: a callable that is no model, or a module that is not to be read."""
+    """Whether to evaluate the model as a function: a callable that is no model, or a module with a method."""
     if isinstance(model, nn.Module):
         return method != "auto"
     return callable(model) and not isinstance(model, type | Program) and not is_estimator(model)
@@ -118,6 +128,6 @@ def _check_function_words(words: dict[str, object]) -> None:
     for name, given in words.items():
         if given is not None:
             raise InputError(
-                f"{name}={given!r} is for functions: this model says itself what it computes; leave it out, or have the model "
-                "asked like a function: method='grid', 'lattice' or 'fit'"
+                f"{name}={given!r} is for functions, and attnc reads the operations of this model: leave it out, or evaluate the "
+                "model as a function with method='grid', 'lattice' or 'fit'"
             )

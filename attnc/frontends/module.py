@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from attnc.domain import Box
 from attnc.errors import Problem, UnsupportedError
-from attnc.frontends.agree import disagreement, fails, strided
 from attnc.frontends.builder import Builder
 from attnc.frontends.capture import Captured, CaptureError, capture
-from attnc.frontends.preserved import preserved
+from attnc.frontends.comparison import disagreement, fails, strided
+from attnc.frontends.module_state import preserved
 from attnc.frontends.problems import DTYPES, inspected
 from attnc.frontends.translate import KNOWN, Translator
 from attnc.program import Affine, Program

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.frontends.asked import Asked
+from attnc.frontends.callable_source import CallableSource
 from attnc.network.describe import why_not_measured
 from attnc.network.forms import TheoremNetwork
 from attnc.network.literal import LiteralNetwork
@@ -102,10 +102,10 @@ def slices(
     return figure
 
 
-def _asked(net: Network, f: Callable[[Tensor], Tensor]) -> Asked:
+def _asked(net: Network, f: Callable[[Tensor], Tensor]) -> CallableSource:
     """f, checked to be a function of the network's inputs with the network's outputs."""
     made = net.program.shapes[-1]
-    asked = Asked(f, net.domain, made[0] if len(net.domain.shape) == 2 and len(made) == 2 else None)
+    asked = CallableSource(f, net.domain, made[0] if len(net.domain.shape) == 2 and len(made) == 2 else None)
     if asked.shape != made:
         raise InputError(
             f"f returns the shape {asked.shape} for an input, the network {made}: give the function that it was made for"
@@ -122,7 +122,7 @@ def _through(point: Tensor | None, box: Box) -> Array:
     return given.cpu().numpy().reshape(-1)
 
 
-def _along(net: Network, asked: Asked, middle: Array, j: int) -> tuple[Array, Array, Array]:
+def _along(net: Network, asked: CallableSource, middle: Array, j: int) -> tuple[Array, Array, Array]:
     """Points of coordinate j in the network's dtype, and there f and the network as it runs, (points, outputs)."""
     box, parameter = net.domain, next(net.parameters())
     rows = np.repeat(middle[None], POINTS, 0)

@@ -212,10 +212,7 @@ def test_activations_outside_of_blocks_are_listed() -> None:
 def test_the_filter_sees_every_block_and_what_it_leaves_out_is_listed() -> None:
     found = find_blocks(tiny("bert"), lambda site: "layer.1" in site.name)
     assert [site.name for site in found.blocks] == ["encoder.layer.1.intermediate.intermediate_act_fn"]
-    assert (
-        found.skipped[0].name.startswith("encoder.layer.0")
-        and found.skipped[0].cause is SkipCause.FILTER
-    )
+    assert found.skipped[0].name.startswith("encoder.layer.0") and found.skipped[0].cause is SkipCause.FILTER
     with pytest.raises(InputError):
         find_blocks(tiny("bert"), lambda site: False)
     with pytest.raises(InputError, match="filter_fn"):

@@ -21,7 +21,7 @@ NEURONS, ROUNDS, WORK = (
 )  # neurons that are driven, rounds of root finding, multiplications for all of it
 
 
-def telling_points(program: Program, box: Box | None, draw: np.random.Generator) -> Array:
+def probe_points(program: Program, box: Box | None, draw: np.random.Generator) -> Array:
     """Points (n, *shape): near zero, of the box, and those at which chosen pre-activations are at their kinks and ends."""
     parts = [draw.uniform(-s, s, (NEAR, *program.shape)) for s in SPREADS]
     lo, hi = (np.full(program.shape, -8.0), np.full(program.shape, 8.0)) if box is None else (box.lo, box.hi)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnc.domain import Array, Box
 from attnc.errors import Problem
-from attnc.frontends.points import telling_points
+from attnc.frontends.probe_points import probe_points
 from attnc.functions import Function
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Step
 from attnc.program.evaluate import values
@@ -45,7 +45,7 @@ class _Way:
 def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> Problem | None:
     """Where the module, as it runs, is off the program by more than rounding explains.
 
-    It runs at points that are drawn anew each time (see `telling_points`), in float64 and in its own dtype, with and
+    It runs at points that are drawn anew each time (see `probe_points`), in float64 and in its own dtype, with and
     without gradients, on contiguous and on strided input, in batches and alone. This catches what the recording of the
     module cannot show (a flag, a clock); it proves nothing.
 
@@ -56,7 +56,7 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
     """
     where = f"the model ({type(model).__name__})"
     draw = np.random.default_rng()
-    x = telling_points(program, box, draw)
+    x = probe_points(program, box, draw)
     failure, compared = None, False
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False), np.errstate(all="ignore"):
         expected = _expected(as_run(program), x)
