@@ -1,4 +1,4 @@
-"""A module left as it was, whatever running its forward does to it."""
+"""preserved: a module keeps its state, whatever running its forward does to it."""
 
 from __future__ import annotations
 
@@ -12,43 +12,38 @@ import torch
 from torch import Tensor, nn
 
 from attnc.errors import Problem
-from attnc.frontends.problems import called
+from attnc.frontends.problems import part_name
 
 
 @contextmanager
 def preserved(model: nn.Module, problems: list[Problem]) -> Iterator[None]:
-    """Put back every attribute that running the forward changes, and report each: a function keeps no state.
-
-    torch.export puts copies of lists and dicts in their places; those are put back, and not reported.
-    """
-    before = [(name, part, dict(vars(part)), _inside(part)) for name, part in model.named_modules()]
+    """Restore every attribute that running the forward changes, and report it: a function has no state."""
+    before = [(name, part, dict(vars(part)), _contents(part)) for name, part in model.named_modules()]
     try:
         yield
     finally:
-        for name, part, attributes, inside in before:
-            changed = {
-                a for a in vars(part).keys() | attributes.keys() if vars(part).get(a) is not attributes.get(a)
-            }
-            now = {a: vars(part).pop(a, None) for a in changed}
-            vars(part).update({a: attributes[a] for a in changed & attributes.keys()})
-            changed = {a for a in changed if not _is_copy(now[a], inside.get(a, attributes.get(a)))}
-            changed |= {a for a, content in inside.items() if _put_back(attributes[a], content)}
+        for name, part, attributes, contents in before:
+            now = vars(part)
+            changed = {a for a in now.keys() | attributes.keys() if now.get(a) is not attributes.get(a)}
+            for attribute in changed & now.keys():
+                del now[attribute]
+            now.update({a: attributes[a] for a in changed & attributes.keys()})
+            changed |= {a for a, content in contents.items() if _restore(attributes[a], content)}
             if changed:
-                listed = ", ".join(sorted(changed))
-                reason = f"changes {listed} when it runs: a forward that only computes is accepted"
-                problems.append(Problem(called(name, part), reason))
+                reason = f"changes {', '.join(sorted(changed))} when it runs: a forward that only computes is accepted"
+                problems.append(Problem(part_name(name, part), reason))
 
 
-def _inside(part: nn.Module) -> dict[str, Any]:
-    """Copies of the attributes that can change while they stay the same object."""
+def _contents(part: nn.Module) -> dict[str, Any]:
+    """Copies of the attributes that can change while they remain the same object."""
     kinds = (list, dict, OrderedDict, set)
     found: dict[str, Any] = {a: copy.copy(v) for a, v in vars(part).items() if type(v) in kinds}
-    plain = {a: v.detach().clone() for a, v in vars(part).items() if type(v) is Tensor and not v.is_meta}
-    return found | plain
+    tensors = {a: v.detach().clone() for a, v in vars(part).items() if type(v) is Tensor and not v.is_meta}
+    return found | tensors
 
 
-def _put_back(current: Any, content: Any) -> bool:
-    """Whether it had changed."""
+def _restore(current: Any, content: Any) -> bool:
+    """Put the content back; whether it had changed."""
     if isinstance(content, Tensor):
         if torch.equal(current, content) or bool(torch.isnan(content).any()):
             return False
@@ -65,16 +60,3 @@ def _put_back(current: Any, content: Any) -> bool:
         current.clear()
         current.extend(content) if isinstance(content, list) else current.update(content)
     return not same
-
-
-def _is_copy(new: Any, old: Any) -> bool:
-    """Whether a container holds what another of its kind held."""
-    if new is old:
-        return True
-    if type(new) is not type(old):
-        return False
-    if isinstance(old, dict):
-        return list(new) == list(old) and all(_is_copy(new[k], v) for k, v in old.items())
-    if isinstance(old, (list, tuple)):
-        return len(new) == len(old) and all(map(_is_copy, new, old))
-    return isinstance(old, (int, float, str, bytes)) and new == old

@@ -1,4 +1,4 @@
-"""Inputs at which a wrong reading of a module would show: ends and corners of the box, kinks and ends of activations."""
+"""probe_points: inputs at which a wrong program would differ from its module: corners of the box, kinks of activations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import values
 
 SPREADS, NEAR, BOXED = (1.0, 8.0, 64.0), 4, 12
-NEURONS, ROUNDS, WORK = (
-    64,
-    16,
-    2**30,
-)  # neurons that are driven, rounds of root finding, multiplications for all of it
+NEURONS, ROUNDS, WORK = 64, 16, 2**30  # chosen neurons, rounds of root finding, multiplications for all of it
 
 
 def probe_points(program: Program, box: Box | None, draw: np.random.Generator) -> Array:

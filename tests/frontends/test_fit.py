@@ -114,7 +114,7 @@ def test_what_is_out_of_reach_is_told() -> None:
     with pytest.raises(ConvergenceError) as caught:
         fit(ask, 1e-3, most_neurons=30, steps=12)
     found = caught.value.found
-    assert isinstance(found, Fitted) and found.neurons <= 30
+    assert isinstance(found, FittedNetwork) and found.neurons <= 30
     assert caught.value.reachable == found.error
     assert off(found, ask._f, ask.box) <= found.error * 1.1  # the best is there, and is what it says
 
