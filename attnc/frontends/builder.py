@@ -43,7 +43,7 @@ class Builder:
     >>> b = Builder((2,), np.dtype(np.float64))
     >>> y = b.divided(b.apply(b.input, Activation(functions.relu())), np.float64(3))
     >>> [step.kind for step in b.program(y).steps]
-    ['pointwise', 'normalise', 'normalise']
+    ['pointwise', 'batch_norm', 'batch_norm']
     """
 
     def __init__(self, shape: Shape, dtype: np.dtype[np.floating]) -> None:

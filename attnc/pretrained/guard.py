@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,16 +45,16 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None
     """Run the model with chosen inputs at every block's first map, and compare the output of each part of the block with what
     was read: at the ends of every interval, at kinks and around them, and at random points, which are drawn anew each time; with
     and without gradients; on contiguous and strided inputs. The numbers of the blocks must not change."""
-    blocks = [_Block(plan) for plan in planned]
     before = [_digest(plan.site) for plan in planned]
     for strided in (False, True):
         for mode in MODES:
             for tracked in (False, True)[: 1 + (mode is torch.enable_grad)]:
-                runs = [_BlockRun(block, strided) for block in blocks]
+                runs = [_BlockRun(plan, strided) for plan in planned]
                 with _hooked(model, runs), mode(), fused_path(False):
                     run(model, _with_gradients(call) if tracked else call)
                 problems = [Problem(r.site.name, reason) for r in runs if (reason := r.problem())]
                 refuse(model, problems)
+    blocks = map(_Block, planned)
     refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
     refuse(model, _fused_problems(model))
     changed = [p.site for p, old in zip(planned, before, strict=True) if _digest(p.site) != old]
@@ -224,7 +225,7 @@ def _same_fused(layer: nn.TransformerEncoderLayer) -> bool:
 class _BlockRun:
     """The tensors that pass through one block in one run of the model."""
 
-    block: _Block
+    plan: Planned
     strided: bool
     entering: list[Tensor] = field(default_factory=list)  # the model's own inputs of the first map
     chosen: list[Tensor] = field(default_factory=list)  # the inputs that take their place
@@ -234,7 +235,11 @@ class _BlockRun:
 
     @property
     def site(self) -> Site:
-        return self.block.site
+        return self.plan.site
+
+    @cached_property
+    def block(self) -> _Block:
+        return _Block(self.plan)
 
     def choose(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         x = given[0]
@@ -260,10 +265,13 @@ class _BlockRun:
 
     def _difference(self, k: int) -> str | None:
         site, block = self.site, self.block
-        x, h = rows_of(self.chosen[k]), rows_of(self.inner[k])
+        h = rows_of(self.inner[k])
+        given = {"first": rows_of(self.chosen[k]), "up": rows_of(self.entering[k]), "second": h}
         found = {role: rows_of(out[k]) for role, out in self.outputs.items() if out}
-        for linear, role, given in ((site.first, "first", x), (site.up, "up", x), (site.second, "second", h)):
-            if linear is None or _close(found[role], block.affine(role, given), site.dtype, linear.sizes[1]):
+        for linear, role in ((site.first, "first"), (site.up, "up"), (site.second, "second")):
+            if linear is None or _close(
+                found[role], block.affine(role, given[role]), site.dtype, linear.sizes[1]
+            ):
                 continue
             return f"its map {linear.name} returns something else than W x + b"
         if not _close(h, block.inner(found["first"], found.get("up")), site.dtype, _ULPS):

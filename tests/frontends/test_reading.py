@@ -99,6 +99,7 @@ FUNCTIONS: list[tuple[Form, str | None]] = [
     (lambda s: F.softplus(s, 2.0, float("inf")), "softplus(2)"),
     (lambda s: torch.ops.aten.elu(s, 0.5), "elu(0.5)"),
     (lambda s: torch.ops.aten.elu(s, 0.5, 2.0), None),
+    (lambda s: F.threshold(s, 0.1, 0.0), None),
     (lambda s: torch.ops.aten.elu(s, 0.5, 1.0, 2.0), None),
     (lambda s: F.leaky_relu(s, 0.3), "leaky_relu(0.3)"),
     (lambda s: F.gelu(s, approximate="tanh"), "gelu_tanh"),
@@ -120,7 +121,6 @@ def test_which_function_it_is(i: int) -> None:
 NOT_ELEMENTWISE: list[Form] = [
     lambda s: torch.add(s, s.tanh(), alpha=2.0),
     lambda s: torch.div(s, 0.5, rounding_mode="floor"),
-    lambda s: F.threshold(s, 0.1, 0.0),
     lambda s: s.view(torch.int64).clamp(0, 6).view(torch.float64),
     lambda s: F.dropout(s.tanh(), 0.5, True),
     lambda s: s.tanh().half().double(),

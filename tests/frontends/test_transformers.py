@@ -309,23 +309,23 @@ def negative_eps() -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "training": (lambda: tiny("bert").train(), "the model is in training mode: call model.eval()"),
-    "a part in training": (partly_training, r"its part encoder\.layer\.1 is in training mode"),
-    "meta": (lambda: tiny("llama").to("meta"), "on the meta device and hold no numbers"),
-    "half": (lambda: tiny("gpt2").bfloat16(), r"c_fc\.weight.*bfloat16: float32 and float64 are accepted"),
+    "training": (lambda: tiny("bert").train(), "model.eval"),
+    "a part in training": (partly_training, r"encoder\.layer\.1 .*model\.eval"),
+    "meta": (lambda: tiny("llama").to("meta"), "meta"),
+    "half": (lambda: tiny("gpt2").bfloat16(), r"c_fc\.weight.*bfloat16"),
     "mixed": (lambda: with_dense(nn.Linear(16, 24)), "samples="),
     "adapter": (lambda: with_dense(nn.Bilinear(1, 1, 1)), "samples="),
     "sizes": (lambda: with_dense(nn.Linear(16, 23).double()), "samples="),
     "unknown": (lambda: with_activation(Odd()), r"aten\.sin.*register\(attnc.function"),
     "unknown in a pattern": (lambda: Perceptron(Odd()).eval(), r"act: .*aten\.sin"),
     "laplace": (lambda: tiny("bert", hidden_act="laplace"), r"aten\.erf"),
-    "hook that only looks": (with_observer, r"h\.0\.mlp\.act: has hooks, which would be lost"),
-    "nan": (lambda: with_number(float("nan")), r"fc1\.weight: holds NaN or infinite numbers"),
+    "hook that only looks": (with_observer, r"h\.0\.mlp\.act: .*hooks"),
+    "nan": (lambda: with_number(float("nan")), r"fc1\.weight: .*NaN"),
     "eps": (negative_eps, r"ln_2: has eps=-1e-05"),
-    "nothing": (lambda: nn.Linear(3, 3).eval(), "Linear runs no feed-forward block"),
-    "nothing of use": (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), "no feed-forward block"),
-    "no module": (lambda: "bert", "what is converted is a torch.nn.Module: got str"),
-    "compiled": (lambda: torch.compile(tiny("gpt2"), backend="eager"), "OptimizedModule is compiled"),
+    "nothing": (lambda: nn.Linear(3, 3).eval(), "Linear"),
+    "nothing of use": (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), "Sequential"),
+    "no module": (lambda: "bert", "str"),
+    "compiled": (lambda: torch.compile(tiny("gpt2"), backend="eager"), "OptimizedModule"),
 }
 
 

@@ -82,9 +82,9 @@ def huge_gain() -> nn.Module:
     ("make", "words"),
     [
         (lambda: mlp(nn.LayerNorm(8), behind=Loud()), "aten.mul"),
-        (lambda: mlp(nn.LayerNorm(8), Loud()), "no norm stands in front"),
-        (lambda: mlp(nn.LayerNorm(8), hooked()), "no norm stands in front"),
-        (lambda: mlp(LoudNorm(8)), "no norm stands in front"),
+        (lambda: mlp(nn.LayerNorm(8), Loud()), "ConvertConfig"),
+        (lambda: mlp(nn.LayerNorm(8), hooked()), "ConvertConfig"),
+        (lambda: mlp(LoudNorm(8)), "ConvertConfig"),
         (lambda: mlp(nn.RMSNorm(8, eps=0.0)), "eps=0.0"),
         (lambda: mlp(nn.LayerNorm(8, eps=0.0)), "eps=0.0"),
         (loud_gpt2, "aten.mul"),
