@@ -81,7 +81,7 @@ def div(b: Builder, input: object, other: object, rounding_mode: str | None = No
     if rounding_mode is None and isinstance(input, Value) and _is_one_plus_abs(b, other, input):
         return b.apply(input, Activation(functions.softsign()))
     if rounding_mode is not None or not isinstance(input, Value) or isinstance(other, Value):
-        raise RefusedError("divides by a value, or rounds: the division by a number is accepted")
+        raise RefusedError("divides by a value, or rounds: division by a number is accepted")
     return b.divided(input, _constant(b, other))
 
 
@@ -109,14 +109,12 @@ def linear(b: Builder, input: Value, weight: object, bias: object = None) -> Val
     return b.affine(input, weight, bias)
 
 
-def matmul(b: Builder, input: object, other: object) -> Value:
-    if not isinstance(input, Value) or not isinstance(other, Constant):
-        raise RefusedError("multiplies matrices that are not (a value) @ (a parameter)")
-    return b.affine(input, other, None, transposed=True)
-
-
-def mm(b: Builder, input: object, mat2: object) -> Value:
-    return matmul(b, input, mat2)
+def matmul(b: Builder, input: object, other: object = None, mat2: object = None) -> Value:
+    """x W. (aten.mm calls W `mat2`.)"""
+    weight = mat2 if other is None else other
+    if not isinstance(input, Value) or not isinstance(weight, Constant):
+        raise RefusedError("is accepted as (a value) @ (a parameter)")
+    return b.affine(input, weight, None, transposed=True)
 
 
 def addmm(b: Builder, input: object, mat1: object, mat2: object) -> Value:
@@ -127,28 +125,22 @@ def addmm(b: Builder, input: object, mat1: object, mat2: object) -> Value:
 
 
 def batch_norm(
-    b: Builder,
-    input: Value,
-    weight: object,
-    bias: object,
-    running_mean: object,
-    running_var: object,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Value:
-    """(x - mean)/√(var + ε)·weight + bias, by the statistics that were collected in training."""
-    if training is not False:
-        raise RefusedError("normalises by the batch, as training=True: give training=False")
+    b: Builder, input: Value, weight: object, bias: object, running_mean: object, running_var: object, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool,
+) -> Value:  # fmt: skip
+    """(x - mean)/√(var + ε)·weight + bias, with the running statistics."""
+    if (
+        training is not False
+        or not isinstance(running_mean, Constant)
+        or not isinstance(running_var, Constant)
+    ):
+        raise RefusedError(
+            "normalises by the batch: it is accepted with training=False and running statistics (track_running_stats=True)"
+        )
     if len(input.shape) != 1:
         raise RefusedError(
             f"normalises the second axis of (batch, {', '.join(map(str, input.shape))}), which is not the features: "
             "it is accepted on (batch, features)"
-        )
-    if not isinstance(running_mean, Constant) or not isinstance(running_var, Constant):
-        raise RefusedError(
-            "has no running statistics, so that it normalises by the batch: train it with track_running_stats=True"
         )
     mean, variance = b.numbers(running_mean), b.numbers(running_var)
     gain = np.ones_like(mean) if weight is None else _constant(b, weight)
@@ -159,9 +151,7 @@ def batch_norm(
 
 def dropout(b: Builder, input: Value, p: float, train: bool) -> Value:
     if train is not False and p != 0:
-        raise RefusedError(
-            "drops values at random, as training=True: give training=False, or training=self.training"
-        )
+        raise RefusedError("is random with training=True: give training=False, or training=self.training")
     return input
 
 
@@ -209,9 +199,7 @@ def reshape_as(b: Builder, input: Value, other: object) -> Value:
 
 def squeeze(b: Builder, input: Value, dim: object = None) -> Value:
     if not isinstance(dim, int):
-        raise RefusedError(
-            "drops every axis of size 1, the batch's too if it has one: name the axis, squeeze(dim)"
-        )
+        raise RefusedError("drops every axis of size 1, also the batch: name the axis, squeeze(dim)")
     axis = _axis(input, dim)
     if input.shape[axis - 1] != 1:
         return input
@@ -254,7 +242,7 @@ def _resolved(given: Axes, elements: int) -> Shape:
 # by the name of the ATen operation
 OPERATIONS: dict[str, Operation] = {
     "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "mul": mul, "multiply": mul, "div": div, "divide": div,
-    "true_divide": div, "neg": neg, "negative": neg, "linear": linear, "matmul": matmul, "mm": mm, "addmm": addmm,
+    "true_divide": div, "neg": neg, "negative": neg, "linear": linear, "matmul": matmul, "mm": matmul, "addmm": addmm,
     "batch_norm": batch_norm, "log_sigmoid": log_sigmoid, "sym_size": sym_size, "view": reshape, "_unsafe_view": reshape,
     "view_as": reshape_as, "reshape": reshape, "reshape_as": reshape_as, "flatten": flatten, "unflatten": unflatten,
     "squeeze": squeeze, "unsqueeze": unsqueeze, **dict.fromkeys(DROPOUTS, dropout), **dict.fromkeys(COPIES | CASTS, same),

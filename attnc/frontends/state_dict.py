@@ -146,10 +146,11 @@ def _ordered(weights: list[str], order: Sequence[str] | None) -> list[str]:
                 f"the order of the layers is not clear from the names {listed}: give order=[…] with all of them"
             )
         return sorted(found, key=_natural)
-    if isinstance(order, str) or not isinstance(order, Sequence) or sorted(order) != sorted(found):
+    named = isinstance(order, Sequence) and all(isinstance(prefix, str) for prefix in order)
+    if isinstance(order, str) or not named or set(order) != set(found):
         listed = ", ".join(map(repr, found))
         raise InputError(
-            f"order={order!r}: list the prefix of every layer once, in order; there are {listed}"
+            f"order={order!r}: list the prefixes of the layers in their order; there are {listed}"
         )
     return list(order)
 

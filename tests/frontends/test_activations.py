@@ -134,7 +134,7 @@ def test_softplus_says_how_far_torch_is_from_it(beta: float, threshold: float) -
     [
         (nn.PReLU(4), "prelu", "(4,)"),
         (nn.Softplus(-1.0), "softplus", "-1"),
-        (nn.Softplus(0.0), "softplus", "β > 0"),
+        (nn.Softplus(0.0), "softplus", "beta=0.0"),
         (nn.Softplus(1.0, -math.inf), "softplus", "-inf"),
         (nn.Softplus(1.0, math.nan), "softplus", "nan"),
         (nn.CELU(-0.5), "celu", "-0.5"),

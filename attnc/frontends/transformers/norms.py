@@ -129,32 +129,32 @@ def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
 
 
 def _factors(node: fx.Node) -> Iterator[fx.Node]:
+    """The factors of a product of products, casts apart."""
     node = aten.origin(node, casts=True)
-    sides = [node.args[0], node.args[1]] if aten.name(node) == "mul" and len(node.args) == 2 else []
-    if sides and all(isinstance(side, fx.Node) for side in sides):
-        for side in sides:
-            assert isinstance(side, fx.Node)
-            yield from _factors(side)
-    else:
+    sides = [_argument(node, key) for key in ("self", "other")] if aten.name(node) == "mul" else [None]
+    if None in sides:
         yield node
+    for side in sides:
+        if side is not None and None not in sides:
+            yield from _factors(side)
 
 
 def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
     """z and eps of rsqrt(mean(z², -1, keepdim) + eps)."""
     total = _argument(root, "self")
-    if total is None or aten.name(total) != "add":
+    if total is None or aten.name(total) != "add" or aten.arguments(total).get("alpha", 1) != 1:
         return None
     sides = [aten.arguments(total)[key] for key in ("self", "other")]
     eps = next((float(s) for s in sides if isinstance(s, (int, float)) and not isinstance(s, bool)), None)
     mean = next((aten.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
-    if eps is None or mean is None or aten.name(mean) != "mean" or aten.arguments(total).get("alpha", 1) != 1:
+    if eps is None or mean is None or aten.name(mean) != "mean":
         return None
     given, square = aten.arguments(mean), _argument(mean, "self")
     dims = given.get("dim")
     if not isinstance(dims, (list, tuple)) or list(dims) != [-1] or not given["keepdim"] or square is None:
         return None  # an axis counted from the front is another one for inputs of another rank
-    z, op, given = _argument(square, "self"), aten.name(square), aten.arguments(square)
-    powers = op == "square" or (op == "pow" and given["exponent"] == 2)
+    z, op = _argument(square, "self"), aten.name(square)
+    powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)
     twice = op == "mul" and _argument(square, "other") is z
     return (z, eps) if z is not None and (powers or twice) else None
 
