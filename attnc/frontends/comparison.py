@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attnc.domain import Array, Box
 from attnc.errors import Problem
 from attnc.frontends.probe_points import probe_points
+from attnc.frontends.problems import model_dtype
 from attnc.functions import Function
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Step
 from attnc.program.evaluate import values
@@ -60,25 +61,20 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
     failure, compared = None, False
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False), np.errstate(all="ignore"):
         expected = _expected(as_run(program), x)
-        if not np.isfinite(expected.output).any():
+        if not np.isfinite(expected[0]).any():
             return Problem(where, f"overflows at every input that was tried, of size {np.abs(x).max():.3g}")
-        for dtype in dict.fromkeys((torch.float64, _own(model))):
+        for dtype in dict.fromkeys((torch.float64, model_dtype(model))):
             with _in_dtype(model, dtype):
                 failure = failure or _failure(model, _Way(dtype, False, False), x[:1])
                 usable = [way for way in _ways(dtype) if _failure(model, way, x[:1]) is None]
                 if _Way(dtype, False, False) not in usable:
                     continue
                 for way, rows in _calls(usable, len(x), draw, thorough=not compared):
-                    reason = _difference(model, way, x[rows], expected.at(rows))
+                    reason = _difference(model, way, x[rows], *(part[rows] for part in expected))
                     if reason is not None:
                         return Problem(where, reason)
                 compared = True
     return None if compared else Problem(where, f"fails on an input of shape {x[:1].shape}: {failure}")
-
-
-def _own(model: nn.Module) -> torch.dtype:
-    tensors = (*model.parameters(), *model.buffers())
-    return next((t.dtype for t in tensors if t.dtype in TOLERANCES), torch.float32)
 
 
 def _ways(dtype: torch.dtype) -> list[_Way]:
@@ -105,19 +101,9 @@ def _calls(
         yield usable[draw.integers(len(usable))], draw.choice(every, size, replace=False)
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """The output of the program at points, and the sizes that its rounding is relative to."""
-
-    output: Array
-    local: Array  # (n,): the largest sum of absolute values in any step
-    grown: Array  # (n,): sums of absolute values, carried through all steps
-
-    def at(self, rows: NDArray[np.intp]) -> _Expected:
-        return _Expected(self.output[rows], self.local[rows], self.grown[rows])
-
-
-def _expected(program: Program, x: Array) -> _Expected:
+def _expected(program: Program, x: Array) -> tuple[Array, Array, Array]:
+    """The output of the program at n points, and what its rounding is relative to: (n,) the largest sum of absolute values in
+    any step, and (n,) that sum carried through all steps."""
     with torch.no_grad():
         found = values(program, torch.from_numpy(x))
         grown = [found[0].abs()]
@@ -126,7 +112,7 @@ def _expected(program: Program, x: Array) -> _Expected:
             grown.append(torch.maximum(_magnitude(step, [grown[j] for j in step.inputs]), found[i + 1].abs()))
             here = _magnitude(step, [found[j].abs() for j in step.inputs])
             local = torch.maximum(local, torch.maximum(here, found[i + 1].abs()).flatten(1).amax(1))
-    return _Expected(found[-1].numpy(), local.numpy(), grown[-1].flatten(1).amax(1).numpy())
+    return found[-1].numpy(), local.numpy(), grown[-1].flatten(1).amax(1).numpy()
 
 
 def _magnitude(step: Step, x: list[Tensor]) -> Tensor:
@@ -146,18 +132,17 @@ def _size(numbers: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.abs(numbers.astype(np.float64)))
 
 
-def _difference(model: nn.Module, way: _Way, x: Array, expected: _Expected) -> str | None:
+def _difference(model: nn.Module, way: _Way, x: Array, ours: Array, local: Array, grown: Array) -> str | None:
     """Why the module's outputs are not those of the program, or None if rounding explains the difference."""
     try:
         theirs = _run(model, way, x)
     except Exception as problem:
         return f"fails on an input of shape {x.shape}: {type(problem).__name__}: {problem}"
-    ours = expected.output
     if theirs.shape != ours.shape:
         return f"returns the shape {theirs.shape}, and its program {ours.shape}"
     here, carried = TOLERANCES[way.dtype]
-    allowed = here * expected.local + carried * expected.grown
-    size = np.broadcast_to(expected.local.reshape(-1, *([1] * (ours.ndim - 1))), ours.shape)
+    allowed = here * local + carried * grown
+    size = np.broadcast_to(local.reshape(-1, *([1] * (ours.ndim - 1))), ours.shape)
     comparable = np.where(np.isfinite(theirs), size < LARGEST[way.dtype], size < OVERFLOWS)
     gap = np.where(comparable, np.abs(theirs - ours), 0.0)
     off = ~(gap.reshape(len(gap), -1).max(1) <= allowed)

@@ -18,7 +18,7 @@ from attnc.frontends.builder import Builder
 from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.comparison import disagreement, fails, strided
 from attnc.frontends.module_state import preserved
-from attnc.frontends.problems import DTYPES, inspected
+from attnc.frontends.problems import DTYPES, inspected, model_dtype
 from attnc.frontends.translate import KNOWN, Translator
 from attnc.program import Affine, Program
 from attnc.program.step import Shape
@@ -90,7 +90,7 @@ def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
     tensors = (*model.parameters(), *model.buffers())
     own = next((t for t in tensors if t.dtype in DTYPES), torch.empty(0))
     with torch.inference_mode(False):
-        example = torch.zeros((_BATCH, *shape), dtype=_dtype(model), device=own.device)
+        example = torch.zeros((_BATCH, *shape), dtype=model_dtype(model), device=own.device)
         other, tracked = strided(example), example.clone().requires_grad_()
     found: list[Captured] = []
     failed: list[Problem] = []
@@ -136,7 +136,9 @@ def _first_input(model: nn.Module, shapes: Any) -> Any:
 
 
 def _translated(captured: Captured, shape: Shape, problems: list[Problem]) -> Program | None:
-    builder = Builder(shape, np.dtype(np.float64 if _dtype(captured.module) is torch.float64 else np.float32))
+    builder = Builder(
+        shape, np.dtype(np.float64 if model_dtype(captured.module) is torch.float64 else np.float32)
+    )
     output = Translator(builder, captured).output()
     problems += [p for p in builder.problems if p not in problems]
     if output is None or problems:
@@ -177,9 +179,3 @@ def _several_inputs(model: nn.Module) -> str | None:
         taken = f"the inputs {', '.join(names)}" if names else "no input"
         return f"takes {taken}: one input is accepted; wrap the module in another one that sets the others"
     return None
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    """The dtype of the first floating-point tensor; `inspected` reports mixtures."""
-    dtypes = [t.dtype for t in (*model.parameters(), *model.buffers()) if t.dtype in DTYPES]
-    return dtypes[0] if dtypes else torch.float32

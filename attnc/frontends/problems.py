@@ -42,6 +42,12 @@ def part_name(name: str, module: nn.Module) -> str:
     return f"{name} ({kind})" if name else f"the model ({kind})"
 
 
+def model_dtype(model: nn.Module) -> torch.dtype:
+    """The dtype of the first floating-point tensor; `inspected` reports mixtures."""
+    tensors = (*model.parameters(), *model.buffers())
+    return next((t.dtype for t in tensors if t.dtype in DTYPES), torch.float32)
+
+
 def inspected(model: nn.Module) -> Inspection:
     """Every reason, over all parts, why calling the model may compute something else than its `forward`.
 

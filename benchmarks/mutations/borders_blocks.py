@@ -81,7 +81,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: square",
         NORMS,
-        'powers = op == "square" or (op == "pow" and given["exponent"] == 2)',
+        'powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)',
         'powers = op in ("square", "pow")',
         "the fourth power is the square",
         (NO_NORM,),

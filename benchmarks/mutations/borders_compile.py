@@ -132,8 +132,8 @@ BORDERS_COMPILE = [
     Mutation(
         "operations: statistics of the batch",
         OPERATIONS,
-        "if training is not False:",
-        "if False:",
+        "        training is not False\n        or not isinstance(running_mean, Constant)\n",
+        "        not isinstance(running_mean, Constant)\n",
         "a batch norm in training has running statistics",
         (TOLD,),
         equivalent="torch refuses a batch of one in training, and that the batch size decides is refused",
@@ -285,7 +285,7 @@ BORDERS_COMPILE = [
     Mutation(
         "agree: its own dtype",
         COMPARISON,
-        "for dtype in dict.fromkeys((torch.float64, _own(model))):",
+        "for dtype in dict.fromkeys((torch.float64, model_dtype(model))):",
         "for dtype in (torch.float64,):",
         "the guard runs in float64 only",
         (SEEN,),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -156,51 +157,41 @@ def _block(second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured
 
 
 def _gated(second: LinearMap, used: list[LinearMap], found: Reading, captured: Captured) -> BlockRead | None:
-    """f(s)·t: a product of two factors, one of them a map's output as it is."""
+    """f(s)·t: a product of two factors, one of them a map's output itself."""
     e = found.expression
-    converted = e[0] == PRODUCT
-    sides: list[Expression] = list(e[2:]) if converted else _two_factors(e)
-    bare = [side for side in sides if side[0] == "s"]
     if aten.origin(used[0].input) is not aten.origin(used[1].input):
         return None
-    swapped = None
-    if len(sides) == 2 and len(bare) == 1:
-        inner = next(side for side in sides if side is not bare[0])
-        used = used if bare[0][1] == 1 else used[::-1]  # the map of the activation comes first
-        swapped = _renamed(inner, {bare[0]: None, ("s", 1 - bare[0][1]): ("s", 0)})
-    if swapped is None and used[0].sizes != used[1].sizes:
+    split = _split(e)
+    if split is None and used[0].sizes != used[1].sizes:
         return None
-    marks = (str(e[1]),) if converted else ()
-    return _block_read(second, (used[0], used[1]), swapped or e, found, captured, marks)
+    if split is not None:
+        (_, index), e = split
+        used = used if index == 1 else used[::-1]  # the map of the activation comes first
+        e = _renamed(e, ("s", 1 - index), ("s", 0))
+    marks = (str(found.expression[1]),) if found.expression[0] == PRODUCT else ()
+    return _block_read(second, (used[0], used[1]), e, found, captured, marks)
 
 
-def _two_factors(e: Expression) -> list[Expression]:
-    """A product as (one bare leaf, the rest); the rest keeps its own factors, as in s·σ(s)·t."""
-    if e[0] != "mul":
-        return []
-    for i, side in enumerate(e[1:], 1):
-        rest = (*e[1:i], *e[i + 1 :])
-        if side[0] == "s" and not any(_mentions(r, side) for r in rest):
-            return [side, rest[0] if len(rest) == 1 else ("mul", *rest)]
-    return []
+def _split(e: Expression) -> tuple[Expression, Expression] | None:
+    """A product as a leaf and the other factors, as t and s·σ(s), which do not contain the leaf; None for anything else."""
+    factors = e[2:] if e[0] == PRODUCT else e[1:] if e[0] == "mul" else ()
+    for i, leaf in enumerate(factors):
+        rest = (*factors[:i], *factors[i + 1 :])
+        if leaf[0] == "s" and not any(_contains(factor, leaf) for factor in rest):
+            return leaf, rest[0] if len(rest) == 1 else ("mul", *rest)
+    return None
 
 
-def _mentions(e: object, leaf: Expression) -> bool:
-    return e == leaf or (isinstance(e, tuple) and any(_mentions(part, leaf) for part in e))
+def _contains(e: object, leaf: Expression) -> bool:
+    return e == leaf or (isinstance(e, tuple) and any(_contains(part, leaf) for part in e))
 
 
-def _renamed(e: Expression, names: dict[Expression, Expression | None]) -> Expression | None:
-    """The expression with other leaves; None where one of them must not be there. Products are put in order again."""
-    if e in names:
-        return names[e]
-    parts: list[object] = []
-    for part in e:
-        new = _renamed(part, names) if isinstance(part, tuple) else part
-        if isinstance(part, tuple) and new is None:
-            return None
-        parts.append(new)
-    ordered = sorted(parts[1:], key=repr) if e[0] in ("mul", "add", "maximum", "minimum") else parts[1:]
-    return (e[0], *ordered)
+def _renamed(e: Any, old: Expression, new: Expression) -> Any:
+    """The expression with another leaf; the order of products and sums is restored."""
+    if e == old or not isinstance(e, tuple):
+        return new if e == old else e
+    parts = [_renamed(part, old, new) for part in e[1:]]
+    return (e[0], *(sorted(parts, key=repr) if e[0] in ("mul", "add", "maximum", "minimum") else parts))
 
 
 def _block_read(
@@ -216,7 +207,7 @@ def _block_read(
     if expression[0] == MARK and expression[2:] == (("s", 0),):
         marks, activation, reason = (*marks, str(expression[1])), None, None
     else:
-        activation = None if _mentions(expression, ("s", 1)) else function_of(expression)
+        activation = None if _contains(expression, ("s", 1)) else function_of(expression)
         reason = None if activation is not None else _unknown(found)
     inside = tuple(found.nodes)
     return BlockRead(first, second, up, activation, reason, marks, inside, second.input, norm)
