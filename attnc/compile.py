@@ -52,16 +52,13 @@ def compile(
     `model` is a torch module of Linear layers and activations (attnc reads the operations that it executes on a batch of shape
     (batch, *domain.shape)), a fitted scikit-learn MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved,
     against what the model computes in exact arithmetic. The error lists every operation that is not supported.
-
-    Or `model` is a function of a tensor (batch, n, d) that returns (batch, n, d'), or (batch, tokens, d'). With `lipschitz`, a
-    constant K such that every output changes by at most K|x - x'|₂, a grid of anchors proves eps for every function with this
-    constant that is within `noise` of the returned values (by default 2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32; give more
-    if the function subtracts large numbers). Without it, `method` finds the anchors ("lattice" for smooth functions of up to 4
-    numbers, "fit" for more) and the error is measured, not proved: see `net.measured`. `form` selects the network of the paper
-    that `as_self_attention` writes: "two-layer" (the default) or "attention-softmax".
-
-    `dtype` defaults to the model's, or to torch's default dtype for a function or a `Program`. Inputs outside the box warn once
-    (`strict=None`), raise (True) or are ignored (False).
+    Or it is a function of a tensor (batch, n, d) that returns (batch, n, d'), or (batch, tokens, d'). With `lipschitz`, a
+    constant K such that every output changes by at most K|x - x'|₂, a grid of anchors proves eps for every function with it that
+    is within `noise` of the returned values (by default 2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32; give more if the function
+    subtracts large numbers). Without it, `method` finds the anchors ("lattice" for smooth functions of up to 4 numbers, "fit" for
+    more), and the error is measured: see `net.measured`. `form` selects the network that `as_self_attention` writes, "two-layer"
+    (the default) or "attention-softmax". `dtype` defaults to the model's, else to torch's default dtype. Inputs outside the box
+    warn once (`strict=None`), raise (True) or are ignored (False).
 
     >>> import attnc, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
@@ -78,26 +75,15 @@ def compile(
     checked_choice("method", method, METHODS)
     if form is not None:
         checked_choice("form", form, COMPILED, "; attnc.paper builds networks of one head and of many heads")
+    report = progress or (lambda _: None)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
         if _is_function(model, method):
-            check_box(domain, name)
-            check_arithmetic(name, network=True)
-            request = FunctionRequest(
-                model,
-                domain,
-                allowed,
-                name,
-                method,
-                lipschitz,
-                noise,
-                tokens,
-                seed,
-                progress or (lambda _: None),
-            )
+            constants = (lipschitz, noise, tokens, seed)
+            request = FunctionRequest(model, domain, allowed, name, method, *constants, report)
             net = compile_function(request, form or "two-layer")
         else:
             _check_function_words({"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
-            net = _of_model(model, domain, allowed, name, progress or (lambda _: None))
+            net = _of_model(model, domain, allowed, name, report)
             net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
     net.engine, net.strict = engine, strict

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from attnc.arguments import checked_nonnegative, checked_seed
+from attnc.arguments import check_arithmetic, check_box, checked_nonnegative, checked_seed
 from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.frontends.callable_source import CallableSource
@@ -66,6 +66,8 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
     if form == "layers":
         raise InputError("form='layers' is for models: for a function use 'two-layer' or 'attention-softmax'")
     request = _checked(request)
+    check_box(request.box, request.dtype)
+    check_arithmetic(request.dtype, network=True)
     request.progress("evaluating the function")
     source = CallableSource(request.f, request.box, request.tokens)
     method, reason = _method(request, source.box.size)
