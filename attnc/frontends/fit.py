@@ -206,12 +206,13 @@ def _new_neurons(data: _Data, count: int, size: int) -> Hidden:
     return torch.from_numpy(normal * steep[:, None]), torch.from_numpy(-steep * across)
 
 
-def _factored(features: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """Q (points, p) and R with w = R⁻¹ Qᵀ y = argmin mean |features·w - y|² + ridge²·|w|², features = Q R."""
-    n, p = features.shape
-    tall = torch.cat([features, ridge * math.sqrt(n) * torch.eye(p, dtype=torch.float64)])
+def _least_squares(features: Tensor, y: Tensor, heavy: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """w = argmin mean heavy·|features·w - y|² + ridge²·|w|², and Q with features·√heavy = Q R."""
+    root, (n, p) = heavy.sqrt(), features.shape
+    tall = torch.cat([root * features, ridge * math.sqrt(n) * torch.eye(p, dtype=torch.float64)])
     orthogonal, triangle = torch.linalg.qr(tall)
-    return orthogonal[:n], triangle
+    q = orthogonal[:n]
+    return torch.linalg.solve_triangular(triangle, q.T @ (root * y), upper=True), q
 
 
 def _refined(data: _Data, hidden: Hidden, linear: int, steps: int) -> Hidden:
@@ -261,8 +262,7 @@ class _State:
     @staticmethod
     def of(data: _Data, hidden: Hidden, linear: int, heavy: Tensor) -> _State:
         features, root = _features(hidden, data.u), heavy.sqrt()
-        q, r = _factored(root * features, _RIDGE * data.eps)
-        w = torch.linalg.solve_triangular(r, q.T @ (root * data.y), upper=True)
+        w, q = _least_squares(features, data.y, heavy, _RIDGE * data.eps)
         left = features @ w - data.y
         seen = torch.cat([data.u @ data.basis, torch.ones_like(root)], 1)
         bend = root * (1 - features[:, linear:-1] ** 2)
@@ -279,9 +279,8 @@ class _State:
 
     @staticmethod
     def loss_of(data: _Data, hidden: Hidden, heavy: Tensor) -> float:
-        features, root = _features(hidden, data.u), heavy.sqrt()
-        q, _ = _factored(root * features, _RIDGE * data.eps)
-        y = root * data.y
+        _, q = _least_squares(_features(hidden, data.u), data.y, heavy, _RIDGE * data.eps)
+        y = heavy.sqrt() * data.y
         return float(((y - q @ (q.T @ y)) ** 2).sum(1).mean())
 
     def moved(self, data: _Data, damping: float) -> Tensor:
@@ -301,8 +300,7 @@ def _finished(source: CallableSource, data: _Data, hidden: Hidden, size: int) ->
     heavy = torch.ones(len(data.u), 1, dtype=torch.float64)
     best, least = torch.zeros(features.shape[1], data.y.shape[1], dtype=torch.float64), math.inf
     for _ in range(_LAWSON):
-        q, r = _factored(heavy.sqrt() * features, _RIDGE * data.eps)
-        w = torch.linalg.solve_triangular(r, q.T @ (heavy.sqrt() * data.y), upper=True)
+        w, _ = _least_squares(features, data.y, heavy, _RIDGE * data.eps)
         errors = (features @ w - data.y).abs().amax(1, keepdim=True)
         if float(errors.max()) < least:
             best, least = w, float(errors.max())
