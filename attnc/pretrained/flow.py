@@ -16,6 +16,7 @@ from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.norms import NormRead
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
+from attnc.pretrained.samples import removed
 
 MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 
@@ -29,12 +30,8 @@ def check_flow(model: nn.Module, call: Call, sites: Sequence[Site]) -> None:
             handles.append(site.first.module.register_forward_pre_hook(record_input(entering)))
             if (part := norm_module(model, site)) is not None:
                 handles.append(part.register_forward_hook(record_output(normed)))
-        try:
-            with mode(), fused_path(False), silent(model):
-                run(model, call)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with removed(handles), mode(), fused_path(False), silent(model):
+            run(model, call)
         found = [(site.name, check_normed(site.norm, entering, normed)) for site, entering, normed in seen]
         refuse(model, [Problem(name, reason) for name, reason in found if reason is not None])
 

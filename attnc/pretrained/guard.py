@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attnc.domain import Array
-from attnc.errors import Problem, UnsupportedError
+from attnc.errors import Problem
 from attnc.frontends.capture import fused_path
 from attnc.frontends.transformers import Call, Site
 from attnc.functions import Function
@@ -32,6 +32,7 @@ from attnc.pretrained.flow import (
     run,
     silent,
 )
+from attnc.pretrained.samples import removed
 from attnc.program import Affine, Pointwise
 
 _ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
@@ -68,20 +69,13 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> N
         plan.module.register_forward_hook(lambda module, given, out: reached.add(id(module)))
         for plan in planned
     ]
-    try:
+    with removed(handles):
         for grad in (False, True):
             reached.clear()
             with torch.set_grad_enabled(grad), silent(model):
                 run(model, call)
             missing = [plan.site.name for plan in planned if id(plan.module) not in reached]
-            if missing:
-                raise UnsupportedError(
-                    f"{type(model).__name__} cannot be converted, and is unchanged",
-                    [Problem(name, "is not executed in its new place") for name in missing],
-                )
-    finally:
-        for handle in handles:
-            handle.remove()
+            refuse(model, [Problem(name, "is not executed in its new place") for name in missing])
 
 
 def _digest(site: Site) -> tuple[object, ...]:
@@ -279,8 +273,7 @@ class _BlockRun:
         return None
 
 
-@contextmanager
-def _hooked(model: nn.Module, runs: Sequence[_BlockRun]) -> Iterator[None]:
+def _hooked(model: nn.Module, runs: Sequence[_BlockRun]) -> AbstractContextManager[None]:
     handles = []
     for block_run in runs:
         site = block_run.site
@@ -291,11 +284,7 @@ def _hooked(model: nn.Module, runs: Sequence[_BlockRun]) -> Iterator[None]:
         handles.append(site.second.module.register_forward_pre_hook(record_input(block_run.inner)))
         if (part := norm_module(model, site)) is not None:
             handles.append(part.register_forward_hook(record_output(block_run.normed)))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return removed(handles)
 
 
 def _close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, terms: float) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attnc.domain import Array
 from attnc.errors import InputError
@@ -64,6 +66,16 @@ def _tensors(name: str, output: object) -> Iterator[tuple[str, Tensor]]:
             yield from _tensors(f"{name}[{i}]", value)
 
 
+@contextmanager
+def removed(handles: Sequence[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks on exit."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def entering(
     model: nn.Module, maps: Mapping[str, nn.Module], samples: object
 ) -> dict[str, tuple[Array, Array]]:
@@ -83,9 +95,6 @@ def entering(
         module.register_forward_pre_hook(lambda _, arguments, name=name: note(name, arguments))
         for name, module in maps.items()
     ]
-    try:
+    with removed(handles):
         outputs(model, samples)
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen

@@ -133,8 +133,8 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: reached",
         GUARD,
-        "            if missing:",
-        "            if False:",
+        "if id(plan.module) not in reached]",
+        "if False]",
         "a module that is not executed where it was put is not missed",
         ("tests/pretrained/test_guard.py::test_a_module_that_is_put_in_is_executed",),
     ),
