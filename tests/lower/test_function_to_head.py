@@ -189,7 +189,7 @@ BAD = {
     "neither eps nor anchors": ({}, InputError, "neither"),
     "one anchor": ({"anchors": 1}, InputError, "from 2"),
     "no anchor": ({"anchors": 0}, InputError, "from 2"),
-    "half an anchor": ({"anchors": 2.5}, InputError, "whole number"),
+    "half an anchor": ({"anchors": 2.5}, InputError, "anchors=2.5"),
     "too many anchors": ({"anchors": 10**6}, InputError, "8192"),
     "an empty interval": ({"eps": 1e-3, "domain": (1, 1)}, InputError, "empty"),
     "a reversed interval": ({"eps": 1e-3, "domain": (1, -1)}, InputError, "reversed"),

@@ -249,7 +249,7 @@ def outputs(model: nn.Module, x: Tensor) -> Tensor:
 
 READ: dict[str, tuple[Callable[[], Any], str]] = {
     "relu6 with another end": (lambda: mlp(_changed(nn.ReLU6(), max_val=8.0), 12.0), "clip(0,8)"),
-    "hardtanh with other ends": (lambda: mlp(_changed(nn.Hardtanh(), min_val=-3.0), 12.0), "clip(-3,1)"),
+    "hardtanh with other ends": (lambda: mlp(_changed(nn.Hardtanh(), min_val=-3.0), 12.0), "hardtanh(-3,1)"),
     "leaky relu with another slope": (
         lambda: mlp(_changed(nn.LeakyReLU(), negative_slope=0.3)),
         "leaky_relu(0.3)",
