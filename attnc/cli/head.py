@@ -66,7 +66,7 @@ def head(
                 made.save(save)
             if plot is not None:
                 say(f"drawing {plot}")
-                attnc.plot.head(made, plot)
+                attnc.plot.head(made, path=plot)
         files = {"save": save, "plot": plot}
         written = {key: str(path) for key, path in files.items() if path is not None}
         if json:
