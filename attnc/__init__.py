@@ -39,7 +39,7 @@ from attnc.pretrained import (
     report_of,
 )
 from attnc.pretrained.verify import ConversionVerdict, verify, verify_conversion
-from attnc.records.certificate import Certificate, Measured, Witness
+from attnc.records.head_certificate import Certificate, Measured, Witness
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate
 from attnc.records.theorem import Theorem

@@ -26,7 +26,7 @@ from attnc.frontends.transformers import Site, find_blocks
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.prove.normed import attainable, reach
-from attnc.records.certificate import round_up
+from attnc.records.head_certificate import round_up
 
 THREADS = 2
 ENGINES = ("closed-form", "softmax")

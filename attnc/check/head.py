@@ -26,7 +26,7 @@ from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
 from attnc.functions.function import Branch, label_of
-from attnc.records.certificate import Certificate
+from attnc.records.head_certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 FIRST_CELLS, MOST_CELLS = 23, 400_000

@@ -14,8 +14,8 @@ from attnc.check.network import check_network
 from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.program.program import Program
-from attnc.records.certificate import Certificate
 from attnc.records.files import read_file
+from attnc.records.head_certificate import Certificate
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate
 from attnc.records.network_numbers import NetworkNumbers

@@ -33,7 +33,7 @@ from attnc.lower.function_to_head import check_arithmetic, checked_eps, finished
 from attnc.lower.heads import KeptHeads, few_digits
 from attnc.network.head import Head
 from attnc.prove.supnorm import SupNorm, supnorm
-from attnc.records.certificate import round_up
+from attnc.records.head_certificate import round_up
 from attnc.records.numbers import HeadNumbers
 
 DESIGNS = ("auto", "gate", "lattice", "tuned")

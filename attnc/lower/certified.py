@@ -15,7 +15,7 @@ from attnc.lower.witness import worst
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import Pointwise
-from attnc.records.certificate import round_up, versions
+from attnc.records.head_certificate import round_up, versions
 from attnc.records.network_certificate import GroupClaim, LayerClaim, NetworkCertificate, NetworkWitness
 from attnc.records.network_numbers import Attention, Group, NetworkNumbers, Stage
 from attnc.records.network_record import NetworkRecord

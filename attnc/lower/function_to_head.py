@@ -21,7 +21,7 @@ from attnc.heads.candidates import DESIGNS, Plan, Progress
 from attnc.heads.plan import MEASURED_POINTS, Found, best, smallest
 from attnc.network.head import Head
 from attnc.network.inside import checked_strict
-from attnc.records.certificate import Certificate, Measured, Witness, round_up, versions
+from attnc.records.head_certificate import Certificate, Measured, Witness, round_up, versions
 from attnc.records.numbers import Array
 
 _PRECISION = 128

@@ -25,7 +25,7 @@ from attnc.program import BlackBox, Lookup, Reshape, Step
 from attnc.program.program import Program
 from attnc.prove.compose import compose
 from attnc.prove.lookup import reached
-from attnc.records.certificate import round_up, versions
+from attnc.records.head_certificate import round_up, versions
 from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
 from attnc.records.network_numbers import NetworkNumbers, Reorder, Selection, Stage
 from attnc.records.network_record import NetworkRecord

@@ -18,7 +18,7 @@ from attnc.network.head import Head
 from attnc.program import Pointwise
 from attnc.program.program import Program
 from attnc.prove.compose import Known, advance, compose, start
-from attnc.records.certificate import round_up
+from attnc.records.head_certificate import round_up
 from attnc.records.network_numbers import Attention, Stage
 
 _SPENT = 0.98  # of eps, on purpose; the rest is for what errors of errors add

@@ -17,7 +17,7 @@ from attnc.network.inside import check_domain, checked_strict, outside_interval
 from attnc.network.running import FULL, PreciseModule, can_look, precise
 from attnc.network.self_attention import SelfAttention
 from attnc.network.show import head_html, head_text
-from attnc.records.certificate import Certificate, Measured
+from attnc.records.head_certificate import Certificate, Measured
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.record import HeadRecord, write
 

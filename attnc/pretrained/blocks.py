@@ -26,7 +26,7 @@ from attnc.program.block import FeedForward
 from attnc.prove.block_bound import BlockBound, Heads, Squares, block_bound, proved_heads, square_reach
 from attnc.prove.normed import pre_activations, reach, weighed
 from attnc.prove.outward import below, times, total
-from attnc.records.certificate import round_up
+from attnc.records.head_certificate import round_up
 
 Exponents = NDArray[np.int8]
 _LEAST_SHARE = 2.0**-1000  # of eps for a neuron: far below what any head meets, and not yet 0

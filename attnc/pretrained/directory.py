@@ -20,7 +20,7 @@ from attnc.network.inside import checked_strict
 from attnc.pretrained.config import ENGINES, VERSION
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import note_parts, rebuild, seal
-from attnc.records.certificate import Certificate
+from attnc.records.head_certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 _DIGITS_AND_END = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp: 0, mlp

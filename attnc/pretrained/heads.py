@@ -15,7 +15,7 @@ from attnc.lower.activation_head import activation_head
 from attnc.network.head import Head
 from attnc.prove.outward import above
 from attnc.prove.window import Gate, Window, window_bound, window_of
-from attnc.records.certificate import round_up
+from attnc.records.head_certificate import round_up
 from attnc.records.network_numbers import Index
 
 MOST = 3  # groups of neurons

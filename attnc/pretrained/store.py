@@ -21,7 +21,7 @@ from attnc.pretrained.blocks import Planned
 from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
-from attnc.records.certificate import Certificate
+from attnc.records.head_certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 _REPORT, _CALL = "_attnc_report", "_attnc_call"

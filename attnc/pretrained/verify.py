@@ -35,7 +35,7 @@ from attnc.pretrained.entering import GIVEN, PROVED
 from attnc.pretrained.flow import check_flow
 from attnc.pretrained.report import BlockReport, ConversionReport
 from attnc.pretrained.store import call_of, digest, report_of, wiring
-from attnc.records.certificate import Certificate
+from attnc.records.head_certificate import Certificate
 from attnc.records.window_numbers import window_of
 
 _POINTS = 33

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnc.domain import Box
 from attnc.errors import CertificateError
-from attnc.records.certificate import check_types, checked_record
+from attnc.records.head_certificate import check_types, checked_record
 from attnc.records.network_certificate import NetworkCertificate, box_from_json, box_json
 
 CONFIDENCE = 0.999

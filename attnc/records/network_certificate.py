@@ -14,7 +14,7 @@ import torch
 
 from attnc.domain import Array, Box
 from attnc.errors import CertificateError, InputError
-from attnc.records.certificate import FORMAT, Certificate, check_types, checked_record
+from attnc.records.head_certificate import FORMAT, Certificate, check_types, checked_record
 
 
 @dataclass(frozen=True)

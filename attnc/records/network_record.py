@@ -21,8 +21,8 @@ from attnc.functions.function import label_of
 from attnc.program import Affine, BatchNorm, BlackBox, Combine, Lookup, Pointwise, Reshape, Step
 from attnc.program.program import Program
 from attnc.program.step import Numbers
-from attnc.records.certificate import checked_record
 from attnc.records.files import expect, read_file, write_file
+from attnc.records.head_certificate import checked_record
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate
 from attnc.records.network_numbers import (

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from attnc.errors import CertificateError, FileError, InputError
-from attnc.records.certificate import Certificate, Measured
 from attnc.records.files import expect, read_file, write_file
+from attnc.records.head_certificate import Certificate, Measured
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 KIND, FORMAT = "head", 1

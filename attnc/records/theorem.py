@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attnc.records.certificate import check_types, checked_record
+from attnc.records.head_certificate import check_types, checked_record
 
 
 @dataclass(frozen=True)

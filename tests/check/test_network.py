@@ -24,7 +24,7 @@ from attnc.network.rebuild import rebuilt
 from attnc.network.stages import AttentionLayer
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
-from attnc.records.certificate import Certificate
+from attnc.records.head_certificate import Certificate
 from attnc.records.network_certificate import LayerClaim, NetworkCertificate
 from attnc.records.network_numbers import Attention, Group, Linear, NetworkNumbers, Scale, Sum
 from attnc.records.network_record import NetworkRecord

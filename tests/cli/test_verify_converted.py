@@ -11,7 +11,7 @@ import pytest
 
 from attnc.pretrained import convert_
 from attnc.pretrained.store import seal
-from attnc.records.certificate import round_up
+from attnc.records.head_certificate import round_up
 from tests.frontends.tiny_models import tiny
 
 from .checks import flip, refused, words

@@ -19,7 +19,7 @@ from attnc.incontext import Radius, gradient_descent
 from attnc.incontext.gathering import _rounded, gather_error
 from attnc.incontext.inputs import largest_eigenvalue
 from attnc.incontext.proof import LearnerCertificate, grows
-from attnc.records.certificate import Certificate
+from attnc.records.head_certificate import Certificate
 
 RADIUS = Radius(2.0, 3.0, 4.0, 6.0)
 

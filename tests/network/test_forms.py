@@ -23,7 +23,7 @@ from attnc.network.purity import impurities, operations
 from attnc.network.stages import AffineMap, AttentionLayer, Reordering, Selection, StageModule
 from attnc.program import Affine, BlackBox, Pointwise, Program, Reshape
 from attnc.records import network_numbers as numbers
-from attnc.records.certificate import Measured
+from attnc.records.head_certificate import Measured
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_record import Shown
 from attnc.records.numbers import HeadNumbers

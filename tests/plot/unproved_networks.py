@@ -12,7 +12,7 @@ import attnc
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import BlackBox, Lookup, Program, Reshape
-from attnc.records.certificate import versions
+from attnc.records.head_certificate import versions
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
 from attnc.records.network_numbers import NetworkNumbers, Reorder, Selection

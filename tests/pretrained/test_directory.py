@@ -20,7 +20,7 @@ from attnc.pretrained.directory import changed_heads, load_model, read_conversio
 from attnc.pretrained.samples import outputs
 from attnc.pretrained.saving import save_converted
 from attnc.pretrained.store import seal
-from attnc.records.certificate import Certificate
+from attnc.records.head_certificate import Certificate
 from tests.frontends.tiny_models import TEXT, example, hf, randomised, tiny
 
 EPS = 1e-4

@@ -14,7 +14,7 @@ import attnc
 from attnc.errors import CertificateError
 from attnc.pretrained import ConversionReport, convert_
 from attnc.pretrained.report import as_text
-from attnc.records.certificate import round_up
+from attnc.records.head_certificate import round_up
 from tests.frontends.tiny_models import TEXT, example, hf, randomised
 
 NASTY = "<b onclick='x'>&\"é"

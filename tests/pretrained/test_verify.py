@@ -20,7 +20,7 @@ from attnc.network.gate import AnchorGate
 from attnc.pretrained import convert_, report_of
 from attnc.pretrained.store import seal
 from attnc.pretrained.verify import verify_conversion
-from attnc.records.certificate import round_up
+from attnc.records.head_certificate import round_up
 from tests.frontends.tiny_models import tiny
 
 Change = Callable[[Any], object]
