@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from flint import arb
 
 from attnc.arithmetic import Arithmetic
 from attnc.check.ranges import slope_and_size
+from attnc.check.slopes import CellTable
 from attnc.functions import Function
+from attnc.functions.balls import ball, variable, working
 
 _DOUBLE = arb(2) ** -53  # Python's floats, in which coefficients are computed
 
@@ -62,17 +65,23 @@ class Operations:
         return lost / (1 - lost) if lost < arb(1) else arb("inf")
 
     def twin_mean(self, e: float, n: int, r: arb, x: arb) -> Tracked:
-        """(4h(e) - h(2e))/3 against (1/n) Σ r_i x_i, for numbers |r_i| <= r and |x_i| <= x of the dtype; see `twin_sum`.
-
-        Its Taylor series in e² begins with the mean, has no e² term, and the others are at most those of
-        x r (M(2er) - 1 - (2/3)(2er)²)/3, M(z) = (sinh z/z)/(2 - cosh z)."""
-        z = 2 * arb(e) * r
-        if not z.cosh() < 2:
-            return Tracked(x * r, arb("inf"))
-        series = (z.sinh() / z / (2 - z.cosh()) - 1 - 2 * z**2 / 3) * x * r / 3 if not r == 0 else arb(0)
-        one, two = (self.twin_sum(factor * arb(e) * r, n, x) for factor in (1, 2))
+        """(4h(e) - h(2e))/3 against (1/n) Σ r_i x_i, for numbers |r_i| <= r and |x_i| <= x of the dtype."""
+        series, one, two = self.twins(e, n, r, x)
         total = self.add(self.scale(arb(4) / (3 * arb(e)), one), self.scale(1 / (6 * arb(e)), two))
         return Tracked(x * r, total.error + series)
+
+    def twins(self, e: float, n: int, r: arb, x: arb) -> tuple[arb, Tracked, Tracked]:
+        """How far (4h(e) - h(2e))/3 is from (1/n) Σ r_i x_i in exact arithmetic, and the sums e·h(e), 2e·h(2e) as executed.
+
+        The Taylor series in e² begins with the mean, has no e² term, and the others are at most those of
+        x r (M(2er) - 1 - (2/3)(2er)²)/3, M(z) = (sinh z/z)/(2 - cosh z)."""
+        one, two = (self.twin_sum(factor * arb(e) * r, n, x) for factor in (1, 2))
+        z = 2 * arb(e) * r
+        if r == 0:
+            return arb(0), one, two
+        if not (z.cosh() < 2 and is_power_of_two(e)):
+            return arb("inf"), one, two
+        return (z.sinh() / z / (2 - z.cosh()) - 1 - 2 * z**2 / 3) * x * r / 3, one, two
 
     def twin_sum(self, rho: arb, n: int, x: arb) -> Tracked:
         """Σ_i (p⁺_i - p⁻_i) x_i, the p softmax of ±z_i with |z_i| <= ρ over 2n keys.
@@ -130,8 +139,6 @@ class Descent:
 def descent_bound(s: Descent, n: int, a: Arithmetic) -> arb:
     """At least |w_T - exact w_T|₂ for every context of n examples within the radius; inf if a premise fails."""
     do, endless = Operations(a), arb("inf")
-    if not _power_of_two(s.e):
-        return endless
     d, X, W = s.features, arb(s.x), arb(s.w)
     off = do.dot(d, X, W)
     if not s.reading.covers(arb(s.u) + off):
@@ -140,12 +147,13 @@ def descent_bound(s: Descent, n: int, a: Arithmetic) -> arb:
     if residual is None:
         return endless
     eta = arb(s.step_size)
-    mean = do.twin_mean(s.e, n, residual.executed, X)
-    moved = eta * (mean.error + X * residual.error)  # in exact arithmetic, with the executed residuals
-    one, two = (do.twin_sum(f * arb(s.e) * residual.executed, n, X) for f in (1, 2))
-    terms = [Tracked(W, arb(0)), do.scale(4 * eta / (3 * arb(s.e)), Tracked(one.executed, arb(0)))]
-    terms += [do.scale(eta / (6 * arb(s.e)), Tracked(two.executed, arb(0))), do.scale(eta * arb(s.ridge), Tracked(W, arb(0)))]
-    step = moved + do.add(*terms).error
+    series, one, two = do.twins(s.e, n, residual.executed, X)
+    step = eta * (series + X * residual.error) + do.add(
+        Tracked(W, arb(0)),
+        do.scale(4 * eta / (3 * arb(s.e)), one),
+        do.scale(eta / (6 * arb(s.e)), two),
+        do.scale(eta * arb(s.ridge), Tracked(W, arb(0))),
+    ).error
     if s.threshold is not None:
         if not s.threshold.covers(2 * W):
             return endless
@@ -167,12 +175,92 @@ def _residual(s: Descent, do: Operations, u: Tracked) -> Tracked | None:
     entering = do.add(u, y) if s.of_residual else u
     if not head.covers(entering.executed):
         return None
-    low, steep, size = _slopes(s.function, head.lo, head.hi)
-    if not low >= 0:
+    monotone, steep, size = _slopes(s.function, head.lo, head.hi)
+    if not monotone:
         return None
     g = Tracked(arb(size), arb(head.error) + arb(steep) * entering.error)
     return g if s.of_residual else do.add(g, y)
 
 
-def _power_of_two(e: float) -> bool:
+@dataclass(frozen=True)
+class Newton:
+    """Newton's iteration for ridge regression as a certificate describes it."""
+
+    features: int
+    iterations: int
+    start: float
+    ridge: float
+    scales: tuple[float, float, float]
+    x: float
+    y: float
+    p: float
+    u: float
+    reading: HeadBound
+
+
+def newton_bound(s: Newton, n: int, a: Arithmetic) -> arb:
+    """At least |w - w*|₂ for every context of n examples within the radius; inf if a premise fails.
+
+    A = XᵀX/n + λI has eigenvalues between λ and d·x² + λ."""
+    do, endless, d = Operations(a), arb("inf"), s.features
+    X, Y, P = arb(s.x), arb(s.y), arb(s.p)
+    high = d * X**2 + arb(s.ridge)
+    step = d * _newton_step(s, n, do)
+    if not step.is_finite():
+        return endless
+    rho = (1 - arb(s.start) * arb(s.ridge)).max(arb(s.start) * high - 1) + 2 * arb(a.unit)
+    for _ in range(s.iterations):
+        rho = rho**2 + step * high
+        if not rho < 1:
+            return endless
+    b = do.twin_mean(s.scales[2], n, Y, X)
+    read = do.twin_mean(s.scales[1], d, arb(max(s.x * s.y, LARGEST)).max(b.executed), P)
+    last = do.scale(arb(d), read).error + d * P * b.error
+    return rho * arb(d).sqrt() * X * Y / arb(s.ridge) + arb(d).sqrt() * last
+
+
+LARGEST = 2.0  # |PA| stays below it: checked in every run
+
+
+def _newton_step(s: Newton, n: int, do: Operations) -> arb:
+    """The largest entry of the difference between one executed iteration and the exact one, P ↦ 2P - PAP."""
+    d, X, P = s.features, arb(s.x), arb(s.p)
+    off = do.dot(d, X, P)
+    if not s.reading.covers(arb(s.u) + off):
+        return arb("inf")
+    read = Tracked(arb(s.u) + off, off + arb(s.reading.error))
+    mean = do.twin_mean(s.scales[0], n, read.executed, X)
+    mean = Tracked(mean.size, mean.error + X * read.error)
+    q = do.add(mean, do.scale(arb(s.ridge), Tracked(P, arb(0))))
+    product = do.scale(arb(d), do.twin_mean(s.scales[1], d, arb(LARGEST), P))
+    return do.add(Tracked(2 * P, arb(0)), Tracked(product.size, product.error + d * P * q.error)).error
+
+
+def _slopes(f: Function, lo: float, hi: float) -> tuple[bool, float, float]:
+    """Whether f is non-decreasing on [lo, hi], and at least |f'| and |f| there."""
+    ends = np.array([lo]), np.array([hi])
+    steep, size = CellTable(f, lo, hi).steepest(*ends), slope_and_size(f, *ends)[1]
+    return _is_monotone(f, lo, hi), float(steep[0]), float(size[0])
+
+
+def _is_monotone(f: Function, lo: float, hi: float, most: int = 1 << 14) -> bool:
+    todo, done = [(piece.lo, piece.hi, piece.branch) for piece in f.pieces(lo, hi)], 0
+    with working(96, 2):
+        while todo:
+            a, b, branch = todo.pop()
+            done += 1
+            try:
+                slope = branch(variable(ball(a, b)))[1]
+            except (ValueError, ZeroDivisionError):
+                slope = arb("nan")
+            if slope >= 0:
+                continue
+            middle = a / 2 + b / 2
+            if slope < 0 or done > most or not a < middle < b:
+                return False
+            todo += [(a, middle, branch), (middle, b, branch)]
+    return True
+
+
+def is_power_of_two(e: float) -> bool:
     return math.isfinite(e) and e > 0 and math.frexp(e)[0] == 0.5

@@ -242,7 +242,7 @@ def _learnt(
     w, loss = found[-1].double().numpy(), learner.loss
     wide, labels = context.wide(x.double().numpy()), y.double().numpy()
     exact = exact_trajectory(loss, wide, labels, learner.steps, learner.step_size, learner.intercept)[-1]
-    bound = learner.certificate.bound(len(x), learner.curvature(torch.from_numpy(wide)))
+    bound = learner.error_bound(len(x), learner.curvature(torch.from_numpy(wide)))
     say(f"predicting {len(x) + len(query)} rows")
     predicted = learner(x, y, torch.cat([x, query]), strict=False).double().numpy()
     if not math.isfinite(bound):

@@ -166,7 +166,7 @@ class SolverBound:
             )
         if not s.start * high <= 1:
             return math.inf
-        rho, step = (1 - s.start * low + 2 * a.unit) * _ROOM, self.step_error(n)
+        rho, step = (max(1 - s.start * low, 2.0**-50) + 2 * a.unit) * _ROOM, self.step_error(n)
         for _ in range(s.iterations):
             rho = (rho * rho + step * high) * _ROOM
             if not rho < 1:

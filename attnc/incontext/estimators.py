@@ -95,7 +95,7 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         self.radius_ = self.learner_.radius
         seen.check(self.radius_, bool(self.standardise))
         _step_size(self.step_size_, self.learner_.curvature(self._tokens(self.context_x_)) + loss.ridge)
-        self.bound_ = self.learner_.certificate.bound(len(x), curvature - loss.ridge)
+        self.bound_ = self.learner_.error_bound(len(x), curvature - loss.ridge)
 
     def _scaled(self, x: Array) -> Array:
         found: Array = x if self.x_scaler_ is None else self.x_scaler_.transform(x)

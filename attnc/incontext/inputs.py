@@ -9,12 +9,6 @@ import torch
 from torch import Tensor
 
 from attnc.errors import InputError
-<<<<<<< HEAD
-=======
-from attnc.network.altered import why_altered
-from attnc.network.head import Head
-from attnc.records.head_certificate import Certificate
->>>>>>> records
 
 
 def checked_examples(
