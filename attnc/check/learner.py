@@ -148,16 +148,24 @@ def descent_bound(s: Descent, n: int, a: Arithmetic) -> arb:
         return endless
     eta = arb(s.step_size)
     series, one, two = do.twins(s.e, n, residual.executed, X)
-    step = eta * (series + X * residual.error) + do.add(
-        Tracked(W, arb(0)),
-        do.scale(4 * eta / (3 * arb(s.e)), one),
-        do.scale(eta / (6 * arb(s.e)), two),
-        do.scale(eta * arb(s.ridge), Tracked(W, arb(0))),
-    ).error
+    step = (
+        eta * (series + X * residual.error)
+        + do.add(
+            Tracked(W, arb(0)),
+            do.scale(4 * eta / (3 * arb(s.e)), one),
+            do.scale(eta / (6 * arb(s.e)), two),
+            do.scale(eta * arb(s.ridge), Tracked(W, arb(0))),
+        ).error
+    )
     if s.threshold is not None:
         if not s.threshold.covers(2 * W):
             return endless
-        step = step + arb(s.threshold.error) + arb(a.unit) * (W + 2 * arb(a.tiny)) / (1 - arb(a.unit)) + arb(a.tiny)
+        step = (
+            step
+            + arb(s.threshold.error)
+            + arb(a.unit) * (W + 2 * arb(a.tiny)) / (1 - arb(a.unit))
+            + arb(a.tiny)
+        )
     distance = arb(d).sqrt() * step * s.steps
     if s.local and not distance * arb(d).sqrt() * X + off <= arb(0.01) * arb(s.u):
         return endless

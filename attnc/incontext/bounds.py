@@ -50,7 +50,9 @@ class HeadErrors:
     threshold: float | None = None
 
 
-def head_errors(reading: Certificate, activation: Certificate | None, threshold: Certificate | None, term: str) -> HeadErrors:
+def head_errors(
+    reading: Certificate, activation: Certificate | None, threshold: Certificate | None, term: str
+) -> HeadErrors:
     """One term of the heads' certificates: "bound" (executed) or "approximation" (exact arithmetic)."""
     return HeadErrors(
         getattr(reading, term),
@@ -72,7 +74,9 @@ class LearnerBound:
         """R >= |r̂_i|, and a bound of |r̂_i - r_i|."""
         a, s, heads = self.arithmetic, self.settings, self.heads
         r, d = s.radius, s.features
-        off = (heads.reading + gamma(d + 1, a.unit) * d * r.x * r.w) * _ROOM + 8 * a.tiny * (r.x + r.w + 1) * d
+        off = (heads.reading + gamma(d + 1, a.unit) * d * r.x * r.w) * _ROOM + 8 * a.tiny * (
+            r.x + r.w + 1
+        ) * d
         if heads.domain is None:
             size = (r.u + r.y + off) * (1 + a.unit) * _ROOM
             return size, (off + a.unit * size) * _ROOM

@@ -49,7 +49,11 @@ def certificate_of(
 
 def facts_of(settings: LearnerSettings | SolverSettings) -> dict[str, Any]:
     """The settings as JSON, without the radius and the dtype, which the certificate states itself."""
-    found = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name not in ("radius", "dtype", "loss", "scales")}
+    found = {
+        f.name: getattr(settings, f.name)
+        for f in fields(settings)
+        if f.name not in ("radius", "dtype", "loss", "scales")
+    }
     if isinstance(settings, SolverSettings):
         return {**found, "scales": list(settings.scales)}
     return {**found, "loss": _loss_json(settings.loss)}
@@ -57,4 +61,10 @@ def facts_of(settings: LearnerSettings | SolverSettings) -> dict[str, Any]:
 
 def _loss_json(loss: Loss) -> dict[str, Any]:
     function = None if loss.function is None else label_of(loss.function)
-    return {"name": loss.name, "function": function, "of_residual": loss.of_residual, "ridge": loss.ridge, "lasso": loss.lasso}
+    return {
+        "name": loss.name,
+        "function": function,
+        "of_residual": loss.of_residual,
+        "ridge": loss.ridge,
+        "lasso": loss.lasso,
+    }

@@ -26,7 +26,9 @@ def checked_labels(y: Any, n: int, dtype: torch.dtype, limit: float, strict: boo
     """A finite label for each example, within the radius if `strict`."""
     if not isinstance(y, Tensor) or y.dtype != dtype or y.shape != (n,):
         got = f"{tuple(y.shape)} of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
-        raise InputError(f"context_y must be a tensor of shape ({n},) and dtype {dtype}, one label per example: got {got}")
+        raise InputError(
+            f"context_y must be a tensor of shape ({n},) and dtype {dtype}, one label per example: got {got}"
+        )
     return _within("context_y", y, limit, strict)
 
 

@@ -159,7 +159,9 @@ class Learner(InContext):
 
     def extra_repr(self) -> str:
         s = self.settings
-        sizes = f"features={self.features}, intercept={s.intercept}, steps={s.steps}, step_size={s.step_size:.4g}"
+        sizes = (
+            f"features={self.features}, intercept={s.intercept}, steps={s.steps}, step_size={s.step_size:.4g}"
+        )
         return f"loss={s.loss.name}, {sizes}, {s.radius}, dtype={s.dtype}"
 
     def _penalised(self, w: Tensor) -> Tensor:

@@ -55,7 +55,9 @@ class LearnerSettings:
     radius: Radius
     dtype: str
     e: float = 1.0
-    intercept: bool = False  # the last coefficient, which the penalty leaves out: then a ridge does not contract
+    intercept: bool = (
+        False  # the last coefficient, which the penalty leaves out: then a ridge does not contract
+    )
 
 
 @dataclass(frozen=True)

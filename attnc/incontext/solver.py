@@ -107,7 +107,9 @@ class Solver(InContext):
         s = self.settings
         largest = largest_eigenvalue(x) + s.ridge
         if not s.start * largest <= 1:
-            raise InputError(f"start={s.start:g} is too large for these examples: use at most {1 / largest:.6g}")
+            raise InputError(
+                f"start={s.start:g} is too large for these examples: use at most {1 / largest:.6g}"
+            )
 
     def _check_reached(self, p: float, u: float, q: float) -> None:
         radius = self.settings.radius

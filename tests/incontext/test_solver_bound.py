@@ -90,4 +90,7 @@ def test_the_last_products_count() -> None:
     made = known(1)
     one = gather_error(0.2, 20, made.settings.radius.y, made.settings.radius.x, A).approximation
     assert one > 1e-3
-    assert altered(made, scales=(*made.settings.scales[:2], 0.2)).bound(20, 4.0, 4.0) >= made.settings.radius.p * one
+    assert (
+        altered(made, scales=(*made.settings.scales[:2], 0.2)).bound(20, 4.0, 4.0)
+        >= made.settings.radius.p * one
+    )
