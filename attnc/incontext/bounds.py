@@ -130,7 +130,7 @@ class LearnerBound:
         return math.inf if s.loss.local and not self._stays(found) else found
 
     def _stays(self, distance: float) -> bool:
-        """Whether exact gradient descent within `distance`, and w·x unrounded, stay where the curvature is known: 2 % beyond U."""
+        """Whether exact gradient descent within `distance`, and w·x unrounded, stay where the curvature is known."""
         d, r = self.settings.features, self.settings.radius
         rounded = gamma(d + 1, self.arithmetic.unit) * d * r.x * r.w
         return distance * math.sqrt(d) * r.x + rounded <= 0.009 * r.u

@@ -355,9 +355,9 @@ class _Context:
         """Raise if the context exceeds a given radius."""
         for name, size in (("x", float(self.x.abs().max())), ("y", self.largest_y())):
             if size > getattr(radius, name):
+                what = f"the {'standardised ' * standardised}context has |{name}| = {size:.6g}"
                 raise InputError(
-                    f"the {'standardised ' * standardised}context has |{name}| = {size:.6g}, outside the radius {getattr(radius, name):g}: "
-                    "use a larger radius, or radius=None"
+                    f"{what}, outside the radius {getattr(radius, name):g}: use a larger radius, or radius=None"
                 )
 
 

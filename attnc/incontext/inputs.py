@@ -39,7 +39,7 @@ def _within(name: str, x: Tensor, limit: float, strict: bool) -> Tensor:
     if strict and float(x.abs().max()) > limit:
         at = tuple(int(i) for i in np.unravel_index(int(x.abs().argmax()), tuple(x.shape)))
         raise InputError(
-            f"{name} contains {float(x[at]):.6g} at {at}, outside the radius {limit:g} for which the bound holds. Standardise the "
+            f"{name} contains {float(x[at]):.6g} at {at}, outside the radius {limit:g} of the bound. Standardise the "
             "data, use a larger radius, or call with strict=False"
         )
     return x

@@ -49,7 +49,7 @@ class Loss:
 
     @property
     def local(self) -> bool:
-        """Whether its curvature is bounded on an interval only. Built-in functions that are steepest at 0 are bounded everywhere."""
+        """Whether its curvature is bounded on an interval only. Functions that are steepest at 0 are bounded everywhere."""
         f = self.function
         return f is not None and not (is_builtin(f) and f.name in _STEEPEST_AT_ZERO)
 
