@@ -339,7 +339,7 @@ class _Build:
 
 def _largest(head: Head, h: int) -> float:
     """The largest |score| of head h on the interval that it is certified for."""
-    assert head.certificate is not None
-    numbers, domain = head.numbers(), head.certificate.domain
+    assert head.certificate.proved
+    numbers, domain = head.numbers(), head.certificate.interval
     ends = numbers.query[h, 0] * np.array([domain.lo, domain.hi]) + numbers.query[h, 1]
     return float(np.abs(np.outer(numbers.key[h, :, 0], ends) + numbers.key[h, :, 1:]).max())

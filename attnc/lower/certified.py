@@ -1,46 +1,44 @@
-"""stages and heads → a network with its certificate."""
+"""layers and heads → a network with its certificate."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-import numpy as np
-
-from attnc.domain import Array
 from attnc.errors import CertificateError
 from attnc.functions.function import label_of
-from attnc.lower.budget import carried
-from attnc.lower.program_to_network import Lowered, Wish, layer_name
+from attnc.lower.program_to_network import Lowered, Request, layer_name
 from attnc.lower.witness import worst
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import Pointwise
-from attnc.records.head_certificate import round_up, versions
-from attnc.records.network_certificate import GroupClaim, LayerClaim, NetworkCertificate, NetworkWitness
-from attnc.records.network_numbers import Attention, Group, NetworkNumbers, Stage
-from attnc.records.network_record import NetworkRecord
+from attnc.prove.bounds import ValueBounds
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.fields import round_up, versions
+from attnc.records.layers import Layer, NetworkNumbers, pointwise_layer
+from attnc.records.record import Record
 
 
-def certified(wish: Wish, made: Lowered, engine: str, strict: bool | None) -> Network:
-    """The module, with the claims of its layers, the bound of the whole, and a witness."""
-    numbers = NetworkNumbers(tuple(_with_heads(stage, made) for stage in made.stages), wish.dtype)
-    approximation = min(_carried(wish, made, "approximation"), made.error)
-    rounding = max(made.error - approximation, min(_carried(wish, made, "rounding"), made.error))
-    certificate = NetworkCertificate(
-        domain=wish.box,
-        dtype=wish.dtype,
-        bound=min(with_room(made.error), max(wish.eps, made.error)),
-        approximation=with_room(approximation),
-        rounding=with_room(rounding),
-        layers=tuple(_claim(wish, stage, made) for stage in made.stages if isinstance(stage, Attention)),
-        witness=NetworkWitness((0.0,) * wish.box.size, 0, 0.0),
-        program=wish.program.digest(),
+def certified(request: Request, lowered: Lowered, engine: str, strict: bool | None) -> Network:
+    """The module with the certificates of its layers, the bound of the whole, and a witness."""
+    numbers = NetworkNumbers(tuple(_with_heads(layer, lowered) for layer in lowered.layers), request.dtype)
+    layers = (layer for layer in lowered.layers if layer.kind == "pointwise")
+    output = _terms(lowered.output)
+    certificate = Certificate(
+        subject="network",
+        status=Status.PROVED,
+        **{**output, "bound": min(output["bound"], max(request.eps, lowered.error))},
+        holds_for=request.box,
+        dtype=request.dtype,
+        witness=Witness((0.0,) * request.box.size, 0, 0.0),
         digests=numbers.digests(),
+        facts={"program": request.program.digest()},
+        children=tuple(_claim(request, layer, lowered) for layer in layers),
         versions=versions(),
     )
-    network = rebuilt(NetworkRecord(wish.program, numbers, certificate), engine, strict)
-    wish.progress("looking for the largest error")
-    witness = worst(network, wish.program, numbers, wish.box)
+    network = rebuilt(Record(numbers, certificate, request.program), engine, strict)
+    request.progress("searching for the largest error")
+    witness = worst(network, request.program, numbers, request.box)
     if witness.error > certificate.bound:
         raise CertificateError(
             f"at an input of the box the network is off by {witness.error:.6g}, above its proved bound {certificate.bound:.6g}: "
@@ -50,45 +48,43 @@ def certified(wish: Wish, made: Lowered, engine: str, strict: bool | None) -> Ne
     return network
 
 
-def _with_heads(stage: Stage, made: Lowered) -> Stage:
-    if not isinstance(stage, Attention):
-        return stage
-    groups = tuple(Group(neurons, head.numbers()) for neurons, head in made.heads[stage.value])
-    return Attention(stage.input, stage.value, groups)
+def _with_heads(layer: Layer, lowered: Lowered) -> Layer:
+    if layer.kind != "pointwise":
+        return layer
+    groups = [(neurons, head.numbers()) for neurons, head in lowered.heads[layer.value]]
+    return pointwise_layer(layer.input, layer.value, groups)
 
 
-def _claim(wish: Wish, stage: Attention, made: Lowered) -> LayerClaim:
-    step = wish.program.steps[stage.value - 1]
+def _claim(request: Request, layer: Layer, lowered: Lowered) -> Certificate:
+    step = request.program.steps[layer.value - 1]
     assert isinstance(step, Pointwise)
-    width = made.known[stage.input].lo.shape[-1]
-    groups = []
-    for neurons, head in made.heads[stage.value]:
-        assert head.certificate is not None
-        groups.append(GroupClaim(width if neurons is None else len(neurons), head.certificate))
-    ends = (made.known[stage.input].error.max(), made.known[stage.value].error.max())
-    error_in, error_out = (with_room(float(e)) for e in ends)
-    name = layer_name(wish.program, stage.value)
-    return LayerClaim(name, stage.value, label_of(step.function), tuple(groups), error_in, error_out)
+    width = lowered.known[layer.input].lo.shape[-1]
+    heads = lowered.heads[layer.value]
+    facts = {
+        "function": label_of(step.function),
+        "value": layer.value,
+        "neurons": [width if neurons is None else len(neurons) for neurons, _ in heads],
+        "error_in": with_room(float(lowered.known[layer.input].error.max())),
+    }
+    return Certificate(
+        subject="layer",
+        name=layer_name(request.program, layer.value),
+        status=Status.PROVED,
+        **_terms(lowered.known[layer.value]),
+        dtype=request.dtype,
+        facts=facts,
+        children=tuple(head.certificate for _, head in heads),
+    )
 
 
-def _carried(wish: Wish, made: Lowered, term: str) -> float:
-    """What one term of the heads' bounds becomes at the output, in exact arithmetic.
-
-    For `approximation` with the source's own deviations: the bound that exact arithmetic would have."""
-    if not made.heads:
-        return 0.0
-    own: dict[int, Array | float] = {}
-    for value, heads in made.heads.items():
-        step = wish.program.steps[value - 1]
-        assert isinstance(step, Pointwise)
-        errors = np.zeros(made.known[value].lo.shape)
-        for neurons, head in heads:
-            errors[..., slice(None) if neurons is None else neurons] = getattr(head.certificate, term)
-        own[value] = errors + (step.deviation if term == "approximation" else 0.0)
-    found = carried(made.stages, made.known, own)
-    return float(found[made.stages[-1].value].max())
+def _terms(bounds: ValueBounds) -> dict[str, Any]:
+    """The bound of one value of the program, and its terms."""
+    error = float(bounds.error.max())
+    approximation = min(float(bounds.approximation.max()), error)
+    named = {"approximation": approximation, "rounding": float(bounds.rounding.max()), "bound": error}
+    return {name: with_room(term) for name, term in named.items()}
 
 
 def with_room(proved: float) -> float:
-    """What is proved and a part in 256, so that another prover need not tie with this one, in four digits."""
+    """The proved bound and a part in 256 of it, in four digits: the checker may find a slightly larger bound."""
     return round_up(proved * (1 + 2.0**-8))

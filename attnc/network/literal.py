@@ -36,9 +36,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnc.errors import InputError
+from attnc.network.affine import AffineLayer, ScaleLayer
 from attnc.network.altered import as_made
+from attnc.network.combine import CombineLayer
+from attnc.network.pointwise import AttentionLayer, Stage
+from attnc.network.reshape import ReshapeLayer
 from attnc.network.running import PreciseModule, precise
-from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
 from attnc.records.numbers import Array, HeadNumbers
 
 if TYPE_CHECKING:
@@ -194,15 +197,15 @@ class _Build:
     """What goes where: registers for the values that are kept, maps that become part of a layer's matrices."""
 
     def __init__(self, net: Network, n: int | None) -> None:
-        self.stages = [cast(StageModule, stage) for stage in net.stages]
+        self.stages = [cast(Stage, stage) for stage in net.stages]
         self.dtype, self.program = net.numbers().dtype, net.program
         self.shapes = _over_tokens(net.program.shapes, n)
         self.before, self.after = _folds(self.stages)
         within = [*self.before.values(), *self.after.values()]
-        maps = [s for s in self.stages if not isinstance(s, AttentionLayer | Reordering)]
+        maps = [s for s in self.stages if not isinstance(s, AttentionLayer | ReshapeLayer)]
         self.alone = [stage for stage in maps if stage not in within]
         inside = {*self.after, *(stage.value for stage in self.before.values())}
-        self.routes = {s.value: self._routes(s) for s in self.stages if isinstance(s, Reordering)}
+        self.routes = {s.value: self._routes(s) for s in self.stages if isinstance(s, ReshapeLayer)}
         self.n = max(_tokens(shape) for shape in self.shapes)
         self.width, self.layout = 0, dict[str, slice]()
         self._add("data", 1)
@@ -241,7 +244,7 @@ class _Build:
         if "position" in self.layout:
             data[:, self.layout["position"]] = np.eye(self.n)
         for stage in self.stages:
-            constant = getattr(stage, "bias" if isinstance(stage, AffineMap) else "shift", None)
+            constant = getattr(stage, "bias" if isinstance(stage, AffineLayer) else "shift", None)
             if stage.value in self.registers and constant is not None:
                 data[:, self.registers[stage.value]] = _array(constant)
         for k in (k for keys in self.keys.values() for k in keys):
@@ -257,9 +260,9 @@ class _Build:
             name = name if name and name not in seen else f"{name} v{stage.value}".strip()
             if isinstance(stage, AttentionLayer):
                 yield self._attention(stage, name)
-            elif isinstance(stage, Reordering) and self.routes[stage.value]:
+            elif isinstance(stage, ReshapeLayer) and self.routes[stage.value]:
                 yield self._routing(stage, name)
-            elif isinstance(stage, AffineMap | Scaling | Combination) and stage in self.alone:
+            elif isinstance(stage, AffineLayer | ScaleLayer | CombineLayer) and stage in self.alone:
                 yield TokenMap(name, self._token_map(stage), self.dtype)
             else:
                 continue
@@ -289,7 +292,7 @@ class _Build:
             made["W_O"][heads, 0, write] = k.numbers.output[k.h] * columns[:, neurons].T
         return LiteralAttention(name, made, shared, self.dtype)
 
-    def _routing(self, stage: Reordering, name: str) -> LiteralAttention:
+    def _routing(self, stage: ReshapeLayer, name: str) -> LiteralAttention:
         """A head for every pair of tokens: the target attends to the source alone, everyone else to anchors, which hold 0.
 
         q = M(position_t, data + anchor - position_t)      k = (position_s, anchor)"""
@@ -307,16 +310,16 @@ class _Build:
         made["W_Q"] *= _UNDERFLOW[self.dtype]
         return LiteralAttention(name, made, range(len(routes)), self.dtype)
 
-    def _token_map(self, stage: AffineMap | Scaling | Combination) -> Array:
+    def _token_map(self, stage: AffineLayer | ScaleLayer | CombineLayer) -> Array:
         """What stands in the registers of the inputs, carried to that of the value; constants wait there already."""
         matrix, write = np.zeros((self.width, self.width)), self.registers[stage.value]
         match stage:
-            case AffineMap():
+            case AffineLayer():
                 blocks = [_array(stage.weight).T]
-            case Scaling():
+            case ScaleLayer():
                 blocks = [np.diag(_array(stage.scale))]
-            case Combination():
-                blocks = [c * np.eye(write.stop - write.start) for c in stage.coefficients]
+            case CombineLayer():
+                blocks = [c * np.eye(write.stop - write.start) for c in stage.settings["coefficients"]]
         for value, block in zip(stage.inputs, blocks, strict=True):
             matrix[self.registers[value], write] += block
         return matrix
@@ -324,17 +327,17 @@ class _Build:
     def _keys(self, layer: AttentionLayer) -> Iterator[_Keys]:
         first = self._add(f"anchors v{layer.value}", 3 * sum(head.heads for _, head in layer.groups)).start
         for neurons, head in layer.groups:
-            numbers, known = head.numbers(), head.certificate or head.measured
-            if known is None or numbers.gated:
-                reason = "does not say on which interval it serves" if known is None else "attends to itself"
+            numbers, domain = head.numbers(), head.domain
+            if domain is None or numbers.gated:
+                reason = "has no domain" if domain is None else "attends to itself"
                 raise InputError(f"{layer.name}: a head that {reason} has no place in plain self-attention")
             own = range(self.shapes[layer.value][-1]) if neurons is None else neurons.tolist()
             for h in range(numbers.heads):
-                distance = _distance(numbers, h, known.domain.lo, known.domain.hi)
+                distance = _distance(numbers, h, domain.lo, domain.hi)
                 yield _Keys(numbers, h, own, distance, slice(first, first + 3))
                 first += 3
 
-    def _routes(self, stage: Reordering) -> list[tuple[int, int]]:
+    def _routes(self, stage: ReshapeLayer) -> list[tuple[int, int]]:
         """Stretches [i, j) of the numbers that lie within one token before and behind a reshape; none where tokens stay."""
         end = math.prod(self.shapes[stage.value])
         a, b = (self.shapes[value][-1] for value in (stage.inputs[0], stage.value))
@@ -351,19 +354,19 @@ class _Build:
         return {name: np.zeros(shape, self.dtype) for name, shape in shapes.items()}
 
 
-def _folds(stages: Sequence[StageModule]) -> tuple[dict[int, AffineMap], dict[int, AffineMap]]:
+def _folds(stages: Sequence[Stage]) -> tuple[dict[int, AffineLayer], dict[int, AffineLayer]]:
     """By the value of a layer of attention: the map before it that nobody else reads, for W_Q, and the map behind it that is
     its only reader, for W_O."""
-    before: dict[int, AffineMap] = {}
-    after: dict[int, AffineMap] = {}
+    before: dict[int, AffineLayer] = {}
+    after: dict[int, AffineLayer] = {}
     made = {stage.value: stage for stage in stages}
     for layer in (stage for stage in stages if isinstance(stage, AttentionLayer)):
         source = made.get(layer.inputs[0])
         alone = sum(layer.inputs[0] in stage.inputs for stage in stages) == 1
-        if isinstance(source, AffineMap) and alone and source not in after.values():
+        if isinstance(source, AffineLayer) and alone and source not in after.values():
             before[layer.value] = source
         behind = [stage for stage in stages if layer.value in stage.inputs]
-        if len(behind) == 1 and isinstance(behind[0], AffineMap):
+        if len(behind) == 1 and isinstance(behind[0], AffineLayer):
             after[layer.value] = behind[0]
     return before, after
 

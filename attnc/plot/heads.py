@@ -22,7 +22,6 @@ from attnc.plot import canvas
 from attnc.plot.canvas import SavePath
 from attnc.plot.heat_map import draw_head_attention, record_of
 from attnc.plot.known import known_error
-from attnc.records.certificate import Certificate, Measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +94,7 @@ def head(head: Head, *, f: AnyFunction | None = None, path: SavePath = None) -> 
         ax.set_xlabel("")
     record = record_of(head, "head")
     anchors = f"{head.heads} heads of " * (head.heads > 1) + f"{head.key.shape[1]} anchors"
-    text = f"{record.function} on [{record.domain.lo:g}, {record.domain.hi:g}]: {anchors}, {head.design}"
+    text = f"{record.facts['function']} on [{record.interval.lo:g}, {record.interval.hi:g}]: {anchors}, {head.design}"
     dtype = str(head.key.dtype).removeprefix("torch.")
     canvas.heading(figure, f"{text}, {dtype}\n{known_error(head).text}")
     return canvas.finish(figure, path)
@@ -121,17 +120,17 @@ def function_of(head: Head, f: AnyFunction | None, plot: str = "head") -> Functi
     record, found = record_of(head, plot), None
     if f is not None:
         found = get(f) if isinstance(f, str) else f if isinstance(f, Function) else make_function(f)
-        if found.label != record.function:
+        if found.label != record.facts["function"]:
             raise InputError(
-                f"f={found.label!r} is not the function of this head: give {record.function!r}, or omit f"
+                f"f={found.label!r} is not the function of this head: give {record.facts['function']!r}, or omit f"
             )
         return found
     with suppress(InputError):
-        found = get(record.function)
+        found = get(record.facts["function"])
     # A measured head approximates a bare callable, whose name may be that of a built-in function.
-    if found is None or (isinstance(record, Measured) and found.provable):
+    if found is None or (not record.proved and found.provable):
         raise InputError(
-            f"the function {record.function!r} of this head is not registered: "
+            f"the function {record.facts['function']!r} of this head is not registered: "
             "give it, f=..., or register it with attnc.functions.register"
         )
     return found
@@ -158,9 +157,9 @@ def sample_head(head: Head, f: Function) -> HeadSample:
 def _points(head: Head, f: Function) -> Tensor:
     """Points of the domain in the head's dtype, increasing and distinct."""
     record = record_of(head)
-    lo, hi, width = record.domain.lo, record.domain.hi, record.domain.width
-    worst = record.witness.input if isinstance(record, Certificate) else record.input
-    special = [lo, hi, worst, *f.kinks]
+    lo, hi, width = record.interval.lo, record.interval.hi, record.interval.width
+    worst = () if record.witness is None else record.witness.input
+    special = [lo, hi, *worst, *f.kinks]
     near = [x + sign * width * 2.0**-j for x in special for j in range(5, 40) for sign in (-1, 1)]
     wide = torch.tensor([*np.linspace(lo, hi, POINTS).tolist(), *special, *near], dtype=torch.float64)
     held = np.unique(wide.to(head.key.dtype).double().numpy())
@@ -170,9 +169,9 @@ def _points(head: Head, f: Function) -> Tensor:
 def draw_function(head: Head, ax: Axes, sample: HeadSample) -> Axes:
     """Both curves, and a mark for each anchor in the domain."""
     record = record_of(head)
-    canvas.curve_pair(ax, sample.s, sample.f, sample.head, (f"f = {record.function}", "head"))
+    canvas.curve_pair(ax, sample.s, sample.f, sample.head, (f"f = {record.facts['function']}", "head"))
     anchors = head.anchors.numpy().ravel()
-    inside = anchors[(anchors >= record.domain.lo) & (anchors <= record.domain.hi)]
+    inside = anchors[(anchors >= record.interval.lo) & (anchors <= record.interval.hi)]
     some = f" ({len(inside)} of {len(anchors)} in the domain)" if len(inside) < len(anchors) else ""
     ax.margins(y=0.1)
     mark = {"markersize": 8, "markeredgewidth": 1.2, "color": canvas.VERMILION, "clip_on": False}
@@ -184,13 +183,14 @@ def draw_error(head: Head, ax: Axes, sample: HeadSample) -> Axes:
     """The error, the line that bounds it, and the input with the largest known error."""
     known, worst = known_error(head), int(sample.error.argmax())
     at, error, label = float(sample.s[worst]), float(sample.error[worst]), "at"
-    if known.proved and head.certificate is not None:
-        at, error = head.certificate.witness.input, head.certificate.witness.error
+    witness = head.certificate.witness
+    if known.proved and witness is not None:
+        at, error = witness.input[0], witness.error
         label = f"witness: {error:.3g} at"
     elif known.value is None or known.value < error:  # the sample found a larger error
         known = replace(known, value=error)
-    elif head.measured is not None:
-        at, error = head.measured.input, head.measured.error
+    elif witness is not None:
+        at, error = witness.input[0], witness.error
     ax.plot(sample.s, sample.error, color=canvas.BLUE, linewidth=1, label="_error")
     known.draw(ax)
     canvas.log_scale(ax, [known.value or 0.0, *sample.error])
@@ -200,7 +200,7 @@ def draw_error(head: Head, ax: Axes, sample: HeadSample) -> Axes:
 
 
 def _finish(ax: Axes, head: Head, title: str) -> Axes:
-    domain = record_of(head).domain
+    domain = record_of(head).interval
     ax.set_xlim(domain.lo, domain.hi)
     ax.set_xlabel("s", fontsize=9)
     canvas.title(ax, title)

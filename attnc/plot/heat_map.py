@@ -16,12 +16,13 @@ from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
 from attnc.network.describe import lattice
 from attnc.network.head import Head
+from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
-from attnc.network.stages import AttentionLayer, Selection
+from attnc.network.pointwise import AttentionLayer
 from attnc.plot import canvas
 from attnc.plot.canvas import Index, SavePath
 from attnc.plot.known import worst_input
-from attnc.records.certificate import Certificate, Measured
+from attnc.records.certificate import Certificate, Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,14 +65,14 @@ def attention(
     return canvas.finish(ax, path)
 
 
-def record_of(head: Head, plot: str = "head") -> Certificate | Measured:
-    """The certificate or the measurement, which names the function and its domain. `plot` is the name of the caller."""
+def record_of(head: Head, plot: str = "head") -> Certificate:
+    """The certificate, which names the function and its domain. `plot` is the name of the caller."""
     instead = "give what attnc.head or attnc.load returns; use attnc.plot.network for a network"
     canvas.expect_kind(head, (Head,), plot, instead)
-    record = head.certificate or head.measured
-    if record is None:
+    record = head.certificate
+    if record.status is Status.UNKNOWN:
         raise InputError(
-            "this head has no certificate and no measurement, so its function and domain are unknown: "
+            "this head has no certificate, so its function and domain are unknown: "
             "draw a head that attnc.head or attnc.load returned"
         )
     return record
@@ -127,7 +128,7 @@ def anchor_rows(head: Head, s: Tensor) -> tuple[Array, list[Array], int]:
 
 def draw_head_attention(head: Head, ax: Axes) -> AxesImage:
     """The heat map of a head over its domain, without a colour bar."""
-    domain = record_of(head).domain
+    domain = record_of(head).interval
     middles = domain.lo + domain.width * ((np.arange(COLUMNS) + 0.5) / COLUMNS)
     s = torch.from_numpy(middles).to(head.key.device, head.key.dtype)
     rows, positions, share = anchor_rows(head, s[:, None])
@@ -163,14 +164,14 @@ def layer_weights(
     net: Network, x: Tensor | None, layers: Sequence[Index] | None = None
 ) -> list[list[NeuronWeights | LookupWeights]]:
     """By layer and group, the attention weights at the inputs x; the lookups are counted after the layers."""
-    parts: list[AttentionLayer | Selection] = [*net.layers, *net.selections]
+    parts: list[AttentionLayer | LookupLayer] = [*net.layers, *net.selections]
     chosen = canvas.selected(layers, (len(parts),), range(len(parts)), "layers")
     point = worst_input(net) if x is None else x
     inputs = entering([parts[i] for i in chosen], lambda: net(point, strict=False))
     found: list[list[NeuronWeights | LookupWeights]] = []
     for i, s in zip(chosen, inputs, strict=True):
         part = parts[i]
-        if isinstance(part, Selection):
+        if isinstance(part, LookupLayer):
             found.append([LookupWeights(net, part, s)])
         else:
             groups = [(s if own is None else s.index_select(-1, own), head) for own, head in part.groups]
@@ -215,7 +216,7 @@ class LookupWeights:
     """A lookup at some inputs."""
 
     net: Network
-    selection: Selection
+    selection: LookupLayer
     s: Tensor  # (inputs, m): what enters
 
     def draw(self, ax: Axes, most_labels: int = _MOST_LABELS) -> AxesImage:
@@ -261,7 +262,7 @@ class LookupWeights:
 
 
 def on_lattice(
-    selection: Selection, numbers: Array, mean: bool = False
+    selection: LookupLayer, numbers: Array, mean: bool = False
 ) -> tuple[Array, dict[int, Array], dict[int, Array]]:
     """Numbers (anchors,) as an image of the lattice; the positions along each axis that runs up, and across, outermost first.
 

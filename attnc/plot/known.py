@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from attnc.errors import InputError
-from attnc.network.describe import why_not_measured
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.plot.canvas import VERMILION
+from attnc.records.certificate import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,20 +43,21 @@ class KnownError:
 def known_error(model: Head | Network) -> KnownError:
     """The error of `model`, and whether it is proved."""
     reason = model.why_not_certified()
-    if model.certificate is not None and reason is None:
-        bound = model.certificate.bound
+    certificate = model.certificate
+    if reason is None:
+        bound = certificate.bound
         return KnownError(bound, True, f"error at most {bound:.4g}, proved")
-    if model.certificate is None and model.measured is not None:
-        reason = why_not_measured(model) if isinstance(model, Network) else None
+    if certificate.status is Status.MEASURED:
+        reason = model.why_changed() if isinstance(model, Network) else None
         if reason is None:
-            error, points = model.measured.error, model.measured.points
+            error, points = certificate.bound, certificate.facts["points"]
             return KnownError(error, False, f"error {error:.3g} measured at {points:,} points, not proved")
     return KnownError(None, False, shorten(f"not certified: {reason}", _LONGEST, placeholder=" …"))
 
 
 def worst_input(net: Network) -> Tensor:
     """The certificate's witness, or the input of the largest measured error."""
-    known = net.certificate.witness if net.certificate is not None else net.measured
+    known = net.certificate.witness
     if known is None:
         raise InputError("this network has no certificate and no measurement: give the inputs to draw, x=...")
     point = torch.tensor(known.input, dtype=torch.float64).reshape(net.program.shape)

@@ -21,8 +21,7 @@ from attnc.plot.heads import draw_function, sample_head
 from attnc.plot.heat_map import LookupWeights, NeuronWeights, layer_weights
 from attnc.plot.known import known_error
 from attnc.program import Pointwise
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import LayerClaim, LookupClaim, NetworkCertificate
+from attnc.records.certificate import Certificate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +73,9 @@ def network(
         else:
             _draw_lookup(net, part, left, right)
     if bounds is not None:
-        _draw_bounds(bounds, figure.add_subplot(grid[-1, :]), None if net.certificate else net.measured)
+        _draw_bounds(
+            bounds, figure.add_subplot(grid[-1, :]), None if net.certificate.proved else net.certificate
+        )
     counts = {"layer": len(net.layers), "lookup": len(net.selections)}
     sizes = " and ".join(f"{n} {name}{'s' * (n != 1)}" for name, n in counts.items() if n) or "no layers"
     dtype = str(next(net.parameters()).dtype).removeprefix("torch.")
@@ -82,11 +83,11 @@ def network(
     return canvas.finish(figure, path)
 
 
-def _drawn_bounds(net: Network) -> NetworkCertificate | None:
+def _drawn_bounds(net: Network) -> Certificate | None:
     """The certificate of the network, or of the network that was fitted to f, if it applies."""
     if known_error(net).value is None:
         return None
-    return net.certificate or (net.measured.fitted if net.measured is not None else None)
+    return net.certificate.claims
 
 
 def _row_title(net: Network, i: int, part: NeuronWeights) -> str:
@@ -102,7 +103,7 @@ def _draw_head(net: Network, part: NeuronWeights, ax: Axes, with_legend: bool) -
     """The function, the head and its anchors on the certified interval; marks at the top show the neurons."""
     step = net.program.steps[part.layer.value - 1]
     assert isinstance(step, Pointwise)
-    if part.head.certificate is None and part.head.measured is None:
+    if part.head.domain is None:
         ax.set_axis_off()  # the interval is unknown
         return
     draw_function(part.head, ax, sample_head(part.head, step.function))
@@ -117,7 +118,7 @@ def _draw_head(net: Network, part: NeuronWeights, ax: Axes, with_legend: bool) -
 
 def _draw_lookup(net: Network, part: LookupWeights, left: Axes, right: Axes) -> None:
     """The weights of the anchors, and their values for the output with the largest known error."""
-    record, lookup = net.certificate.witness if net.certificate is not None else net.measured, part.selection
+    record, lookup = net.certificate.witness, part.selection
     worst = record.output if record is not None and record.output < lookup.values.shape[1] else 0
     canvas.colour_bar(part.draw(left, _MOST_LABELS), left)
     canvas.colour_bar(part.draw_values(right, worst, _MOST_LABELS // 2), right)
@@ -125,21 +126,20 @@ def _draw_lookup(net: Network, part: LookupWeights, left: Axes, right: Axes) -> 
     canvas.title(left, f"{lookup.name}: {function_label(net, lookup)}, {lookup.anchors:,} anchors{mean}")
 
 
-def _draw_bounds(certificate: NetworkCertificate, ax: Axes, measured: NetworkMeasured | None) -> None:
+def _draw_bounds(certificate: Certificate, ax: Axes, measured: Certificate | None) -> None:
     """The proved bounds of |executed - exact| before and after every layer, and at the output, on a logarithmic axis.
 
     With `measured`, the certificate is that of the network fitted to f; a dashed line shows the error measured against f."""
-    every: list[LayerClaim | LookupClaim] = [*certificate.layers, *certificate.lookups]
-    claims = sorted(every, key=lambda claim: claim.value)
+    claims = sorted(certificate.children, key=lambda claim: int(claim.facts["value"]))
     place, end, width = np.arange(len(claims)), len(claims), 0.36
-    into = [claim.error_in if isinstance(claim, LayerClaim) else 0.0 for claim in claims]
-    out, bound = [claim.error_out for claim in claims], certificate.bound
+    into = [claim.facts.get("error_in", 0.0) for claim in claims]
+    out, bound = [claim.bound for claim in claims], certificate.bound
     ax.bar(place - width / 2, into, width, color="#bbbbbb", label="into the layer")
     ax.bar(place + width / 2, out, width, color=BLUE, label="out of the layer")
     ax.bar([end], [bound], width, color=VERMILION)
     whose = "proved bound" if measured is None else "proved for the fitted network"
     ax.axhline(bound, color=VERMILION, linewidth=1.4, label=f"{whose} {bound:.4g}")
-    seen = certificate.witness.error if measured is None else measured.error
+    seen = (measured or certificate).error or 0.0
     if measured is not None:
         ax.axhline(seen, color=INK, linewidth=1.2, linestyle="--", label=f"measured against f {seen:.3g}")
     elif seen > 0:

@@ -57,6 +57,7 @@ class Witness:
     @classmethod
     def from_json(cls, record: object) -> Witness:
         body = checked_record(cls, record)
+        check_type("witness.input", body["input"], list)
         return cls(**{**body, "input": tuple(body["input"])})
 
 
@@ -66,7 +67,12 @@ FACTS: dict[str, dict[str, type]] = {
     "layer": {"function": str, "value": int, "neurons": list, "error_in": float},  # neurons: one count a head
     "lookup": {"value": int, "anchors": int},
     "network": {"program": str},
-    "block": {"activation": str, "design": str, "engine": str, "products": float},
+    "block": {
+        "activation": str,
+        "engine": str,
+        "roundings": dict,
+        "products": float,
+    },  # rounding of each engine
     "model": {},
     "learner": {},
     "literal": {},
@@ -104,7 +110,8 @@ class Certificate:
 
     def __post_init__(self) -> None:
         check_types(self, {"subject": str, "name": str, "status": Status, "dtype": str, "children": tuple})
-        check_types(self, dict.fromkeys(("bound", "approximation", "rounding"), float))
+        if self.status is not Status.UNKNOWN:
+            check_types(self, dict.fromkeys(("bound", "approximation", "rounding"), float))
         if min(self.bound, self.approximation, self.rounding) < 0:
             raise CertificateError(f"{self.title}: the bound and its terms must not be negative")
         if self.dtype not in ("float32", "float64", "mixed"):
@@ -119,7 +126,9 @@ class Certificate:
         if self.subject not in FACTS or not isinstance(self.facts, dict):
             raise CertificateError(f"subject {self.subject!r}: expected one of {', '.join(FACTS)}")
         by_status = {Status.MEASURED: MEASURED_FACTS, Status.PROVED: PROVED_FACTS}.get(self.status, {})
-        required = FACTS[self.subject] | by_status.get(self.subject, {})
+        required = (
+            {} if self.status is Status.UNKNOWN else FACTS[self.subject] | by_status.get(self.subject, {})
+        )
         for name, kind in required.items():
             check_type(f"{self.title}: facts[{name!r}]", self.facts.get(name), kind)
         seal(self.facts)  # raises unless they are JSON values
@@ -127,6 +136,10 @@ class Certificate:
     def _check_parts(self) -> None:
         if not all(isinstance(child, Certificate) for child in self.children):
             raise CertificateError(f"{self.title}: children must be certificates")
+        if self.proved and not all(child.proved for child in self.children):
+            raise CertificateError(f"{self.title}: it cannot be proved if a part is not")
+        if self.status is Status.UNKNOWN:
+            return
         if self.subject == "head" and set(self.digests) != set(TENSORS):
             raise CertificateError(
                 f"{self.title}: digests of {TENSORS} are expected, got {sorted(self.digests)}"
@@ -136,10 +149,33 @@ class Certificate:
                 f"{self.title}: {len(self.children)} heads, neurons={self.facts['neurons']}"
             )
         size = {Interval: 1, Box: getattr(self.holds_for, "size", 0)}.get(type(self.holds_for))
+        if self.witness is not None and isinstance(self.holds_for, Interval) and self.witness.output != 0:
+            raise CertificateError(
+                f"{self.title}: the witness names output {self.witness.output}, expected 0"
+            )
         if self.witness is not None and size is not None and len(self.witness.input) != size:
             raise CertificateError(
                 f"{self.title}: the witness has {len(self.witness.input)} numbers, not {size}"
             )
+
+    @classmethod
+    def unknown(cls, subject: str, dtype: str, **facts: Any) -> Certificate:
+        """The certificate of something whose error is neither proved nor measured.
+
+        >>> Certificate.unknown("head", "float32").bound
+        inf
+        """
+        inf = math.inf
+        status = Status.UNKNOWN
+        return cls(
+            subject=subject,
+            status=status,
+            approximation=inf,
+            rounding=inf,
+            bound=inf,
+            dtype=dtype,
+            facts=facts,
+        )
 
     @property
     def title(self) -> str:
@@ -173,6 +209,11 @@ class Certificate:
         if not isinstance(self.holds_for, Box):
             raise CertificateError(f"{self.title} holds for {self.holds_for}, not for a box")
         return self.holds_for
+
+    @property
+    def claims(self) -> Certificate | None:
+        """What is proved of the layers of a network: itself, or the certificate against a network that was fitted to f."""
+        return self if self.proved else next(iter(self.parts("network")), None)
 
     @property
     def fraction(self) -> float:
@@ -234,6 +275,7 @@ class Certificate:
     @classmethod
     def _from_body(cls, record: object) -> Certificate:
         body = checked_record(cls, record)
+        check_type("children", body["children"], list)
         try:
             return cls(
                 **{
@@ -251,7 +293,9 @@ class Certificate:
         """The at most five lines of the printed certificate."""
         terms = f"approximation {at_most(self.approximation)}, rounding {at_most(self.rounding)}"
         seen = f"largest error seen {self.error:.3g}" if self.error is not None else ""
-        if self.status is Status.MEASURED and "points" in self.facts:
+        if self.status is Status.UNKNOWN:
+            bound = "the error is neither proved nor measured"
+        elif self.status is Status.MEASURED and "points" in self.facts:
             bound = f"not proved; {seen} at {self.facts['points']:,} inputs"
         else:
             bound = f"|executed - exact| <= {at_most(self.bound)} ({terms})"

@@ -43,6 +43,8 @@ def domain_from_json(record: object) -> Domain | None:
     body = with_fields(kind, record, {"kind", *_FIELDS[kind]})
     try:
         if kind == "interval":
+            for end in ("lo", "hi"):
+                check_type(end, body[end], float)
             return Interval(body["lo"], body["hi"])
         if kind == "context":
             return Context(body["examples"], dict(body["limits"]))
@@ -71,7 +73,8 @@ def _to_json(array: Array) -> float | list[float] | dict[str, str]:
     if len(flat) <= _LISTED:
         found: list[float] = flat.tolist()
         return found
-    short = flat.astype("<f4")
+    with np.errstate(over="ignore"):
+        short = flat.astype("<f4")
     dtype, stored = ("<f4", short) if np.array_equal(short.astype(np.float64), flat) else ("<f8", flat)
     return {dtype: base64.b64encode(stored.astype(dtype).tobytes()).decode()}
 

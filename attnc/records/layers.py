@@ -28,6 +28,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "affine": ("weight", "bias?"),  # weight · x + bias
     "batch_norm": ("scale", "shift"),  # scale ∘ x + shift
     "pointwise": (),  # head_j(x_j) for every neuron j
+    "product": ("scale", "radius"),  # x∘y by squares: exponents of λ and of the radius of each neuron
     "lookup": ("centre", "key", "offset", "values"),  # Σ_k softmax_k(key·(x - centre) + offset) values_k
     "combine": (),  # Σ coefficients_i x_i
     "reshape": (),  # the numbers of x, row by row, in the shape `to`
@@ -53,19 +54,24 @@ class Layer:
         if self.kind not in KINDS:
             raise InputError(f"layer of kind {self.kind!r}: expected one of {', '.join(KINDS)}")
         whole = (*self.inputs, self.value)
-        if not all(type(i) is int for i in whole) or (len(self.inputs) != 1 and self.kind != "combine"):
+        if not all(type(i) is int for i in whole) or (
+            self.kind != "combine" and len(self.inputs) != (2 if self.kind == "product" else 1)
+        ):
             raise InputError(
                 f"{self.kind} layer: inputs={self.inputs} and value={self.value!r} are not valid"
             )
         if set(self.settings) != set(SETTINGS.get(self.kind, ())):
             raise InputError(f"{self.kind} layer: settings {sorted(self.settings)} are not valid")
+        order = sorted(self.tensors)
         if self.kind != "pointwise":
-            allowed = {name.rstrip("?") for name in KINDS[self.kind]}
+            allowed = [name.rstrip("?") for name in KINDS[self.kind]]
             required = {name for name in KINDS[self.kind] if not name.endswith("?")}
-            if not required <= set(self.tensors) <= allowed:
+            order = [name for name in allowed if name in self.tensors]
+            if not required <= set(self.tensors) <= set(allowed):
                 raise InputError(
                     f"{self.kind} layer: tensors {sorted(self.tensors)}, expected {KINDS[self.kind]}"
                 )
+        object.__setattr__(self, "tensors", {name: self.tensors[name] for name in order})
         for name, value in self.settings.items():
             _CHECKS[name](value)
 

@@ -11,7 +11,7 @@ import pytest
 
 from attnc.pretrained import convert_
 from attnc.pretrained.store import seal
-from attnc.records.head_certificate import round_up
+from attnc.records.certificate import round_up
 from tests.frontends.tiny_models import tiny
 
 from .checks import flip, refused, words
@@ -21,7 +21,7 @@ from .checks import flip, refused, words
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("model") / "converted"
     model = tiny("opt")
-    convert_(model, eps=1e-3)
+    convert_(model, approximation=1e-3)
     model.save_pretrained(where)
     return where
 
@@ -34,7 +34,7 @@ def converted(finished: Path, tmp_path: Path) -> Path:
 def test_proved(run: Any, converted: Path) -> None:
     table, machine = run("verify", converted), run("verify", converted, "--json")
     assert (table.code, table.err, machine.code, machine.err) == (0, "", 0, "")
-    for word in ("proved", "2 proved", "every input", "each within 0.001", "in every output of a block"):
+    for word in ("proved", "2 proved", "every input", "exact <= 0.001", "in every output of a block"):
         assert word in words(table.out)
     assert machine.json["status"] == "proved"
     assert [verdict["status"] for _, verdict in machine.json["blocks"]] == ["proved", "proved"]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attnc.records.network_record import NetworkRecord, read_network, write_network
 
 import attnc
-from attnc.records.network_record import NetworkRecord, read_network, write_network
 
 from .checks import flip, refused, words
 
@@ -21,19 +21,19 @@ def test_proved(run: Any, saved_network: Path, network: attnc.Network) -> None:
     assert (table.code, table.err, machine.code, machine.err) == (0, "", 0, "")
     shown = words(table.out)
     for fact in (
-        "status proved",
+        "proved",
         "reason",
-        "|network(x) - program(x)| <= bound",
-        "[-1, 1], shape (4,)",
+        "|network - program| <= bound",
+        "Box(-1, 1, shape=(4,))",
+        "float64",
         "time",
     ):
         assert fact in shown
-    assert "layers 1 of attention, 8 heads, float64" in shown
     assert "refuting" not in shown
     record = machine.json
     assert (record["status"], record["bound"]) == ("proved", network.certificate.bound)
-    assert (record["layers"], record["heads"], record["dtype"]) == (1, 8, "float64")
-    assert record["program"] == network.certificate.program
+    assert ([layer["heads"] for layer in record["layers"]], record["dtype"]) == (["8"], "float64")
+    assert record["certificate"]["program"] == network.certificate.program
     assert (record["input"], record["domain"]["shape"]) == (None, [4])
     assert record["cells"] > 0
 
@@ -84,5 +84,5 @@ def test_a_long_refuting_input_is_cut_in_the_table_only(
     monkeypatch.setattr(attnc, "verify", lambda _: verdict)
     table, machine = run("verify", saved_network), run("verify", saved_network, "--json")
     assert (table.code, machine.code) == (1, 1)
-    assert "x = (0.125, 0.125, 0.125, 0.125, … 9 numbers)" in table.out
+    assert "0.125, 0.125, 0.125, 0.125, … (9)" in table.out
     assert (machine.json["input"], machine.json["error"]) == ([0.125] * 9, None)

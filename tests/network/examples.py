@@ -13,9 +13,10 @@ from torch import Tensor, nn
 import attnc
 from attnc import functions
 from attnc.domain import Interval
-from attnc.lower.activation_head import activation_head, square_head
+from attnc.lower.product import square_head
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
+from tests.lower.exact_heads import activation_head
 
 BOX = attnc.Box(-1, 1, shape=(3,))
 
@@ -82,5 +83,5 @@ def context() -> tuple[Tensor, Tensor]:
 
 def head_error(head: attnc.Head, s: Tensor, out: Tensor) -> float:
     """The largest |out - f(s)|, f in float64."""
-    f = attnc.functions.get(head.certificate.function)
+    f = attnc.functions.get(head.certificate.facts["function"])
     return float((out.double() - f(s.double())).abs().max())

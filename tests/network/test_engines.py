@@ -15,8 +15,8 @@ from attnc.errors import InputError
 from attnc.network.engines import ENGINES, sdpa
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.records.network_record import NetworkRecord
 from attnc.records.numbers import HeadNumbers
+from attnc.records.record import Record
 
 HEADS = [
     ("tanh", (-8, 8), {"eps": 1e-5}),
@@ -40,18 +40,18 @@ def net() -> Network:
 
 
 def inputs(head: attnc.Head, *shape: int) -> Tensor:
-    domain = head.certificate.domain
+    domain = head.certificate.holds_for
     u = torch.rand(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     return (domain.lo + domain.width * u).clamp(domain.lo, domain.hi).to(head.key.dtype)
 
 
 def test_engines_agree_within_twice_the_rounding(head: attnc.Head) -> None:
-    domain = head.certificate.domain
+    domain = head.certificate.holds_for
     ends = torch.tensor([domain.lo, domain.hi, domain.middle], dtype=head.key.dtype)
     s = torch.cat([inputs(head, 5000), ends])
     columns, keys = head.run(s, "softmax"), head.run(s, "sdpa")
     assert float((columns.double() - keys.double()).abs().max()) <= 2 * head.certificate.rounding
-    f = attnc.functions.get(head.certificate.function)
+    f = attnc.functions.get(head.certificate.facts["function"])
     for out in (columns, keys):
         error = (out.double() - f(s.double())).abs().max()
         assert float(error) <= head.certificate.bound
@@ -158,7 +158,7 @@ UNKNOWN = ["", "Dense", "flash", None, 0, ["softmax"]]
 @pytest.mark.parametrize("engine", UNKNOWN)
 def test_an_unknown_engine_is_refused(engine: object, net: Network) -> None:
     with pytest.raises(InputError, match="'softmax'"):
-        rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), engine)
+        rebuilt(Record(net.numbers(), net.certificate, net.program), engine)
     with pytest.raises(InputError, match="'softmax'"):
         Network(list(net.stages), net.program, net.certificate, engine)
 
@@ -170,7 +170,7 @@ def test_a_head_refuses_an_unknown_engine_too(engine: object, net: Network) -> N
 
 
 def test_a_network_runs_by_either(net: Network) -> None:
-    other = rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), "sdpa")
+    other = rebuilt(Record(net.numbers(), net.certificate, net.program), "sdpa")
     assert (net.engine, other.engine) == ("softmax", "sdpa")
     x = torch.rand(500, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
     assert float((net(x) - other(x)).abs().max()) <= 2 * net.certificate.bound

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.compile import compile
+from attnc.compiler import compile
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.literal import LiteralNetwork, TokenMap
 from attnc.network.network import Network
+from attnc.network.pointwise import AttentionLayer
 from attnc.network.purity import LINEAR, MOVES, SOFTMAX, operations
-from attnc.network.stages import AttentionLayer
 
 AGREE = {torch.float64: 4e-12, torch.float32: 1e-5}  # of the largest output
 

@@ -13,11 +13,13 @@ from torch import nn
 
 import attnc
 from attnc import plot
+from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
-from attnc.network.stages import AttentionLayer, Selection
+from attnc.network.pointwise import AttentionLayer
 from attnc.plot.heat_map import COLUMNS, on_lattice, same_decimals
 from attnc.plot.network import POINTS
-from attnc.records.network_numbers import Selection as Numbers
+from attnc.records.certificate import Certificate, Status
+from tests import parts
 from tests.plot.conftest import picture, texts, titles
 from tests.plot.unproved_networks import (
     ANCHORS,
@@ -85,12 +87,12 @@ def test_weights_are_means_over_inputs_and_tokens_by_pre_activation(
 
 
 def test_a_row_for_every_layer_and_the_bounds_below(net: Network) -> None:
-    assert net.certificate is not None
+    assert net.certificate.proved
     figure = plot.network(net)
     assert titles(figure) == ["layer 1: tanh", "layer 2: tanh", "error: proved bounds"]
     assert f"{net.certificate.bound:.4g}, proved" in figure.get_suptitle()
-    ax, claims, witness = figure.axes[-1], net.certificate.layers, net.certificate.witness
-    expected = [c.error_in for c in claims] + [c.error_out for c in claims] + [net.certificate.bound]
+    ax, claims, witness = figure.axes[-1], net.certificate.parts("layer"), net.certificate.witness
+    expected = [c.facts["error_in"] for c in claims] + [c.bound for c in claims] + [net.certificate.bound]
     assert [bar.get_height() for bar in ax.patches] == expected
     assert [y[0] for y in curves(ax)] == [net.certificate.bound, witness.error]
     low, high = ax.get_ylim()
@@ -108,17 +110,17 @@ def test_attention_draws_one_layer_and_one_group(net: Network, grouped: Network)
 
 def test_the_default_input_has_the_largest_known_error(net: Network) -> None:
     lattice, fitted = lattice_network(), fitted_network()
-    assert net.certificate is not None and lattice.measured is not None and fitted.measured is not None
+    assert net.certificate.proved
     for one, known in (
         (net, net.certificate.witness),
-        (lattice, lattice.measured),
-        (fitted, fitted.measured),
+        (lattice, lattice.certificate.witness),
+        (fitted, fitted.certificate.witness),
     ):
         like = next(one.parameters())
         x = torch.tensor(known.input, dtype=torch.float64).to(like.dtype).reshape(one.program.shape)
         np.testing.assert_array_equal(picture(plot.attention(one)), picture(plot.attention(one, x=x)))
     unknown = copy.deepcopy(lattice)
-    unknown.measured = None
+    unknown.certificate = Certificate.unknown("network", "float64")
     with pytest.raises(attnc.InputError, match="x="):
         plot.attention(unknown)
 
@@ -214,11 +216,11 @@ def test_the_weights_of_a_lookup_are_on_the_lattice_of_its_anchors() -> None:
 
 def test_a_measured_network_has_no_bars() -> None:
     net = lattice_network()
-    assert net.measured is not None
+    assert net.certificate.status is Status.MEASURED
     figure = plot.network(net)
     assert titles(figure) == ["lookup: wave (callable), 99 anchors", "values of the anchors, output 1"]
     assert not any(ax.patches for ax in figure.axes)
-    assert f"{net.measured.error:.3g} measured at 5,000 points, not proved" in figure.get_suptitle()
+    assert f"{net.certificate.error:.3g} measured at 5,000 points, not proved" in figure.get_suptitle()
     keys, values = net.selections[0].key.tolist(), net.selections[0].values[:, 1].tolist()
     expected = [value for _, value in sorted(zip(map(tuple, keys), values, strict=True))]
     np.testing.assert_array_equal(picture(figure, 1).ravel(), expected)
@@ -233,17 +235,18 @@ def test_a_proved_lookup_has_its_bound() -> None:
 
 def test_bounds_of_a_fitted_network_are_not_called_bounds_for_f() -> None:
     net = fitted_network()
-    assert net.measured is not None and net.measured.fitted is not None
+    fitted = net.certificate.claims
+    assert fitted is not None and not net.certificate.proved
     figure = plot.network(net)
     assert titles(figure) == ["layer 1: tanh", "error: not proved for f"]
-    ax, bound, (claim,) = figure.axes[-1], net.measured.fitted.bound, net.measured.fitted.layers
-    assert [bar.get_height() for bar in ax.patches] == [claim.error_in, claim.error_out, bound]
-    assert [y[0] for y in curves(ax)] == [bound, net.measured.error]
+    ax, bound, (claim,) = figure.axes[-1], fitted.bound, fitted.parts("layer")
+    assert [bar.get_height() for bar in ax.patches] == [claim.facts["error_in"], claim.bound, bound]
+    assert [y[0] for y in curves(ax)] == [bound, net.certificate.error]
     assert [("fitted" in line.get_label(), line.get_linestyle()) for line in ax.lines] == [
         (True, "-"), (False, "--"),
     ]  # fmt: skip
     low, high = ax.get_ylim()
-    assert low < claim.error_in < net.measured.error < high
+    assert low < claim.error_in < net.certificate.error < high
     figure.draw_without_rendering()
     assert ax._left_title.get_window_extent().x1 < ax.get_legend().get_window_extent().x0  # type: ignore[attr-defined]
 
@@ -260,10 +263,10 @@ def test_a_changed_network_has_no_bound_and_no_measured_error(make: Any, f: Any)
     assert all("not certified: changed" in figure.get_suptitle() for figure in (whole, lines))
 
 
-def selection(points: Any, sharpness: float = 3.0) -> Selection:
+def selection(points: Any, sharpness: float = 3.0) -> LookupLayer:
     at = np.asarray(points, dtype=np.float64)
     scores = 2 * sharpness * at, -sharpness * (at**2).sum(1)
-    return Selection(Numbers(0, 1, np.zeros(at.shape[1]), *scores, np.zeros((len(at), 1))))
+    return LookupLayer(parts.lookup(0, 1, np.zeros(at.shape[1]), *scores, np.zeros((len(at), 1))))
 
 
 @pytest.mark.parametrize(
@@ -309,9 +312,8 @@ def test_slices_show_f_the_network_and_the_error_along_every_coordinate() -> Non
 
 def test_slices_call_only_proved_bounds_proved() -> None:
     measured, proved = plot.slices(lattice_network(), f=wave), plot.slices(grid_network(), f=slow)
-    assert lattice_network().measured is not None
     for figure, words, height, style in (
-        (measured, "not proved", lattice_network().measured.error, "--"),
+        (measured, "not proved", lattice_network().certificate.error, "--"),
         (proved, "proved bound 0.1414", 0.1 * 2**0.5, "-"),
     ):
         for ax in figure.axes[2:]:
@@ -339,5 +341,5 @@ def test_slices_of_a_model_of_features_in_float32() -> None:
     assert [ax.get_xlabel() for ax in figure.axes[3:]] == ["x[0]", "x[2]", "x[3]"], "x[1] is constant"
     assert [ax.get_xlim() for ax in figure.axes[3:]] == [(-1, 1), (0.5, 2), (-1, 1)]
     assert len(figure.axes[0].lines) == 2 * 4, "four of six outputs"
-    assert net.certificate is not None
+    assert net.certificate.proved
     assert max(max(ax.lines[0].get_ydata()) for ax in figure.axes[3:]) <= net.certificate.bound

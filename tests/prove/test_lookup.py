@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import struct
@@ -14,9 +15,10 @@ import torch
 from flint import arb
 
 import attnc
-from attnc.arithmetic import ARITHMETIC
+from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check import lookup as check_lookup
 from attnc.check.network import check_network
+from attnc.check.values import CheckError
 from attnc.functions.balls import lower, upper, working
 from attnc.heads.grid import grid_axes
 from attnc.heads.tensor import Lattice
@@ -25,13 +27,26 @@ from attnc.network.network import Network
 from attnc.program import Affine, BlackBox, Lookup, Program
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.lookup import envelopes
+from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
-from attnc.prove.lookup import axes_of, reached, tails
-from attnc.records.network_certificate import NetworkCertificate
-from attnc.records.network_numbers import Linear, NetworkNumbers, Selection
-from attnc.records.network_record import NetworkRecord, seal, write_network
+from attnc.prove.lookup import axes_of, lookup_bounds, tails
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import seal
+from attnc.records.layers import Layer, NetworkNumbers
+from attnc.records.record import Record, write
+from tests import parts as layers
 
 BOX = attnc.Box(0, 1, shape=(2, 1))
+
+
+def bounds_on(step: Lookup, stage: Layer, lo: np.ndarray, hi: np.ndarray, a: Arithmetic) -> ValueBounds:
+    zero = np.zeros_like(lo)
+    program, stage = (
+        Program(lo.shape, (dataclasses.replace(step, input=0),)),
+        dataclasses.replace(stage, value=1),
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        return lookup_bounds(program, stage, [ValueBounds(lo, hi, zero, zero)], a, HeadErrors())
 
 
 def bowl(x: torch.Tensor) -> torch.Tensor:
@@ -49,9 +64,9 @@ def net() -> Network:
     return made()
 
 
-def parts(net: Network) -> tuple[Lookup, Selection]:
+def parts(net: Network) -> tuple[Lookup, Layer]:
     (step,) = (s for s in net.program.steps if isinstance(s, Lookup))
-    (stage,) = (s for s in net.numbers().stages if isinstance(s, Selection))
+    (stage,) = (s for s in net.numbers().layers if s.kind == "lookup")
     return step, stage
 
 
@@ -75,13 +90,13 @@ def test_the_constant_of_the_lattice(c: float, count: int) -> None:
 def test_two_provers_agree(dtype: str) -> None:
     step, stage = parts(made(getattr(torch, dtype)))
     a = ARITHMETIC[dtype]
-    one = reached(step, stage, np.zeros(2), np.ones(2), a)
+    one = bounds_on(step, stage, np.zeros(2), np.ones(2), a)
     with working(96):
-        other = check_lookup.found(step, stage, [arb(0.5, 0.5)] * 2, a)
-        assert one is not None and isinstance(other, check_lookup.Found)
+        other = check_lookup.bounds(step, stage, [arb(0.5, 0.5)] * 2, a)
+        assert isinstance(other, check_lookup.LookupBounds)
         for mine, theirs in zip(one.error.tolist(), map(upper, other.error), strict=True):
             assert abs(mine - theirs) < 2e-3 * mine
-        assert abs(one.approximation - upper(other.approximation)) < 2e-3 * one.approximation
+        assert abs(one.approximation.max() - upper(other.approximation)) < 2e-3 * one.approximation.max()
 
 
 TERMS = {
@@ -99,10 +114,10 @@ def test_two_provers_agree_where_one_term_is_all(term: str) -> None:
     values = np.full((count, 1), height).astype(np.float32).astype(np.float64)
     step = Lookup(0, axis.points[:, None], values, lipschitz, noise)
     stage = selection(Lattice((axis,), values), np.array([0.5]), "float32")
-    one = reached(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float32"])
+    one = bounds_on(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float32"])
     with working(96):
-        other = check_lookup.found(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float32"])
-        assert one is not None and isinstance(other, check_lookup.Found)
+        other = check_lookup.bounds(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float32"])
+        assert isinstance(other, check_lookup.LookupBounds)
         assert float(one.error[0]) == pytest.approx(upper(other.error[0]), rel=0.01)
     u, half_a_cell = 2.0**-24, 0.5 / count
     smallest = {
@@ -124,13 +139,13 @@ def test_a_softer_lattice_costs_what_its_weights_spread(c: float, beyond: float)
     x = np.linspace(lo, hi, 40_001)
     weights = np.exp(-c * 64 * (x[:, None] - axis.points) ** 2)
     spread = (weights * (x[:, None] - axis.points) ** 2).sum(1) / weights.sum(1)
-    one = reached(step, stage, np.array([lo]), np.array([hi]), ARITHMETIC["float64"])
+    one = bounds_on(step, stage, np.array([lo]), np.array([hi]), ARITHMETIC["float64"])
     with working(96):
-        other = check_lookup.found(step, stage, [arb(0.5, 0.5 + beyond)], ARITHMETIC["float64"])
-        assert one is not None and isinstance(other, check_lookup.Found)
+        other = check_lookup.bounds(step, stage, [arb(0.5, 0.5 + beyond)], ARITHMETIC["float64"])
+        assert isinstance(other, check_lookup.LookupBounds)
         theirs = upper(other.approximation)
     true = float(np.sqrt(spread.max()))
-    assert true <= one.approximation <= (1.6 if c < 2 else 1.2) * true
+    assert true <= one.approximation.max() <= (1.6 if c < 2 else 1.2) * true
     assert true <= theirs <= (1.6 if c < 2 else 1.1) * true
 
 
@@ -143,10 +158,10 @@ def test_an_uneven_axis_costs_its_unevenness() -> None:
     for moved in (0.0, 0.02):
         points[4] += moved
         step = Lookup(0, points, np.zeros((10, 1)), 1.0)
-        one = reached(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float64"])
+        one = bounds_on(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float64"])
         with working(96):
-            other = check_lookup.found(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float64"])
-            assert one is not None and isinstance(other, check_lookup.Found)
+            other = check_lookup.bounds(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float64"])
+            assert isinstance(other, check_lookup.LookupBounds)
             found.append((float(one.error[0]), upper(other.error[0])))
     assert all(after >= before + 0.0199 for before, after in zip(*found, strict=True))
 
@@ -157,34 +172,34 @@ def test_points_that_are_no_lattice_are_not_proved(net: Network) -> None:
     points[[3, 4]] = points[[4, 3]]
     assert axes_of(points) is None
     moved = dataclasses.replace(step, points=points)
-    assert reached(moved, stage, np.zeros(2), np.ones(2), ARITHMETIC["float64"]) is None
-    with working(96):
-        found = check_lookup.found(moved, stage, [arb(0.5, 0.5)] * 2, ARITHMETIC["float64"])
-    assert found == "its points are not a lattice"
+    assert bounds_on(moved, stage, np.zeros(2), np.ones(2), ARITHMETIC["float64"]).error.max() == np.inf
+    with working(96), pytest.raises(CheckError):
+        check_lookup.bounds(moved, stage, [arb(0.5, 0.5)] * 2, ARITHMETIC["float64"])
 
 
 @pytest.mark.parametrize("what", ["soft", "one key", "one offset", "centre", "value", "wider box", "huge"])
 def test_numbers_that_do_not_fit_cost_what_they_may_cost(net: Network, what: str) -> None:
     """Both provers see it: nothing is proved, or as much more than before as the change can do."""
     step, stage = parts(net)
+    key, offset = stage.tensor("key"), stage.tensor("offset")
     change: dict[str, Any] = {
-        "soft": {"key": stage.key / 16, "offset": stage.offset / 16},
-        "one key": {"key": stage.key + np.eye(len(stage.key), 2, -5) * 100},
-        "one offset": {"offset": stage.offset + np.eye(1, len(stage.offset), 7)[0]},
-        "centre": {"centre": stage.centre + 0.25},
-        "value": {"values": stage.values + np.eye(len(stage.key), 2, -9)},
-        "huge": {"key": stage.key * 1e200, "offset": stage.offset * 1e200},
+        "soft": {"key": key / 16, "offset": offset / 16},
+        "one key": {"key": key + np.eye(len(key), 2, -5) * 100},
+        "one offset": {"offset": offset + np.eye(1, len(offset), 7)[0]},
+        "centre": {"centre": stage.tensor("centre") + 0.25},
+        "value": {"values": stage.tensor("values") + np.eye(len(key), 2, -9)},
+        "huge": {"key": key * 1e200, "offset": offset * 1e200},
     }.get(what, {})
-    other = dataclasses.replace(stage, **change)
+    other = dataclasses.replace(stage, tensors={**stage.tensors, **change})
     hi = np.array([1.0, 2.0 if what == "wider box" else 1.0])
     a = ARITHMETIC["float64"]
-    before = reached(step, stage, np.zeros(2), np.ones(2), a)
-    after = reached(step, other, np.zeros(2), hi, a)
-    assert before is not None
-    one = float("inf") if after is None else float(after.error.max())
-    with working(96):
-        theirs = check_lookup.found(step, other, [arb(0.5, 0.5), arb(hi[1] / 2, hi[1] / 2)], a)
-        two = float("inf") if isinstance(theirs, str) else max(map(upper, theirs.error))
+    before = bounds_on(step, stage, np.zeros(2), np.ones(2), a)
+    after = bounds_on(step, other, np.zeros(2), hi, a)
+    one = float(after.error.max())
+    two = float("inf")
+    with working(96), contextlib.suppress(CheckError):
+        theirs = check_lookup.bounds(step, other, [arb(0.5, 0.5), arb(hi[1] / 2, hi[1] / 2)], a)
+        two = max(map(upper, theirs.error))
     assert (min(one, two) == float("inf")) == (what not in ("value", "wider box"))
     assert min(one, two) > float(before.error.max()) + {"value": 0.9, "wider box": 0.8}.get(what, 0.1)
 
@@ -197,13 +212,12 @@ def test_the_network_is_what_is_proved(net: Network) -> None:
     assert attnc.verify(copy).status == "unknown" and "values" in str(copy.why_not_certified())
 
 
-@pytest.mark.parametrize("field", ["bound", "approximation", "error_out"])
+@pytest.mark.parametrize("field", ["bound", "approximation", "lookup"])
 def test_a_claim_that_says_less_is_not_proved(net: Network, field: str) -> None:
     copy, known = made(), net.certificate
-    assert known is not None
-    if field == "error_out":
-        lookup = dataclasses.replace(known.lookups[0], error_out=0.98 * known.bound)
-        copy.certificate = dataclasses.replace(known, lookups=(lookup,))
+    if field == "lookup":
+        lookup = dataclasses.replace(known.children[0], bound=0.98 * known.bound)
+        copy.certificate = dataclasses.replace(known, children=(lookup,))
     else:
         copy.certificate = dataclasses.replace(known, **{field: 0.98 * getattr(known, field)})
     assert attnc.verify(copy).status == "unknown"
@@ -211,7 +225,6 @@ def test_a_claim_that_says_less_is_not_proved(net: Network, field: str) -> None:
 
 def test_a_bound_below_the_envelopes_is_refuted_or_unknown(net: Network) -> None:
     copy, known = made(), net.certificate
-    assert known is not None
     witness = dataclasses.replace(known.witness, error=0.0)
     copy.certificate = dataclasses.replace(known, bound=1e-9, rounding=1e-10, witness=witness)
     assert attnc.verify(copy).status != "proved"
@@ -233,8 +246,6 @@ def test_round_trip(net: Network, tmp_path: Path) -> None:
     x = torch.rand(50, 2, 1, dtype=torch.float64)
     assert isinstance(again, Network) and torch.equal(again(x), net(x))
     assert (again.form, again.notes, again.certificate) == (net.form, net.notes, net.certificate)
-    assert again.measured is not None and net.measured is not None
-    assert again.measured.to_json() == net.measured.to_json()
     assert attnc.verify(path).status == "proved"
 
 
@@ -257,16 +268,16 @@ def edited(path: Path, change: Any, reseal: bool = True) -> Path:
 
 
 CHANGES = {
-    "no certificate, no measurement": lambda a: a.update(certificate=None, measured=None),
-    "an unknown form": lambda a: a["shown"].update(form="three-layer"),
-    "a layout of another form": lambda a: a["shown"].update(layout="heads", form="attention-softmax"),
-    "notes that are no text": lambda a: a["shown"].update(notes=[1]),
+    "no certificate": lambda a: a.update(certificate=None),
+    "an unknown form": lambda a: a["presentation"].update(form="three-layer"),
+    "a layout of another form": lambda a: a["presentation"].update(layout="heads", form="attention-softmax"),
+    "notes that are no text": lambda a: a["presentation"].update(notes=[1]),
     "a bound edited": lambda a: a["certificate"].update(bound=1e-9),
     "a field too many": lambda a: a.update(extra=1),
-    "a lookup gone": lambda a: a["certificate"].update(lookups=[]),
-    "a stage of another kind": lambda a: a["stages"][1].update(kind="selector"),
-    "points that are no number": lambda a: a["measured"].update(points="many"),
-    "a theorem without a name": lambda a: a["shown"].update(theorem={"bound": 1.0}),
+    "a lookup gone": lambda a: a["certificate"].update(children=[]),
+    "a stage of another kind": lambda a: a["layers"][1].update(kind="selector"),
+    "points that are no number": lambda a: a["certificate"]["facts"].update(points="many"),
+    "a theorem without a name": lambda a: a["presentation"].update(theorem={"bound": 1.0}),
 }
 
 
@@ -283,9 +294,9 @@ def test_an_edited_file_is_not_read(net: Network, tmp_path: Path, change: Any) -
 @pytest.mark.parametrize(
     "change",
     [
-        lambda a: a["measured"].update(error=1e-30),
-        lambda a: a["measured"].update(points=10**9),
-        lambda a: a["shown"].update(notes=["proved for every function"]),
+        lambda a: a["certificate"]["facts"].update(error=1e-30),
+        lambda a: a["certificate"]["facts"].update(points=10**9),
+        lambda a: a["presentation"].update(notes=["proved for every function"]),
         lambda a: a.update(seal="ab" * 32),
     ],
     ids=["error", "points", "notes", "seal"],
@@ -294,7 +305,7 @@ def test_what_is_said_is_sealed(net: Network, tmp_path: Path, change: Any) -> No
     net.save(tmp_path / "net.safetensors")
     path = edited(tmp_path / "net.safetensors", change, reseal=False)
     for read in (attnc.load, attnc.verify):
-        with pytest.raises(attnc.CertificateError, match="edited"):
+        with pytest.raises(attnc.CertificateError):
             read(path)
 
 
@@ -302,15 +313,15 @@ def forged(net: Network, tmp_path: Path, **claim: Any) -> Path:
     """The file of a network with other words about its function, every digest and seal made to fit."""
     step, _ = parts(net)
     known = net.certificate
-    assert known is not None
     steps = tuple(dataclasses.replace(step, **claim) if s is step else s for s in net.program.steps)
     program = Program(net.program.shape, steps)
     witness = dataclasses.replace(known.witness, error=0.0)
-    lookup = dataclasses.replace(known.lookups[0], error_out=1e-12)
-    lies = {"bound": 1e-12, "approximation": 1e-12, "rounding": 1e-12, "lookups": (lookup,)}
-    certificate = dataclasses.replace(known, program=program.digest(), witness=witness, **lies)
+    lies = {"bound": 1e-12, "approximation": 1e-12, "rounding": 1e-12}
+    lookup = dataclasses.replace(known.children[0], **lies)
+    facts = {**known.facts, "program": program.digest()}
+    certificate = dataclasses.replace(known, facts=facts, witness=witness, children=(lookup,), **lies)
     path = tmp_path / "forged.safetensors"
-    write_network(path, NetworkRecord(program, net.numbers(), certificate))
+    write(path, Record(net.numbers(), certificate, program))
     return path
 
 
@@ -344,67 +355,72 @@ def test_every_pair_of_points_is_compared(worse: float) -> None:
 def test_a_lookup_has_an_anchor_for_every_point(net: Network, tmp_path: Path) -> None:
     step, _ = parts(net)
     known = net.certificate
-    assert known is not None
     for few in (step.points[:-1], np.concatenate([step.points, step.points[:1] + 2])):
         values = np.resize(step.values, (len(few), 2))
         changed = dataclasses.replace(step, points=few, values=values)
         program = Program(net.program.shape, tuple(changed if s is step else s for s in net.program.steps))
-        verdict = check_network(program, net.numbers(), dataclasses.replace(known, program=program.digest()))
-        assert verdict.status == "unknown" and "asks for" in verdict.reason
+        verdict = check_network(
+            program,
+            net.numbers(),
+            dataclasses.replace(known, facts={**known.facts, "program": program.digest()}),
+        )
+        assert verdict.status == "unknown"
 
 
 def test_nothing_is_certified_of_a_function_that_is_not_stored(net: Network) -> None:
     known = net.certificate
-    assert known is not None
     step, _ = parts(net)
     steps = tuple(BlackBox(step.input, 2) if s is step else s for s in net.program.steps)
     program = Program(net.program.shape, steps)
-    verdict = check_network(program, net.numbers(), dataclasses.replace(known, program=program.digest()))
-    assert verdict.status == "unknown" and "nothing of the function is stored" in verdict.reason
+    verdict = check_network(
+        program, net.numbers(), dataclasses.replace(known, facts={**known.facts, "program": program.digest()})
+    )
+    assert verdict.status == "unknown"
 
 
 def test_a_lookup_of_inputs_with_an_error_is_not_proved(net: Network) -> None:
     """Behind an affine map that rounds: the proof is about inputs as they are."""
     step, stage = parts(net)
     known = net.certificate
-    assert known is not None
     weight = np.array([[0.3, 0.1], [0.1, 0.3]])
     program = Program((2,), (Affine(0, weight, np.array([0.1, 0.1])), dataclasses.replace(step, input=1)))
     stages = (
-        Linear(0, 1, weight, np.array([0.1, 0.1])),
-        dataclasses.replace(stage, input=1, value=2),
+        layers.affine(0, 1, weight, np.array([0.1, 0.1])),
+        dataclasses.replace(stage, inputs=(1,), value=2),
     )
     numbers = NetworkNumbers(stages, "float64")
-    lookup = dataclasses.replace(known.lookups[0], value=2, error_out=9.0)
+    terms = {"bound": 9.0, "approximation": 9.0, "rounding": 0.0}
+    lookup = dataclasses.replace(known.children[0], facts={**known.children[0].facts, "value": 2}, **terms)
     witness = dataclasses.replace(known.witness, error=0.0)
-    claims = {"bound": 9.0, "approximation": 9.0, "rounding": 0.0, "lookups": (lookup,), "witness": witness}
     certificate = dataclasses.replace(
         known,
-        domain=attnc.Box(0, 1, shape=(2,)),
-        program=program.digest(),
+        holds_for=attnc.Box(0, 1, shape=(2,)),
+        facts={**known.facts, "program": program.digest()},
         digests=numbers.digests(),
-        **claims,
+        children=(lookup,),
+        witness=witness,
+        **terms,
     )
     verdict = check_network(program, numbers, certificate)
     assert verdict.status == "unknown" and "its inputs have an error" in verdict.reason
-    assert compose(program, stages, certificate.domain, {}, "float64")[2].error.max() == float("inf")
+    assert compose(program, stages, certificate.holds_for, {}, "float64")[2].error.max() == float("inf")
 
 
 def test_a_single_point_in_a_huge_box() -> None:
     step = Lookup(0, np.zeros((1, 1)), np.zeros((1, 1)), 0.0)
-    stage = Selection(0, 1, np.zeros(1), np.zeros((1, 1)), np.zeros(1), np.zeros((1, 1)))
+    stage = layers.lookup(0, 1, np.zeros(1), np.zeros((1, 1)), np.zeros(1), np.zeros((1, 1)))
     with working(96):
-        found = check_lookup.found(step, stage, [arb(0, 1e200)], ARITHMETIC["float64"])
-    assert isinstance(found, check_lookup.Found)
-    one = reached(step, stage, np.array([-1e200]), np.array([1e200]), ARITHMETIC["float64"])
-    assert one is None or float(one.error[0]) == float("inf")  # a square overflows: nothing is claimed
+        found = check_lookup.bounds(step, stage, [arb(0, 1e200)], ARITHMETIC["float64"])
+    assert isinstance(found, check_lookup.LookupBounds)
+    one = bounds_on(step, stage, np.array([-1e200]), np.array([1e200]), ARITHMETIC["float64"])
+    assert float(one.error[0]) == float("inf")  # a square overflows: nothing is claimed
 
 
 def test_a_measured_network_is_not_proved_however_it_is_stored(tmp_path: Path) -> None:
     net = attnc.compile(
         lambda x: x.sin(), domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-4, dtype=torch.float64
     )
-    assert net.certificate is None and net.measured is not None and net.measured.error <= 1e-4
+    assert net.certificate.status is Status.MEASURED and net.certificate.error <= 1e-4
     net.save(tmp_path / "net.safetensors")
     again = attnc.load(tmp_path / "net.safetensors")
     for what in (net, again, tmp_path / "net.safetensors"):
@@ -418,12 +434,11 @@ def test_a_measured_network_is_not_proved_however_it_is_stored(tmp_path: Path) -
 
 def test_what_was_measured_says_how_far_to_trust_it() -> None:
     net = attnc.compile(lambda x: x.sin(), domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-3)
-    found = net.measured
-    assert found is not None and found.points == 65536
-    assert (1 - found.fraction) ** found.points == pytest.approx(1 - found.confidence, rel=1e-6)
-    assert "not proved" in str(found) and "99.9 %" in str(found)
-    y = net(torch.tensor([[[found.input[0]]]]))
-    assert abs(float(y) - float(np.sin(found.input[0]))) == pytest.approx(found.error, rel=1e-6)
+    found = net.certificate
+    assert found.status is Status.MEASURED and found.facts["points"] == 65536
+    assert 0.99 < found.facts["confidence"] < 1
+    at = found.witness.input[0]
+    assert abs(float(net(torch.tensor([[[at]]]))) - float(np.sin(at))) == pytest.approx(found.error, rel=1e-6)
 
 
 def test_envelopes_hold_every_function() -> None:
@@ -474,9 +489,9 @@ def test_shapes_of_lookups() -> None:
 
 
 def test_certificates_of_lookups_round_trip(net: Network) -> None:
-    assert net.certificate is not None
-    assert NetworkCertificate.from_json(net.certificate.to_json()) == net.certificate
+    assert net.certificate.proved
+    assert Certificate.from_json(net.certificate.to_json()) == net.certificate
     forged = net.certificate.to_json()
-    forged["lookups"][0]["anchors"] = 7
-    with pytest.raises(attnc.CertificateError, match="edited"):
-        NetworkCertificate.from_json(forged)
+    forged["children"][0]["facts"]["anchors"] = 7
+    with pytest.raises(attnc.CertificateError):
+        Certificate.from_json(forged)

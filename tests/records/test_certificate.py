@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from attnc.domain import Box, Interval, Normed
 from attnc.errors import CertificateError, InputError
@@ -93,6 +96,29 @@ EDITS = {
 def test_an_edit_is_found(network: Certificate, edit) -> None:
     with pytest.raises(CertificateError):
         Certificate.from_json(edit(network.to_json()))
+
+
+def leaves(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else None
+    if items is None:
+        yield at
+    else:
+        for key, value in items:
+            yield from leaves(value, (*at, key))
+
+
+def test_any_edit_breaks_the_seal(network: Certificate) -> None:
+    places = list(leaves(network.to_json()))
+    assert len(places) > 60
+    for at in places:
+        record = holder = network.to_json()
+        for key in at[:-1]:
+            holder = holder[key]
+        old = holder[at[-1]]
+        holder[at[-1]] = 1.0 if old is None else old + "0" if isinstance(old, str) else old + 1
+        with pytest.raises(CertificateError):
+            Certificate.from_json(record)
+            pytest.fail(f"read with another {at}")
 
 
 RESEALED = {
@@ -180,6 +206,33 @@ def test_covers(network: Certificate) -> None:
         layer().covers(torch.zeros(1))
 
 
+def test_the_ends_are_compared_as_they_are_not_as_the_dtype_rounds_them(network: Certificate) -> None:
+    """0.1 is not a float32: its neighbours lie on both sides of the end."""
+    uneven = replace(network, holds_for=Box(np.array([0.1, -3.0]), np.array([0.3, 4.0])))
+    x = torch.tensor([0.1, 0.0])
+    assert float(x[0]) > 0.1
+    assert uneven.covers(x)
+    assert not uneven.covers(torch.stack([x, torch.tensor([0.2, 4.5])]))
+    x[0] = torch.nextafter(x[0], torch.tensor(-1.0))
+    assert not uneven.covers(x)
+    with pytest.raises(InputError):
+        uneven.covers(torch.zeros(3))
+
+
+def test_a_proved_certificate_has_proved_parts(network: Certificate) -> None:
+    seen = head(status=Status.MEASURED, facts={"function": "f", "design": "smooth", "points": 100})
+    with pytest.raises(CertificateError):
+        layer(seen)
+    assert not Certificate.unknown("head", "float32").proved
+    with pytest.raises(CertificateError):
+        layer(Certificate.unknown("head", "float32"))
+
+
+def test_nothing_can_be_changed(network: Certificate) -> None:
+    with pytest.raises(FrozenInstanceError):
+        network.bound = 0.0  # type: ignore[misc]
+
+
 def test_accessors(network: Certificate) -> None:
     assert head().interval == Interval(-8, 8)
     assert network.box == Box(-1, 1, (2,))
@@ -216,6 +269,33 @@ DOMAINS = {
     "wide normed": Normed(False, np.linspace(0.1, 1.7, 70), np.full(70, -0.0)),
     "none": None,
 }
+
+
+NO_DOMAIN = [
+    [], {}, {"kind": "box", "lo": -1.0, "hi": 1.0}, {"kind": "interval", "lo": 1.0, "hi": -1.0},
+    {"kind": "interval", "lo": -1, "hi": 1},
+    *({"kind": "box", "lo": -1.0, "hi": 1.0, "shape": shape} for shape in ([], [0], [-2], [2.0], [True], "2", 2)),
+    *({"kind": "box", "lo": lo, "hi": 1.0, "shape": [2]}
+      for lo in (math.nan, -math.inf, 2.0, [-1.0] * 3, [-1.0, "x"], "x", None, {}, {"<f4": "?"}, {"<f2": ""}, -(10**400))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("record", NO_DOMAIN, ids=str)
+def test_what_is_no_domain(record: Any) -> None:
+    with pytest.raises(CertificateError):
+        domain_from_json(record)
+
+
+@given(
+    st.sampled_from([(1,), (3,), (2, 2), (70,)]).flatmap(
+        lambda shape: st.tuples(
+            *[arrays(np.float64, shape, elements=st.floats(allow_nan=False, allow_infinity=False))] * 2
+        )
+    )
+)
+def test_any_box_comes_back(ends: tuple[np.ndarray, np.ndarray]) -> None:
+    box = Box(np.minimum(*ends), np.maximum(*ends))
+    assert domain_from_json(json.loads(json.dumps(domain_to_json(box)))) == box
 
 
 @pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)

@@ -9,7 +9,7 @@ import numpy as np
 from attnc.network.forms.builder import Builder, largest_score
 from attnc.network.forms.parts import Lookup, Neurons, Parts
 from attnc.network.forms.steps import ColumnSoftmax, Step
-from attnc.records.network_numbers import Index
+from attnc.records.layers import Index
 from attnc.records.numbers import Array
 
 

@@ -13,7 +13,7 @@ from attnc.network import literal
 from attnc.network.forms.parts import Group
 from attnc.network.forms.steps import SequenceMap, Size
 from attnc.network.literal import LiteralAttention
-from attnc.records.network_numbers import Index
+from attnc.records.layers import Index
 from attnc.records.numbers import Array, HeadNumbers
 
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}  # exp of minus this is exactly 0

@@ -17,8 +17,12 @@ from torch import Tensor
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network import literal
-from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, Selection
-from attnc.records.network_numbers import Index
+from attnc.network.affine import AffineLayer, ScaleLayer
+from attnc.network.combine import CombineLayer
+from attnc.network.lookup import LookupLayer
+from attnc.network.pointwise import AttentionLayer
+from attnc.network.reshape import ReshapeLayer
+from attnc.records.layers import Index
 from attnc.records.numbers import Array, HeadNumbers
 
 if TYPE_CHECKING:
@@ -92,11 +96,13 @@ def read(net: Network) -> Parts:
     size = math.prod(net.program.shape)
     _check(size * size)
     forms = {0: _Form(False, net.program.shape, np.eye(size), np.zeros(size))}
-    found: list[tuple[AttentionLayer | Selection, _Form]] = []
+    found: list[tuple[AttentionLayer | LookupLayer, _Form]] = []
     for stage in net.stages:
-        assert isinstance(stage, AffineMap | Scaling | Combination | Reordering | AttentionLayer | Selection)
+        assert isinstance(
+            stage, AffineLayer | ScaleLayer | CombineLayer | ReshapeLayer | AttentionLayer | LookupLayer
+        )
         given = [forms[value] for value in stage.inputs]
-        if isinstance(stage, AttentionLayer | Selection):
+        if isinstance(stage, AttentionLayer | LookupLayer):
             found.append((stage, given[0]))
             forms[stage.value] = _hidden(stage, given[0].shape)
         else:
@@ -122,9 +128,9 @@ def read(net: Network) -> Parts:
     return Parts(net.program.shape, leaving.shape, net.numbers().dtype, body)
 
 
-def _hidden(stage: AttentionLayer | Selection, shape: tuple[int, ...]) -> _Form:
+def _hidden(stage: AttentionLayer | LookupLayer, shape: tuple[int, ...]) -> _Form:
     """What leaves attention: the neurons themselves, or the values by the weights of their anchors."""
-    if isinstance(stage, Selection):
+    if isinstance(stage, LookupLayer):
         values = _array(stage.values).T
         return _Form(True, values.shape[:1], values, np.zeros(len(values)))
     size = math.prod(shape)
@@ -132,12 +138,12 @@ def _hidden(stage: AttentionLayer | Selection, shape: tuple[int, ...]) -> _Form:
     return _Form(True, shape, np.eye(size), np.zeros(size))
 
 
-def _affine(stage: AffineMap | Scaling | Combination | Reordering, given: list[_Form]) -> _Form:
+def _affine(stage: AffineLayer | ScaleLayer | CombineLayer | ReshapeLayer, given: list[_Form]) -> _Form:
     x, shape = given[0], given[0].shape
     match stage:
-        case Reordering():
-            return _Form(x.hidden, stage.shape, x.matrix, x.shift)
-        case AffineMap():
+        case ReshapeLayer():
+            return _Form(x.hidden, stage.settings["to"], x.matrix, x.shift)
+        case AffineLayer():
             weight, tokens = _array(stage.weight), math.prod(shape[:-1])
             _check(tokens * len(weight) * x.matrix.shape[1])
             matrix = (weight @ x.matrix.reshape(tokens, shape[-1], -1)).reshape(tokens * len(weight), -1)
@@ -145,16 +151,16 @@ def _affine(stage: AffineMap | Scaling | Combination | Reordering, given: list[_
             if stage.bias is not None:
                 shift = shift + _array(stage.bias)
             return _Form(x.hidden, (*shape[:-1], len(weight)), matrix, shift.reshape(-1))
-        case Scaling():
+        case ScaleLayer():
             scale, shift = (np.broadcast_to(_array(t), shape).reshape(-1) for t in (stage.scale, stage.shift))
             return _Form(x.hidden, shape, scale[:, None] * x.matrix, scale * x.shift + shift)
-        case Combination():
+        case CombineLayer():
             if len({form.hidden for form in given}) > 1:
                 raise InputError(
                     "a sum of the input and of neurons has no place in a theorem's network, which has no residual stream: "
                     "use form='layers'"
                 )
-            terms = list(zip(stage.coefficients, given, strict=True))
+            terms = list(zip(stage.settings["coefficients"], given, strict=True))
             matrix = sum((c * form.matrix for c, form in terms), np.zeros_like(x.matrix))
             return _Form(
                 x.hidden, shape, matrix, sum((c * f.shift for c, f in terms), np.zeros_like(x.shift))
@@ -165,13 +171,13 @@ def _groups(layer: AttentionLayer, shape: tuple[int, ...]) -> list[Group]:
     """The neurons of a group in every token."""
     found, tokens = [], np.arange(math.prod(shape[:-1]))
     for neurons, head in layer.groups:
-        numbers, known = head.numbers(), head.certificate or head.measured
-        if known is None or numbers.gated:
-            reason = "does not say on which interval it serves" if known is None else "attends to itself"
+        numbers, domain = head.numbers(), head.domain
+        if domain is None or numbers.gated:
+            reason = "has no domain" if domain is None else "attends to itself"
             raise InputError(f"{layer.name}: a head that {reason} has no place in a theorem's network")
         own = np.arange(shape[-1]) if neurons is None else neurons.cpu().numpy()
         flat = (tokens[:, None] * shape[-1] + own).reshape(-1)
-        found.append(Group(numbers, flat, known.domain.lo, known.domain.hi))
+        found.append(Group(numbers, flat, domain.lo, domain.hi))
     return found
 
 

@@ -14,7 +14,7 @@ from attnc.errors import InputError
 from attnc.network import literal
 from attnc.network.altered import as_made
 from attnc.network.running import PreciseModule, precise
-from attnc.records.network_numbers import Index
+from attnc.records.layers import Index
 
 Size = tuple[int, int]  # tokens, coordinates
 

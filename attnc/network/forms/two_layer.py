@@ -9,7 +9,7 @@ import numpy as np
 from attnc.network.forms.builder import AnchorSet, Builder, anchor_layer, largest_score
 from attnc.network.forms.parts import Lookup, Neurons, Parts
 from attnc.network.forms.steps import Step
-from attnc.records.network_numbers import Index
+from attnc.records.layers import Index
 from attnc.records.numbers import Array
 
 
