@@ -7,16 +7,25 @@ is the one operation with a lemma of its own (`twin_mean`)."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from flint import arb
 
-from attnc.arithmetic import Arithmetic
-from attnc.check.ranges import slope_and_size
+from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_network
+from attnc.check.head import check_head
 from attnc.check.slopes import CellTable
-from attnc.functions import Function
-from attnc.functions.balls import ball, variable, working
+from attnc.domain import Context
+from attnc.errors import AttncError
+from attnc.functions import Function, clip, get
+from attnc.functions.balls import ball, magnitude, variable, working
+from attnc.functions.function import is_builtin, label_of
+from attnc.records.certificate import Certificate, Status
+from attnc.records.numbers import HeadNumbers
+from attnc.records.verdict import Verdict
 
 _DOUBLE = arb(2) ** -53  # Python's floats, in which coefficients are computed
 
@@ -245,10 +254,11 @@ def _newton_step(s: Newton, n: int, do: Operations) -> arb:
 
 
 def _slopes(f: Function, lo: float, hi: float) -> tuple[bool, float, float]:
-    """Whether f is non-decreasing on [lo, hi], and at least |f'| and |f| there."""
-    ends = np.array([lo]), np.array([hi])
-    steep, size = CellTable(f, lo, hi).steepest(*ends), slope_and_size(f, *ends)[1]
-    return _is_monotone(f, lo, hi), float(steep[0]), float(size[0])
+    """Whether f is non-decreasing on [lo, hi]; then at least |f'| and |f| there, |f| being largest at an end."""
+    if not _is_monotone(f, lo, hi):
+        return False, math.inf, math.inf
+    steep = CellTable(f, lo, hi).steepest(np.array([lo]), np.array([hi]))
+    return True, float(steep[0]), max(magnitude(f.value(end)) for end in (lo, hi))
 
 
 def _is_monotone(f: Function, lo: float, hi: float, most: int = 1 << 14) -> bool:
@@ -272,3 +282,116 @@ def _is_monotone(f: Function, lo: float, hi: float, most: int = 1 << 14) -> bool
 
 def is_power_of_two(e: float) -> bool:
     return math.isfinite(e) and e > 0 and math.frexp(e)[0] == 0.5
+
+
+def check_learner(
+    heads: Mapping[str, HeadNumbers], certificate: Certificate, function: Function | None = None
+) -> Verdict:
+    """Check every head of a learner, then derive its bound for contexts of up to the stated number of examples."""
+    children = certificate.children
+    if len(heads) != len(children) or not isinstance(certificate.holds_for, Context):
+        return Verdict(Status.UNKNOWN, "the certificate does not describe this learner", certificate.bound)
+    verdicts = []
+    for (name, numbers), child in zip(heads.items(), children, strict=True):
+        verdicts.append(
+            replace(
+                check_head(numbers, child, function if child.facts["function"] != "identity" else None),
+                name=name,
+            )
+        )
+    bad = next((v for v in verdicts if not v), None)
+    if bad is not None:
+        return replace(bad, reason=f"{bad.name} head: {bad.reason}", children=tuple(verdicts))
+    known = {
+        name: HeadBound(c.interval.lo, c.interval.hi, c.bound)
+        for name, c in zip(heads, children, strict=True)
+    }
+    exact = {
+        name: replace(known[name], error=c.approximation) for name, c in zip(heads, children, strict=True)
+    }
+    try:
+        with working(128):
+            reason = _disagreement(
+                certificate, known, exact, dict(zip(heads, children, strict=True)), function
+            )
+    except (KeyError, TypeError, ValueError, AttncError) as problem:
+        reason = f"the certificate does not describe a learner: {type(problem).__name__}: {problem}"
+    cells = sum(v.cells for v in verdicts)
+    if reason is not None:
+        return Verdict(Status.UNKNOWN, reason, certificate.bound, cells=cells, children=tuple(verdicts))
+    told = f"the bound of {certificate.name} follows from {len(heads)} proved head{'s' * (len(heads) > 1)}"
+    return Verdict(Status.PROVED, told, certificate.bound, cells=cells, children=tuple(verdicts))
+
+
+def _disagreement(
+    certificate: Certificate,
+    known: Mapping[str, HeadBound],
+    exact: Mapping[str, HeadBound],
+    children: Mapping[str, Certificate],
+    function: Function | None,
+) -> str | None:
+    """The first statement of the certificate that could not be derived, or None."""
+    assert isinstance(certificate.holds_for, Context)
+    n, a = certificate.holds_for.examples, ARITHMETIC[certificate.dtype]
+    if any(child.dtype != certificate.dtype for child in children.values()):
+        return "the heads and the learner have different dtypes"
+    none = Arithmetic("exact", 0.0, 0.0, math.inf, exp_units=0)
+    for term, claimed, heads, arithmetic in (
+        ("bound", certificate.bound, known, a),
+        ("approximation", certificate.approximation, exact, none),
+    ):
+        found = _derived(certificate, heads, children, n, arithmetic, function)
+        if not found <= arb(claimed):
+            return f"the {term} {claimed:.6g} could not be proved: the checker derives {found.str(6, radius=False)}"
+    if Fraction(certificate.bound) > Fraction(certificate.approximation) + Fraction(certificate.rounding):
+        return "the bound exceeds the sum of its terms"
+    return probe_network(certificate.dtype)
+
+
+def _derived(
+    certificate: Certificate,
+    heads: Mapping[str, HeadBound],
+    children: Mapping[str, Certificate],
+    n: int,
+    a: Arithmetic,
+    function: Function | None,
+) -> arb:
+    facts, limits = certificate.facts, dict(certificate.holds_for.limits)  # type: ignore[union-attr]
+    if children["reading"].facts["function"] != "identity":
+        return arb("inf")
+    if facts["algorithm"] == "ridge_regression":
+        named: dict[str, Any] = {k: facts[k] for k in ("features", "iterations", "start", "ridge", "scales")}
+        return newton_bound(Newton(**named, **limits, reading=heads["reading"]), n, a)
+    loss = facts["loss"]
+    label = loss["function"]
+    psi = (
+        None
+        if label is None
+        else function
+        if function is not None and label_of(function) == label
+        else get(label)
+    )
+    if (psi is None) != ("activation" not in heads) or (loss["lasso"] > 0) != ("threshold" in heads):
+        return arb("inf")
+    if psi is not None and children["activation"].facts["function"] != label:
+        return arb("inf")
+    if "threshold" in heads and children["threshold"].facts["function"] != _clip_label(
+        facts["step_size"] * loss["lasso"]
+    ):
+        return arb("inf")
+    local = psi is not None and not (is_builtin(psi) and psi.name in _STEEPEST_AT_ZERO)
+    return descent_bound(
+        Descent(
+            facts["features"], facts["steps"], facts["step_size"], facts["e"], loss["ridge"], **limits,
+            of_residual=loss["of_residual"], local=local, function=psi, reading=heads["reading"],
+            activation=heads.get("activation"), threshold=heads.get("threshold"),
+        ),
+        n, a,
+    )  # fmt: skip
+
+
+def _clip_label(level: float) -> str:
+    return label_of(clip(-level, level))
+
+
+_STEEPEST_AT_ZERO = ("sigmoid", "tanh", "clip", "hardtanh")  # their slope at 0 bounds their slope everywhere

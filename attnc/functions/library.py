@@ -213,6 +213,21 @@ def sigmoid() -> Function:
     return _own("sigmoid", torch.sigmoid, (_logistic,))
 
 
+def pinball(tau: float = 0.5, width: float = 0.1) -> Function:
+    """1/(1 + e^(-s/width)) - tau: the derivative of the quantile loss, whose jump at 0 is smoothed."""
+    tau, width = _real("tau", tau), _real("width", width)
+    if width <= 0:
+        raise InputError(f"width={width!r}: give a positive number")
+    parameters = {"tau": tau, "width": width}
+    return _own(
+        "pinball",
+        lambda s: torch.sigmoid(s / width) - tau,
+        (lambda x: _logistic(x / width) - tau,),
+        (),
+        parameters,
+    )
+
+
 def tanh() -> Function:
     """The hyperbolic tangent."""
     return _own("tanh", torch.tanh, (_hyperbolic_tangent,))

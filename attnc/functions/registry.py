@@ -14,7 +14,7 @@ from attnc.functions.function import Function, label_of
 _FACTORIES: dict[str, Callable[..., Function]] = {
     factory.__name__: factory
     for factory in (
-        library.identity, library.relu, library.leaky_relu, library.abs, library.clip, library.hardtanh, library.soft_threshold,
+        library.identity, library.relu, library.leaky_relu, library.abs, library.clip, library.hardtanh, library.soft_threshold, library.pinball,
         library.gelu, library.gelu_tanh, library.silu, library.sigmoid, library.tanh, library.softplus, library.elu, library.mish,
         library.exp, library.square, library.sin, library.cos, library.softsign, library.quick_gelu, library.gelu_fast,
         library.gelu_10, library.relu2, library.hardswish, library.hardsigmoid, library.selu, library.celu,

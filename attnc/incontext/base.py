@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from typing import Any
 
@@ -16,6 +17,7 @@ from attnc.network.altered import why_altered
 from attnc.network.head import Head
 from attnc.network.running import PreciseModule, precise
 from attnc.records.certificate import Certificate
+from attnc.records.record import Record, write
 
 
 class InContext(PreciseModule):
@@ -100,6 +102,10 @@ class InContext(PreciseModule):
         except InputError as problem:
             return str(problem)
         return None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write heads and certificate to a safetensors file; `attnc.load` reads it."""
+        write(path, Record({name: head.numbers() for name, head in self._heads().items()}, self.certificate))
 
     def _check_applies(self) -> None:
         reason = self.why_not_certified()

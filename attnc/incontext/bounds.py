@@ -20,6 +20,7 @@ w* = A⁻¹b obeys ‖Pᵀb - w*‖ = ‖(I - PᵀA)w*‖ <= ρ‖b‖/λ."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flint import arb, arb_series
@@ -33,7 +34,8 @@ from attnc.incontext.gathering import gather_error
 from attnc.incontext.inputs import checked_count
 from attnc.incontext.settings import LearnerSettings, SolverSettings
 from attnc.prove.outward import gamma
-from attnc.records.certificate import Certificate, round_up
+from attnc.records.certificate import Certificate
+from attnc.records.fields import round_up
 
 _ROOM = 1 + 2.0**-40  # covers the rounding of a few float64 operations on numbers that are not negative
 LARGEST_Q = 2.0  # ‖PA‖ <= 1 + ρ
@@ -50,16 +52,11 @@ class HeadErrors:
     threshold: float | None = None
 
 
-def head_errors(
-    reading: Certificate, activation: Certificate | None, threshold: Certificate | None, term: str
-) -> HeadErrors:
+def head_errors(heads: Mapping[str, Certificate], term: str) -> HeadErrors:
     """One term of the heads' certificates: "bound" (executed) or "approximation" (exact arithmetic)."""
-    return HeadErrors(
-        getattr(reading, term),
-        0.0 if activation is None else getattr(activation, term),
-        None if activation is None else activation.domain,
-        None if threshold is None else getattr(threshold, term),
-    )
+    errors = {name: float(getattr(certificate, term)) for name, certificate in heads.items()}
+    domain = heads["activation"].interval if "activation" in heads else None
+    return HeadErrors(errors["reading"], errors.get("activation", 0.0), domain, errors.get("threshold"))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from attnc.functions.function import label_of
 from attnc.incontext.losses import Loss
 from attnc.incontext.settings import EXAMPLES, LearnerSettings, SolverSettings
 from attnc.network.head import Head
-from attnc.records.certificate import Certificate, Status, round_up, versions
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import round_up, versions
 
 
 class Bound(Protocol):
@@ -31,17 +32,19 @@ def certificate_of(
     executed, exact = (bounds(term).bound(EXAMPLES) for term in ("bound", "approximation"))
     known = math.isfinite(executed) and math.isfinite(exact)
     bound, approximation = (round_up(x * (1 + 2.0**-8)) if known else 0.0 for x in (executed, exact))
+    approximation = min(approximation, bound)
+    left = bound - approximation
     children = tuple(head.certificate for head in heads.values() if head.certificate is not None)
     return Certificate(
         subject="learner",
-        name=algorithm,
+        name=algorithm.replace("_", " "),
         status=Status.PROVED if known else Status.UNKNOWN,
-        approximation=min(approximation, bound),
-        rounding=round_up(bound - min(approximation, bound)),
+        approximation=approximation,
+        rounding=round_up(math.nextafter(left, math.inf)) if left > 0 else 0.0,
         bound=bound,
         holds_for=Context(EXAMPLES, dict(vars(settings.radius))),
         dtype=settings.dtype,
-        facts={"heads": list(heads), **facts_of(settings)},
+        facts={"algorithm": algorithm, "heads": list(heads), **facts_of(settings)},
         children=children,
         versions=versions(),
     )

@@ -49,7 +49,7 @@ class Learner(InContext):
     ) -> None:
         super().__init__(reading)
         self.settings, self.activation, self.threshold = settings, activation, threshold
-        self.certificate = certificate_of("learner", settings, self._heads(), self._bounds)
+        self.certificate = certificate_of("gradient_descent", settings, self._heads(), self._bounds)
 
     @property
     def loss(self) -> Loss:
@@ -73,11 +73,9 @@ class Learner(InContext):
         return self._bounds("bound").bound(n, curvature)
 
     def _bounds(self, term: str) -> LearnerBound:
-        parts = (self.reading, self.activation, self.threshold)
-        reading, *others = (None if head is None else head.certificate for head in parts)
-        assert reading is not None
         arithmetic = ARITHMETIC[self.settings.dtype] if term == "bound" else EXACT
-        return LearnerBound(self.settings, head_errors(reading, *others, term), arithmetic)
+        certificates = {name: head.certificate for name, head in self._heads().items()}
+        return LearnerBound(self.settings, head_errors(certificates, term), arithmetic)
 
     def _heads(self) -> dict[str, Head]:
         found = {"reading": self.reading, "activation": self.activation, "threshold": self.threshold}

@@ -12,13 +12,12 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.functions import Function, clip, exp, sigmoid
-from attnc.functions.function import Branch, is_builtin
-from attnc.functions.function import function as make_function
+from attnc.functions.function import is_builtin
+from attnc.functions.library import pinball
 
 _STEEPEST_AT_ZERO = ("sigmoid", "tanh", "clip", "hardtanh")
 DEFAULTS = {"ridge": 0.01, "lasso": 0.01, "huber": 1.35, "quantile": 0.5}
@@ -105,16 +104,8 @@ def loss_named(given: str | Loss | Function) -> Loss:
 
 def _quantile(tau: float, width: float = 0.1) -> Loss:
     """The derivative of the pinball loss jumps from -τ to 1 - τ at 0; smoothed, it is sigmoid(s/h) - τ, h = 0.1."""
-
-    def torch_form(s: Tensor) -> Tensor:
-        return (s / width).sigmoid() - tau
-
-    inner: Branch = sigmoid().pieces(-1, 1)[0].branch
-    smooth = make_function(
-        torch_form, name=f"pinball({tau:g},{width:g})", enclosure=lambda x: inner(x / width) - tau
-    )
     note = f"the jump of the quantile loss at 0 is smoothed: sigmoid(s/{width:g}) - {tau:g}"
-    return Loss(f"quantile({tau:g})", smooth, of_residual=True, note=note)
+    return Loss(f"quantile({tau:g})", pinball(tau, width), of_residual=True, note=note)
 
 
 def _number(name: str, word: str) -> float:

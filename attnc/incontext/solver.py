@@ -51,7 +51,7 @@ class Solver(InContext):
     def __init__(self, settings: SolverSettings, reading: Head) -> None:
         super().__init__(reading)
         self.settings = settings
-        self.certificate = certificate_of("solver", settings, self._heads(), self._bounds)
+        self.certificate = certificate_of("ridge_regression", settings, self._heads(), self._bounds)
 
     def error_bound(self, n: int, smallest: float | None = None, largest: float | None = None) -> float:
         """At least |w - w*|₂ for every context of n examples within the radius; w* solves the normal equations exactly.

@@ -108,7 +108,7 @@ def step_weights(learner: Learner, w: Tensor, x: Tensor, y: Tensor) -> StepWeigh
         s = u - y if learner.loss.of_residual else u
         anchors = learner.activation.weights(s).reshape(len(s), -1).double().numpy()
         r = learner.activation(s) - (0 if learner.loss.of_residual else y)
-    twins = torch.softmax(learner.certificate.e * torch.cat([r, -r]), 0).reshape(2, -1)
+    twins = torch.softmax(learner.settings.e * torch.cat([r, -r]), 0).reshape(2, -1)
     return StepWeights(on_weight.double().numpy(), anchors, twins.double().numpy())
 
 

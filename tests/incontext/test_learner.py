@@ -182,7 +182,7 @@ def bad(
     said: str, x: Any = None, y: Any = None, query: Any = None, loss: str = "squared", **options: Any
 ) -> None:
     good_x, good_y = torch.ones(4, 2, dtype=WIDE), torch.ones(4, dtype=WIDE)
-    with pytest.raises(attnc.InputError, match=said):
+    with pytest.raises(attnc.errors.InputError, match=said):
         made = gradient_descent(
             loss, **{"features": 2, "steps": 3, "step_size": 0.1, "radius": 4.0, **options}
         )
@@ -191,22 +191,22 @@ def bad(
 
 def test_data_that_are_refused() -> None:
     nan = torch.tensor([[1.0, float("nan")]], dtype=WIDE)
-    bad(r"context_x holds nan at \(0, 1\)", x=nan, y=torch.ones(1, dtype=WIDE))
-    bad("context_y holds inf", y=torch.full((4,), torch.inf, dtype=WIDE))
-    bad(r"holds 9 at \(0, 0\), beyond the radius 4", x=torch.full((4, 2), 9.0, dtype=WIDE))
-    bad(r"\(n, 2\), n >= 1: got \(4, 3\)", x=torch.ones(4, 3, dtype=WIDE))
-    bad(r"query_x has the shape", query=torch.ones(0, 2, dtype=WIDE))
-    bad("a label for each example", y=torch.ones(3, dtype=WIDE))
-    bad("tensor of torch.float64: got torch.float32", x=torch.ones(4, 2))
-    bad("labels 0 and 1", y=torch.full((4,), 2.0, dtype=WIDE), loss="logistic")
-    bad("counts", y=torch.full((4,), -1.0, dtype=WIDE), loss="poisson", step_size=1e-4)
-    bad("counts", y=torch.full((4,), 0.5, dtype=WIDE), loss="poisson", step_size=1e-4)
+    bad(r"nan at \(0, 1\)", x=nan, y=torch.ones(1, dtype=WIDE))
+    bad("context_y.*inf", y=torch.full((4,), torch.inf, dtype=WIDE))
+    bad(r"9 at \(0, 0\).* 4", x=torch.full((4, 2), 9.0, dtype=WIDE))
+    bad(r"\(n, 2\).*\(4, 3\)", x=torch.ones(4, 3, dtype=WIDE))
+    bad("query_x", query=torch.ones(0, 2, dtype=WIDE))
+    bad(r"context_y.*\(4,\)", y=torch.ones(3, dtype=WIDE))
+    bad(r"torch\.float64: got torch\.float32", x=torch.ones(4, 2, dtype=torch.float32))
+    bad(r"\[2.0\]", y=torch.full((4,), 2.0, dtype=WIDE), loss="logistic")
+    bad("-1", y=torch.full((4,), -1.0, dtype=WIDE), loss="poisson", step_size=1e-4)
+    bad("0.5", y=torch.full((4,), 0.5, dtype=WIDE), loss="poisson", step_size=1e-4)
 
 
 def test_a_step_size_that_diverges_is_refused_with_the_largest_that_does_not() -> None:
     x, y = context("squared", 30, 2)
     made = gradient_descent("squared", features=2, steps=5, step_size=5.0, radius=Radius(5, 30, 5, 20))
-    with pytest.raises(attnc.InputError) as caught:
+    with pytest.raises(attnc.errors.InputError) as caught:
         made.coefficients(x, y)
     largest = float(str(caught.value).split()[-1])
     assert largest == pytest.approx(2 / float(torch.linalg.eigvalsh(x.T @ x / 30).max()), rel=1e-4)
@@ -218,13 +218,13 @@ def test_a_step_size_that_diverges_is_refused_with_the_largest_that_does_not() -
 
 def test_words_that_are_refused() -> None:
     for loss in ("hinge", "ridge()", "ridge(-1)", "huber(0)", "quantile(1)", "ridge(x)", "squared(2)", 3):
-        bad("accepted are|a finite number", loss=loss)  # type: ignore[arg-type]
+        bad("loss=", loss=loss)  # type: ignore[arg-type]
     bad("features", features=0)
     bad("steps", steps=1.5)
     bad("step_size", step_size=-1.0)
     bad("radius", radius=0)
     bad("radius", radius="wide")
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         gradient_descent(attnc.functions.sin(), features=1, steps=1, radius=3.0)
 
 
@@ -232,10 +232,10 @@ def test_a_query_beyond_what_the_reading_head_serves() -> None:
     x = torch.eye(2, dtype=WIDE)
     made = gradient_descent("squared", features=2, steps=30, step_size=1.0, radius=Radius(3, 4, 4, 4))
     y = torch.tensor([2.0, 2.0], dtype=WIDE)
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE))
     assert made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE), strict=False).isfinite().all()
-    assert made.uncertified == "a query lies beyond the radius"
+    assert made.uncertified == "a query lies outside the radius"
     made(x, y, x, strict=False)
     assert made.uncertified is None
 
@@ -249,19 +249,19 @@ def test_a_certificate_is_about_the_numbers_that_run() -> None:
     with torch.no_grad():
         made.reading.value.mul_(1.01)
     assert "value" in str(made.why_not_certified())
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         made.coefficients(x, y)
     assert made.coefficients(x, y, strict=False).isfinite().all()
     assert "value" in str(made.uncertified)
     narrow = learner("logistic", x, 5, WIDE).float()
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         narrow.coefficients(x.float(), y.float())
     with pytest.raises(AttributeError):
         narrow.steps = 50  # type: ignore[misc]
     single = learner("squared", x, 5, torch.float32)
     torch.set_float32_matmul_precision("high")
     try:
-        with pytest.raises(attnc.InputError):
+        with pytest.raises(attnc.errors.InputError):
             single.coefficients(x.float(), y.float())
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -269,12 +269,12 @@ def test_a_certificate_is_about_the_numbers_that_run() -> None:
 
 def test_losses_that_are_none() -> None:
     for parts in ({"ridge": -1.0}, {"lasso": -0.1}, {"ridge": float("nan")}, {"function": torch.tanh}):
-        with pytest.raises(attnc.InputError):
+        with pytest.raises(attnc.errors.InputError):
             Loss("mine", **parts)  # type: ignore[arg-type]
     assert Loss("mine", attnc.functions.exp()).local and not Loss("mine", attnc.functions.sigmoid()).local
     made = gradient_descent("ridge", features=2, steps=3, radius=2.0)
     for arguments in ((0,), (-9,), (2.5,), (9, float("nan")), (9, -1.0)):
-        with pytest.raises(attnc.InputError):
+        with pytest.raises(attnc.errors.InputError):
             made.error_bound(*arguments)  # type: ignore[arg-type]
 
 
@@ -282,7 +282,7 @@ def test_what_leaves_the_radius_is_refused_or_runs_without_a_promise() -> None:
     x = torch.tensor([[0.1], [0.2]], dtype=WIDE)
     y = torch.tensor([3.0, 4.0], dtype=WIDE)
     made = gradient_descent("squared", features=1, steps=400, step_size=20.0, radius=4.0)
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         made.coefficients(x, y)
     assert made.coefficients(x, y, strict=False).isfinite().all()
     assert "|w| reached" in str(made.uncertified)
@@ -311,4 +311,4 @@ def test_every_term_of_the_bound_counts(loss: str, dtype: torch.dtype) -> None:
     w = np.zeros(3)
     for _ in range(known.steps):
         w += sum(terms.values())
-    assert known.bound(n) >= np.linalg.norm(w)
+    assert bounds.bound(n) >= np.linalg.norm(w)
