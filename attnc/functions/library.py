@@ -16,7 +16,7 @@ from attnc.functions.function import Branch, Function
 
 __all__ = [
     "abs", "celu", "clip", "cos", "elu", "exp", "gelu", "gelu_10", "gelu_fast", "gelu_tanh", "hardsigmoid", "hardswish",
-    "hardtanh", "identity", "leaky_relu", "mish", "quick_gelu", "relu", "relu2", "selu", "sigmoid", "silu", "sin",
+    "hardtanh", "identity", "leaky_relu", "mish", "pinball", "quick_gelu", "relu", "relu2", "selu", "sigmoid", "silu", "sin",
     "soft_threshold", "softplus", "softsign", "square", "tanh",
 ]  # fmt: skip
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # the floats that torch uses
@@ -195,6 +195,19 @@ def silu() -> Function:
 def sigmoid() -> Function:
     """1/(1 + e^-s)."""
     return _own("sigmoid", torch.sigmoid, (_logistic,))
+
+
+def pinball(tau: float = 0.5, width: float = 0.1) -> Function:
+    """1/(1 + e^(-s/width)) - tau: the derivative of the quantile loss, whose jump at 0 is smoothed."""
+    tau, width = _real("tau", tau), _positive("width", width)
+    parameters = {"tau": tau, "width": width}
+    return _own(
+        "pinball",
+        lambda s: torch.sigmoid(s / width) - tau,
+        (lambda x: _logistic(x / width) - tau,),
+        (),
+        parameters,
+    )
 
 
 def tanh() -> Function:

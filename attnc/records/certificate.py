@@ -74,7 +74,7 @@ FACTS: dict[str, dict[str, type]] = {
         "products": float,
     },  # rounding of each engine
     "model": {},
-    "learner": {},
+    "learner": {"algorithm": str, "heads": list, "features": int},
     "literal": {},
 }
 # Those of subjects whose error was measured (a block's bound is derived from a measured domain instead).
