@@ -59,7 +59,8 @@ def forged(certificate: Certificate, **changes: Any) -> Certificate:
 
 
 FALSE = [
-    {"bound": 1e-13}, {"approximation": 0.0, "rounding": 1.0}, {"steps": 4000}, {"step_size": 50.0}, {"e": 0.3}, {"features": 2000},
+    {"bound": 1e-13}, {"approximation": 0.0, "rounding": 1.0}, {"steps": 4000},
+    {"step_size": 50.0}, {"e": 0.3}, {"features": 2000},
 ]  # fmt: skip
 
 
