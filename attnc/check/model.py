@@ -28,7 +28,6 @@ from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import window_of
 
 VERSION = 1
-EVERY_INPUT = "every input"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +57,12 @@ class Block:
     approximation: float
     roundings: Mapping[str, float]
     products: float
+
+    @property
+    def certificates(self) -> tuple[Certificate | None, ...]:
+        """Those of its heads, the square's last."""
+        square = () if self.square is None else (self.square,)
+        return tuple(head.certificate for head in (*self.heads, *square))
 
     @property
     def bound(self) -> float:
@@ -181,11 +186,11 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
     record = _record(where)
     tensors, found = Directory(where), []
     try:
-        reports = {report["name"]: report for report in record["report"]["blocks"]}
+        model = Certificate.from_json(record["report"]["certificate"])
         entries = {entry["name"]: entry for entry in record["blocks"]}
-        for name, report in reports.items():
-            entry = next((e for n, e in entries.items() if f".{name}".endswith(f".{n}")), None)
-            found.append(_verdict(report, entry, float(record["report"]["eps"]), tensors, proofs))
+        for block in model.parts("block"):
+            entry = next((e for n, e in entries.items() if f".{block.name}".endswith(f".{n}")), None)
+            found.append(_verdict(block, entry, float(model.facts["requested"]), tensors, proofs))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
         raise _damaged(where, problem) from problem
     if not found:
@@ -211,29 +216,38 @@ def _damaged(where: Path, problem: Exception) -> CertificateError:
 
 
 def _verdict(
-    report: Mapping[str, Any], entry: Mapping[str, Any] | None, eps: float, tensors: Directory, proofs: Proofs
+    claim: Certificate,
+    entry: Mapping[str, Any] | None,
+    requested: float,
+    tensors: Directory,
+    proofs: Proofs,
 ) -> Verdict:
-    bound = round_up(report["exact"] + report["rounding"])
-    if report["bound"] != bound or report["rounding"] not in report["roundings"].values():
-        raise ValueError(f"the bound of {report['name']} is not the sum of its terms")
+    if claim.bound != round_up(claim.approximation + claim.rounding):
+        raise ValueError(f"the bound of {claim.name} is not the sum of its terms")
     reason = None
     if entry is None:
         reason = "it has no record"
-    elif report["holds_for"] != EVERY_INPUT:
-        reason = f"its bound holds for {report['holds_for']}: the file does not state a domain that is proved"
-    elif not report["exact"] <= eps:
-        reason = f"approximation is {report['exact']:g}, above eps={eps:g}"
+    elif not claim.proved:
+        reason = f"its status is {claim.status}: its domain was not proved"
+    elif not claim.approximation <= requested:
+        reason = f"approximation is {claim.approximation:g}, above the requested {requested:g}"
+    elif claim.rounding not in claim.facts["roundings"].values():
+        reason = f"rounding is {claim.rounding:g}, another than that of each engine"
     if entry is None or reason is not None:
-        return Verdict(Status.UNKNOWN, str(reason), bound, name=report["name"])
+        return Verdict(Status.UNKNOWN, str(reason), claim.bound, name=claim.name)
     try:
-        return check_numbers(_read_block(report, entry, tensors), proofs)
+        block = _read_block(claim, entry, tensors)
+        if block.certificates != claim.children or block.domain != claim.holds_for:
+            reason = "its heads or its domain are not those of its certificate"
+            return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)
+        return check_numbers(block, proofs)
     except (CertificateError, FileError):
         raise
     except AttncError as problem:
-        return Verdict(Status.UNKNOWN, str(problem), bound, name=report["name"])
+        return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
 
 
-def _read_block(report: Mapping[str, Any], entry: Mapping[str, Any], tensors: Directory) -> Block:
+def _read_block(claim: Certificate, entry: Mapping[str, Any], tensors: Directory) -> Block:
     stored = {role: tensors.find(name, role, known) for role, (name, known) in entry["tensors"].items()}
     first, second, up = (_map(role, stored, entry["transposed"]) for role in ("first", "second", "up"))
     assert first is not None and second is not None
@@ -255,8 +269,8 @@ def _read_block(report: Mapping[str, Any], entry: Mapping[str, Any], tensors: Di
         np.exp2(stored[role].astype(np.float64)) if gated else None for role in ("scale", "radius")
     )
     return Block(
-        report["name"], report["activation"], report["dtype"], first, second, up, _normed(entry["norm"], stored), heads, square,
-        scale, radius, report["exact"], dict(report["roundings"]), report["products"],
+        claim.name, claim.facts["activation"], claim.dtype, first, second, up, _domain(claim, entry["norm"], stored), heads,
+        square, scale, radius, claim.approximation, dict(claim.facts["roundings"]), claim.facts["products"],
     )  # fmt: skip
 
 
@@ -266,6 +280,11 @@ def _map(role: str, stored: Mapping[str, Any], transposed: Sequence[str]) -> Map
     W = stored[f"{role}.weight"].astype(np.float64)
     W = W.T.copy() if role in transposed else W
     return W, stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)
+
+
+def _domain(claim: Certificate, norm: Mapping[str, Any] | None, stored: Mapping[str, Any]) -> Box | Normed:
+    """The outputs of the norm in front; without a norm, the box of the certificate."""
+    return claim.box if norm is None else _normed(norm, stored)
 
 
 def _normed(norm: Mapping[str, Any], stored: Mapping[str, Any]) -> Normed:

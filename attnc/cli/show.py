@@ -49,7 +49,9 @@ def _show_file(path: Path, json: bool) -> bool:
 
 def _show_directory(path: Path, json: bool) -> bool:
     if not (path / "config.json").exists():
-        raise FileError(f"cannot read {path}: a directory without config.json is none of `attnc convert`")
+        raise FileError(
+            f"cannot read {path}: a directory without config.json was not written by `attnc convert`"
+        )
     known = read_conversion(path)
     reason = _why_not(changed_heads(path, known))
     if reason is None and status(known.report) != "proved":
@@ -81,7 +83,7 @@ def _print_directory(path: Path, known: Conversion, reason: str | None) -> None:
         facts["measured"] = measured_text(report, f"on {report.samples} input{'s' * (report.samples > 1)}")
     if reason is not None:
         facts["not certified"] = reason
-    facts["made with"] = _versions(report.versions)
+    facts["made with"] = _versions(report.certificate.versions)
     facts["note"] = "read, not proved anew; attnc.from_pretrained compares the weights too"
     print_facts("the whole model", facts)
 

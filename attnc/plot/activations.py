@@ -122,7 +122,7 @@ def _proved(model: nn.Module) -> dict[str, Ends]:
         report = report_of(model)
     except InputError:
         return {}
-    return {block.name: block.interval for block in report.blocks if block.proved}
+    return {block.name: tuple(block.facts["interval"]) for block in report.blocks if block.proved}
 
 
 def _block(number: int, part: AnchorActivation, s: Tensor, proved: Ends | None) -> BlockWeights:

@@ -22,11 +22,11 @@ from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.entering import Entering
-from attnc.pretrained.report import BlockReport
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
 from attnc.prove.outward import below
+from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
 from attnc.records.layers import Index, Layer
 
@@ -38,11 +38,11 @@ _ELSEWHERE = ("its roundings are proved for the arithmetic of a CPU, not for tha
 
 @dataclass(frozen=True, eq=False)
 class PlannedBlock:
-    """The module that will take the place of a block, and its report; the model is not changed yet."""
+    """The module that will take the place of a block, and its certificate; the model is not changed yet."""
 
     site: Site
     module: AnchorActivation | AnchorGate
-    report: BlockReport
+    certificate: Certificate
     reach: tuple[Array, Array]  # contains the pre-activation of each neuron
 
 
@@ -125,8 +125,8 @@ def _plan(
         name: block.bounds(layers, errors)[len(block.program.steps)]
         for name, errors in {**heads, "exact": {}}.items()
     }
-    report = _report(block, groups, module, outputs, approximation, engine)
-    return PlannedBlock(site, module, report, block.reach)
+    certificate = _certificate(block, groups, module, outputs, approximation, engine)
+    return PlannedBlock(site, module, certificate, block.reach)
 
 
 def _scaled(block: _Block, errors: list[HeadErrors]) -> tuple[Layer, ...]:
@@ -176,14 +176,14 @@ def _step_above(share: float) -> float:
     return next(m * power for m in (1, 1.5, 2, 3, 5, 7, 10) if m * power >= share)
 
 
-def _report(
+def _certificate(
     block: _Block,
     groups: list[HeadGroup],
     module: AnchorActivation | AnchorGate,
     outputs: Mapping[str, ValueBounds],
     approximation: float,
     engine: str,
-) -> BlockReport:
+) -> Certificate:
     _check_finite(block.dtype, *outputs.values())
     exact = round_up(max(float(bounds.approximation.max()) for bounds in outputs.values()))
     if not exact <= approximation:
@@ -192,13 +192,26 @@ def _report(
         name: round_up((1 + 2.0**-10) * float(bounds.rounding.max())) for name, bounds in outputs.items()
     }
     products, site, (lo, hi) = roundings.pop("exact"), block.site, block.reach
-    return BlockReport(
-        name=site.name, family=site.family, activation=site.activation, design=groups[0].head.design, engine=module.runs,
-        neurons=len(lo), heads=(3 if site.gated else 1) * len(lo), anchors=tuple(g.head.key.shape[1] for g in groups),
-        interval=(float(lo.min()), float(hi.max())), holds_for=block.entering.source, dtype=block.dtype, exact=exact,
-        rounding=roundings[engine], roundings=roundings, products=products, norm=site.norm_name, also=site.also,
-        remarks=(*site.remarks, *_ELSEWHERE[: site.first.device.type != "cpu"]),
-    )  # fmt: skip
+    heads = [g.head for g in groups]
+    square = [head for _, head in module.square.groups] if isinstance(module, AnchorGate) else []
+    facts = {
+        "family": site.family, "activation": site.activation, "design": heads[0].design, "engine": module.runs,
+        "neurons": len(lo), "heads": (3 if site.gated else 1) * len(lo), "anchors": [h.key.shape[1] for h in heads],
+        "interval": [float(lo.min()), float(hi.max())], "roundings": roundings, "products": products, "norm": site.norm_name,
+        "also": list(site.also), "remarks": [*site.remarks, *_ELSEWHERE[: site.first.device.type != "cpu"]],
+    }  # fmt: skip
+    return Certificate(
+        subject="block",
+        name=site.name,
+        status=block.entering.status,
+        approximation=exact,
+        rounding=roundings[engine],
+        bound=round_up(exact + roundings[engine]),
+        holds_for=block.entering.domain,
+        dtype=block.dtype,
+        facts=facts,
+        children=tuple(head.certificate for head in (*heads, *square)),
+    )
 
 
 def _check_finite(dtype: str, *values: ValueBounds) -> None:

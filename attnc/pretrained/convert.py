@@ -19,10 +19,9 @@ from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.entering import Entering, entering
 from attnc.pretrained.guard import check_reached, check_runs
-from attnc.pretrained.report import ConversionReport, Difference
+from attnc.pretrained.report import ConversionReport, Difference, model_certificate
 from attnc.pretrained.samples import calls, outputs
 from attnc.pretrained.store import note_conversion
-from attnc.records.fields import versions
 
 Model = TypeVar("Model", bound=nn.Module)
 Progress = Callable[[int, int, str], None]
@@ -49,10 +48,10 @@ def convert_(
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
     >>> model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     >>> report = convert_(model, approximation=1e-4, samples=torch.randn(3, 5, 8))
-    >>> report.converted, all(block.exact <= 1e-4 for block in report.blocks)
-    (2, True)
+    >>> report.converted, report.proved, report.certificate.approximation <= 1e-4
+    (2, True, True)
     >>> report.blocks[0].holds_for, report.measured[0].largest < 1e-4
-    ('every input', True)
+    (Normed(LayerNorm, d=8), True)
     """
     began = time.perf_counter()
     approximation, config = checked_target("approximation", approximation), checked_config(config)
@@ -70,9 +69,10 @@ def convert_(
             undo.append(plan.site.replace(plan.module))
         check_reached(model, found.call, planned)
         report = ConversionReport(
-            model=type(model).__name__, eps=approximation, blocks=tuple(plan.report for plan in planned), skipped=found.skipped,
+            certificate=model_certificate(type(model).__name__, approximation, [plan.certificate for plan in planned]),
+            skipped=found.skipped,
             parameters=parameters, parameters_added=sum(plan.module.parameters_added for plan in planned), seconds=0.0,
-            measured=_differences(before, outputs(model, samples)) if given else (), samples=len(given), versions=versions(),
+            measured=_differences(before, outputs(model, samples)) if given else (), samples=len(given),
             read=str(found.call),
         )  # fmt: skip
         report = replace(report, seconds=round(time.perf_counter() - began, 3))

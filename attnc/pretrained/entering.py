@@ -13,18 +13,17 @@ from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends.transformers import Site
 from attnc.pretrained import samples
 from attnc.pretrained.config import ConvertConfig
-from attnc.pretrained.report import EVERY_INPUT
+from attnc.records.certificate import Status
 
-PROVED, GIVEN, MEASURED = EVERY_INPUT, "the box given", "measured on calibration"
 _ROOM = 0.25  # of its width, by which an interval seen on calibration is widened on each side
 
 
 @dataclass(frozen=True, eq=False)
 class Entering:
-    """The domain of a block's input, and where it comes from: a bound holds for `source`."""
+    """The domain of a block's input. If it was measured on calibration, so is the bound of the block."""
 
     domain: Normed | Box
-    source: str
+    status: Status
 
 
 def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> list[Entering]:
@@ -50,19 +49,19 @@ def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> 
 def _of(site: Site, config: ConvertConfig, seen: Mapping[str, tuple[Array, Array]]) -> Entering:
     features = site.first.sizes[1]
     if site.norm is not None:
-        return Entering(site.norm.numbers().domain(), PROVED)
+        return Entering(site.norm.numbers().domain(), Status.PROVED)
     box = _box(site, config)
     if box is not None:
         if box.shape != (features,):
             raise InputError(
                 f"inputs: the box for {site.name} has shape {box.shape}, but the block takes {features} features"
             )
-        return Entering(box, GIVEN)
+        return Entering(box, Status.PROVED)
     lo, hi = seen[site.first.name]
     if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
         raise InputError(f"calibration: an input of {site.name} is not finite; use other samples")
     room = _ROOM * (hi - lo)
-    return Entering(Box(lo - room, hi + room), MEASURED)
+    return Entering(Box(lo - room, hi + room), Status.MEASURED)
 
 
 def _box(site: Site, config: ConvertConfig) -> Box | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -22,6 +21,7 @@ from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
 from attnc.records.certificate import Certificate
+from attnc.records.fields import seal
 from attnc.records.layers import digest as tensor_digest
 from attnc.records.numbers import TENSORS, HeadNumbers
 
@@ -108,12 +108,6 @@ def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
     ]
     entries = getattr(config, "attnc", {}).get("blocks", ())
     return [e for e in entries if any(f".{place}".endswith(f".{e['name']}") for place in places)]
-
-
-def seal(record: Mapping[str, Any]) -> str:
-    """The SHA-256 of everything that a record says: an edit shows."""
-    body = {name: value for name, value in record.items() if name != "seal"}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def record_of(plan: PlannedBlock) -> dict[str, Any]:

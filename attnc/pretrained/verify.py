@@ -29,24 +29,20 @@ from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
-from attnc.pretrained.entering import GIVEN, PROVED
 from attnc.pretrained.flow import check_flow
-from attnc.pretrained.report import BlockReport, ConversionReport
+from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import call_of, digest, report_of, wiring
 from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import round_up
 from attnc.records.verdict import Verdict
 
 _POINTS = 33
-Inputs = Box | Mapping[str, Box] | None
 
 
-def verify_conversion(
-    what: str | os.PathLike[str] | nn.Module, *, inputs: Inputs = None, proofs: Proofs | None = None
-) -> Verdict:
+def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proofs | None = None) -> Verdict:
     """Prove again what the report of a converted model states of each of its blocks, from the weights as they are now.
 
-    Takes the model, or its directory. If a report holds for a box that was given, pass that box here too. The verdict has one
-    child for each block.
+    Takes the model, or its directory. The verdict has one child for each block.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="relu", batch_first=True)
     >>> model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
@@ -71,9 +67,8 @@ def verify_conversion(
         try:
             site = sites[block.name]
             norm = None if site.norm is None else model.get_submodule(site.norm.name)
-            box = inputs.get(block.name) if isinstance(inputs, Mapping) else inputs
-            running = _Running(block, site, records.get(block.name), box, norm)
-            verdicts.append(_verdict(running, report.eps, proofs))
+            running = _Running(block, site, records.get(block.name), norm)
+            verdicts.append(_verdict(running, report.approximation, proofs))
         except AttncError as problem:
             verdicts.append(Verdict(Status.UNKNOWN, str(problem), block.bound, name=block.name))
     return summary(verdicts, proofs)
@@ -96,13 +91,20 @@ CHECKERS |= {"directory": verify_directory, "model": lambda model, function: ver
 
 @dataclass(frozen=True, eq=False)
 class _Running:
-    """A converted block: its report, its place in the model, its record, the box that was given, and the norm in front."""
+    """A converted block: its certificate, its place in the model, its record, and the norm in front."""
 
-    report: BlockReport
+    report: Certificate
     site: Site
     record: Mapping[str, Any] | None
-    box: Box | None
     norm: nn.Module | None
+
+    @property
+    def domain(self) -> Box | Normed | None:
+        """The outputs of the norm in front, or the box of the certificate."""
+        norm = None if self.site.norm is None else self.site.norm.numbers()
+        if norm is not None:
+            return Normed(norm.kind == "layer", norm.gain, norm.shift)
+        return self.report.holds_for if isinstance(self.report.holds_for, Box) else None
 
     @property
     def module(self) -> AnchorActivation | AnchorGate:
@@ -126,15 +128,13 @@ class _Running:
             np.exp2(getattr(module, name).numpy().astype(np.float64)) if gated else None
             for name in ("scale", "radius")
         )
-        norm = None if site.norm is None else site.norm.numbers()
-        domain = self.box if norm is None else Normed(norm.kind == "layer", norm.gain, norm.shift)
-        if report.holds_for == GIVEN:
-            domain = self.box
+        domain = self.domain
         assert domain is not None
         up = None if site.up is None else site.up.numbers()
+        facts, first, second = report.facts, site.first.numbers(), site.second.numbers()
         return Block(
-            report.name, report.activation, report.dtype, site.first.numbers(), site.second.numbers(), up, domain, heads, square,
-            scale, radius, report.exact, report.roundings, report.products,
+            report.name, facts["activation"], report.dtype, first, second, up, domain, heads, square, scale, radius,
+            report.approximation, facts["roundings"], facts["products"],
         )  # fmt: skip
 
 
@@ -182,6 +182,10 @@ def _verdict(running: _Running, eps: float, proofs: Proofs) -> Verdict:
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason, report.bound, name=report.name)
     block = running.numbers()
+    if block.certificates != report.children:
+        return Verdict(
+            Status.UNKNOWN, "its heads are not those of its certificate", report.bound, name=report.name
+        )
     failed = check_heads(block, proofs)
     if failed is not None:
         return failed
@@ -190,27 +194,26 @@ def _verdict(running: _Running, eps: float, proofs: Proofs) -> Verdict:
         found = check_engine(block, engine, proofs) if refuted is None else refuted
         if not found:
             return found
-    reason = f"the bounds hold in every output, for {len(report.roundings)} engines"
+    reason = f"the bounds hold in every output, for {len(block.roundings)} engines"
     return Verdict(Status.PROVED, reason, report.bound, name=report.name)
 
 
 def _claims(running: _Running, eps: float) -> str | None:
     """What the report states that cannot be proved, or contradicts itself or the module."""
     report, module = running.report, running.module
-    if report.holds_for not in (PROVED, GIVEN):
-        return f"its bound holds for inputs {report.holds_for}: the domain is not proved, so neither is the bound"
-    if report.holds_for == GIVEN and running.box is None:
-        return (
-            "its bound holds for a box that was given: pass it, verify_conversion(model, inputs=Box(lo, hi))"
-        )
-    if report.holds_for == PROVED and running.site.norm is None:
-        return "no norm is in front of it: its inputs are unknown"
-    if not report.exact <= eps:
-        return f"approximation is {report.exact:g}, above eps={eps:g}"
-    if report.roundings.get(module.engine) != report.rounding or module.runs != report.engine:
-        stated = f"the report states {report.engine!r}, rounding {report.rounding:g}"
+    facts = report.facts
+    if not report.proved:
+        return f"its status is {report.status}: the domain is not proved, so neither is the bound"
+    if running.domain is None or running.domain != report.holds_for:
+        return f"its certificate holds for {report.holds_for}, the norm in front returns {running.domain}"
+    if not report.approximation <= eps:
+        return f"approximation is {report.approximation:g}, above the requested {eps:g}"
+    if report.bound != round_up(report.approximation + report.rounding):
+        return f"its bound {report.bound:g} is not the sum of its terms"
+    if facts["roundings"].get(module.engine) != report.rounding or module.runs != facts["engine"]:
+        stated = f"the report states {facts['engine']!r}, rounding {report.rounding:g}"
         return f"it runs {module.runs!r} as engine={module.engine!r}: {stated}"
-    functions.get(report.activation)
+    functions.get(facts["activation"])
     return probe_network(report.dtype)
 
 
@@ -223,7 +226,7 @@ def _numbers(running: _Running) -> str | None:
     if dtypes != {report.dtype} or any(t.device.type != "cpu" for t in tensors):
         return f"it was proved in {report.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
     if record is not None:
-        if digest(replace(site.feed_forward(), activation=report.activation)) != record["digest"]:
+        if digest(replace(site.feed_forward(), activation=report.facts["activation"])) != record["digest"]:
             return "its weights are not those that were converted"
         if wiring(running.module) != record["wiring"]:
             return "the assignment of neurons to heads was changed"
