@@ -17,7 +17,7 @@ from attnc.arithmetic import probe_network
 from attnc.check.block import BlockClaim, Map, block_program, check_block
 from attnc.check.files import Directory, read_json
 from attnc.check.head import check_head
-from attnc.check.values import HeadErrors, SquareErrors
+from attnc.check.values import CheckError, HeadErrors, SquareErrors
 from attnc.check.window import window_error
 from attnc.domain import Array, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
@@ -119,6 +119,15 @@ def check_heads(block: Block, proofs: Proofs) -> Verdict | None:
 
 def check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
     """The bounds of a block whose heads were proved, as one engine executes them."""
+    try:
+        verdict = _check_engine(block, engine, proofs)
+    except CheckError as problem:
+        verdict = _unknown(block, str(problem))
+    reason = verdict.reason if verdict else f"engine {engine}: {verdict.reason}"
+    return replace(verdict, reason=reason, name=block.name)
+
+
+def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
     neurons, squares = len(block.first[1]), None
     errors = HeadErrors(*(np.full(neurons, np.nan) for _ in range(4)))
     for head in block.heads:
@@ -135,9 +144,7 @@ def check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         )
     program = block_program(functions.get(block.function), block.first, block.second, block.up)
     claim = BlockClaim(block.approximation, block.roundings[engine], block.products)
-    verdict = check_block(program, block.domain, errors, squares, claim, block.dtype)
-    reason = verdict.reason if verdict else f"engine {engine}: {verdict.reason}"
-    return replace(verdict, reason=reason, name=block.name)
+    return check_block(program, block.domain, errors, squares, claim, block.dtype)
 
 
 def check_numbers(block: Block, proofs: Proofs) -> Verdict:
@@ -193,7 +200,7 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
         model = Certificate.from_json(record["report"]["certificate"])
         reason = model_problem(model)
         if reason is not None:
-            return Verdict(Status.UNKNOWN, reason, model.bound)
+            raise ValueError(reason)
         entries = {entry["name"]: entry for entry in record["blocks"]}
         for block in model.parts("block"):
             entry = next((e for n, e in entries.items() if f".{block.name}".endswith(f".{n}")), None)

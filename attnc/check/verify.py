@@ -46,8 +46,8 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
     subject = "model" if hasattr(what, MODEL) else getattr(certificate, "subject", None)
     if subject not in CHECKERS:
         raise InputError(
-            "attnc.verify takes a head (attnc.head), a network (attnc.compile), a converted model (attnc.convert_), or the file or "
-            f"directory of one: got {type(what).__name__}"
+            "attnc.verify takes a head (attnc.head), a network (attnc.compile), a converted model (attnc.convert_), or the file "
+            f"or directory of one: got {type(what).__name__}"
         )
     if isinstance(certificate, Certificate) and not certificate.proved:
         return _not_proved(certificate)

@@ -24,6 +24,7 @@ from attnc.check.model import (
     model_problem,
     summary,
 )
+from attnc.check.values import CheckError
 from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
 from attnc.domain import Box, Normed
@@ -274,22 +275,23 @@ def _code(running: _Running) -> str | None:
 def _attack(running: _Running, engine: str, block: Block, proofs: Proofs) -> Verdict | None:
     """Execute the activation, and compare with f: it must do what was proved of its heads."""
     f, neurons = functions.get(block.function), running.site.first.sizes[0]
-    for head in block.heads:
+    try:
+        errors = [proofs.executed(head, engine) for head in block.heads]
+    except CheckError:  # `check_engine` gives the reason
+        return None
+    for head, error in zip(block.heads, errors, strict=True):
         assert head.certificate is not None
         s = _points(head.certificate).to(getattr(torch, block.dtype))
         with torch.no_grad():
             rows = running.activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
-        allowed, column = (
-            arb(proofs.executed(head, engine)),
-            0 if head.neurons is None else int(head.neurons[0]),
-        )
+        allowed, column = arb(error), 0 if head.neurons is None else int(head.neurons[0])
         with working(192):
             for at, value in zip(s.tolist(), rows[:, column].tolist(), strict=True):
-                error = error_of(value, f.value(at))
-                if not error <= allowed:
+                off = error_of(value, f.value(at))
+                if not off <= allowed:
                     reason = f"engine {engine}: at {at!r} the activation returns {value!r}, beyond the error proved for {f.label}"
                     bound = running.report.bound
-                    return Verdict(Status.REFUTED, reason, bound, (at,), float(error.mid()), name=block.name)
+                    return Verdict(Status.REFUTED, reason, bound, (at,), float(off.mid()), name=block.name)
     return None
 
 

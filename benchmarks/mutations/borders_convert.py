@@ -9,6 +9,7 @@ GUARD = "attnc/pretrained/guard.py"
 ENTERING = "attnc/pretrained/entering.py"
 CONVERT = "attnc/pretrained/convert.py"
 VERIFY = "attnc/pretrained/verify.py"
+DIRECTORY = "tests/check/test_model.py"
 
 DECIDES = "tests/pretrained/test_guard.py::test_each_comparison_decides"
 GUARDED = "tests/pretrained/test_guard.py::test_a_conversion_is_guarded"
@@ -204,16 +205,16 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "verify_conversion: digest of the weights",
-        VERIFY,
-        'if digest(replace(site.feed_forward(), activation=block.activation)) != record["digest"]:',
+        "attnc/pretrained/verify.py",
+        'if digest(replace(site.feed_forward(), activation=report.activation)) != record["digest"]:',
         "if False:",
         "weights that were edited are those that were converted",
         (CHANGED,),
     ),
     Mutation(
         "verify_conversion: wiring",
-        VERIFY,
-        'if wiring(subject.module) != record["wiring"]:',
+        "attnc/pretrained/verify.py",
+        'if wiring(running.module) != record["wiring"]:',
         "if False:",
         "the record of scales and neurons is not compared; the bounds are proved of those that are there",
         ("tests/pretrained/test_verify.py::test_scales_are_on_record",),
@@ -228,32 +229,32 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "verify_conversion: measured inputs",
-        VERIFY,
-        "if block.holds_for not in (PROVED, GIVEN):",
+        "attnc/pretrained/verify.py",
+        "if report.holds_for not in (PROVED, GIVEN):",
         "if False:",
         "a bound for measured inputs is proved",
         (CHANGED,),
     ),
     Mutation(
         "verify_conversion: eps",
-        VERIFY,
-        "if not block.exact <= eps:",
+        "attnc/pretrained/verify.py",
+        "if not report.exact <= eps:",
         "if False:",
         "exact may be above the eps of the report",
         (CHANGED,),
     ),
     Mutation(
         "verify_conversion: converted and not reported",
-        VERIFY,
-        "    if silent:\n",
+        "attnc/pretrained/verify.py",
+        "    if missing:\n",
         "    if False:\n",
         "a report may be silent about a block",
         (CHANGED,),
     ),
     Mutation(
         "verify_conversion: dtype",
-        VERIFY,
-        'if dtypes != {block.dtype} or any(t.device.type != "cpu" for t in tensors):',
+        "attnc/pretrained/verify.py",
+        'if dtypes != {report.dtype} or any(t.device.type != "cpu" for t in tensors):',
         "if False:",
         "a model that was cast is as it was proved",
         (CHANGED,),
@@ -269,18 +270,42 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "verify_conversion: another function of a head",
-        VERIFY,
-        "if certificate is None or certificate.facts["function"] != function:",
-        "if certificate is None:",
+        "attnc/check/model.py",
+        "if head.certificate is None or about != function:",
+        "if head.certificate is None:",
         "a head of another function serves a block",
         (f"{SMALL}::test_a_head_of_another_function",),
     ),
     Mutation(
         "verify_conversion: attack",
-        VERIFY,
-        "attacked = _attack(subject, engine, proofs)",
-        "attacked = None",
+        "attnc/pretrained/verify.py",
+        "refuted = _attack(running, engine, block, proofs)",
+        "refuted = None",
         "the activation is not executed",
         ("tests/pretrained/test_verify.py::test_other_code_that_runs_is_refuted",),
+    ),
+    Mutation(
+        "check_directory: digests of tensors",
+        "attnc/check/files.py",
+        "if digest(role, array) == expected:",
+        "if True:",
+        "a tensor that was edited in a file is the one that was converted",
+        (f"{DIRECTORY}::test_another_weight_is_noticed",),
+    ),
+    Mutation(
+        "check_directory: seal of the record",
+        "attnc/check/model.py",
+        'return unsealed(record, "the record")',
+        "return record",
+        "a record that was edited is read",
+        (f"{DIRECTORY}::test_no_claim_that_was_edited_is_proved",),
+    ),
+    Mutation(
+        "check_directory: measured inputs",
+        "attnc/check/model.py",
+        'elif report["holds_for"] != EVERY_INPUT:',
+        "elif False:",
+        "a bound for measured inputs is proved from the files",
+        (f"{DIRECTORY}::test_no_claim_that_was_edited_is_proved",),
     ),
 ]

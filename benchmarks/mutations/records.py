@@ -234,8 +234,8 @@ RECORDS = [
     Mutation(
         "verify: dtype of the module",
         "attnc/check/verify.py",
-        '    if changed is not None:\n        return Verdict("unknown", changed)',
-        '    if changed is not None and not changed:\n        return Verdict("unknown", changed)',
+        "    if found != {certificate.dtype}:\n",
+        "    if False:\n",
         "a head that was cast is checked as if it were not",
         (f"{CHECK}::test_another_dtype_is_named",),
         equivalent="check compares the dtype of the numbers, and why_not_certified that of every tensor",

@@ -1,4 +1,4 @@
-"""Directories of converted models, checked from their files alone: what was converted is proved, and nothing that was edited is."""
+"""Directories of converted models, checked from their files alone: what was converted is proved, what was edited is not."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_no_claim_that_was_edited_is_proved(directory: Path, edit: str, tmp_path
 def test_files_are_read_as_safetensors_reads_them(directory: Path, tmp_path: Path) -> None:
     file = directory / "model.safetensors"
     mine, theirs = TensorFile(file), load_file(file)
-    assert set(mine.entries) == set(theirs)
+    assert set(mine.names) == set(theirs)
     assert all(torch.equal(torch.from_numpy(mine.read(name).copy()), theirs[name]) for name in theirs)
     half = {"x": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)}
     save_file(half, tmp_path / "half.safetensors", {"attnc": "{}"})

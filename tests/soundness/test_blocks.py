@@ -287,7 +287,7 @@ def test_what_is_claimed_of_every_head_is_true_of_the_module(name: str, dtype: s
         assert (dense.error[where] == min(head.certificate.bound, terms)).all()
         assert (dense.approximation[where] == head.certificate.approximation).all()
     assert (window.approximation == dense.approximation).all()
-    assert (window.error != dense.error).any()
+    assert (window.error != dense.error).any() or (dense.error == dense.approximation).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
