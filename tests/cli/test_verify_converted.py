@@ -34,7 +34,7 @@ def converted(finished: Path, tmp_path: Path) -> Path:
 def test_proved(run: Any, converted: Path) -> None:
     table, machine = run("verify", converted), run("verify", converted, "--json")
     assert (table.code, table.err, machine.code, machine.err) == (0, "", 0, "")
-    for word in ("proved", "2 proved", "every input", "each within 0.001", "in every output of a block"):
+    for word in ("proved", "2 proved", "every input", "exact <= 0.001", "in every output of a block"):
         assert word in words(table.out)
     assert machine.json["status"] == "proved"
     assert [verdict["status"] for verdict in machine.json["children"]] == ["proved", "proved"]
