@@ -23,7 +23,7 @@ FORMAT = 3
 class Status(str, Enum):
     """What is known of an error bound.
 
-    >>> Status.PROVED == "proved", str(Status.PROVED)
+    >>> Status.PROVED == "proved", Status.PROVED
     (True, 'proved')
     """
 
@@ -34,6 +34,9 @@ class Status(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
 
 
 @dataclass(frozen=True)
