@@ -57,9 +57,9 @@ def head(
                 progress(f"drawing {plot}")
                 attnc.plot.head(result, path=plot)
         if json:
-            status = {"status": "proved" if result.certificate else "measured"}
+            status = {"status": str(result.certificate.status)}
             print_json({**status, **head_record(result), "seconds": round(seconds, 3), "files": files})
         else:
             print_head(f"{name} as a softmax head", result, run_facts(seconds, files))
-    if result.certificate is None:
+    if not result.certificate.proved:
         raise typer.Exit(NOT_PROVED)

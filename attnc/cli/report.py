@@ -47,12 +47,11 @@ def saved_record(saved: Head | Network | Conversion) -> dict[str, Any]:
 
 def head_record(head: Head) -> dict[str, Any]:
     """A head as JSON, with its certificate in full."""
-    known = head.certificate or head.measured
-    assert known is not None
+    known = head.certificate
     return {
         "kind": "head",
-        "function": known.function,
-        "domain": {"lo": known.domain.lo, "hi": known.domain.hi},
+        "function": known.facts["function"],
+        "domain": {"lo": known.interval.lo, "hi": known.interval.hi},
         "design": head.design,
         "heads": head.heads,
         "anchors": head.key.shape[1],
@@ -62,47 +61,43 @@ def head_record(head: Head) -> dict[str, Any]:
 
 
 def network_record(net: Network) -> dict[str, Any]:
-    """A network as JSON, with its certificate or its measurement in full."""
+    """A network as JSON, with its certificate in full."""
     from attnc.network.describe import COLUMNS, sizes
-    from attnc.records.network_certificate import box_json
+    from attnc.records.domains import domain_to_json
 
-    known, (parameters, anchors) = net.certificate or net.measured, sizes(net)
-    assert known is not None
+    parameters, anchors = sizes(net)
     return {
         "kind": "network",
-        "domain": box_json(net.domain),
+        "domain": domain_to_json(net.domain),
         "output_shape": list(net.program.shapes[-1]),
-        "dtype": known.dtype,
+        "dtype": net.certificate.dtype,
         "layers": [dict(zip(COLUMNS, row, strict=True)) for row in net.describe().rows],
         "parameters": parameters,
         "anchor_parameters": anchors,
-        **net.shown.to_json(),
+        **net.presentation.to_json(),
         **_certificate_record(net),
     }
 
 
 def _certificate_record(made: Head | Network) -> dict[str, Any]:
-    certificate, measured = made.certificate, made.measured
+    certificate = made.certificate
     return {
-        "bound": None if certificate is None else certificate.bound,
-        "quality": None if certificate is None else certificate.quality,
-        "certificate": None if certificate is None else certificate.to_json(),
-        "measured": None if measured is None else measured.to_json(),
+        "bound": certificate.bound if certificate.proved else None,
+        "quality": certificate.quality if certificate.proved else None,
+        "certificate": certificate.to_json(),
     }
 
 
 def network_status(net: Network) -> str:
-    """'proved'; 'measured' where there is no certificate; 'not certified' where neither applies to the network as it is."""
-    from attnc.network.describe import why_not_measured
+    """'proved', 'measured', or 'not certified' if the certificate does not apply to the network as it is."""
+    from attnc.network.describe import applies
 
-    if net.certificate is None and why_not_measured(net) is None:
-        return "measured"
-    return "proved" if net.why_not_certified() is None else "not certified"
+    return str(net.certificate.status) if applies(net) else "not certified"
 
 
 def conversion_status(report: ConversionReport) -> str:
-    """'proved', or 'measured' where the bound of some block rests on calibration."""
-    return "proved" if all(block.proved for block in report.blocks) else "measured"
+    """'proved', or 'measured' if the domain of a block was measured on calibration."""
+    return str(report.certificate.status)
 
 
 def print_object(title: str, description: object, more: Mapping[str, str]) -> None:
@@ -113,30 +108,27 @@ def print_object(title: str, description: object, more: Mapping[str, str]) -> No
 
 def print_head(title: str, head: Head, more: Mapping[str, str]) -> None:
     """Print a head, its bound, and `more`."""
-    known = head.certificate or head.measured
-    assert known is not None
+    known, witness, reason = head.certificate, head.certificate.witness, head.why_not_certified()
+    assert witness is not None
     facts = {
-        "function": known.function,
-        "domain": f"[{number(known.domain.lo)}, {number(known.domain.hi)}]",
+        "function": str(known.facts["function"]),
+        "domain": f"[{number(known.interval.lo)}, {number(known.interval.hi)}]",
         "design": head.design,
         "heads": str(head.heads),
         "anchors": f"{head.key.shape[1]}{' in each head' if head.heads > 1 else ''}",
         "dtype": known.dtype,
     }
-    reason, certificate, seen = head.why_not_certified(), head.certificate, head.measured
-    if certificate is None:
-        assert seen is not None
-        facts["measured, not proved"] = f"at most {seen.error:.4g} at {seen.points} points"
+    if not known.proved:
+        facts["measured, not proved"] = f"at most {witness.error:.4g} at {known.facts['points']} points"
     elif reason is not None:
         facts["not certified"] = reason
     else:
-        witness = certificate.witness
         facts |= {
-            "proved bound": number(certificate.bound),
-            "  approximation": number(certificate.approximation),
-            "  rounding": number(certificate.rounding),
-            "witness": f"error {witness.error:.4g} at s = {number(witness.input)}",
-            "quality": f"{certificate.quality:.3g} (bound / error of the witness; 1 is perfect)",
+            "proved bound": number(known.bound),
+            "  approximation": number(known.approximation),
+            "  rounding": number(known.rounding),
+            "witness": f"error {witness.error:.4g} at s = {number(witness.input[0])}",
+            "quality": f"{known.quality:.3g} (bound / error of the witness; 1 is perfect)",
         }
     print_facts(title, {**facts, **more})
 
@@ -146,23 +138,23 @@ def claim(saved: Head | Network | Conversion) -> str:
     from attnc.network.describe import assumed, claim_text
     from attnc.network.head import Head
     from attnc.network.network import Network
+    from attnc.pretrained.report import holds_for
     from attnc.program import Lookup
 
     if isinstance(saved, Head):
-        known = saved.certificate or saved.measured
-        assert known is not None
-        inside = f"s in [{number(known.domain.lo)}, {number(known.domain.hi)}]"
-        return f"|head(s) - {known.function}(s)| <= bound for {inside}, in {known.dtype}"
+        known = saved.certificate
+        inside = f"s in [{number(known.interval.lo)}, {number(known.interval.hi)}]"
+        return f"|head(s) - {known.facts['function']}(s)| <= bound for {inside}, in {known.dtype}"
     if isinstance(saved, Network):
-        if saved.certificate is None:
+        if not saved.certificate.proved:
             return "none: |network - f| was measured"
         lookups = [step for step in saved.program.steps if isinstance(step, Lookup)]
         about = f" and for every {assumed(lookups[0])}" if lookups else ""
         where = f"on {saved.domain}, in {saved.certificate.dtype}"
         return f"{claim_text(saved)} <= bound in every output {where}{about}"
-    inputs = ", ".join(sorted({block.holds_for for block in saved.report.blocks}))
-    sizes = f"exact <= {saved.report.eps:g}, for {inputs}"
-    return f"|executed - original| <= exact + rounding in every output of a block, {sizes}"
+    inputs = ", ".join(sorted({holds_for(block) for block in saved.report.blocks}))
+    sizes = f"approximation <= {saved.report.approximation:g}, for {inputs}"
+    return f"|executed - original| <= approximation + rounding in every output of a block, {sizes}"
 
 
 def shortened(items: Sequence[str]) -> str:

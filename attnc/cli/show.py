@@ -54,12 +54,10 @@ def _print(path: Path, saved: Head | Network | Conversion, reason: str | None) -
     from attnc.network.head import Head
     from attnc.network.network import Network
 
-    known = saved.certificate if isinstance(saved, (Head, Network)) else saved.report
-    facts = {"note": "the error was measured; there is no certificate to verify"}
-    if known is not None:
-        versions = ", ".join(f"{name} {version}" for name, version in known.versions.items())
-        note = f"read, not proved again; `attnc verify {path}` proves it"
-        facts = {"built with": versions, "note": note}
+    known = saved.certificate if isinstance(saved, (Head, Network)) else saved.report.certificate
+    versions = ", ".join(f"{name} {version}" for name, version in known.versions.items())
+    note = f"read, not proved again; `attnc verify {path}` proves it"
+    facts = {"built with": versions, "note": note if known.proved else "the error was measured, not proved"}
     if isinstance(saved, Head):
         print_head(f"{path}: a softmax head", saved, facts)
     elif isinstance(saved, Network):

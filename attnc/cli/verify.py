@@ -15,7 +15,7 @@ from attnc.cli.progress import progress_bar
 from attnc.cli.report import claim, load_saved, saved_record, shortened
 
 if TYPE_CHECKING:
-    from attnc.check.head import Verdict
+    from attnc.records.verdict import Verdict
 
 _STYLES = {"proved": "bold green", "refuted": "bold red", "unknown": "bold yellow"}
 
@@ -53,11 +53,10 @@ def _verdict_facts(verdict: Verdict) -> dict[str, str]:
         "cells": str(verdict.cells),
     }
     if verdict.input is not None:
-        x = verdict.input if isinstance(verdict.input, tuple) else (verdict.input,)
-        facts["refuting input"] = shortened([number(value) for value in x])
+        facts["refuting input"] = shortened([number(value) for value in verdict.input])
     if verdict.error is not None:
         facts["error there"] = f"{verdict.error:.6g}"
-    blocks = [block.status for _, block in getattr(verdict, "blocks", ())]
+    blocks = [str(child.status) for child in verdict.children]
     if blocks:
         counts = [f"{blocks.count(status)} {status}" for status in _STYLES if status in blocks]
         facts["blocks"] = ", ".join(counts)

@@ -166,18 +166,18 @@ BORDERS_CONVERT = [
     Mutation(
         "entering: calibration",
         ENTERING,
-        "return Entering(Box(lo - room, hi + room), MEASURED)",
-        "return Entering(Box(lo - room, hi + room), PROVED)",
+        "return Entering(Box(lo - room, hi + room), Status.MEASURED)",
+        "return Entering(Box(lo - room, hi + room), Status.PROVED)",
         "inputs that were measured hold for every input",
         ("tests/pretrained/test_convert.py::test_inputs_without_a_norm_are_measured_on_calibration",),
     ),
     Mutation(
-        "entering: the box given",
-        ENTERING,
-        "return Entering(box, GIVEN)",
-        "return Entering(box, PROVED)",
-        "a box that was given holds for every input",
-        ("tests/pretrained/test_verify.py::test_a_box_that_was_given_is_given_again",),
+        "verify_conversion: domain of the certificate",
+        VERIFY,
+        "if running.domain is not None and running.domain == running.report.holds_for:",
+        "if running.domain is not None:",
+        "a certificate may hold for other inputs than those of the block",
+        (CHANGED,),
     ),
     Mutation(
         "verify_conversion: hooks of maps",
@@ -206,7 +206,7 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: digest of the weights",
         "attnc/pretrained/verify.py",
-        'if digest(replace(site.feed_forward(), activation=report.activation)) != record["digest"]:',
+        'if digest(replace(site.feed_forward(), activation=report.facts["activation"])) != record["digest"]:',
         "if False:",
         "weights that were edited are those that were converted",
         (CHANGED,),
@@ -230,7 +230,7 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: measured inputs",
         "attnc/pretrained/verify.py",
-        "if report.holds_for not in (PROVED, GIVEN):",
+        "if not report.proved:",
         "if False:",
         "a bound for measured inputs is proved",
         (CHANGED,),
@@ -238,7 +238,7 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: eps",
         "attnc/pretrained/verify.py",
-        "if not report.exact <= eps:",
+        "if not report.approximation <= eps:",
         "if False:",
         "exact may be above the eps of the report",
         (CHANGED,),
@@ -303,7 +303,7 @@ BORDERS_CONVERT = [
     Mutation(
         "check_directory: measured inputs",
         "attnc/check/model.py",
-        'elif report["holds_for"] != EVERY_INPUT:',
+        "elif not claim.proved:",
         "elif False:",
         "a bound for measured inputs is proved from the files",
         (f"{DIRECTORY}::test_no_claim_that_was_edited_is_proved",),

@@ -16,8 +16,8 @@ from attnc.cli import convert as command
 from attnc.errors import MissingExtraError
 from attnc.pretrained import ConversionReport, convert_, from_pretrained, report_of
 from attnc.pretrained.report import COLUMNS
-from attnc.pretrained.store import seal
 from tests.frontends.tiny_models import hf, tiny
+from tests.parts import reseal
 
 from .checks import flip, refused, words
 
@@ -71,7 +71,7 @@ def test_a_table_and_a_directory(run: Any, source: Path, tmp_path: Path) -> None
         assert word in text
     assert "last_hidden_state differs by at most" in text
     report = report_of(from_pretrained(out))
-    assert report.converted == 2 and report.eps == 1e-4 and len(report.measured) == 2
+    assert report.converted == 2 and report.approximation == 1e-4 and len(report.measured) == 2
     assert (out / "vocab.txt").exists() and (out / "attnc_report.html").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bert", "out"]
 
@@ -98,7 +98,7 @@ def test_json(run: Any, source: Path, tmp_path: Path) -> None:
         "status": "proved", "source": str(source), "check": "not run: --no-check", "files": {"output": str(out)},
     }  # fmt: skip
     assert report == report_of(from_pretrained(out))
-    assert [(b.name, b.engine) for b in report.blocks] == [(ACTIVATION.replace("0", "1"), "softmax")]
+    assert [(b.name, b.facts["engine"]) for b in report.blocks] == [(ACTIVATION.replace("0", "1"), "softmax")]
     assert {(s.name, s.reason) for s in report.skipped} > {(ACTIVATION, "left out by filter_fn")}
     assert (report.measured, report.samples) == ((), 0)
 
@@ -110,7 +110,7 @@ def test_json(run: Any, source: Path, tmp_path: Path) -> None:
         "engine": "softmax",
         "certified": True,
         "reason": None,
-        "heads": len(report.blocks[0].anchors),
+        "heads": len(report.blocks[0].facts["anchors"]),
     }
 
 
@@ -286,8 +286,9 @@ def test_show_notices_an_edited_head(run: Any, converted: Path) -> None:
 
 def test_show_of_bounds_that_rest_on_calibration(run: Any, converted: Path) -> None:
     config = json.loads((converted / "config.json").read_text())
-    config["attnc"]["report"]["blocks"][0].update(holds_for="measured on calibration", proved=False)
-    config["attnc"]["seal"] = seal(config["attnc"])
+    certificate = config["attnc"]["report"]["certificate"]
+    certificate["status"] = certificate["children"][0]["status"] = "measured"
+    reseal(config["attnc"])
     _replace(converted, json.dumps(config))
     ran = run("show", converted)
     assert ran.code == 1
