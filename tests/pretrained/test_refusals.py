@@ -77,7 +77,7 @@ def steep_last_layer(model: Any) -> None:
 
 STOPS: dict[str, tuple[Callable[[Any], None], dict[str, Any], type[BaseException], str]] = {
     "activation of the last block": (bad_last_layer, {}, UnsupportedError, r"encoder\.layer\.1.*aten\.sin"),
-    "eps of the last block": (steep_last_layer, {}, PrecisionError, r"eps=1e-05 .*encoder\.layer\.1"),
+    "eps of the last block": (steep_last_layer, {}, PrecisionError, r"approximation=1e-05 .*encoder\.layer\.1"),
     "samples": (lambda m: None, {"samples": {"input_ids": torch.tensor([[77]])}}, InputError, "sample.*Ind"),
     "samples of no kind": (lambda m: None, {"samples": "words"}, InputError, "sample.*str"),
     "no samples": (lambda m: None, {"samples": []}, InputError, "samples"),
@@ -153,10 +153,10 @@ def test_every_reason_is_listed() -> None:
     assert "aten.threshold" in str(caught.value) and "aten.sin" in str(caught.value)
 
 
-@pytest.mark.parametrize("eps", [0, -1e-3, math.nan, math.inf, True, "1e-3", None, 1j])
-def test_eps_is_a_positive_number(eps: Any) -> None:
-    with pytest.raises(InputError, match="eps"):
-        convert_(small(), approximation=eps)
+@pytest.mark.parametrize("given", [0, -1e-3, math.nan, math.inf, True, "1e-3", None, 1j])
+def test_approximation_is_a_positive_number(given: Any) -> None:
+    with pytest.raises(InputError, match="approximation"):
+        convert_(small(), approximation=given)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_eps_is_a_positive_number(eps: Any) -> None:
         (small, {"config": {"speed": 1}}, "speed"),
         (small, {"config": {"engine": "sparse"}}, "engine='sparse'"),
         (small, {"config": {"design": "best"}}, "design='best'"),
-        (small, {"config": {"design": "gate"}}, "design='gate'.*gelu"),
+        (small, {"config": {"design": "gated"}}, "design='gated'.*gelu"),
         (small, {"config": {"version": 0}}, "version=0"),
         (small, {"config": "softmax"}, "ConvertConfig.*str"),
         (lambda: small(norm=False), {}, r"ConvertConfig\(inputs=Box"),
@@ -210,11 +210,11 @@ def test_what_is_converted_is_not_converted_again(name: str) -> None:
 def test_eps_below_the_dtype_names_one_that_is_reached(activation: nn.Module) -> None:
     model = small(activation).float()
     kept = Unchanged(model, torch.randn(2, 4))
-    with pytest.raises(PrecisionError, match="eps=1e-11") as caught:
+    with pytest.raises(PrecisionError, match="approximation=1e-11") as caught:
         convert_(model, approximation=1e-11)
     kept.check()
     least = caught.value.reachable
-    assert least is not None and 1e-11 < least < 1e-2 and f"use eps >= {least:.1e}" in str(caught.value)
+    assert least is not None and 1e-11 < least < 1e-2 and f"approximation >= {least:.1e}" in str(caught.value)
     (block,) = convert_(model, approximation=least).blocks
     assert block.approximation <= least
 
@@ -237,7 +237,7 @@ def test_eps_below_the_dtype_of_a_gated_block() -> None:
     with pytest.raises(PrecisionError) as caught:
         convert_(model, approximation=1e-16)
     least = caught.value.reachable
-    assert least is not None and convert_(model, approximation=least).blocks[0].exact <= least
+    assert least is not None and convert_(model, approximation=least).blocks[0].approximation <= least
 
 
 def test_a_copy_of_what_is_no_model_is_refused() -> None:
