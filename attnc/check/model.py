@@ -157,6 +157,17 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
     return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts))
 
 
+def model_problem(model: Certificate) -> str | None:
+    """Why the terms of a model are not those of its blocks, or None."""
+    if not model.children or any(block.subject != "block" for block in model.children):
+        return "the certificate has no blocks"
+    for term in ("approximation", "rounding", "bound"):
+        largest = max(getattr(block, term) for block in model.children)
+        if getattr(model, term) != largest:
+            return f"{term} of the model is {getattr(model, term):g}, that of its blocks {largest:g}"
+    return None
+
+
 def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) -> Verdict:
     """The verdict on the directory of a converted model, from config.json and the safetensors files alone."""
     where, proofs = Path(path), proofs or Proofs()
@@ -164,6 +175,9 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
     tensors, found = Directory(where), []
     try:
         model = Certificate.from_json(record["report"]["certificate"])
+        reason = model_problem(model)
+        if reason is not None:
+            raise ValueError(reason)
         entries = {entry["name"]: entry for entry in record["blocks"]}
         for claim in model.parts("block"):
             entry = next((e for n, e in entries.items() if f".{claim.name}".endswith(f".{n}")), None)

@@ -14,7 +14,7 @@ from flint import arb
 from torch import nn
 
 from attnc import functions
-from attnc.check.model import Block, Proofs, check_directory, check_numbers, summary
+from attnc.check.model import Block, Proofs, check_directory, check_numbers, model_problem, summary
 from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
 from attnc.domain import Box, Normed
@@ -131,8 +131,9 @@ class _Running:
 
 def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]) -> str | None:
     """What is wrong with the model as a whole, or None."""
-    if not report.blocks:
-        return "the report has no blocks"
+    reason = model_problem(report.certificate)
+    if reason is not None:
+        return reason
     if autocast_is_on("cpu"):
         return "torch.autocast is on: the bounds are for code that runs without it"
     named = {b.name for b in report.blocks}

@@ -116,7 +116,8 @@ def test_no_claim_that_was_edited_is_proved(directory: Path, edit: str, tmp_path
     def change(record: dict[str, Any]) -> None:
         model = Certificate.from_json(record["report"]["certificate"])
         blocks = tuple(map(EDITS[edit], model.children))
-        made = replace(model, children=blocks, status=blocks[0].status)
+        terms = {name: getattr(blocks[0], name) for name in ("status", "approximation", "rounding", "bound")}
+        made = replace(model, children=blocks, **terms)
         record["report"]["certificate"] = made.to_json()
 
     _edit(where, change)

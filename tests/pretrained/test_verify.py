@@ -97,11 +97,12 @@ def _edit(**changes: Callable[[Any], Any]) -> Change:
 
 
 def _blocks(model: Any, *blocks: attnc.Certificate) -> None:
+    """Other blocks, and the terms of the model that follow from them."""
     report = report_of(model)
     status = attnc.Status.PROVED if all(block.proved for block in blocks) else attnc.Status.MEASURED
-    model._attnc_report = replace(
-        report, certificate=replace(report.certificate, children=blocks, status=status)
-    )
+    terms = {name: max(getattr(b, name) for b in blocks) for name in ("approximation", "rounding", "bound")}
+    certificate = replace(report.certificate, children=blocks, status=status, **terms)
+    model._attnc_report = replace(report, certificate=certificate)
 
 
 def _request(model: Any, requested: float) -> None:
@@ -207,7 +208,8 @@ def test_a_directory(opt: Any, tmp_path: Path) -> None:
     first, *others = model.children
     half = first.approximation / 2
     first = replace(first, approximation=half, bound=round_up(half + first.rounding))
-    stored["certificate"] = replace(model, children=(first, *others)).to_json()
+    terms = {name: max(getattr(b, name) for b in (first, *others)) for name in ("approximation", "bound")}
+    stored["certificate"] = replace(model, children=(first, *others), **terms).to_json()
     file.write_text(json.dumps(config))
     with pytest.raises(CertificateError):
         attnc.verify(tmp_path / "model")

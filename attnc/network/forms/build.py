@@ -41,7 +41,7 @@ def literal_form(net: Network) -> TheoremNetwork:
     A lookup has no neurons, and so one network for the form two-layer: it gathers, then one head attends to the K anchors.
 
     >>> import torch
-    >>> from attnc.compile import compile
+    >>> from attnc.compiler import compile
     >>> from attnc.domain import Box
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).eval()
     >>> net = compile(model, domain=Box(-1, 1, shape=(3, 2)), eps=1e-3)
