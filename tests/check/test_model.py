@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from safetensors.torch import load_file, save_file
 
 from attnc.check.files import TensorFile, read_safetensors
 from attnc.check.model import check_directory
+from attnc.domain import Box, Normed
 from attnc.errors import CertificateError, FileError
 from attnc.pretrained import convert_
-from attnc.records.fields import round_up
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import round_up, seal
 from attnc.records.layers import digest
 from tests.frontends.tiny_models import tiny
-from tests.parts import reseal
 
 # transposed maps; tensors that transformers renames; a gated block behind a norm with the gain 1 + weight
 MODELS: dict[str, dict[str, Any]] = {
@@ -54,7 +56,7 @@ def _edit(where: Path, change: Callable[[dict[str, Any]], object], sealed: bool 
     config = json.loads((where / "config.json").read_text())
     change(config["attnc"])
     if sealed:
-        reseal(config["attnc"])
+        config["attnc"]["seal"] = seal({k: v for k, v in config["attnc"].items() if k != "seal"})
     (where / "config.json").write_text(json.dumps(config))
 
 
@@ -76,18 +78,33 @@ def test_another_weight_is_noticed(directory: Path, role: str, tmp_path: Path) -
         check_directory(where)
 
 
-EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "approximation": lambda b: b.update(approximation=0.9 * b["approximation"]),
-    "sum": lambda b: (
-        b["facts"].update(roundings=dict.fromkeys(b["facts"]["roundings"], 0.0)),
-        b.update(approximation=0.999 * b["approximation"], rounding=0.0),
+def _facts(claim: Certificate, **facts: Any) -> Certificate:
+    return replace(claim, facts={**claim.facts, **facts})
+
+
+def _terms(claim: Certificate, approximation: float, rounding: float) -> Certificate:
+    bound = round_up(approximation + rounding)
+    return replace(claim, approximation=approximation, rounding=rounding, bound=bound)
+
+
+EDITS: dict[str, Callable[[Certificate], Certificate]] = {
+    "approximation": lambda c: _terms(c, 0.9 * c.approximation, c.rounding),
+    "sum": lambda c: _facts(
+        _terms(c, 0.999 * c.approximation, 0.0), roundings=dict.fromkeys(c.facts["roundings"], 0.0)
     ),
-    "products": lambda b: b["facts"].update(products=b["facts"]["products"] / 2),
-    "domain": lambda b: b["holds_for"].update(shift=0.5),
-    "status": lambda b: b.update(status="measured"),
-    "function": lambda b: b["facts"].update(activation="gelu"),
-    "dtype": lambda b: b.update(dtype="float32"),
-    "head": lambda b: b["children"][0].update(bound=0.5),
+    "bound": lambda c: replace(c, bound=0.9 * c.bound),
+    "rounding of no engine": lambda c: _terms(c, c.approximation, 2 * c.rounding),
+    "products": lambda c: _facts(c, products=c.facts["products"] / 2),
+    "status": lambda c: replace(c, status=Status.MEASURED),
+    "domain": lambda c: replace(
+        c, holds_for=Normed(c.holds_for.centred, 2 * c.holds_for.gain, c.holds_for.shift)
+    ),
+    "box": lambda c: replace(c, holds_for=Box(-1, 1, shape=c.holds_for.shape)),
+    "function": lambda c: _facts(c, activation="gelu"),
+    "dtype": lambda c: replace(c, dtype="float32"),
+    "head": lambda c: replace(
+        c, children=(replace(c.children[0], bound=0.5 * c.children[0].bound), *c.children[1:])
+    ),
 }
 
 
@@ -97,20 +114,27 @@ def test_no_claim_that_was_edited_is_proved(directory: Path, edit: str, tmp_path
     shutil.copytree(directory, where)
 
     def change(record: dict[str, Any]) -> None:
-        model = record["report"]["certificate"]
-        (block,) = model["children"]
-        EDITS[edit](block)
-        block["bound"] = round_up(block["approximation"] + block["rounding"])
-        model |= {name: block[name] for name in ("approximation", "rounding", "bound", "status")}
+        model = Certificate.from_json(record["report"]["certificate"])
+        blocks = tuple(map(EDITS[edit], model.children))
+        terms = {name: getattr(blocks[0], name) for name in ("status", "approximation", "rounding", "bound")}
+        made = replace(model, children=blocks, **terms)
+        record["report"]["certificate"] = made.to_json()
 
     _edit(where, change)
-    assert check_directory(where).status == "unknown"
-    _edit(where, lambda record: record["report"]["certificate"]["children"][0].update(rounding=0.5))
+    assert check_directory(where).status in ("unknown", "refuted")
+
+
+def test_a_record_that_was_edited_is_not_read(directory: Path, tmp_path: Path) -> None:
+    where = tmp_path / "model"
+    shutil.copytree(directory, where)
+    _edit(where, lambda record: record["report"]["certificate"].update(bound=1e-9))
     with pytest.raises(CertificateError):
         check_directory(where)
     shutil.copyfile(directory / "config.json", where / "config.json")
     _edit(where, lambda record: record["blocks"].clear())
-    assert check_directory(where).status == "unknown"
+    with pytest.raises(CertificateError):
+        check_directory(where)
+    shutil.copyfile(directory / "config.json", where / "config.json")
     _edit(where, lambda record: record.update(engine="other"), sealed=False)
     with pytest.raises(CertificateError):
         check_directory(where)
