@@ -10,9 +10,9 @@ from torch import nn
 from attnc.domain import Box
 from attnc.heads.nearest import SHARPNESS
 from attnc.lower.function_to_head import head as build_head
+from attnc.network.affine import AffineLayer
 from attnc.network.head import Head
 from attnc.network.network import Network
-from attnc.network.stages import AffineMap
 from attnc.paper.assemble import Truncated, assembled, truncated
 from attnc.paper.experiments.data import REACH, Task
 from attnc.paper.experiments.settings import Setting
@@ -84,8 +84,7 @@ def use_graded_anchors(net: Network) -> None:
     """Replace the few tuned anchors of every neuron by ten graded ones, from which training can start."""
     for layer in net.layers:
         for g, (_, head) in enumerate(layer.groups):
-            assert head.certificate is not None
-            on = head.certificate.domain
+            on = head.certificate.interval
             layer[g] = build_head(
                 "relu", domain=(on.lo, on.hi), anchors=GENTLE, design="graded", dtype=torch.float64
             )
@@ -94,7 +93,7 @@ def use_graded_anchors(net: Network) -> None:
 def reset_affine_maps(net: Network, draw: torch.Generator) -> None:
     """Initialise the affine maps like `nn.Linear`. Anchors keep their keys and values."""
     for stage in net.stages:
-        if isinstance(stage, AffineMap):
+        if isinstance(stage, AffineLayer):
             bound = 1 / math.sqrt(stage.weight.shape[1])
             for one in (stage.weight, stage.bias):
                 if one is not None:

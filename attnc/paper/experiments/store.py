@@ -18,7 +18,7 @@ from typing import Any
 from attnc.errors import FileError, MissingExtraError
 from attnc.paper.experiments.run import Record
 from attnc.paper.experiments.settings import Setting
-from attnc.records import certificate
+from attnc.records import fields
 
 _NUMBERS = ("mse", "largest", "start", "bound", "theorem", "spread", "constant", "picked", "seconds")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
@@ -55,7 +55,7 @@ def versions() -> dict[str, str]:
         relative = path.relative_to(root)
         if _NO_EFFECT.isdisjoint((relative.parts[0], relative.name)):
             digest.update(relative.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return {**certificate.versions(), "python": platform.python_version(), "code": digest.hexdigest()[:12]}
+    return {**fields.versions(), "python": platform.python_version(), "code": digest.hexdigest()[:12]}
 
 
 def prepare(directory: Path) -> None:
