@@ -181,7 +181,7 @@ def bad(
     said: str, x: Any = None, y: Any = None, query: Any = None, loss: str = "squared", **options: Any
 ) -> None:
     good_x, good_y = torch.ones(4, 2, dtype=WIDE), torch.ones(4, dtype=WIDE)
-    with pytest.raises(attnc.InputError, match=said):
+    with pytest.raises(attnc.errors.InputError, match=said):
         made = gradient_descent(
             loss, **{"features": 2, "steps": 3, "step_size": 0.1, "radius": 4.0, **options}
         )
@@ -205,7 +205,7 @@ def test_data_that_are_refused() -> None:
 def test_a_step_size_that_diverges_is_refused_with_the_largest_that_does_not() -> None:
     x, y = context("squared", 30, 2)
     made = gradient_descent("squared", features=2, steps=5, step_size=5.0, radius=Radius(5, 30, 5, 20))
-    with pytest.raises(attnc.InputError) as caught:
+    with pytest.raises(attnc.errors.InputError) as caught:
         made.coefficients(x, y)
     largest = float(str(caught.value).split()[-1])
     assert largest == pytest.approx(2 / float(torch.linalg.eigvalsh(x.T @ x / 30).max()), rel=1e-4)
@@ -223,7 +223,7 @@ def test_words_that_are_refused() -> None:
     bad("step_size", step_size=-1.0)
     bad("radius", radius=0)
     bad("radius", radius="wide")
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         gradient_descent(attnc.functions.sin(), features=1, steps=1, radius=3.0)
 
 
@@ -231,7 +231,7 @@ def test_a_query_beyond_what_the_reading_head_serves() -> None:
     x = torch.eye(2, dtype=WIDE)
     made = gradient_descent("squared", features=2, steps=30, step_size=1.0, radius=Radius(3, 4, 4, 4))
     y = torch.tensor([2.0, 2.0], dtype=WIDE)
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE))
     assert made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE), strict=False).isfinite().all()
     assert made.uncertified == "a query lies beyond the radius"
@@ -248,19 +248,19 @@ def test_a_certificate_is_about_the_numbers_that_run() -> None:
     with torch.no_grad():
         made.reading.value.mul_(1.01)
     assert "changed since it was certified: value" in str(made.why_not_certified())
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         made.coefficients(x, y)
     assert made.coefficients(x, y, strict=False).isfinite().all()
     assert "does not apply" in str(made.uncertified)
     narrow = learner("logistic", x, 5, WIDE).float()
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         narrow.coefficients(x.float(), y.float())
     with pytest.raises(AttributeError):
         narrow.steps = 50  # type: ignore[misc]
     single = learner("squared", x, 5, torch.float32)
     torch.set_float32_matmul_precision("high")
     try:
-        with pytest.raises(attnc.InputError):
+        with pytest.raises(attnc.errors.InputError):
             single.coefficients(x.float(), y.float())
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -268,12 +268,12 @@ def test_a_certificate_is_about_the_numbers_that_run() -> None:
 
 def test_losses_that_are_none() -> None:
     for parts in ({"ridge": -1.0}, {"lasso": -0.1}, {"ridge": float("nan")}, {"function": torch.tanh}):
-        with pytest.raises(attnc.InputError):
+        with pytest.raises(attnc.errors.InputError):
             Loss("mine", **parts)  # type: ignore[arg-type]
     assert Loss("mine", attnc.functions.exp()).local and not Loss("mine", attnc.functions.sigmoid()).local
     certificate = gradient_descent("ridge", features=2, steps=3, radius=2.0).certificate
     for arguments in ((0,), (-9,), (2.5,), (9, float("nan")), (9, -1.0)):
-        with pytest.raises(attnc.InputError):
+        with pytest.raises(attnc.errors.InputError):
             certificate.bound(*arguments)  # type: ignore[arg-type]
 
 
@@ -281,7 +281,7 @@ def test_what_leaves_the_radius_is_refused_or_runs_without_a_promise() -> None:
     x = torch.tensor([[0.1], [0.2]], dtype=WIDE)
     y = torch.tensor([3.0, 4.0], dtype=WIDE)
     made = gradient_descent("squared", features=1, steps=400, step_size=20.0, radius=4.0)
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         made.coefficients(x, y)
     assert made.coefficients(x, y, strict=False).isfinite().all()
     assert "|w| reached" in str(made.uncertified)

@@ -76,7 +76,7 @@ def test_no_context_exceeds_the_bound(seed: int) -> None:
     made = solver(x.double(), float(10.0 ** draw.uniform(-1, 0.5)), int(draw.integers(1, 14)), dtype)
     try:
         found = made.coefficients(x, y).double().numpy()
-    except attnc.InputError as left:
+    except attnc.errors.InputError as left:
         assert "reached" in str(left)
         return
     error = float(np.sqrt(np.square(found - solved(x, y, made.certificate.ridge)).sum()))
@@ -109,7 +109,7 @@ def test_an_intercept_and_predictions() -> None:
 )
 def test_bad_input(options: dict[str, Any], said: str) -> None:
     x, y = context(20, 2)
-    with pytest.raises(attnc.InputError, match=said):
+    with pytest.raises(attnc.errors.InputError, match=said):
         settings = {"ridge": 0.5, "features": 2, "radius": SolverRadius(4, 6, 5, 20), **options}
         ridge_regression(settings.pop("ridge"), **settings).coefficients(x, y)
 
@@ -117,7 +117,7 @@ def test_bad_input(options: dict[str, Any], said: str) -> None:
 def test_a_radius_that_is_left() -> None:
     x, y = context(30, 2)
     made = ridge_regression(1e-3, features=2, iterations=14, radius=SolverRadius(4, 6, 0.5, 20), start=0.3)
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         made.coefficients(x * 0.1, y)
     assert made.coefficients(x * 0.1, y, strict=False).isfinite().all()
 
@@ -125,10 +125,10 @@ def test_a_radius_that_is_left() -> None:
 def test_a_query_beyond_what_the_reading_head_serves() -> None:
     made = ridge_regression(1e-3, features=1, iterations=16, radius=SolverRadius(1, 1e6, 100, 60), start=5.0)
     x, y = torch.tensor([[0.1]], dtype=WIDE), torch.tensor([1e5], dtype=WIDE)
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         made(x, y, torch.ones(1, 1, dtype=WIDE))
     for arguments in ((0,), (5, 1.0, 0.2), (5, float("nan"), 1.0)):
-        with pytest.raises(attnc.InputError):
+        with pytest.raises(attnc.errors.InputError):
             made.certificate.bound(*arguments)
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         made.float().coefficients(x.float(), y.float())

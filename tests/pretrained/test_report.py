@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-import attnc
 from attnc.errors import CertificateError
-from attnc.pretrained import ConversionReport, convert_
+from attnc.pretrained import ConversionReport, convert_, report_of
 from attnc.pretrained.report import as_text
 from attnc.records.certificate import round_up
 from tests.frontends.tiny_models import TEXT, example, hf, randomised
@@ -161,4 +160,4 @@ def test_the_config_of_a_model_carries_the_report() -> None:
     model = randomised(hf.BertModel(hf.BertConfig(**{**TEXT, "num_hidden_layers": 1})))
     report = convert_(model, approximation=1e-3, samples=example("bert"))
     assert ConversionReport.from_json(json.loads(model.config.to_json_string())["attnc"]["report"]) == report
-    assert attnc.report_of(model) is report
+    assert report_of(model) is report
