@@ -96,7 +96,7 @@ def build(
         ), None
     seconds = time.process_time() - start
     c = head.certificate
-    assert c is not None
+    assert c.proved and c.witness is not None
     return Row(
         **asked,
         design=head.design,
@@ -106,7 +106,7 @@ def build(
         rounding=c.rounding,
         measured=c.witness.error,
         quality=c.quality if math.isfinite(c.quality) else None,
-        cells=c.cells,
+        cells=c.facts["cells"],
         seconds=seconds,
     ), head
 

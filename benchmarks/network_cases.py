@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.domain import Array
 from attnc.lower import certified, heads, program_to_network
 from attnc.lower.witness import ascend, candidates, proved, within
 from attnc.program import Program
 from attnc.program.evaluate import differentiable, exact
 from attnc.prove import slopes
+from attnc.prove.bounds import HeadErrors
 from attnc.prove.compose import compose
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
@@ -72,7 +72,7 @@ def compiled(model: nn.Module, box: attnc.Box, eps: float, dtype: str) -> tuple[
 
         return inner
 
-    search = patch.object(program_to_network, "head_for", timed("heads", program_to_network.head_for))
+    search = patch.object(program_to_network, "build_head", timed("heads", program_to_network.build_head))
     witness = patch.object(certified, "worst", timed("witness", certified.worst))
     with search, witness, clocked(times, "compile"):
         net = attnc.compile(model, domain=box, eps=eps, dtype=DTYPES[dtype])
@@ -90,8 +90,8 @@ def about(net: attnc.Network) -> Record:
         "witness": c.witness.error,
         "anchors": [sum(len(head.anchors) for head in layer) for layer in net.layers],
         "groups": [len(layer) for layer in net.layers],
-        "designs": [group.head.design for layer in c.layers for group in layer.groups],
-        "intervals": [[g.head.domain.lo, g.head.domain.hi] for layer in c.layers for g in layer.groups],
+        "designs": [head.facts["design"] for layer in c.parts("layer") for head in layer.children],
+        "intervals": [[h.interval.lo, h.interval.hi] for layer in c.parts("layer") for h in layer.children],
         "parameters": sum(p.numel() for p in net.parameters()),
         "anchor_parameters": sum(p.numel() for layer in net.layers for p in layer.parameters()),
         "source_parameters": net.program.parameters,
@@ -102,7 +102,7 @@ def largest_error(net: attnc.Network, points: int, climbers: int, steps: int) ->
     """The largest |network - program| found: corners, random points, gradient ascent from the worst of them.
 
     The error of the worst is evaluated from below in 128 bits; with it come its input and output."""
-    box, program = net.certificate.holds_for, net.program
+    box, program = net.certificate.box, net.program
     dtype = next(net.parameters()).dtype
     x = within(candidates(box, points, seed=1), box, dtype)
     best = _errors(net, x).argsort(descending=True)[:climbers]
@@ -144,19 +144,19 @@ def steps_up(net: attnc.Network, x: Tensor, output: int) -> Record:
     executed = left[0][0].double().tolist()
     e = np.array([float((y - ball).mid()) for y, ball in zip(executed, meant, strict=True)])
     w = np.abs(program.steps[-1].tensors()["weight"][output].astype(np.float64))
-    stages = net.numbers().stages
-    bounds = {claim.value: _neuron_bounds(net, claim.value) for claim in net.certificate.parts("layer")}
-    known = compose(program, stages, net.certificate.holds_for, bounds, net.certificate.dtype)
+    layers, values = net.numbers().layers, [claim.facts["value"] for claim in net.certificate.parts("layer")]
+    bounds = {value: _neuron_bounds(net, value) for value in values}
+    known = compose(program, layers, net.certificate.box, bounds, net.certificate.dtype)
     return {"one_sign": float(w @ np.abs(e)), "all_at_bound": float(w @ known[layer.value].error)}
 
 
-def _neuron_bounds(net: attnc.Network, value: int) -> Array:
+def _neuron_bounds(net: attnc.Network, value: int) -> HeadErrors:
     """What is proved of every neuron's head."""
     (layer,) = (layer for layer in net.layers if layer.value == value)
     found = np.zeros(net.program.shapes[value])
     for neurons, head in layer.groups:
         found[slice(None) if neurons is None else neurons.numpy()] = head.certificate.bound
-    return found
+    return HeadErrors(found, found)
 
 
 def beside(net: attnc.Network, model: nn.Module, x: Tensor, repeats: int) -> Record:

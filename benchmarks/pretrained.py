@@ -68,7 +68,14 @@ def read(path: Path) -> list[Row]:
 def measured(wanted: Sequence[str], settings: Settings) -> list[Row]:
     torch.set_num_threads(sections.THREADS)
     listed = ", ".join(f"{name} {version}" for name, version in versions("transformers").items())
-    rows = [Row("versions", "", "", f"Made with {listed}; converted with eps {settings.eps:g}.")]
+    rows = [
+        Row(
+            "versions",
+            "",
+            "",
+            f"Made with {listed}; converted with approximation {settings.approximation:g}.",
+        )
+    ]
     pair = sections.minilm(settings) if set(wanted) - {"llama"} else None
     makers = {
         "blocks": sections.blocks, "time": sections.times, "memory": sections.memory, "attack": sections.attack,
@@ -87,11 +94,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small settings; leaves docs/ alone")
     parser.add_argument("--only", choices=SECTIONS, help="one section anew")
     parser.add_argument("--render", action="store_true", help="tables from the stored numbers")
-    parser.add_argument("--eps", type=float, help="of the conversion of MiniLM")
+    parser.add_argument("--approximation", type=float, help="of the conversion of MiniLM")
     options = parser.parse_args()
     settings = QUICK if options.quick else Settings()
-    if options.eps is not None:
-        settings = replace(settings, eps=options.eps)
+    if options.approximation is not None:
+        settings = replace(settings, approximation=options.approximation)
     folder = ROOT / "out" / "bench" if options.quick else ROOT / "benchmarks" / "results"
     path = folder / "pretrained.csv"
     rows = read(path) if path.exists() else []

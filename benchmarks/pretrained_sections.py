@@ -26,6 +26,7 @@ from attnc.frontends.transformers import Site, find_blocks
 from attnc.lower.layers import lower_steps
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
+from attnc.pretrained import ConversionReport, report_of
 from attnc.program.block import FeedForward
 from attnc.prove.compose import compose
 from attnc.prove.norm import attainable
@@ -39,7 +40,7 @@ ENGINES = ("closed-form", "softmax")
 class Settings:
     """How large everything is."""
 
-    eps: float = 1e-5
+    approximation: float = 1e-5
     batch: int = 32
     tokens: int = 128
     repeats: int = 7
@@ -74,7 +75,7 @@ class Pair:
     original: nn.Module
     converted: nn.Module
     tokenizer: Any
-    report: attnc.ConversionReport
+    report: ConversionReport
     sites: tuple[Site, ...]
 
     def activations(self) -> list[AnchorActivation]:
@@ -90,7 +91,9 @@ def minilm(settings: Settings) -> Pair:
     sites = find_blocks(original).blocks
     converted = copy.deepcopy(original)
     report = attnc.convert_(
-        converted, approximation=settings.eps, progress=lambda i, n, text: progress(f"{i} of {n}: {text}")
+        converted,
+        approximation=settings.approximation,
+        progress=lambda text, i=0, n=0, /: progress(f"{i} of {n}: {text}"),
     )
     return Pair(original, converted, tokenizer, report, sites)
 
@@ -113,16 +116,13 @@ def blocks(pair: Pair, settings: Settings) -> Iterator[Row]:
     yield Row("conversion", "conversion, float32", "numbers added", f"{100 * share:.3f} %", "< 0.1 %")
     seen = {engine: _differences(pair, engine, settings) for engine in ENGINES}
     for i, block in enumerate(report.blocks):
-        lo, hi = block.facts["interval"]
+        (lo, hi), facts = block.facts["interval"], block.facts
         found = {
             "interval": f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]",
-            "anchors": ", ".join(map(str, block.facts["anchors"])),
-            "exact": f"{round_up(block.approximation, 3):.3g}",
-            **{
-                f"rounding, {engine}": f"{round_up(block.facts['roundings'][engine], 3):.3g}"
-                for engine in ENGINES
-            },
-            "rounding, were gelu exact": f"{round_up(block.facts['products'], 3):.3g}",
+            "anchors": ", ".join(map(str, facts["anchors"])),
+            "approximation": f"{round_up(block.approximation, 3):.3g}",
+            **{f"rounding, {engine}": f"{round_up(facts['roundings'][engine], 3):.3g}" for engine in ENGINES},
+            "rounding, were gelu exact": f"{round_up(facts['products'], 3):.3g}",
             **{f"largest seen, {engine}": f"{seen[engine][i]:.2g}" for engine in ENGINES},
         }
         for quantity, value in found.items():
@@ -334,7 +334,7 @@ def llama(settings: Settings) -> Iterator[Row]:
     original = LlamaForCausalLM(config).double().eval()
     progress("llama")
     converted = attnc.convert(original, approximation=1e-8)
-    report = attnc.report_of(converted)
+    report = report_of(converted)
     case = f"Llama's shape, hidden {settings.hidden}, 4 layers, float64"
     ids = torch.randint(0, 1000, (2, 16), generator=torch.Generator().manual_seed(0))
     yield Row("llama", case, "blocks converted", f"{report.converted} in {report.seconds:.1f} s", "4")

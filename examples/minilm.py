@@ -1,6 +1,6 @@
 """all-MiniLM-L6-v2, attention only: 1,000 sentences embedded by the original and by the converted model, and compared.
 
-    python examples/minilm.py [--dtype float64] [--engine dense] [--eps 1e-7] [--sentences 200] [--plot anchors.png]
+    python examples/minilm.py [--dtype float64] [--engine softmax] [--approximation 1e-7] [--sentences 200] [--plot anchors.png]
 
 The sentences are made here, the same in every run: plain ones, long ones, an empty one, emoji, other languages, punctuation,
 numbers, code, and random tokens. An embedding is the mean of the last hidden state over the tokens, scaled to length 1. Needs
@@ -24,8 +24,9 @@ import torch
 from torch import Tensor, nn
 
 import attnc
+from attnc.pretrained import ConversionReport
 
-EPS = {"float32": 1e-5, "float64": 1e-6}
+APPROXIMATION = {"float32": 1e-5, "float64": 1e-6}
 LONGEST = 256  # tokens, as the model was trained
 BATCH = 32
 SHOWN = "The quick brown fox jumps over the lazy dog, but attention is all it needs."
@@ -152,7 +153,7 @@ def _nearest(x: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Result:
-    report: attnc.ConversionReport
+    report: ConversionReport
     agreement: Agreement
     original: float  # seconds
     converted: float
@@ -165,7 +166,7 @@ class Result:
 def run(
     dtype: str = "float32",
     engine: str = "closed-form",
-    eps: float | None = None,
+    approximation: float | None = None,
     count: int = 1000,
     plot: str | None = None,
 ) -> Result:
@@ -173,9 +174,8 @@ def run(
     model, tokenizer = read(getattr(torch, dtype))
     texts = sentences(count, tokenizer)
     before, original = _timed(lambda: embed(model, tokenizer, texts))
-    report = attnc.convert_(
-        model, approximation=EPS[dtype] if eps is None else eps, config={"engine": engine}
-    )
+    requested = APPROXIMATION[dtype] if approximation is None else approximation
+    report = attnc.convert_(model, approximation=requested, config={"engine": engine})
     after, converted = _timed(lambda: embed(model, tokenizer, texts))
     if plot is not None:
         draw(model, tokenizer, plot)
@@ -199,15 +199,16 @@ def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dtype", choices=EPS, default="float32")
+    parser.add_argument("--dtype", choices=APPROXIMATION, default="float32")
     parser.add_argument("--engine", choices=("closed-form", "softmax"), default="closed-form")
-    parser.add_argument("--eps", type=float, help=", ".join(f"{e:g} in {d}" for d, e in EPS.items()))
+    defaults = ", ".join(f"{value:g} in {dtype}" for dtype, value in APPROXIMATION.items())
+    parser.add_argument("--approximation", type=float, help=f"default {defaults}")
     parser.add_argument("--sentences", type=int, default=1000, metavar="N")
     parser.add_argument("--plot", metavar="FILE", help="also draw which anchors a sentence uses")
     given = parser.parse_args(arguments)
     if given.sentences < 2:
         parser.error("--sentences: neighbours need two or more")
-    print(run(given.dtype, given.engine, given.eps, given.sentences, given.plot))
+    print(run(given.dtype, given.engine, given.approximation, given.sentences, given.plot))
 
 
 if __name__ == "__main__":

@@ -135,9 +135,9 @@ def test_a_grid_that_is_too_large_is_refused_with_its_size() -> None:
     """What was to be proved is never silently measured instead."""
     box = attnc.Box(0, 1, shape=(3, 1))
     for method in ("auto", "grid"):
-        with pytest.raises(attnc.InputError, match="method='lattice'"):
+        with pytest.raises(attnc.errors.InputError, match="method='lattice'"):
             attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, method=method)
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         attnc.compile(lambda x: x**2 / 2, domain=box, eps=1e-3, lipschitz=1, method="lattice")
 
 
@@ -194,20 +194,20 @@ def test_a_module_may_be_asked_instead_of_read() -> None:
 def test_a_lookup_has_a_theorem_s_form_or_none() -> None:
     net = attnc.compile(wave, domain=PAIR, eps=1e-2, tokens=1)
     net.form = "layers"
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         net.as_self_attention()
 
 
 def test_strict_refuses_what_lies_outside() -> None:
     net = attnc.compile(wave, domain=PAIR, eps=1e-2, tokens=1, strict=True)
-    with pytest.raises(attnc.InputError, match="outside"):
+    with pytest.raises(attnc.errors.InputError, match="outside"):
         net(torch.full((1, 2, 1), 1.5))
 
 
 # Bad input.
 
 
-def bad(f: Any, said: str, error: type[Exception] = attnc.InputError, **options: Any) -> None:
+def bad(f: Any, said: str, error: type[Exception] = attnc.errors.InputError, **options: Any) -> None:
     settings = {"domain": PAIR, "eps": 1e-3, **options}
     with pytest.raises(error, match=said):
         attnc.compile(f, **settings)
@@ -237,7 +237,7 @@ def test_not_deterministic() -> None:
     ids=["sign", "floor", "diagonal"],
 )
 def test_a_jump_says_where(f: Any, place: float | None) -> None:
-    with pytest.raises(attnc.ConvergenceError) as caught:
+    with pytest.raises(attnc.errors.ConvergenceError) as caught:
         attnc.compile(f, domain=PAIR, eps=1e-2, tokens=1)
     found = re.search(r"at x = \[([-\d.e]+), ", str(caught.value))
     assert found is not None
@@ -247,12 +247,12 @@ def test_a_jump_says_where(f: Any, place: float | None) -> None:
 
 @pytest.mark.slow
 def test_a_jump_of_many_numbers_says_where() -> None:
-    with pytest.raises(attnc.ConvergenceError):
+    with pytest.raises(attnc.errors.ConvergenceError):
         attnc.compile(lambda x: torch.sign(x - 0.1), domain=attnc.Box(-1, 1, shape=(6, 1)), eps=1e-2)
 
 
 def test_a_constant_that_samples_refute() -> None:
-    with pytest.raises(attnc.InputError) as caught:
+    with pytest.raises(attnc.errors.InputError) as caught:
         attnc.compile(lambda x: 3 * x, domain=PAIR, eps=0.1, lipschitz=1)
     assert len(re.findall(r"x = \(", str(caught.value))) == 2
     assert "at least 3" in str(caught.value)
@@ -265,7 +265,7 @@ def test_a_constant_that_only_fresh_points_refute() -> None:
         lambda x: torch.sin(x) / 2 + 0.03 * torch.sin(2000 * x),
         lambda x: torch.exp(-(((x - 0.01234) / 1e-3) ** 2)),
     ):
-        with pytest.raises(attnc.InputError) as caught:
+        with pytest.raises(attnc.errors.InputError) as caught:
             attnc.compile(f, domain=box, eps=0.1, lipschitz=1, dtype=WIDE)
         assert len(re.findall(r"x = \(", str(caught.value))) == 2
 
@@ -390,13 +390,13 @@ def test_sizes_beyond_floating_point_are_refused_in_words() -> None:
 
 def test_forms_need_one_hidden_layer() -> None:
     deep = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
-    with pytest.raises(attnc.InputError, match="form='layers'"):
+    with pytest.raises(attnc.errors.InputError, match="form='layers'"):
         attnc.compile(deep, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2, form="two-layer")
-    with pytest.raises(attnc.InputError, match="tokens=3"):
+    with pytest.raises(attnc.errors.InputError, match="tokens=3"):
         attnc.compile(deep, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2, tokens=3)
 
 
 def test_out_of_reach_says_what_can_be_reached() -> None:
-    with pytest.raises(attnc.ConvergenceError) as caught:
+    with pytest.raises(attnc.errors.ConvergenceError) as caught:
         attnc.compile(lambda x: x.abs().sqrt(), domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-5)
     assert caught.value.reachable is not None and caught.value.reachable > 1e-5

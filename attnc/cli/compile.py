@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 
 import attnc
-from attnc.cli.domains import make_box, parse_end, parse_shape
-from attnc.cli.options import Dtype, Force, Json, Output, check_files, parse_dtype
-from attnc.cli.output import NOT_PROVED, errors_reported, print_json, run_facts
+from attnc.cli.options import Dtype, Force, Json, Output, check_files, make_box, parse_dtype, parse_shape
+from attnc.cli.output import errors_reported
 from attnc.cli.progress import progress_bar
-from attnc.cli.report import network_record, network_status, print_object
+from attnc.cli.results import finish
 from attnc.cli.sources import check_absent, input_shape, is_object, load_object, read_weights, user_code
 
 _SOURCE = "model.safetensors, or module:object (runs your own code)."
@@ -22,7 +21,7 @@ _Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
 _Domain = Annotated[tuple[str, str], typer.Option(metavar="LO HI", help="Two numbers, or lists: -1,0 1,5.")]
 _Eps = Annotated[float, typer.Option(metavar="E", help="The error allowed in every output.")]
 _Shape = Annotated[str | None, typer.Option(metavar="D | N,D", help="Of one input; default from the model.")]
-_Engine = Annotated[str, typer.Option(help="How attention is executed: columns or dense.")]
+_Engine = Annotated[str, typer.Option(help="How attention is executed: softmax or sdpa.")]
 _Activation = Annotated[str | None, typer.Option(metavar="NAME", help="File: between the layers.")]
 _OutputActivation = Annotated[str | None, typer.Option(metavar="NAME", help="File: after the last layer.")]
 _Order = Annotated[str | None, typer.Option(metavar="A,B,C", help="File: prefixes of the layers, in order.")]
@@ -71,30 +70,19 @@ def compile(
     with errors_reported(json), user_code(is_object(source)):
         weights = {"activation": activation, "output_activation": output_activation, "order": order}
         function = {"method": method, "lipschitz": lipschitz, "noise": noise, "tokens": tokens, "seed": seed}
-        lo, hi, files = parse_end(domain[0]), parse_end(domain[1]), check_files(output, None, force)
-        settings: dict[str, Any] = {
-            "eps": eps,
-            "dtype": parse_dtype(dtype),
-            "engine": engine,
-            "form": form,
-            **function,
-        }
+        files = check_files(output, None, force)
+        settings: dict[str, Any] = {"dtype": parse_dtype(dtype), "engine": engine, "form": form, **function}
         began = time.perf_counter()
         with progress_bar(f"reading {source}") as progress:
             model, known = _read(source, weights, function, None if shape is None else parse_shape(shape))
-            box = make_box(lo, hi, known, source)
+            box = make_box(domain, known, source)
             given = {name: value for name, value in settings.items() if value is not None}
-            net = attnc.compile(model, domain=box, progress=progress, **given)
+            net = attnc.compile(model, domain=box, eps=eps, progress=progress, **given)
             seconds = time.perf_counter() - began
             if output is not None:
                 net.save(output)
-    if json:
-        about = {"status": network_status(net), "source": source, "eps": eps, "engine": engine}
-        print_json({**about, **network_record(net), "seconds": round(seconds, 3), "files": files})
-    else:
-        print_object(f"{source} as softmax attention", net.describe(), run_facts(seconds, files))
-    if net.why_not_certified() is not None:
-        raise typer.Exit(NOT_PROVED)
+    about = {"source": source, "eps": eps, "engine": engine}
+    finish(net, f"{source} as softmax attention", json, about, seconds, files)
 
 
 def _read(

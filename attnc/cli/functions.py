@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import typer
+
 from attnc.cli.options import Json
-from attnc.cli.output import number, print_json, print_rows
+from attnc.cli.output import columns, print_json
 
 _PROBES = (0.3125, 0.8125, 1.4375)
 
@@ -20,8 +22,8 @@ def functions(json: Json = False) -> None:
         keys = ("name", "signature", "formula", "kinks")
         print_json({"functions": [dict(zip(keys, row, strict=True)) for row in rows]})
     else:
-        table = [(call, formula, ", ".join(at)) for _, call, formula, at in rows]
-        print_rows("functions", ("function", "formula", "kinks"), table)
+        cells = [(call, formula, ", ".join(at)) for _, call, formula, at in rows]
+        typer.echo(columns(("function", "formula", "kinks"), cells))
 
 
 def kinks(name: str) -> list[str]:
@@ -37,4 +39,4 @@ def kinks(name: str) -> list[str]:
     values = dict(zip(_PROBES, parameters, strict=False))
     names = values | {-value: f"-{parameter}" for value, parameter in values.items()}
     f = get(f"{name}({','.join(str(value) for value in values)})")
-    return [names.get(kink, number(kink)) for kink in f.kinks]
+    return [names.get(kink, f"{kink:g}") for kink in f.kinks]

@@ -14,9 +14,16 @@ import typer
 import attnc
 from attnc.cli.csv_data import PREDICTION, Table, check_spread, read_table, write_predictions
 from attnc.cli.options import Dtype, Force, Json, Plot, check_files
-from attnc.cli.output import NOT_PROVED, errors_reported, print_facts, print_json, print_rows, run_facts
+from attnc.cli.output import (
+    NOT_PROVED,
+    columns,
+    errors_reported,
+    facts_text,
+    print_json,
+    run_facts,
+    shortened,
+)
 from attnc.cli.progress import progress_bar
-from attnc.cli.report import shortened
 from attnc.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,9 +87,8 @@ def learn(
                 write_predictions(output, rows, record["predictions"])
             if plot is not None:
                 progress(f"drawing {plot}")
-                context = model.context_x_, model.context_y_[0]
-                x, y = context
-                attnc.plot.learning(model.learner_, x=x, y=y, names=list(record["coefficients"]), path=plot)
+                context = {"x": model.context_x_, "y": model.context_y_[0]}
+                attnc.plot.learning(model.learner_, **context, names=list(record["coefficients"]), path=plot)
     if json:
         print_json(record)
     else:
@@ -102,7 +108,7 @@ def _learn(
     names = [name for name in table.names if name != target]
     if not names or len(table.rows) < 2:
         raise InputError(
-            f"{table.path} has {len(table.rows)} rows and {len(names)} features: give 2 and 1 at least"
+            f"{table.path}: {len(table.rows)} rows, {len(names)} features: give 2 and 1 at least"
         )
     x, y, new = table.numbers(names), table.numbers([target])[:, 0], rows.numbers(names)
     kind, logistic = loss_named(loss), loss_named(loss).name == "logistic"
@@ -174,7 +180,7 @@ def _print(record: dict[str, Any], title: str) -> None:
     constant = {} if record["intercept"] is None else {"(intercept)": record["intercept"]}
     named = zip((record["coefficients"] | constant).items(), record["learner_units"], strict=True)
     rows = [(name, f"{value:.6g}", f"{scaled:.6g}") for (name, value), scaled in named]
-    print_rows("coefficients", ("column", "in its units", "standardised"), rows)
+    coefficients = columns(("column", "in its units", "standardised"), rows)
     other, fit = record["sklearn"], "accuracy" if "accuracy" in record else "r2"
     if other["distance"] is not None:
         other["note"] = f"{other['estimator']}: {other['distance']:.3g} away {other['note']}"
@@ -189,4 +195,4 @@ def _print(record: dict[str, Any], title: str) -> None:
         "predictions": shortened([f"{value:.6g}" for value in record["predictions"]]),
         **run_facts(record["seconds"], record["files"]),
     }
-    print_facts(title, facts)
+    typer.echo("\n\n".join((title, coefficients, facts_text(facts))))

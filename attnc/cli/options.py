@@ -14,6 +14,8 @@ from attnc.errors import FileError, InputError
 if TYPE_CHECKING:
     import torch
 
+    from attnc.domain import Box
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 Dtype = Annotated[str, typer.Option(help="float32 or float64.")]
@@ -22,19 +24,14 @@ _SAVED = "A file of `attnc head` or `attnc compile`, or a directory of `attnc co
 Plot = Annotated[Path | None, typer.Option(metavar="PATH", help="Draw the result (.png, .svg or .pdf).")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="PATH", help=_OUTPUT)]
 Saved = Annotated[Path, typer.Argument(metavar="PATH", help=_SAVED)]
-_DTYPES = ("float32", "float64")
 
 
 def parse_dtype(name: str) -> torch.dtype:
-    """The dtype that --dtype names.
-
-    >>> parse_dtype("float64")
-    torch.float64
-    """
+    """The dtype that --dtype names."""
     import torch
 
-    if name not in _DTYPES:
-        raise InputError(f"--dtype {name}: accepted values are {' and '.join(_DTYPES)}")
+    if name not in ("float32", "float64"):
+        raise InputError(f"--dtype {name}: accepted values are float32 and float64")
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
@@ -68,3 +65,40 @@ def _check_file(path: Path, force: bool) -> None:
         raise FileError(f"{path} exists: give --force to overwrite it, or another name")
     with tempfile.TemporaryFile(dir=path.parent):
         pass
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """
+    >>> parse_shape("16"), parse_shape("4, 16")
+    ((16,), (4, 16))
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--shape {text}: give positive integers, as in 16, or 4,16 for 4 tokens of 16")
+    return tuple(map(int, parts))
+
+
+def make_box(ends: tuple[str, str], shape: tuple[int, ...] | None, source: str) -> Box:
+    """The box of --domain LO HI, each one number or one for each feature, which determines a shape of None. All tokens have the
+    same ends.
+
+    >>> make_box(("0, 1", "2"), (3, 2), "net.safetensors")
+    Box(0…1, 2, shape=(3, 2))
+    """
+    import numpy as np
+
+    from attnc.domain import Box
+
+    try:
+        lo, hi = ([float(part) for part in end.split(",")] for end in ends)
+    except ValueError:
+        raise InputError(f"--domain {' '.join(ends)}: give two numbers, or lists as in -1,0 1,5") from None
+    features = max(len(lo), len(hi))
+    if shape is None and features == 1:
+        raise InputError(f"{source} does not determine the shape of an input: give --shape, as in 16 or 4,16")
+    shape = shape or (features,)
+    for end in (lo, hi):
+        if len(end) not in (1, shape[-1]):
+            raise InputError(f"--domain has {len(end)} numbers, {source} takes {shape[-1]} features")
+    low, high = (end[0] if len(end) == 1 else np.broadcast_to(end, shape) for end in (lo, hi))
+    return Box(low, high, shape)

@@ -1,24 +1,20 @@
-"""What commands print: tables or one JSON object on stdout, errors on stderr."""
+"""What commands print: text or one JSON object on stdout, errors on stderr."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from attnc.errors import AttncError, ConvergenceError, PrecisionError, UnsupportedError
 
 PROVED, NOT_PROVED, BAD_INPUT = 0, 1, 2
-_STYLE: Any = {"title_justify": "left", "box": box.SIMPLE_HEAD}
+_SHOWN = 4  # items of a list
 
 
 @contextmanager
@@ -27,8 +23,8 @@ def errors_reported(as_json: bool) -> Iterator[None]:
     try:
         yield
     except AttncError as problem:
-        stderr = Console(stderr=True, highlight=False)
-        stderr.print(Text.assemble(("error: ", "bold red"), str(problem)), soft_wrap=True)
+        typer.secho("error: ", err=True, nl=False, fg="red", bold=True)
+        typer.echo(str(problem), err=True)
         if as_json:
             print_json({"error": _error_record(problem)})
         raise typer.Exit(BAD_INPUT) from problem
@@ -55,50 +51,45 @@ def print_json(record: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(_finite(record), indent=2, allow_nan=False))
 
 
-def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with a header. On a narrow terminal it is wider than the screen; no cell is cut or folded."""
-    console, table = Console(highlight=False), Table(title=Text(title, "bold"), **_STYLE)
-    for name in header:
-        table.add_column(name, no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    needed = console.measure(table, options=console.options.update(width=10_000)).maximum
-    console.width = max(console.width, needed)
-    console.print(table)
-
-
-def print_facts(title: str, facts: Mapping[str, str], style: str = "bold") -> None:
-    """Print a table of two columns, names and values. Long values are folded."""
-    table = Table(title=Text(title, style) if title else None, show_header=False, **_STYLE)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        table.add_row(Text(name), Text(value))
-    Console(highlight=False).print(table)
-
-
-def run_facts(seconds: float, files: Mapping[str, str]) -> dict[str, str]:
-    """The run time and the files that were written.
-
-    >>> run_facts(0.5, {"output": "a.safetensors"})
-    {'time': '0.50 s', 'written': 'a.safetensors'}
-    """
-    return {"time": f"{seconds:.2f} s", **({"written": "\n".join(files.values())} if files else {})}
-
-
-def number(x: float) -> str:
-    """All significant digits, and no more.
-
-    >>> number(-8.0), number(0.1), number(3.825e-07)
-    ('-8', '0.1', '3.825e-07')
-    """
-    short = f"{x:g}"
-    return short if float(short) == x else repr(x)
-
-
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows in columns. No cell is cut or folded.
+
+    >>> print(columns(("name", "kinks"), [("abs", "0"), ("tanh", "")]))
+    name  kinks
+    abs   0
+    tanh
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (header, *rows))
+
+
+def facts_text(facts: Mapping[str, str]) -> str:
+    """Names and values in two columns, like a printed certificate.
+
+    >>> print(facts_text({"design": "tuned"}))
+    design:      tuned
+    """
+    width = max(13, 2 + max(map(len, facts)))
+    return "\n".join(f"{name + ':':<{width}}{value}".rstrip() for name, value in facts.items())
+
+
+def run_facts(seconds: float, files: Mapping[str, str]) -> dict[str, str]:
+    """The run time and the files that were written."""
+    return {"time": f"{seconds:.2f} s", **({"written": ", ".join(files.values())} if files else {})}
+
+
+def shortened(items: Sequence[str]) -> str:
+    """The first items of a list.
+
+    >>> shortened(["a", "b"]), shortened(["a", "b", "c", "d", "e", "f"])
+    ('a, b', 'a, b, c, d, … (6)')
+    """
+    return ", ".join(items[:_SHOWN]) + (f", … ({len(items)})" if len(items) > _SHOWN else "")

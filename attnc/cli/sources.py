@@ -31,17 +31,15 @@ def is_object(source: str) -> bool:
     >>> is_object("package.module:net"), is_object("/")
     (True, False)
     """
-    if source.endswith(".py"):
-        raise InputError(f"{source} is Python code: give module:object, as in {source[:-3]}:net")
+    module, _, name = source.partition(":")
+    if module.endswith(".py"):
+        raise InputError(f"{source}: give the import name of the module, as in {module[:-3]}:{name or 'net'}")
     if os.path.lexists(source):
         return False
     if not _OBJECT.fullmatch(source):
         raise FileError(
             f"cannot read {source}: no such file; give the path of a model.safetensors, or module:object as in package.module:net"
         )
-    module, _, name = source.partition(":")
-    if module.endswith(".py"):
-        raise InputError(f"{source}: give the module's import name, without .py: {module[:-3]}:{name}")
     return True
 
 
@@ -57,28 +55,20 @@ def read_weights(
 ) -> Program:
     """The MLP whose weights and biases are in a safetensors file."""
     from attnc.frontends import mlp, read_state_dict
-
-    if _has_attnc_record(source):
-        raise FileError(
-            f"{source} was written by attnc, see `attnc show {source}`: give the state dict of a model"
-        )
-    tensors = read_state_dict(source)
-    if activation is None:
-        raise InputError(
-            f"{source} has no activation: give --activation relu, or another of `attnc functions`"
-        )
-    prefixes = None if order is None else [prefix.strip() for prefix in order.split(",")]
-    return mlp(tensors, activation, order=prefixes, output_activation=output_activation)
-
-
-def _has_attnc_record(path: str) -> bool:
-    from safetensors import SafetensorError, safe_open
+    from attnc.records.files import read_file
 
     try:
-        with safe_open(path, framework="numpy") as file:
-            return "attnc" in (file.metadata() or {})
-    except (SafetensorError, OSError):
-        return False
+        read_file(source)
+    except FileError:  # not a file of attnc
+        tensors = read_state_dict(source)
+    else:
+        raise FileError(
+            f"{source} was written by attnc, see `attnc show {source}`: give the weights of a model"
+        )
+    if activation is None:
+        raise InputError(f"{source} has no activation: give --activation, a name of `attnc functions`")
+    prefixes = None if order is None else [prefix.strip() for prefix in order.split(",")]
+    return mlp(tensors, activation, order=prefixes, output_activation=output_activation)
 
 
 @contextmanager
@@ -98,13 +88,7 @@ def user_code(enabled: bool) -> Iterator[None]:
 
 
 def load_object(source: str) -> Any:
-    """The model or the function of a tensor that module:object names, or that it returns when called without arguments.
-
-    >>> load_object("math:pi")
-    3.141592653589793
-    >>> load_object("torch.special:expit").__name__
-    'special_expit'
-    """
+    """The model or the function of a tensor that module:object names, or that it returns when called without arguments."""
     name, _, path = source.partition(":")
     value: Any = _run_user_code(f"importing {name}", lambda: importlib.import_module(name), name)
     for i, part in enumerate(path.split(".")):
@@ -122,12 +106,7 @@ def load_object(source: str) -> Any:
 
 
 def is_function(value: object) -> bool:
-    """Whether `value` is a callable that is not a model.
-
-    >>> import torch
-    >>> is_function(torch.sort), is_function(torch.nn.Tanh())
-    (True, False)
-    """
+    """Whether `value` is a callable that is not a model."""
     from torch import nn
 
     return callable(value) and not isinstance(value, (nn.Module, type))
@@ -146,9 +125,7 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
 
 def _check_not_class(value: object, what: str) -> None:
     if isinstance(value, type):
-        raise InputError(
-            f"{what} is a class: give an instance of it, or a function without arguments that returns one"
-        )
+        raise InputError(f"{what} is a class: give an instance, or a function that returns one")
 
 
 def _attribute(holder: Any, name: str, where: str) -> Any:
@@ -191,13 +168,10 @@ def input_shape(model: Any, source: str) -> tuple[int, ...] | None:
         raise InputError(f"{source} is a function: give --shape, as in 3,1 for 3 tokens of 1 feature")
     if isinstance(model, Program):
         return model.shape
-    if is_estimator(model):
-        features = getattr(model, "n_features_in_", None)
-        if features is None:
-            raise InputError(f"this {type(model).__name__} is not fitted: call fit(X, y) first")
-        return (int(features),)
+    if is_estimator(model) and hasattr(model, "n_features_in_"):
+        return (int(model.n_features_in_),)
     if not isinstance(model, nn.Module):
-        to_program(model, (1,))  # raises, and lists the accepted models
+        to_program(model, (1,))  # raises, and says why
     return _features(model)
 
 

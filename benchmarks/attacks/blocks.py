@@ -113,7 +113,10 @@ def _judge(rivals: Rivals, block: Any, rng: np.random.Generator, count: int, out
         error, size = gaps([found], [meant])
         over = error - block.rounding - 1e-13 * (1 + size)
         if over > block.approximation:
-            outcome.verdict, outcome.note = "false", f"exact={block.approximation:.4g} exceeded: {over:.4g}"
+            outcome.verdict, outcome.note = (
+                "false",
+                f"approximation={block.approximation:.4g} exceeded: {over:.4g}",
+            )
 
 
 def _exactly(rivals: Rivals, block: Any, x: Tensor, found: Tensor, outcome: Outcome) -> None:

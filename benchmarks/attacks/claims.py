@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 import attnc
-from attacks.drive import attacks, bears, entering, gaps, laid_out, leaving, ways
+from attacks.drive import attacks, bears, entering, gaps, leaving, ways
 from attacks.layouts import Model
-from attnc.domain import Box, Normed
 
 OWN_ROUNDING = (
     1e-13  # of the size of a result: what the reference, itself executed in float64, may lose besides
@@ -67,20 +66,11 @@ def judge_report(rivals: Rivals, report: Any, rng: np.random.Generator, count: i
 def _covered(rivals: Rivals, block: Any, rng: np.random.Generator, count: int, way: Any) -> Any:
     """(how they come about, inputs of the block) that the claim speaks of."""
     original = rivals.original
-    if isinstance(block.holds_for, Box):
+    if isinstance(block.holds_for, attnc.Box):
         assert rivals.box is not None
         yield "box", _in_box(rivals.box, rng, count, original.dtype)
         return
     z = attacks(original, rng, count)
-    if not isinstance(block.holds_for, Normed):  # every output of its norm: of that alone
-        with torch.no_grad():
-            yield (
-                "norm",
-                original.part(block.facts["norm"])(laid_out(z.to(original.dtype), way)).reshape(
-                    -1, z.shape[-1]
-                ),
-            )
-        return
     for model, name in ((original, ""), (rivals.converted, " of the converted model")):
         yield f"norm{name}", entering(model, z, original.layout.norm, way)
         if original.layout.layer:
@@ -130,7 +120,7 @@ def _direct(rivals: Rivals, block: Any, rng: np.random.Generator, judged: Judged
     layout = rivals.original.layout
     if layout.family not in ("encoder first", "sequential") or rivals.original.dtype != torch.float64:
         return
-    if not isinstance(block.holds_for, Normed):
+    if isinstance(block.holds_for, attnc.Box):
         return
     z = attacks(rivals.original, rng, 64)
     z = z[: len(z) // 4 * 4].reshape(4, -1, z.shape[-1])

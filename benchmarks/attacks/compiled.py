@@ -160,7 +160,7 @@ def _attack(case: Case, seed: int, count: int, outcome: Outcome, stack: ExitStac
     eps = max(alteration.eps, 1e-9) * reach
     try:
         net = attnc.compile(source.module, domain=box, eps=eps, dtype=case.dtype)
-    except attnc.PrecisionError as problem:
+    except attnc.errors.PrecisionError as problem:
         if problem.reachable is None:
             raise
         net = attnc.compile(source.module, domain=box, eps=1.2 * problem.reachable, dtype=case.dtype)

@@ -109,7 +109,7 @@ def _public(rng: np.random.Generator, spec: str, dtype: str) -> Made:
     eps = float(10.0 ** rng.uniform(-3, -1.5)) * (math.exp(half) if spec == "exp" else 1.0)
     head = attnc.head(spec, domain=(-half, half), eps=eps, dtype=getattr(torch, dtype))
     if not head.certificate.proved:
-        raise attnc.CertificateError("measured only")
+        raise attnc.errors.CertificateError("measured only")
 
     @dataclass(frozen=True)
     class Finished:

@@ -14,6 +14,7 @@ import attnc
 from attnc.check.execution import execute
 from attnc.check.head import check_head as check
 from attnc.errors import InputError
+from attnc.records.certificate import Witness
 from attnc.records.numbers import HeadNumbers
 
 CASES = [
@@ -177,9 +178,9 @@ def test_the_proof_itself_fails_where_the_claim_is_false(
 def test_a_false_witness_is_not_passed_over() -> None:
     head = attnc.head("gelu", domain=(-4, 4), anchors=5)
     for witness in (
-        attnc.Witness((0.5,), 0, 1e-9),
-        attnc.Witness((9.0,), 0, head.certificate.witness.error),
-        attnc.Witness((0.1,), 0, 0.0),
+        Witness((0.5,), 0, 1e-9),
+        Witness((9.0,), 0, head.certificate.witness.error),
+        Witness((0.1,), 0, 0.0),
     ):
         verdict = check(head.numbers(), replace(head.certificate, witness=witness))
         assert verdict.status == "unknown"
@@ -221,7 +222,7 @@ def test_a_gate_that_is_loaded_is_used() -> None:
 
 
 def test_an_enclosure_that_loses_a_coefficient_is_refused() -> None:
-    with pytest.raises(attnc.FunctionError):
+    with pytest.raises(attnc.errors.FunctionError):
         attnc.function(torch.cos, name="lossy", enclosure=lambda x: x.sin().derivative())
 
 
@@ -259,7 +260,7 @@ def test_every_cell_of_the_domain_is_proved(monkeypatch: pytest.MonkeyPatch) -> 
         facts = {"function": "clip(-1,1)", "design": "any", "precision": 128, "cells": 1}
         return attnc.Certificate(
             subject="head", status=attnc.Status.PROVED, approximation=bound, rounding=0.0625, bound=bound, dtype="float64",
-            holds_for=attnc.Interval(lo, 2.0), witness=attnc.Witness((2.0,), 0, bound), digests=numbers.digests(), facts=facts,
+            holds_for=attnc.Interval(lo, 2.0), witness=Witness((2.0,), 0, bound), digests=numbers.digests(), facts=facts,
         )  # fmt: skip
 
     monkeypatch.setattr("attnc.check.head.MOST_CELLS", 2000)

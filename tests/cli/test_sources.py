@@ -39,12 +39,12 @@ Write = Callable[[str], str]
 def test_a_module_and_what_returns_one(run: Any, module: Write, name: str) -> None:
     ran = run("compile", f"{module(NET)}:{name}", *ASKED)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.json["domain"]["shape"] == [3]
-    assert ran.json["bound"] <= 1e-2
+    assert ran.json["certificate"]["holds_for"]["shape"] == [3]
+    assert ran.json["certificate"]["bound"] <= 1e-2
 
 
 def test_a_part_of_a_module(run: Any, module: Write) -> None:
-    assert run("compile", f"{module(NET)}:net.2", *ASKED).json["domain"]["shape"] == [4]
+    assert run("compile", f"{module(NET)}:net.2", *ASKED).json["certificate"]["holds_for"]["shape"] == [4]
 
 
 def test_an_estimator(run: Any, module: Write) -> None:
@@ -59,8 +59,8 @@ net = MLPRegressor(**new.get_params()).fit(x, x[:, 0])
     name = module(text)
     ran = run("compile", f"{name}:net", *ASKED)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.json["domain"]["shape"] == [2]
-    refused(run("compile", f"{name}:new", *ASKED), "InputError", "not fitted")
+    assert ran.json["certificate"]["holds_for"]["shape"] == [2]
+    refused(run("compile", f"{name}:new", *ASKED), "InputError", "MLPRegressor")
 
 
 def test_what_the_code_prints_does_not_enter_the_result(run: Any, module: Write) -> None:
@@ -107,32 +107,35 @@ none = nn.Sequential(nn.Tanh()).eval()
 def test_the_shape_is_seen_where_there_is_no_doubt(run: Any, module: Write) -> None:
     """The layers of `backwards` are not named in the order in which they run."""
     name = module(SHAPES)
-    assert run("compile", f"{name}:backwards", *ASKED).json["domain"]["shape"] == [2]
+    assert run("compile", f"{name}:backwards", *ASKED).json["certificate"]["holds_for"]["shape"] == [2]
     for doubtful in ("flat", "none"):
         refused(run("compile", f"{name}:{doubtful}", *ASKED), "InputError", "--shape")
-    assert run("compile", f"{name}:flat", "--shape", "2,2", *ASKED).json["domain"]["shape"] == [2, 2]
+    assert run("compile", f"{name}:flat", "--shape", "2,2", *ASKED).json["certificate"]["holds_for"][
+        "shape"
+    ] == [2, 2]
 
 
 def test_lists_of_numbers_tell_the_shape_too(run: Any, module: Write) -> None:
     options = ("--eps", 1e-2, "--dtype", "float64", "--json")
     ran = run("compile", f"{module(SHAPES)}:flat", "--domain", "-1,0,0,0", 1, *options)
-    assert ran.json["domain"] == {"lo": [-1.0, 0.0, 0.0, 0.0], "hi": 1.0, "shape": [4]}
+    box = attnc.Certificate.from_json(ran.json["certificate"]).box
+    assert box == attnc.Box([-1.0, 0.0, 0.0, 0.0], 1, shape=(4,))
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nett", ("has no 'nett'", "net,")),
-        ("xyz", ("has no 'xyz'", "Holder")),
-        ("net.layer", ("net has no 'layer'",)),
-        ("make_by", ("is a function", "--shape", "3,1")),
-        ("make_two", ("make_two(name, size)", "one tensor")),
-        ("make_class", ("what ", "returns is a class")),
+        ("nett", ("'nett'", "net,")),
+        ("xyz", ("'xyz'", "Holder")),
+        ("net.layer", ("'layer'",)),
+        ("make_by", ("--shape", "3,1")),
+        ("make_two", ("make_two(name, size)",)),
+        ("make_class", ("make_class",)),
         ("fails", ("RuntimeError: no weights here", ".py, line 14")),
         ("leaves", ("SystemExit: 3",)),
         ("nothing", ("torch.nn.Module", "NoneType")),
         ("number", ("torch.nn.Module", "int")),
-        ("Net", ("is a class",)),
+        ("Net", (":Net",)),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("no_work")
@@ -148,7 +151,7 @@ def test_all_that_a_model_has_against_it_is_listed(run: Any, module: Write) -> N
 
 def test_a_shape_that_the_model_does_not_take(run: Any, module: Write) -> None:
     ran = run("compile", f"{module(NET)}:net", "--shape", 7, *ASKED)
-    refused(ran, "UnsupportedError", "takes 3 features", "(7,)")
+    refused(ran, "UnsupportedError", "3", "(7,)")
 
 
 @pytest.mark.usefixtures("no_work")
@@ -163,14 +166,14 @@ def test_a_shape_that_the_model_does_not_take(run: Any, module: Write) -> None:
 )
 def test_a_module_that_fails_to_import(run: Any, module: Write, text: str, said: tuple[str, ...]) -> None:
     name = module(text)
-    refused(run("compile", f"{name}:net", *ASKED), "InputError", f"importing {name} raised", *said)
+    refused(run("compile", f"{name}:net", *ASKED), "InputError", name, *said)
 
 
 @pytest.mark.usefixtures("no_work")
 def test_a_module_that_is_not_there(run: Any, module: Write) -> None:
     name = module(NET)
     for missing in ("no_such_module", "no_such.module", f"{name}.inner"):
-        refused(run("compile", f"{missing}:net", *ASKED), "InputError", "there is no module")
+        refused(run("compile", f"{missing}:net", *ASKED), "InputError", missing.split(".")[-1])
     refused(run("compile", f"{name}.py:net", *ASKED), "InputError", f"{name}:net")
     refused(run("compile", f"{name}.py", *ASKED), "InputError", f"{name}:net")
     for nothing in (name, f"{name}:", ":net", "a:b:c", "no/path:net"):

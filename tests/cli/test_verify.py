@@ -23,14 +23,13 @@ def test_proved(run: Any, saved: Path, tanh: attnc.Head) -> None:
     table, machine = run("verify", saved), run("verify", saved, "--json")
     assert (table.code, machine.code) == (0, 0)
     assert (table.err, machine.err) == ("", "")
-    for fact in ("proved", "reason", "bound", "cells", "tanh", "[-8, 8]", "float32"):
+    for fact in ("proved", str(saved), machine.json["reason"], f"{tanh.certificate.bound:g}"):
         assert fact in table.out
-    assert "refuting" not in table.out
+    assert "input" not in table.out
     assert machine.json["status"] == "proved"
     assert machine.json["bound"] == tanh.certificate.bound
     assert machine.json["cells"] > 0
     assert machine.json["input"] is None
-    assert (machine.json["function"], machine.json["domain"]) == ("tanh", {"lo": -8.0, "hi": 8.0})
 
 
 def changed(path: Path, **changes: Any) -> None:
@@ -45,10 +44,11 @@ def test_refuted_with_the_input_that_refutes(run: Any, saved: Path) -> None:
     changed(saved, certificate=replace(certificate, bound=certificate.witness.error / 2))
     table, machine = run("verify", saved), run("verify", saved, "--json")
     assert (table.code, machine.code) == (1, 1)
-    assert "refuting input" in table.out
     verdict = machine.json
-    assert verdict["status"] == "refuted"
-    at = torch.tensor([verdict["input"]], dtype=torch.float64)
+    assert (
+        verdict["status"] == "refuted" and "refuted" in table.out and repr(verdict["input"][0]) in table.out
+    )
+    at = torch.tensor(verdict["input"], dtype=torch.float64)
     error = (attnc.load(saved)(at.float()).double() - torch.tanh(at.float().double())).abs().item()
     assert error > verdict["bound"]
     assert verdict["error"] == pytest.approx(error, rel=1e-3)
@@ -70,31 +70,31 @@ def test_a_measured_head_is_unknown(run: Any, tmp_path: Path) -> None:
     attnc.head(torch.sin, domain=(-3, 3), anchors=6, design="smooth").save(path)
     table, machine = run("verify", path), run("verify", path, "--json")
     assert (table.code, machine.code) == (1, 1)
-    assert "not proved" in " ".join(table.out.split())
+    assert "unknown" in table.out and "measured" in table.out
     assert (machine.json["status"], machine.json["bound"]) == ("unknown", None)
 
 
 def test_a_file_that_does_not_exist(run: Any, tmp_path: Path) -> None:
-    refused(run("verify", tmp_path / "none.safetensors", "--json"), "FileError", "No such file")
-    refused(run("verify", tmp_path, "--json"), "FileError", "cannot read")
+    refused(run("verify", tmp_path / "none.safetensors", "--json"), "FileError", "none.safetensors")
+    refused(run("verify", tmp_path, "--json"), "FileError", "config.json")
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.001, 0.3, 0.99])
 def test_a_truncated_file(run: Any, saved: Path, kept: float) -> None:
     data = saved.read_bytes()
     saved.write_bytes(data[: int(len(data) * kept)])
-    refused(run("verify", saved, "--json"), "FileError", "damaged")
+    refused(run("verify", saved, "--json"), "FileError", str(saved))
 
 
 def test_a_file_of_noise(run: Any, saved: Path) -> None:
     saved.write_bytes(bytes(range(256)) * 9)
-    refused(run("verify", saved, "--json"), "FileError", "not a safetensors file")
+    refused(run("verify", saved, "--json"), "FileError", str(saved))
 
 
 def test_a_foreign_safetensors_file(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "foreign.safetensors"
     save_file({"weight": torch.zeros(3)}, path)
-    refused(run("verify", path, "--json"), "FileError", "not one that attnc wrote")
+    refused(run("verify", path, "--json"), "FileError", str(path))
 
 
 def test_a_certificate_edited_by_hand(run: Any, saved: Path) -> None:
@@ -106,13 +106,13 @@ def test_a_certificate_edited_by_hand(run: Any, saved: Path) -> None:
     header["__metadata__"]["attnc"] = json.dumps(about)
     edited = json.dumps(header).encode()
     saved.write_bytes(struct.pack("<Q", len(edited)) + edited + data[8 + size :])
-    refused(run("verify", saved, "--json"), "CertificateError", "edited")
+    refused(run("verify", saved, "--json"), "CertificateError", str(saved))
 
 
 def test_infinity_does_not_break_the_json(run: Any, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict = attnc.Verdict("refuted", "the head returns inf at s=1.0", 1e-5, 1.0, float("inf"))
+    verdict = attnc.Verdict("refuted", "the head returns inf at s=1.0", 1e-5, (1.0,), float("inf"))
     monkeypatch.setattr(attnc, "verify", lambda _: verdict)
     ran = run("verify", saved, "--json")
     assert ran.code == 1
     assert "Infinity" not in ran.out
-    assert (ran.json["input"], ran.json["error"]) == (1.0, None)
+    assert (ran.json["input"], ran.json["error"]) == ([1.0], None)

@@ -9,48 +9,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attnc.records.network_record import NetworkRecord, read_network, write_network
 
 import attnc
+from attnc.records.record import read, write
 
-from .checks import flip, refused, words
+from .checks import flip, refused
 
 
 def test_proved(run: Any, saved_network: Path, network: attnc.Network) -> None:
     table, machine = run("verify", saved_network), run("verify", saved_network, "--json")
     assert (table.code, table.err, machine.code, machine.err) == (0, "", 0, "")
-    shown = words(table.out)
-    for fact in (
-        "proved",
-        "reason",
-        "|network - program| <= bound",
-        "Box(-1, 1, shape=(4,))",
-        "float64",
-        "time",
-    ):
-        assert fact in shown
-    assert "refuting" not in shown
     record = machine.json
+    assert all(fact in table.out for fact in ("proved", record["reason"], f"{network.certificate.bound:g}"))
     assert (record["status"], record["bound"]) == ("proved", network.certificate.bound)
-    assert ([layer["heads"] for layer in record["layers"]], record["dtype"]) == (["8"], "float64")
-    assert record["certificate"]["program"] == network.certificate.program
-    assert (record["input"], record["domain"]["shape"]) == (None, [4])
-    assert record["cells"] > 0
+    assert record["input"] is None and record["cells"] > 0
 
 
 def changed(path: Path, **changes: Any) -> None:
     """Write the file anew with parts of its record replaced, the seal fitting."""
-    write_network(path, NetworkRecord(**{**vars(read_network(path)), **changes}))
+    write(path, replace(read(path), **changes))
 
 
 def test_a_bound_below_the_truth_is_not_proved(run: Any, saved_network: Path) -> None:
-    certificate = read_network(saved_network).certificate
+    certificate = read(saved_network).certificate
     changed(saved_network, certificate=replace(certificate, bound=certificate.witness.error / 2))
     table, machine = run("verify", saved_network), run("verify", saved_network, "--json")
     assert (table.code, machine.code) == (1, 1)
     verdict = machine.json
     assert verdict["status"] == "refuted"
-    assert "refuting input" in table.out
+    assert "refuted" in table.out and "input:" in table.out
     assert len(verdict["input"]) == 4
     assert verdict["error"] > verdict["bound"]
 
@@ -74,7 +61,7 @@ def test_a_certificate_edited_by_hand(run: Any, saved_network: Path) -> None:
     edited = json.dumps(header).encode()
     saved_network.write_bytes(struct.pack("<Q", len(edited)) + edited + data[8 + size :])
     for command in ("verify", "show"):
-        refused(run(command, saved_network, "--json"), "CertificateError", "edited")
+        refused(run(command, saved_network, "--json"), "CertificateError", str(saved_network))
 
 
 def test_a_long_refuting_input_is_cut_in_the_table_only(

@@ -40,7 +40,7 @@ def test_both_forms_of_a_grid_have_the_same_errors(found: Rates) -> None:
 def test_a_series_that_exceeds_its_theorem_says_so() -> None:
     series = Series("one head", "nearest", "p", (2, 4), (1.0, 0.5), (1.1, 0.4))
     assert not series.within and "above the theorem's bound" in str(Rates((series,), 0))
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         Rates((series,), 0)["two heads", "nearest"]
 
 

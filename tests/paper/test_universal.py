@@ -76,14 +76,14 @@ def test_a_function_that_is_measured_has_no_number_from_the_theorem() -> None:
 
 
 def test_layouts() -> None:
-    with pytest.raises(attnc.InputError, match="'tokens'"):
+    with pytest.raises(attnc.errors.InputError, match="'tokens'"):
         attnc.paper.two_layer(model(), BOX, eps=1e-3, layout="rows")
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         attnc.paper.two_layer(torch.sin, attnc.Box(0, 1, shape=(2, 1)), eps=1e-2, layout="tokens")
     net = attnc.paper.two_layer(
         lambda x: x.cumsum(1), attnc.Box(0, 1, shape=(5, 1)), eps=1e-2, layout="tokens", method="fit"
     )
     x = batch(50, (5, 1))
     assert float((net.as_self_attention()(x) - x.cumsum(1)).abs().max()) <= 1e-2
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         net.as_self_attention(3)

@@ -15,6 +15,7 @@ from attnc import plot
 from attnc.errors import InputError
 from attnc.network.activation import AnchorActivation
 from attnc.plot.activations import FLOOR, MOST_TOKENS, block_weights
+from attnc.pretrained import report_of
 
 TOKENS = ["a", "$mall", "s" * 30]
 
@@ -55,7 +56,7 @@ def test_weights_of_a_token_add_up_to_one_and_their_mean_is_its_mean(
     assert (np.diff(first.positions) > 0).all()
     np.testing.assert_allclose(first.weights @ first.positions, seen[0][0].mean(-1), atol=1e-3)
     assert first.ends == (float(seen[0].min()), float(seen[0].max()))
-    assert first.proved == attnc.report_of(model).blocks[0].interval
+    assert first.proved == tuple(report_of(model).blocks[0].facts["interval"])
     assert first.proved[0] < first.ends[0] and first.ends[1] < first.proved[1]
 
 

@@ -102,13 +102,13 @@ def test_the_function_must_be_known_and_the_same(heads: Heads) -> None:
 
     other = attnc.head(sin, domain=(-1, 1), anchors=4, design="smooth")
     for head, name in ((heads["measured"], "bump"), (other, "my_sin")):
-        with pytest.raises(attnc.InputError, match=rf"'{name}'.*f="):
+        with pytest.raises(attnc.errors.InputError, match=rf"'{name}'.*f="):
             plot.error(head)
     assert curve(plot.error(other, f=sin), "_error")[1].max() < 0.1
-    with pytest.raises(attnc.InputError, match=r"f='gelu'.*'tanh'"):
+    with pytest.raises(attnc.errors.InputError, match=r"f='gelu'.*'tanh'"):
         plot.error(heads["tanh"], f="gelu")
     assert function_of(heads["tanh"], "tanh").label == function_of(heads["tanh"], functions.tanh()).label
-    with pytest.raises(attnc.InputError, match="certificate"):
+    with pytest.raises(attnc.errors.InputError, match="certificate"):
         plot.attention(attnc.Head(heads["tanh"].numbers(), "tuned"))
 
 

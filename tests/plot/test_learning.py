@@ -148,5 +148,5 @@ def test_a_long_context_and_many_features_are_thinned() -> None:
 )
 def test_bad_arguments_are_refused(logistic: Learner, change: dict[str, Any], words: str) -> None:
     x, y = examples("logistic")
-    with pytest.raises(attnc.InputError, match=words):
+    with pytest.raises(attnc.errors.InputError, match=words):
         plot.learning(logistic, **{"x": x, "y": y, **change})

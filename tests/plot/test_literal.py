@@ -101,5 +101,5 @@ def test_few_data_tokens_take_a_quarter_of_the_axis() -> None:
     ],
 )
 def test_bad_arguments_are_refused(call: Any, words: str) -> None:
-    with pytest.raises(attnc.InputError, match=words):
+    with pytest.raises(attnc.errors.InputError, match=words):
         call()

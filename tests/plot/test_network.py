@@ -121,7 +121,7 @@ def test_the_default_input_has_the_largest_known_error(net: Network) -> None:
         np.testing.assert_array_equal(picture(plot.attention(one)), picture(plot.attention(one, x=x)))
     unknown = copy.deepcopy(lattice)
     unknown.certificate = Certificate.unknown("network", "float64")
-    with pytest.raises(attnc.InputError, match="x="):
+    with pytest.raises(attnc.errors.InputError, match="x="):
         plot.attention(unknown)
 
 
@@ -191,7 +191,7 @@ def test_many_neurons_share_columns() -> None:
     ],
 )
 def test_bad_arguments_are_refused(net: Network, call: Any, words: str) -> None:
-    with pytest.raises(attnc.InputError, match=words):
+    with pytest.raises(attnc.errors.InputError, match=words):
         call(net)
     assert not any(layer._forward_pre_hooks for layer in net.layers)
 

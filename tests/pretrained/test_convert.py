@@ -21,7 +21,6 @@ from attnc.lower.pointwise import executed_error
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.pretrained import blocks, convert, convert_, report_of
-from attnc.pretrained.report import holds_for
 from attnc.program.block import FeedForward
 from attnc.records.certificate import Status
 from tests.frontends.tiny_models import EVERY_FAMILY, Perceptron, caught, example, tiny
@@ -109,7 +108,7 @@ def test_a_copy_is_converted_and_the_model_is_not() -> None:
     )
     assert torch.equal(run(model, given), before)
     assert report_of(made).converted == 2 and 0 < (run(made, given) - before).abs().max() < 100 * EPS
-    with pytest.raises(attnc.InputError, match="BertModel"):
+    with pytest.raises(attnc.errors.InputError, match="BertModel"):
         report_of(model)
     again = copy.deepcopy(made)
     assert torch.equal(run(again, given), run(made, given)) and report_of(again) == report_of(made)
@@ -215,7 +214,7 @@ def test_an_activation_of_the_users_own(half_swish: type[nn.Module]) -> None:
     x = torch.randn(7, 4, dtype=torch.float64)
     before = model(x)
     with pytest.raises(
-        attnc.UnsupportedError,
+        attnc.errors.UnsupportedError,
     ):
         convert_(model, approximation=EPS)
     functions.register(

@@ -222,9 +222,9 @@ def test_a_directory(opt: Any, tmp_path: Path) -> None:
 def test_heads_are_verified_as_before(tmp_path: Path) -> None:
     head = attnc.head("relu", domain=(-4, 4), eps=1e-2)
     assert attnc.verify(head).status == "proved"
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.errors.InputError):
         verify_conversion(nn.Linear(1, 1))
-    with pytest.raises(attnc.FileError):
+    with pytest.raises(attnc.errors.FileError):
         attnc.verify(tmp_path)
 
 

@@ -271,7 +271,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     for target in (tmp_path / "no" / "net.safetensors", tmp_path):
         with pytest.raises(FileError):
             compiled("rich").save(target)
-    with pytest.raises(attnc.InputError, match="path"):
+    with pytest.raises(attnc.errors.InputError, match="path"):
         compiled("rich").save(3)
 
 

@@ -44,7 +44,7 @@ def test_no_context_exceeds_the_bound(seed: int) -> None:
         )  # fmt: skip
     try:
         found = made.coefficients(x, y).double().numpy()
-    except attnc.InputError as left:
+    except attnc.errors.InputError as left:
         assert "reached" in str(left)
         return
     meant = descend(loss, x.double().numpy(), y.double().numpy(), steps, made.step_size)

@@ -110,7 +110,7 @@ def test_no_function_of_the_class_is_above_the_bound(seed: int) -> None:
     f = cones(draw, box, lipschitz)
     try:
         net = attnc.compile(f, domain=box, eps=eps, lipschitz=lipschitz, dtype=dtype, method="grid")
-    except attnc.PrecisionError as refused:  # float32 far from zero
+    except attnc.errors.PrecisionError as refused:  # float32 far from zero
         assert refused.reachable is not None and dtype == torch.float32
         net = attnc.compile(
             f, domain=box, eps=refused.reachable, lipschitz=lipschitz, dtype=dtype, method="grid"

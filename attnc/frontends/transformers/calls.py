@@ -68,7 +68,9 @@ def _by_config(model: nn.Module, config: Any) -> Iterator[Call]:
     found: dict[str, object] = {}
     main = str(getattr(model, "main_input_name", "input_ids"))
     text = getattr(config, "text_config", config)
-    ids = torch.arange(3, 3 + _ROWS * _TOKENS, device=like.device).reshape(_ROWS, _TOKENS)
+    positions = getattr(text, "max_position_embeddings", None)
+    tokens = min(_TOKENS, positions) if isinstance(positions, int) and positions > 0 else _TOKENS
+    ids = torch.arange(3, 3 + _ROWS * tokens, device=like.device).reshape(_ROWS, tokens)
     ids = ids % max(1, int(getattr(text, "vocab_size", 1)))
     if "input_ids" in accepted:
         found["input_ids"] = ids

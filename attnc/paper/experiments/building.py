@@ -84,7 +84,6 @@ def use_graded_anchors(net: Network) -> None:
     """Replace the few tuned anchors of every neuron by ten graded ones, from which training can start."""
     for layer in net.layers:
         for g, (_, head) in enumerate(layer.groups):
-            assert head.certificate is not None
             on = head.certificate.interval
             layer[g] = build_head(
                 "relu", domain=(on.lo, on.hi), anchors=GENTLE, design="graded", dtype=torch.float64

@@ -99,7 +99,7 @@ def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Mo
         if setting.method == "from-anchors":
             building.reset_affine_maps(net, draw)
         return _train(net.requires_grad_(True), task, setting, draw)
-    assert net.certificate is not None
+    assert net.certificate.proved
     keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
     known: dict[str, Any] = {
         "parameters": _count(net),
