@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import attnc
-from attnc.errors import CertificateError
+from attnc.errors import CertificateError, FileError, InputError
 from attnc.network import activation as network_activation
 from attnc.network.gate import AnchorGate
 from attnc.pretrained import convert_, report_of
@@ -222,9 +222,9 @@ def test_a_directory(opt: Any, tmp_path: Path) -> None:
 def test_heads_are_verified_as_before(tmp_path: Path) -> None:
     head = attnc.head("relu", domain=(-4, 4), eps=1e-2)
     assert attnc.verify(head).status == "proved"
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(InputError):
         verify_conversion(nn.Linear(1, 1))
-    with pytest.raises(attnc.FileError):
+    with pytest.raises(FileError):
         attnc.verify(tmp_path)
 
 
