@@ -221,7 +221,7 @@ def test_a_gate_that_is_loaded_is_used() -> None:
 
 
 def test_an_enclosure_that_loses_a_coefficient_is_refused() -> None:
-    with pytest.raises(attnc.FunctionError):
+    with pytest.raises(attnc.errors.FunctionError):
         attnc.function(torch.cos, name="lossy", enclosure=lambda x: x.sin().derivative())
 
 

@@ -227,7 +227,7 @@ def test_a_false_claim_is_never_proved(name: str, dtype: torch.dtype, claim: str
     net = compiled(name, dtype)
     try:
         false = FALSE[claim](net.certificate)
-    except attnc.CertificateError:
+    except attnc.errors.CertificateError:
         return
     verdict = judged(net, false)
     assert verdict.status in ("unknown", "refuted"), verdict
