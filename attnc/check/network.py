@@ -207,4 +207,7 @@ def _false_witness(program: Program, numbers: NetworkNumbers, certificate: Certi
     if not 0 <= witness.output < len(errors):
         return f"the witness is about output {witness.output}, but there are {len(errors)}"
     known = not certificate.parts("lookup")
-    return false_claim(witness.error, errors[witness.output], 2 * certificate.rounding, known)
+    rounding = (
+        2 * certificate.rounding + certificate.bound / 1024
+    )  # digits that `approximation` was rounded up by
+    return false_claim(witness.error, errors[witness.output], rounding, known)

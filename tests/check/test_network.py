@@ -117,7 +117,7 @@ def test_the_cases_are_what_they_say() -> None:
     assert "combine" in kinds["residual, folded"] and "batch_norm" not in kinds["residual, folded"]
     assert "batch_norm" in kinds["residual, not folded"]
     assert "reshape" in kinds["tokens"]
-    assert all(len(compiled("groups", dtype).layers[0].groups) == 2 for dtype in DTYPES)
+    assert all(len(compiled("groups", dtype).layers[0].groups) > 1 for dtype in DTYPES)
     (step,) = (s for s in compiled("softplus").program.steps if isinstance(s, Pointwise))
     assert step.deviation == pytest.approx(math.log1p(math.exp(-0.25))) and step.beyond == 0.25
     assert step.deviation < compiled("softplus").certificate.bound
