@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc import functions
+from attnc import errors, functions
 from attnc.domain import Normed
 from attnc.frontends.transformers import find_blocks
 from attnc.functions import registry
@@ -108,7 +108,7 @@ def test_a_copy_is_converted_and_the_model_is_not() -> None:
     )
     assert torch.equal(run(model, given), before)
     assert report_of(made).converted == 2 and 0 < (run(made, given) - before).abs().max() < 100 * EPS
-    with pytest.raises(attnc.InputError, match="BertModel"):
+    with pytest.raises(errors.InputError, match="BertModel"):
         report_of(model)
     again = copy.deepcopy(made)
     assert torch.equal(run(again, given), run(made, given)) and report_of(again) == report_of(made)
@@ -214,7 +214,7 @@ def test_an_activation_of_the_users_own(half_swish: type[nn.Module]) -> None:
     x = torch.randn(7, 4, dtype=torch.float64)
     before = model(x)
     with pytest.raises(
-        attnc.UnsupportedError,
+        errors.UnsupportedError,
     ):
         convert_(model, approximation=EPS)
     functions.register(

@@ -15,6 +15,7 @@ import torch
 from flint import arb
 
 import attnc
+from attnc import errors
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check import lookup as check_lookup
 from attnc.check.network import check_network
@@ -305,7 +306,7 @@ def test_what_is_said_is_sealed(net: Network, tmp_path: Path, change: Any) -> No
     net.save(tmp_path / "net.safetensors")
     path = edited(tmp_path / "net.safetensors", change, reseal=False)
     for read in (attnc.load, attnc.verify):
-        with pytest.raises(attnc.CertificateError):
+        with pytest.raises(errors.CertificateError):
             read(path)
 
 
@@ -426,9 +427,9 @@ def test_a_measured_network_is_not_proved_however_it_is_stored(tmp_path: Path) -
     for what in (net, again, tmp_path / "net.safetensors"):
         verdict = attnc.verify(what)
         assert verdict.status == "unknown" and "measured" in verdict.reason
-    with pytest.raises(attnc.InputError, match="black box"):
+    with pytest.raises(errors.InputError, match="black box"):
         exact(net.program, np.zeros((1, 1, 1)))
-    with pytest.raises(attnc.InputError, match="black box"):
+    with pytest.raises(errors.InputError, match="black box"):
         differentiable(net.program, torch.zeros(1, 1, 1, dtype=torch.float64))
 
 
@@ -472,7 +473,7 @@ def test_a_lookup_that_makes_no_sense(change: dict[str, Any], said: str) -> None
         "values": np.zeros((4, 1)),
         "lipschitz": 1.0,
     }
-    with pytest.raises(attnc.InputError, match=said):
+    with pytest.raises(errors.InputError, match=said):
         Lookup(**{**fine, **change})
 
 
@@ -480,11 +481,11 @@ def test_shapes_of_lookups() -> None:
     step = Lookup(0, np.zeros((4, 2)), np.zeros((4, 3)), 1.0)
     assert Program((2,), (step,)).shapes == ((2,), (3,))
     for program in ((2, 1), (3,)):
-        with pytest.raises(attnc.InputError):
+        with pytest.raises(errors.InputError):
             Program(program, (step,))
-    with pytest.raises(attnc.InputError, match="reshape"):
+    with pytest.raises(errors.InputError, match="reshape"):
         Program((2, 1), (BlackBox(0, 1),))
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(errors.InputError):
         BlackBox(0, 0)
 
 
@@ -493,5 +494,5 @@ def test_certificates_of_lookups_round_trip(net: Network) -> None:
     assert Certificate.from_json(net.certificate.to_json()) == net.certificate
     forged = net.certificate.to_json()
     forged["children"][0]["facts"]["anchors"] = 7
-    with pytest.raises(attnc.CertificateError):
+    with pytest.raises(errors.CertificateError):
         Certificate.from_json(forged)
