@@ -23,7 +23,6 @@ from attnc.pretrained.report import ConversionReport, Difference, model_certific
 from attnc.pretrained.samples import calls, outputs
 from attnc.pretrained.store import note_conversion
 from attnc.progress import Progress, silent
-from attnc.records.fields import versions
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -162,5 +161,3 @@ def _apart(new: Tensor, old: Tensor) -> Tensor:
     new, old = new.double(), old.double()
     same = (new == old) | (new.isnan() & old.isnan())
     return (new - old).abs().nan_to_num(torch.inf).masked_fill(same, 0.0)
-
-
