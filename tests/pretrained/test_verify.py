@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import attnc
-from attnc.errors import CertificateError, FileError, InputError
+from attnc.errors import CertificateError
 from attnc.network import activation as network_activation
 from attnc.network.gate import AnchorGate
 from attnc.pretrained import convert_, report_of
