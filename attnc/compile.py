@@ -16,9 +16,10 @@ from attnc.heads.candidates import Progress
 from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
 from attnc.lower.program_to_network import Wish, lower
+from attnc.network.engines import CERTIFIED, checked_engine
 from attnc.network.forms.parts import read
 from attnc.network.inside import checked_strict
-from attnc.network.network import Network, checked_engine
+from attnc.network.network import Network
 from attnc.program.program import Program
 
 COMPILED = ("layers", "two-layer", "attention-softmax")
@@ -67,7 +68,7 @@ def compile(
     if not isinstance(domain, Box):
         raise InputError(f"domain is an attnc.Box(lo, hi, shape=(…)): got {type(domain).__name__}")
     name, allowed = checked_dtype(dtype), checked_eps(eps)
-    engine, strict = checked_engine(engine), checked_strict(strict)
+    engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
     _check_words(form, method)
     say = progress or (lambda _: None)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients

@@ -21,8 +21,8 @@ from attnc.cli.user_code import user_code
 from attnc.cli.wishes import FORMS, METHODS, Wishes
 from attnc.domain import Array
 from attnc.lower.function_to_head import checked_eps
-from attnc.network.engines import ENGINES
-from attnc.network.network import Network, checked_engine
+from attnc.network.engines import CERTIFIED, checked_engine
+from attnc.network.network import Network
 
 _Source = Annotated[
     str, typer.Argument(metavar="SOURCE", help="model.safetensors, or module:object (runs your own code).")
@@ -35,7 +35,7 @@ _Eps = Annotated[float, typer.Option(metavar="E", help="Every output stays withi
 _Shape = Annotated[
     str | None, typer.Option(metavar="D | N,D", help="Of one input; left out where a model shows it.")
 ]
-_Engine = Annotated[str, typer.Option(help=f"How attention is executed: {' or '.join(ENGINES)}.")]
+_Engine = Annotated[str, typer.Option(help=f"How attention is executed: {' or '.join(CERTIFIED)}.")]
 _Activation = Annotated[
     str | None, typer.Option(metavar="NAME", help="State dict: between the layers; see `attnc functions`.")
 ]
@@ -127,7 +127,7 @@ def compile(
             None if shape is None else parse_shape(shape),
             checked_eps(eps),
             chosen_dtype(dtype),
-            checked_engine(engine),
+            checked_engine(engine, CERTIFIED),
         )
         if not is_object(source):
             request.wishes.check_file(source)

@@ -24,7 +24,7 @@ from attnc.network.describe import (
     why_not_measured,
 )
 from attnc.network.network import Network
-from attnc.network.stages import AttentionLayer, Selection
+from attnc.network.stages import Pointwise, Selection
 from attnc.program import Lookup
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate, box_json
@@ -152,7 +152,7 @@ def _measured_facts(net: Network) -> dict[str, str]:
     return facts
 
 
-def _layer(net: Network, layer: AttentionLayer, g: int) -> dict[str, Any]:
+def _layer(net: Network, layer: Pointwise, g: int) -> dict[str, Any]:
     """One row of the table, its numbers in full."""
     neurons, head = layer.groups[g]
     claim, known = claim_of(net, layer), head.certificate or head.measured

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnc.errors import InputError
+from attnc.network import pointwise
 from attnc.network.altered import why_altered
-from attnc.network.stages import AttentionLayer, Selection
+from attnc.network.stages import Selection
 from attnc.program import Lookup, Pointwise
 from attnc.records.network_certificate import LayerClaim, NetworkCertificate
 
@@ -54,7 +55,7 @@ def described(net: Network) -> Description:
     Where a network was fitted to f, they are proved against that network; where nothing is proved, there is a dash."""
     rows: list[tuple[str, ...]] = []
     for stage in net.stages:
-        if isinstance(stage, AttentionLayer):
+        if isinstance(stage, pointwise.Pointwise):
             rows += _layer_rows(net, stage)
         elif isinstance(stage, Selection):
             rows.append(_selection_row(net, stage))
@@ -66,7 +67,7 @@ def claims_of(net: Network) -> NetworkCertificate | None:
     return net.certificate or (net.measured.fitted if net.measured is not None else None)
 
 
-def claim_of(net: Network, layer: AttentionLayer) -> LayerClaim | None:
+def claim_of(net: Network, layer: pointwise.Pointwise) -> LayerClaim | None:
     """What is proved of one layer."""
     known = claims_of(net)
     found = [] if known is None else [claim for claim in known.layers if claim.value == layer.value]
@@ -80,7 +81,7 @@ def lookup_error(net: Network, selection: Selection) -> float | None:
     return found[0] if found else None
 
 
-def function_label(net: Network, stage: AttentionLayer | Selection) -> str:
+def function_label(net: Network, stage: pointwise.Pointwise | Selection) -> str:
     """The function that a layer or a lookup imitates: 'gelu', 'sort (callable)'."""
     step = net.program.steps[stage.value - 1]
     return step.function.label if isinstance(step, Pointwise) else f"{step.name or 'f'} (callable)"
@@ -119,7 +120,7 @@ def lattice(selection: Selection) -> tuple[int, ...] | None:
     return counts if whole else None
 
 
-def _layer_rows(net: Network, layer: AttentionLayer) -> list[tuple[str, ...]]:
+def _layer_rows(net: Network, layer: pointwise.Pointwise) -> list[tuple[str, ...]]:
     claim, groups = claim_of(net, layer) if _applies(net) else None, layer.groups
     width = net.program.shapes[layer.value][-1]
     errors = (NONE, NONE) if claim is None else (f"{claim.error_in:.2e}", f"{claim.error_out:.2e}")

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from attnc.errors import InputError
 from attnc.network.altered import as_made
 from attnc.network.running import PreciseModule, precise
-from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
+from attnc.network.stages import AffineMap, Combination, Pointwise, Reordering, Scaling, StageModule
 from attnc.records.numbers import Array, HeadNumbers
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class _Build:
         self.shapes = _over_tokens(net.program.shapes, n)
         self.before, self.after = _folds(self.stages)
         within = [*self.before.values(), *self.after.values()]
-        maps = [s for s in self.stages if not isinstance(s, AttentionLayer | Reordering)]
+        maps = [s for s in self.stages if not isinstance(s, Pointwise | Reordering)]
         self.alone = [stage for stage in maps if stage not in within]
         inside = {*self.after, *(stage.value for stage in self.before.values())}
         self.routes = {s.value: self._routes(s) for s in self.stages if isinstance(s, Reordering)}
@@ -215,7 +215,7 @@ class _Build:
                 self.registers[stage.value] = self.registers[stage.inputs[0]]
             elif stage.value not in inside:
                 self.registers[stage.value] = self._add(f"v{stage.value}", self.shapes[stage.value][-1])
-        self.keys = {s.value: list(self._keys(s)) for s in self.stages if isinstance(s, AttentionLayer)}
+        self.keys = {s.value: list(self._keys(s)) for s in self.stages if isinstance(s, Pointwise)}
         self.p = max([k.numbers.anchors_per_head for keys in self.keys.values() for k in keys], default=1)
         self._check_size()
 
@@ -255,7 +255,7 @@ class _Build:
         for stage in self.stages:
             name = getattr(stage, "name", self.program.steps[stage.value - 1].name)
             name = name if name and name not in seen else f"{name} v{stage.value}".strip()
-            if isinstance(stage, AttentionLayer):
+            if isinstance(stage, Pointwise):
                 yield self._attention(stage, name)
             elif isinstance(stage, Reordering) and self.routes[stage.value]:
                 yield self._routing(stage, name)
@@ -265,7 +265,7 @@ class _Build:
                 continue
             seen.add(name)
 
-    def _attention(self, layer: AttentionLayer, name: str) -> LiteralAttention:
+    def _attention(self, layer: Pointwise, name: str) -> LiteralAttention:
         """A head for every neuron (and every head of its anchors), those that share keys side by side."""
         keys = self.keys[layer.value]
         before, after = self.before.get(layer.value), self.after.get(layer.value)
@@ -321,7 +321,7 @@ class _Build:
             matrix[self.registers[value], write] += block
         return matrix
 
-    def _keys(self, layer: AttentionLayer) -> Iterator[_Keys]:
+    def _keys(self, layer: Pointwise) -> Iterator[_Keys]:
         first = self._add(f"anchors v{layer.value}", 3 * sum(head.heads for _, head in layer.groups)).start
         for neurons, head in layer.groups:
             numbers, known = head.numbers(), head.certificate or head.measured
@@ -357,7 +357,7 @@ def _folds(stages: Sequence[StageModule]) -> tuple[dict[int, AffineMap], dict[in
     before: dict[int, AffineMap] = {}
     after: dict[int, AffineMap] = {}
     made = {stage.value: stage for stage in stages}
-    for layer in (stage for stage in stages if isinstance(stage, AttentionLayer)):
+    for layer in (stage for stage in stages if isinstance(stage, Pointwise)):
         source = made.get(layer.inputs[0])
         alone = sum(layer.inputs[0] in stage.inputs for stage in stages) == 1
         if isinstance(source, AffineMap) and alone and source not in after.values():

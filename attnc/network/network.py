@@ -14,12 +14,12 @@ from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.describe import Description, described, proved_word
-from attnc.network.engines import ENGINES
+from attnc.network.engines import CERTIFIED, checked_engine
 from attnc.network.forms import TheoremNetwork, literal_form
 from attnc.network.inside import check_domain, checked_strict, outside_box
 from attnc.network.literal import LiteralNetwork
 from attnc.network.running import FULL, PreciseModule, precise
-from attnc.network.stages import AttentionLayer, Selection, StageModule
+from attnc.network.stages import Pointwise, Selection, StageModule
 from attnc.program.program import Program
 from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import NetworkCertificate
@@ -66,7 +66,7 @@ class Network(PreciseModule):
             shown.theorem,
             shown.notes,
         )
-        self.engine, self.strict = checked_engine(engine), checked_strict(strict)
+        self.engine, self.strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
 
     @precise
     def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
@@ -102,9 +102,9 @@ class Network(PreciseModule):
         return found
 
     @property
-    def layers(self) -> list[AttentionLayer]:
+    def layers(self) -> list[Pointwise]:
         """The layers of attention, in order."""
-        return [stage for stage in self.stages if isinstance(stage, AttentionLayer)]
+        return [stage for stage in self.stages if isinstance(stage, Pointwise)]
 
     @property
     def selections(self) -> list[Selection]:
@@ -176,9 +176,8 @@ class Network(PreciseModule):
             return altered
         if type(self.stages) is not nn.ModuleList:
             return f"its stages are a {type(self.stages).__name__}: an nn.ModuleList was certified"
-        if self.engine not in ENGINES:
-            return f"engine={self.engine!r}: certified are {', '.join(map(repr, ENGINES))}"
         try:
+            checked_engine(self.engine, CERTIFIED)
             dtype = self._dtype()
         except InputError as problem:
             return str(problem)
@@ -209,7 +208,7 @@ class Network(PreciseModule):
         for i, module in enumerate(self.stages):
             stage = cast(StageModule, module)
             given = [values[v] for v in stage.inputs]
-            made = stage(*given, self.engine) if isinstance(stage, AttentionLayer) else stage(*given)
+            made = stage(*given, self.engine, strict=False) if isinstance(stage, Pointwise) else stage(*given)
             values[stage.value] = made
             if not keep:
                 values = {v: t for v, t in values.items() if last_read.get(v, -1) > i or v == stage.value}
@@ -257,12 +256,6 @@ class Network(PreciseModule):
         elif reason is None:
             error = f"at most {known.bound:.4g}, {proved_word(self)}"
         return f"domain={known.domain}, dtype={known.dtype}, error={error}"
-
-
-def checked_engine(engine: object) -> str:
-    if engine not in ENGINES:
-        raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
-    return str(engine)
 
 
 def _size(shape: tuple[int, ...]) -> int:

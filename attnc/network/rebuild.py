@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnc.network import stages as modules
 from attnc.network.head import Head
 from attnc.network.network import Network
-from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
+from attnc.network.stages import AffineMap, Combination, Pointwise, Reordering, Scaling, StageModule
 from attnc.records.network_certificate import LayerClaim
 from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
 from attnc.records.network_record import NetworkRecord
@@ -29,7 +29,7 @@ def _module(stage: Stage, claims: dict[int, LayerClaim]) -> StageModule:
             claim = claims[stage.value]
             said = zip(stage.groups, claim.groups, strict=True)
             heads = [(group.neurons, Head(group.head, c.head.design, c.head)) for group, c in said]
-            return AttentionLayer(stage.input, stage.value, heads, claim.name)
+            return Pointwise(heads, "softmax", name=claim.name, inputs=(stage.input,), value=stage.value)
         case Selection():
             return modules.Selection(stage)
         case Sum():

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnc.errors import InputError
 from attnc.network.altered import as_made
-from attnc.network.head import Head
+from attnc.network.pointwise import Pointwise
 from attnc.network.running import PreciseModule, precise
 from attnc.program.step import Numbers, Shape
 from attnc.records import network_numbers as numbers
@@ -69,62 +66,6 @@ class Scaling(PreciseModule):
 
     def numbers(self) -> numbers.Scale:
         return numbers.Scale(self.inputs[0], self.value, _array(self.scale), _array(self.shift))
-
-
-@as_made
-class AttentionLayer(PreciseModule, nn.ModuleList):
-    """x_j ↦ head(x_j): a head for every neuron j; the heads of a group share their keys and values.
-
-    The module is the list of its groups, each an `attnc.Head`; where there are several, `neurons_0`, `neurons_1`, …
-    say which neurons are whose."""
-
-    def __init__(
-        self, input: int, value: int, groups: Sequence[tuple[numbers.Index | None, Head]], name: str
-    ) -> None:
-        super().__init__([head for _, head in groups])
-        self.inputs, self.value, self.name = (input,), value, name
-        for g, (neurons, _) in enumerate(groups):
-            if neurons is not None:
-                self.register_buffer(f"neurons_{g}", torch.from_numpy(np.array(neurons)))
-
-    @property
-    def groups(self) -> list[tuple[Tensor | None, Head]]:
-        """Which neurons (None: all), and the head they share."""
-        found: list[tuple[Tensor | None, Head]] = []
-        for g, head in enumerate(self):
-            neurons = self._buffers.get(f"neurons_{g}")
-            if not isinstance(head, Head) or (neurons is None) != (len(self) == 1):
-                raise InputError(
-                    f"group {g} of {len(self)} is a {type(head).__name__} with {'no' if neurons is None else 'a'} list of "
-                    "neurons: each group is an attnc.Head, and where there are several each has the list neurons_0, …"
-                )
-            found.append((neurons, head))
-        return found
-
-    @precise
-    def forward(self, x: Tensor, engine: str = "softmax") -> Tensor:
-        """head(x_j) for every neuron. The domain is not checked: that of the network is."""
-        groups = self.groups
-        parts = [
-            head.run(x if neurons is None else x.index_select(-1, neurons), engine, strict=False)
-            for neurons, head in groups
-        ]
-        return joined(groups, parts)
-
-    def numbers(self) -> numbers.Attention:
-        groups = tuple(
-            numbers.Group(None if n is None else _array(n), head.numbers()) for n, head in self.groups
-        )
-        return numbers.Attention(self.inputs[0], self.value, groups)
-
-
-def joined(groups: Sequence[tuple[Tensor | None, Head]], parts: Sequence[Tensor]) -> Tensor:
-    """What the groups made, each neuron in its place."""
-    if len(groups) == 1:
-        return parts[0]
-    order = torch.cat([neurons for neurons, _ in groups if neurons is not None])
-    made = torch.cat(list(parts), -1)
-    return torch.empty_like(made).index_copy(-1, order, made)
 
 
 @as_made
@@ -203,7 +144,7 @@ class Reordering(PreciseModule):
         return f"→ {self.shape}"
 
 
-StageModule = AffineMap | Scaling | AttentionLayer | Selection | Combination | Reordering
+StageModule = AffineMap | Scaling | Pointwise | Selection | Combination | Reordering
 __all__ = [
-    "AffineMap", "AttentionLayer", "Combination", "Reordering", "Scaling", "Selection", "Shape", "StageModule",
+    "AffineMap", "Combination", "Pointwise", "Reordering", "Scaling", "Selection", "Shape", "StageModule",
 ]  # fmt: skip

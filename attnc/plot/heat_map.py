@@ -17,7 +17,7 @@ from attnc.heads.chain import anchor_positions
 from attnc.network.describe import lattice
 from attnc.network.head import Head
 from attnc.network.network import Network
-from attnc.network.stages import AttentionLayer, Selection
+from attnc.network.stages import Pointwise, Selection
 from attnc.plot import canvas
 from attnc.plot.canvas import Index, SavePath
 from attnc.plot.known import worst_input
@@ -163,7 +163,7 @@ def layer_weights(
     net: Network, x: Tensor | None, layers: Sequence[Index] | None = None
 ) -> list[list[NeuronWeights | LookupWeights]]:
     """By layer and group, the attention weights at the inputs x; the lookups are counted after the layers."""
-    parts: list[AttentionLayer | Selection] = [*net.layers, *net.selections]
+    parts: list[Pointwise | Selection] = [*net.layers, *net.selections]
     chosen = canvas.selected(layers, (len(parts),), range(len(parts)), "layers")
     point = worst_input(net) if x is None else x
     inputs = entering([parts[i] for i in chosen], lambda: net(point, strict=False))
@@ -182,7 +182,7 @@ def layer_weights(
 class NeuronWeights:
     """The neurons that share a head, at some inputs."""
 
-    layer: AttentionLayer
+    layer: Pointwise
     head: Head
     s: Tensor  # (inputs, neurons): the pre-activations
 

@@ -15,9 +15,10 @@ from attnc.errors import AttncError, ConvergenceError, InputError, PrecisionErro
 from attnc.frontends.transformers import Site
 from attnc.functions import Function
 from attnc.lower.activation_head import square_head
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
+from attnc.network.pointwise import Pointwise
+from attnc.network.product import Product
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.entering import Entering
 from attnc.pretrained.heads import Group, Proved, Say, groups_for, proved, window_rounding
@@ -38,7 +39,7 @@ class Planned:
     """What will stand at a site, and what is proved of it; nothing is changed yet."""
 
     site: Site
-    module: AnchorActivation | AnchorGate
+    module: Pointwise | GatedBlock
     report: BlockReport
     reach: tuple[Array, Array]  # that holds the pre-activation of each neuron
 
@@ -88,7 +89,7 @@ def _plain(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
     }
     bounds["exact"] = block_bound(block.ff, _faultless(block), block.dtype, inputs=block.entering.inputs)
     engine = config.engine if config.engine in bounds else "softmax"
-    module = AnchorActivation([(g.neurons, g.head) for g in groups], engine, config.strict)
+    module = Pointwise([(g.neurons, g.head) for g in groups], engine, config.strict)
     report = _report(block, groups, module.runs, bounds, eps, engine, len(block.lo))
     return Planned(block.site, module, report, (block.lo, block.hi))
 
@@ -114,12 +115,9 @@ def _gated(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
         ff, _faultless(block), block.dtype, Squares(scale, radius, none, none), inputs
     )
     engine = config.engine if config.engine in bounds else "softmax"
-    activation = AnchorActivation([(g.neurons, g.head) for g in groups], engine, config.strict)
+    activation = Pointwise([(g.neurons, g.head) for g in groups], engine, config.strict)
     maps = block.site.maps()
-    module = AnchorGate(
-        {m.attribute: m.module for m in maps}, maps[0].attribute, maps[1].attribute, maps[2].attribute, activation,
-        AnchorActivation([(None, head)], engine), *powers,
-    )  # fmt: skip
+    module = GatedBlock({m.attribute: m.module for m in maps}, activation, Product(head, *powers, engine))
     report = _report(block, groups, module.runs, bounds, eps, engine, 3 * len(block.lo))
     return Planned(block.site, module, report, (block.lo, block.hi))
 

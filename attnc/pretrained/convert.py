@@ -97,7 +97,7 @@ def convert(
     >>> model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)).eval()
     >>> made = convert(model, eps=1e-4)
     >>> type(model[2]).__name__, type(made[2]).__name__
-    ('GELU', 'AnchorActivation')
+    ('GELU', 'Pointwise')
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"what is converted is a torch.nn.Module: got {type(model).__name__}")

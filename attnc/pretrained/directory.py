@@ -275,7 +275,7 @@ def _rebuilt(
 
 def _stored(where: Path, known: Conversion) -> Iterator[tuple[str, Tensor]]:
     """The tensors of heads, and those that say which neurons are whose, by their names in the model."""
-    parts = ("activation.", "square.", "scale", "radius")  # of a gated block, besides its maps
+    parts = ("activation.", "product.")  # of a gated block, besides its maps
     files = check_safetensors(where)
     places = _places([name for names in files.values() for name in names], known)
     inside = {

@@ -26,9 +26,9 @@ from attnc.frontends.transformers import Site, read_sites
 from attnc.frontends.transformers.calls import example_call
 from attnc.functions import Function
 from attnc.functions.balls import working
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
+from attnc.network.pointwise import Pointwise
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.entering import GIVEN, PROVED
@@ -119,14 +119,14 @@ class _Subject:
     norm: nn.Module | None
 
     @property
-    def module(self) -> AnchorActivation | AnchorGate:
+    def module(self) -> Pointwise | GatedBlock:
         found = self.site.replaced
-        assert isinstance(found, (AnchorActivation, AnchorGate))
+        assert isinstance(found, (Pointwise, GatedBlock))
         return found
 
     @property
-    def activation(self) -> AnchorActivation:
-        return self.module.activation if isinstance(self.module, AnchorGate) else self.module
+    def activation(self) -> Pointwise:
+        return self.module.activation if isinstance(self.module, GatedBlock) else self.module
 
 
 @dataclass
@@ -190,7 +190,7 @@ def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]
 
 
 def _is_converted(module: object) -> bool:
-    return isinstance(module, (AnchorActivation, AnchorGate))
+    return isinstance(module, GatedBlock) or (isinstance(module, Pointwise) and not module.inputs)
 
 
 def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -212,8 +212,8 @@ def _verdict(subject: _Subject, eps: float, proofs: _Proofs) -> Verdict:
     if problem is not None:
         return Verdict("unknown", problem, block.bound)
     parts = [(head, block.activation) for _, head in subject.activation.groups]
-    if isinstance(module, AnchorGate):
-        parts.append((module.square.groups[0][1], "square"))
+    if isinstance(module, GatedBlock):
+        parts.append((module.product.square.groups[0][1], "square"))
     for head, function in parts:
         proved = proofs.head(head, function)
         if not proved:
@@ -273,13 +273,13 @@ def _running(subject: _Subject) -> str | None:
     for part, name, value in site.settings:
         if getattr(part, name) != value:
             return f"{name} of {type(part).__name__} is {getattr(part, name)!r}: the block is not executed as attention"
-    if type(module) not in (AnchorActivation, AnchorGate):
+    if type(module) not in (Pointwise, GatedBlock):
         return f"{type(module).__name__} is not a module of attnc"
     ask: Any = type(module).why_not_certified  # of the class: an attribute of the instance does not hide it
     reason: str | None = ask(module)
     if reason is not None:
         return reason
-    if isinstance(module, AnchorGate) and tuple(m.attribute for m in site.maps()) != module._roles:
+    if isinstance(module, GatedBlock) and tuple(m.attribute for m in site.maps()) != module.roles:
         return "the maps of the gated block have changed places"
     return None
 
@@ -298,13 +298,15 @@ def _check(subject: _Subject, engine: str, proofs: _Proofs) -> Verdict:
         )  # fmt: skip
         for array, value in zip(known, found, strict=True):
             array[slice(None) if where is None else where.numpy()] = value
-    if isinstance(module, AnchorGate):
-        head = module.square.groups[0][1]
+    if isinstance(module, GatedBlock):
+        head = module.product.square.groups[0][1]
         certificate = head.certificate
         assert certificate is not None
         if not certificate.domain.lo <= -1 <= 1 <= certificate.domain.hi:
             return Verdict("unknown", "the square's head is not proved on [-1, 1]", block.bound)
-        scale, radius = (np.exp2(k.numpy().astype(np.float64)) for k in (module.scale, module.radius))
+        scale, radius = (
+            np.exp2(k.numpy().astype(np.float64)) for k in (module.product.scale, module.product.radius)
+        )
         executed = proofs.executed(head, certificate, engine)
         squares = SquareErrors(scale, radius, certificate.approximation, executed)
     claim = BlockClaim(block.exact, block.roundings[engine], block.products)

@@ -19,9 +19,9 @@ import attnc
 from attnc.check.head import Verdict
 from attnc.check.network import check_network
 from attnc.functions.balls import working
+from attnc.network import pointwise
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.network.stages import AttentionLayer
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.certificate import Certificate
@@ -248,7 +248,7 @@ def assert_it_refutes(net: Network, certificate: NetworkCertificate, verdict: Ve
     assert certificate.bound < verdict.error <= 1.05 * error_at(net, x)
 
 
-def head_errs(layer: AttentionLayer, claim: LayerClaim, s: float) -> bool:
+def head_errs(layer: pointwise.Pointwise, claim: LayerClaim, s: float) -> bool:
     """Whether a head of the layer errs by more than is claimed of it at an input of its interval."""
     f = attnc.functions.get(claim.function)
     errs = [

@@ -16,11 +16,12 @@ from attnc import functions
 from attnc.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
+from attnc.network import pointwise
 from attnc.network.forms import ColumnSoftmax, SequenceMap, TheoremNetwork, literal_form
 from attnc.network.literal import LiteralAttention
 from attnc.network.network import Network
 from attnc.network.purity import impurities, operations
-from attnc.network.stages import AffineMap, AttentionLayer, Reordering, Selection, StageModule
+from attnc.network.stages import AffineMap, Reordering, Selection, StageModule
 from attnc.program import Affine, BlackBox, Pointwise, Program, Reshape
 from attnc.records import network_numbers as numbers
 from attnc.records.certificate import Measured
@@ -79,7 +80,7 @@ def placed(
     stages: list[StageModule] = [
         Reordering(numbers.Reorder(0, 1, (2 * n,))),
         AffineMap(numbers.Linear(1, 2, first, offset)),
-        AttentionLayer(2, 3, [(None, head)], "layer 1"),
+        pointwise.Pointwise([(None, head)], "softmax", name="layer 1", inputs=(2,), value=3),
         AffineMap(numbers.Linear(3, 4, place, extra)),
         Reordering(numbers.Reorder(4, 5, (n, width))),
     ]
@@ -372,9 +373,9 @@ def in_groups(
 ) -> Network:
     """The same network with other heads."""
     stages: list[Any] = list(net.stages)
-    i = next(i for i, stage in enumerate(stages) if isinstance(stage, AttentionLayer))
+    i = next(i for i, stage in enumerate(stages) if isinstance(stage, pointwise.Pointwise))
     chosen = [(None if n is None else np.array(n), head) for n, head in groups]
-    stages[i] = AttentionLayer(stages[i].inputs[0], stages[i].value, chosen, "layer 1")
+    stages[i] = pointwise.Pointwise(chosen, name="layer 1", inputs=stages[i].inputs, value=stages[i].value)
     return Network(stages, net.program, net.certificate, shown=Shown(form, layout))
 
 

@@ -14,7 +14,7 @@ from torch import nn
 import attnc
 from attnc import plot
 from attnc.network.network import Network
-from attnc.network.stages import AttentionLayer, Selection
+from attnc.network.stages import Pointwise, Selection
 from attnc.plot.heat_map import COLUMNS, on_lattice, same_decimals
 from attnc.plot.network import POINTS
 from attnc.records.network_numbers import Selection as Numbers
@@ -43,7 +43,7 @@ def grouped(net: Network) -> Network:
     many = attnc.head("tanh", domain=(-4, 4), anchors=40, design="nearest")
     few, stages = net.layers[0].groups[0][1], list(net.stages)
     groups = [(np.arange(5), few), (np.arange(5, 40), many)]
-    stages[1] = AttentionLayer(1, 2, groups, "block.act")
+    stages[1] = Pointwise(groups, name="block.act", inputs=(1,), value=2)
     return Network(stages, net.program, net.certificate)  # type: ignore[arg-type]
 
 

@@ -96,7 +96,7 @@ def test_round_trip(saved: Make, name: str, tmp_path: Path) -> None:
     made = saved(name)
     back = from_pretrained(made.where)
     assert same(made.model, back, example(name))
-    assert sum(type(part).__name__ in ("AnchorActivation", "AnchorGate") for part in back.modules()) >= 2
+    assert sum(type(part).__name__ in ("Pointwise", "GatedBlock") for part in back.modules()) >= 2
     assert report_of(back) == made.report
     assert next(back.parameters()).dtype == torch.float64 and not back.training
     back.save_pretrained(tmp_path / "again")
@@ -208,7 +208,7 @@ def test_missing_tensors(bert: Path, llama: Path) -> None:
     for read in (from_pretrained, lambda where: changed_heads(where, read_conversion(where))):
         with pytest.raises(FileError, match=f"{anchors} is missing"):
             read(bert)
-    edit(llama, lambda tensors: tensors.pop("model.layers.0.mlp.scale"))
+    edit(llama, lambda tensors: tensors.pop("model.layers.0.mlp.product.scale"))
     with pytest.raises(FileError):
         from_pretrained(llama)
     edit(llama, lambda tensors: tensors.pop("model.norm.weight"))

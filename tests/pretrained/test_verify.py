@@ -16,7 +16,7 @@ from torch import nn
 import attnc
 from attnc.errors import CertificateError
 from attnc.network import activation as network_activation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
 from attnc.pretrained import convert_, report_of
 from attnc.pretrained.store import seal
 from attnc.pretrained.verify import verify_conversion
@@ -138,7 +138,7 @@ def test_nothing_that_was_changed_is_proved(opt: Any, case: str) -> None:
 @pytest.mark.parametrize("what", ["radius", "scale", "places"])
 def test_the_products_of_a_gated_block(llama: Any, what: str) -> None:
     gate = llama.model.layers[0].mlp
-    assert isinstance(gate, AnchorGate)
+    assert isinstance(gate, GatedBlock)
     if what == "places":
         gate._roles = (gate._roles[1], gate._roles[0], gate._roles[2])
     else:

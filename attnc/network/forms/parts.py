@@ -17,7 +17,7 @@ from torch import Tensor
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network import literal
-from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, Selection
+from attnc.network.stages import AffineMap, Combination, Pointwise, Reordering, Scaling, Selection
 from attnc.records.network_numbers import Index
 from attnc.records.numbers import Array, HeadNumbers
 
@@ -92,11 +92,11 @@ def read(net: Network) -> Parts:
     size = math.prod(net.program.shape)
     _check(size * size)
     forms = {0: _Form(False, net.program.shape, np.eye(size), np.zeros(size))}
-    found: list[tuple[AttentionLayer | Selection, _Form]] = []
+    found: list[tuple[Pointwise | Selection, _Form]] = []
     for stage in net.stages:
-        assert isinstance(stage, AffineMap | Scaling | Combination | Reordering | AttentionLayer | Selection)
+        assert isinstance(stage, AffineMap | Scaling | Combination | Reordering | Pointwise | Selection)
         given = [forms[value] for value in stage.inputs]
-        if isinstance(stage, AttentionLayer | Selection):
+        if isinstance(stage, Pointwise | Selection):
             found.append((stage, given[0]))
             forms[stage.value] = _hidden(stage, given[0].shape)
         else:
@@ -109,7 +109,7 @@ def read(net: Network) -> Parts:
         )
     (stage, entering), leaving = found[0], forms[last]
     body: Neurons | Lookup
-    if isinstance(stage, AttentionLayer):
+    if isinstance(stage, Pointwise):
         groups = tuple(_groups(stage, entering.shape))
         body = Neurons(entering.matrix, entering.shift, groups, leaving.matrix, leaving.shift)
     else:
@@ -122,7 +122,7 @@ def read(net: Network) -> Parts:
     return Parts(net.program.shape, leaving.shape, net.numbers().dtype, body)
 
 
-def _hidden(stage: AttentionLayer | Selection, shape: tuple[int, ...]) -> _Form:
+def _hidden(stage: Pointwise | Selection, shape: tuple[int, ...]) -> _Form:
     """What leaves attention: the neurons themselves, or the values by the weights of their anchors."""
     if isinstance(stage, Selection):
         values = _array(stage.values).T
@@ -161,7 +161,7 @@ def _affine(stage: AffineMap | Scaling | Combination | Reordering, given: list[_
             )
 
 
-def _groups(layer: AttentionLayer, shape: tuple[int, ...]) -> list[Group]:
+def _groups(layer: Pointwise, shape: tuple[int, ...]) -> list[Group]:
     """The neurons of a group in every token."""
     found, tokens = [], np.arange(math.prod(shape[:-1]))
     for neurons, head in layer.groups:
