@@ -29,6 +29,7 @@ from attnc.functions import Function, function
 from attnc.lower.function_to_head import head
 from attnc.network.head import Head
 from attnc.network.network import Network
+from attnc.network.purity import purity
 from attnc.pretrained import (
     BlockReport,
     ConversionReport,
@@ -51,6 +52,6 @@ __all__ = [
     "ConversionVerdict", "ConvertConfig", "DomainWarning", "FileError", "Function", "FunctionError", "Head", "InputError",
     "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured", "PrecisionError", "Problem",
     "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_",
-    "from_pretrained", "function", "functions", "head", "incontext", "load", "paper", "plot", "report_of", "verify",
+    "from_pretrained", "function", "functions", "head", "incontext", "load", "paper", "plot", "purity", "report_of", "verify",
     "verify_conversion",
 ]  # fmt: skip

@@ -43,10 +43,12 @@ class Conversion:
         """Where the tensors of each head are stored, and what is certified of them."""
         for name, entry in self.blocks.items():
             gated = entry["square"] is not None
-            for kind in ("activation", "square") if gated else ("activation",):
-                inside = f"{name}.{kind}" if gated else name
+            parts = (
+                {"activation": ".activation", "square": ".product.square"} if gated else {"activation": ""}
+            )
+            for kind, inside in parts.items():
                 for g, head in enumerate(entry[kind]):
-                    yield f"{inside}.{g}", Certificate.from_json(head["certificate"])
+                    yield f"{name}{inside}.{g}", Certificate.from_json(head["certificate"])
 
 
 def from_pretrained(

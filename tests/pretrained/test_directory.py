@@ -193,7 +193,7 @@ def test_an_anchor_that_is_no_number(bert: Path) -> None:
         from_pretrained(bert)
 
 
-@pytest.mark.parametrize("tensor", ["activation.0.key", "square.0.value"])
+@pytest.mark.parametrize("tensor", ["activation.0.key", "product.square.0.value"])
 def test_an_edited_anchor_of_a_gate(llama: Path, tensor: str) -> None:
     name = f"model.layers.1.mlp.{tensor}"
     edit(llama, nudge(name))
