@@ -66,14 +66,16 @@ class Pointwise(PreciseModule, nn.ModuleList):
         inputs: tuple[int, ...] = (),
         value: int = 0,
     ) -> None:
-        _check_groups(groups)
-        super().__init__([head if inputs else _with_buffers(head) for _, head in groups])
+        super().__init__([head if inputs else copy.deepcopy(head) for _, head in groups])
         self.name, self.inputs, self.value = name, inputs, value
         self.engine, self.strict = engine, checked_strict(strict)
         for g, (neurons, _) in enumerate(groups):
             if neurons is not None:
                 self.register_buffer(f"neurons_{g}", torch.from_numpy(np.array(neurons)))
+        self._check_groups()
         if not inputs:
+            for _, head in self.groups:
+                _use_buffers(head)
             self.refresh()
 
     @property
@@ -158,36 +160,16 @@ class Pointwise(PreciseModule, nn.ModuleList):
         if altered is not None:
             return altered
         try:
-            reasons = [head.why_not_certified() for _, head in self.groups]
-            neurons = [n.detach().numpy() for n, _ in self.groups if n is not None]
+            self._check_groups()
         except InputError as problem:
             return str(problem)
-        for g, reason in enumerate(reasons):
-            if reason is not None:
-                return f"head {g}: {reason}"
-        return _neurons_problem(neurons) if neurons else None
-
-    def group_of(self, neuron: int) -> int:
-        """The group of a neuron."""
-        for g, (neurons, _) in enumerate(self.groups):
-            if neurons is None or bool((neurons == neuron).any()):
-                return g
-        raise InputError(f"neuron={neuron!r}: there are {self.neurons} neurons, numbered from 0")
+        reasons = ((g, head.why_not_certified()) for g, (_, head) in enumerate(self.groups))
+        return next((f"head {g}: {reason}" for g, reason in reasons if reason is not None), None)
 
     @precise
-    def weights(self, x: Tensor, neuron: int | None = None, group: int = 0) -> Tensor:
-        """The attention weights for x (…, neurons): those of one neuron (…, p), or of a whole group
-        (…, neurons of the group, p), whose anchors are `groups[group][1].anchors`.
-
-        >>> import attnc, torch
-        >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
-        >>> weights = Pointwise([(None, head)]).weights(torch.zeros(2, 5))
-        >>> weights.shape == (2, 5, *head.anchors.shape)
-        True
-        """
+    def weights(self, x: Tensor, group: int = 0) -> Tensor:
+        """The attention weights of a group for x (…, neurons): (…, neurons of the group, p)."""
         self._check_input(x)
-        if neuron is not None:
-            return self.groups[self.group_of(neuron)][1].weights(x[..., neuron])
         if not 0 <= group < len(self):
             raise InputError(f"group={group!r}: there are {len(self)} groups, numbered from 0")
         neurons, head = self.groups[group]
@@ -225,14 +207,31 @@ class Pointwise(PreciseModule, nn.ModuleList):
                 f"x has the shape {tuple(x.shape)}: its last axis must hold the {self.neurons} neurons of this module"
             )
 
+    def _check_groups(self) -> None:
+        """Every neuron must have one head, and the heads one dtype."""
+        groups = self.groups
+        if not groups:
+            raise InputError(
+                "there are no groups: give [(neurons, head), …], or [(None, head)] for all neurons"
+            )
+        dtypes = sorted({str(head.key.dtype) for _, head in groups})
+        if len(dtypes) > 1:
+            raise InputError(
+                f"the heads of the groups have the dtypes {', '.join(dtypes)}: they must share one"
+            )
+        if len(groups) > 1:
+            named = np.concatenate([n.detach().cpu().numpy() for n, _ in groups if n is not None])
+            if named.dtype.kind != "i" or not np.array_equal(np.sort(named), np.arange(len(named))):
+                raise InputError(
+                    f"the groups name {len(named)} neurons: name each of 0 … {len(named) - 1} once, as an integer"
+                )
 
-def _with_buffers(head: Head) -> Head:
-    made = copy.deepcopy(head)
+
+def _use_buffers(head: Head) -> None:
     for name in TENSORS:
-        tensor = getattr(made, name).detach()
-        delattr(made, name)
-        made.register_buffer(name, tensor)
-    return made
+        tensor = getattr(head, name).detach()
+        delattr(head, name)
+        head.register_buffer(name, tensor)
 
 
 def _joined(groups: Groups, parts: Sequence[Tensor]) -> Tensor:
@@ -242,33 +241,6 @@ def _joined(groups: Groups, parts: Sequence[Tensor]) -> Tensor:
     order = torch.cat([neurons for neurons, _ in groups if neurons is not None])
     together = torch.cat(list(parts), -1)
     return torch.empty_like(together).index_copy(-1, order, together)
-
-
-def _check_groups(groups: Sequence[tuple[Index | None, Head]]) -> None:
-    """Every neuron has one head, and the heads have one dtype."""
-    if not groups:
-        raise InputError("no groups were given: give [(neurons, head), …], or [(None, head)] for all neurons")
-    for neurons, head in groups:
-        if not isinstance(head, Head):
-            raise InputError(f"a group has a {type(head).__name__} for a head: give an attnc.Head")
-        if (neurons is None) != (len(groups) == 1):
-            raise InputError(
-                "neurons=None means all neurons of a single group: name the neurons of each of several"
-            )
-    dtypes = sorted({str(head.key.dtype) for _, head in groups})
-    if len(dtypes) > 1:
-        raise InputError(f"the heads of the groups have the dtypes {', '.join(dtypes)}: they must share one")
-    if groups[0][0] is not None:
-        problem = _neurons_problem([np.asarray(neurons) for neurons, _ in groups])
-        if problem is not None:
-            raise InputError(problem)
-
-
-def _neurons_problem(neurons: Sequence[Index]) -> str | None:
-    named = np.concatenate(neurons)
-    if named.dtype.kind == "i" and np.array_equal(np.sort(named), np.arange(len(named))):
-        return None
-    return f"the groups name {len(named)} neurons: name each of 0 … {len(named) - 1} once, as an integer"
 
 
 def _reach(groups: Groups) -> float:

@@ -99,10 +99,10 @@ def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
     weights: set[Node] = set()  # softmax weights, or their sums with constants
     for node in _graph(module, inputs, named):
         given = [arg for arg in node.all_input_nodes if arg.op == "placeholder" or arg in data]
-        if not given or not _holds_numbers(node):
+        name = _name(node)
+        if not given or name.endswith("_like") or name.startswith("new_"):  # of the shape of the data alone
             continue
         data.add(node)
-        name = _name(node)
         fused = name.lstrip("_").startswith(SDPA)
         if (
             name in SOFTMAX
@@ -126,11 +126,6 @@ def _is_linear(node: Node, name: str, given: list[Node], weights: set[Node]) -> 
         return node.args[1] not in given
     factors = _factors(node, given) if name in PRODUCTS else []
     return len(factors) < 2 or any(factor in weights for factor in factors) or _are_scores(node)
-
-
-def _holds_numbers(node: Node) -> bool:
-    """False for what is made of the shape of the data alone."""
-    return not _name(node).endswith("_like") and not _name(node).startswith("new_")
 
 
 def _factors(node: Node, given: list[Node]) -> list[Node]:

@@ -86,8 +86,8 @@ def closed_form(head: Head, s: Tensor) -> Tensor:
     window = window_now(head)
     if window is None:
         raise InputError(
-            "engine='closed-form': this head has no window (lattice heads and gates have one; numbers that require a gradient "
-            "and heads in a torch.compile graph without a preceding refresh() do not use it): use engine='softmax'"
+            "engine='closed-form' runs lattice heads and gates whose numbers require no gradient (call refresh() before "
+            "torch.compile): use engine='softmax'"
         )
     return run_window(window, s)
 

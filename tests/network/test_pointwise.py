@@ -361,7 +361,7 @@ def test_state_dict_and_copies() -> None:
     assert torch.equal(twin(x), layer(x))
 
 
-def test_weights_for_pictures() -> None:
+def test_weights_by_group() -> None:
     layer, x = mixed(), tokens(2, 3, 6)
     for g, (neurons, head) in enumerate(layer.groups):
         weights = layer.weights(x, group=g)
@@ -369,9 +369,8 @@ def test_weights_for_pictures() -> None:
         values = head.value[0, :, :1] * x[..., neurons].unsqueeze(-2) + head.value[0, :, 1:]
         found = (weights.transpose(-1, -2) * values).sum(-2)
         torch.testing.assert_close(found, layer(x, "softmax")[..., neurons], rtol=1e-5, atol=1e-5)
-        assert layer.group_of(int(neurons[1])) == g
-        torch.testing.assert_close(layer.weights(x, neuron=int(neurons[1])), weights[..., 1, :])
-    assert Pointwise([(None, silu())]).weights(x, neuron=3).shape == (2, 3, 2)
+    with pytest.raises(InputError, match="group=3"):
+        layer.weights(x, group=3)
 
 
 def test_what_it_tells() -> None:
@@ -397,13 +396,11 @@ def two(first: list[Any], second: list[Any], *heads: Head) -> Pointwise:
         (lambda layer: layer(torch.tensor(1.0)), r"\(\)"),
         (lambda layer: layer(tokens(2, 5), "columns"), "'columns'.*'softmax', 'sdpa', 'closed-form'"),
         (lambda layer: setattr(layer, "engine", "sparse"), "'sparse'"),
-        (lambda layer: layer.weights(tokens(2, 5), neuron=5), "neuron=5"),
-        (lambda layer: layer.weights(tokens(2, 5), group=2), "group=2"),
         (lambda _: Pointwise([(None, silu())], "fast"), "engine='fast'"),
         (lambda _: Pointwise([]), "groups"),
         (lambda _: Pointwise([(None, nn.GELU())]), "GELU"),
-        (lambda _: Pointwise([(None, silu()), (None, silu())]), "neurons=None"),
-        (lambda _: Pointwise([(np.arange(2), silu())]), "neurons=None"),
+        (lambda _: Pointwise([(None, silu()), (None, silu())]), "neurons_0"),
+        (lambda _: Pointwise([(np.arange(2), silu())]), "neurons_0"),
         (lambda _: two([0, 1], [1, 2]), "name 4 neurons"),
         (lambda _: two([0, 1], [3]), "name 3 neurons"),
         (lambda _: two([0.0], [1.0]), "name 2 neurons"),

@@ -50,7 +50,7 @@ RUNS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "map": (network, lambda m: m.stages[0](batch())),
     "activation, window": (lambda: activation("closed-form"), lambda m: m(neurons())),
     "activation, dense": (activation, lambda m: m(neurons())),
-    "activation, weights": (activation, lambda m: m.weights(neurons(), neuron=2)),
+    "activation, weights": (activation, lambda m: m.weights(neurons(), group=1)),
     "gate": (gate, lambda m: m(neurons()[:, :4] / 4)),
     "self-attention of a head": (lambda: head().as_self_attention(4), lambda m: m(points(n=4))),
     "its weights": (lambda: head().as_self_attention(4), lambda m: m.attention(m.tokens(points(n=4)))),

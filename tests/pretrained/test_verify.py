@@ -66,7 +66,8 @@ def test_lattices_by_both_engines(engine: str, dtype: torch.dtype) -> None:
     if engine == "softmax":
         other = copy.deepcopy(model)
         _edit(rounding=lambda x: x * 0.1, roundings=lambda r: {k: v * 0.1 for k, v in r.items()})(other)
-        assert "engine dense: exact + rounding is said to be" in attnc.verify(other).reason
+        verdict = attnc.verify(other)
+        assert verdict.status == "unknown" and "engine softmax" in verdict.reason
         other = copy.deepcopy(model)
         _add(other.layers[0].activation[0].value, 1e-3)
         assert "changed since it was certified: value" in attnc.verify(other).reason
