@@ -1,8 +1,8 @@
-"""Inputs outside the domain of a module: nothing is promised there.
+"""Inputs outside the domain of a module, where its certificate does not hold.
 
-`strict=None` warns once for each module, `strict=True` raises, `strict=False` says nothing. The check is not part of a traced
-graph: under torch.compile, torch.export, torch.jit.trace, make_fx and torch.func nothing is checked. On other devices than the
-CPU, where looking at values would wait for the device, only `strict=True` checks."""
+`strict=None` warns once for each module, `strict=True` raises, `strict=False` ignores them. The check is not part of a traced
+graph: under torch.compile, torch.export, torch.jit.trace, make_fx and torch.func nothing is checked. On devices other than the
+CPU, where reading values would wait for the device, only `strict=True` checks."""
 
 from __future__ import annotations
 
@@ -21,39 +21,38 @@ _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def checked_strict(strict: object) -> bool | None:
-    """strict as a module keeps it.
+    """What a module does with inputs outside its domain.
 
     >>> checked_strict("yes")
     Traceback (most recent call last):
-    attnc.errors.InputError: strict='yes': give None (warn once), True (raise) or False (say nothing)
+    attnc.errors.InputError: strict='yes': give None (warn once), True (raise) or False (ignore)
     """
     if strict is None or isinstance(strict, bool):
         return strict
-    raise InputError(f"strict={strict!r}: give None (warn once), True (raise) or False (say nothing)")
+    raise InputError(f"strict={strict!r}: give None (warn once), True (raise) or False (ignore)")
 
 
 def check_domain(
     module: nn.Module, x: Tensor, strict: bool | None, outside: Callable[[Tensor], str | None]
 ) -> None:
-    """Warn or raise where `outside(x)` gives a reason; `strict` is what holds for this call."""
+    """Warn or raise if `outside(x)` returns a reason."""
     if not is_checked(module, x, strict):
         return
     reason = outside(x.detach())
     if reason is None:
         return
     if strict:
-        raise InputError(f"{reason}: nothing is promised there. {_ADVICE}, or call with strict=False")
+        raise InputError(f"{reason}: no error bound holds there. {_ADVICE}, or call with strict=False")
     _warned.add(module)
     warnings.warn(
-        f"{reason}: nothing is promised there, and results may be far off. {_ADVICE}; strict=False turns this warning off, "
-        "strict=True makes it an error",
+        f"{reason}: no error bound holds there. {_ADVICE}; strict=False disables this warning, strict=True raises an error",
         DomainWarning,
         stacklevel=_caller(),
     )
 
 
 def _caller() -> int:
-    """How far up the stack the code is that called a module: neither attnc's nor torch's."""
+    """The stack level of the code that called a module, outside attnc and torch."""
     frame, level = sys._getframe(2), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("attnc.", "torch.")):
         frame, level = frame.f_back, level + 1
@@ -61,7 +60,7 @@ def _caller() -> int:
 
 
 def is_checked(module: nn.Module, x: Tensor, strict: bool | None) -> bool:
-    """Whether anything would be said of an input outside."""
+    """Whether an input outside would warn or raise."""
     if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
         return False
     return x.numel() > 0 and can_look(x)
@@ -71,7 +70,7 @@ _ADVICE = "Keep inputs inside, build the module for a larger domain"
 
 
 def outside_interval(x: Tensor, domain: Interval) -> str | None:
-    """None where every number of x lies in the interval. NaN does not."""
+    """None if every number of x lies in the interval; NaN does not."""
     least, most = float(x.amin()), float(x.amax())
     if domain.lo <= least and most <= domain.hi:
         return None
@@ -80,7 +79,7 @@ def outside_interval(x: Tensor, domain: Interval) -> str | None:
 
 
 def outside_box(x: Tensor, box: Box) -> str | None:
-    """None where every input of the batch lies in the box. NaN does not."""
+    """None if every input of the batch lies in the box; NaN does not."""
     if float(box.lo.max()) <= float(x.amin()) and float(x.amax()) <= float(box.hi.min()):
         return None
     inside = box.contains(x).reshape(-1)
