@@ -277,7 +277,7 @@ def test_an_edited_record_shows(bert: Path, change: Callable[[dict[str, Any]], o
 
 @pytest.mark.parametrize("name", ["scale", "radius"])
 def test_other_powers_of_two_show(llama: Path, name: str) -> None:
-    edit(llama, lambda tensors: tensors[f"model.layers.0.mlp.{name}"].sub_(1))
+    edit(llama, lambda tensors: tensors[f"model.layers.0.mlp.product.{name}"].sub_(1))
     with pytest.raises(CertificateError, match="changed"):
         from_pretrained(llama)
 
