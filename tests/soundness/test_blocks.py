@@ -196,7 +196,7 @@ def converted(made: Case, x: arb_mat) -> arb_mat:
     """The converted block in exact arithmetic."""
     ff, s = made.ff, affine(made.ff.W1, made.ff.b1, x)
     heads = [
-        made.activation.groups[made.activation.group_of(j) if made.activation.neurons else 0][1]
+        next(head for where, head in made.activation.groups if where is None or j in where.tolist())
         for j in range(len(ff.b1))
     ]
     inner = [[softmax_head(heads[j], s[i, j]) for j in range(s.ncols())] for i in range(s.nrows())]
