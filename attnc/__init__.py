@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnc.lower.function_to_head import head
     from attnc.network.head import Head
     from attnc.network.network import Network
+    from attnc.network.purity import purity
     from attnc.pretrained.config import ConvertConfig
     from attnc.pretrained.convert import convert, convert_
     from attnc.pretrained.directory import from_pretrained
@@ -33,7 +34,7 @@ __version__ = "0.2.0"
 __all__ = [
     "AttncError", "Box", "Certificate", "ConvertConfig", "DomainWarning", "Function", "Head", "Interval", "Network", "Status",
     "Verdict", "compile", "convert", "convert_", "errors", "from_pretrained", "function", "functions", "head", "incontext",
-    "load", "paper", "plot", "verify",
+    "load", "paper", "plot", "purity", "verify",
 ]  # fmt: skip
 
 _SUBMODULES = ("errors", "functions", "incontext", "paper", "plot")
@@ -46,6 +47,7 @@ _MODULES = {
     "attnc.lower.function_to_head": ("head",),
     "attnc.network.head": ("Head",),
     "attnc.network.network": ("Network",),
+    "attnc.network.purity": ("purity",),
     "attnc.pretrained.config": ("ConvertConfig",),
     "attnc.pretrained.convert": ("convert", "convert_"),
     "attnc.pretrained.directory": ("from_pretrained",),

@@ -12,6 +12,7 @@ from attnc.arguments import (
     check_box,
     checked_choice,
     checked_domain,
+    checked_engine,
     checked_eps,
     checked_strict,
     resolve_dtype,
@@ -25,8 +26,9 @@ from attnc.heads.candidates import Progress
 from attnc.lower.certified import certified
 from attnc.lower.layers import check_supported
 from attnc.lower.program_to_network import Request, lower
+from attnc.network.engines import CERTIFIED
 from attnc.network.forms.parts import read
-from attnc.network.network import Network, checked_engine
+from attnc.network.network import Network
 from attnc.program.program import Program
 
 COMPILED = ("layers", "two-layer", "attention-softmax")
@@ -73,7 +75,7 @@ def compile(
     (True, 'proved')
     """
     domain, name, allowed = checked_domain(domain), resolve_dtype(dtype, model), checked_eps(eps)
-    engine, strict = checked_engine(engine), checked_strict(strict)
+    engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
     checked_choice("method", method, METHODS)
     if form is not None:
         checked_choice("form", form, COMPILED, "; attnc.paper builds networks of one head and of many heads")

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 import attnc
 from attnc.frontends.transformers import Site, find_blocks
 from attnc.lower.layers import lower_steps
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
+from attnc.network.pointwise import Pointwise
 from attnc.pretrained import ConversionReport, report_of
 from attnc.program.block import FeedForward
 from attnc.prove.compose import compose
@@ -78,7 +78,7 @@ class Pair:
     report: ConversionReport
     sites: tuple[Site, ...]
 
-    def activations(self) -> list[AnchorActivation]:
+    def activations(self) -> list[Pointwise]:
         return [self.converted.get_submodule(site.name) for site in self.sites]  # type: ignore[misc]
 
     def use(self, engine: str) -> None:
@@ -369,7 +369,7 @@ def _gated_difference(original: nn.Module, converted: nn.Module, ids: Tensor) ->
             )
         )
         for name, part in converted.named_modules()
-        if isinstance(part, AnchorGate)
+        if isinstance(part, GatedBlock)
     ]
     with torch.no_grad():
         converted(ids)

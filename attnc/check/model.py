@@ -223,7 +223,7 @@ def _read_block(claim: Certificate, entry: Mapping[str, Any], tensors: Directory
         raise ValueError(f"the neurons of {name} are not assigned to its heads")
     if not gated:
         return Block(claim, first, second, up, domain, heads)
-    square = _read_head(f"{name}.square.0", claim.children[-1], tensors)
+    square = _read_head(f"{name}.product.square.0", claim.children[-1], tensors)
     scale, radius = (np.exp2(stored[role].astype(np.float64)) for role in ("scale", "radius"))
     return Block(claim, first, second, up, domain, heads, square, scale, radius)
 

@@ -1,7 +1,7 @@
-"""Is what runs the code and the numbers that were certified?
+"""Changes of a module that make it execute other code than the certificate is about.
 
-A certificate is about numbers, and about what attnc's modules do with them. Hooks, replaced methods, subclasses,
-parametrizations, casts and other devices change what is executed and leave the numbers as they were."""
+A certificate covers the numbers of a module and the code of its class. Hooks, replaced methods, subclasses, parametrizations,
+casts and other devices change what is executed and leave the numbers as they are."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from attnc.network.running import PreciseModule, autocast_is_on
 
 _T = TypeVar("_T", bound=type[nn.Module])
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
-_made: dict[type, dict[str, object]] = {}  # the attributes of attnc's classes when they were made
+_made: dict[type, dict[str, object]] = {}  # the attributes of attnc's classes at their definition
 
 
 def as_made(cls: _T) -> _T:
-    """A class decorator: remember the attributes of a module's class, so that `why_altered` sees what was replaced."""
+    """A class decorator that records the attributes of a module's class, so that `why_altered` detects replaced ones."""
     _made[cls] = dict(vars(cls))
     return cls
 
 
 def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str | None:
-    """Why something else may run than attnc's code on a CPU in full precision; None where nothing was found.
+    """Why a module may execute something other than attnc's code on a CPU in full precision; None if nothing was found.
 
-    Of `foreign` parts, which are not attnc's, only hooks and replaced methods are looked for.
+    In `foreign` parts, whose classes are not attnc's, only hooks and replaced methods are detected.
 
     >>> import attnc
     >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
@@ -53,7 +53,7 @@ def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str |
 
 
 def _surroundings_altered() -> str | None:
-    """Hooks of all modules, and modes that see every operation."""
+    """Global hooks, and modes that intercept every operation."""
     hooks = torch.nn.modules.module
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return "a global forward hook may change what is executed"
@@ -105,7 +105,7 @@ def _tensors_altered(part: nn.Module) -> str | None:
             return f"is on {tensor.device}: certificates are for the arithmetic of CPUs"
     if isinstance(part, PreciseModule) and part._cast_to is not None:
         kept = str(part._full_dtype()).removeprefix("torch.")
-        return f"was cast to {part._cast_to}: it runs in {kept}, and what it returns is rounded"
+        return f"was cast to {part._cast_to}: it runs in {kept} and rounds its result"
     return None
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnc.network import pointwise
 from attnc.network.lookup import LookupLayer
-from attnc.network.pointwise import AttentionLayer
 from attnc.program import Lookup, Pointwise
 from attnc.records.certificate import Certificate
 
@@ -52,21 +52,21 @@ def described(net: Network) -> Description:
     If a network was fitted to f, they are proved against that network. A dash marks what is not proved."""
     rows: list[tuple[str, ...]] = []
     for stage in net.stages:
-        if isinstance(stage, AttentionLayer):
+        if isinstance(stage, pointwise.Pointwise):
             rows += _layer_rows(net, stage)
         elif isinstance(stage, LookupLayer):
             rows.append(_lookup_row(net, stage))
     return Description(tuple(rows), _summary(net))
 
 
-def claim_of(net: Network, layer: AttentionLayer | LookupLayer) -> Certificate | None:
+def claim_of(net: Network, layer: pointwise.Pointwise | LookupLayer) -> Certificate | None:
     """The proved certificate of one layer, or None."""
     known = net.certificate.claims
     found = () if known is None else known.children
     return next((claim for claim in found if claim.facts.get("value") == layer.value), None)
 
 
-def function_label(net: Network, stage: AttentionLayer | LookupLayer) -> str:
+def function_label(net: Network, stage: pointwise.Pointwise | LookupLayer) -> str:
     """The function that a layer or a lookup approximates: 'gelu', 'sort (callable)'."""
     step = net.program.steps[stage.value - 1]
     return step.function.label if isinstance(step, Pointwise) else f"{step.name or 'f'} (callable)"
@@ -92,7 +92,7 @@ def applies(net: Network) -> bool:
     return (net.why_not_certified() if net.certificate.proved else net.why_changed()) is None
 
 
-def _layer_rows(net: Network, layer: AttentionLayer) -> list[tuple[str, ...]]:
+def _layer_rows(net: Network, layer: pointwise.Pointwise) -> list[tuple[str, ...]]:
     claim, groups = claim_of(net, layer) if applies(net) else None, layer.groups
     width = net.program.shapes[layer.value][-1]
     errors = (NONE, NONE) if claim is None else (f"{claim.facts['error_in']:.2e}", f"{claim.bound:.2e}")

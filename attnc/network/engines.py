@@ -1,4 +1,9 @@
-"""Two ways to execute the same attention over anchors. A certificate covers both: see docs/arithmetic.md."""
+"""The engines that execute attention over anchors. docs/arithmetic.md says what a certificate assumes of each.
+
+* "softmax": softmax over all anchors. `Head.forward` is torch's softmax. `attend` writes it out in place.
+* "sdpa": torch's scaled_dot_product_attention over all anchors. The certificate of a head covers it too.
+* "closed-form": an identity for the same sum, by exp or sigmoid (`network.window`). The certificate of a head does not
+  cover it: `prove.window` bounds it, and the report of a converted model includes that bound."""
 
 from __future__ import annotations
 
@@ -9,28 +14,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnc.errors import InputError
-from attnc.network.running import can_look
+from attnc.network.running import can_look, in_place
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
 
-ENGINES = ("softmax", "sdpa")
-_QUERIES = 1 << 16  # queries that attend at once
+CERTIFIED = ("softmax", "sdpa")  # covered by the certificate of a head or of a network
+MOST_KEYS = 512  # of sdpa: as many as docs/arithmetic.md analyses
+_QUERIES = 1 << 16  # queries of sdpa in one call
+_WEIGHTS = 1 << 20  # attention weights of `attend` in memory
+FLOOR = {torch.float32: -86.6, torch.float64: -707.5}  # exp is below 4τ here, and not yet subnormal (slow)
 
 
 def sdpa(head: Head, s: Tensor) -> Tensor:
-    """softmax(q Kᵀ) V by torch's scaled_dot_product_attention: q = (x, 1), K = (κ, c), V = (v, 0), scale 1.
+    """softmax(q Kᵀ) V by torch's scaled_dot_product_attention: q = (x, 1), K = (κ, c), V = (v, g), scale 1.
 
-    All queries share the keys; they attend some at a time, so that memory stays bounded. V = (v, g) has the second column of the
-    values, which is 0: the fast kernel wants as many columns as the keys have. Where a graph is traced, so that nothing is known
-    of g, its term s·softmax(q Kᵀ) g is added."""
+    All queries share the keys and attend in chunks, which bounds the memory. The second column g of V is 0 here; the fast kernel
+    needs as many columns as the keys have. In a traced graph g is unknown, and its term s·softmax(q Kᵀ) g is added."""
     if head.heads != 1 or head.is_gated:
         raise InputError(
-            "engine='sdpa' runs heads whose tokens do not attend to themselves, one at a time: use 'softmax'"
+            "engine='sdpa' runs a single head whose token does not attend to itself: use 'softmax'"
         )
-    if head.key.shape[1] > 512:
+    if head.key.shape[1] > MOST_KEYS:
         raise InputError(
-            f"engine='sdpa' runs heads of at most 512 anchors: this has {head.key.shape[1]}; use 'softmax'"
+            f"engine='sdpa' runs heads of at most {MOST_KEYS} anchors: this head has {head.key.shape[1]}; use 'softmax'"
         )
     keys = head.key[None]
     values = head.value.flip(-1)[None]
@@ -39,7 +46,53 @@ def sdpa(head: Head, s: Tensor) -> Tensor:
     for part in torch.split(s.reshape(-1), _QUERIES):
         x = head.query[0, 0] * part + head.query[0, 1]
         query = torch.stack([x, torch.ones_like(x)], -1)[None, None]
-        found = F.scaled_dot_product_attention(query, keys, values, scale=1.0)[0, 0]
-        parts.append(found[:, 0] if known else found[:, 0] + part * found[:, 1])
-    out = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return (out * head.output[0]).reshape(s.shape)
+        out = F.scaled_dot_product_attention(query, keys, values, scale=1.0)[0, 0]
+        parts.append(out[:, 0] if known else out[:, 0] + part * out[:, 1])
+    joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return (joined * head.output[0]).reshape(s.shape)
+
+
+def attend(head: Head, s: Tensor) -> Tensor:
+    """g(s) of the shape of s by softmax over all anchors, in place and with one division for each input:
+
+        z_k = κ_k x + c_k,   e_k = exp(z_k - max z),   g = Σ e_k v_k / Σ e_k
+
+    `prove.rounding` bounds this order of operations too. It needs memory for `_WEIGHTS` attention weights beside the result, and
+    twice that if tokens attend to themselves. It calls `Head.forward` for derivatives, several heads and other devices.
+    It does not check the domain.
+
+    >>> import attnc
+    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
+    >>> s = torch.linspace(-8, 8, 1000)
+    >>> bool((attend(head, s) - head(s)).abs().max() <= 2 * head.certificate.rounding)
+    True
+    """
+    head._check_input(s)
+    if torch.compiler.is_compiling():  # one graph, which the compiler fuses
+        return head._attend(s.reshape(-1)).reshape(s.shape)
+    if head.heads != 1 or not in_place(s, head.query, head.key, head.value, head.output):
+        out: Tensor = head(s, strict=False)
+        return out
+    flat = s.reshape(-1)
+    out = torch.empty_like(flat)
+    rows = min(flat.numel(), max(1, _WEIGHTS // head.key.shape[1]))
+    weights, x, total = flat.new_empty(head.key.shape[1], rows), flat.new_empty(rows), flat.new_empty(rows)
+    with torch.no_grad():
+        for start in range(0, flat.numel(), max(1, rows)):
+            part = flat[start : start + rows]
+            n = part.numel()
+            _attend(head, part, weights[:, :n], x[:n], total[:n], out[start : start + n])
+    return out.reshape(s.shape)
+
+
+def _attend(head: Head, s: Tensor, weights: Tensor, x: Tensor, total: Tensor, out: Tensor) -> None:
+    """out = g(s) for s (n,); weights (p, n), x (n,) and total (n,) are buffers."""
+    key, value, query = head.key[0], head.value[0], head.query[0]
+    torch.addcmul(query[1], query[0], s, out=x)
+    torch.addcmul(key[:, 1:], key[:, :1], x, out=weights)
+    torch.amax(weights, 0, out=total)
+    weights.sub_(total).clamp_(min=FLOOR[s.dtype]).exp_()
+    torch.sum(weights, 0, out=total)
+    weights.mul_(torch.addcmul(value[:, 1:], value[:, :1], s) if head.is_gated else value[:, 1:])
+    torch.sum(weights, 0, out=out)
+    out.div_(total).mul_(head.output[0])

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnc.arguments import checked_engine, checked_strict
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
 from attnc.network.altered import as_made, why_altered
-from attnc.network.engines import ENGINES, sdpa
-from attnc.network.inside import check_domain, checked_strict, outside_interval
+from attnc.network.engines import sdpa
+from attnc.network.inside import check_domain, outside_interval
 from attnc.network.running import FULL, PreciseModule, can_look, precise
 from attnc.network.self_attention import SelfAttention
 from attnc.network.show import head_html, head_text
+from attnc.network.window import DerivedWindow, closed_form
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.record import Record, write
@@ -43,6 +47,7 @@ class Head(PreciseModule):
     key: nn.Parameter  # (H, p, 2)
     value: nn.Parameter  # (H, p, 2); column 0 is zero unless the token attends to itself
     output: nn.Parameter  # (H,)
+    _derived: DerivedWindow | None = None  # once it was needed
 
     def __init__(
         self,
@@ -70,15 +75,23 @@ class Head(PreciseModule):
 
     @precise
     def run(self, s: Tensor, engine: str, strict: bool | None = None) -> Tensor:
-        """g(s) by one of the `ENGINES`."""
-        if engine not in ENGINES:
-            raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
-        if engine != "sdpa":
-            found: Tensor = self(s, strict)
-            return found
+        """g(s) by "softmax", "sdpa" or, if the head has a window, "closed-form"; the certificate covers the first two.
+
+        >>> import attnc, torch
+        >>> head, s = attnc.head("tanh", domain=(-8, 8), eps=1e-5), torch.linspace(-8, 8, 99)
+        >>> bool((head.run(s, "sdpa") - head(s)).abs().max() <= 2 * head.certificate.rounding)
+        True
+        """
+        if checked_engine(engine) == "softmax":
+            out: Tensor = self(s, strict)
+            return out
         self._check_input(s)
         self._check_domain(s, strict)
-        return sdpa(self, s)
+        return sdpa(self, s) if engine == "sdpa" else closed_form(self, s)
+
+    def refresh(self) -> None:
+        """Derive the window of engine="closed-form" again. Call it after changing numbers in place under torch.compile."""
+        self._derived = DerivedWindow.of(self)
 
     @property
     def is_gated(self) -> bool:
@@ -164,6 +177,17 @@ class Head(PreciseModule):
 
     def _repr_html_(self) -> str:
         return head_html(self)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Head:
+        super()._apply(fn, recurse)
+        if self._derived is not None:
+            self.refresh()
+        return self
+
+    def _load_from_state_dict(self, *given: Any) -> None:
+        super()._load_from_state_dict(*given)
+        if self._derived is not None:
+            self.refresh()
 
     def _scores(self, s: Tensor) -> Tensor:
         """(H, p, N) for s of shape (N,): inputs run along the last axis, where memory is contiguous."""

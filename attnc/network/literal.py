@@ -39,7 +39,7 @@ from attnc.errors import InputError
 from attnc.network.affine import AffineLayer, ScaleLayer
 from attnc.network.altered import as_made
 from attnc.network.combine import CombineLayer
-from attnc.network.pointwise import AttentionLayer, Stage
+from attnc.network.pointwise import Pointwise, Stage
 from attnc.network.reshape import ReshapeLayer
 from attnc.network.running import PreciseModule, precise
 from attnc.records.numbers import Array, HeadNumbers
@@ -202,7 +202,7 @@ class _Build:
         self.shapes = _over_tokens(net.program.shapes, n)
         self.before, self.after = _folds(self.stages)
         within = [*self.before.values(), *self.after.values()]
-        maps = [s for s in self.stages if not isinstance(s, AttentionLayer | ReshapeLayer)]
+        maps = [s for s in self.stages if not isinstance(s, Pointwise | ReshapeLayer)]
         self.alone = [stage for stage in maps if stage not in within]
         inside = {*self.after, *(stage.value for stage in self.before.values())}
         self.routes = {s.value: self._routes(s) for s in self.stages if isinstance(s, ReshapeLayer)}
@@ -218,7 +218,7 @@ class _Build:
                 self.registers[stage.value] = self.registers[stage.inputs[0]]
             elif stage.value not in inside:
                 self.registers[stage.value] = self._add(f"v{stage.value}", self.shapes[stage.value][-1])
-        self.keys = {s.value: list(self._keys(s)) for s in self.stages if isinstance(s, AttentionLayer)}
+        self.keys = {s.value: list(self._keys(s)) for s in self.stages if isinstance(s, Pointwise)}
         self.p = max([k.numbers.anchors_per_head for keys in self.keys.values() for k in keys], default=1)
         self._check_size()
 
@@ -258,7 +258,7 @@ class _Build:
         for stage in self.stages:
             name = getattr(stage, "name", self.program.steps[stage.value - 1].name)
             name = name if name and name not in seen else f"{name} v{stage.value}".strip()
-            if isinstance(stage, AttentionLayer):
+            if isinstance(stage, Pointwise):
                 yield self._attention(stage, name)
             elif isinstance(stage, ReshapeLayer) and self.routes[stage.value]:
                 yield self._routing(stage, name)
@@ -268,7 +268,7 @@ class _Build:
                 continue
             seen.add(name)
 
-    def _attention(self, layer: AttentionLayer, name: str) -> LiteralAttention:
+    def _attention(self, layer: Pointwise, name: str) -> LiteralAttention:
         """A head for every neuron (and every head of its anchors), those that share keys side by side."""
         keys = self.keys[layer.value]
         before, after = self.before.get(layer.value), self.after.get(layer.value)
@@ -324,7 +324,7 @@ class _Build:
             matrix[self.registers[value], write] += block
         return matrix
 
-    def _keys(self, layer: AttentionLayer) -> Iterator[_Keys]:
+    def _keys(self, layer: Pointwise) -> Iterator[_Keys]:
         first = self._add(f"anchors v{layer.value}", 3 * sum(head.heads for _, head in layer.groups)).start
         for neurons, head in layer.groups:
             numbers, domain = head.numbers(), head.domain
@@ -360,7 +360,7 @@ def _folds(stages: Sequence[Stage]) -> tuple[dict[int, AffineLayer], dict[int, A
     before: dict[int, AffineLayer] = {}
     after: dict[int, AffineLayer] = {}
     made = {stage.value: stage for stage in stages}
-    for layer in (stage for stage in stages if isinstance(stage, AttentionLayer)):
+    for layer in (stage for stage in stages if isinstance(stage, Pointwise)):
         source = made.get(layer.inputs[0])
         alone = sum(layer.inputs[0] in stage.inputs for stage in stages) == 1
         if isinstance(source, AffineLayer) and alone and source not in after.values():

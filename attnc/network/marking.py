@@ -1,4 +1,4 @@
-"""Captured graphs of converted models: while a model is read, its converted parts are one operation each, under their names."""
+"""Marks in the captured graph of a converted model: each converted part is one operation that carries its name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 
 class _Reading(threading.local):
-    names: dict[int, str] | None = (
-        None  # of the parts of the model that is read, by the ids of their attributes
-    )
+    names: dict[int, str] | None = None  # of the parts of the model, by the ids of their attributes
 
 
 _reading = _Reading()
@@ -21,7 +19,7 @@ _reading = _Reading()
 
 @torch.library.custom_op("attnc::mark", mutates_args=())
 def mark(x: Tensor, name: str) -> Tensor:
-    """An activation that is converted, or is about to be."""
+    """An activation that is converted, or will be."""
     return x.clone()
 
 
@@ -32,7 +30,7 @@ def _(x: Tensor, name: str) -> Tensor:
 
 @torch.library.custom_op("attnc::product", mutates_args=())
 def product(x: Tensor, y: Tensor, name: str) -> Tensor:
-    """The product of a gated block that is converted, or is about to be."""
+    """The product of a gated block that is converted, or will be."""
     return x * y
 
 
@@ -43,7 +41,7 @@ def _(x: Tensor, y: Tensor, name: str) -> Tensor:
 
 @contextmanager
 def marking(model: nn.Module) -> Iterator[None]:
-    """While it is on, in this thread, converted parts of the model run as marks: `mark_of` says under which name."""
+    """In this context and thread, converted parts of the model run as marks. `mark_of` gives their names."""
     _reading.names = {id(vars(part)): name for name, part in model.named_modules()}
     try:
         yield
@@ -52,7 +50,7 @@ def marking(model: nn.Module) -> Iterator[None]:
 
 
 def mark_of(part: nn.Module) -> str | None:
-    """The name of a part of the model that is read now; None where nothing is.
+    """The name of a part of the model inside `marking`, else None.
 
     torch.export calls parts that are registered twice through proxies, which share their attributes."""
     if torch.compiler.is_dynamo_compiling() or _reading.names is None:

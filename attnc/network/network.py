@@ -9,17 +9,18 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from attnc.arguments import checked_engine, checked_strict
 from attnc.arithmetic import loose_products
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.describe import Description, described, proved_word
-from attnc.network.engines import ENGINES
+from attnc.network.engines import CERTIFIED
 from attnc.network.forms import TheoremNetwork, literal_form
-from attnc.network.inside import check_domain, checked_strict, outside_box
+from attnc.network.inside import check_domain, outside_box
 from attnc.network.literal import LiteralNetwork
 from attnc.network.lookup import LookupLayer
-from attnc.network.pointwise import AttentionLayer, Stage
+from attnc.network.pointwise import Pointwise, Stage
 from attnc.network.running import FULL, PreciseModule, precise
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
@@ -64,7 +65,7 @@ class Network(PreciseModule):
             shown.theorem,
             shown.notes,
         )
-        self.engine, self.strict = checked_engine(engine), checked_strict(strict)
+        self.engine, self.strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
 
     @precise
     def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
@@ -100,9 +101,9 @@ class Network(PreciseModule):
         return found
 
     @property
-    def layers(self) -> list[AttentionLayer]:
+    def layers(self) -> list[Pointwise]:
         """The layers of attention, in order."""
-        return [stage for stage in self.stages if isinstance(stage, AttentionLayer)]
+        return [stage for stage in self.stages if isinstance(stage, Pointwise)]
 
     @property
     def selections(self) -> list[LookupLayer]:
@@ -184,9 +185,8 @@ class Network(PreciseModule):
             return altered
         if type(self.stages) is not nn.ModuleList:
             return f"its stages are a {type(self.stages).__name__}: the certificate is for an nn.ModuleList"
-        if self.engine not in ENGINES:
-            return f"engine={self.engine!r}: the certificate covers {', '.join(map(repr, ENGINES))}"
         try:
+            checked_engine(self.engine, CERTIFIED)
             dtype = self._dtype()
             found, known = self.numbers().digests(), self.certificate.digests
         except InputError as problem:
@@ -203,7 +203,7 @@ class Network(PreciseModule):
         for i, module in enumerate(self.stages):
             stage = cast(Stage, module)
             given = [values[v] for v in stage.inputs]
-            made = stage(*given, self.engine) if isinstance(stage, AttentionLayer) else stage(*given)
+            made = stage(*given, self.engine, strict=False) if isinstance(stage, Pointwise) else stage(*given)
             values[stage.value] = made
             if not keep:
                 values = {v: t for v, t in values.items() if last_read.get(v, -1) > i or v == stage.value}
@@ -251,12 +251,6 @@ class Network(PreciseModule):
         elif reason is None:
             error = f"at most {known.bound:.4g}, {proved_word(self)}"
         return f"domain={known.holds_for}, dtype={known.dtype}, error={error}"
-
-
-def checked_engine(engine: object) -> str:
-    if engine not in ENGINES:
-        raise InputError(f"engine={engine!r}: accepted are {', '.join(map(repr, ENGINES))}")
-    return str(engine)
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -1,41 +1,103 @@
-"""A head for every neuron."""
+"""A function of every neuron as attention over anchors: a step of a compiled network, and the activation of a converted model."""
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnc.arguments import checked_engine, checked_strict
+from attnc.domain import Interval
 from attnc.errors import InputError
-from attnc.network.altered import as_made
+from attnc.network.altered import as_made, why_altered
+from attnc.network.engines import attend
 from attnc.network.head import Head
+from attnc.network.inside import check_domain, is_checked, outside_interval
 from attnc.network.layer import LayerModule, to_array
+from attnc.network.marking import mark, mark_of
 from attnc.network.running import PreciseModule, precise
+from attnc.network.window import run_window, window_now
 from attnc.records.layers import Index, Layer, pointwise_layer
+from attnc.records.numbers import TENSORS
+from attnc.records.window_numbers import Gate, Window
+
+Groups = Sequence[tuple[Tensor | None, Head]]
 
 
 @as_made
-class AttentionLayer(PreciseModule, nn.ModuleList):
-    """x_j ↦ head(x_j): a head for every neuron j; the heads of a group share their keys and values.
+class Pointwise(PreciseModule, nn.ModuleList):
+    """x_j ↦ head(x_j) for every neuron j along the last axis of x. The neurons of a group share a head.
 
-    The module is the list of its groups, each an `attnc.Head`. If there are several, `neurons_0`, `neurons_1`, … are the
-    indices of their neurons."""
+    The module is the list of the groups' heads; if there are several, the buffers `neurons_0`, `neurons_1`, … name their neurons.
+
+    engine="softmax" and engine="sdpa" attend to all anchors. engine="closed-form" runs the window of each head, once for all
+    neurons if the groups have the same; a head that has none, or whose numbers require a gradient, runs by softmax. The window is
+    derived again when the numbers change.
+
+    A step of a network has `inputs` and `value`: the numbers of the values it reads and computes. Without `inputs`, the module
+    takes the place of an activation in a model: it holds copies of the heads, whose numbers are buffers, so that optimisers see
+    the parameters of the model alone.
+
+    Heads run in float32 or float64. In a model that is cast to half precision, or runs under autocast, they keep their dtype:
+    inputs are converted to it, and results back.
+
+    `strict` controls inputs outside the interval of a neuron's head: None warns once, True raises, False does nothing. Under
+    torch.compile, torch.export and other tracing nothing is checked.
+
+    >>> import attnc, torch
+    >>> layer = Pointwise([(None, attnc.head("tanh", domain=(-8, 8), eps=1e-5))])
+    >>> layer(torch.zeros(2, 3)).shape, layer.runs
+    (torch.Size([2, 3]), 'softmax')
+    """
+
+    _takes_half = True
 
     def __init__(
-        self, input: int, value: int, groups: Sequence[tuple[Index | None, Head]], name: str
+        self,
+        groups: Sequence[tuple[Index | None, Head]],
+        engine: str = "closed-form",
+        strict: bool | None = None,
+        *,
+        name: str = "activation",
+        inputs: tuple[int, ...] = (),
+        value: int = 0,
     ) -> None:
-        super().__init__([head for _, head in groups])
-        self.inputs, self.value, self.name = (input,), value, name
+        super().__init__([head if inputs else copy.deepcopy(head) for _, head in groups])
+        self.name, self.inputs, self.value = name, inputs, value
+        self.engine, self.strict = engine, checked_strict(strict)
         for g, (neurons, _) in enumerate(groups):
             if neurons is not None:
                 self.register_buffer(f"neurons_{g}", torch.from_numpy(np.array(neurons)))
+        self._check_groups()
+        if not inputs:
+            for _, head in self.groups:
+                _use_buffers(head)
+            self.refresh()
+
+    @property
+    def engine(self) -> str:
+        """The engine that was chosen. `runs` names the engines that execute."""
+        return self._engine
+
+    @engine.setter
+    def engine(self, engine: str) -> None:
+        self._engine = checked_engine(engine)
+
+    @property
+    def runs(self) -> str:
+        """The engines that execute: "softmax", "sdpa", "closed-form" or "closed-form and softmax"."""
+        dense = "sdpa" if self.engine == "sdpa" else "softmax"
+        return " and ".join(sorted({"closed-form" if w else dense for w in self._windows(self.engine)}))
 
     @property
     def groups(self) -> list[tuple[Tensor | None, Head]]:
         """The neurons of each group (None: all), and their head."""
-        found: list[tuple[Tensor | None, Head]] = []
+        groups: list[tuple[Tensor | None, Head]] = []
         for g, head in enumerate(self):
             neurons = self._buffers.get(f"neurons_{g}")
             if not isinstance(head, Head) or (neurons is None) != (len(self) == 1):
@@ -43,32 +105,162 @@ class AttentionLayer(PreciseModule, nn.ModuleList):
                     f"group {g} of {len(self)} is a {type(head).__name__} with {'no' if neurons is None else 'a'} list of "
                     "neurons: each group is an attnc.Head, and each of several has its list neurons_0, …"
                 )
-            found.append((neurons, head))
-        return found
+            groups.append((neurons, head))
+        return groups
+
+    @property
+    def neurons(self) -> int | None:
+        """The number of neurons; None if one head serves any number of them."""
+        return sum(n.numel() for n, _ in self.groups if n is not None) or None
+
+    @property
+    def parameters_added(self) -> int:
+        """The number of numbers that it stores."""
+        return sum(int(tensor.numel()) for tensor in self.state_dict().values())
+
+    def forward(self, x: Tensor, engine: str | None = None, strict: bool | None = None) -> Tensor:
+        """x with head(x_j) in place of x_j; `engine` and `strict` override the module's own."""
+        if not self.inputs and (name := mark_of(self)) is not None:
+            marked: Tensor = mark(x, name)
+            return marked
+        return self._run(
+            x, self.engine if engine is None else engine, self.strict if strict is None else strict
+        )
 
     @precise
-    def forward(self, x: Tensor, engine: str = "softmax") -> Tensor:
-        """head(x_j) for every neuron. Only the domain of the network is checked."""
-        groups = self.groups
+    def _run(self, x: Tensor, engine: str, strict: bool | None) -> Tensor:
+        groups, engine = self.groups, checked_engine(engine)
+        self._check_input(x)
+        windows = self._windows(engine)
+        if windows[0] is not None and all(window == windows[0] for window in windows[1:]):
+            sizes: list[float] | None = [] if is_checked(self, x, strict) else None
+            out = run_window(windows[0], x, sizes)
+            if sizes is not None and not (sizes and all(size <= _reach(groups) for size in sizes)):
+                check_domain(self, x, strict, partial(_outside, groups))
+            return out
+        check_domain(self, x, strict, partial(_outside, groups))
         parts = [
-            head.run(x if neurons is None else x.index_select(-1, neurons), engine, strict=False)
-            for neurons, head in groups
+            self._run_head(head, window, x if neurons is None else x.index_select(-1, neurons), engine)
+            for (neurons, head), window in zip(groups, windows, strict=True)
         ]
-        return joined(groups, parts)
+        return _joined(groups, parts)
+
+    def _run_head(self, head: Head, window: Window | Gate | None, s: Tensor, engine: str) -> Tensor:
+        if window is not None:
+            return run_window(window, s)
+        if engine == "sdpa" or self.inputs:
+            return head.run(s, "sdpa" if engine == "sdpa" else "softmax", strict=False)
+        return attend(head, s)
+
+    def why_not_certified(self) -> str | None:
+        """None if the heads are those of their certificates and attnc's code runs them, else the reason.
+
+        The certificate of a head covers the engines "softmax" and "sdpa". The report of a converted model covers windows and the
+        block around the activation: `attnc.verify(model)` checks it."""
+        altered = why_altered(self)
+        if altered is not None:
+            return altered
+        try:
+            self._check_groups()
+        except InputError as problem:
+            return str(problem)
+        reasons = ((g, head.why_not_certified()) for g, (_, head) in enumerate(self.groups))
+        return next((f"head {g}: {reason}" for g, reason in reasons if reason is not None), None)
+
+    @precise
+    def weights(self, x: Tensor, group: int = 0) -> Tensor:
+        """The attention weights of a group for x (…, neurons): (…, neurons of the group, p)."""
+        self._check_input(x)
+        if not 0 <= group < len(self):
+            raise InputError(f"group={group!r}: there are {len(self)} groups, numbered from 0")
+        neurons, head = self.groups[group]
+        return head.weights(x if neurons is None else x.index_select(-1, neurons))
+
+    def refresh(self) -> None:
+        """Derive the windows again. Call it after changing numbers in place under torch.compile; otherwise it is automatic."""
+        for _, head in self.groups:
+            head.refresh()
 
     def numbers(self) -> Layer:
-        """The numbers as they are stored now."""
+        """The numbers of a step of a network, as they are stored now."""
         groups = [(None if n is None else to_array(n), head.numbers()) for n, head in self.groups]
         return pointwise_layer(self.inputs[0], self.value, groups)
 
+    def __repr__(self) -> str:
+        heads = [head for _, head in self.groups]
+        function = heads[0].certificate.facts.get("function", "unknown")
+        many = f"{len(heads)} group{'s' * (len(heads) > 1)}"
+        anchors = " + ".join(str(head.key.shape[1]) for head in heads)
+        engine = "" if self.inputs else f", engine={self.engine!r}"
+        return f"Pointwise({function}, {many}, {anchors} anchors{engine})"
 
-Stage = LayerModule | AttentionLayer
+    def _windows(self, engine: str) -> list[Window | Gate | None]:
+        """The window that runs for each group; None if attention to all anchors runs."""
+        return [window_now(head) if engine == "closed-form" else None for _, head in self.groups]
+
+    def _check_input(self, x: Tensor) -> None:
+        self.groups[0][1]._check_input(x)
+        if len(self) > 1 and (x.ndim == 0 or x.shape[-1] != self.neurons):
+            raise InputError(
+                f"x has the shape {tuple(x.shape)}: its last axis must hold the {self.neurons} neurons of this module"
+            )
+
+    def _check_groups(self) -> None:
+        """Every neuron must have one head, and the heads one dtype."""
+        groups = self.groups
+        if not groups:
+            raise InputError(
+                "there are no groups: give [(neurons, head), …], or [(None, head)] for all neurons"
+            )
+        dtypes = sorted({str(head.key.dtype) for _, head in groups})
+        if len(dtypes) > 1:
+            raise InputError(
+                f"the heads of the groups have the dtypes {', '.join(dtypes)}: they must share one"
+            )
+        if len(groups) > 1:
+            named = np.concatenate([n.detach().cpu().numpy() for n, _ in groups if n is not None])
+            if named.dtype.kind != "i" or not np.array_equal(np.sort(named), np.arange(len(named))):
+                raise InputError(
+                    f"the groups name {len(named)} neurons: name each of 0 … {len(named) - 1} once, as an integer"
+                )
 
 
-def joined(groups: Sequence[tuple[Tensor | None, Head]], parts: Sequence[Tensor]) -> Tensor:
+Stage = LayerModule | Pointwise
+
+
+def _use_buffers(head: Head) -> None:
+    for name in TENSORS:
+        tensor = getattr(head, name).detach()
+        delattr(head, name)
+        head.register_buffer(name, tensor)
+
+
+def _joined(groups: Groups, parts: Sequence[Tensor]) -> Tensor:
     """The outputs of the groups, each neuron in its place."""
     if len(groups) == 1:
         return parts[0]
     order = torch.cat([neurons for neurons, _ in groups if neurons is not None])
     together = torch.cat(list(parts), -1)
     return torch.empty_like(together).index_copy(-1, order, together)
+
+
+def _reach(groups: Groups) -> float:
+    """The largest reach such that [-reach, reach] lies in the interval of every head that has one."""
+    domains = [head.domain for _, head in groups if head.domain is not None]
+    return min((min(-domain.lo, domain.hi) for domain in domains), default=math.inf)
+
+
+def _outside(groups: Groups, x: Tensor) -> str | None:
+    """The reason if a number of x lies outside the interval of its neuron's head. The common interval is tried first."""
+    domains = [head.domain for _, head in groups if head.domain is not None]
+    if not domains:
+        return None
+    lo, hi = max(domain.lo for domain in domains), min(domain.hi for domain in domains)
+    if lo < hi and outside_interval(x, Interval(lo, hi)) is None:
+        return None
+    for neurons, head in groups:
+        part = x if neurons is None else x.index_select(-1, neurons)
+        reason = None if head.domain is None or not part.numel() else outside_interval(part, head.domain)
+        if reason is not None:
+            return reason
+    return None

@@ -1,53 +1,175 @@
-"""Is a module attention only? Walk the graph of the operations it really executes.
+"""The nonlinear operations of a module, read from the graph of the operations that it executes.
 
-Attention is softmax over scores, and products of weights with values. So the graph may hold affine maps, moves of data,
-products, sums and softmax; anything else (an exp, a relu, a maximum, a division) is reported.
-"""
+Attention consists of affine maps, products of queries with keys, softmax, and products of weights with values. Every other
+operation on the data is reported: an exp, a relu, a maximum, a product or quotient of two values."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
+from collections.abc import Iterator
+from typing import Any
 
-SOFTMAX = frozenset(
-    {"_softmax", "softmax", "_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention"}
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
+
+from attnc.errors import InputError
+from attnc.network.head import Head
+from attnc.network.pointwise import Pointwise
+from attnc.network.self_attention import SelfAttention
+
+SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax"})
+SDPA = "scaled_dot_product"  # the start of the names of torch's kernels, after an underscore
+PRODUCTS = frozenset(
+    {"mul", "mm", "mv", "dot", "bmm", "addmm", "matmul", "baddbmm", "div", "linear", "addcmul"}
 )
-LINEAR = frozenset(
-    {"add", "sub", "neg", "mul", "sum", "mm", "mv", "dot", "bmm", "addmm", "matmul", "baddbmm"}
-)
+LINEAR = PRODUCTS | {"add", "sub", "rsub", "neg", "sum", "mean"}
+CHOICES = frozenset({"where", "masked_fill"})  # linear if the condition does not depend on the data
 MOVES = frozenset((
     "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze", "squeeze_",
     "select", "slice", "cat", "stack", "split", "split_with_sizes", "clone", "copy_", "detach", "alias",
     "lift_fresh_copy", "zeros", "ones", "eye", "fill", "fill_", "full", "_to_copy", "index", "index_select", "getitem",
-    "ones_like", "zeros_like", "empty_like", "index_copy", "flip",
+    "ones_like", "zeros_like", "empty_like", "new_zeros", "new_ones", "new_empty", "full_like", "index_copy", "flip",
+    "embedding", "dropout", "roll", "constant_pad_nd", "unbind", "copy",
+    "slice_scatter", "select_scatter",
 ))  # fmt: skip
 
 
-def operations(module: nn.Module, *example: Tensor) -> list[str]:
-    """The names of the operations that `module` executes on the example, in order.
+def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
+    """The nonlinear operations that a module executes on its inputs, by their ATen names: ("softmax",) is attention and nothing
+    else.
 
-    >>> import torch
+    The inputs are those of a call. Heads, networks and their self-attention forms need none. Parameters count as constants. The
+    graph is that of `torch.fx`; without gradients, on the CPU, a converted model executes the same softmax written out in place,
+    exp(z - max z)/Σ exp(z - max z).
+
+    >>> import attnc
+    >>> head = attnc.head("gelu", domain=(-8, 8), eps=1e-4)
+    >>> purity(head), purity(head.as_self_attention(3))
+    (('softmax',), ('softmax',))
+    >>> purity(nn.Sequential(nn.Linear(2, 2), nn.GELU()), torch.zeros(1, 2))
+    ('gelu',)
+    >>> block = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 4)).eval()
+    >>> x = torch.zeros(1, 4)
+    >>> purity(attnc.convert(block, eps=1e-2), x), purity(attnc.convert(block, eps=1e-2, config={"engine": "softmax"}), x)
+    (('clamp', 'mul', 'native_layer_norm', 'sigmoid'), ('native_layer_norm', 'softmax'))
+    """
+    if not isinstance(module, nn.Module):
+        raise InputError(f"purity takes a torch module: got {type(module).__name__}")
+    if not inputs and not named:
+        inputs = (_example(module),)
+    return tuple(sorted(set(_nonlinear(module, inputs, named))))
+
+
+def operations(module: nn.Module, *inputs: Any) -> list[str]:
+    """The names of the operations that a module executes, in order.
+
     >>> operations(nn.Softmax(-1), torch.zeros(2))
     ['_softmax']
     """
-    graph = make_fx(module)(*example).graph
-    return [_name(node.target) for node in graph.nodes if node.op == "call_function"]
+    return [_name(node) for node in _graph(module, inputs, {})]
 
 
-def impurities(module: nn.Module, *example: Tensor) -> list[str]:
-    """Operations that are neither affine maps nor softmax attention; empty for a network of attention only.
+def impurities(module: nn.Module, *inputs: Any) -> list[str]:
+    """The nonlinear operations other than softmax and attention, in order: empty for a network of attention only.
 
-    >>> import torch
-    >>> impurities(nn.Sequential(nn.Linear(2, 2), nn.GELU()), torch.zeros(1, 2))
-    ['gelu']
+    >>> class Squares(nn.Module):
+    ...     def forward(self, x: Tensor) -> Tensor:
+    ...         return x * x
+    >>> impurities(Squares(), torch.zeros(2))
+    ['mul']
     """
-    return [name for name in operations(module, *example) if name not in SOFTMAX | LINEAR | MOVES]
+    return [name for name in _nonlinear(module, inputs, {}) if name not in ("softmax", f"{SDPA}_attention")]
 
 
-def _name(target: object) -> str:
-    schema = getattr(target, "_schema", None)
-    return (
-        str(schema.name).removeprefix("aten::")
-        if schema is not None
-        else str(getattr(target, "__name__", target))
+def _graph(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> list[Node]:
+    """The operations; functionalize replaces those that write into a view of a value."""
+
+    def run(inputs: tuple[Any, ...], named: dict[str, Any]) -> list[Tensor]:
+        return [leaf for leaf in tree_leaves(module(*inputs, **named)) if isinstance(leaf, Tensor)]
+
+    with torch.no_grad():
+        graph = make_fx(torch.func.functionalize(run))(inputs, named).graph
+    return [node for node in graph.nodes if node.op == "call_function"]
+
+
+def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterator[str]:
+    data: set[Node] = set()  # values that depend on the inputs
+    weights: set[Node] = set()  # softmax weights, or their sums with constants
+    for node in _graph(module, inputs, named):
+        given = [arg for arg in node.all_input_nodes if arg.op == "placeholder" or arg in data]
+        name = _name(node)
+        if not given or name.endswith("_like") or name.startswith("new_"):  # of the shape of the data alone
+            continue
+        data.add(node)
+        fused = name.lstrip("_").startswith(SDPA)
+        if (
+            name in SOFTMAX
+            or (fused and node.args[2] not in given)
+            or (name in MOVES and given[0] in weights)
+        ):
+            weights.add(node)
+        if name in SOFTMAX or fused:
+            yield f"{SDPA}_attention" if fused else "softmax"
+        elif not _is_linear(node, name, given, weights):
+            yield name
+
+
+def _is_linear(node: Node, name: str, given: list[Node], weights: set[Node]) -> bool:
+    """Whether an operation is linear in the data, or one of the two products of attention."""
+    if name in CHOICES:
+        return node.args[0 if name == "where" else 1] not in given
+    if name not in LINEAR | MOVES or _rounds(node):
+        return False
+    if name == "div":
+        return node.args[1] not in given
+    factors = _factors(node, given) if name in PRODUCTS else []
+    return len(factors) < 2 or any(factor in weights for factor in factors) or _are_scores(node)
+
+
+def _factors(node: Node, given: list[Node]) -> list[Node]:
+    """The factors of a product that depend on the data; x·x counts twice."""
+    arguments = node.args[1:] if _name(node) in ("addmm", "baddbmm", "addcmul") else node.args[:2]
+    return [arg for arg in arguments if isinstance(arg, Node) and arg in given]
+
+
+def _are_scores(node: Node) -> bool:
+    """Whether every use of a value ends in a softmax, through linear operations alone."""
+    return bool(node.users) and all(
+        user.op == "call_function"
+        and (_name(user) in SOFTMAX or (_name(user) in LINEAR | MOVES | CHOICES and _are_scores(user)))
+        for user in node.users
     )
+
+
+def _rounds(node: Node) -> bool:
+    """Whether a conversion maps floating-point numbers to integers."""
+    dtype, source = node.kwargs.get("dtype"), node.args[0] if node.args else None
+    if not isinstance(dtype, torch.dtype) or dtype.is_floating_point or not isinstance(source, Node):
+        return False
+    before = source.meta.get("val", source.meta.get("tensor_meta"))
+    return before is not None and bool(before.dtype.is_floating_point)
+
+
+def _example(module: nn.Module) -> Tensor:
+    """Zeros of the shape that a module of attnc takes."""
+    shape = getattr(getattr(module, "program", module), "shape", None)  # of a network, or of its literal form
+    if isinstance(module, (Head, SelfAttention)):
+        shape = (getattr(module, "n", 1),)
+    elif isinstance(module, Pointwise):
+        shape = (module.neurons or 1,)
+    tensor = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)
+    if not isinstance(shape, tuple) or tensor is None:
+        raise InputError(f"{type(module).__name__}: give its inputs too, attnc.purity(model, x)")
+    return torch.zeros(1, *shape, dtype=tensor.dtype)
+
+
+def _name(node: Node) -> str:
+    schema = getattr(node.target, "_schema", None)
+    name = (
+        schema.name.removeprefix("aten::")
+        if schema is not None
+        else getattr(node.target, "__name__", node.target)
+    )
+    return str(name)

@@ -8,7 +8,7 @@ from attnc.network.head import Head
 from attnc.network.layer import LayerModule
 from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
-from attnc.network.pointwise import AttentionLayer, Stage
+from attnc.network.pointwise import Pointwise, Stage
 from attnc.network.reshape import ReshapeLayer
 from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer, heads_of
@@ -39,4 +39,4 @@ def module_of(layer: Layer, claim: Certificate | None = None) -> Stage:
     assert claim is not None
     pairs = zip(heads_of(layer), claim.children, strict=True)
     heads = [(neurons, Head(head, str(c.facts["design"]), c)) for (neurons, head), c in pairs]
-    return AttentionLayer(layer.input, layer.value, heads, claim.name)
+    return Pointwise(heads, "softmax", name=claim.name, inputs=layer.inputs, value=layer.value)

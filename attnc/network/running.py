@@ -1,12 +1,12 @@
-"""How the modules of attnc run: in the dtype of their numbers, whatever surrounds them.
+"""Modules that run in the dtype of their numbers.
 
-A certificate speaks of float32 or float64. Three things would silently run something else:
+Certificates hold for float32 or float64. Three things would silently run something else:
 
-* `torch.autocast` forms products in bfloat16 or float16: `precise` switches it off.
-* `module.half()` would round anchors and scores to 11 bits: `PreciseModule` keeps its numbers as they are. Inputs of the dtype
-  that was asked for are converted to the dtype of the numbers, and the result is converted back.
-* Tracing (torch.compile, torch.export, torch.jit.trace, make_fx, torch.func) records one path for all inputs: `can_look` says
-  whether the values of tensors may be looked at.
+* `torch.autocast` computes products in bfloat16 or float16: `precise` disables it.
+* `module.half()` would round anchors and scores to 11 bits: a `PreciseModule` keeps its numbers, converts inputs of that
+  precision to their dtype, and converts the result back.
+* Tracing (torch.compile, torch.export, torch.jit.trace, make_fx, torch.func) records one path for all inputs: `can_look` tells
+  whether code may read the values of tensors.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ class PreciseModule(nn.Module):
     (torch.float32, torch.float16)
     """
 
-    _cast_to: torch.dtype | None = None  # the dtype below float32 that was asked for
+    _cast_to: torch.dtype | None = None  # the half precision that the module was cast to
+    _takes_half = False  # whether it converts inputs of half precision without having been cast
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PreciseModule:
         own = next((t for t in (*self.parameters(), *self.buffers()) if t.is_floating_point()), None)
         if own is None:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
             return self
-        made = fn(own.detach().new_empty(0))
-        less = is_less(made.dtype)
-        super()._apply((lambda t: t.to(made.device)) if less else fn, recurse)  # type: ignore[no-untyped-call]
+        like = fn(own.detach().new_empty(0))
+        less = is_less(like.dtype)
+        super()._apply((lambda t: t.to(like.device)) if less else fn, recurse)  # type: ignore[no-untyped-call]
         if less:
-            self._cast_to = made.dtype
+            self._cast_to = like.dtype
         elif self._cast_to is not None:  # .float() ends it, .cpu() does not
             still = fn(torch.empty(0, dtype=self._cast_to, device=own.device)).dtype
             self._cast_to = still if is_less(still) else None
@@ -54,7 +55,7 @@ class PreciseModule(nn.Module):
 
 
 def is_less(dtype: torch.dtype) -> bool:
-    """Whether a dtype holds real numbers with less precision than float32.
+    """Whether a dtype is a floating-point type of less precision than float32.
 
     >>> is_less(torch.bfloat16), is_less(torch.float32), is_less(torch.int8)
     (True, False, False)
@@ -77,21 +78,21 @@ def precise(method: _F) -> _F:
 
 
 def _in_full(method: Any, module: PreciseModule, args: Any, kwargs: Any) -> Any:
-    less = module._cast_to
-    given = (*args, *kwargs.values())
-    if less is None or not any(isinstance(x, Tensor) and x.dtype == less for x in given):
+    given = [x.dtype for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+    half = next((d for d in given if d == module._cast_to or (module._takes_half and is_less(d))), None)
+    if half is None:
         return method(module, *args, **kwargs)
     full = module._full_dtype()
-    args = [_converted(x, less, full) for x in args]
-    kwargs = {name: _converted(x, less, full) for name, x in kwargs.items()}
-    return _converted(method(module, *args, **kwargs), full, less)
+    args = [_converted(x, half, full) for x in args]
+    kwargs = {name: _converted(x, half, full) for name, x in kwargs.items()}
+    return _converted(method(module, *args, **kwargs), full, half)
 
 
-def _converted(found: Any, old: torch.dtype, new: torch.dtype) -> Any:
+def _converted(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
     """Tensors of one dtype in another; a mapping is converted value by value."""
-    if isinstance(found, dict):
-        return {name: _converted(value, old, new) for name, value in found.items()}
-    return found.to(new) if isinstance(found, Tensor) and found.dtype == old else found
+    if isinstance(value, dict):
+        return {name: _converted(entry, old, new) for name, entry in value.items()}
+    return value.to(new) if isinstance(value, Tensor) and value.dtype == old else value
 
 
 def _device_type(given: tuple[object, ...]) -> str:
@@ -104,7 +105,7 @@ def autocast_is_on(kind: str) -> bool:
 
 
 def can_look(*tensors: Tensor) -> bool:
-    """Whether the values of the tensors are known now, and looking at them leaves no trace in a graph.
+    """Whether the values of the tensors may be read: they are known, and reading them leaves no trace in a graph.
 
     >>> can_look(torch.zeros(2)), can_look(torch.zeros(2, device="meta"))
     (True, False)
@@ -117,7 +118,7 @@ def can_look(*tensors: Tensor) -> bool:
 
 
 def in_place(*tensors: Tensor) -> bool:
-    """Whether nothing but the value is wanted, of plain tensors on the CPU: results may then be written over.
+    """Whether results may be written in place: plain tensors on the CPU that need no gradient.
 
     >>> in_place(torch.zeros(2)), in_place(torch.zeros(2, requires_grad=True))
     (True, False)
@@ -128,7 +129,7 @@ def in_place(*tensors: Tensor) -> bool:
 
 
 def is_plain(t: Tensor) -> bool:
-    """Whether a tensor is just numbers: no subclass, no tangent, nothing that torch.func differentiates or vectorises."""
+    """Whether a tensor is no subclass, has no tangent, and is not differentiated or vectorised by torch.func."""
     if type(t) not in (Tensor, nn.Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(t):
         return False
     return forward_ad._current_level < 0 or forward_ad.unpack_dual(t).tangent is None  # type: ignore[no-untyped-call]

@@ -1,33 +1,116 @@
-"""The window of a lattice head, executed: two exponentials and a polynomial for each number, in place of a softmax.
+"""engine="closed-form": the window of a head, two exponentials and a polynomial (or a sigmoid) for each number.
 
-The same operations run on two paths. Where gradients, tracing or other devices need them, they are plain and every
-result is a new tensor; otherwise they run in place on chunks that stay in the cache, with four buffers of a chunk's size."""
+The same operations run on two paths. Gradients, tracing and other devices take the plain one, where every result is a new tensor.
+Otherwise they run in place on chunks that stay in the cache, with four buffers of a chunk's size."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from attnc.arithmetic import ARITHMETIC
 from attnc.errors import InputError
-from attnc.network.running import in_place
-from attnc.prove.window import Gate, Window
+from attnc.network.running import in_place, is_plain
+from attnc.records.numbers import TENSORS
+from attnc.records.window_numbers import Gate, Window, window_of
 
-_CHUNK = 1 << 18  # numbers worked on at once: buffers stay in the cache, threads have enough to do
+if TYPE_CHECKING:
+    from attnc.network.head import Head
+
+_CHUNK = 1 << 18  # numbers in one chunk: small enough for the cache, large enough for threads
+_CHANGED = "the numbers of a head were changed after torch.compile: call refresh() of the head or of its Pointwise module"
+
+
+@dataclass(frozen=True, eq=False)
+class DerivedWindow:
+    """The window of a head, and the numbers it was derived from: it serves as long as they stay the same."""
+
+    window: Window | Gate | None
+    copies: tuple[Tensor, ...] = ()
+    marks: tuple[tuple[int, int], ...] = ()  # address and version: comparing numbers would wait for a device
+
+    @classmethod
+    def of(cls, head: Head) -> DerivedWindow:
+        tensors = _tensors(head)
+        dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors}
+        if len(dtypes) > 1 or not dtypes <= set(ARITHMETIC) or not all(is_plain(t) for t in tensors):
+            return cls(None)
+        finite = not any(t.is_meta for t in tensors) and all(bool(t.isfinite().all()) for t in tensors)
+        copies = tuple(t.detach().clone() for t in tensors)
+        return cls(window_of(head.numbers()) if finite else None, copies, _marks(tensors))
+
+    def holds(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether the numbers are the same."""
+        if not self._alike(tensors):
+            return False
+        if tensors[0].device.type != "cpu":
+            return self.marks == _marks(tensors)
+        return all(torch.equal(kept, now) for kept, now in zip(self.copies, tensors, strict=True))
+
+    def compiled(self, tensors: Sequence[Tensor]) -> Window | Gate | None:
+        """The window, in a graph that raises if the numbers are changed afterwards."""
+        if self.window is None or not self._alike(tensors):
+            return None
+        for kept, now in zip(self.copies, tensors, strict=True):
+            torch._assert_async((kept == now).all(), _CHANGED)
+        return self.window
+
+    def _alike(self, tensors: Sequence[Tensor]) -> bool:
+        return len(self.copies) == len(tensors) and all(
+            kept.dtype == now.dtype and kept.device == now.device and kept.shape == now.shape
+            for kept, now in zip(self.copies, tensors, strict=True)
+        )
+
+
+def window_now(head: Head) -> Window | Gate | None:
+    """The window of a head's present numbers; None if it has none, or if the numbers require a gradient."""
+    tensors = _tensors(head)
+    if any(t.requires_grad for t in tensors):
+        return None
+    if torch.compiler.is_compiling():
+        return None if head._derived is None else head._derived.compiled(tensors)
+    if not all(is_plain(t) for t in tensors):
+        return None
+    if head._derived is None or not head._derived.holds(tensors):
+        head.refresh()
+    return head._derived.window if head._derived else None
+
+
+def closed_form(head: Head, s: Tensor) -> Tensor:
+    """g(s) by the head's window."""
+    window = window_now(head)
+    if window is None:
+        raise InputError(
+            "engine='closed-form' runs lattice heads and gates whose numbers require no gradient (call refresh() before "
+            "torch.compile): use engine='softmax'"
+        )
+    return run_window(window, s)
+
+
+def _marks(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+    return tuple((t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors)
+
+
+def _tensors(head: Head) -> list[Tensor]:
+    return [getattr(head, name) for name in TENSORS]
 
 
 def run_window(window: Window | Gate, s: Tensor, sizes: list[float] | None = None) -> Tensor:
-    """The window at every number of s: the same shape, dtype and device; differentiable as often as wanted.
+    """The window at every number of s: the same shape, dtype and device; differentiable to any order.
 
-    Where it runs by chunks, `sizes` gets the largest |s| of each, read while the chunk is in the cache; NaN where s holds one.
+    If it runs in chunks, `sizes` receives the largest |s| of each, read while the chunk is in the cache; NaN if s contains one.
 
     >>> silu = Gate(slope=1.0, dtype="float32")
     >>> run_window(silu, torch.tensor([-1.0, 0.0, 1.0]))
     tensor([-0.2689,  0.0000,  0.7311])
     """
     if s.dtype != getattr(torch, window.dtype):
-        raise InputError(f"a window of {window.dtype} was given a tensor of {s.dtype}: convert one of them")
+        raise InputError(f"this window runs in {window.dtype}: got {s.dtype}; convert the input")
     if not (in_place(s) and s.is_contiguous()):
         return _plain_gate(window, s) if isinstance(window, Gate) else _plain(window, s)
     return _by_chunks(window, s.detach(), sizes)
@@ -102,7 +185,7 @@ def _scales_exactly(spacing: float) -> bool:
 
 
 def _plain_gate(gate: Gate, s: Tensor) -> Tensor:
-    """s is kept finite below, since -∞·0 is no number."""
+    """s is clamped to finite numbers from below: -∞·0 is NaN."""
     return s.clamp(min=torch.finfo(s.dtype).min) * torch.sigmoid(s * gate.slope)
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from attnc import functions
 from attnc.domain import Array
 from attnc.errors import InputError
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
+from attnc.network.pointwise import Pointwise
 from attnc.plot import canvas
 from attnc.plot.canvas import SavePath
 from attnc.plot.heat_map import entering, mean_weights, record_of
@@ -97,8 +97,12 @@ def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = No
     attnc.errors.InputError: Linear has no anchors: convert it first, attnc.convert_(model, approximation=…)
     """
     canvas.expect_kind(model, (nn.Module,), "anchors_used", "give a model that attnc.convert_ converted")
-    squares = {part.square for part in model.modules() if isinstance(part, AnchorGate)}
-    named = [(n, m) for n, m in model.named_modules() if isinstance(m, AnchorActivation) and m not in squares]
+    squares = {part.product.square for part in model.modules() if isinstance(part, GatedBlock)}
+    named = [
+        (n, m)
+        for n, m in model.named_modules()
+        if isinstance(m, Pointwise) and not m.inputs and m not in squares
+    ]
     if not named:
         raise InputError(
             f"{type(model).__name__} has no anchors: convert it first, attnc.convert_(model, approximation=…)"
@@ -125,7 +129,7 @@ def _proved(model: nn.Module) -> dict[str, Ends]:
     return {block.name: tuple(block.facts["interval"]) for block in report.blocks if block.proved}
 
 
-def _block(number: int, part: AnchorActivation, s: Tensor, proved: Ends | None) -> BlockWeights:
+def _block(number: int, part: Pointwise, s: Tensor, proved: Ends | None) -> BlockWeights:
     """Anchors of different groups at the same position share a column."""
     columns: list[Array] = []
     means: list[Array] = []

@@ -18,7 +18,7 @@ from attnc.network.describe import lattice
 from attnc.network.head import Head
 from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
-from attnc.network.pointwise import AttentionLayer
+from attnc.network.pointwise import Pointwise
 from attnc.plot import canvas
 from attnc.plot.canvas import Index, SavePath
 from attnc.plot.known import worst_input
@@ -164,7 +164,7 @@ def layer_weights(
     net: Network, x: Tensor | None, layers: Sequence[Index] | None = None
 ) -> list[list[NeuronWeights | LookupWeights]]:
     """By layer and group, the attention weights at the inputs x; the lookups are counted after the layers."""
-    parts: list[AttentionLayer | LookupLayer] = [*net.layers, *net.selections]
+    parts: list[Pointwise | LookupLayer] = [*net.layers, *net.selections]
     chosen = canvas.selected(layers, (len(parts),), range(len(parts)), "layers")
     point = worst_input(net) if x is None else x
     inputs = entering([parts[i] for i in chosen], lambda: net(point, strict=False))
@@ -183,7 +183,7 @@ def layer_weights(
 class NeuronWeights:
     """The neurons that share a head, at some inputs."""
 
-    layer: AttentionLayer
+    layer: Pointwise
     head: Head
     s: Tensor  # (inputs, neurons): the pre-activations
 

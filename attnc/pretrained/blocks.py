@@ -18,8 +18,9 @@ from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.product import scaled_product, square_errors, square_head
 from attnc.lower.program_to_network import amplification
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
+from attnc.network.pointwise import Pointwise
+from attnc.network.product import Product
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.entering import Entering
 from attnc.program.program import Program
@@ -41,7 +42,7 @@ class PlannedBlock:
     """The module that will take the place of a block, and its certificate; the model is not changed yet."""
 
     site: Site
-    module: AnchorActivation | AnchorGate
+    module: Pointwise | GatedBlock
     certificate: Certificate
     reach: tuple[Array, Array]  # contains the pre-activation of each neuron
 
@@ -107,20 +108,17 @@ def _plan(
     if not np.isfinite(heads["closed-form"][2].error).all():
         del heads["closed-form"]
     engine = config.engine if config.engine in heads else "softmax"
-    activation = AnchorActivation([*groups], engine, config.strict)
-    module: AnchorActivation | AnchorGate = activation
+    activation = Pointwise([*groups], engine, config.strict)
+    module: Pointwise | GatedBlock = activation
     if site.gated:
         layers = _scaled(block, [errors[2] for errors in heads.values()])
         (product,) = (layer for layer in layers if layer.kind == "product")
         square = square_head(block.dtype)
         for name, errors in heads.items():
             errors[4] = square_errors(product, square, name, block.dtype)
-        maps = site.maps()
-        first, up, second = (m.attribute for m in maps)
-        module = AnchorGate(
-            {m.attribute: m.module for m in maps}, first, up, second, activation,
-            AnchorActivation([(None, square)], engine), product.tensor("scale"), product.tensor("radius"),
-        )  # fmt: skip
+        maps = {m.attribute: m.module for m in site.maps()}
+        powers = product.tensor("scale"), product.tensor("radius")
+        module = GatedBlock(maps, activation, Product(square, *powers, engine))
     outputs = {
         name: block.bounds(layers, errors)[len(block.program.steps)]
         for name, errors in {**heads, "exact": {}}.items()
@@ -179,7 +177,7 @@ def _step_above(share: float) -> float:
 def _certificate(
     block: _Block,
     groups: list[HeadGroup],
-    module: AnchorActivation | AnchorGate,
+    module: Pointwise | GatedBlock,
     outputs: Mapping[str, ValueBounds],
     approximation: float,
     engine: str,
@@ -193,7 +191,7 @@ def _certificate(
     }
     products, site, (lo, hi) = roundings.pop("exact"), block.site, block.reach
     heads = [g.head for g in groups]
-    square = [head for _, head in module.square.groups] if isinstance(module, AnchorGate) else []
+    square = [head for _, head in module.product.square.groups] if isinstance(module, GatedBlock) else []
     facts = {
         "family": site.family, "activation": site.activation, "design": heads[0].design, "engine": module.runs,
         "neurons": len(lo), "heads": (3 if site.gated else 1) * len(lo), "anchors": [h.key.shape[1] for h in heads],

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from attnc.arguments import checked_strict
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.heads.exact_term import DESIGNS
-from attnc.network.inside import checked_strict
 
 VERSION = 1
 ENGINES = ("closed-form", "softmax")

@@ -98,7 +98,7 @@ def convert(
     >>> model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)).eval()
     >>> converted = convert(model, approximation=1e-4)
     >>> type(model[2]).__name__, type(converted[2]).__name__
-    ('GELU', 'AnchorActivation')
+    ('GELU', 'Pointwise')
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module: got {type(model).__name__}")

@@ -14,9 +14,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from attnc.arguments import checked_strict
 from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
 from attnc.frontends.transformers import Site, find_blocks
-from attnc.network.inside import checked_strict
 from attnc.pretrained.config import ENGINES, VERSION
 from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.store import note_parts, rebuild
@@ -44,10 +44,12 @@ class Conversion:
         """Where the tensors of each head are stored, and what is certified of them."""
         for name, entry in self.blocks.items():
             gated = entry["square"] is not None
-            for kind in ("activation", "square") if gated else ("activation",):
-                inside = f"{name}.{kind}" if gated else name
+            parts = (
+                {"activation": ".activation", "square": ".product.square"} if gated else {"activation": ""}
+            )
+            for kind, inside in parts.items():
                 for g, head in enumerate(entry[kind]):
-                    yield f"{inside}.{g}", Certificate.from_json(head["certificate"])
+                    yield f"{name}{inside}.{g}", Certificate.from_json(head["certificate"])
 
 
 def from_pretrained(
@@ -275,7 +277,7 @@ def _rebuilt(
 
 def _stored(where: Path, known: Conversion) -> Iterator[tuple[str, Tensor]]:
     """The tensors of heads, and those that say which neurons are whose, by their names in the model."""
-    parts = ("activation.", "square.", "scale", "radius")  # of a gated block, besides its maps
+    parts = ("activation.", "product.")  # of a gated block, besides its maps
     files = check_safetensors(where)
     places = _places([name for names in files.values() for name in names], known)
     inside = {

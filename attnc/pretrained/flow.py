@@ -14,8 +14,8 @@ from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.norms import NormRead
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
+from attnc.network.pointwise import Pointwise
 from attnc.pretrained.samples import removed
 
 MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
@@ -100,7 +100,7 @@ def refuse(model: nn.Module, problems: list[Problem]) -> None:
 @contextmanager
 def silent(model: nn.Module) -> Iterator[None]:
     """No warnings and errors about inputs outside of a domain while attnc itself runs the model."""
-    parts = [part for part in model.modules() if isinstance(part, (AnchorActivation, AnchorGate))]
+    parts = [part for part in model.modules() if isinstance(part, (Pointwise, GatedBlock))]
     before = [part.strict for part in parts]
     for part in parts:
         part.strict = False

@@ -13,15 +13,17 @@ from torch import Tensor, nn
 
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.frontends.transformers import Call, Site
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
+from attnc.network.pointwise import Pointwise
+from attnc.network.product import Product
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
 from attnc.records.certificate import Certificate
 from attnc.records.fields import seal
+from attnc.records.layers import Index
 from attnc.records.layers import digest as tensor_digest
 from attnc.records.numbers import TENSORS, HeadNumbers
 
@@ -103,9 +105,7 @@ def _inside(part: str, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
     """The blocks on record that stand converted in the part; a config may have been another model's."""
-    places = [
-        name for name, inner in part.named_modules() if isinstance(inner, (AnchorActivation, AnchorGate))
-    ]
+    places = [name for name, inner in part.named_modules() if isinstance(inner, (Pointwise, GatedBlock))]
     entries = getattr(config, "attnc", {}).get("blocks", ())
     return [e for e in entries if any(f".{place}".endswith(f".{e['name']}") for place in places)]
 
@@ -114,8 +114,8 @@ def record_of(plan: PlannedBlock) -> dict[str, Any]:
     """A block: the heads of its groups with their certificates, and digests of the numbers the bound is about: those of the
     original block, and which neurons use which head and which powers of two."""
     module = plan.module
-    activation = module.activation if isinstance(module, AnchorGate) else module
-    square = module.square if isinstance(module, AnchorGate) else None
+    activation = module.activation if isinstance(module, GatedBlock) else module
+    square = module.product.square if isinstance(module, GatedBlock) else None
     return {
         "name": plan.site.name,
         "activation": [_head(head) for _, head in activation.groups],
@@ -148,7 +148,7 @@ def stated_tensors(model: nn.Module, plan: PlannedBlock) -> dict[str, Any]:
     }
 
 
-def wiring(module: AnchorActivation | AnchorGate) -> str:
+def wiring(module: Pointwise | GatedBlock) -> str:
     """SHA-256 of what a converted block stores besides heads and maps: which neurons are whose, scales and radii."""
     found = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
@@ -193,7 +193,7 @@ def rebuild(
     made = (
         _gate(site, entry, own, engine)
         if site.gated
-        else _activation(site.name, entry["activation"], own, engine)
+        else Pointwise(_groups(site.name, "", entry["activation"], own), engine)
     )
     if wiring(made) != entry["wiring"]:
         raise CertificateError(
@@ -203,37 +203,29 @@ def rebuild(
     return made
 
 
-def _gate(site: Site, entry: Mapping[str, Any], own: Mapping[str, Tensor], engine: str) -> AnchorGate:
-    activation, square = (_inner(site.name, kind, entry, own, engine) for kind in ("activation", "square"))
-    scale, radius = (_tensor(site.name, own, name).numpy() for name in ("scale", "radius"))
-    maps = site.maps()
-    first, up, second = (m.attribute for m in maps)
-    named = {m.attribute: m.module for m in maps}
-    return AnchorGate(named, first, up, second, activation, square, scale, radius)
+def _gate(site: Site, entry: Mapping[str, Any], own: Mapping[str, Tensor], engine: str) -> GatedBlock:
+    ((_, square),) = _groups(site.name, "product.square.", entry["square"], own)
+    scale, radius = (_tensor(site.name, own, f"product.{name}").numpy() for name in ("scale", "radius"))
+    activation = Pointwise(_groups(site.name, "activation.", entry["activation"], own), engine)
+    maps = {m.attribute: m.module for m in site.maps()}
+    return GatedBlock(maps, activation, Product(square, scale, radius, engine))
 
 
-def _inner(
-    where: str, kind: str, entry: Mapping[str, Any], own: Mapping[str, Tensor], engine: str
-) -> AnchorActivation:
-    """The activation or the square of a gated block."""
-    inside = {name.removeprefix(f"{kind}."): t for name, t in own.items() if name.startswith(f"{kind}.")}
-    return _activation(f"{where}.{kind}", entry[kind], inside, engine)
-
-
-def _activation(
-    where: str, heads: Sequence[Mapping[str, Any]], own: Mapping[str, Tensor], engine: str
-) -> AnchorActivation:
-    groups = []
+def _groups(
+    where: str, part: str, heads: Sequence[Mapping[str, Any]], own: Mapping[str, Tensor]
+) -> list[tuple[Index | None, Head]]:
+    """The heads of a part of a block, with their neurons."""
+    groups: list[tuple[Index | None, Head]] = []
     for g, record in enumerate(heads):
         certificate = Certificate.from_json(record["certificate"])
-        arrays = {name: _tensor(where, own, f"{g}.{name}").double().numpy() for name in TENSORS}
+        arrays = {name: _tensor(where, own, f"{part}{g}.{name}").double().numpy() for name in TENSORS}
         head = Head(HeadNumbers(**arrays, dtype=certificate.dtype), str(record["design"]), certificate)
         reason = head.why_not_certified()
         if reason is not None:
-            raise CertificateError(f"{where}: {reason}: convert the original model anew")
-        neurons = _tensor(where, own, f"neurons_{g}").numpy() if len(heads) > 1 else None
+            raise CertificateError(f"{where}.{part}{g}: {reason}: convert the original model again")
+        neurons = _tensor(where, own, f"{part}neurons_{g}").numpy() if len(heads) > 1 else None
         groups.append((neurons, head))
-    return AnchorActivation(groups, engine)
+    return groups
 
 
 def _tensor(where: str, own: Mapping[str, Tensor], name: str) -> Tensor:

@@ -23,8 +23,8 @@ from attnc.frontends.transformers import Site, read_sites
 from attnc.frontends.transformers.calls import example_call
 from attnc.functions import Function
 from attnc.functions.balls import working
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
+from attnc.network.pointwise import Pointwise
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.flow import check_flow
@@ -104,14 +104,14 @@ class _Running:
         return self.report.holds_for if isinstance(self.report.holds_for, Box) else None
 
     @property
-    def module(self) -> AnchorActivation | AnchorGate:
+    def module(self) -> Pointwise | GatedBlock:
         found = self.site.replaced
-        assert isinstance(found, (AnchorActivation, AnchorGate))
+        assert isinstance(found, (Pointwise, GatedBlock))
         return found
 
     @property
-    def activation(self) -> AnchorActivation:
-        return self.module.activation if isinstance(self.module, AnchorGate) else self.module
+    def activation(self) -> Pointwise:
+        return self.module.activation if isinstance(self.module, GatedBlock) else self.module
 
     def numbers(self) -> Block:
         """The block as plain numbers."""
@@ -122,10 +122,11 @@ class _Running:
         ]
         up = None if site.up is None else site.up.numbers()
         found = Block(self.report, site.first.numbers(), site.second.numbers(), up, self.domain, heads)
-        if not isinstance(module, AnchorGate):
+        if not isinstance(module, GatedBlock):
             return found
-        scale, radius = (np.exp2(k.numpy().astype(np.float64)) for k in (module.scale, module.radius))
-        square = module.square.groups[0][1].numbers()
+        product = module.product
+        scale, radius = (np.exp2(k.numpy().astype(np.float64)) for k in (product.scale, product.radius))
+        square = product.square.groups[0][1].numbers()
         return replace(found, square=square, scale=scale, radius=radius)
 
 
@@ -152,7 +153,7 @@ def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]
 
 
 def _is_converted(module: object) -> bool:
-    return isinstance(module, (AnchorActivation, AnchorGate))
+    return isinstance(module, GatedBlock) or (isinstance(module, Pointwise) and not module.inputs)
 
 
 def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -179,7 +180,7 @@ def _claims(running: _Running) -> str | None:
         stated = f"the report states {facts['engine']!r}, rounding {report.rounding:g}"
         return f"it runs {module.runs!r} as engine={module.engine!r}: {stated}"
     heads = [head for _, head in running.activation.groups]
-    heads += [module.square.groups[0][1]] if isinstance(module, AnchorGate) else []
+    heads += [module.product.square.groups[0][1]] if isinstance(module, GatedBlock) else []
     if tuple(head.certificate for head in heads) != report.children:
         return "its heads are not those of its certificate"
     return None
@@ -214,13 +215,13 @@ def _code(running: _Running) -> str | None:
     for part, name, value in site.settings:
         if getattr(part, name) != value:
             return f"{name} of {type(part).__name__} is {getattr(part, name)!r}: the block is not executed as attention"
-    if type(module) not in (AnchorActivation, AnchorGate):
+    if type(module) not in (Pointwise, GatedBlock):
         return f"{type(module).__name__} is not a module of attnc"
     ask: Any = type(module).why_not_certified  # of the class: an attribute of the instance does not hide it
     reason: str | None = ask(module)
     if reason is not None:
         return reason
-    if isinstance(module, AnchorGate) and tuple(m.attribute for m in site.maps()) != module._roles:
+    if isinstance(module, GatedBlock) and tuple(m.attribute for m in site.maps()) != module.roles:
         return "the maps of the gated block are in other places"
     return None
 

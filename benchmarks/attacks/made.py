@@ -112,9 +112,7 @@ def _special() -> dict[str, dict[str, Alter]]:
         "global hook",
     )
     parts = {
-        f"{name} of a {kind}": _stage(GENERAL[name], kind)
-        for kind in ("AttentionLayer", "Head")
-        for name in inner
+        f"{name} of a {kind}": _stage(GENERAL[name], kind) for kind in ("Pointwise", "Head") for name in inner
     }
     forged = {"a bound that is a thousandth": lambda m, _: _forged(m, bound=m.certificate.bound / 1000)}
     networks = {**GENERAL, **parts}
@@ -215,7 +213,7 @@ def _tripled(module: nn.Module) -> Callable[..., Any]:
 
 def _inner(model: Model) -> nn.Module:
     """What stands for the activation in a converted model."""
-    return next(p for p in model.module.modules() if type(p).__name__ == "AnchorActivation")
+    return next(p for p in model.module.modules() if type(p).__name__ == "Pointwise")
 
 
 def _converted(family: str, change: Callable[[Model, ExitStack], Any]) -> Callable[[ExitStack], Judged]:

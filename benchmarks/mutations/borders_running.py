@@ -8,8 +8,10 @@ RUNNING = "attnc/network/running.py"
 INSIDE = "attnc/network/inside.py"
 ALTERED = "attnc/network/altered.py"
 HEAD = "attnc/network/head.py"
-ACTIVATION = "attnc/network/activation.py"
-GATE = "attnc/network/gate.py"
+POINTWISE = "attnc/network/pointwise.py"
+WINDOW = "attnc/network/window.py"
+PRODUCT = "attnc/network/product.py"
+GATED_BLOCK = "attnc/network/gated_block.py"
 
 AUTOCAST = "tests/network/test_running.py::test_autocast_changes_no_bit"
 CAST = "tests/network/test_running.py::test_a_cast_to_less_keeps_the_numbers"
@@ -30,7 +32,7 @@ BORDERS_RUNNING = [
     Mutation(
         "running: half precision",
         RUNNING,
-        "super()._apply((lambda t: t.to(made.device)) if less else fn, recurse)",
+        "super()._apply((lambda t: t.to(like.device)) if less else fn, recurse)",
         "super()._apply(fn, recurse)",
         "numbers are rounded to 16 bits",
         (CAST,),
@@ -222,64 +224,64 @@ BORDERS_RUNNING = [
         ("tests/network/test_running.py::test_traced_graphs_hold_for_gated_numbers_too",),
     ),
     Mutation(
-        "activation: places of the neurons",
-        "attnc/network/pointwise.py",
+        "pointwise: places of the neurons",
+        POINTWISE,
         "return torch.empty_like(together).index_copy(-1, order, together)",
         "return together.index_select(-1, order)",
         "neurons are put back by the permutation instead of its inverse",
-        ("tests/network/test_activation.py::test_every_neuron_has_its_own_head",),
+        ("tests/network/test_pointwise.py::test_every_neuron_has_its_own_head",),
     ),
     Mutation(
-        "activation: wiring",
-        ACTIVATION,
-        "_run(head, window, x if neurons is None else x.index_select(-1, neurons))",
-        "_run(head, window, x if neurons is None else x[..., : len(neurons)])",
+        "pointwise: wiring",
+        POINTWISE,
+        "self._run_head(head, window, x if neurons is None else x.index_select(-1, neurons), engine)",
+        "self._run_head(head, window, x if neurons is None else x[..., : len(neurons)], engine)",
         "every group reads the first neurons",
-        ("tests/network/test_activation.py::test_every_neuron_has_its_own_head",),
+        ("tests/network/test_pointwise.py::test_every_neuron_has_its_own_head",),
     ),
     Mutation(
-        "activation: one window of several",
-        ACTIVATION,
+        "pointwise: one window of several",
+        POINTWISE,
         "if windows[0] is not None and all(window == windows[0] for window in windows[1:]):",
         "if windows[0] is not None:",
         "the window of the first group runs for all",
-        ("tests/network/test_activation.py::test_one_window_runs_once_for_all_neurons",),
+        ("tests/network/test_pointwise.py::test_one_window_runs_once_for_all_neurons",),
     ),
     Mutation(
-        "activation: stale windows",
-        ACTIVATION,
-        "                if not self._known[g].holds(tensors):",
-        "                if False:",
+        "pointwise: stale windows",
+        WINDOW,
+        "if head._derived is None or not head._derived.holds(tensors):",
+        "if head._derived is None:",
         "a window outlives the numbers it was derived from",
-        ("tests/network/test_activation.py::test_the_window_follows_the_numbers",),
+        ("tests/network/test_pointwise.py::test_the_window_follows_the_numbers",),
     ),
     Mutation(
-        "activation: neurons named twice",
-        ACTIVATION,
-        'if named.dtype.kind == "i" and np.array_equal(np.sort(named), np.arange(len(named))):',
-        'if named.dtype.kind == "i":',
+        "pointwise: neurons named twice",
+        POINTWISE,
+        'if named.dtype.kind != "i" or not np.array_equal(np.sort(named), np.arange(len(named))):',
+        'if named.dtype.kind != "i":',
         "a neuron may have two heads and another none",
         ("tests/network/test_running.py::test_neurons_that_change_places_change_places",),
     ),
     Mutation(
-        "activation: largest input of a window",
-        ACTIVATION,
+        "pointwise: largest input of a window",
+        POINTWISE,
         "if sizes is not None and not (sizes and all(size <= _reach(groups) for size in sizes)):",
         "if sizes is not None and not sizes:",
         "windows do not check their domain",
         (STRICT,),
     ),
     Mutation(
-        "gate: factors",
-        GATE,
+        "product: factors",
+        PRODUCT,
         "powers = torch.stack([scale, -scale, -radius, 2 * radius])",
         "powers = torch.stack([scale, -scale, -radius, radius])",
         "squares are scaled back by ρ instead of ρ²",
-        ("tests/network/test_gate.py::test_products_are_exact_up_to_the_square_head",),
+        ("tests/network/test_product.py::test_products_are_exact_up_to_the_square_head",),
     ),
     Mutation(
-        "gate: autocast",
-        GATE,
+        "gated block: autocast",
+        GATED_BLOCK,
         "        if not autocast_is_on(x.device.type):",
         "        if True:",
         "the maps of a gated block run under autocast",
@@ -289,17 +291,17 @@ BORDERS_RUNNING = [
         ),
     ),
     Mutation(
-        "gate: roles",
-        GATE,
-        "        self._roles = (first, up, second)",
-        "        self._roles = (up, first, second)",
+        "gated block: roles",
+        GATED_BLOCK,
+        "        first, up, second = (self.get_submodule(name) for name in self.roles)",
+        "        up, first, second = (self.get_submodule(name) for name in self.roles)",
         "the map of the activation and the other one are exchanged",
-        ("tests/network/test_gate.py::test_the_block_is_the_original",),
+        ("tests/network/test_product.py::test_the_block_is_the_original",),
     ),
     Mutation(
-        "gate: square",
-        GATE,
-        'if len(known) != 1 or known[0].facts.get("function") != "square":',
+        "product: square",
+        PRODUCT,
+        'if len(known) != 1 or known[0].certificate.facts.get("function") != "square":',
         "if len(known) != 1:",
         "a head of another function squares",
         (

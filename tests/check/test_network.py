@@ -18,8 +18,8 @@ from torch import Tensor, nn
 import attnc
 from attnc.check.network import check_network
 from attnc.functions.balls import working
+from attnc.network import pointwise
 from attnc.network.network import Network
-from attnc.network.pointwise import AttentionLayer
 from attnc.network.rebuild import rebuilt
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
@@ -251,7 +251,7 @@ def assert_it_refutes(net: Network, certificate: Certificate, verdict: Verdict) 
     assert certificate.bound < verdict.error <= 1.05 * error_at(net, x)
 
 
-def head_errs(layer: AttentionLayer, claim: Certificate, s: float) -> bool:
+def head_errs(layer: pointwise.Pointwise, claim: Certificate, s: float) -> bool:
     """Whether a head of the layer errs by more than is claimed of it at an input of its interval."""
     f = attnc.functions.get(claim.facts["function"])
     errs = [

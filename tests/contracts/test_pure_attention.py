@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 import attnc
 from attnc.network.purity import impurities, operations
+from tests.network.examples import activation, gate, network
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,20 @@ def test_head_and_its_literal_form_are_affine_but_for_softmax(spec: str, options
         assert operations(module, torch.linspace(-1, 1, 3)).count("_softmax") == 1
 
 
+def test_purity_names_what_executes() -> None:
+    net = network()
+    assert attnc.purity(net) == attnc.purity(net.as_self_attention()) == ("softmax",)
+    net.engine = "sdpa"
+    assert attnc.purity(net) == ("scaled_dot_product_attention",)
+    assert attnc.purity(activation("softmax")) == attnc.purity(net.layers[0]) == ("softmax",)
+    assert attnc.purity(activation("closed-form")) == ("clamp", "mul", "sigmoid", "softmax")
+    block = gate()
+    block.engine = "softmax"
+    assert attnc.purity(block, torch.zeros(2, 4)) == ("softmax",)
+    with pytest.raises(attnc.InputError, match="Linear"):
+        attnc.purity(nn.Linear(2, 2))
+
+
 @pytest.mark.parametrize(
     "cheat",
     [nn.Tanh(), nn.ReLU(), nn.GELU(), nn.LayerNorm(3), nn.Sigmoid(), nn.Hardtanh(), nn.Softplus()],
@@ -41,3 +58,41 @@ def test_the_walk_notices_nonlinearity_by_operators() -> None:
             return torch.where(s > 0, s, 0 * s) + s.abs() / (1 + s.exp())
 
     assert {"gt", "where", "abs", "exp", "div"} <= set(impurities(Cheat(), torch.zeros(3)))
+
+
+@pytest.mark.parametrize(
+    ("cheat", "name"),
+    [
+        (lambda x: x * x, "mul"),
+        (lambda x: torch.ones(3) / x, "div"),
+        (lambda x: (x @ x.T) @ x, "mm"),
+        (lambda x: x.long().to(x.dtype), "_to_copy"),
+        (lambda x: x.cumsum(1).cummax(1)[0], "cummax"),
+        (lambda x: torch.cat([x, 0 * x]).clone().index_add_(0, torch.tensor([0]), (x * x)[:1]), "mul"),
+    ],
+)
+def test_the_walk_notices_products_and_rounding(cheat: Any, name: str) -> None:
+    class Cheat(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return cheat(x)
+
+    assert name in impurities(Cheat(), torch.ones(4, 3))
+
+
+def test_the_walk_follows_values_that_are_written_into_views() -> None:
+    class Cheat(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = torch.zeros(4, 4)
+            out[:, :3] = x
+            return out * out
+
+    assert impurities(Cheat(), torch.ones(4, 3)) == ["mul"]
+
+
+def test_attention_between_tokens_is_attention() -> None:
+    class Attention(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores = (x @ x.T) / 2 + torch.ones(4, 4).triu(1) * -9
+            return torch.softmax(scores, -1) @ x
+
+    assert attnc.purity(Attention(), torch.ones(4, 3)) == ("softmax",)

@@ -14,8 +14,9 @@ import attnc
 from attnc import functions
 from attnc.domain import Interval
 from attnc.lower.product import square_head
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
+from attnc.network.pointwise import Pointwise
+from attnc.network.product import Product
 from tests.lower.exact_heads import activation_head
 
 BOX = attnc.Box(-1, 1, shape=(3,))
@@ -45,16 +46,16 @@ def network() -> attnc.Network:
     return copy.deepcopy(_network())
 
 
-def activation(engine: str = "softmax") -> AnchorActivation:
+def activation(engine: str = "softmax") -> Pointwise:
     """Two functions on two intervals: silu of the neurons 3, 1, 0, which is gated, and tanh of 2, 4."""
     silu, tanh = (
         activation_head(functions.get("silu"), Interval(-16, 16), 1e-5, "float32"),
         head("tanh", 4.0, eps=1e-5),
     )
-    return AnchorActivation([(np.array([3, 1, 0]), silu), (np.array([2, 4]), tanh)], engine)
+    return Pointwise([(np.array([3, 1, 0]), silu), (np.array([2, 4]), tanh)], engine)
 
 
-def gate() -> AnchorGate:
+def gate() -> GatedBlock:
     torch.manual_seed(2)
     maps = {
         "gate_proj": nn.Linear(4, 7, bias=False),
@@ -63,11 +64,9 @@ def gate() -> AnchorGate:
     }
     for module in maps.values():
         module.requires_grad_(False)
-    silu = AnchorActivation(
-        [(None, activation_head(functions.get("silu"), Interval(-8, 8), 1e-5, "float32"))]
-    )
+    silu = Pointwise([(None, activation_head(functions.get("silu"), Interval(-8, 8), 1e-5, "float32"))])
     zeros = np.zeros(7, np.int8)
-    return AnchorGate(maps, *maps, silu, AnchorActivation([(None, square_head("float32"))]), zeros, zeros + 4)
+    return GatedBlock(maps, silu, Product(square_head("float32"), zeros, zeros + 4))
 
 
 def learner(loss: str = "logistic") -> attnc.incontext.Learner:

@@ -232,8 +232,8 @@ def test_a_head_in_the_place_of_another_is_seen_though_it_is_certified() -> None
     made.intercept = True
     assert "intercept" in made.why_not_certified()
     block = gate()
-    block.square[0] = block.activation[0]
-    assert "square" in block.why_not_certified()
+    block.product.square[0] = block.activation[0]
+    assert "product: its head" in block.why_not_certified()
     layer = activation()
     layer.append(head("gelu"))
     assert "neurons" in layer.why_not_certified()

@@ -1,4 +1,4 @@
-"""Two ways to execute one head: both within its certificate, hence within twice its rounding of each other."""
+"""The engines of one head: softmax and sdpa within its certificate, the closed form within its own bound."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import attnc
+from attnc import functions
 from attnc.errors import InputError
-from attnc.network.engines import ENGINES, sdpa
+from attnc.network.engines import CERTIFIED, sdpa
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
+from attnc.prove.window import window_bound
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record
+from attnc.records.window_numbers import window_of
+from tests.lower.exact_heads import activation_head
 
 HEADS = [
     ("tanh", (-8, 8), {"eps": 1e-5}),
@@ -116,13 +120,13 @@ def test_chunks_change_nothing(
 def test_gradients_flow_through_both() -> None:
     head = attnc.head("tanh", domain=(-8, 8), eps=1e-12, dtype=torch.float64)
     s = inputs(head, 6).requires_grad_()
-    for engine in ENGINES:
+    for engine in CERTIFIED:
         assert torch.autograd.gradcheck(lambda x, engine=engine: head.run(x, engine), (s,))
 
 
 def test_tokens_that_attend_to_themselves_are_not_dense() -> None:
     gated = attnc.head("silu", domain=(-8, 8), anchors=2, design="gated")
-    with pytest.raises(InputError, match="'softmax'"):
+    with pytest.raises(InputError, match="softmax"):
         gated.run(torch.zeros(3), "sdpa")
     numbers = gated.numbers()
     plain = attnc.Head(
@@ -165,8 +169,54 @@ def test_an_unknown_engine_is_refused(engine: object, net: Network) -> None:
 
 @pytest.mark.parametrize("engine", UNKNOWN)
 def test_a_head_refuses_an_unknown_engine_too(engine: object, net: Network) -> None:
-    with pytest.raises(InputError, match="'softmax'"):
+    with pytest.raises(InputError, match="softmax"):
         net.layers[0][0].run(torch.zeros(3), engine)
+
+
+def lattice_head(dtype: str = "float32") -> attnc.Head:
+    return activation_head(functions.get("gelu"), attnc.Interval(-8, 8), 1e-5, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_head_with_a_window_runs_by_its_closed_form(dtype: str) -> None:
+    head = lattice_head(dtype)
+    s = torch.linspace(-8, 8, 3001, dtype=getattr(torch, dtype))
+    out = head.run(s, "closed-form")
+    proof = window_bound(window_of(head.numbers()), functions.get("gelu"), head.domain)
+    assert float((out.double() - F.gelu(s.double())).abs().max()) <= proof.bound < 2e-5
+    assert out.dtype == s.dtype and not torch.equal(out, head(s))
+    with pytest.raises(InputError, match="108"):
+        head.run(100 + s, "closed-form", strict=True)
+
+
+def test_the_closed_form_follows_the_numbers_of_a_head() -> None:
+    head, s = lattice_head(), torch.linspace(-8, 8, 101)
+    before = head.run(s, "closed-form")
+    with torch.no_grad():
+        head.value[0, head.key.shape[1] // 2, 1] += 1
+    moved = head.run(s, "closed-form")
+    assert float((moved - before).abs().max()) > 0.1
+    torch.testing.assert_close(moved, head(s), rtol=1e-4, atol=1e-4)
+    head.load_state_dict(lattice_head().state_dict())
+    torch.compiler.reset()
+    compiled = torch.compile(lambda s: head.run(s, "closed-form"), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(s), before)
+
+
+def test_a_head_without_a_window_has_no_closed_form(head: attnc.Head) -> None:
+    with pytest.raises(InputError, match="softmax"):
+        head.run(inputs(head, 3), "closed-form")
+    learning = lattice_head().requires_grad_()
+    with pytest.raises(InputError, match="softmax"):
+        learning.run(torch.zeros(3), "closed-form")
+
+
+def test_a_network_does_not_claim_the_closed_form(net: Network) -> None:
+    with pytest.raises(InputError, match="closed-form"):
+        attnc.compile(nn.Tanh(), domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3, engine="closed-form")
+    twin = copy.deepcopy(net)
+    twin.engine = "closed-form"
+    assert "closed-form" in twin.why_not_certified()
 
 
 def test_a_network_runs_by_either(net: Network) -> None:

@@ -16,12 +16,13 @@ from attnc import functions
 from attnc.compiler import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
+from attnc.network import pointwise
 from attnc.network.affine import AffineLayer
 from attnc.network.forms import ColumnSoftmax, SequenceMap, TheoremNetwork, literal_form
 from attnc.network.literal import LiteralAttention
 from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
-from attnc.network.pointwise import AttentionLayer, Stage
+from attnc.network.pointwise import Stage
 from attnc.network.purity import impurities, operations
 from attnc.network.reshape import ReshapeLayer
 from attnc.program import Affine, BlackBox, Pointwise, Program, Reshape
@@ -80,7 +81,7 @@ def placed(
     stages: list[Stage] = [
         ReshapeLayer(parts.reshape(0, 1, (2 * n,))),
         AffineLayer(parts.affine(1, 2, first, offset)),
-        AttentionLayer(2, 3, [(None, head)], "layer 1"),
+        pointwise.Pointwise([(None, head)], "softmax", name="layer 1", inputs=(2,), value=3),
         AffineLayer(parts.affine(3, 4, place, extra)),
         ReshapeLayer(parts.reshape(4, 5, (n, width))),
     ]
@@ -373,9 +374,9 @@ def in_groups(
 ) -> Network:
     """The same network with other heads."""
     stages: list[Any] = list(net.stages)
-    i = next(i for i, stage in enumerate(stages) if isinstance(stage, AttentionLayer))
+    i = next(i for i, stage in enumerate(stages) if isinstance(stage, pointwise.Pointwise))
     chosen = [(None if n is None else np.array(n), head) for n, head in groups]
-    stages[i] = AttentionLayer(stages[i].inputs[0], stages[i].value, chosen, "layer 1")
+    stages[i] = pointwise.Pointwise(chosen, name="layer 1", inputs=stages[i].inputs, value=stages[i].value)
     return Network(stages, net.program, net.certificate, presentation=Presentation(form, layout))
 
 

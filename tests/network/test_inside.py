@@ -19,7 +19,7 @@ import attnc
 from attnc import functions
 from attnc.errors import DomainWarning, InputError
 from attnc.network import window
-from attnc.network.activation import AnchorActivation
+from attnc.network.pointwise import Pointwise
 from attnc.prove.window import window_of
 from tests.lower.exact_heads import activation_head
 from tests.network.examples import BOX, activation, gate, head, learner, network, source
@@ -39,12 +39,12 @@ CASES: dict[str, tuple[Callable[[], Any], Tensor, list[Tensor]]] = {
     "head": (head, row(-8, 8), [row(0, 100), row(-8.000001, 0), row(NAN, 0), row(0, INF), row(-INF, 0)]),
     "network": (network, row(-1, 0, 1), [row(0, 0, 1.0000001), row(-2, 0, 0), row(0, NAN, 0)]),
     "a window": (
-        lambda: AnchorActivation([(np.array([0, 2]), gelu(8)), (np.array([1]), gelu(4))]),
+        lambda: Pointwise([(np.array([0, 2]), gelu(8)), (np.array([1]), gelu(4))]),
         row(-8, 4, 8),
         [row(9, 0, 0), row(0, 5, 0), row(0, 0, -8.000001), row(NAN, 0, 0), row(0, -INF, 0)],
     ),
     "a gate's window": (
-        lambda: AnchorActivation([(None, activation()[0])]),
+        lambda: Pointwise([(None, activation()[0])]),
         row(-16, 16),
         [row(17, 0), row(0, -17), row(0, NAN)],
     ),
@@ -131,7 +131,7 @@ def test_a_head_without_a_certificate_has_no_domain() -> None:
     made = head()
     bare = attnc.Head(made.numbers(), "tuned")
     assert bare.domain is None and told(lambda: bare(torch.tensor([100.0]))) == []
-    layer = AnchorActivation([(np.array([1]), bare), (np.array([0]), made)])
+    layer = Pointwise([(np.array([1]), bare), (np.array([0]), made)])
     assert told(lambda: layer(row(0, 100))) == []
     assert len(told(lambda: layer(row(100, 0)))) == 1
 
@@ -147,7 +147,7 @@ def test_a_gate_checks_its_activation_and_not_its_squares() -> None:
     assert made.strict is None and told(lambda: made(x)) == []
     assert len(told(lambda: (made(1000 * x), made(1000 * x)))) == 1
     made.strict = True
-    assert made.activation.strict is True and made.square.strict is None
+    assert made.activation.strict is True and made.product.square.strict is None
     with pytest.raises(InputError, match="outside"):
         made(1000 * x)
     made.strict = False
@@ -183,7 +183,7 @@ def test_what_strict_may_be(strict: Any) -> None:
         lambda: attnc.head("tanh", domain=(-8, 8), eps=1e-5, strict=strict),
         lambda: attnc.compile(source(), domain=BOX, eps=1e-3, strict=strict),
         lambda: attnc.ConvertConfig(strict=strict),
-        lambda: AnchorActivation([(None, head())], strict=strict),
+        lambda: Pointwise([(None, head())], strict=strict),
     ):
         with pytest.raises(InputError, match="strict="):
             make()

@@ -15,7 +15,7 @@ from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.literal import LiteralNetwork, TokenMap
 from attnc.network.network import Network
-from attnc.network.pointwise import AttentionLayer
+from attnc.network.pointwise import Pointwise
 from attnc.network.purity import LINEAR, MOVES, SOFTMAX, operations
 
 AGREE = {torch.float64: 4e-12, torch.float32: 1e-5}  # of the largest output
@@ -215,9 +215,9 @@ def test_chunks_and_autocast_change_nothing(
 def in_groups(net: Network, groups: list[tuple[list[int] | None, attnc.Head]]) -> Network:
     """The same network with other heads in its first layer."""
     stages: list[Any] = list(net.stages)
-    i = next(i for i, stage in enumerate(stages) if isinstance(stage, AttentionLayer))
+    i = next(i for i, stage in enumerate(stages) if isinstance(stage, Pointwise))
     chosen = [(None if n is None else torch.tensor(n).numpy(), head) for n, head in groups]
-    stages[i] = AttentionLayer(stages[i].inputs[0], stages[i].value, chosen, stages[i].name)
+    stages[i] = Pointwise(chosen, name=stages[i].name, inputs=stages[i].inputs, value=stages[i].value)
     return Network(stages, net.program, net.certificate)
 
 

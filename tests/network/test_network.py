@@ -506,7 +506,7 @@ def test_repr(net: Network) -> None:
     text = repr(net)
     for part in (str(net.certificate.holds_for), "dtype=float32", f"{net.certificate.bound:.4g}, proved"):
         assert part in text
-    assert text.count("AttentionLayer(") == len(net.layers)
+    assert text.count("Pointwise(") == len(net.layers)
 
 
 # Gradients, and the source.

@@ -50,7 +50,7 @@ RUNS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "map": (network, lambda m: m.stages[0](batch())),
     "activation, window": (lambda: activation("closed-form"), lambda m: m(neurons())),
     "activation, dense": (activation, lambda m: m(neurons())),
-    "activation, weights": (activation, lambda m: m.weights(neurons(), neuron=2)),
+    "activation, weights": (activation, lambda m: m.weights(neurons(), group=1)),
     "gate": (gate, lambda m: m(neurons()[:, :4] / 4)),
     "self-attention of a head": (lambda: head().as_self_attention(4), lambda m: m(points(n=4))),
     "its weights": (lambda: head().as_self_attention(4), lambda m: m.attention(m.tokens(points(n=4)))),
@@ -338,18 +338,18 @@ def test_neurons_that_change_places_change_places() -> None:
     assert head_error(layer[1], x[:, 3], after[:, 3]) <= layer[1].certificate.bound
     with torch.no_grad():
         layer.get_buffer("neurons_1").copy_(torch.tensor([2, 4]))
-    assert "named once" in layer.why_not_certified()
+    assert "5 neurons" in layer.why_not_certified()
 
 
 def test_factors_follow_exponents_that_are_written_in_place() -> None:
     made = gate()
     for _ in range(2):
-        made.scale.add_(1)
-        made.radius.data = made.radius.data + 1
-    lam, inverse, shrink, height = made.factors().double()
+        made.product.scale.add_(1)
+        made.product.radius.data = made.product.radius.data + 1
+    lam, inverse, shrink, height = made.product.factors().double()
     assert set(lam.tolist()) == {4.0} and set(inverse.tolist()) == {0.25}
     assert set(shrink.tolist()) == {2.0**-6} and set(height.tolist()) == {2.0**12}
-    made.radius.fill_(70)
+    made.product.radius.fill_(70)
     with pytest.raises(InputError, match="-70"):
         made(neurons()[:, :4])
 

@@ -13,7 +13,7 @@ from torch import nn
 import attnc
 from attnc import plot
 from attnc.errors import InputError
-from attnc.network.activation import AnchorActivation
+from attnc.network.pointwise import Pointwise
 from attnc.plot.activations import FLOOR, MOST_TOKENS, block_weights
 from attnc.pretrained import report_of
 
@@ -127,9 +127,9 @@ def test_many_tokens_share_rows(model: nn.Module) -> None:
 
 def test_without_a_report_nothing_is_called_proved(model: nn.Module) -> None:
     head = model.layers[1].activation.groups[0][1]
-    (block,) = block_weights(nn.Sequential(AnchorActivation([(None, head)])), torch.zeros(2, 3))
+    (block,) = block_weights(nn.Sequential(Pointwise([(None, head)])), torch.zeros(2, 3))
     assert block.proved is None and block.ends == (0.0, 0.0)
-    (ax,) = maps(plot.anchors_used(nn.Sequential(AnchorActivation([(None, head)])), x=torch.zeros(2, 3)))
+    (ax,) = maps(plot.anchors_used(nn.Sequential(Pointwise([(None, head)])), x=torch.zeros(2, 3)))
     assert "proved" not in ax.get_title(loc="left")  # type: ignore[attr-defined]
 
 

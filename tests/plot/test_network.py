@@ -15,7 +15,7 @@ import attnc
 from attnc import plot
 from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
-from attnc.network.pointwise import AttentionLayer
+from attnc.network.pointwise import Pointwise
 from attnc.plot.heat_map import COLUMNS, on_lattice, same_decimals
 from attnc.plot.network import POINTS
 from attnc.records.certificate import Certificate, Status
@@ -45,7 +45,7 @@ def grouped(net: Network) -> Network:
     many = attnc.head("tanh", domain=(-4, 4), anchors=40, design="nearest")
     few, stages = net.layers[0].groups[0][1], list(net.stages)
     groups = [(np.arange(5), few), (np.arange(5, 40), many)]
-    stages[1] = AttentionLayer(1, 2, groups, "block.act")
+    stages[1] = Pointwise(groups, name="block.act", inputs=(1,), value=2)
     return Network(stages, net.program, net.certificate)  # type: ignore[arg-type]
 
 

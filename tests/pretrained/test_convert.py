@@ -18,8 +18,8 @@ from attnc.domain import Normed
 from attnc.frontends.transformers import find_blocks
 from attnc.functions import registry
 from attnc.lower.pointwise import executed_error
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
+from attnc.network.pointwise import Pointwise
 from attnc.pretrained import blocks, convert, convert_, report_of
 from attnc.program.block import FeedForward
 from attnc.records.certificate import Status
@@ -80,7 +80,7 @@ def test_every_family_is_converted_and_moves_within_its_bounds(name: str) -> Non
             sites[block.name],
             {"first": sites[block.name].first.module, "second": sites[block.name].second.module},
         )
-        assert isinstance(site.replaced, AnchorGate if site.gated else AnchorActivation)
+        assert isinstance(site.replaced, GatedBlock if site.gated else Pointwise)
         seen = caught(model, ends, lambda: model(**given))
         moved = (seen["second"][1].double() - block_of(numbers[block.name], seen["first"][0])).abs().max()
         assert moved <= block.bound + 1e-12  # what float64 rounds in block_of
@@ -126,9 +126,7 @@ def test_a_filter_chooses_and_the_rest_is_named() -> None:
     assert sorted(b.name for b in report_of(model).blocks) == [
         f"encoder.layer.{i}.intermediate.intermediate_act_fn" for i in range(2)
     ]
-    assert all(
-        isinstance(layer.intermediate.intermediate_act_fn, AnchorActivation) for layer in model.encoder.layer
-    )
+    assert all(isinstance(layer.intermediate.intermediate_act_fn, Pointwise) for layer in model.encoder.layer)
 
 
 def test_progress_counts_the_blocks() -> None:
@@ -155,7 +153,7 @@ def test_encoders_of_torch(norm_first: bool, activation: str) -> None:
     assert [b.facts["norm"] for b in report.blocks] == [f"layers.{i}.norm{1 + norm_first}" for i in range(2)]
     with torch.no_grad():
         after = model(x), model(x, src_key_padding_mask=padded)
-    assert all(isinstance(part.activation, AnchorActivation) for part in model.layers)
+    assert all(isinstance(part.activation, Pointwise) for part in model.layers)
     whole, masked = (new - old for old, new in zip(before, after, strict=True))
     assert whole.abs().max() < 10 * EPS and masked[~padded].abs().max() < 10 * EPS
     assert (
@@ -224,7 +222,7 @@ def test_an_activation_of_the_users_own(half_swish: type[nn.Module]) -> None:
     )
     (block,) = convert_(model, approximation=EPS).blocks
     assert block.facts["activation"] == "HalfSwish" and block.proved
-    assert isinstance(model[2], AnchorActivation) and (model(x) - before).abs().max() <= block.bound
+    assert isinstance(model[2], Pointwise) and (model(x) - before).abs().max() <= block.bound
 
 
 @pytest.mark.parametrize(
@@ -239,7 +237,7 @@ def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dty
     roundings = block.facts["roundings"]
     assert block.facts["engine"] == part.runs == "softmax" and block.rounding == roundings["softmax"]
     dense = run(model, given)
-    for one in (m for m in model.modules() if isinstance(m, AnchorActivation)):
+    for one in (m for m in model.modules() if isinstance(m, Pointwise)):
         for neurons, head in one.groups:
             assert head.certificate.proved
             f, limit = functions.get(head.certificate.facts["function"]), head.certificate.holds_for.hi

@@ -96,7 +96,7 @@ def test_round_trip(saved: Make, name: str, tmp_path: Path) -> None:
     made = saved(name)
     back = from_pretrained(made.where)
     assert same(made.model, back, example(name))
-    assert sum(type(part).__name__ in ("AnchorActivation", "AnchorGate") for part in back.modules()) >= 2
+    assert sum(type(part).__name__ in ("Pointwise", "GatedBlock") for part in back.modules()) >= 2
     assert report_of(back) == made.report
     assert next(back.parameters()).dtype == torch.float64 and not back.training
     back.save_pretrained(tmp_path / "again")
@@ -195,7 +195,7 @@ def test_an_anchor_that_is_no_number(bert: Path) -> None:
         from_pretrained(bert)
 
 
-@pytest.mark.parametrize("tensor", ["activation.0.key", "square.0.value"])
+@pytest.mark.parametrize("tensor", ["activation.0.key", "product.square.0.value"])
 def test_an_edited_anchor_of_a_gate(llama: Path, tensor: str) -> None:
     name = f"model.layers.1.mlp.{tensor}"
     edit(llama, nudge(name))
@@ -210,7 +210,7 @@ def test_missing_tensors(bert: Path, llama: Path) -> None:
     for read in (from_pretrained, lambda where: changed_heads(where, read_conversion(where))):
         with pytest.raises(FileError, match=f"{anchors} is missing"):
             read(bert)
-    edit(llama, lambda tensors: tensors.pop("model.layers.0.mlp.scale"))
+    edit(llama, lambda tensors: tensors.pop("model.layers.0.mlp.product.scale"))
     with pytest.raises(FileError):
         from_pretrained(llama)
     edit(llama, lambda tensors: tensors.pop("model.norm.weight"))
@@ -279,7 +279,7 @@ def test_an_edited_record_shows(bert: Path, change: Callable[[dict[str, Any]], o
 
 @pytest.mark.parametrize("name", ["scale", "radius"])
 def test_other_powers_of_two_show(llama: Path, name: str) -> None:
-    edit(llama, lambda tensors: tensors[f"model.layers.0.mlp.{name}"].sub_(1))
+    edit(llama, lambda tensors: tensors[f"model.layers.0.mlp.product.{name}"].sub_(1))
     with pytest.raises(CertificateError, match="changed"):
         from_pretrained(llama)
 

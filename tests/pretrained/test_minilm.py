@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnc.domain import Normed
 from attnc.frontends.transformers import find_blocks
-from attnc.network.activation import AnchorActivation
+from attnc.network.pointwise import Pointwise
 from attnc.pretrained import ConversionReport, convert_
 from tests.prove.blocks import reach
 
@@ -133,7 +133,7 @@ def test_embeddings_of_a_thousand_sentences(pair: Pair) -> None:
 def test_no_neuron_leaves_its_interval_at_full_length(pair: Pair) -> None:
     ids = torch.randint(0, pair.made.config.vocab_size, (2, 512), generator=torch.Generator().manual_seed(0))
     sites, seen = find_blocks(pair.original).blocks, {}
-    parts = {name: part for name, part in pair.made.named_modules() if isinstance(part, AnchorActivation)}
+    parts = {name: part for name, part in pair.made.named_modules() if isinstance(part, Pointwise)}
     handles = [
         part.register_forward_pre_hook(
             lambda _, given, name=name: seen.update({name: given[0].double().flatten(0, -2)})

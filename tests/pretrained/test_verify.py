@@ -15,8 +15,8 @@ from torch import nn
 
 import attnc
 from attnc.errors import CertificateError
-from attnc.network import activation as network_activation
-from attnc.network.gate import AnchorGate
+from attnc.network import pointwise
+from attnc.network.gated_block import GatedBlock
 from attnc.pretrained import convert_, report_of
 from attnc.pretrained.verify import verify_conversion
 from attnc.records.fields import round_up, seal
@@ -155,11 +155,11 @@ def test_nothing_that_was_changed_is_proved(opt: Any, case: str) -> None:
 @pytest.mark.parametrize("what", ["radius", "scale", "places"])
 def test_the_products_of_a_gated_block(llama: Any, what: str) -> None:
     gate = llama.model.layers[0].mlp
-    assert isinstance(gate, AnchorGate)
+    assert isinstance(gate, GatedBlock)
     if what == "places":
-        gate._roles = (gate._roles[1], gate._roles[0], gate._roles[2])
+        gate.roles = (gate.roles[1], gate.roles[0], gate.roles[2])
     else:
-        getattr(gate, what).sub_(3)
+        getattr(gate.product, what).sub_(3)
     del llama.config.attnc  # whose digests show it first
     verdict = attnc.verify(llama)
     words = {"radius": "radius", "places": ""}
@@ -169,14 +169,14 @@ def test_the_products_of_a_gated_block(llama: Any, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["radius", "scale"])
 def test_scales_are_on_record(llama: Any, what: str) -> None:
-    getattr(llama.model.layers[0].mlp, what).sub_(3)
+    getattr(llama.model.layers[0].mlp.product, what).sub_(3)
     verdict = attnc.verify(llama)
     assert verdict.status == "unknown" and "neurons" in verdict.reason
 
 
 def test_other_code_that_runs_is_refuted(opt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    genuine = network_activation.run_window
-    monkeypatch.setattr(network_activation, "run_window", lambda w, s, *_: genuine(w, s) + 1e-2)
+    genuine = pointwise.run_window
+    monkeypatch.setattr(pointwise, "run_window", lambda w, s, *_: genuine(w, s) + 1e-2)
     verdict = attnc.verify(opt)
     assert verdict.status == "refuted" and verdict.error is not None
     assert 0.005 < verdict.error < 0.015

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from attnc.frontends.transformers import find_blocks
 from attnc.functions.balls import working
 from attnc.lower.product import square_errors, square_head
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
+from attnc.network.pointwise import Pointwise
 from attnc.pretrained import blocks, convert_
 from attnc.program.block import FeedForward
 from attnc.prove.bounds import HeadErrors, ValueBounds
@@ -70,15 +70,15 @@ class Case:
     model: nn.Module
     ff: FeedForward
     report: Certificate
-    module: AnchorActivation | AnchorGate
+    module: Pointwise | GatedBlock
     claimed: dict[str, Claim]  # by engine
     first: nn.Module
     norm: nn.Module
     second: nn.Module
 
     @property
-    def activation(self) -> AnchorActivation:
-        return self.module.activation if isinstance(self.module, AnchorGate) else self.module
+    def activation(self) -> Pointwise:
+        return self.module.activation if isinstance(self.module, GatedBlock) else self.module
 
 
 @cache
@@ -100,7 +100,7 @@ def case(name: str, dtype: str) -> Case:
         patch.setattr(blocks, "compose", noting)
         (report,) = convert_(model, approximation=eps[DTYPES.index(dtype)]).blocks
     module = model.get_submodule(report.name)
-    assert isinstance(module, (AnchorActivation, AnchorGate)) and [*report.facts["roundings"]] == [
+    assert isinstance(module, (Pointwise, GatedBlock)) and [*report.facts["roundings"]] == [
         "softmax",
         "closed-form",
     ]
@@ -196,11 +196,11 @@ def converted(made: Case, x: arb_mat) -> arb_mat:
     """The converted block in exact arithmetic."""
     ff, s = made.ff, affine(made.ff.W1, made.ff.b1, x)
     heads = [
-        made.activation.groups[made.activation.group_of(j) if made.activation.neurons else 0][1]
+        next(head for where, head in made.activation.groups if where is None or j in where.tolist())
         for j in range(len(ff.b1))
     ]
     inner = [[softmax_head(heads[j], s[i, j]) for j in range(s.ncols())] for i in range(s.nrows())]
-    if isinstance(made.module, AnchorGate):
+    if isinstance(made.module, GatedBlock):
         assert ff.U is not None and ff.c is not None
         t = affine(ff.U, ff.c, x)
         inner = [
@@ -209,9 +209,9 @@ def converted(made: Case, x: arb_mat) -> arb_mat:
     return affine(ff.W2, ff.b2, arb_mat(inner))
 
 
-def product(gate: AnchorGate, j: int, h: arb, t: arb) -> arb:
-    power, radius = (arb(2) ** int(k[j]) for k in (gate.scale, gate.radius))
-    square = gate.square.groups[0][1]
+def product(gate: GatedBlock, j: int, h: arb, t: arb) -> arb:
+    power, radius = (arb(2) ** int(k[j]) for k in (gate.product.scale, gate.product.radius))
+    square = gate.product.square.groups[0][1]
     above, below = (
         radius**2 * softmax_head(square, z / radius) for z in (h / power + power * t, h / power - power * t)
     )
@@ -295,12 +295,12 @@ def test_what_is_claimed_of_every_head_is_true_of_the_module(name: str, dtype: s
 def test_what_is_claimed_of_every_product_is_true_of_the_module(name: str, dtype: str) -> None:
     """ρ²·head(ζ/ρ) against ζ², executed, for every neuron's own ρ, up to the ends of what may enter."""
     made = case(name, dtype)
-    assert isinstance(made.module, AnchorGate)
-    square = made.module.square
+    assert isinstance(made.module, GatedBlock)
+    square = made.module.product.square
     for claim in made.claimed.values():
         assert claim.squares is not None and claim.product is not None
-        assert (claim.product.tensor("scale") == made.module.scale.numpy()).all()
-        assert (claim.product.tensor("radius") == made.module.radius.numpy()).all()
+        assert (claim.product.tensor("scale") == made.module.product.scale.numpy()).all()
+        assert (claim.product.tensor("radius") == made.module.product.radius.numpy()).all()
         parts = torch.linspace(-1, 1, 41, dtype=torch.float64)[:, None]
         zeta = (parts * torch.tensor(2.0 ** claim.product.tensor("radius"))).to(getattr(torch, dtype))
         radius = torch.tensor(2.0 ** claim.product.tensor("radius")).to(zeta.dtype)

@@ -20,7 +20,7 @@ from attnc.network import literal
 from attnc.network.affine import AffineLayer, ScaleLayer
 from attnc.network.combine import CombineLayer
 from attnc.network.lookup import LookupLayer
-from attnc.network.pointwise import AttentionLayer
+from attnc.network.pointwise import Pointwise
 from attnc.network.reshape import ReshapeLayer
 from attnc.records.layers import Index
 from attnc.records.numbers import Array, HeadNumbers
@@ -96,13 +96,13 @@ def read(net: Network) -> Parts:
     size = math.prod(net.program.shape)
     _check(size * size)
     forms = {0: _Form(False, net.program.shape, np.eye(size), np.zeros(size))}
-    found: list[tuple[AttentionLayer | LookupLayer, _Form]] = []
+    found: list[tuple[Pointwise | LookupLayer, _Form]] = []
     for stage in net.stages:
         assert isinstance(
-            stage, AffineLayer | ScaleLayer | CombineLayer | ReshapeLayer | AttentionLayer | LookupLayer
+            stage, AffineLayer | ScaleLayer | CombineLayer | ReshapeLayer | Pointwise | LookupLayer
         )
         given = [forms[value] for value in stage.inputs]
-        if isinstance(stage, AttentionLayer | LookupLayer):
+        if isinstance(stage, Pointwise | LookupLayer):
             found.append((stage, given[0]))
             forms[stage.value] = _hidden(stage, given[0].shape)
         else:
@@ -115,7 +115,7 @@ def read(net: Network) -> Parts:
         )
     (stage, entering), leaving = found[0], forms[last]
     body: Neurons | Lookup
-    if isinstance(stage, AttentionLayer):
+    if isinstance(stage, Pointwise):
         groups = tuple(_groups(stage, entering.shape))
         body = Neurons(entering.matrix, entering.shift, groups, leaving.matrix, leaving.shift)
     else:
@@ -128,7 +128,7 @@ def read(net: Network) -> Parts:
     return Parts(net.program.shape, leaving.shape, net.numbers().dtype, body)
 
 
-def _hidden(stage: AttentionLayer | LookupLayer, shape: tuple[int, ...]) -> _Form:
+def _hidden(stage: Pointwise | LookupLayer, shape: tuple[int, ...]) -> _Form:
     """What leaves attention: the neurons themselves, or the values by the weights of their anchors."""
     if isinstance(stage, LookupLayer):
         values = _array(stage.values).T
@@ -167,7 +167,7 @@ def _affine(stage: AffineLayer | ScaleLayer | CombineLayer | ReshapeLayer, given
             )
 
 
-def _groups(layer: AttentionLayer, shape: tuple[int, ...]) -> list[Group]:
+def _groups(layer: Pointwise, shape: tuple[int, ...]) -> list[Group]:
     """The neurons of a group in every token."""
     found, tokens = [], np.arange(math.prod(shape[:-1]))
     for neurons, head in layer.groups:

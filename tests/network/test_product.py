@@ -1,4 +1,4 @@
-"""Gated blocks: products through squares, executed as `prove.block_bound` says, with little memory."""
+"""Products through squares and gated blocks: executed as `prove.block_bound` says, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.heads.lattice import square_numbers
-from attnc.network import gate
-from attnc.network.activation import AnchorActivation
-from attnc.network.gate import AnchorGate
+from attnc.network import gated_block, product
+from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
+from attnc.network.pointwise import Pointwise
+from attnc.network.product import Product
 from attnc.records.numbers import HeadNumbers
 
 M, D = 7, 4
 SCALE, RADIUS = np.array([0, 1, -1, 2, 0, -3, 0]), np.array([3, 4, 3, 4, 3, 6, 3])
 
 
-def silu(dtype: str) -> AnchorActivation:
+def silu(dtype: str) -> Pointwise:
     pair = np.array([[[0.0, 0], [1, 0]]])
-    return AnchorActivation(
-        [(None, Head(HeadNumbers(np.array([[1.0, 0]]), pair, pair, np.ones(1), dtype), "gate"))]
-    )
+    return Pointwise([(None, Head(HeadNumbers(np.array([[1.0, 0]]), pair, pair, np.ones(1), dtype), "gate"))])
 
 
-def square(dtype: str) -> AnchorActivation:
-    return AnchorActivation([(None, Head(square_numbers(dtype), "lattice"))])
+def products(dtype: str, scale: Any = SCALE, radius: Any = RADIUS) -> Product:
+    return Product(Head(square_numbers(dtype), "lattice"), scale, radius)
 
 
 def maps(dtype: str) -> dict[str, nn.Module]:
@@ -45,19 +44,16 @@ def maps(dtype: str) -> dict[str, nn.Module]:
     return {name: m.to(getattr(torch, dtype)).requires_grad_(False) for name, m in made.items()}
 
 
-def block(dtype: str = "float64", **changes: Any) -> AnchorGate:
-    given: dict[str, Any] = {
-        "maps": maps(dtype), "first": "gate_proj", "up": "up_proj", "second": "down_proj",
-        "activation": silu(dtype), "square": square(dtype), "scale": SCALE, "radius": RADIUS,
-    }  # fmt: skip
-    return AnchorGate(**{**given, **changes})
+def block(dtype: str = "float64", scale: Any = SCALE, radius: Any = RADIUS, **changes: Any) -> GatedBlock:
+    given = {"maps": maps(dtype), "activation": silu(dtype), "product": products(dtype, scale, radius)}
+    return GatedBlock(**{**given, **changes})
 
 
 def tokens(*shape: int, dtype: str = "float64") -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
 
 
-def original(made: AnchorGate, x: Tensor) -> Tensor:
+def original(made: GatedBlock, x: Tensor) -> Tensor:
     found: Tensor = made.down_proj(F.silu(made.gate_proj(x)) * made.up_proj(x))
     return found
 
@@ -77,17 +73,19 @@ def test_the_steps_are_those_of_the_proof() -> None:
     h, t = made.activation(made.gate_proj(x)), made.up_proj(x)
     lam, rho = (np.exp2(k).astype(np.float32) for k in (SCALE, RADIUS))
     left, right = h.numpy() / lam, lam * t.numpy()
-    q = [rho * rho * made.square(torch.from_numpy(z / rho)).numpy() for z in (left + right, left - right)]
+    q = [
+        rho * rho * made.product.square(torch.from_numpy(z / rho)).numpy()
+        for z in (left + right, left - right)
+    ]
     p = torch.from_numpy((q[0] - q[1]) / np.float32(4))
-    assert torch.equal(made._product_in_place(h, t), p) and torch.equal(made._product(h, t), p)
+    assert torch.equal(made.product(h, t), p) and torch.equal(made.product._plain(h, t), p)
     assert torch.equal(made(x), made.down_proj(p))
 
 
 def test_products_are_exact_up_to_the_square_head() -> None:
     """|p - h t| <= ρ²A/2 and what the dtype rounds; A is below 1e-15 in float64."""
-    made = block("float64")
     h, t = tokens(50, M), tokens(100, M)[50:]
-    found = made._product_in_place(h, t)
+    found = products("float64")(h, t)
     for row in range(0, 50, 7):
         for j in range(M):
             exact = arb(float(h[row, j])) * arb(float(t[row, j]))
@@ -98,24 +96,24 @@ def test_both_paths_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     made, x = block(), tokens(3, 11, D)
     plain = made(x.clone().requires_grad_()).detach()
     for held, chunk in ((1 << 22, 1 << 17), (1 << 22, 3 * M), (5 * M, 2 * M), (1, 1)):
-        monkeypatch.setattr(gate, "_HELD", held)
-        monkeypatch.setattr(gate, "_CHUNK", chunk)
+        monkeypatch.setattr(gated_block, "_HELD", held)
+        monkeypatch.setattr(product, "_CHUNK", chunk)
         torch.testing.assert_close(made(x), plain, rtol=1e-12, atol=1e-11)
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     made, x = block(), tokens(23, D)
-    monkeypatch.setattr(gate, "_HELD", 5 * M)
-    monkeypatch.setattr(gate, "_CHUNK", 2 * M)
+    monkeypatch.setattr(gated_block, "_HELD", 5 * M)
+    monkeypatch.setattr(product, "_CHUNK", 2 * M)
     rows: dict[str, list[int]] = {}
-    for name in ("gate_proj", "up_proj", "down_proj", "activation", "square"):
+    for name in ("gate_proj", "up_proj", "down_proj", "activation", "product.square"):
         made.get_submodule(name).register_forward_hook(
             lambda _, given, out, name=name: rows.setdefault(name, []).append(given[0].numel())
         )
     made(x)
     assert rows["gate_proj"] == rows["up_proj"] == [5 * D] * 4 + [3 * D]
     assert rows["activation"] == rows["down_proj"] == [5 * M] * 4 + [3 * M]
-    assert max(rows["square"]) == 2 * M and sum(rows["square"]) == 2 * 23 * M
+    assert max(rows["product.square"]) == 2 * M and sum(rows["product.square"]) == 2 * 23 * M
 
 
 def test_hooks_see_what_the_parts_returned() -> None:
@@ -164,21 +162,21 @@ def test_names_stay_and_exponents_are_small() -> None:
         "down_proj.weight",
         "down_proj.bias",
     } < names
-    assert {"scale", "radius", "activation.0.key", "square.0.value"} < names
+    assert {"product.scale", "product.radius", "activation.0.key", "product.square.0.value"} < names
     assert not any("factors" in name for name in names)
-    assert made.scale.dtype == made.radius.dtype == torch.int8
+    assert made.product.scale.dtype == made.product.radius.dtype == torch.int8
     assert (
         made.parameters_added
         == sum(p.numel() for p in made.activation.buffers())
-        + sum(p.numel() for p in made.square.buffers())
+        + sum(p.numel() for p in made.product.square.buffers())
         + 2 * M
     )
-    assert "down_proj(activation(gate_proj(x)) ∘ up_proj(x)), 7 neurons" in repr(made)
+    assert "down_proj(activation(gate_proj(x)) ∘ up_proj(x))" in repr(made) and "7 neurons" in repr(made)
 
 
 def test_maps_may_have_any_names() -> None:
     named = dict(zip(("first", "up", "wo"), maps("float64").values(), strict=True))
-    made = block(maps=named, first="first", up="up", second="wo")
+    made = block(maps=named)
     assert torch.equal(made(tokens(3, D)), block()(tokens(3, D)))
 
 
@@ -187,16 +185,16 @@ def test_factors_follow_the_exponents() -> None:
     other = block(scale=SCALE + 1, radius=RADIUS + 1)
     twin = copy.deepcopy(made)
     twin.load_state_dict(other.state_dict())
-    assert torch.equal(twin.factors(), other.factors()) and torch.equal(twin(x), other(x))
-    assert not torch.equal(made.factors(), other.factors())
-    lam, inverse, shrink, height = made.factors().numpy()
+    assert torch.equal(twin.product.factors(), other.product.factors()) and torch.equal(twin(x), other(x))
+    assert not torch.equal(made.product.factors(), other.product.factors())
+    lam, inverse, shrink, height = made.product.factors().numpy()
     assert np.array_equal(lam, 2.0**SCALE) and np.array_equal(inverse, 2.0**-SCALE)
     assert np.array_equal(shrink, 2.0**-RADIUS) and np.array_equal(height, 4.0**RADIUS)
 
 
 def test_dtypes_and_devices() -> None:
     made = block().float()
-    assert made.factors().dtype == torch.float32 and made.scale.dtype == torch.int8
+    assert made.product.factors().dtype == torch.float32 and made.product.scale.dtype == torch.int8
     torch.testing.assert_close(made(tokens(5, D).float()), block()(tokens(5, D)).float(), rtol=0, atol=2e-3)
     state = made.state_dict()
     empty = copy.deepcopy(made).to("meta")
@@ -210,28 +208,27 @@ def test_engines() -> None:
     made = block()
     assert made.engine == "closed-form" and made.runs in ("closed-form", "closed-form, squares softmax")
     made.engine = "softmax"
-    assert made.activation.engine == made.square.engine == made.runs == "softmax"
+    assert made.activation.engine == made.product.square.engine == made.runs == "softmax"
     with pytest.raises(InputError, match="'closed-form'"):
         made.engine = "columns"
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "named"),
     [
-        ({"first": "wi_0"}, "first='wi_0': the maps given are 'gate_proj', 'up_proj', 'down_proj'"),
-        ({"second": "wo"}, "second='wo'"),
-        ({"maps": {**maps("float64"), "scale": nn.Identity()}}, "a map is called 'scale'"),
-        ({"maps": {**maps("float64"), "forward": nn.Identity()}}, "a map is called 'forward'"),
-        ({"activation": nn.SiLU()}, "activation is a SiLU"),
-        ({"square": nn.GELU()}, "square is a GELU"),
-        ({"scale": SCALE[:-1]}, r"scale has the shape \(6,\), radius \(7,\)"),
-        ({"scale": SCALE * 1.0}, "the dtype float64: give one exponent"),
-        ({"radius": RADIUS[None]}, r"radius has the shape \(1, 7\)"),
-        ({"radius": RADIUS + 125}, r"\|k\| <= 127"),
+        ({"maps": {"up": nn.Identity()}}, "maps has 1"),
+        ({"maps": {**dict.fromkeys("ab", nn.Identity()), "product": nn.Identity()}}, "'product'"),
+        ({"maps": {**dict.fromkeys("ab", nn.Identity()), "forward": nn.Identity()}}, "'forward'"),
+        ({"activation": nn.SiLU()}, "SiLU.*Pointwise"),
+        ({"product": nn.GELU()}, "GELU.*Product"),
+        ({"scale": SCALE[:-1]}, r"scale .*\(6,\), radius \(7,\)"),
+        ({"scale": SCALE * 1.0}, "scale .*float64"),
+        ({"radius": RADIUS[None]}, r"radius .*\(1, 7\)"),
+        ({"radius": RADIUS + 125}, "radius .*127"),
     ],
 )
-def test_refusals(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_refusals(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
         block(**changes)
 
 
