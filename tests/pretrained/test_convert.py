@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc import errors, functions
+from attnc import functions
 from attnc.domain import Normed
 from attnc.frontends.transformers import find_blocks
 from attnc.functions import registry

@@ -15,7 +15,6 @@ import torch
 from flint import arb
 
 import attnc
-from attnc import errors
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check import lookup as check_lookup
 from attnc.check.network import check_network
