@@ -1,17 +1,14 @@
 """Learning in context: algorithms as attention with fixed weights."""
 
 from attnc.incontext.learner import Learner, gradient_descent
-from attnc.incontext.literal import LiteralLearner
 from attnc.incontext.losses import Loss
 from attnc.incontext.newton import Solver, SolverCertificate, SolverRadius, ridge_regression
 from attnc.incontext.proof import LearnerCertificate
 from attnc.incontext.radius import Radius
-from attnc.incontext.registers import Registers
-from attnc.incontext.unrolled import UnrolledLearner
 
 __all__ = [
-    "Learner", "LearnerCertificate", "LiteralLearner", "Loss", "Radius", "Registers", "Solver", "SolverCertificate",
-    "SolverRadius", "UnrolledLearner", "gradient_descent", "ridge_regression",
+    "Learner", "LearnerCertificate", "Loss", "Radius", "Solver", "SolverCertificate", "SolverRadius",
+    "gradient_descent", "ridge_regression",
 ]  # fmt: skip
 
 

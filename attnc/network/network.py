@@ -15,9 +15,10 @@ from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import ENGINES
-from attnc.network.forms import TheoremNetwork, literal_form
 from attnc.network.inside import check_domain, checked_strict, outside_box
-from attnc.network.literal import LiteralNetwork
+from attnc.network.literal import SelfAttentionNetwork
+from attnc.network.literal.forms import literal_form
+from attnc.network.literal.layers import literal_layers
 from attnc.network.running import FULL, PreciseModule, precise
 from attnc.network.stages import AttentionLayer, Selection, StageModule
 from attnc.program.program import Program
@@ -133,7 +134,7 @@ class Network(PreciseModule):
         record = NetworkRecord(self.program, self.numbers(), self.certificate, self.measured, self.shown)
         write_network(path, record)
 
-    def as_self_attention(self, n: int | None = None) -> LiteralNetwork | TheoremNetwork:
+    def as_self_attention(self, n: int | None = None) -> SelfAttentionNetwork:
         """The same network as plain self-attention over [data tokens; anchors]: W_Q, W_K, W_V, W_O for every head, no mask.
 
         A network with the form of a theorem is written with exactly the layers of the theorem.
@@ -148,14 +149,14 @@ class Network(PreciseModule):
         >>> literal = net.as_self_attention(3)
         >>> x = torch.rand(5, 3, 4)
         >>> torch.allclose(literal(x), net(x), atol=1e-5), literal.layers[0].W_Q.shape
-        (True, torch.Size([8, 11, 3]))
+        (True, torch.Size([8, 12, 3]))
         """
         if self.form == "layers" and self.selections:
             raise InputError(
                 "form 'layers' has no place for a lookup: set net.form to 'two-layer' or 'attention-softmax'"
             )
         if self.form == "layers":
-            return LiteralNetwork(self, n)
+            return literal_layers(self, n)
         if n is not None:
             raise InputError(
                 f"form {self.form!r} has the data tokens of its domain, {self.program.shape}: leave n out"

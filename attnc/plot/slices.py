@@ -16,8 +16,7 @@ from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.frontends.asked import Asked
 from attnc.network.describe import why_not_measured
-from attnc.network.forms import TheoremNetwork
-from attnc.network.literal import LiteralNetwork
+from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.network import Network
 from attnc.plot.canvas import (
     BLUE,
@@ -169,7 +168,7 @@ def _draw_level(net: Network, axes: Sequence[Axes], errors: Array) -> None:
 
 
 def tokens_and_anchors(
-    net: Network | LiteralNetwork | TheoremNetwork,
+    net: Network | SelfAttentionNetwork,
     x: Tensor | None = None,
     path: str | os.PathLike[str] | None = None,
     *,
@@ -194,7 +193,7 @@ def tokens_and_anchors(
         picture_format(path)
     if isinstance(heads, bool) or not isinstance(heads, int) or not 1 <= heads <= _MOST:
         raise InputError(f"heads={heads!r}: from 1 to {_MOST} heads of a layer are drawn")
-    kinds = (Network, LiteralNetwork, TheoremNetwork)
+    kinds = (Network, SelfAttentionNetwork)
     expect_kind(net, kinds, "tokens_and_anchors", "give a network, or what its as_self_attention() returns")
     literal = net.as_self_attention() if isinstance(net, Network) else net
     if x is None:
@@ -213,7 +212,7 @@ def tokens_and_anchors(
     return figure
 
 
-def _weights_figure(literal: LiteralNetwork | TheoremNetwork, found: dict[str, Tensor], heads: int) -> Figure:
+def _weights_figure(literal: SelfAttentionNetwork, found: dict[str, Tensor], heads: int) -> Figure:
     batch = {name: _means(weights, name)[:heads] for name, weights in found.items()}
     most = max(map(len, batch.values()))
     figure = new_figure(max(4.4, 1.0 + 2.7 * most), 0.4 + 2.9 * len(batch))
@@ -224,9 +223,7 @@ def _weights_figure(literal: LiteralNetwork | TheoremNetwork, found: dict[str, T
         for h, weights in enumerate(images):
             row.append(figure.add_subplot(grid[r, h]))
             of = f", head {h + 1} of {count}" if name != "softmax" and count > 1 else ""
-            image = _draw_tokens(
-                row[-1], weights, _data_tokens(literal, name, found), plain(f"{name}{of}"), top
-            )
+            image = _draw_tokens(row[-1], weights, _data_tokens(literal, name), plain(f"{name}{of}"), top)
         bar = figure.colorbar(image, ax=row, pad=0.02, fraction=0.05)
         bar.ax.tick_params(labelsize=8)
     return figure
@@ -241,13 +238,11 @@ def _means(weights: Tensor, name: str) -> Array:
     return found
 
 
-def _data_tokens(literal: LiteralNetwork | TheoremNetwork, name: str, found: dict[str, Tensor]) -> int | None:
+def _data_tokens(literal: SelfAttentionNetwork, name: str) -> int | None:
     """How many tokens stand before the anchors; None where all tokens are of one kind."""
-    if isinstance(literal, LiteralNetwork):
-        return literal.n if literal.p else None
-    if name != "anchors" or literal.form == "many-heads":
-        return None
-    return found["sum"].shape[-1] if literal.layout == "tokens" else math.prod(literal.result[:-1])
+    tokens = literal.layout_before(name).tokens
+    data = sum(not token.startswith("anchor") for token in tokens)
+    return data if name != "softmax" and data < len(tokens) else None
 
 
 def _draw_tokens(ax: Axes, weights: Array, data: int | None, title: str, top: float) -> QuadMesh:

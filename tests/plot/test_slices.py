@@ -158,7 +158,7 @@ def test_literal_self_attention(plain_net: attnc.Network, lead: tuple[int, ...])
         == [line.get_xdata()[0] for line in ax.lines[1:]]
         == [4]
     )
-    assert ax.get_xlabel() == f"4 data tokens, {literal.p} anchors"
+    assert ax.get_xlabel() == f"4 data tokens, {len(literal.tokens) - 4} anchors"
     assert ax.yaxis_inverted(), "the first token is at the top"
 
 

@@ -1,4 +1,4 @@
-"""What a network is made of, its affine maps folded together: neurons, or a lookup, between two maps of the whole sequence.
+"""A network with its affine maps multiplied out: neurons, or a lookup, between two maps of the whole sequence.
 
 neurons    s = first·vec(X) + offset        h_j = g_j(s_j)                          vec(Y) = second·h + shift
 lookup     z = key·(vec(X) - centre) + offset          h = softmax(z)               vec(Y) = second·h + shift
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.network import literal
+from attnc.network.literal import steps
 from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, Selection
 from attnc.records.network_numbers import Index
 from attnc.records.numbers import Array, HeadNumbers
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Neurons that share keys and values, which serve on [lo, hi]."""
+    """Neurons that share keys and values, certified on [lo, hi]."""
 
     numbers: HeadNumbers
     neurons: Index
@@ -56,7 +56,7 @@ class Lookup:
     offset: Array  # (K,)
     second: Array  # (outputs, K)
     shift: Array  # (outputs,)
-    largest: float  # no score on the box is larger
+    largest: float  # at least every score on the box
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class _Form:
-    """A value as an affine function of the input, or of what is hidden."""
+    """A value as an affine function of the input, or of the neurons (`hidden`)."""
 
     hidden: bool
     shape: tuple[int, ...]
@@ -104,8 +104,8 @@ def read(net: Network) -> Parts:
         last = stage.value
     if len(found) != 1 or found[0][1].hidden or not forms[last].hidden:
         raise InputError(
-            f"form {net.form!r} is for affine maps around one layer of neurons, or around one lookup: this network has "
-            f"{len(found)} of them; use form='layers'"
+            f"form {net.form!r} is for affine maps around one layer of neurons or one lookup, and this network has "
+            f"{len(found)} of them: use form='layers'"
         )
     (stage, entering), leaving = found[0], forms[last]
     body: Neurons | Lookup
@@ -113,7 +113,7 @@ def read(net: Network) -> Parts:
         groups = tuple(_groups(stage, entering.shape))
         body = Neurons(entering.matrix, entering.shift, groups, leaving.matrix, leaving.shift)
     else:
-        centre, key, offset = (_array(t) for t in (stage.centre, stage.key, stage.offset))
+        centre, key, offset = (array(t) for t in (stage.centre, stage.key, stage.offset))
         if entering.shift.any() or not np.array_equal(entering.matrix, np.eye(size)):
             offset = offset + key @ (entering.shift - centre)
             centre, key = np.zeros(size), key @ entering.matrix
@@ -123,9 +123,9 @@ def read(net: Network) -> Parts:
 
 
 def _hidden(stage: AttentionLayer | Selection, shape: tuple[int, ...]) -> _Form:
-    """What leaves attention: the neurons themselves, or the values by the weights of their anchors."""
+    """The output of attention: the neurons themselves, or the values times the weights of their anchors."""
     if isinstance(stage, Selection):
-        values = _array(stage.values).T
+        values = array(stage.values).T
         return _Form(True, values.shape[:1], values, np.zeros(len(values)))
     size = math.prod(shape)
     _check(size * size)
@@ -138,21 +138,20 @@ def _affine(stage: AffineMap | Scaling | Combination | Reordering, given: list[_
         case Reordering():
             return _Form(x.hidden, stage.shape, x.matrix, x.shift)
         case AffineMap():
-            weight, tokens = _array(stage.weight), math.prod(shape[:-1])
+            weight, tokens = array(stage.weight), math.prod(shape[:-1])
             _check(tokens * len(weight) * x.matrix.shape[1])
             matrix = (weight @ x.matrix.reshape(tokens, shape[-1], -1)).reshape(tokens * len(weight), -1)
             shift = x.shift.reshape(tokens, -1) @ weight.T
             if stage.bias is not None:
-                shift = shift + _array(stage.bias)
+                shift = shift + array(stage.bias)
             return _Form(x.hidden, (*shape[:-1], len(weight)), matrix, shift.reshape(-1))
         case Scaling():
-            scale, shift = (np.broadcast_to(_array(t), shape).reshape(-1) for t in (stage.scale, stage.shift))
+            scale, shift = (np.broadcast_to(array(t), shape).reshape(-1) for t in (stage.scale, stage.shift))
             return _Form(x.hidden, shape, scale[:, None] * x.matrix, scale * x.shift + shift)
         case Combination():
             if len({form.hidden for form in given}) > 1:
                 raise InputError(
-                    "a sum of the input and of neurons has no place in a theorem's network, which has no residual stream: "
-                    "use form='layers'"
+                    "the networks of theorems have no residual stream, and this network adds the input to neurons: use form='layers'"
                 )
             terms = list(zip(stage.coefficients, given, strict=True))
             matrix = sum((c * form.matrix for c, form in terms), np.zeros_like(x.matrix))
@@ -165,13 +164,13 @@ def _groups(layer: AttentionLayer, shape: tuple[int, ...]) -> list[Group]:
     """The neurons of a group in every token."""
     found, tokens = [], np.arange(math.prod(shape[:-1]))
     for neurons, head in layer.groups:
-        numbers, known = head.numbers(), head.certificate or head.measured
-        if known is None or numbers.gated:
-            reason = "does not say on which interval it serves" if known is None else "attends to itself"
-            raise InputError(f"{layer.name}: a head that {reason} has no place in a theorem's network")
+        numbers, domain = head.numbers(), head.domain
+        if domain is None or numbers.gated:
+            reason = "an unknown interval" if domain is None else "the design 'gated'"
+            raise InputError(f"{layer.name}: a head with {reason} cannot be written as self-attention")
         own = np.arange(shape[-1]) if neurons is None else neurons.cpu().numpy()
         flat = (tokens[:, None] * shape[-1] + own).reshape(-1)
-        found.append(Group(numbers, flat, known.domain.lo, known.domain.hi))
+        found.append(Group(numbers, flat, domain.lo, domain.hi))
     return found
 
 
@@ -182,13 +181,12 @@ def _largest(centre: Array, key: Array, offset: Array, box: Box) -> float:
 
 
 def _check(size: int) -> None:
-    if size > literal.LARGEST:
+    if size > steps.LARGEST:
         raise InputError(
-            f"a map of the whole sequence would have {size:,} numbers: up to {literal.LARGEST:,} are made. "
-            "Take a smaller network."
+            f"a map of the whole sequence would have {size:,} numbers, the limit is {steps.LARGEST:,}: use a smaller network"
         )
 
 
-def _array(tensor: Tensor) -> Array:
+def array(tensor: Tensor) -> Array:
     found: Array = tensor.detach().to("cpu", torch.float64).numpy()
     return found
