@@ -16,8 +16,8 @@ from attnc.heads.candidates import Progress
 from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
 from attnc.lower.program_to_network import Wish, lower
-from attnc.network.literal.parts import read
 from attnc.network.inside import checked_strict
+from attnc.network.literal.parts import read
 from attnc.network.network import Network, checked_engine
 from attnc.program.program import Program
 

@@ -149,7 +149,7 @@ class Network(PreciseModule):
         >>> literal = net.as_self_attention(3)
         >>> x = torch.rand(5, 3, 4)
         >>> torch.allclose(literal(x), net(x), atol=1e-5), literal.layers[0].W_Q.shape
-        (True, torch.Size([8, 12, 3]))
+        (True, torch.Size([8, 13, 4]))
         """
         if self.form == "layers" and self.selections:
             raise InputError(

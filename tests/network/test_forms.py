@@ -176,8 +176,8 @@ def by_hand(literal: SelfAttentionNetwork, x: Tensor) -> Any:
 
 
 def result(literal: SelfAttentionNetwork) -> tuple[int, ...]:
-    assert literal.output.shape is not None
-    return literal.output.shape
+    assert literal.output[1] is not None
+    return literal.output[1]
 
 
 def softmax(z: Any) -> Any:
@@ -585,7 +585,7 @@ def test_chunks_and_autocast_change_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_inputs_are_never_cast_or_reshaped(x: Any) -> None:
     literal = literal_form(all_nets()["two-layer tokens flat"])
     for call in (literal, literal.attention, literal.sequences):
-        with pytest.raises(InputError, match="^x must"):
+        with pytest.raises(InputError, match="x must"):
             call(x)
 
 

@@ -103,7 +103,7 @@ def isolated(literal: SelfAttentionNetwork, x: Tensor) -> bool:
     quiet = [
         float(weights[..., part, part].abs().max())
         for layer, weights in zip(literal.layers, literal.attention(x).values(), strict=True)
-        if layer.W_Q.shape[-1] == 3  # not a reshape
+        if "neuron" in layer.heads[0]  # not a reshape
         for part in (slice(n), slice(n, None))
     ]
     still = torch.equal(literal.stream(x)[..., n:, :], literal.embed(x)[..., n:, :])
@@ -145,7 +145,7 @@ def test_the_matrices_are_those_of_the_layers(tanh: tuple[Any, Network]) -> None
     literal = net.as_self_attention()
     a, b = literal.layers
     at = literal.layout
-    anchors = [f"layer {i}: {what}" for i in (1, 2) for what in ("slope", "offset", "value")]
+    anchors = [f"layer {i}: {what}" for i in (1, 2) for what in ("slope", "offset", "value", "unused")]
     assert list(at) == ["data", "anchor", "one", "x", "v3", "y", *anchors]
     assert not literal.maps
     head = net.layers[0].groups[0][1]
@@ -157,10 +157,10 @@ def test_the_matrices_are_those_of_the_layers(tanh: tuple[Any, Network]) -> None
     gain, _ = net.layers[1].groups[0][1].query[0]
     assert torch.equal(b.W_Q[:, at["v3"], 0], gain * torch.eye(12, dtype=torch.float64))
     assert torch.equal(b.W_O[:, 0, at["y"]], third.weight.T)
-    assert a.W_K.shape == (1, len(literal.coordinates), 3)
+    assert a.W_K.shape == (1, len(literal.coordinates), 4)
     keys = literal.fixed[: head.key.shape[1], at["layer 1: slope"].start : at["layer 1: value"].stop]
     assert torch.equal(keys, torch.cat([head.key[0], head.value[0, :, 1:]], 1))
-    for matrix, written in ((a.W_Q, 16 * 10), (a.W_O, 16 * 12), (a.W_K, 3), (a.W_V, 1)):
+    for matrix, written in ((a.W_Q, 16 * 10), (a.W_O, 16 * 12), (a.W_K, 5), (a.W_V, 1)):
         assert int(matrix.count_nonzero()) == written
 
 

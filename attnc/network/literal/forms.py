@@ -12,31 +12,24 @@ A lookup has no neurons: as 'two-layer' it gathers, then one head attends to its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnc.errors import InputError
-from attnc.network.literal.builder import (
-    AnchorSet,
-    Builder,
-    anchor_layer,
-    data_tokens,
-    head_names,
-    largest_score,
-)
-from attnc.network.literal.layout import Layout
-from attnc.network.literal.network import Input, Output, Plan, SelfAttentionNetwork
-from attnc.network.literal.parts import Lookup, Neurons, Parts, read
+from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
+from attnc.network.literal.layout import Layout, data_tokens
+from attnc.network.literal.network import Input, SelfAttentionNetwork
+from attnc.network.literal.parts import Group, Lookup, Neurons, Parts, read
 from attnc.network.literal.steps import Index, Softmax, Step
 from attnc.records.numbers import Array
 
 if TYPE_CHECKING:
     from attnc.network.network import Network
 
-Steps = dict[str, Step]
+Steps = list[tuple[str, Step]]
 
 
 def literal_form(net: Network) -> SelfAttentionNetwork:
@@ -64,27 +57,81 @@ def literal_form(net: Network) -> SelfAttentionNetwork:
                 f"form {net.form!r} needs neurons, functions of one number, and this network is a lookup of the whole input: "
                 f"use {' or '.join(f'form={form!r}' for form in _LOOKUPS)}"
             )
-        arrangement, found = "", _LOOKUPS[net.form](build, parts, parts.body)
+        arrangement, steps = "", _LOOKUPS[net.form](build, parts, parts.body)
     else:
         if (net.form, arrangement) not in _NEURONS:
             raise InputError(f"layout={net.layout!r}: the form 'two-layer' accepts 'tokens' and 'heads'")
-        found = _NEURONS[net.form, arrangement](build, parts, parts.body)
+        steps = _NEURONS[net.form, arrangement](build, parts, parts.body)
     known = net.certificate is not None or net.measured is not None
-    plan = Plan(
-        net.form,
-        (Input("x", parts.shape, parts.shape[-1]),),
-        [],
-        np.zeros((0, 0)),
-        list(found.values()),
-        tuple((name, i) for i, name in enumerate(found)),
-        Output(None, parts.result),
-        parts.dtype,
-        Layout({"x": parts.given[1]}, data_tokens(parts.given[0])),
-        arrangement,
-        net.domain if known else None,
-        strict=net.strict,
+    literal = SelfAttentionNetwork(
+        net.form, [Input("x", parts.shape, parts.shape[-1])], steps,
+        Layout({"x": parts.given[1]}, data_tokens(parts.given[0])), (None, parts.result, 0), parts.dtype,
+        arrangement=arrangement, domain=net.domain if known else None, strict=net.strict,
+    )  # fmt: skip
+    return literal.to(next(net.parameters()).device)
+
+
+def anchor_layer(
+    build: Builder,
+    s: tuple[Array, Array],
+    of: Sequence[int],
+    sets: Sequence[tuple[Group, Array]],
+    parts: Parts,
+) -> Steps:
+    """Token i becomes g(s_i)·row; (g, row) is number of[i] of `sets`; s = first·vec(X) + offset.
+
+        register       in data token i               in an anchor of set c
+        s              s_i at the head of its set    0
+        set            one-hot, its set              0
+        hidden         1 for every set               1 for every set but c
+        slope, offset, value of each head: 0         κ, c, v·row
+
+    q = (a s + o, 1)   k = (κ, c): an anchor of the own set scores κ(a s + o) + c; gates close the data tokens and the anchors of
+    the other sets. An anchor has the query 0, and its result is not read."""
+    tokens, count, heads = len(of), len(sets), max(group.numbers.heads for group, _ in sets)
+    alike = list(dict.fromkeys(id(group.numbers) for group, _ in sets))
+    kind = [alike.index(id(group.numbers)) for group, _ in sets]
+    e, anchors = len(sets[0][1]), np.repeat(np.arange(count), [g.numbers.anchors_per_head for g, _ in sets])
+    layout = Layout({"s": len(alike), "set": count, "hidden": count})
+    layout.tokens = (
+        *data_tokens(tokens),
+        *(f"anchor {k}" + f" of set {c}" * (count > 1) for k, c in enumerate(anchors)),
     )
-    return SelfAttentionNetwork(plan).to(next(net.parameters()).device)
+    for h in range(heads):
+        for what, size in (("slope", 1), ("offset", 1), ("value", e)):
+            layout.add(f"{what} {h}", size)
+    start = build.zeros("the tokens", len(layout.tokens), layout.width)
+    at, of_token = np.arange(tokens), np.array([kind[c] for c in of])
+    start[at, of_token], start[at, layout["set"].start + np.array(of)] = s[1], 1.0
+    start[:, layout["hidden"]] = 1.0
+    start[tokens + np.arange(len(anchors)), layout["hidden"].start + anchors] = 0.0
+    found = []
+    for h in range(heads):
+        here = [(c, group, row) for c, (group, row) in enumerate(sets) if h < group.numbers.heads]
+        query = np.zeros((1, layout.width, 2))
+        query[0, layout["set"], 1] = 1.0
+        for c, group, row in here:
+            numbers, rows = group.numbers, tokens + np.flatnonzero(anchors == c)
+            start[rows, layout[f"slope {h}"].start : layout[f"offset {h}"].stop] = numbers.key[h]
+            start[rows, layout[f"value {h}"]] = np.outer(numbers.output[h] * numbers.value[h, :, 1], row)
+            query[0, kind[c], 0], query[0, layout["set"].start + c, 0] = numbers.query[h]
+        top = max(
+            largest_score(a.numbers, h, a.lo, a.hi, b.numbers.key[h]) for _, a, _ in here for _, b, _ in here
+        )
+        gates = [(layout.form("set", c), layout.form("hidden", c)) for c in range(count)]
+        key, value = (
+            np.c_[layout.block(f"slope {h}"), layout.block(f"offset {h}")],
+            layout.block(f"value {h}"),
+        )
+        found.append(
+            KeySet([head_names("anchors", heads)[h]], query, key, value, np.eye(e)[None], gates, top)
+        )
+    where = (at * layout.width + of_token, np.arange(math.prod(parts.given)))
+    lay = build.map(s[0], start.reshape(-1), (parts.given, start.shape), where, layout)
+    return [
+        ("lay out", lay),
+        ("anchors", build.attention(found, len(start), Layout({"y": e}, layout.tokens))),
+    ]
 
 
 def one_head(build: Builder, parts: Parts, body: Neurons) -> Steps:
@@ -97,15 +144,14 @@ def one_head(build: Builder, parts: Parts, body: Neurons) -> Steps:
         )
     neurons, rows = _placement(parts, body)
     group_of = {int(j): g for g, group in enumerate(body.groups) for j in group.neurons}
-    sets: dict[tuple[int, bytes], AnchorSet] = {}
+    sets: dict[tuple[int, bytes], tuple[Group, Array]] = {}
     of = []
     for j, row in zip(neurons, rows, strict=True):
         wanted = (group_of[j], row.tobytes())
-        sets.setdefault(wanted, AnchorSet(body.groups[group_of[j]], row))
+        sets.setdefault(wanted, (body.groups[group_of[j]], row))
         of.append(list(sets).index(wanted))
     s = body.first[neurons], body.offset[neurons]
-    lay, layer = anchor_layer(build, s, of, list(sets.values()), parts.given)
-    return {"lay out": lay, "anchors": layer}
+    return anchor_layer(build, s, of, list(sets.values()), parts)
 
 
 def many_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
@@ -126,22 +172,19 @@ def many_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
             f"{p} anchors in a head and {out_tokens} output tokens: use at most {n} of each, or form='one-head'"
         )
     layout = Layout({"s": 1, "one": 1, "position": n}, data_tokens(n))
-    found = build.matrices(n, numbers.heads, numbers.heads, layout.width, 2, 1, width)
     start = build.zeros("the tokens", n, layout.width)
     start[:, 0], start[:, 1], start[:, 2:] = body.offset[neurons], 1.0, np.eye(n)
-    for h in range(numbers.heads):
-        found["W_Q"][h, :2, 0] = numbers.query[h]
-        found["W_Q"][h, 1, 1] = 1.0
-        found["W_K"][h, 2 : 2 + p] = numbers.key[h]
-        # the other tokens are no anchors: their weight is exactly 0
-        found["W_K"][h, 2 + p :, 1] = -build.distance(largest_score(group, group, h))
-        found["W_V"][h, 2 : 2 + p, 0] = numbers.value[h, :, 1]
-        found["W_O"][h, 0] = numbers.output[h] * rows[0]
+    found, one = [], layout.form("one")
+    unused = layout.block("position")[:, p:].sum(1)  # these tokens are no anchors: their weight is exactly 0
+    for h, name in enumerate(head_names("anchors", numbers.heads)):
+        query = np.stack([numbers.query[h, 0] * layout.form("s") + numbers.query[h, 1] * one, one], 1)
+        key, value = np.zeros((layout.width, 2)), np.zeros((layout.width, 1))
+        key[2 : 2 + p], value[2 : 2 + p, 0] = numbers.key[h], numbers.value[h, :, 1]
+        out, top = numbers.output[h] * rows[0][None, None], largest_score(numbers, h, group.lo, group.hi)
+        found.append(KeySet([name], query[None], key, value, out, [(one, unused)] * (p < n), top))
     at = (np.arange(n) * layout.width, np.arange(body.first.shape[1]))
     lay = build.map(body.first[neurons], start.reshape(-1), (parts.given, start.shape), at, layout)
-    names = head_names("anchors", numbers.heads)
-    after = Layout({"y": width}, data_tokens(n))
-    return {"lay out": lay, "anchors": build.attention(found, range(numbers.heads), names, after)}
+    return [("lay out", lay), ("anchors", build.attention(found, n, Layout({"y": width}, data_tokens(n))))]
 
 
 def _placement(parts: Parts, body: Neurons) -> tuple[list[int], Array]:
@@ -168,94 +211,90 @@ def neurons_as_tokens(build: Builder, parts: Parts, body: Neurons) -> Steps:
     group_of = np.empty(count, np.int64)
     for g, group in enumerate(body.groups):
         group_of[group.neurons] = g
-    sets = [AnchorSet(group, np.ones(1)) for group in body.groups]
-    lay, anchors = anchor_layer(build, (body.first, body.offset), group_of.tolist(), sets, parts.given)
+    sets = [(group, np.ones(1)) for group in body.groups]
+    layers = anchor_layer(build, (body.first, body.offset), group_of.tolist(), sets, parts)
     each, names = np.arange(count), [f"neuron {j}" for j in range(count)]
-    shapes = ((lay.out_shape[0], 1), (count, count))
-    zeros, layout = build.zeros("spread", count * count), Layout({"neuron": count}, names)
-    spread = build.map(np.ones(count), zeros, shapes, (each * (count + 1), each), layout)
+    shapes, zeros = (
+        ((len(layers[0][1].layout.tokens), 1), (count, count)),
+        build.zeros("spread", count * count),
+    )
+    spread = build.map(
+        np.ones(count), zeros, shapes, (each * (count + 1), each), Layout({"neuron": count}, names)
+    )
     add = build.uniform("sum", body.second, Layout({"y": len(body.second)}, names))
-    keep = build.keep(count, body.shift, parts.made)
-    return {"lay out": lay, "anchors": anchors, "spread": spread, "sum": add, "keep": keep}
+    return [*layers, ("spread", spread), ("sum", add), ("keep", build.keep(count, body.shift, parts.made))]
 
 
 def neurons_as_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
     """Layer 1 gathers vec(X) in every token; a map adds anchor tokens; layer 2 has a head for every neuron, W_O^j = second_j."""
-    inputs = math.prod(parts.given)
     keys = [(group, h) for group in body.groups for h in range(group.numbers.heads)]
     p = max(group.numbers.anchors_per_head for group in body.groups)
-    anchors, distances = build.zeros("the anchors", p, 3 * len(keys)), []
+    registers = {
+        f"{what} {i}": 1 for i in range(len(keys)) for what in ("slope", "offset", "value", "unused")
+    }
+    anchors = build.zeros("the anchors", p, len(registers))
     for i, (group, h) in enumerate(keys):
-        numbers, own = group.numbers, group.numbers.anchors_per_head
-        distances.append(build.distance(largest_score(group, group, h)))
-        anchors[:own, 3 * i : 3 * i + 3] = np.c_[numbers.key[h], numbers.value[h, :, 1]]
-        anchors[own:, 3 * i + 1] = -distances[-1]  # anchors of other groups have a weight of exactly 0
-    registers = {f"{what} {i}": 1 for i in range(len(keys)) for what in ("slope", "offset", "value")}
-    gather = _gathered(build, parts, anchors, registers, None)
-    layout = gather["anchors beside"].layout
-    assert layout is not None
-    shared = np.repeat(np.arange(len(keys)), [len(group.neurons) for group, _ in keys])
-    found = build.matrices(len(layout.tokens), len(shared), len(keys), layout.width, 3, 1, len(body.second))
-    one, other = layout["one"].start, layout["one 2"].start
+        own = group.numbers.anchors_per_head
+        anchors[:own, 4 * i : 4 * i + 3] = np.c_[group.numbers.key[h], group.numbers.value[h, :, 1]]
+        anchors[own:, 4 * i + 3] = 1.0
+    gather, layout = _gathered(build, parts, anchors, registers, None)
+    found, data = [], layout.form("one")
     for i, (group, h) in enumerate(keys):
-        heads, neurons, at = np.flatnonzero(shared == i), group.neurons, layout[f"slope {i}"].start
-        gain, offset = group.numbers.query[h]
-        found["W_Q"][heads, :inputs, 0] = gain * body.first[neurons]
-        found["W_Q"][heads, one, 0] = gain * body.offset[neurons]
-        found["W_Q"][heads, other, 0] = offset
-        found["W_Q"][heads, one, 1:] = (1.0, -distances[i])
-        found["W_K"][i, [at, at + 1, one], [0, 1, 2]] = 1.0
-        found["W_V"][i, at + 2, 0] = 1.0
-        found["W_O"][heads, 0] = group.numbers.output[h] * body.second[:, neurons].T
-    names = [
-        f"neuron {j}" + (f", head {h}" if group.numbers.heads > 1 else "")
-        for group, h in keys
-        for j in group.neurons
-    ]
-    after = Layout({"y": len(body.second)}, layout.tokens)
-    layer = build.attention(found, shared.tolist(), names, after)
-    return gather | {"anchors": layer, "keep": build.keep(len(layout.tokens), body.shift, parts.made)}
+        numbers, neurons = group.numbers, group.neurons
+        query = np.zeros((len(neurons), layout.width, 2))
+        query[:, layout["x"], 0] = numbers.query[h, 0] * body.first[neurons]
+        query[:, layout["one"], 0] = np.c_[
+            numbers.query[h, 0] * body.offset[neurons], np.full(len(neurons), numbers.query[h, 1])
+        ]
+        query[:, layout["one"].start, 1] = 1.0
+        key = np.c_[layout.form(f"slope {i}"), layout.form(f"offset {i}")]
+        gates = [(data, data + layout.form(f"unused {i}"))]
+        out, top = (
+            numbers.output[h] * body.second[:, neurons].T[:, None],
+            largest_score(numbers, h, group.lo, group.hi),
+        )
+        names = [head_names(f"neuron {j}", numbers.heads)[h] for j in neurons]
+        found.append(KeySet(names, query, key, layout.block(f"value {i}"), out, gates, top))
+    layer = build.attention(found, len(layout.tokens), Layout({"y": len(body.second)}, layout.tokens))
+    return [*gather, ("anchors", layer), ("keep", build.keep(len(layout.tokens), body.shift, parts.made))]
 
 
 def lookup_as_head(build: Builder, parts: Parts, body: Lookup) -> Steps:
     """Layer 1 gathers vec(X) - centre in every token; a map adds K anchor tokens; layer 2 is one head over them.
 
-    q = (vec(X) - centre, 1, -M)     k = (key_k, offset_k, 0) for an anchor, (0, 0, 1) for a data token."""
+    q = (vec(X) - centre, 1)     k = (key_k, offset_k) for an anchor; a gate closes the data tokens."""
     inputs, outputs = body.key.shape[1], len(body.second)
     build.reserve(len(body.key) * (inputs + 1 + outputs), "the anchors")
     registers = {"slope": inputs, "offset": 1, "value": outputs}
-    anchors = np.c_[body.key, body.offset, body.second.T]
-    gather = _gathered(build, parts, anchors, registers, body.centre)
-    layout = gather["anchors beside"].layout
-    assert layout is not None
-    found = build.matrices(len(layout.tokens), 1, 1, layout.width, inputs + 2, outputs, outputs)
-    one, key = layout["one"].start, layout["slope"].start
-    found["W_Q"][0, : inputs + 1, : inputs + 1] = np.eye(inputs + 1)
-    found["W_Q"][0, one, inputs + 1] = -build.distance(body.largest)
-    found["W_K"][0, key : key + inputs + 1, : inputs + 1] = np.eye(inputs + 1)
-    found["W_K"][0, one, inputs + 1] = 1.0
-    found["W_V"][0, layout["value"]] = found["W_O"][0] = np.eye(outputs)
-    layer = build.attention(found, [0], ["lookup"], Layout({"y": outputs}, layout.tokens))
-    return gather | {"anchors": layer, "keep": build.keep(len(layout.tokens), body.shift, parts.made)}
+    gather, layout = _gathered(
+        build, parts, np.c_[body.key, body.offset, body.second.T], registers, body.centre
+    )
+    data, value = layout.form("one"), layout.block("value")
+    query, key = np.c_[layout.block("x"), data], np.c_[layout.block("slope"), layout.block("offset")]
+    lookup = KeySet(["lookup"], query[None], key, value, np.eye(outputs)[None], [(data, data)], body.largest)
+    layer = build.attention([lookup], len(layout.tokens), Layout({"y": outputs}, layout.tokens))
+    return [*gather, ("anchors", layer), ("keep", build.keep(len(layout.tokens), body.shift, parts.made))]
 
 
 def _gathered(
     build: Builder, parts: Parts, anchors: Array, registers: dict[str, int], centre: Array | None
-) -> Steps:
-    """Three steps: x_i in block i of token i; equal weights; data tokens (vec(X) - centre, 1, 1, 0) and anchors (0, 0, 0, anchor)."""
+) -> tuple[Steps, Layout]:
+    """x_i in block i of token i; equal weights; data tokens (vec(X) - centre, 1, 1, 0) and anchors (0, 0, 0, anchor)."""
     (n, d), tokens = parts.given, parts.made[0]
-    inputs, p = n * d, len(anchors)
-    names = [*data_tokens(tokens), *(f"anchor {k}" for k in range(p))]
-    layout = Layout({"x": inputs, "one": 1, "one 2": 1} | registers, names)
+    inputs = n * d
+    names = [*data_tokens(tokens), *(f"anchor {k}" for k in range(len(anchors)))]
+    layout = Layout({"x": inputs, "one": 2} | registers, names)
     bias = build.zeros("the tokens", len(names), layout.width)
-    bias[:tokens, inputs : inputs + 2] = 1.0
-    bias[tokens:, inputs + 2 :] = anchors
+    bias[:tokens, layout["one"]], bias[tokens:, inputs + 2 :] = 1.0, anchors
     token, coordinate = (index.reshape(-1) for index in np.indices((tokens, inputs)))
     at: tuple[Index, Index] = token * layout.width + coordinate, token % n * inputs + coordinate
     gather = build.uniform("gather", np.eye(inputs), Layout({"x": inputs}, data_tokens(n)))
-    shapes = ((n, inputs), (len(names), layout.width))
-    beside = build.map(np.ones(len(token)), bias.reshape(-1), shapes, at, layout)
-    return {"lay out": build.blocks(parts.given, centre), "gather": gather, "anchors beside": beside}
+    beside = build.map(np.ones(len(token)), bias.reshape(-1), ((n, inputs), bias.shape), at, layout)
+    return [
+        ("lay out", build.blocks(parts.given, centre)),
+        ("gather", gather),
+        ("anchors beside", beside),
+    ], layout
 
 
 def neurons_as_columns(build: Builder, parts: Parts, body: Neurons) -> Steps:
@@ -277,13 +316,11 @@ def neurons_as_columns(build: Builder, parts: Parts, body: Neurons) -> Steps:
         scores[i] = [*(gain * body.first[j]), gain * body.offset[j], offset]
         core[:own, i], bias[:own, i] = numbers.key[h].T
         if own < p:
-            bias[own:, i] = -build.distance(largest_score(group, group, h))
+            bias[own:, i] = -build.distance(largest_score(numbers, h, group.lo, group.hi))
         readout[:, :own, i] = np.outer(body.second[:, j], numbers.output[h] * numbers.value[h, :, 1])
-    layout = Layout(
-        {f"neuron {j}" + (f", head {h}" if group.numbers.heads > 1 else ""): 1 for group, h, j in columns}
-    )
+    names = [head_names(f"neuron {j}", group.numbers.heads)[h] for group, h, j in columns]
     last = readout.reshape(len(readout), -1), body.shift
-    return _columns(build, parts, scores, (core, bias), np.tile(np.arange(wide), p), last, None, layout)
+    return _columns(build, parts, scores, (core, bias), np.tile(np.arange(wide), p), last, None, names)
 
 
 def lookup_as_column(build: Builder, parts: Parts, body: Lookup) -> Steps:
@@ -293,33 +330,28 @@ def lookup_as_column(build: Builder, parts: Parts, body: Lookup) -> Steps:
     count = len(body.key)
     build.reserve(body.key.size + count, "the scores")
     table = np.ones((count, 1)), build.zeros("the scores", count, 1)
-    last, layout = (body.second, body.shift), Layout({"lookup": 1})
-    return _columns(
-        build, parts, np.c_[body.key, body.offset], table, np.arange(count), last, body.centre, layout
-    )
+    scores, last = np.c_[body.key, body.offset], (body.second, body.shift)
+    return _columns(build, parts, scores, table, np.arange(count), last, body.centre, ["lookup"])
 
 
 def _columns(
     build: Builder, parts: Parts, scores: Array, table: tuple[Array, Array], of: Index, last: tuple[Array, Array],
-    centre: Array | None, layout: Layout,
+    centre: Array | None, names: list[str],
 ) -> Steps:  # fmt: skip
     """Every token holds x = scores·(vec(X) - centre, 1, …); entry (k, j) of the table is core_kj x_i + bias_kj with i = of[k, j],
     read from token k mod n; softmax over k."""
     (n, _), held, (core, bias), (read_out, shift) = parts.given, len(scores), table, last
-    anchors = [f"anchor {k}" for k in range(len(core))]
-    laid, y = (
-        Layout({name: 1 for name in layout}, anchors),
-        Layout({"y": parts.made[1]}, data_tokens(parts.made[0])),
-    )
+    laid = Layout(dict.fromkeys(names, 1), [f"anchor {k}" for k in range(len(core))])
+    y = Layout({"y": parts.made[1]}, data_tokens(parts.made[0]))
     taken = np.repeat(np.arange(len(core)), core.shape[1]) % n * held + of
-    at = np.arange(core.size)
-    return {
-        "lay out": build.blocks(parts.given, centre, ones=scores.shape[1] - math.prod(parts.given)),
-        "scores": build.uniform("scores", scores, Layout({"s": held}, data_tokens(n))),
-        "table": build.map(core.reshape(-1), bias.reshape(-1), ((n, held), core.shape), (at, taken), laid),
-        "softmax": Softmax(-2, laid),
-        "read out": build.map(read_out, shift, (core.shape, parts.made), (np.arange(len(read_out)), at), y),
-    }
+    at, ones = np.arange(core.size), scores.shape[1] - math.prod(parts.given)
+    return [
+        ("lay out", build.blocks(parts.given, centre, ones)),
+        ("scores", build.uniform("scores", scores, Layout({"s": held}, data_tokens(n)))),
+        ("table", build.map(core.reshape(-1), bias.reshape(-1), ((n, held), core.shape), (at, taken), laid)),
+        ("softmax", Softmax(-2, laid)),
+        ("read out", build.map(read_out, shift, (core.shape, parts.made), (np.arange(len(read_out)), at), y)),
+    ]
 
 
 _NEURONS: dict[tuple[str, str], Callable[[Builder, Parts, Neurons], Steps]] = {

@@ -4,28 +4,26 @@
     data             1                            0
     anchor           0                            1
     one              1                            0
-    position         one-hot, its place           0          if a reshape moves numbers between tokens, or a token attends to itself
+    position         one-hot, its place           0          for reshapes, and for tokens that attend to themselves
     x                the input                    0
     v3, …, y         a bias, later the value      0          a register for each value of the program that is kept
-    layer 1: slope, offset, value   0             κ, c, v    keys and values of a layer
+    layer 1: slope, offset, value   0             κ, c, v    keys and values of a layer; `unused` is 1 in anchors of other layers
 
-In W2 f(W1 x + b1) + b2 neuron j is one head. Its query is (a(w_j·x + b_j) + o, 1, -M): w_j reads the register of x, b_j comes
-from `data` and o from `one`. The key of an anchor is (κ, c, 0), of a data token (0, 0, 1); so a data token scores κs + c with
-anchors and -M with data tokens. The value is v, and W_O^j, column j of W2, adds to the register that starts at b2. The query of an
-anchor is (0, 0, M): it attends to data tokens alone, whose v is 0, and never changes. M exceeds every score on the certified
-interval by so much that exp underflows to exactly 0. The heads of a group share W_K and W_V.
+In W2 f(W1 x + b1) + b2 neuron j is one head. Its query is (a(w_j·x + b_j) + o, 1): w_j reads the register of x, b_j comes from
+`data` and o from `one`. The key of an anchor is (κ, c), so a data token scores κ(as + o) + c with it; a gate closes the data
+tokens. The value is v, and W_O^j, column j of W2, adds to the register that starts at b2. An anchor attends to data tokens alone,
+whose v is 0, and never changes. The heads of a group share W_K and W_V.
 
 An affine map between two layers of attention is part of W_O of the first; the queries of the second then read single
 coordinates. No register is written twice: at the end the stream holds every value.
 
-A head that attends to itself (design 'gated') has n more columns: q = M·position, k = position. A data token then scores
--M + M = 0 with itself, and the keys of the other anchors are shifted by the key of the own token."""
+In a head that attends to itself (design 'gated') a token scores 0 with itself, and all keys are shifted by the own key. Such
+a head has no other layer behind it: the register y of its anchors is not read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -33,10 +31,10 @@ import numpy as np
 
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
-from attnc.network.literal.builder import Builder, data_tokens, head_names, largest_score
-from attnc.network.literal.layout import Layout
-from attnc.network.literal.network import Input, Output, Plan, SelfAttentionNetwork
-from attnc.network.literal.parts import Group, array
+from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
+from attnc.network.literal.layout import Layout, data_tokens
+from attnc.network.literal.network import Input, SelfAttentionNetwork
+from attnc.network.literal.parts import array
 from attnc.network.literal.steps import Embedding, SelfAttention, SequenceMap, Step
 from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
 from attnc.records.numbers import Array, HeadNumbers
@@ -46,41 +44,31 @@ if TYPE_CHECKING:
     from attnc.network.network import Network
 
 Shape = tuple[int, ...]
+_ANCHOR = ("slope", "offset", "value", "unused")
 
 
 def literal_layers(net: Network, n: int | None) -> SelfAttentionNetwork:
     """A network layer by layer."""
-    shapes = _over_tokens(net.program.shapes, n)
+    shapes, steps = _over_tokens(net.program.shapes, n), net.program.steps
     stages = [stage for stage in net.stages if isinstance(stage, StageModule)]
-    steps = net.program.steps
     names = [getattr(stage, "name", steps[stage.value - 1].name) or "" for stage in stages]
     build = _Layers(stages, names, shapes, net.numbers().dtype)
     known = net.certificate is not None or net.measured is not None
-    input, output = Input("x", shapes[0], shapes[0][-1]), Output(build.register[len(steps)], shapes[-1])
-    return build.network("layers", input, output, net.domain if known else None, net.strict, net)
+    output = build.register[len(steps)], shapes[-1], 0
+    literal = build.network(
+        "layers", Input("x", shapes[0], shapes[0][-1]), output, net.domain if known else None, net.strict
+    )
+    return literal.to(next(net.parameters()).device)
 
 
 def literal_head(head: Head, n: int) -> SelfAttentionNetwork:
     """A head over n data tokens: inputs (…, n), outputs (…, n)."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InputError(
-            f"as_self_attention(n): n must be an integer >= 1, the number of data tokens: got {n!r}"
-        )
-    domain = head.domain or Interval(-1.0, 1.0)
+    _check_count(n)
     layer = AttentionLayer(0, 1, [(None, head)], "head")
+    domain = head.domain or Interval(-1.0, 1.0)
     build = _Layers([layer], ["head"], [(n, 1), (n, 1)], head.numbers().dtype, domain)
-    return build.network("head", Input("x", (n,), 1), Output("y", (n,)), head.domain, head.strict, head)
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """One set of keys and values: those of head h of a group of neurons, and M."""
-
-    numbers: HeadNumbers
-    h: int
-    neurons: Sequence[int]
-    distance: float
-    own: Sequence[int]  # the key of the token itself, if it is gated
+    literal = build.network("head", Input("x", (n,), 1), ("y", (n,), 0), head.domain, head.strict)
+    return literal.to(head.key.device)
 
 
 class _Layers:
@@ -98,21 +86,17 @@ class _Layers:
         maps = [s for s in stages if not isinstance(s, AttentionLayer | Reordering)]
         self.alone = [stage for stage in maps if stage not in within]
         self.routes = {s.value: self._routes(s) for s in stages if isinstance(s, Reordering)}
-        self.keys = {s.value: list(self._keys(s)) for s in stages if isinstance(s, AttentionLayer)}
-        every = [k for keys in self.keys.values() for k in keys]
-        self.n = max(_tokens(shape) for shape in shapes)
-        self.p = max([k.numbers.anchors_per_head for k in every], default=1)
-        self.layout = Layout(
-            {"data": 1, "anchor": 1, "one": 1},
-            [*data_tokens(self.n), *(f"anchor {k}" for k in range(self.p))],
-        )
-        self.gated = any(k.own for k in every)
-        if self.gated or any(self.routes.values()):
+        self.heads = {s.value: list(self._heads(s)) for s in stages if isinstance(s, AttentionLayer)}
+        numbers = [n for heads in self.heads.values() for _, n, _ in heads]
+        self.n, self.p = max(map(_tokens, shapes)), max([n.anchors_per_head for n in numbers], default=1)
+        tokens = [*data_tokens(self.n), *(f"anchor {k}" for k in range(self.p))]
+        self.layout = Layout({"data": 1, "anchor": 1, "one": 1}, tokens)
+        if any(n.gated for n in numbers) or any(self.routes.values()):
             self.layout.add("position", self.n)
         self.register = self._registers()
-        for value, keys in self.keys.items():
-            for what in ("slope", "offset", "value"):
-                self.layout.add(f"{self.names[value]}: {what}", len(keys))
+        for value, heads in self.heads.items():
+            for what in ("slope", "offset", "value", "unused"):
+                self.layout.add(f"{self.names[value]}: {what}", sum(n.heads for _, n, _ in heads))
 
     def _registers(self) -> dict[int, str]:
         """The register of every value that is kept."""
@@ -128,24 +112,24 @@ class _Layers:
         return found
 
     def network(
-        self, form: str, input: Input, output: Output, domain: Interval | Box | None, strict: bool | None,
-        source: Head | Network,
-    ) -> SelfAttentionNetwork:  # fmt: skip
-        steps, tokens, used = dict(self.steps()), self.start(), math.prod(input.shape) // input.width  # type: ignore[arg-type]
-        weight = np.zeros((input.width, self.layout.width))
-        weight[:, self.layout["x"]] = np.eye(input.width)
-        embedding = Embedding("data", [0], weight, tokens[:used], self.build.dtype)
-        order = tuple((name, i) for i, name in enumerate(steps))
-        plan = Plan(
-            form, (input,), [embedding], tokens[used:], list(steps.values()), order, output, self.build.dtype, self.layout,
+        self,
+        form: str,
+        input: Input,
+        output: tuple[str, Shape, int],
+        domain: Interval | Box | None,
+        strict: bool | None,
+    ) -> SelfAttentionNetwork:
+        steps, tokens, used = list(self.steps()), self.start(), _tokens(self.shapes[0])
+        data = Embedding("data", [0], self.layout.block("x").T, tokens[:used], self.build.dtype)
+        return SelfAttentionNetwork(
+            form, [input], steps, self.layout, output, self.build.dtype, embeddings=[data], fixed=tokens[used:],
             domain=domain, strict=strict,
         )  # fmt: skip
-        return SelfAttentionNetwork(plan).to(next(source.parameters()).device)
 
     def start(self) -> Array:
         """The tokens without an input: flags and biases in data tokens, keys and values in anchors."""
-        tokens = np.zeros((self.n + self.p, self.layout.width))
-        data, anchors, at = tokens[: self.n], tokens[self.n :], self.layout
+        tokens, at = np.zeros((self.n + self.p, self.layout.width)), self.layout
+        data, anchors = tokens[: self.n], tokens[self.n :]
         data[:, at["data"]] = data[:, at["one"]] = anchors[:, at["anchor"]] = 1.0
         if "position" in at:
             data[:, at["position"]] = np.eye(self.n)
@@ -153,16 +137,17 @@ class _Layers:
             constant = getattr(stage, "bias" if isinstance(stage, AffineMap) else "shift", None)
             if stage.value in self.register and constant is not None:
                 data[:, at[self.register[stage.value]]] = array(constant)
-        for value, keys in self.keys.items():
-            slope, offset, output = (
-                at[f"{self.names[value]}: {what}"].start for what in ("slope", "offset", "value")
+        for value, heads in self.heads.items():
+            slope, offset, output, unused = (
+                anchors[:, at[f"{self.names[value]}: {what}"]] for what in _ANCHOR
             )
-            for i, k in enumerate(keys):
-                own = k.numbers.anchors_per_head
-                anchors[:own, [slope + i, offset + i]] = k.numbers.key[k.h]
-                anchors[:own, output + i] = k.numbers.value[k.h, :, 1]
-                anchors[own:, offset + i] = -k.distance  # anchors of other layers have a weight of exactly 0
-                anchors[k.own, offset + i] = -2 * k.distance
+            i = 0
+            for _, numbers, _ in heads:
+                own, here = numbers.anchors_per_head, slice(i, i + numbers.heads)
+                slope[:own, here], offset[:own, here] = numbers.key[..., 0].T, numbers.key[..., 1].T
+                output[:own, here], unused[:own, here] = numbers.value[..., 1].T, numbers.value[..., 0].T != 0
+                unused[own:, here] = 1.0
+                i = here.stop
         return tokens
 
     def steps(self) -> Iterator[tuple[str, Step]]:
@@ -176,63 +161,48 @@ class _Layers:
                 yield name, self._token_map(stage)
 
     def _attention(self, layer: AttentionLayer, name: str) -> SelfAttention:
-        """A head for every neuron (and every head of its anchors); heads that share keys are neighbours."""
-        keys, at = self.keys[layer.value], self.layout
-        before, after = self.before.get(layer.value), self.after.get(layer.value)
+        """A head for every neuron (and every head of its anchors)."""
+        at, before, after = self.layout, self.before.get(layer.value), self.after.get(layer.value)
         read = at[self.register[before.inputs[0] if before else layer.inputs[0]]]
         write = at[self.register[after.value if after else layer.value]]
-        shared = np.repeat(np.arange(len(keys)), [len(k.neurons) for k in keys])
-        found = self.build.matrices(
-            self.n + self.p, len(shared), len(keys), at.width, 3 + self.gated * self.n, 1, at.width
-        )
         rows = np.eye(read.stop - read.start) if before is None else array(before.weight)
         bias = np.zeros(len(rows)) if before is None or before.bias is None else array(before.bias)
         columns = np.eye(write.stop - write.start) if after is None else array(after.weight)
-        data, anchor, one = (at[flag].start for flag in ("data", "anchor", "one"))
-        slope, offset, value = (at[f"{name}: {what}"].start for what in ("slope", "offset", "value"))
-        for i, k in enumerate(keys):
-            heads, neurons, (gain, shift) = (
-                np.flatnonzero(shared == i),
-                np.array(k.neurons),
-                k.numbers.query[k.h],
-            )
-            w_q, w_k, w_v = found["W_Q"], found["W_K"][i], found["W_V"][i]
-            w_q[heads, read, 0] = gain * rows[neurons]
-            w_q[heads, data, 0] = gain * bias[neurons]
-            w_q[heads, one, 0] = shift
-            w_q[heads, data, 1:3] = (1.0, -k.distance)
-            w_q[heads, anchor, 2] = k.distance
-            w_k[[slope + i, offset + i, data], [0, 1, 2]] = 1.0
-            w_v[value + i, 0] = 1.0
-            found["W_O"][heads, 0, write] = k.numbers.output[k.h] * columns[:, neurons].T
-            if k.own:
-                w_q[heads, at["position"], 3:] = k.distance * np.eye(self.n)
-                w_k[at["position"], 3:] = np.eye(self.n)
-                w_v[read.start, 0] = k.numbers.value[k.h, k.own[0], 0]
-        many = {id(k.numbers): k.numbers.heads for k in keys}
-        names = [head_names(f"{name}: neuron {j}", many[id(k.numbers)])[k.h] for k in keys for j in k.neurons]
-        return self.build.attention(found, shared.tolist(), names, at)
+        data, one, anchor, found = at.form("data"), at["one"].start, at.form("anchor"), list[KeySet]()
+        for neurons, numbers, domain in self.heads[layer.value]:
+            for h in range(numbers.heads):
+                slope, offset, value, unused = (at.form(f"{name}: {what}", len(found)) for what in _ANCHOR)
+                query, out = np.zeros((len(neurons), at.width, 2)), np.zeros((len(neurons), 1, at.width))
+                query[:, read, 0] = numbers.query[h, 0] * rows[neurons]
+                query[:, at["data"].start, 0] = numbers.query[h, 0] * bias[neurons]
+                query[:, one, 0], query[:, at["data"].start, 1] = numbers.query[h, 1], 1.0
+                out[:, 0, write] = numbers.output[h] * columns[:, neurons].T
+                gates = [(data, data + unused), (anchor, anchor)]
+                own = np.flatnonzero(numbers.value[h, :, 0])
+                if len(own) > 1:
+                    raise InputError("a token can attend to itself once: this head has several keys for it")
+                if len(own):
+                    places = at.block("position").T
+                    gates = [(place, data - place + unused) for place in places] + gates[1:]
+                    value[read.start] = numbers.value[h, own[0], 0]
+                names = [head_names(f"{name}: neuron {j}", numbers.heads)[h] for j in neurons]
+                top = largest_score(numbers, h, domain.lo, domain.hi)
+                found.append(KeySet(names, query, np.c_[slope, offset], value[:, None], out, gates, top))
+        return self.build.attention(found, self.n + self.p, at)
 
     def _routing(self, stage: Reordering, name: str) -> SelfAttention:
-        """A head for every pair of tokens: the target attends to the source alone, all others to anchors, which hold 0.
-
-        q = M(position_t, data + anchor - position_t)      k = (position_s, anchor)"""
-        routes, (source, target) = self.routes[stage.value], (stage.inputs[0], stage.value)
-        count, widest, at = len(routes), max(j - i for i, j in routes), self.layout
-        found = self.build.matrices(self.n + self.p, count, count, at.width, 2, widest, at.width)
-        data, anchor, place = (at[flag].start for flag in ("data", "anchor", "position"))
-        names = []
-        for h, (i, j) in enumerate(routes):
+        """A head for every pair of tokens: the target attends to the source alone, all others to anchors, which hold 0."""
+        at, found, (source, target) = self.layout, [], (stage.inputs[0], stage.value)
+        data, every, places = at.form("data"), at.marks("data", "anchor"), at.block("position").T
+        for i, j in self.routes[stage.value]:
             (s, read), (t, write) = (divmod(i, self.shapes[value][-1]) for value in (source, target))
-            found["W_Q"][h, [data, anchor], 1] = 1.0
-            found["W_Q"][h, place + t] = (1.0, -1.0)
-            found["W_K"][h, [place + s, anchor], [0, 1]] = 1.0
-            across = np.arange(j - i)
-            found["W_V"][h, at[self.register[source]].start + read + across, across] = 1.0
-            found["W_O"][h, across, at[self.register[target]].start + write + across] = 1.0
-            names.append(f"{name}: data {s} to data {t}")
-        found["W_Q"] *= self.build.distance(0.0)
-        return self.build.attention(found, range(count), names, at)
+            value = at.block(self.register[source])[:, read : read + j - i]
+            out = at.block(self.register[target])[:, write : write + j - i].T
+            gates, none = [(places[t], every - places[s]), (every - places[t], data)], np.zeros((at.width, 0))
+            found.append(
+                KeySet([f"{name}: data {s} to data {t}"], none[None], none, value, out[None], gates, 0.0)
+            )
+        return self.build.attention(found, self.n + self.p, at)
 
     def _token_map(self, stage: AffineMap | Scaling | Combination) -> SequenceMap:
         """The registers of the inputs, carried to that of the value, which starts at the constants."""
@@ -252,20 +222,15 @@ class _Layers:
         at = np.flatnonzero(matrix.any(1)), np.flatnonzero(matrix.any(0))
         return self.build.map(matrix[np.ix_(*at)], np.zeros(width), ((1, width), (1, width)), at, self.layout)
 
-    def _keys(self, layer: AttentionLayer) -> Iterator[_Keys]:
+    def _heads(self, layer: AttentionLayer) -> Iterator[tuple[list[int], HeadNumbers, Interval]]:
+        """The groups of neurons of a layer, their numbers and the interval on which they are certified."""
         for neurons, head in layer.groups:
             numbers, domain = head.numbers(), head.domain or self.domain
             if domain is None or (numbers.gated and self.domain is None):
                 reason = "an unknown interval" if domain is None else "the design 'gated'"
                 raise InputError(f"{layer.name}: a head with {reason} cannot be written as self-attention")
-            numbers = _own_score_zero(numbers)
-            group = Group(numbers, np.zeros(0, np.int64), domain.lo, domain.hi)
             listed = range(self.shapes[layer.value][-1]) if neurons is None else neurons.tolist()
-            for h in range(numbers.heads):
-                own = np.flatnonzero(numbers.value[h, :, 0]).tolist()
-                if len(own) > 1:
-                    raise InputError("a token can attend to itself once: this head has several keys for it")
-                yield _Keys(numbers, h, listed, self.build.distance(largest_score(group, group, h)), own)
+            yield list(listed), _own_score_zero(numbers), domain
 
     def _routes(self, stage: Reordering) -> list[tuple[int, int]]:
         """Stretches [i, j) of the numbers that lie in one token before and after a reshape; none if tokens stay."""
@@ -316,15 +281,19 @@ def _over_tokens(shapes: Sequence[Shape], n: int | None) -> list[Shape]:
     """The shapes of the values, with an axis of n data tokens if n is given and they have none."""
     if n is None or (_tokens(shapes[0]) == n and len(shapes[0]) > 1):
         return list(shapes)
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InputError(
-            f"as_self_attention(n): n must be an integer >= 1, the number of data tokens: got {n!r}"
-        )
+    _check_count(n)
     if any(len(shape) > 1 for shape in shapes):
         raise InputError(
             f"inputs of the shape {shapes[0]} have {_tokens(shapes[0])} data tokens already: got n={n}; leave n out"
         )
     return [(n, *shape) for shape in shapes]
+
+
+def _check_count(n: object) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InputError(
+            f"as_self_attention(n): n must be an integer >= 1, the number of data tokens: got {n!r}"
+        )
 
 
 def _tokens(shape: Shape) -> int:

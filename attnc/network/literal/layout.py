@@ -58,7 +58,16 @@ class Layout(Mapping[str, slice]):
 
     def marks(self, *names: str) -> Array:
         """(D,): the sum of the forms of registers of width 1."""
-        return np.sum([self.form(name) for name in names], axis=0)
+        found = np.zeros(self.width)
+        found[[self[name].start for name in names]] = 1.0
+        return found
+
+    def block(self, name: str) -> Array:
+        """(D, width): the linear forms that read all coordinates of a register."""
+        at = np.arange(self[name].start, self[name].stop)
+        found = np.zeros((self.width, len(at)))
+        found[at, np.arange(len(at))] = 1.0
+        return found
 
     def to_json(self) -> dict[str, object]:
         widths = [[name, at.stop - at.start] for name, at in self._slices.items()]
@@ -80,6 +89,10 @@ class Layout(Mapping[str, slice]):
 
     def __repr__(self) -> str:
         return ", ".join(f"{name} {at.start}:{at.stop}" for name, at in self._slices.items())
+
+
+def data_tokens(n: int) -> list[str]:
+    return [f"data {i}" for i in range(n)]
 
 
 def _index(names: Sequence[str], name: str, what: str) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -46,59 +47,43 @@ class Input:
     values: str = "real numbers"
 
 
-@dataclass(frozen=True)
-class Output:
-    """The register that holds the result, in the tokens of one embedding; `shape` is None if it depends on the inputs."""
-
-    register: str | None  # None: all coordinates
-    shape: tuple[int, ...] | None
-    embedding: int = 0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What `SelfAttentionNetwork` is built from. `order` lists the steps as they run, (name, index in `steps`)."""
-
-    form: str
-    inputs: tuple[Input, ...]
-    embeddings: Sequence[Embedding]  # none: the first step reads the rows of the input
-    fixed: Array  # (tokens, D): the tokens that do not depend on the input
-    steps: Sequence[Step]
-    order: tuple[tuple[str, int], ...]
-    output: Output
-    dtype: str
-    layout: Layout  # of the sequence before the first step
-    arrangement: str = ""  # how neurons are laid out, in the form 'two-layer'
-    domain: Interval | Box | None = None
-    limits: Mapping[str, float] = field(default_factory=dict)  # of registers, checked with strict=True
-    strict: bool | None = None
-
-
 @as_made
 class SelfAttentionNetwork(PreciseModule):
     """Layers of plain self-attention over [data tokens; fixed tokens], with W_Q, W_K, W_V, W_O and without a mask.
 
     With a residual stream (`residual`), every step adds to the sequence, X ← X + step(X). The networks of theorems have none:
     X ← step(X). Steps are self-attention (`SelfAttention`), affine maps (`SequenceMap`) and, in the form 'attention-softmax', one
-    `Softmax` over columns. Every token and every coordinate has a name (`tokens`, `coordinates`, `layouts`).
+    `Softmax` over columns; a step may run several times. Every token and every coordinate has a name (`tokens`, `coordinates`,
+    `layouts`). The result is that of the source up to rounding.
 
-    The result is that of the source up to rounding."""
+    `output` says where the result is read: a register (None: all coordinates), its shape (None: one number for each token), and
+    the embedding whose tokens hold it. `limits` bound registers; with strict=True they are checked."""
 
     fixed: nn.Parameter  # (fixed tokens, D)
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(
+        self,
+        form: str,
+        inputs: Sequence[Input],
+        steps: Sequence[tuple[str, Step]],
+        layout: Layout,  # of the sequence before the first step
+        output: tuple[str | None, tuple[int, ...] | None, int],
+        dtype: str,
+        *,
+        embeddings: Sequence[Embedding] = (),  # none: the first step reads the rows of the input
+        fixed: Array | None = None,
+        arrangement: str = "",  # how neurons are laid out, in the form 'two-layer'
+        domain: Interval | Box | None = None,
+        limits: Mapping[str, float] | None = None,
+        strict: bool | None = None,
+    ) -> None:
         super().__init__()
-        self.form, self.arrangement, self.inputs, self.output = (
-            plan.form,
-            plan.arrangement,
-            plan.inputs,
-            plan.output,
-        )
-        self.domain, self.limits, self.strict = plan.domain, dict(plan.limits), plan.strict
-        self.order = plan.order
-        self.embeddings, self.steps = nn.ModuleList(plan.embeddings), nn.ModuleList(plan.steps)
-        self.fixed = parameter(plan.fixed, plan.dtype)
-        self.first = plan.layout
+        self.form, self.arrangement, self.inputs, self.output = form, arrangement, tuple(inputs), output
+        self.domain, self.limits, self.strict, self.first = domain, dict(limits or {}), strict, layout
+        distinct = list(dict.fromkeys(step for _, step in steps))
+        self.order = tuple((name, distinct.index(step)) for name, step in steps)
+        self.embeddings, self.steps = nn.ModuleList(embeddings), nn.ModuleList(distinct)
+        self.fixed = parameter(np.zeros((0, 0)) if fixed is None else fixed, dtype)
 
     @property
     def residual(self) -> bool:
@@ -283,13 +268,11 @@ class SelfAttentionNetwork(PreciseModule):
 
     def _read_output(self, x: Tensor, inputs: Sequence[Tensor]) -> Tensor:
         parts, lead = self._parts(inputs)
-        first = sum(rows.shape[-2] for _, rows in parts[: self.output.embedding])
-        shape = self.output.shape
-        if shape is None:
-            shape = (parts[self.output.embedding][1].shape[-2],)
-        at = slice(None) if self.output.register is None else self.layout[self.output.register]
-        width = x[..., at].shape[-1]
-        return x[..., first : first + math.prod(shape) // width, at].reshape(*lead, *shape)
+        register, shape, embedding = self.output
+        shape = (parts[embedding][1].shape[-2],) if shape is None else shape
+        held = x if register is None else x[..., self.layout[register]]
+        first = sum(rows.shape[-2] for _, rows in parts[:embedding])
+        return held[..., first : first + math.prod(shape) // held.shape[-1], :].reshape(*lead, *shape)
 
     def _parts(self, inputs: Sequence[Tensor]) -> tuple[list[tuple[Embedding, Tensor]], tuple[int, ...]]:
         """The rows that every embedding reads, and the leading axes of the inputs. The last input may be missing."""

@@ -24,6 +24,8 @@ from attnc.records.numbers import Array, HeadNumbers
 if TYPE_CHECKING:
     from attnc.network.network import Network
 
+Shape = tuple[int, ...]
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -45,7 +47,7 @@ class Neurons:
 
     @property
     def heads(self) -> int:
-        """How many heads a neuron has, at most."""
+        """The largest number of heads of a neuron."""
         return max(group.numbers.heads for group in self.groups)
 
 
@@ -61,8 +63,8 @@ class Lookup:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    shape: tuple[int, ...]
-    result: tuple[int, ...]
+    shape: Shape
+    result: Shape
     dtype: str
     body: Neurons | Lookup
 
@@ -78,89 +80,83 @@ class Parts:
 
 
 @dataclass(frozen=True, eq=False)
-class _Form:
-    """A value as an affine function of the input, or of the neurons (`hidden`)."""
+class _Affine:
+    """A value as an affine function of the input or, if `hidden`, of the neurons: its images of the unit vectors, then of 0."""
 
     hidden: bool
-    shape: tuple[int, ...]
-    matrix: Array  # (numbers of the value, numbers of its source)
-    shift: Array
+    images: Array  # (numbers of the source + 1, *shape of the value)
+
+    def matrix(self) -> tuple[Array, Array]:
+        flat = self.images.reshape(len(self.images), -1)
+        return np.ascontiguousarray(flat[:-1].T), flat[-1]
 
 
 def read(net: Network) -> Parts:
-    """Fold the affine stages of a network with one layer of attention, or one lookup."""
-    size = math.prod(net.program.shape)
-    _check(size * size)
-    forms = {0: _Form(False, net.program.shape, np.eye(size), np.zeros(size))}
-    found: list[tuple[AttentionLayer | Selection, _Form]] = []
+    """Multiply out the affine maps of a network with one layer of attention, or one lookup."""
+    values = {0: _units(False, net.program.shape)}
+    found: list[tuple[AttentionLayer | Selection, _Affine]] = []
+    last = 0
     for stage in net.stages:
         assert isinstance(stage, AffineMap | Scaling | Combination | Reordering | AttentionLayer | Selection)
-        given = [forms[value] for value in stage.inputs]
+        given, last = [values[value] for value in stage.inputs], stage.value
         if isinstance(stage, AttentionLayer | Selection):
             found.append((stage, given[0]))
-            forms[stage.value] = _hidden(stage, given[0].shape)
+            if isinstance(stage, Selection):  # of the weights of its anchors
+                table = array(stage.values)
+                values[last] = _Affine(True, np.r_[table, np.zeros_like(table[:1])])
+            else:
+                values[last] = _units(True, given[0].images.shape[1:])
         else:
-            forms[stage.value] = _affine(stage, given)
-        last = stage.value
-    if len(found) != 1 or found[0][1].hidden or not forms[last].hidden:
+            values[last] = _applied(stage, given)
+    if len(found) != 1 or found[0][1].hidden or not values[last].hidden:
         raise InputError(
             f"form {net.form!r} is for affine maps around one layer of neurons or one lookup, and this network has "
             f"{len(found)} of them: use form='layers'"
         )
-    (stage, entering), leaving = found[0], forms[last]
+    (stage, entering), (second, shift) = found[0], values[last].matrix()
+    first, offset = entering.matrix()
     body: Neurons | Lookup
     if isinstance(stage, AttentionLayer):
-        groups = tuple(_groups(stage, entering.shape))
-        body = Neurons(entering.matrix, entering.shift, groups, leaving.matrix, leaving.shift)
+        body = Neurons(first, offset, tuple(_groups(stage, entering.images.shape[1:])), second, shift)
     else:
-        centre, key, offset = (array(t) for t in (stage.centre, stage.key, stage.offset))
-        if entering.shift.any() or not np.array_equal(entering.matrix, np.eye(size)):
-            offset = offset + key @ (entering.shift - centre)
-            centre, key = np.zeros(size), key @ entering.matrix
-        largest = _largest(centre, key, offset, net.domain)
-        body = Lookup(centre, key, offset, leaving.matrix, leaving.shift, largest)
-    return Parts(net.program.shape, leaving.shape, net.numbers().dtype, body)
+        centre, key, score = (array(t) for t in (stage.centre, stage.key, stage.offset))
+        if offset.any() or not np.array_equal(first, np.eye(len(first))):
+            score, centre, key = score + key @ (offset - centre), np.zeros(first.shape[1]), key @ first
+        body = Lookup(centre, key, score, second, shift, _largest(centre, key, score, net.domain))
+    return Parts(net.program.shape, values[last].images.shape[1:], net.numbers().dtype, body)
 
 
-def _hidden(stage: AttentionLayer | Selection, shape: tuple[int, ...]) -> _Form:
-    """The output of attention: the neurons themselves, or the values times the weights of their anchors."""
-    if isinstance(stage, Selection):
-        values = array(stage.values).T
-        return _Form(True, values.shape[:1], values, np.zeros(len(values)))
+def _units(hidden: bool, shape: Shape) -> _Affine:
+    """A source: its unit vectors, and 0."""
     size = math.prod(shape)
     _check(size * size)
-    return _Form(True, shape, np.eye(size), np.zeros(size))
+    return _Affine(hidden, np.r_[np.eye(size), np.zeros((1, size))].reshape(size + 1, *shape))
 
 
-def _affine(stage: AffineMap | Scaling | Combination | Reordering, given: list[_Form]) -> _Form:
-    x, shape = given[0], given[0].shape
+def _applied(stage: AffineMap | Scaling | Combination | Reordering, given: list[_Affine]) -> _Affine:
+    if len({x.hidden for x in given}) > 1:
+        raise InputError(
+            "the networks of theorems have no residual stream, and this network adds its input to neurons: use form='layers'"
+        )
+    x, constant = given[0].images, None
     match stage:
         case Reordering():
-            return _Form(x.hidden, stage.shape, x.matrix, x.shift)
+            images = x.reshape(len(x), *stage.shape)
         case AffineMap():
-            weight, tokens = array(stage.weight), math.prod(shape[:-1])
-            _check(tokens * len(weight) * x.matrix.shape[1])
-            matrix = (weight @ x.matrix.reshape(tokens, shape[-1], -1)).reshape(tokens * len(weight), -1)
-            shift = x.shift.reshape(tokens, -1) @ weight.T
-            if stage.bias is not None:
-                shift = shift + array(stage.bias)
-            return _Form(x.hidden, (*shape[:-1], len(weight)), matrix, shift.reshape(-1))
+            _check(x[..., 0].size * len(stage.weight))
+            images, constant = x @ array(stage.weight).T, stage.bias
         case Scaling():
-            scale, shift = (np.broadcast_to(array(t), shape).reshape(-1) for t in (stage.scale, stage.shift))
-            return _Form(x.hidden, shape, scale[:, None] * x.matrix, scale * x.shift + shift)
+            images, constant = x * array(stage.scale), stage.shift
         case Combination():
-            if len({form.hidden for form in given}) > 1:
-                raise InputError(
-                    "the networks of theorems have no residual stream, and this network adds the input to neurons: use form='layers'"
-                )
-            terms = list(zip(stage.coefficients, given, strict=True))
-            matrix = sum((c * form.matrix for c, form in terms), np.zeros_like(x.matrix))
-            return _Form(
-                x.hidden, shape, matrix, sum((c * f.shift for c, f in terms), np.zeros_like(x.shift))
+            images = np.sum(
+                [c * term.images for c, term in zip(stage.coefficients, given, strict=True)], axis=0
             )
+    if constant is not None:
+        images[-1] += array(constant)
+    return _Affine(given[0].hidden, images)
 
 
-def _groups(layer: AttentionLayer, shape: tuple[int, ...]) -> list[Group]:
+def _groups(layer: AttentionLayer, shape: Shape) -> list[Group]:
     """The neurons of a group in every token."""
     found, tokens = [], np.arange(math.prod(shape[:-1]))
     for neurons, head in layer.groups:
@@ -182,9 +178,7 @@ def _largest(centre: Array, key: Array, offset: Array, box: Box) -> float:
 
 def _check(size: int) -> None:
     if size > steps.LARGEST:
-        raise InputError(
-            f"a map of the whole sequence would have {size:,} numbers, the limit is {steps.LARGEST:,}: use a smaller network"
-        )
+        raise InputError(f"a map of the sequence would have {size:,} numbers, the limit is {steps.LARGEST:,}")
 
 
 def array(tensor: Tensor) -> Array:

@@ -32,9 +32,11 @@ class Softmax(PreciseModule):
 
     kind = "softmax"
 
+    layout: Layout
+
     def __init__(self, axis: int = -1, layout: Layout | None = None) -> None:
         super().__init__()
-        self.axis, self.layout = axis, layout
+        self.axis, self.layout = axis, layout or Layout({})
 
     @precise
     def forward(self, scores: Tensor) -> Tensor:
@@ -104,11 +106,8 @@ class SelfAttention(PreciseModule):
     @property
     def matrices(self) -> dict[str, Tensor]:
         """W_Q, W_K, W_V and W_O, each stacked over all heads."""
-        index = torch.tensor(self.shared)
-        own = {"W_Q": self.W_Q, "W_O": self.W_O}
-        return {
-            name: own.get(name, getattr(self, name)[index] if name not in own else None) for name in LETTERS
-        }
+        shared = list(self.shared)
+        return {"W_Q": self.W_Q, "W_K": self.W_K[shared], "W_V": self.W_V[shared], "W_O": self.W_O}
 
     def settings(self) -> dict[str, Any]:
         return {"shared": list(self.shared), "heads": list(self.heads)}

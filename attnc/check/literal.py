@@ -1,0 +1,422 @@
+"""The checker of literal networks: in exact arithmetic, the matrices compute what the certified source computes.
+
+Both are evaluated symbolically, over rational numbers. Every number is an affine form in atoms: the inputs, and the weights of
+softmaxes. A softmax is identified by the differences of its scores, themselves forms; so two softmaxes are the same atom exactly
+if they have the same weights for every input. The source is evaluated layer by layer from its stored numbers. The literal
+network is evaluated from its matrices, without regard to names: three rules cover attention.
+
+    equal scores         the weights are 1/m
+    known differences    the weights are those of a softmax of the source
+    anything else        the result is an unknown number, which must not reach the output
+
+In both rules all other tokens must score lower by so much that exp of the difference rounds to 0 in the dtype, on the whole domain
+that the source is certified for. These weights count as 0, as they do when the network runs.
+
+If the outputs differ by forms of size at most δ, then the literal network approximates within the approximation term of the
+source plus δ. Nothing is claimed about the rounding errors of the literal network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnc.domain import Box, Interval
+from attnc.records.layers import Layer, heads_of, pointwise_layer
+from attnc.records.literal import LiteralRecord
+from attnc.records.numbers import HeadNumbers
+from attnc.records.record import Record
+
+Form = dict[Hashable, Fraction]
+Token = dict[int, Form]  # coordinate → form; missing coordinates are 0
+ONE: Hashable = ()
+UNDERFLOW = {"float32": 104, "float64": 746}  # exp of minus this rounds to 0
+MOST_TERMS = 4_000_000
+
+
+class EncodingError(Exception):
+    """The literal network was not shown to compute the function of its source."""
+
+
+def encoding_error(record: LiteralRecord, source: Record) -> float:
+    """δ: at least the distance of the outputs of the literal network and of its source, on the domain of the source."""
+    given = source.certificate.holds_for
+    size = 1 if isinstance(given, Interval) else math.prod(source.network[0].shape)
+    shape = record.structure["inputs"][0]["shape"]
+    if not isinstance(given, Interval | Box) or None in shape or math.prod(shape) % size:
+        raise EncodingError(f"inputs of the shape {shape} are not those of the source")
+    lo, hi = ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
+    copies = math.prod(shape) // size
+    exact = _Exact(
+        [Fraction(float(x)) for x in lo] * copies, [Fraction(float(x)) for x in hi] * copies, record.dtype
+    )
+    wanted = [form for c in range(copies) for form in _source(exact, source, c * size, size)]
+    found = _Literal(exact, record).outputs()
+    if len(found) != len(wanted):
+        raise EncodingError(f"there are {len(found)} outputs, the source has {len(wanted)}")
+    pairs = zip(found, wanted, strict=True)
+    worst = max(exact.size(exact.sum([(Fraction(1), a), (Fraction(-1), b)])) for a, b in pairs)
+    return math.nextafter(float(worst), math.inf) if worst else 0.0
+
+
+@dataclass
+class _Exact:
+    """Arithmetic with forms, and the softmaxes that are known."""
+
+    lo: list[Fraction]
+    hi: list[Fraction]
+    dtype: str
+    known: dict[tuple[frozenset[tuple[Hashable, Fraction]], ...], int] = field(default_factory=dict)
+    arguments: list[tuple[Form, Fraction, Fraction] | None] = field(default_factory=list)
+    middles: dict[Hashable, float] = field(
+        default_factory=dict
+    )  # of the atoms, with the input in the middle of the domain
+    terms: int = 0
+
+    def sum(self, parts: Iterable[tuple[Fraction, Form]]) -> Form:
+        found: Form = {}
+        for factor, form in parts:
+            self.terms += len(form)
+            for atom, c in form.items():
+                found[atom] = found.get(atom, Fraction(0)) + factor * c
+        if self.terms > MOST_TERMS:
+            raise EncodingError(f"the network is too large to be checked: more than {MOST_TERMS:,} terms")
+        return {atom: c for atom, c in found.items() if c}
+
+    def product(self, a: Form, b: Form) -> Form:
+        """One of the factors must be constant, or a weight of a softmax."""
+        if set(b) <= {ONE}:
+            a, b = b, a
+        if set(a) <= {ONE}:
+            return self.sum([(a.get(ONE, Fraction(0)), b)])
+        if len(a) == 1:
+            ((weight, c),) = a.items()
+            if isinstance(weight, tuple) and weight[0] == "weight" and len(weight) == 3:
+                return {weight if atom == ONE else (*weight, atom): c * x for atom, x in b.items()}
+        raise EncodingError("a score is a product of two values that depend on the input")
+
+    def softmax(self, scores: Sequence[Form], argument: tuple[Form, Fraction, Fraction] | None) -> list[Form]:
+        """The weights of a softmax of the source; `argument` is (s, lo, hi) if the scores are affine in s in [lo, hi]."""
+        if len(scores) == 1:
+            return [{ONE: Fraction(1)}]
+        key = self._differences(scores)
+        if key not in self.known:
+            self.known[key] = len(self.arguments)
+            self.arguments.append(argument)
+            sizes = np.array([self.middle(score) for score in scores])
+            weights = np.exp(sizes - sizes.max()) / np.exp(sizes - sizes.max()).sum()
+            self.middles |= {("weight", self.known[key], k): float(w) for k, w in enumerate(weights)}
+        return [{("weight", self.known[key], k): Fraction(1)} for k in range(len(scores))]
+
+    def weights(self, scores: Sequence[Form], sizes: Any) -> dict[int, Form] | None:
+        """The weights that are not 0, by key; None if no rule applies. `sizes` are the scores at one input, in floats."""
+        order = sorted(range(len(scores)), key=lambda j: -sizes[j])
+        top = scores[order[0]]
+        equal = [j for j, score in enumerate(scores) if score == top]
+        if self._closed(scores, equal, None):
+            return {j: {ONE: Fraction(1, len(equal))} for j in equal}
+        for count in sorted({len(key) + 1 for key in self.known}):
+            visible = sorted(order[:count])
+            index = self.known.get(self._differences([scores[j] for j in visible]))
+            if index is not None and self._closed(scores, visible, self.arguments[index]):
+                return {j: {("weight", index, k): Fraction(1)} for k, j in enumerate(visible)}
+        return None
+
+    def middle(self, form: Form) -> float:
+        """The value of a form in the middle of the domain, in floats. Only the order of scores depends on it."""
+        total = 0.0
+        for atom, c in form.items():
+            kind, rest = (atom[0], atom[1:]) if isinstance(atom, tuple) and atom else ("one", ())
+            if kind == "input":
+                total += float(c) * float(self.lo[rest[0]] + self.hi[rest[0]]) / 2
+            elif kind == "weight" and len(rest) == 3:
+                total += float(c) * self.middles[("weight", *rest[:2])] * self.middle({rest[2]: Fraction(1)})
+            else:
+                total += float(c) * (1.0 if kind == "one" else self.middles.get(atom, 0.0))
+        return total
+
+    def size(self, form: Form) -> Fraction:
+        """At least |form|, for every input: the weights of a softmax are nonnegative and their sum is 1."""
+        total, groups = Fraction(0), dict[Hashable, Fraction]()
+        for atom, c in form.items():
+            kind, rest = (atom[0], atom[1:]) if isinstance(atom, tuple) and atom else ("one", ())
+            if kind == "one":
+                total += abs(c)
+            elif kind == "input":
+                total += abs(c) * max(abs(self.lo[rest[0]]), abs(self.hi[rest[0]]))
+            elif kind == "weight":
+                size = abs(c) * (self.size({rest[2]: Fraction(1)}) if len(rest) == 3 else 1)
+                group = (rest[0], len(rest))
+                groups[group] = max(groups.get(group, Fraction(0)), size)
+            else:
+                raise EncodingError("an output depends on weights that are not those of the source")
+        return total + sum(groups.values())
+
+    def _differences(self, scores: Sequence[Form]) -> tuple[frozenset[tuple[Hashable, Fraction]], ...]:
+        first = scores[0]
+        rest = [self.sum([(Fraction(1), s), (Fraction(-1), first)]) for s in scores[1:]]
+        return tuple(frozenset(form.items()) for form in rest)
+
+    def _closed(
+        self, scores: Sequence[Form], visible: Sequence[int], argument: tuple[Form, Fraction, Fraction] | None
+    ) -> bool:
+        """Whether the scores of all other keys are lower than that of a visible one by the underflow of exp."""
+        first, shown = scores[visible[0]], set(visible)
+        others = {frozenset(s.items()): s for j, s in enumerate(scores) if j not in shown}
+        gaps = (self.sum([(Fraction(1), first), (Fraction(-1), s)]) for s in others.values())
+        return all(self._smallest(gap, argument) >= UNDERFLOW[self.dtype] for gap in gaps)
+
+    def _smallest(self, form: Form, argument: tuple[Form, Fraction, Fraction] | None) -> Fraction:
+        """A lower bound of a form."""
+        atoms = [atom for atom in form if atom != ONE]
+        if argument is not None and atoms and atoms[0] in argument[0]:
+            s, lo, hi = argument
+            slope = form[atoms[0]] / s[atoms[0]]
+            rest = self.sum([(Fraction(1), form), (-slope, s)])
+            if set(rest) <= {ONE}:
+                return min(slope * lo, slope * hi) + rest.get(ONE, Fraction(0))
+        inputs = [(form[a], a[1]) for a in atoms if isinstance(a, tuple) and a[0] == "input"]
+        if len(inputs) < len(atoms):
+            return Fraction(-1)
+        return form.get(ONE, Fraction(0)) + sum(min(c * self.lo[i], c * self.hi[i]) for c, i in inputs)
+
+
+def _source(exact: _Exact, source: Record, first: int, size: int) -> list[Form]:
+    """The outputs of the source for the inputs first, …, first + size - 1."""
+    claims: dict[int, list[Interval]] = {}
+    if isinstance(source.numbers, HeadNumbers):
+        layers: Sequence[Layer] = [pointwise_layer(0, 1, [(None, source.numbers)])]
+        claims, widths = {1: [source.certificate.interval]}, [1, 1]
+    else:
+        program, numbers = source.network
+        layers, widths = numbers.layers, [shape[-1] for shape in program.shapes]
+        for claim in source.certificate.parts("layer"):
+            claims[claim.facts["value"]] = [child.interval for child in claim.children]
+    values: dict[int, list[Form]] = {0: [{("input", first + i): Fraction(1)} for i in range(size)]}
+    for layer in layers:
+        given, t = [values[i] for i in layer.inputs], layer.tensors
+        x, width = given[0], widths[layer.input]
+        if layer.kind == "affine":
+            found = _affine(exact, x, t["weight"], t.get("bias"))
+        elif layer.kind == "batch_norm":
+            pairs = [
+                (Fraction(float(a)), Fraction(float(c))) for a, c in zip(t["scale"], t["shift"], strict=True)
+            ]
+            found = [
+                exact.sum([(a, s), (c, {ONE: Fraction(1)})])
+                for s, (a, c) in zip(x, pairs * len(x), strict=False)
+            ]
+        elif layer.kind == "combine":
+            factors = [Fraction(c) for c in layer.settings["coefficients"]]
+            found = [exact.sum(zip(factors, terms, strict=True)) for terms in zip(*given, strict=True)]
+        elif layer.kind == "lookup":
+            moved = [
+                exact.sum([(Fraction(1), s), (-Fraction(float(c)), {ONE: Fraction(1)})])
+                for s, c in zip(x, t["centre"], strict=True)
+            ]
+            weights = exact.softmax(_affine(exact, moved, t["key"], t["offset"]), None)
+            found = _affine(exact, weights, t["values"].T, None)
+        elif layer.kind == "pointwise":
+            found = _pointwise(exact, x, layer, claims[layer.value], width)
+        else:
+            found = x
+        values[layer.value] = found
+    return values[layers[-1].value]
+
+
+def _affine(exact: _Exact, x: Sequence[Form], weight: NDArray[Any], bias: NDArray[Any] | None) -> list[Form]:
+    """W x + b for every token."""
+    width, found = weight.shape[1], []
+    rows = [[(int(i), Fraction(float(row[i]))) for i in np.flatnonzero(row)] for row in weight]
+    for t in range(len(x) // width):
+        for o, row in enumerate(rows):
+            constant = Fraction(0) if bias is None else Fraction(float(bias[o]))
+            terms = [(c, x[t * width + i]) for i, c in row]
+            found.append(exact.sum([*terms, (constant, {ONE: Fraction(1)})]))
+    return found
+
+
+def _pointwise(
+    exact: _Exact, x: Sequence[Form], layer: Layer, domains: Sequence[Interval], width: int
+) -> list[Form]:
+    found: list[Form] = [{} for _ in x]
+    for (neurons, head), domain in zip(heads_of(layer), domains, strict=True):
+        own = set(range(width)) if neurons is None else set(neurons.tolist())
+        for i, s in enumerate(x):
+            if i % width in own:
+                found[i] = _head(exact, s, head, (s, Fraction(domain.lo), Fraction(domain.hi)))
+    return found
+
+
+def _head(exact: _Exact, s: Form, n: HeadNumbers, argument: tuple[Form, Fraction, Fraction]) -> Form:
+    one, terms = {ONE: Fraction(1)}, []
+    for h in range(n.heads):
+        a, o = (Fraction(float(x)) for x in n.query[h])
+        keys = [(Fraction(float(k)), Fraction(float(c))) for k, c in n.key[h]]
+        scores = [exact.sum([(k * a, s), (k * o + c, one)]) for k, c in keys]
+        for weight, (slope, value) in zip(exact.softmax(scores, argument), n.value[h], strict=True):
+            averaged = exact.sum([(Fraction(float(slope)), s), (Fraction(float(value)), one)])
+            terms.append((Fraction(float(n.output[h])), exact.product(weight, averaged)))
+    return exact.sum(terms)
+
+
+class _Literal:
+    """The symbolic run of a literal network, beside a run in floats at one input, the middle of the domain."""
+
+    def __init__(self, exact: _Exact, record: LiteralRecord) -> None:
+        self.exact, self.record, self.unknown = exact, record, 0
+
+    def outputs(self) -> list[Form]:
+        structure = self.record.structure
+        residual, tokens = bool(structure["embeddings"]), self._tokens()
+        for name, index in structure["order"]:
+            step = structure["steps"][index]
+            run = {"attention": self._attention, "map": self._map, "softmax": self._softmax}[step["kind"]]
+            added = run(tokens, step, self._tensors(f"steps.{index}."))
+            if residual and len(added) != len(tokens):
+                raise EncodingError(f"step {name!r} changes the number of tokens")
+            tokens = [self._add(x, y) for x, y in zip(tokens, added, strict=True)] if residual else added
+        register, shape, _ = structure["output"]
+        at = slice(0, max(max(x, default=0) for x in tokens) + 1)
+        if register is not None:
+            first = 0
+            for known, width in structure["layout"]["registers"]:
+                at = slice(first, first + width) if known == register else at
+                first += width
+        elif structure["steps"][structure["order"][-1][1]]["layout"]["registers"]:
+            at = slice(
+                0,
+                sum(
+                    width for _, width in structure["steps"][structure["order"][-1][1]]["layout"]["registers"]
+                ),
+            )
+        count = math.prod(shape) // (at.stop - at.start)
+        return [tokens[t].get(d, {}) for t in range(count) for d in range(at.start, at.stop)]
+
+    def _tensors(self, prefix: str) -> dict[str, NDArray[Any]]:
+        return {k.removeprefix(prefix): v for k, v in self.record.tensors.items() if k.startswith(prefix)}
+
+    def _tokens(self) -> list[Token]:
+        """The sequence before the first step."""
+        structure, tensors = self.record.structure, self.record.tensors
+        width = structure["inputs"][0]["width"]
+        rows = [
+            {i: {("input", first + i): Fraction(1)} for i in range(width)}
+            for first in range(0, math.prod(structure["inputs"][0]["shape"]), width)
+        ]
+        if not structure["embeddings"]:
+            return rows
+        weight, start = tensors["embeddings.0.W"], tensors["embeddings.0.start"]
+        found = [
+            self._add(self._project(row, _sparse(weight)), _constant(start[r if len(start) > 1 else 0]))
+            for r, row in enumerate(rows)
+        ]
+        return [*found, *map(_constant, tensors["fixed"])]
+
+    def _map(self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]) -> list[Token]:
+        (n, d), (m, e) = step["in_shape"], step["out_shape"]
+        core, rows, columns = t["core"], t["rows"].tolist(), t["columns"].tolist()
+        entries: dict[int, list[tuple[int, Fraction]]] = {}
+        for i, row in enumerate(rows):
+            listed = [(columns[i], core[i])] if core.ndim == 1 else zip(columns, core[i], strict=True)
+            entries[row] = [(c, Fraction(float(x))) for c, x in listed if x]
+        found = []
+        for first in range(0, len(tokens), n):
+            flat = {i * d + c: f for i, x in enumerate(tokens[first : first + n]) for c, f in x.items()}
+            for token in range(m):
+                made = _constant(t["bias"][token * e : token * e + e])
+                for c in range(e):
+                    terms = [(x, flat[i]) for i, x in entries.get(token * e + c, ()) if i in flat]
+                    if terms:
+                        made[c] = self.exact.sum([(Fraction(1), made.get(c, {})), *terms])
+                found.append(made)
+        return found
+
+    def _attention(
+        self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]
+    ) -> list[Token]:
+        found: list[Token] = [{} for _ in tokens]
+        x = self._at_middle(tokens, t["W_Q"].shape[1])
+        for h, g in enumerate(step["shared"]):
+            w_q, w_k, w_v, w_o = (_sparse(w) for w in (t["W_Q"][h], t["W_K"][g], t["W_V"][g], t["W_O"][h]))
+            keys = [self._project(token, w_k) for token in tokens]
+            values = [self._project(self._project(token, w_v), w_o) for token in tokens]
+            sizes = (x @ t["W_Q"][h]) @ (x @ t["W_K"][g]).T
+            done: dict[Hashable, Token] = {}
+            for i, token in enumerate(tokens):
+                query = self._project(token, w_q)
+                seen = frozenset((r, frozenset(form.items())) for r, form in query.items())
+                if seen not in done:
+                    done[seen] = self._attend(query, keys, values, sizes[i], w_o)
+                found[i] = self._add(found[i], done[seen])
+        return found
+
+    def _attend(self, query: Token, keys: list[Token], values: list[Token], sizes: Any, w_o: Any) -> Token:
+        """The result of one head for one query."""
+        one = Fraction(1)
+        scores = [
+            self.exact.sum((one, self.exact.product(form, key[r])) for r, form in query.items() if r in key)
+            for key in keys
+        ]
+        weights = self.exact.weights(scores, sizes)
+        if weights is None:
+            return {d: self._unknown() for d in {d for row in w_o.values() for d, _ in row}}
+        found: dict[int, list[tuple[Fraction, Form]]] = {}
+        for j, weight in weights.items():
+            for d, value in values[j].items():
+                found.setdefault(d, []).append((one, self.exact.product(weight, value)))
+        return {d: self.exact.sum(parts) for d, parts in found.items()}
+
+    def _softmax(
+        self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]
+    ) -> list[Token]:
+        """Softmax over the tokens, coordinate by coordinate."""
+        found: list[Token] = [{} for _ in tokens]
+        for c in range(max(max(token, default=0) for token in tokens) + 1):
+            scores = [token.get(c, {}) for token in tokens]
+            weights = self.exact.weights(scores, self._at_middle(tokens, c + 1)[:, c])
+            for i in range(len(tokens)):
+                found[i][c] = self._unknown() if weights is None else weights.get(i, {})
+        return found
+
+    def _project(self, token: Token, matrix: Mapping[int, Sequence[tuple[int, Fraction]]]) -> Token:
+        parts: dict[int, list[tuple[Fraction, Form]]] = {}
+        for d in token.keys() & matrix.keys():
+            for r, x in matrix[d]:
+                parts.setdefault(r, []).append((x, token[d]))
+        found = {r: self.exact.sum(terms) for r, terms in parts.items()}
+        return {r: form for r, form in found.items() if form}
+
+    def _add(self, x: Token, y: Token) -> Token:
+        one = Fraction(1)
+        both = {d: self.exact.sum([(one, x[d]), (one, y[d])]) for d in x.keys() & y.keys()}
+        return {d: form for d, form in {**x, **y, **both}.items() if form}
+
+    def _unknown(self) -> Form:
+        self.unknown += 1
+        return {("unknown", self.unknown): Fraction(1)}
+
+    def _at_middle(self, tokens: list[Token], width: int) -> NDArray[np.float64]:
+        found = np.zeros((len(tokens), width))
+        for i, token in enumerate(tokens):
+            for d, form in token.items():
+                if d < width:
+                    found[i, d] = self.exact.middle(form)
+        return found
+
+
+def _sparse(matrix: NDArray[Any]) -> dict[int, list[tuple[int, Fraction]]]:
+    """The numbers of a matrix that are not 0, by row."""
+    found: dict[int, list[tuple[int, Fraction]]] = {}
+    for d, r in zip(*np.nonzero(matrix), strict=True):
+        found.setdefault(int(d), []).append((int(r), Fraction(float(matrix[d, r]))))
+    return found
+
+
+def _constant(row: NDArray[Any]) -> Token:
+    return {int(d): {ONE: Fraction(float(row[d]))} for d in np.flatnonzero(row)}
