@@ -7,7 +7,6 @@ True
 """
 
 from attnc import functions, incontext, paper, plot
-from attnc.check.head import Verdict
 from attnc.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import (
@@ -38,19 +37,18 @@ from attnc.pretrained import (
     from_pretrained,
     report_of,
 )
-from attnc.pretrained.verify import ConversionVerdict, verify, verify_conversion
-from attnc.records.certificate import Certificate, Measured, Witness
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import NetworkCertificate
-from attnc.records.theorem import Theorem
+from attnc.pretrained.verify import verify, verify_conversion
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.presentation import Theorem
+from attnc.records.verdict import Verdict
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AttncError", "BlockReport", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
-    "ConversionVerdict", "ConvertConfig", "DomainWarning", "FileError", "Function", "FunctionError", "Head", "InputError",
-    "Interval", "Measured", "MissingExtraError", "Network", "NetworkCertificate", "NetworkMeasured", "PrecisionError", "Problem",
-    "Theorem", "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_",
+    "ConvertConfig", "DomainWarning", "FileError", "Function", "FunctionError", "Head", "InputError",
+    "Interval", "MissingExtraError", "Network", "PrecisionError", "Problem", "Status", "Theorem",
+    "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_",
     "from_pretrained", "function", "functions", "head", "incontext", "load", "paper", "plot", "report_of", "verify",
     "verify_conversion",
 ]  # fmt: skip

@@ -50,8 +50,8 @@ def compile(
     constant K such that every output changes by at most K|x - x'|₂, eps is proved by a grid of anchors, for every function with
     that constant that is within `noise` of the answers (2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32, if you do not say: give
     more if the function subtracts large numbers). Without a constant, the values are found by `method` ("lattice" for smooth
-    functions of up to 4 numbers, "fit" for more) and the error is measured: `net.measured` says how, and `net.certificate` is
-    None. `form`, "two-layer" (the default) or "attention-softmax", says which of the paper's networks `as_self_attention` writes.
+    functions of up to 4 numbers, "fit" for more) and the error is measured: the status of `net.certificate` is "measured".
+    `form`, "two-layer" (the default) or "attention-softmax", says which of the paper's networks `as_self_attention` writes.
     `strict`: inputs outside the box warn once (None), raise (True) or do nothing (False).
 
     >>> import attnc, torch

@@ -120,7 +120,7 @@ def pictures(case: Case, module: ModuleType, nets: Sequence[Any]) -> tuple[Path,
     import attnc.plot
 
     f, x = getattr(module, case.f), torch.tensor(case.at, dtype=torch.float64)
-    lines = attnc.plot.slices(nets[case.sliced], f, through=x, coordinates=case.along, outputs=case.shown)
+    lines = attnc.plot.slices(nets[case.sliced], f=f, x=x, coordinates=case.along, outputs=case.shown)
     if case.attended is not None:
         net = nets[case.attended]
         net.layout = "tokens"
@@ -134,7 +134,7 @@ def pictures(case: Case, module: ModuleType, nets: Sequence[Any]) -> tuple[Path,
             form=case.form,
             dtype=torch.float64,
         )
-    weights = attnc.plot.tokens_and_anchors(net, x)
+    weights = attnc.plot.tokens_and_anchors(net, x=x)
     found = []
     for kind, figure in (("slices", lines), ("attention", weights)):
         found.append(IMG / f"gallery_{case.name}_{kind}.png")

@@ -116,7 +116,7 @@ def draw() -> None:
     x = torch.randn(24, 3, generator=draws, dtype=torch.float64).clamp(-3, 3)
     y = (torch.rand(24, generator=draws, dtype=torch.float64) < torch.sigmoid(2 * x[:, 0] - x[:, 1])).double()
     learner = gradient_descent("logistic", features=3, steps=60, step_size=1.0, radius=Radius(3, 1, 6, 16))
-    plot.learning(learner, x, y, ROOT / "docs" / "img" / "learning.png")
+    plot.learning(learner, x=x, y=y, path=ROOT / "docs" / "img" / "learning.png")
 
 
 def real(name: str, seed: int) -> dict[str, Any]:

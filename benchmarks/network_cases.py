@@ -102,7 +102,7 @@ def largest_error(net: attnc.Network, points: int, climbers: int, steps: int) ->
     """The largest |network - program| found: corners, random points, gradient ascent from the worst of them.
 
     The error of the worst is evaluated from below in 128 bits; with it come its input and output."""
-    box, program = net.certificate.domain, net.program
+    box, program = net.certificate.holds_for, net.program
     dtype = next(net.parameters()).dtype
     x = within(candidates(box, points, seed=1), box, dtype)
     best = _errors(net, x).argsort(descending=True)[:climbers]
@@ -145,8 +145,8 @@ def steps_up(net: attnc.Network, x: Tensor, output: int) -> Record:
     e = np.array([float((y - ball).mid()) for y, ball in zip(executed, meant, strict=True)])
     w = np.abs(program.steps[-1].tensors()["weight"][output].astype(np.float64))
     stages = net.numbers().stages
-    bounds = {claim.value: _neuron_bounds(net, claim.value) for claim in net.certificate.layers}
-    known = compose(program, stages, net.certificate.domain, bounds, net.certificate.dtype)
+    bounds = {claim.value: _neuron_bounds(net, claim.value) for claim in net.certificate.parts("layer")}
+    known = compose(program, stages, net.certificate.holds_for, bounds, net.certificate.dtype)
     return {"one_sign": float(w @ np.abs(e)), "all_at_bound": float(w @ known[layer.value].error)}
 
 

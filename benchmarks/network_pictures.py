@@ -31,7 +31,7 @@ def block(path: Path) -> None:
             break
     else:
         raise SystemExit(f"docs/networks.md no longer says {COMPILED.strip()}")
-    attnc.plot.network(names["net"], names["torch"].tensor([0.5, -1.5]), path)
+    attnc.plot.network(names["net"], x=names["torch"].tensor([0.5, -1.5]), path=path)
 
 
 def digits(path: Path) -> None:
@@ -46,9 +46,9 @@ def digits(path: Path) -> None:
     net = attnc.compile(digits.trained(data), domain=digits.BOX, eps=digits.EPS["float32"])
     figure = new_figure(9, 6.4)
     upper, lower = figure.subplots(2)
-    attnc.plot.attention(net, upper, x=data.test_x[0])
+    attnc.plot.attention(net, x=data.test_x[0], ax=upper)
     upper.set_title(f"one image of a {int(data.test_y[0])}", fontsize=10, loc="left")
-    attnc.plot.attention(net, lower, x=data.test_x)
+    attnc.plot.attention(net, x=data.test_x, ax=lower)
     lower.set_title(f"mean over {len(data.test_x)} test images", fontsize=10, loc="left")
     save(figure, path)
 

@@ -186,7 +186,7 @@ def draw(model: nn.Module, tokenizer: Any, path: str, sentence: str = SHOWN) -> 
 
     batch = tokenizer(sentence, return_tensors="pt")
     tokens = tokenizer.convert_ids_to_tokens(batch["input_ids"][0])
-    attnc.plot.anchors_used(model, dict(batch), path, tokens=tokens)
+    attnc.plot.anchors_used(model, x=dict(batch), tokens=tokens, path=path)
 
 
 def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:

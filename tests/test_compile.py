@@ -41,8 +41,8 @@ def points(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def test_a_module(dtype: torch.dtype) -> None:
     source = model(dtype)
     net = attnc.compile(source, domain=BOX, eps=1e-3, dtype=dtype)
-    assert isinstance(net, attnc.Network) and isinstance(net.certificate, attnc.NetworkCertificate)
-    assert net.certificate.bound <= 1e-3 and net.certificate.domain == BOX
+    assert isinstance(net, attnc.Network) and isinstance(net.certificate, attnc.Certificate)
+    assert net.certificate.bound <= 1e-3 and net.certificate.holds_for == BOX
     with torch.no_grad():
         off = (net(points(2000, dtype)) - source(points(2000, dtype))).abs().max()
     assert float(off) <= 1e-3
@@ -71,7 +71,7 @@ def test_a_scikit_learn_network(tmp_path: Path) -> None:
 
 def test_a_program() -> None:
     net = attnc.compile(program(), domain=BOX, eps=1e-3)
-    assert net.program is not None and net.certificate.program == program().digest()
+    assert net.program is not None and net.certificate.facts["program"] == program().digest()
     off = (net(points(500)).double() - torch.tanh(points(500).double())).abs().max()
     assert float(off) <= net.certificate.bound <= 1e-3
 

@@ -49,7 +49,7 @@ def largest(net: Network, f: Any, x: Tensor) -> float:
 @pytest.mark.parametrize("form", ["two-layer", "attention-softmax"])
 def test_a_smooth_function_of_two_numbers(form: str) -> None:
     net = attnc.compile(wave, domain=PAIR, eps=1e-6, form=form, tokens=1, dtype=WIDE)
-    assert net.selections[0].anchors <= 400 and net.certificate is None
+    assert net.selections[0].anchors <= 400 and not net.certificate.proved
     assert largest(net, wave, fresh(PAIR, 20_000)) < 1e-6
     assert impurities(net, fresh(PAIR, 2)) == []
     literal = net.as_self_attention()
@@ -78,7 +78,7 @@ def test_sorting_three_numbers(eps: float, points: int) -> None:
 def test_a_lipschitz_grid_is_proved(dtype: torch.dtype) -> None:
     f = lambda x: torch.sin(x.sum(1, keepdim=True)) / math.sqrt(2)  # noqa: E731
     net = attnc.compile(f, domain=PAIR, eps=0.05, lipschitz=1, tokens=1, dtype=dtype)
-    assert net.certificate is not None and net.certificate.bound <= 0.05
+    assert net.certificate.proved and net.certificate.bound <= 0.05
     assert attnc.verify(net).status == "proved"
     assert largest(net, f, fresh(PAIR, 5000, dtype)) <= net.certificate.bound
     assert "Lipschitz" in str(net.describe())
@@ -119,8 +119,8 @@ def test_larger_inputs_are_fitted_and_never_called_proved() -> None:
         return torch.nn.functional.conv1d(x.transpose(1, 2), kernel[None, None], padding=1).transpose(1, 2)
 
     net = attnc.compile(smooth, domain=box, eps=1e-3, dtype=WIDE)
-    assert net.certificate is None and net.measured is not None and net.measured.method == "fit"
-    assert net.measured.fitted is not None and net.measured.error <= 1e-3
+    assert not net.certificate.proved and net.measured is not None and net.measured.method == "fit"
+    assert net.measured.fitted is not None and net.certificate.error <= 1e-3
     assert largest(net, smooth, fresh(box, 5000)) <= 1e-3
     assert attnc.verify(net).status == "unknown"
     text = str(net.describe())
@@ -304,7 +304,7 @@ def test_noise_is_an_assumption_that_is_said_and_can_be_given() -> None:
     f = lambda x: (x + 1e6) - 1e6  # noqa: E731  # subtracts large numbers
     net = attnc.compile(f, domain=PAIR, eps=0.2, lipschitz=1, noise=1e-9, dtype=WIDE)
     assert "noise of 1e-09" in str(net.describe()) and "as given" in str(net.describe())
-    assert net.certificate is not None and attnc.verify(net).status == "proved"
+    assert net.certificate.proved and attnc.verify(net).status == "proved"
     assert "assumed" in str(attnc.compile(torch.sin, domain=PAIR, eps=0.2, lipschitz=1).describe())
     bad(f, "lipschitz=K", noise=1e-9)
     bad(f, "not negative", noise=-1.0, lipschitz=1)
@@ -378,7 +378,7 @@ def test_sizes_beyond_floating_point_are_refused_in_words() -> None:
     with pytest.raises(attnc.AttncError):
         attnc.compile(torch.sin, domain=attnc.Box(-1e200, 1e200, shape=(2, 1)), eps=1e-3, lipschitz=1e-200)
     net = attnc.compile(lambda x: 1e300 * x, domain=PAIR, eps=1e297, lipschitz=None, dtype=WIDE)
-    assert net.measured is not None and net.measured.error <= 1e297
+    assert net.measured is not None and net.certificate.error <= 1e297
 
 
 def test_forms_need_one_hidden_layer() -> None:

@@ -27,11 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic
-from attnc.check.head import Verdict
 from attnc.check.ranges import slope_and_size
 from attnc.domain import Array, Box
 from attnc.functions import Function
 from attnc.program.block import FeedForward, Norm
+from attnc.records.certificate import Status
+from attnc.records.verdict import Verdict
 
 Long = NDArray[np.longdouble]
 RHO = 2.0**-10
@@ -91,7 +92,7 @@ def check_block(
     entering = inputs if inputs is not None else ff.norm
     problem = _unfit(ff, heads, squares, entering, dtype)
     if problem is not None or entering is None:
-        return Verdict("unknown", problem or "", bound)
+        return Verdict(Status.UNKNOWN, problem or "", bound)
     with np.errstate(all="ignore"):
         try:
             a = ARITHMETIC[dtype]
@@ -99,7 +100,7 @@ def check_block(
             found = _bound(ff, at, heads, squares, a)
             rest = None if claim.products is None else _bound(ff, at, *_faultless(heads, squares), a)
         except _NotCoveredError as reason:
-            return Verdict("unknown", str(reason), bound)
+            return Verdict(Status.UNKNOWN, str(reason), bound)
     claims = [
         ("exact", found.exact, Fraction(claim.exact)),
         ("exact + rounding", found.executed, Fraction(claim.exact) + Fraction(claim.rounding)),
@@ -109,9 +110,9 @@ def check_block(
     for name, proved, claimed in claims:
         if not (np.isfinite(proved) and Fraction(proved) <= claimed):
             return Verdict(
-                "unknown", f"{name} is said to be {float(claimed):.6g}: proved is {proved:.6g}", bound
+                Status.UNKNOWN, f"{name} is said to be {float(claimed):.6g}: proved is {proved:.6g}", bound
             )
-    return Verdict("proved", f"the bounds of {len(ff.b2)} outputs hold", bound)
+    return Verdict(Status.PROVED, f"the bounds of {len(ff.b2)} outputs hold", bound)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from attnc.functions.balls import lower, upper
 from attnc.program import Affine, BatchNorm, Combine, Lookup, Pointwise
 from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK, Program
 from attnc.program.step import Shape
-from attnc.records.network_certificate import LayerClaim, LookupClaim
-from attnc.records.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Selection, Sum
+from attnc.records.certificate import Certificate
+from attnc.records.layers import Layer, NetworkNumbers, heads_of
 
 Balls = list[arb]
 
@@ -52,7 +52,7 @@ class CheckError(Exception):
     """Why a claim could not be confirmed."""
 
 
-Claims = dict[int, LayerClaim | LookupClaim]
+Claims = dict[int, Certificate]
 
 
 def final(program: Program, numbers: NetworkNumbers, box: Box, claims: Claims) -> Carried:
@@ -60,31 +60,29 @@ def final(program: Program, numbers: NetworkNumbers, box: Box, claims: Claims) -
     a = ARITHMETIC[numbers.dtype]
     xi = [arb(0, _half(lo, hi)) for lo, hi in zip(box.lo.ravel(), box.hi.ravel(), strict=True)]
     known = {0: _start(program, box)}
-    for stage in numbers.stages:
-        match stage:
-            case Linear():
+    for stage in numbers.layers:
+        match stage.kind:
+            case "affine":
                 made = _linear(program, stage, known[stage.input], a)
-            case Scale():
+            case "batch_norm":
                 made = _scale(program, stage, known[stage.input], a)
-            case Attention():
+            case "pointwise":
                 claim = claims[stage.value]
-                assert isinstance(claim, LayerClaim)
+                assert claim is not None
                 made = _attention(program, stage, known[stage.input], claim)
-            case Selection():
+            case "lookup":
                 made = _selection(program, stage, known[stage.input], claims[stage.value], a)
-            case Sum():
+            case "combine":
                 made = _sum(program, stage, [known[i] for i in stage.inputs], a)
-            case Reorder():
+            case _:
                 made = known[stage.input]
         known[stage.value] = _narrowed(made, xi)
-        if isinstance(stage, Attention) and isinstance(claim, LayerClaim):
+        if stage.kind == "pointwise" and claim is not None:
             _confirm(claim, known[stage.input], known[stage.value])
     return known[len(program.steps)]
 
 
-def _selection(
-    program: Program, stage: Selection, x: Carried, claim: LayerClaim | LookupClaim, a: Arithmetic
-) -> Carried:
+def _selection(program: Program, stage: Layer, x: Carried, claim: Certificate, a: Arithmetic) -> Carried:
     step = program.steps[stage.value - 1]
     if not isinstance(step, Lookup) or not all(e == 0 for e in x.error):
         raise CheckError(f"{claim.name}: nothing is known of the function, or its inputs have an error")
@@ -92,9 +90,9 @@ def _selection(
     if isinstance(made, str):
         raise CheckError(f"{claim.name}: {made}")
     worst = max(map(upper, made.error))
-    if not worst <= claim.error_out:
+    if not worst <= claim.bound:
         raise CheckError(
-            f"{claim.name}: its error is at most {worst:.6g}, the certificate says {claim.error_out:.6g}"
+            f"{claim.name}: its error is at most {worst:.6g}, the certificate says {claim.bound:.6g}"
         )
     return Carried(made.exact, made.error, [made.approximation] * len(made.error), None)
 
@@ -134,9 +132,9 @@ def _narrowed(x: Carried, xi: Balls) -> Carried:
     return Carried(exact, x.error, x.approximation, x.form)
 
 
-def _linear(program: Program, stage: Linear, x: Carried, a: Arithmetic) -> Carried:
+def _linear(program: Program, stage: Layer, x: Carried, a: Arithmetic) -> Carried:
     weight, bias, same = _exact_affine(program, stage)
-    stored = np.abs(stage.weight.astype(np.float64))
+    stored = np.abs(stage.tensors["weight"].astype(np.float64))
     n, tokens = stored.shape[1], _tokens(program.shapes[stage.input])
     constant = [abs(arb(b)) for b in _bias(stage)]
     given = [_columns(v, tokens) for v in (x.error, x.executed, x.approximation)]
@@ -158,12 +156,12 @@ def _linear(program: Program, stage: Linear, x: Carried, a: Arithmetic) -> Carri
     return Carried(exact, error, passed, _linear_form(x.form, weight, bias, tokens))
 
 
-def _gap(stage: Linear, weight: arb_mat, bias: Balls, same: bool, x: Carried, tokens: int) -> Balls:
+def _gap(stage: Layer, weight: arb_mat, bias: Balls, same: bool, x: Carried, tokens: int) -> Balls:
     """|Ŵ - W||x| + |b̂ - b|: what rounding or folding the numbers changed."""
     off = [abs(arb(s) - b) for s, b in zip(_bias(stage), bias, strict=True)]
     if same:
         return off * tokens
-    moved = arb_mat(stage.weight.astype(np.float64).tolist()) - weight
+    moved = arb_mat(stage.tensors["weight"].astype(np.float64).tolist()) - weight
     size = arb_mat([[abs(moved[i, j]).upper() for j in range(moved.ncols())] for i in range(moved.nrows())])
     columns = _columns([abs(v).upper() for v in x.exact], tokens)
     return _rows(size * _matrix(columns), off)
@@ -185,7 +183,7 @@ def _linear_form(form: Form | None, weight: arb_mat, bias: Balls, tokens: int) -
     return Form(rows, centre)
 
 
-def _exact_affine(program: Program, stage: Linear) -> tuple[arb_mat, Balls, bool]:
+def _exact_affine(program: Program, stage: Layer) -> tuple[arb_mat, Balls, bool]:
     """The exact weight and bias of what the stage stands for, and whether the stage has just those numbers."""
     step = program.steps[stage.value - 1]
     affine = step if isinstance(step, Affine) else program.steps[step.inputs[0] - 1]
@@ -197,7 +195,7 @@ def _exact_affine(program: Program, stage: Linear) -> tuple[arb_mat, Balls, bool
         else [arb(b) for b in affine.bias.astype(np.float64).tolist()]
     )
     if isinstance(step, Affine):
-        return arb_mat(wide.tolist()), bias, np.array_equal(wide, stage.weight.astype(np.float64))
+        return arb_mat(wide.tolist()), bias, np.array_equal(wide, stage.tensors["weight"].astype(np.float64))
     assert isinstance(step, BatchNorm)
     scale, shift = _normalisation(step)
     weight = arb_mat([[s * arb(w) for w in row] for s, row in zip(scale, wide.tolist(), strict=True)])
@@ -212,12 +210,14 @@ def _normalisation(step: BatchNorm) -> tuple[Balls, Balls]:
     return scale, [t - s * m for t, s, m in zip(shift, scale, mean, strict=True)]
 
 
-def _scale(program: Program, stage: Scale, x: Carried, a: Arithmetic) -> Carried:
+def _scale(program: Program, stage: Layer, x: Carried, a: Arithmetic) -> Carried:
     step = program.steps[stage.value - 1]
     assert isinstance(step, BatchNorm)
     tokens = _tokens(program.shapes[stage.input])
     scale, shift = (part * tokens for part in _normalisation(step))
-    stored, constant = ([arb(float(v)) for v in part] * tokens for part in (stage.scale, stage.shift))
+    stored, constant = (
+        [arb(float(v)) for v in part] * tokens for part in (stage.tensors["scale"], stage.tensors["shift"])
+    )
     gamma, tau = _gamma(2, a), arb(a.tiny)
     error = []
     for v, e, y, s, t, r, c in zip(x.exact, x.error, x.executed, scale, shift, stored, constant, strict=True):
@@ -230,7 +230,7 @@ def _scale(program: Program, stage: Scale, x: Carried, a: Arithmetic) -> Carried
     return Carried(exact, error, passed, form)
 
 
-def _attention(program: Program, stage: Attention, x: Carried, claim: LayerClaim) -> Carried:
+def _attention(program: Program, stage: Layer, x: Carried, claim: Certificate) -> Carried:
     step = program.steps[stage.value - 1]
     assert isinstance(step, Pointwise)
     width = program.shapes[stage.value][-1]
@@ -269,29 +269,29 @@ def _less(x: arb, y: arb) -> arb:
 
 
 def _head_bounds(
-    stage: Attention, claim: LayerClaim, low: Array, high: Array
+    stage: Layer, claim: Certificate, low: Array, high: Array
 ) -> tuple[list[float], list[float]]:
     """Neuron by neuron, what the head's claim bounds, if its domain holds everything that may reach it."""
     bound, own = [np.inf] * low.shape[1], [np.inf] * low.shape[1]
-    for group, said in zip(stage.groups, claim.groups, strict=True):
-        neurons = range(low.shape[1]) if group.neurons is None else group.neurons.tolist()
-        domain = said.head.domain
+    for (named, _), said in zip(heads_of(stage), claim.children, strict=True):
+        neurons = range(low.shape[1]) if named is None else named.tolist()
+        domain = said.interval
         for j in neurons:
             if not (domain.lo <= low[:, j].min() and high[:, j].max() <= domain.hi):
                 raise CheckError(
                     f"{claim.name}: neuron {j} may be given {low[:, j].min():.6g} to {high[:, j].max():.6g}, "
                     f"its head is proved on [{domain.lo:g}, {domain.hi:g}]"
                 )
-            bound[j], own[j] = said.head.bound, said.head.approximation
+            bound[j], own[j] = said.bound, said.approximation
     return bound, own
 
 
-def _sum(program: Program, stage: Sum, xs: Sequence[Carried], a: Arithmetic) -> Carried:
+def _sum(program: Program, stage: Layer, xs: Sequence[Carried], a: Arithmetic) -> Carried:
     step = program.steps[stage.value - 1]
     assert isinstance(step, Combine)
     gamma, tau = _gamma(len(xs) + 1, a), arb(a.tiny)
     exact, error, passed = [], [], []
-    pairs = list(zip(map(arb, stage.coefficients), map(arb, step.coefficients), xs, strict=True))
+    pairs = list(zip(map(arb, stage.settings["coefficients"]), map(arb, step.coefficients), xs, strict=True))
     sizes = [x.executed for x in xs]
     for i in range(len(xs[0].exact)):
         through = sum((abs(c) * y[i] for (c, _, _), y in zip(pairs, sizes, strict=True)), arb(0))
@@ -329,8 +329,8 @@ def _mapped(form: Form, slope: Balls, constant: Balls) -> Form:
     return Form(rows, [k * c + m for k, c, m in zip(slope, form.centre, constant, strict=True)])
 
 
-def _confirm(claim: LayerClaim, entering: Carried, leaving: Carried) -> None:
-    for what, found, said in (("in", entering, claim.error_in), ("out", leaving, claim.error_out)):
+def _confirm(claim: Certificate, entering: Carried, leaving: Carried) -> None:
+    for what, found, said in (("in", entering, claim.facts["error_in"]), ("out", leaving, claim.bound)):
         worst = max(map(upper, found.error))
         if not worst <= said:
             raise CheckError(
@@ -360,9 +360,11 @@ def _tokens(shape: Shape) -> int:
     return int(np.prod(shape[:-1], dtype=int))
 
 
-def _bias(stage: Linear) -> list[float]:
+def _bias(stage: Layer) -> list[float]:
     found: list[float] = (
-        np.zeros(len(stage.weight)).tolist() if stage.bias is None else stage.bias.astype(np.float64).tolist()
+        np.zeros(len(stage.tensors["weight"])).tolist()
+        if "bias" not in stage.tensors
+        else stage.tensors["bias"].astype(np.float64).tolist()
     )
     return found
 

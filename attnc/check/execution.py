@@ -7,7 +7,7 @@ import torch
 
 from attnc.program.program import Program
 from attnc.program.step import Numbers
-from attnc.records.network_numbers import Attention, Linear, NetworkNumbers, Reorder, Scale, Selection, Sum
+from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 
@@ -29,38 +29,45 @@ def execute(numbers: HeadNumbers, s: torch.Tensor) -> torch.Tensor:
 def execute_network(program: Program, numbers: NetworkNumbers, x: torch.Tensor) -> torch.Tensor:
     """The stages as torch runs them in their dtype."""
     values = {0: x.reshape(-1, *program.shape)}
-    for stage in numbers.stages:
-        match stage:
-            case Linear():
-                bias = None if stage.bias is None else torch.from_numpy(np.array(stage.bias))
-                made = torch.nn.functional.linear(
-                    values[stage.input], torch.from_numpy(np.array(stage.weight)), bias
+    for stage in numbers.layers:
+        match stage.kind:
+            case "affine":
+                bias = (
+                    None if "bias" not in stage.tensors else torch.from_numpy(np.array(stage.tensors["bias"]))
                 )
-            case Scale():
-                scale, shift = (torch.from_numpy(np.array(t)) for t in (stage.scale, stage.shift))
+                made = torch.nn.functional.linear(
+                    values[stage.input], torch.from_numpy(np.array(stage.tensors["weight"])), bias
+                )
+            case "batch_norm":
+                scale, shift = (
+                    torch.from_numpy(np.array(t)) for t in (stage.tensors["scale"], stage.tensors["shift"])
+                )
                 made = values[stage.input] * scale + shift
-            case Attention():
+            case "pointwise":
                 made = _execute_heads(stage, values[stage.input])
-            case Selection():
-                centre, key, offset, read = (torch.from_numpy(np.array(t)) for t in stage.tensors().values())
+            case "lookup":
+                centre, key, offset, read = (
+                    torch.from_numpy(np.array(t))
+                    for t in (stage.tensors[n] for n in ("centre", "key", "offset", "values"))
+                )
                 scores = torch.nn.functional.linear(values[stage.input] - centre, key, offset)
                 made = torch.softmax(scores, -1) @ read
-            case Sum():
+            case "combine":
                 made = torch.stack(
-                    [c * values[i] for c, i in zip(stage.coefficients, stage.inputs, strict=True)]
+                    [c * values[i] for c, i in zip(stage.settings["coefficients"], stage.inputs, strict=True)]
                 ).sum(0)
-            case Reorder():
-                made = values[stage.input].reshape(len(x), *stage.shape)
+            case _:
+                made = values[stage.input].reshape(len(x), *stage.settings["to"])
         values[stage.value] = made
     return values[len(program.steps)].double()
 
 
-def _execute_heads(stage: Attention, s: torch.Tensor) -> torch.Tensor:
+def _execute_heads(stage: Layer, s: torch.Tensor) -> torch.Tensor:
     made = torch.empty_like(s)
-    for group in stage.groups:
-        part = slice(None) if group.neurons is None else torch.from_numpy(np.array(group.neurons))
+    for neurons, head in heads_of(stage):
+        part = slice(None) if neurons is None else torch.from_numpy(np.array(neurons))
         given = s[..., part]
-        made[..., part] = execute(group.head, given.reshape(-1)).reshape(given.shape).to(s.dtype)
+        made[..., part] = execute(head, given.reshape(-1)).reshape(given.shape).to(s.dtype)
     return made
 
 
@@ -68,27 +75,30 @@ def execute_one(program: Program, numbers: NetworkNumbers, x: Numbers) -> Number
     """One input of the program's shape, in the dtype, by sums whose order does not depend on threads, batches or memory: another
     run on the same machine returns the same numbers. They are one of the executions that certificates cover."""
     values: dict[int, Numbers] = {0: np.asarray(x, numbers.dtype).reshape(program.shape)}
-    for stage in numbers.stages:
-        match stage:
-            case Linear():
-                made = _products(values[stage.input], stage.weight)
-                made = made if stage.bias is None else made + stage.bias
-            case Scale():
-                made = values[stage.input] * stage.scale + stage.shift
-            case Attention():
+    for stage in numbers.layers:
+        match stage.kind:
+            case "affine":
+                made = _products(values[stage.input], stage.tensors["weight"])
+                made = made if "bias" not in stage.tensors else made + stage.tensors["bias"]
+            case "batch_norm":
+                made = values[stage.input] * stage.tensors["scale"] + stage.tensors["shift"]
+            case "pointwise":
                 made = _execute_heads(stage, torch.tensor(values[stage.input])).numpy()
-            case Selection():
-                scores = _products(values[stage.input] - stage.centre, stage.key) + stage.offset
+            case "lookup":
+                scores = (
+                    _products(values[stage.input] - stage.tensors["centre"], stage.tensors["key"])
+                    + stage.tensors["offset"]
+                )
                 weights = torch.softmax(torch.tensor(scores), -1).numpy()
-                made = _products(weights, stage.values.T)
-            case Sum():
+                made = _products(weights, stage.tensors["values"].T)
+            case "combine":
                 terms = [
                     np.asarray(c, numbers.dtype) * values[i]
-                    for c, i in zip(stage.coefficients, stage.inputs, strict=True)
+                    for c, i in zip(stage.settings["coefficients"], stage.inputs, strict=True)
                 ]
                 made = sum(terms[1:], terms[0])
-            case Reorder():
-                made = values[stage.input].reshape(stage.shape)
+            case _:
+                made = values[stage.input].reshape(stage.settings["to"])
         values[stage.value] = made
     return values[len(program.steps)].astype(np.float64).ravel()
 

@@ -11,7 +11,6 @@ cell (`check_cell`), and halves a cell until approximation, rounding and their s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -26,25 +25,11 @@ from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
 from attnc.functions.function import Branch, label_of
-from attnc.records.certificate import Certificate
+from attnc.records.certificate import Certificate, Status
 from attnc.records.numbers import TENSORS, HeadNumbers
+from attnc.records.verdict import Verdict
 
 FIRST_CELLS, MOST_CELLS = 23, 400_000
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """`status` is "proved", "refuted" (with the input that refutes) or "unknown"; `reason` says why."""
-
-    status: str
-    reason: str
-    bound: float | None = None
-    input: float | tuple[float, ...] | None = None
-    error: float | None = None
-    cells: int = 0
-
-    def __bool__(self) -> bool:
-        return self.status == "proved"
 
 
 def check(
@@ -56,38 +41,40 @@ def check(
     """The verdict on one certificate beside one set of numbers, and beside the module that claims to run them."""
     if numbers.dtype != certificate.dtype:
         return Verdict(
-            "unknown",
+            Status.UNKNOWN,
             f"the certificate does not apply: it is for {certificate.dtype}, the numbers are {numbers.dtype}",
         )
     found = numbers.digests()
     changed = [name for name in TENSORS if found[name] != certificate.digests[name]]
     if changed:
         return Verdict(
-            "unknown", f"the certificate does not apply: changed since it was made: {', '.join(changed)}"
+            Status.UNKNOWN, f"the certificate does not apply: changed since it was made: {', '.join(changed)}"
         )
     try:
-        f = function or get(certificate.function)
+        f = function or get(certificate.facts["function"])
     except UnknownFunctionError:
         return Verdict(
-            "unknown",
-            f"{certificate.function!r} is not a known function: register it, or give verify(..., function=...)",
+            Status.UNKNOWN,
+            f"{certificate.facts['function']!r} is not a known function: register it, or give verify(..., function=...)",
         )
     label = label_of(f)  # raises where f bears the name of a built-in and is another function
-    if not f.provable or label != certificate.function:
+    if not f.provable or label != certificate.facts["function"]:
         return Verdict(
-            "unknown",
-            f"the certificate is about {certificate.function!r}; given was {label!r}, provable: {f.provable}",
+            Status.UNKNOWN,
+            f"the certificate is about {certificate.facts['function']!r}; given was {label!r}, provable: {f.provable}",
         )
     broken = probe(numbers.dtype)
     if broken is not None:
-        return Verdict("unknown", f"this machine's arithmetic is not what certificates assume: {broken}")
+        return Verdict(Status.UNKNOWN, f"this machine's arithmetic is not what certificates assume: {broken}")
     with working(PRECISION, ORDER + 1):
         attacked = _attack(numbers, certificate, f, module)
         if attacked is not None:
             return attacked
         false = _false_witness(numbers, certificate, f)
         return (
-            _prove(numbers, certificate, f) if false is None else Verdict("unknown", false, certificate.bound)
+            _prove(numbers, certificate, f)
+            if false is None
+            else Verdict(Status.UNKNOWN, false, certificate.bound)
         )
 
 
@@ -96,10 +83,12 @@ def _attack(
 ) -> Verdict | None:
     """Execute the numbers, and the module, where errors like to hide, and compare in high precision."""
     points = _attack_points(certificate, f)
-    jump = f.jump(certificate.domain.lo, certificate.domain.hi)
+    jump = f.jump(certificate.interval.lo, certificate.interval.hi)
     if jump is not None:
         return Verdict(
-            "unknown", f"{f.label} jumps at s={jump!r}: nothing is proved across a jump", certificate.bound
+            Status.UNKNOWN,
+            f"{f.label} jumps at s={jump!r}: nothing is proved across a jump",
+            certificate.bound,
         )
     outputs = [execute(numbers, points)]
     if module is not None:
@@ -109,11 +98,11 @@ def _attack(
                 outputs.append(module(points.to(device, getattr(torch, numbers.dtype))).cpu().double())
         except Exception as problem:
             return Verdict(
-                "unknown", f"the module failed on inputs of its domain: {problem}", certificate.bound
+                Status.UNKNOWN, f"the module failed on inputs of its domain: {problem}", certificate.bound
             )
         if outputs[1].shape != points.shape:
             return Verdict(
-                "unknown", f"the module returned the shape {tuple(outputs[1].shape)}", certificate.bound
+                Status.UNKNOWN, f"the module returned the shape {tuple(outputs[1].shape)}", certificate.bound
             )
     bound = arb(certificate.bound)
     for s, *ys in zip(points.tolist(), *(y.tolist() for y in outputs), strict=True):
@@ -121,14 +110,19 @@ def _attack(
             error = abs(arb(y) - f.value(s)) if math.isfinite(y) else arb("inf")
             if not error <= bound and (error > bound or not error.is_finite()):
                 return Verdict(
-                    "refuted", f"at s={s!r} the head returns {y!r}", certificate.bound, s, float(error.mid())
+                    Status.REFUTED,
+                    f"at s={s!r} the head returns {y!r}",
+                    certificate.bound,
+                    (s,),
+                    float(error.mid()),
                 )
     return None
 
 
 def _attack_points(certificate: Certificate, f: Function) -> torch.Tensor:
-    domain = certificate.domain
-    special = [domain.lo, domain.hi, certificate.witness.input, *f.kinks]
+    domain = certificate.interval
+    witness = () if certificate.witness is None else certificate.witness.input
+    special = [domain.lo, domain.hi, *witness, *f.kinks]
     spread = [domain.lo + domain.width * i / 4000 for i in range(4001)]
     near = [x + sign * domain.width * 2.0**-j for x in special for j in range(3, 56) for sign in (-1, 1)]
     points = (
@@ -143,12 +137,12 @@ def _attack_points(certificate: Certificate, f: Function) -> torch.Tensor:
 def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdict:
     """Halve cells until each of the certificate's three numbers is an upper bound on every one of them."""
     a = ARITHMETIC[numbers.dtype]
-    if not in_range(numbers, certificate.domain, a):
+    if not in_range(numbers, certificate.interval, a):
         return Verdict(
-            "unknown", "scores may overflow on the domain, or a number is subnormal", certificate.bound
+            Status.UNKNOWN, "scores may overflow on the domain, or a number is subnormal", certificate.bound
         )
     stack: list[tuple[float, float, Branch, Speaking]] = []
-    for piece in f.pieces(certificate.domain.lo, certificate.domain.hi):
+    for piece in f.pieces(certificate.interval.lo, certificate.interval.hi):
         edges = np.linspace(piece.lo, piece.hi, FIRST_CELLS + 1).tolist()
         edges[0], edges[-1] = piece.lo, piece.hi
         stack += [(x, y, piece.branch, everyone(numbers)) for x, y in pairwise(edges)]
@@ -162,11 +156,14 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdi
         middle = lo / 2 + hi / 2
         if not lo < middle < hi or done + len(stack) > MOST_CELLS:
             return Verdict(
-                "unknown", f"no proof near s={middle!r} after {done} cells", certificate.bound, cells=done
+                Status.UNKNOWN,
+                f"no proof near s={middle!r} after {done} cells",
+                certificate.bound,
+                cells=done,
             )
         stack += [(lo, middle, branch, who), (middle, hi, branch, who)]
     return Verdict(
-        "proved", f"the bound holds on {done} cells at {PRECISION} bits", certificate.bound, cells=done
+        Status.PROVED, f"the bound holds on {done} cells at {PRECISION} bits", certificate.bound, cells=done
     )
 
 
@@ -183,10 +180,13 @@ def _false_witness(numbers: HeadNumbers, certificate: Certificate, f: Function) 
     """The witness must lie in the domain, claim no more than is attained there, and hardly less, but for what rounding may differ
     elsewhere."""
     witness = certificate.witness
-    s = torch.tensor([witness.input], dtype=torch.float64)
-    if witness.input not in certificate.domain or s.to(getattr(torch, numbers.dtype)).double() != s:
-        return f"the witness {witness.input!r} is not an input of the domain"
-    error = head_error(numbers, f, witness.input)
+    if witness is None:
+        return "it has no witness"
+    (at,) = witness.input
+    s = torch.tensor([at], dtype=torch.float64)
+    if at not in certificate.interval or s.to(getattr(torch, numbers.dtype)).double() != s:
+        return f"the witness {at!r} is not an input of the domain"
+    error = head_error(numbers, f, at)
     return overstated(witness.error, error) or understated(witness.error, error, certificate.rounding)
 
 

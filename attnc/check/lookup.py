@@ -18,7 +18,7 @@ from flint import arb
 from attnc.arithmetic import Arithmetic
 from attnc.functions.balls import upper
 from attnc.program import Lookup
-from attnc.records.network_numbers import Selection
+from attnc.records.layers import Layer
 
 Balls = list[arb]
 CELLS, NEAR = 8192, 4
@@ -45,9 +45,9 @@ class _Axis:
         return [arb(self.points[0]) + k * self.step for k in range(len(self.points))]
 
 
-def found(step: Lookup, stage: Selection, x: Balls, a: Arithmetic) -> Found | str:
+def found(step: Lookup, stage: Layer, x: Balls, a: Arithmetic) -> Found | str:
     """What is proved of a lookup for inputs in the balls x, or why nothing is. Within `working`."""
-    axes = _axes(step.points.astype(np.float64), stage.key.astype(np.float64))
+    axes = _axes(step.points.astype(np.float64), stage.tensors["key"].astype(np.float64))
     if axes is None:
         return "its points are not a lattice"
     empty = contradiction(step)
@@ -61,9 +61,9 @@ def found(step: Lookup, stage: Selection, x: Balls, a: Arithmetic) -> Found | st
         spread = spread + own
     uneven = sum((_uneven(axis) ** 2 for axis in axes), arb(0)).sqrt()
     off = arb(step.lipschitz) * (spread.sqrt() + uneven)
-    reach = [abs(s - arb(float(o))).upper() for s, o in zip(x, stage.centre, strict=True)]
+    reach = [abs(s - arb(float(o))).upper() for s, o in zip(x, stage.tensors["centre"], strict=True)]
     residue, score, passing = _scores(stage, axes, reach, a)
-    if not (score < 1 and passing < a.largest and float(np.abs(stage.values).max()) < a.largest):
+    if not (score < 1 and passing < a.largest and float(np.abs(stage.tensors["values"]).max()) < a.largest):
         return "its scores are too large for the dtype"
     return _executed(step, stage, off.upper(), residue, score, reach, a)
 
@@ -151,12 +151,12 @@ def _behind(d: arb, c: arb) -> arb:
     return sum(terms, arb(0)) + arb(upper(2 * terms[-1]))
 
 
-def _scores(stage: Selection, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tuple[arb, arb, arb]:
+def _scores(stage: Layer, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tuple[arb, arb, arb]:
     """The largest residue of the stored scores, residue and rounding together, and what passes through a sum.
 
     `reach` is at least |x - o|; a score passes m + 1 roundings, and one for x - o."""
     slopes, downs = [], []
-    for axis, centre in zip(axes, stage.centre.tolist(), strict=True):
+    for axis, centre in zip(axes, stage.tensors["centre"].tolist(), strict=True):
         origin = axis.places[0] - arb(float(centre))
         gone = [place - axis.places[0] for place in axis.places]
         slopes.append([2 * axis.sharpness * g for g in gone])
@@ -165,7 +165,10 @@ def _scores(stage: Selection, axes: list[_Axis], reach: Balls, a: Arithmetic) ->
     gamma = (m + 2) * arb(a.unit) / (1 - (m + 2) * arb(a.unit))
     entering = sum(reach, arb(0))
     residue = score = passing = arb(0)
-    keys, offsets = stage.key.astype(np.float64).tolist(), stage.offset.astype(np.float64).tolist()
+    keys, offsets = (
+        stage.tensors["key"].astype(np.float64).tolist(),
+        stage.tensors["offset"].astype(np.float64).tolist(),
+    )
     lowest = [arb(k) for k in keys[0]]
     index = itertools.product(*(range(len(axis.points)) for axis in axes))
     for key, offset, place in zip(keys, offsets, index, strict=True):
@@ -184,9 +187,9 @@ def _scores(stage: Selection, axes: list[_Axis], reach: Balls, a: Arithmetic) ->
 
 
 def _executed(
-    step: Lookup, stage: Selection, off: arb, residue: arb, score: arb, reach: Balls, a: Arithmetic
+    step: Lookup, stage: Layer, off: arb, residue: arb, score: arb, reach: Balls, a: Arithmetic
 ) -> Found | str:
-    k, u, tau = len(stage.offset), arb(a.unit), arb(a.tiny)
+    k, u, tau = len(stage.tensors["offset"]), arb(a.unit), arb(a.tiny)
     if not k * u < arb(0.25):
         return "it has too many anchors for the dtype"
     gamma = [n * u / (1 - n * u) for n in (k, k + 1)]
@@ -196,13 +199,13 @@ def _executed(
     factor = divided * swing**2 * (1 + unsure) / ((1 - unsure) - 4 * k * tau * swing) * (2 * score).exp()
     sum_off = divided - 1 + 8 * k * tau
     far = arb(0)
-    for column, o, r in zip(step.points.T, stage.centre.tolist(), reach, strict=True):
+    for column, o, r in zip(step.points.T, stage.tensors["centre"].tolist(), reach, strict=True):
         ends = [abs(arb(float(end)) - arb(float(o))) for end in (column.min(), column.max())]
         far = far + (ends[0].max(ends[1]) + r) ** 2
     far = far.sqrt()
     apart = arb(step.noise) + off
     exact, error = [], []
-    for known, stored in zip(step.values.T.tolist(), stage.values.T.tolist(), strict=True):
+    for known, stored in zip(step.values.T.tolist(), stage.tensors["values"].T.tolist(), strict=True):
         moved = arb(0)
         for v, w in zip(known, stored, strict=True):
             moved = moved.max(abs(arb(v) - arb(w)).upper())

@@ -9,19 +9,16 @@ from typing import Any
 
 import torch
 
-from attnc.check.head import Verdict, check
+from attnc.check.head import check
 from attnc.check.network import check_network
 from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.program.program import Program
-from attnc.records.certificate import Certificate
-from attnc.records.files import read_file
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import NetworkCertificate
-from attnc.records.network_numbers import NetworkNumbers
-from attnc.records.network_record import read_network
+from attnc.records.certificate import Certificate, Status
+from attnc.records.layers import NetworkNumbers
 from attnc.records.numbers import TENSORS, HeadNumbers
-from attnc.records.record import head_record
+from attnc.records.record import read
+from attnc.records.verdict import Verdict
 
 
 def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | str | None = None) -> Verdict:
@@ -41,41 +38,38 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
         return _module(what, f)
     if not isinstance(what, (str, os.PathLike)):
         raise _not_verified(what)
-    about, tensors = read_file(what)
-    if about.get("kind") == "network":
-        network = read_network(what, about, tensors, f)
-        if network.certificate is None:
-            return _only_measured(network.measured)
-        return check_network(network.program, network.numbers, network.certificate)
-    head = head_record(what, about, tensors)
-    return check(head.numbers, head.certificate, f) if head.certificate else _only_measured(head.measured)
+    record = read(what, f)
+    if not record.certificate.proved:
+        return _not_proved(record.certificate)
+    if record.kind == "network":
+        program, numbers = record.network
+        return check_network(program, numbers, record.certificate)
+    return check(record.head, record.certificate, f)
 
 
 def _module(module: Any, f: Function | None) -> Verdict:
     certificate = getattr(module, "certificate", None)
-    if isinstance(certificate, NetworkCertificate):
+    if not isinstance(certificate, Certificate) or certificate.subject not in ("head", "network"):
+        raise _not_verified(module)
+    if not certificate.proved:
+        return _not_proved(certificate)
+    if certificate.subject == "network":
         try:
             numbers, program = module.numbers(), module.program
         except InputError as problem:
-            return Verdict("unknown", f"the certificate does not apply: {problem}")
+            return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
         if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
             raise InputError("verify takes an attnc network, with its numbers and its program")
         with torch.autocast("cpu", enabled=False):  # under which every module of attnc runs
             verdict = check_network(program, numbers, certificate, module)
         return _as_executed(module, verdict)
-    if certificate is None and isinstance(getattr(module, "measured", None), NetworkMeasured):
-        return _only_measured(module.measured)
-    tensors = all(isinstance(getattr(module, name, None), torch.Tensor) for name in TENSORS)
-    if not tensors or not (certificate is None or isinstance(certificate, Certificate)):
+    if not all(isinstance(getattr(module, name, None), torch.Tensor) for name in TENSORS):
         raise _not_verified(module)
     changed = _dtype_changed(module, certificate)
     if changed is not None:
-        return Verdict("unknown", changed)
-    numbers = _numbers(module)
-    if certificate is None:
-        return _only_measured(getattr(module, "measured", None))
+        return Verdict(Status.UNKNOWN, changed)
     with torch.autocast("cpu", enabled=False):
-        verdict = check(numbers, certificate, f, module)
+        verdict = check(_numbers(module), certificate, f, module)
     return _as_executed(module, verdict)
 
 
@@ -101,9 +95,11 @@ def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
     ask = getattr(type(module), "why_not_certified", None)
     reason = ask(module) if ask is not None else f"{type(module).__name__} is not a module of attnc"
     if reason is not None:
-        return replace(verdict, status="unknown", reason=f"the certificate does not apply: {reason}")
+        return replace(verdict, status=Status.UNKNOWN, reason=f"the certificate does not apply: {reason}")
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
-        return replace(verdict, status="unknown", reason="a global forward hook may change what is executed")
+        return replace(
+            verdict, status=Status.UNKNOWN, reason="a global forward hook may change what is executed"
+        )
     for name, part in module.named_modules():
         own = _is_attncs(type(part)) or type(part) is torch.nn.ModuleList
         patched = any(callable(getattr(type(part), name, None)) for name in vars(part))
@@ -111,7 +107,7 @@ def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
             where = name or type(part).__name__
             return replace(
                 verdict,
-                status="unknown",
+                status=Status.UNKNOWN,
                 reason=f"{where} runs other code than attnc's: a hook or another forward",
             )
     return verdict
@@ -123,9 +119,13 @@ def _is_attncs(kind: type) -> bool:
     return kind.__module__.startswith("attnc.network.") and getattr(module, kind.__qualname__, None) is kind
 
 
-def _only_measured(measured: Any) -> Verdict:
-    seen = f" ({measured.error:.3g} at {measured.points} points)" if measured is not None else ""
-    return Verdict("unknown", f"there is no certificate: the error was measured{seen}, not proved")
+def _not_proved(certificate: Certificate) -> Verdict:
+    seen = (
+        f" ({certificate.error:.3g} at {certificate.facts['points']} points)"
+        if certificate.error is not None
+        else ""
+    )
+    return Verdict(Status.UNKNOWN, f"the error is {certificate.status}{seen}, not proved")
 
 
 def _numbers(module: Any) -> HeadNumbers:
@@ -133,9 +133,7 @@ def _numbers(module: Any) -> HeadNumbers:
     return HeadNumbers(**arrays, dtype=str(module.key.dtype).removeprefix("torch."))
 
 
-def _dtype_changed(module: Any, certificate: Certificate | None) -> str | None:
-    if certificate is None:
-        return None
+def _dtype_changed(module: Any, certificate: Certificate) -> str | None:
     found = {str(getattr(module, name).dtype).removeprefix("torch.") for name in TENSORS}
     if found == {certificate.dtype}:
         return None

@@ -18,12 +18,13 @@ import torch
 from flint import arb, arb_series
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_window
-from attnc.check.head import Verdict
 from attnc.check.rounding import gate_rounding, window_rounding
 from attnc.domain import Interval
 from attnc.functions import Function
 from attnc.functions.balls import upper, working
 from attnc.functions.function import Branch
+from attnc.records.certificate import Status
+from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import Gate, Window
 
 PRECISION, ORDER, MOST_CELLS = 192, 13, 60_000
@@ -70,7 +71,7 @@ def check_window(window: Window | Gate, f: Function, domain: Interval, claimed: 
     """
     problem = _problem(window, f, domain)
     if problem is not None:
-        return Verdict("unknown", problem, claimed)
+        return Verdict(Status.UNKNOWN, problem, claimed)
     with working(PRECISION, ORDER + 1):
         refuted = _attack(window, f, domain, claimed)
         if refuted is not None:
@@ -78,9 +79,9 @@ def check_window(window: Window | Gate, f: Function, domain: Interval, claimed: 
         walk = _walk(window, f, domain, claimed)
     if walk.stuck is not None:
         reason = f"no proof near s={walk.stuck!r} after {walk.cells} cells"
-        return Verdict("unknown", reason, claimed, cells=walk.cells)
+        return Verdict(Status.UNKNOWN, reason, claimed, cells=walk.cells)
     reason = f"the bound holds on {walk.cells} cells at {PRECISION} bits"
-    return Verdict("proved", reason, claimed, cells=walk.cells)
+    return Verdict(Status.PROVED, reason, claimed, cells=walk.cells)
 
 
 def window_error(window: Window | Gate, f: Function, domain: Interval) -> float:
@@ -165,7 +166,9 @@ def _attack(window: Window | Gate, f: Function, domain: Interval, claimed: float
     for s, y in zip(points.tolist(), execute_window(window, points).tolist(), strict=True):
         error = abs(arb(y) - f.value(s)) if math.isfinite(y) else arb("inf")
         if not error <= arb(claimed) and (error > arb(claimed) or not error.is_finite()):
-            return Verdict("refuted", f"at s={s!r} the window returns {y!r}", claimed, s, float(error.mid()))
+            return Verdict(
+                Status.REFUTED, f"at s={s!r} the window returns {y!r}", claimed, (s,), float(error.mid())
+            )
     return None
 
 

@@ -16,7 +16,7 @@ from attnc.functions import Function
 from attnc.functions.balls import lower, upper, working
 from attnc.program.evaluate import exact
 from attnc.program.program import Program
-from attnc.records.network_numbers import NetworkNumbers
+from attnc.records.layers import NetworkNumbers
 from attnc.records.numbers import HeadNumbers
 
 PRECISION = 192

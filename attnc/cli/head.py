@@ -66,16 +66,16 @@ def head(
                 made.save(save)
             if plot is not None:
                 say(f"drawing {plot}")
-                attnc.plot.head(made, plot)
+                attnc.plot.head(made, path=plot)
         files = {"save": save, "plot": plot}
         written = {key: str(path) for key, path in files.items() if path is not None}
         if json:
-            status = {"status": "proved" if made.certificate else "measured"}
+            status = {"status": str(made.certificate.status)}
             print_json({**status, **head_record(made), "seconds": round(seconds, 3), "files": written})
         else:
             title, facts = head_facts(made)
             print_facts(title, {**facts, **made_facts(seconds, written)})
-    if made.certificate is None:
+    if not made.certificate.proved:
         raise typer.Exit(NOT_PROVED)
 
 

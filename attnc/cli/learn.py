@@ -145,7 +145,7 @@ def learn(
                 write_predictions(output, context.rows, learnt.predictions)
             if plot is not None:
                 say(f"drawing {plot}")
-                attnc.plot.learning(learner, x, y, plot, context.names)
+                attnc.plot.learning(learner, x=x, y=y, names=context.names, path=plot)
         written = {key: str(path) for key, path in files.items()}
         if json:
             print_json({**_record(learnt, loss), "seconds": round(seconds, 3), "files": written})

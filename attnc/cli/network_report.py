@@ -15,19 +15,17 @@ from attnc.network.describe import (
     COLUMNS,
     assumed,
     claim_of,
-    claims_of,
     form_text,
     function_label,
     lattice,
-    lookup_error,
     sizes,
-    why_not_measured,
 )
+from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
-from attnc.network.stages import AttentionLayer, Selection
+from attnc.network.pointwise import AttentionLayer
 from attnc.program import Lookup
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import NetworkCertificate, box_json
+from attnc.records.certificate import Status
+from attnc.records.domains import domain_to_json
 
 _SHOWN = 4  # coordinates of an input
 
@@ -48,7 +46,7 @@ def network_facts(net: Network, word: str = "proved") -> dict[str, str]:
     facts = {
         "domain": box_text(net.domain),
         "output": f"shape {net.program.shapes[-1]}",
-        "dtype": _known(net).dtype,
+        "dtype": net.certificate.dtype,
         **_error_facts(net, word),
         "parameters": f"{parameters:,}, of which anchors {anchors:,} ({_percent(anchors, parameters):.3g} %)",
     }
@@ -66,27 +64,26 @@ def network_record(net: Network) -> dict[str, Any]:
     """What `--json` says: the facts of both tables, and the certificate or the measurement in full."""
     certificate, parameters, anchors = net.certificate, *sizes(net)
     return {
-        "domain": box_json(net.domain),
+        "domain": domain_to_json(net.domain),
         "output_shape": list(net.program.shapes[-1]),
-        "dtype": _known(net).dtype,
+        "dtype": net.certificate.dtype,
         "program": net.program.digest(),
-        "bound": None if certificate is None else certificate.bound,
-        "quality": None if certificate is None else certificate.quality,
+        "bound": certificate.bound if certificate.proved else None,
+        "quality": certificate.quality if certificate.proved else None,
         "layers": [_layer(net, layer, g) for layer in net.layers for g in range(len(layer.groups))],
         "layer_errors_against": _against(net),
         "lookups": [_lookup(net, selection) for selection in net.selections],
         "parameters": parameters,
         "anchor_parameters": anchors,
         "anchor_percent": _percent(anchors, parameters),
-        **net.shown.to_json(),
-        "certificate": None if certificate is None else certificate.to_json(),
-        "measured": None if net.measured is None else net.measured.to_json(),
+        **net.presentation.to_json(),
+        "certificate": certificate.to_json(),
     }
 
 
 def status(net: Network) -> str:
-    """'proved', 'measured' where there is no certificate, or 'not certified' where what is known does not apply."""
-    if net.certificate is None and why_not_measured(net) is None:
+    """'proved', 'measured', or 'not certified' if the certificate does not apply to the network as it is now."""
+    if net.certificate.status is Status.MEASURED and net.why_changed() is None:
         return "measured"
     return "proved" if net.why_not_certified() is None else "not certified"
 
@@ -114,11 +111,12 @@ def point_text(x: Sequence[float]) -> str:
 
 def _error_facts(net: Network, word: str) -> dict[str, str]:
     reason, certificate = net.why_not_certified(), net.certificate
-    if certificate is None:
+    if not certificate.proved:
         return _measured_facts(net)
     if reason is not None:
         return {"not certified": reason}
     witness = certificate.witness
+    assert witness is not None
     facts = {
         f"{word} bound": number(certificate.bound),
         "  approximation": number(certificate.approximation),
@@ -133,29 +131,33 @@ def _error_facts(net: Network, word: str) -> dict[str, str]:
 
 
 def _measured_facts(net: Network) -> dict[str, str]:
-    """What was seen of |network - f|, never called proved; what is proved of a fitted network, never called f's."""
-    seen, reason = net.measured, why_not_measured(net)
+    """The measured |network - f|, and the proved bound against a network that was fitted to f."""
+    certificate, reason = net.certificate, net.why_changed()
+    seen, facts = certificate.witness, certificate.facts
     if seen is None or reason is not None:
         return {"not certified": f"neither proved nor measured: {reason}"}
     where = f"of output {seen.output} at x = {point_text(seen.input)}"
-    facts = {
-        "measured, not proved": f"|network - f| <= {seen.error:.4g} at {seen.points:,} random inputs (seed {seen.seed})",
+    sampled = f"at {facts['points']:,} random inputs (seed {facts['seed']})"
+    part = f"at most {certificate.fraction:.2g} of the box has a larger error"
+    rows = {
+        "measured, not proved": f"|network - f| <= {seen.error:.4g} {sampled}",
         "largest": f"{seen.error:.4g} {where}",
-        "mean square": f"{seen.mean_square:.4g}",
-        "confidence": f"{100 * seen.confidence:g} % that at most {seen.fraction:.2g} of the box has a larger error",
-        "method": seen.method,
+        "mean square": f"{facts['mean_square']:.4g}",
+        "confidence": f"{100 * facts['confidence']:g} % that {part}",
+        "method": str(facts["method"]),
     }
-    if seen.fitted is not None:
-        facts["fitted network"] = (
-            f"|network - fitted| <= {number(seen.fitted.bound)} is proved, of the network that was fitted to f: not of f"
+    if certificate.claims is not None:
+        bound = number(certificate.claims.bound)
+        rows["fitted network"] = (
+            f"proved: |network - fitted| <= {bound}, against the network that was fitted to f"
         )
-    return facts
+    return rows
 
 
 def _layer(net: Network, layer: AttentionLayer, g: int) -> dict[str, Any]:
     """One row of the table, its numbers in full."""
     neurons, head = layer.groups[g]
-    claim, known = claim_of(net, layer), head.certificate or head.measured
+    claim, domain = claim_of(net, layer), head.domain
     return {
         "layer": layer.name,
         "group": g,
@@ -163,34 +165,28 @@ def _layer(net: Network, layer: AttentionLayer, g: int) -> dict[str, Any]:
         "heads": net.program.shapes[layer.value][-1] if neurons is None else len(neurons),
         "anchors": int(head.key.shape[1]),
         "design": head.design,
-        "interval": None if known is None else {"lo": known.domain.lo, "hi": known.domain.hi},
-        "error_in": None if claim is None else claim.error_in,
-        "error_out": None if claim is None else claim.error_out,
+        "interval": None if domain is None else {"lo": domain.lo, "hi": domain.hi},
+        "error_in": None if claim is None else claim.facts["error_in"],
+        "error_out": None if claim is None else claim.bound,
     }
 
 
-def _lookup(net: Network, selection: Selection) -> dict[str, Any]:
-    counts = lattice(selection)
+def _lookup(net: Network, selection: LookupLayer) -> dict[str, Any]:
+    counts, claim = lattice(selection), claim_of(net, selection)
     return {
         "name": selection.name,
         "function": function_label(net, selection),
         "anchors": selection.anchors,
         "lattice": None if counts is None else list(counts),
-        "error_out": lookup_error(net, selection),
+        "error_out": None if claim is None else claim.bound,
     }
 
 
 def _against(net: Network) -> str | None:
-    """Of what the errors of the layers are proved."""
-    if claims_of(net) is None:
+    """The reference of the errors of the layers."""
+    if net.certificate.claims is None:
         return None
-    return "fitted network" if net.certificate is None else "program"
-
-
-def _known(net: Network) -> NetworkCertificate | NetworkMeasured:
-    known = net.certificate or net.measured
-    assert known is not None
-    return known
+    return "program" if net.certificate.proved else "fitted network"
 
 
 def _percent(part: int, whole: int) -> float:

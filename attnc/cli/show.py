@@ -95,7 +95,7 @@ def _record(path: Path, made: Head | Network) -> dict[str, Any]:
         "certified": reason is None,
         "reason": reason,
         **about,
-        "versions": made.certificate.versions if made.certificate else None,
+        "versions": made.certificate.versions,
     }
 
 
@@ -107,11 +107,11 @@ def _print(path: Path, made: Head | Network) -> None:
         print_layers(f"{path}: a network of softmax attention", made)
         title, facts = "the whole network", network_facts(made, "certified")
         facts["program"] = f"SHA-256 {made.program.digest()[:16]}…"
-    if made.certificate is not None:
-        facts["made with"] = _versions(made.certificate.versions)
+    facts["made with"] = _versions(made.certificate.versions)
+    if made.certificate.proved:
         facts["note"] = f"read, not proved anew: for that, attnc verify {path}"
     else:
-        facts["note"] = "its error was measured: there is no certificate that could be proved anew"
+        facts["note"] = "its error was measured: there is no bound to verify"
     print_facts(title, facts)
 
 

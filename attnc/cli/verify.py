@@ -10,21 +10,17 @@ from typing import Annotated, Any
 import typer
 
 import attnc
-from attnc.check.head import Verdict
 from attnc.cli.converted_report import claim
 from attnc.cli.network_report import box_text, point_text
 from attnc.cli.output import NOT_PROVED, errors_reported, interval, number, print_facts, print_json
 from attnc.cli.progress import progress
 from attnc.errors import FileError
-from attnc.exporters.safetensors import read_any
 from attnc.network.describe import assumed
 from attnc.pretrained.directory import Conversion, read_conversion
 from attnc.program import Lookup
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import NetworkCertificate, box_json
-from attnc.records.network_numbers import Attention, Selection
-from attnc.records.network_record import NetworkRecord
-from attnc.records.record import HeadRecord
+from attnc.records.domains import domain_to_json
+from attnc.records.record import Record, read
+from attnc.records.verdict import Verdict
 
 _PATH = "A file of `attnc head` or `attnc compile`, or a directory of `attnc convert`."
 _STYLES = {"proved": "bold green", "refuted": "bold red", "unknown": "bold yellow"}
@@ -58,128 +54,114 @@ def verify(
         raise typer.Exit(NOT_PROVED)
 
 
-def _read(path: Path) -> HeadRecord | NetworkRecord | Conversion:
+def _read(path: Path) -> Record | Conversion:
     if not path.is_dir():
-        return read_any(path)
+        return read(path)
     if not (path / "config.json").exists():
-        raise FileError(f"cannot read {path}: a directory without config.json is none of `attnc convert`")
+        raise FileError(
+            f"cannot read {path}: a directory without config.json was not written by `attnc convert`"
+        )
     return read_conversion(path)
 
 
-def _about(record: HeadRecord | NetworkRecord | Conversion) -> dict[str, Any]:
+def _about(record: Record | Conversion) -> dict[str, Any]:
     if isinstance(record, Conversion):
         return {"model": record.report.model, "engine": record.engine, "report": record.report.to_json()}
-    return _head_record(record) if isinstance(record, HeadRecord) else _network_record(record)
+    return _head_record(record) if record.kind == "head" else _network_record(record)
 
 
-def _head_record(record: HeadRecord) -> dict[str, Any]:
-    known = record.certificate or record.measured
-    assert known is not None
+def _head_record(record: Record) -> dict[str, Any]:
+    known, numbers = record.certificate, record.head
     return {
-        "function": known.function,
-        "domain": {"lo": known.domain.lo, "hi": known.domain.hi},
-        "dtype": record.numbers.dtype,
-        "heads": record.numbers.heads,
-        "anchors": record.numbers.anchors_per_head,
+        "function": known.facts["function"],
+        "domain": {"lo": known.interval.lo, "hi": known.interval.hi},
+        "dtype": numbers.dtype,
+        "heads": numbers.heads,
+        "anchors": numbers.anchors_per_head,
     }
 
 
-def _network_record(record: NetworkRecord) -> dict[str, Any]:
+def _network_record(record: Record) -> dict[str, Any]:
     layers, heads = _counted(record)
     return {
-        "program": record.program.digest(),
-        "domain": box_json(_known(record).domain),
+        "program": record.network[0].digest(),
+        "domain": domain_to_json(record.certificate.holds_for),
         "dtype": record.numbers.dtype,
         "layers": layers,
         "heads": heads,
-        "certificate": None if record.certificate is None else record.certificate.to_json(),
-        "measured": None if record.measured is None else record.measured.to_json(),
+        "certificate": record.certificate.to_json(),
     }
 
 
-def _facts(
-    record: HeadRecord | NetworkRecord | Conversion, verdict: Verdict, seconds: float
-) -> dict[str, str]:
+def _facts(record: Record | Conversion, verdict: Verdict, seconds: float) -> dict[str, str]:
     facts = {
-        "status": verdict.status,
+        "status": str(verdict.status),
         "reason": verdict.reason,
         "claim": _claim(record),
         "bound": "none" if verdict.bound is None else number(verdict.bound),
         "cells": str(verdict.cells),
     }
     if verdict.input is not None:
-        of_network = isinstance(record, NetworkRecord)
-        facts["refuting input"] = f"x = {_point(verdict.input)}" if of_network else f"s = {verdict.input!r}"
+        of_head = isinstance(record, Record) and record.kind == "head"
+        facts["refuting input"] = (
+            f"s = {verdict.input[0]!r}" if of_head else f"x = {point_text(verdict.input)}"
+        )
     if verdict.error is not None:
         facts["error there"] = f"{verdict.error:.6g}"
-    if isinstance(record, HeadRecord):
-        facts["network"] = _head_size(record)
-    elif isinstance(record, NetworkRecord):
-        facts["layers"] = _network_size(record)
-    else:
+    if isinstance(record, Conversion):
         facts["blocks"] = ", ".join(_verdicts(verdict))
+    elif record.kind == "head":
+        facts["network"] = _head_size(record)
+    else:
+        facts["layers"] = _network_size(record)
     facts["time"] = f"{seconds:.2f} s"
     return facts
 
 
-def _claim(record: HeadRecord | NetworkRecord | Conversion) -> str:
+def _claim(record: Record | Conversion) -> str:
     if isinstance(record, Conversion):
         return f"|executed - original| <= exact + rounding in every output of a block, {claim(record.report)}"
-    return _head_claim(record) if isinstance(record, HeadRecord) else _network_claim(record)
+    return _head_claim(record) if record.kind == "head" else _network_claim(record)
 
 
 def _verdicts(verdict: Verdict) -> list[str]:
     """How many blocks have which verdict."""
-    found = [v.status for _, v in getattr(verdict, "blocks", ())]
+    found = [str(child.status) for child in verdict.children]
     return [f"{found.count(status)} {status}" for status in _STYLES if status in found] or ["none looked at"]
 
 
-def _head_claim(record: HeadRecord) -> str:
-    known = record.certificate or record.measured
-    assert known is not None
-    return f"|head(s) - f(s)| <= bound, f = {known.function}, s in {interval(known.domain)}"
+def _head_claim(record: Record) -> str:
+    known = record.certificate
+    return f"|head(s) - f(s)| <= bound, f = {known.facts['function']}, s in {interval(known.interval)}"
 
 
-def _network_claim(record: NetworkRecord) -> str:
-    inside = f"x in {box_text(_known(record).domain)}"
-    if record.certificate is None:
+def _network_claim(record: Record) -> str:
+    inside = f"x in {box_text(record.certificate.box)}"
+    if not record.certificate.proved:
         return f"none: |network(x) - f(x)| was measured, {inside}"
-    lookups = [step for step in record.program.steps if isinstance(step, Lookup)]
+    lookups = [step for step in record.network[0].steps if isinstance(step, Lookup)]
     if lookups:
         return f"|network(x) - f(x)| <= bound in every output, {inside}, for every {assumed(lookups[0])}"
-    program = f"program {record.certificate.program[:12]}…"
+    program = f"program {record.certificate.facts['program'][:12]}…"
     return f"|network(x) - program(x)| <= bound in every output, {inside}, {program}"
 
 
-def _head_size(record: HeadRecord) -> str:
-    numbers = record.numbers
+def _head_size(record: Record) -> str:
+    numbers = record.head
     return f"{_count(numbers.heads, 'head')} of {numbers.anchors_per_head} anchors, {numbers.dtype}"
 
 
-def _network_size(record: NetworkRecord) -> str:
+def _network_size(record: Record) -> str:
     layers, heads = _counted(record)
     return f"{layers} of attention, {_count(heads, 'head')}, {record.numbers.dtype}"
 
 
-def _counted(record: NetworkRecord) -> tuple[int, int]:
+def _counted(record: Record) -> tuple[int, int]:
     """Layers of attention and heads: one for every neuron, one for a lookup."""
-    heads = []
-    for stage in record.numbers.stages:
-        if isinstance(stage, Attention):
-            heads.append(record.program.shapes[stage.value][-1])
-        elif isinstance(stage, Selection):
-            heads.append(1)
+    program, numbers = record.network
+    attention = [layer for layer in numbers.layers if layer.kind in ("pointwise", "lookup")]
+    heads = [1 if layer.kind == "lookup" else program.shapes[layer.value][-1] for layer in attention]
     return len(heads), sum(heads)
-
-
-def _known(record: NetworkRecord) -> NetworkCertificate | NetworkMeasured:
-    known = record.certificate or record.measured
-    assert known is not None
-    return known
-
-
-def _point(given: Any) -> str:
-    return point_text(given if isinstance(given, (tuple, list)) else (given,))
 
 
 def _count(n: int, what: str) -> str:

@@ -18,12 +18,12 @@ from attnc.heads.candidates import Progress
 from attnc.heads.grid import counts_for
 from attnc.heads.tensor import Found, tensor_lattice
 from attnc.lower.certified import certified
-from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, refute, unproved, with_witness
+from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, refute, unproved, with_measurement
 from attnc.lower.measure import measured
 from attnc.lower.program_to_network import Wish, lower
 from attnc.network.network import Network
 from attnc.program import Lookup
-from attnc.records.measured import NetworkMeasured
+from attnc.records.certificate import Certificate
 
 METHODS = ("auto", "lattice", "grid", "fit")
 MOST_AXES, MOST_LATTICE = 4, 1 << 14
@@ -107,8 +107,7 @@ def _grid(q: Question, asked: Asked) -> Network:
     made = lipschitz_grid(asked, q.lipschitz, q.eps, q.dtype, _name(q.f), q.noise)
     net = made.network
     _try_constant(q, asked, net)
-    net.measured = _measured(q, asked, net, "grid")
-    with_witness(net, net.measured.input, net.measured.output, net.measured.error)
+    with_measurement(net, _measured(q, asked, net, "grid"))
     net.notes = (
         f"anchors: {' × '.join(map(str, made.counts))} cells, the function asked once in the middle of each",
         f"proved for every function with the Lipschitz constant {q.lipschitz:g} (Euclidean norm), as given, that is within "
@@ -129,7 +128,7 @@ def _lattice(q: Question, asked: Asked) -> Network:
         _refuse_jump(q, asked, problem.found.worst, float(max(hi - lo)) / 4)
         raise _out_of_reach(q, asked, problem, _reached_by_lattice(q, asked)) from problem
     net = unproved(asked, found.lattice, q.dtype, _name(q.f))
-    net.measured = _confirmed(q, asked, net, "lattice")
+    net.certificate = _confirmed(q, asked, net, "lattice")
     counts = " × ".join(map(str, found.lattice.counts))
     net.notes = (
         f"anchors: {counts} = {found.lattice.anchors}, values by least squares; {asked.asked:,} values of f",
@@ -159,9 +158,9 @@ def _fit(q: Question, asked: Asked) -> Network:
         made = lower(replace(wish, eps=problem.reachable))
     net = certified(wish, made, "softmax", False)
     inner = net.certificate
-    assert inner is not None
-    net.certificate = None
-    net.measured = replace(_confirmed(q, asked, net, "fit"), fitted=inner)
+    net.certificate = replace(
+        _confirmed(q, asked, net, "fit"), children=(replace(inner, name="against the fitted network"),)
+    )
     net.notes = (
         f"neurons: {found.neurons} of tanh, fitted to {asked.asked:,} values of f (seed {q.seed}); attention is within "
         f"{inner.bound:.3g} of the fitted network, and that alone is proved",
@@ -169,21 +168,23 @@ def _fit(q: Question, asked: Asked) -> Network:
     return net
 
 
-def _measured(q: Question, asked: Asked, net: Network, method: str) -> NetworkMeasured:
+def _measured(q: Question, asked: Asked, net: Network, method: str) -> Certificate:
     q.progress("measuring at fresh inputs")
     anchors = max((selection.anchors for selection in net.selections), default=1)
     return measured(net, asked, method, max(4096, min(POINTS, WEIGHTS // anchors)), q.seed + _SEEDS)
 
 
-def _confirmed(q: Question, asked: Asked, net: Network, method: str) -> NetworkMeasured:
+def _confirmed(q: Question, asked: Asked, net: Network, method: str) -> Certificate:
     """What fresh points say of the network as it runs; convergence that they do not confirm is not claimed."""
     found = _measured(q, asked, net, method)
-    if not found.error <= q.eps:
+    worst = found.witness
+    assert worst is not None
+    if not worst.error <= q.eps:
         raise ConvergenceError(
-            f"fresh inputs do not confirm eps={q.eps:g}: at x = {_short(found.input)} the network is off by {found.error:.3g} "
-            f"in {q.dtype}. Give eps >= {1.1 * found.error:.2g}"
+            f"fresh inputs do not confirm eps={q.eps:g}: at x = {_short(worst.input)} the network is off by {worst.error:.3g} "
+            f"in {q.dtype}. Give eps >= {1.1 * worst.error:.2g}"
             + (", or dtype=torch.float64." if q.dtype == "float32" else "."),
-            reachable=1.1 * found.error,
+            reachable=1.1 * worst.error,
             found=net,
         )
     return found
@@ -252,7 +253,7 @@ def _out_of_reach(
 
 def _more(q: Question, asked: Asked, net: Network) -> tuple[str, ...]:
     """What it would take to prove more."""
-    if net.certificate is not None:
+    if net.certificate.proved:
         return ()
     slope = _slope(asked, q.seed)
     anchors = _cells(q, slope)

@@ -20,7 +20,7 @@ from attnc.heads.finish import Finished, forward
 from attnc.heads.kinks import find_kink
 from attnc.heads.target import evaluate
 from attnc.prove.supnorm import SupNorm, supnorm
-from attnc.records.certificate import round_up
+from attnc.records.fields import round_up
 from attnc.records.numbers import HeadNumbers
 
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}

@@ -93,7 +93,7 @@ def why_not(
         reason = head.why_not_certified()
         if reason is not None:
             return f"{name}: {reason}"
-        if head.certificate is None or head.certificate.dtype != dtype:
+        if not head.certificate.proved or head.certificate.dtype != dtype:
             return f"{name}: the certificate is for {dtype}"
     return loose_products(dtype)
 

@@ -234,8 +234,8 @@ class Learner(PreciseModule):
     def curvature(self, x: Tensor) -> float:
         """At least L: Lip(ψ) times the largest eigenvalue of XᵀX/n."""
         steep = 1.0
-        if self.activation is not None and self.activation.certificate is not None:
-            domain = self.activation.certificate.domain
+        if self.activation is not None and self.activation.certificate.proved:
+            domain = self.activation.certificate.interval
             steep = self.loss.steepest(domain.lo, domain.hi)
         return steep * largest_eigenvalue(x) * (1 + 2.0**-40)
 
@@ -294,7 +294,7 @@ def gradient_descent(
     if kind.lasso > 0:
         threshold = _threshold(eta * kind.lasso, sizes, dtype)
     made = [None if h is None else h.certificate for h in (activation, threshold)]
-    assert reading.certificate is not None
+    assert reading.certificate.proved
     draft = LearnerCertificate(
         kind,
         d,
@@ -333,7 +333,7 @@ def _gather_cost(e: float, size: float, draft: LearnerCertificate) -> float:
 def _activation(loss: Loss, sizes: Radius, reading: Head, dtype: str, eps: float | None) -> Head | None:
     if loss.function is None:
         return None
-    assert reading.certificate is not None
+    assert reading.certificate.proved
     reach = 1.02 * sizes.u + reading.certificate.bound + (sizes.y if loss.of_residual else 0.0)
     reach *= 1 + 4 * ARITHMETIC[dtype].unit
     if not grows(loss.function, Interval(-reach, reach)):
@@ -359,8 +359,8 @@ def _activation(loss: Loss, sizes: Radius, reading: Head, dtype: str, eps: float
 def _step_size(given: Any, loss: Loss, d: int, sizes: Radius, activation: Head | None) -> float:
     if given is None:
         steep = 1.0
-        if activation is not None and activation.certificate is not None:
-            steep = loss.steepest(activation.certificate.domain.lo, activation.certificate.domain.hi)
+        if activation is not None and activation.certificate.proved:
+            steep = loss.steepest(activation.certificate.interval.lo, activation.certificate.interval.hi)
         return 1 / (steep * d * sizes.x**2 + loss.ridge)
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
         raise InputError(f"step_size={given!r}: a positive finite number, or None, is accepted")

@@ -46,7 +46,8 @@ from attnc.network.altered import as_made
 from attnc.network.head import Head
 from attnc.network.running import PreciseModule, precise
 from attnc.prove.outward import gamma
-from attnc.records.certificate import Certificate, round_up
+from attnc.records.certificate import Certificate
+from attnc.records.fields import round_up
 
 _ROOM = 1 + 2.0**-40
 _LARGEST_Q = 2.0  # ‖PA‖ <= 1 + ρ
@@ -253,7 +254,7 @@ def ridge_regression(
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < math.inf:
         raise InputError(f"start={start!r}: a positive finite number, or None, is accepted")
     reading = reading_head(1.01 * sizes.u, name)
-    assert reading.certificate is not None
+    assert reading.certificate.proved
     a = ARITHMETIC[name]
     scales = (
         _scale(1000, 1.01 * sizes.u, sizes.x, a),

@@ -30,7 +30,8 @@ from attnc.incontext.inputs import checked_count
 from attnc.incontext.losses import Loss
 from attnc.incontext.radius import Radius
 from attnc.prove.outward import gamma
-from attnc.records.certificate import Certificate, round_up
+from attnc.records.certificate import Certificate
+from attnc.records.fields import round_up
 
 _ROOM = 1 + 2.0**-40  # a handful of float64 operations on numbers that are not negative
 
@@ -66,9 +67,9 @@ class LearnerCertificate:
         if self.activation is None:
             size = (radius.u + radius.y + off) * (1 + a.unit) * _ROOM
             return size, (off + a.unit * size) * _ROOM
-        steep = self.loss.steepest(self.activation.domain.lo, self.activation.domain.hi)
+        steep = self.loss.steepest(self.activation.interval.lo, self.activation.interval.hi)
         assert self.loss.function is not None
-        largest = largest_value(self.loss.function, self.activation.domain)
+        largest = largest_value(self.loss.function, self.activation.interval)
         if self.loss.of_residual:
             off = (off + a.unit * (radius.u + radius.y + off) + a.tiny) * _ROOM
             return (largest + self.activation.bound) * _ROOM, (self.activation.bound + steep * off) * _ROOM

@@ -33,7 +33,7 @@ from attnc.lower.function_to_head import check_arithmetic, checked_eps, finished
 from attnc.lower.heads import KeptHeads, few_digits
 from attnc.network.head import Head
 from attnc.prove.supnorm import SupNorm, supnorm
-from attnc.records.certificate import round_up
+from attnc.records.fields import round_up
 from attnc.records.numbers import HeadNumbers
 
 DESIGNS = ("auto", "gate", "lattice", "tuned")
@@ -76,7 +76,7 @@ def activation_head(
 
     >>> from attnc.functions import gelu
     >>> h = activation_head(gelu(), Interval(-7.0, 5.5), 1e-4, "float32")
-    >>> h.design, h.certificate.domain, h.certificate.approximation <= 1e-4
+    >>> h.design, h.certificate.holds_for, h.certificate.approximation <= 1e-4
     ('lattice', Interval(lo=-8.0, hi=8.0), True)
     """
     radius, eps = ladder(max(abs(domain.lo), abs(domain.hi))), few_digits(checked_eps(eps))
@@ -139,11 +139,7 @@ def _head(plan: Plan, eps: float) -> Head:
         for numbers, seems in _candidates(plan, design, goal, clock):
             wish = (plan.domain, plan.dtype, *numbers.digests().values())
             before = _by_numbers.find(plan.f, wish)
-            if (
-                before is not None
-                and before.certificate is not None
-                and before.certificate.approximation <= eps
-            ):
+            if before is not None and before.certificate.proved and before.certificate.approximation <= eps:
                 return before
             plan.progress(f"proving {numbers.anchors_per_head} anchors, {design}")
             found = _proved(plan, design, numbers, goal, math.inf if seems else clock.closing)

@@ -13,37 +13,38 @@ import numpy as np
 from attnc.domain import Array
 from attnc.prove.compose import Known
 from attnc.prove.outward import product, times, total
-from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
+from attnc.records.layers import Layer
 
 
 def carried(
-    stages: Sequence[Stage], known: Mapping[int, Known], own: Mapping[int, Array | float]
+    stages: Sequence[Layer], known: Mapping[int, Known], own: Mapping[int, Array | float]
 ) -> dict[int, Array]:
     """What errors `own` of the values become in exact arithmetic, value by value (upper bounds)."""
     error: dict[int, Array] = {0: np.zeros(known[0].lo.shape)}
     for stage in stages:
-        match stage:
-            case Linear():
-                made = product(np.abs(stage.weight.astype(np.float64)), error[stage.input])
-            case Scale():
-                made = times(np.abs(stage.scale.astype(np.float64)), error[stage.input])
-            case Attention():
+        match stage.kind:
+            case "affine":
+                made = product(np.abs(stage.tensors["weight"].astype(np.float64)), error[stage.input])
+            case "batch_norm":
+                made = times(np.abs(stage.tensors["scale"].astype(np.float64)), error[stage.input])
+            case "pointwise":
                 slope = known[stage.value].lipschitz
                 entering = error[stage.input]
                 made = entering if slope is None else np.where(entering > 0, times(slope, entering), 0.0)
-            case Selection():
-                made = np.zeros(stage.values.shape[1])  # its input has no error
-            case Sum():
+            case "lookup":
+                made = np.zeros(stage.tensors["values"].shape[1])  # its input has no error
+            case "combine":
                 parts = [
-                    times(abs(c), error[i]) for c, i in zip(stage.coefficients, stage.inputs, strict=True)
+                    times(abs(c), error[i])
+                    for c, i in zip(stage.settings["coefficients"], stage.inputs, strict=True)
                 ]
                 made = total(*parts)
-            case Reorder():
-                made = error[stage.input].reshape(stage.shape)
+            case _:
+                made = error[stage.input].reshape(stage.settings["to"])
         error[stage.value] = total(made, np.broadcast_to(own.get(stage.value, 0.0), made.shape))
     return error
 
 
-def amplification(stages: Sequence[Stage], known: Mapping[int, Known], layer: Attention) -> float:
+def amplification(stages: Sequence[Layer], known: Mapping[int, Known], layer: Layer) -> float:
     """M: the output's error where every neuron of the layer errs by 1."""
     return float(carried(stages, known, {layer.value: 1.0})[stages[-1].value].max())

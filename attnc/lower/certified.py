@@ -1,8 +1,9 @@
-"""stages and heads → a network with its certificate."""
+"""layers and heads → a network with its certificate."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,31 +16,32 @@ from attnc.lower.witness import worst
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import Pointwise
-from attnc.records.certificate import round_up, versions
-from attnc.records.network_certificate import GroupClaim, LayerClaim, NetworkCertificate, NetworkWitness
-from attnc.records.network_numbers import Attention, Group, NetworkNumbers, Stage
-from attnc.records.network_record import NetworkRecord
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.fields import round_up, versions
+from attnc.records.layers import Layer, NetworkNumbers, pointwise_layer
+from attnc.records.record import Record
 
 
 def certified(wish: Wish, made: Lowered, engine: str, strict: bool | None) -> Network:
-    """The module, with the claims of its layers, the bound of the whole, and a witness."""
+    """The module with the certificates of its layers, the bound of the whole, and a witness."""
     numbers = NetworkNumbers(tuple(_with_heads(stage, made) for stage in made.stages), wish.dtype)
-    approximation = min(_carried(wish, made, "approximation"), made.error)
-    rounding = max(made.error - approximation, min(_carried(wish, made, "rounding"), made.error))
-    certificate = NetworkCertificate(
-        domain=wish.box,
+    terms = {term: _carried(wish, made, term) for term in ("approximation", "rounding")}
+    layers = (stage for stage in made.stages if stage.kind == "pointwise")
+    output = _terms(terms, made, made.stages[-1].value)
+    certificate = Certificate(
+        subject="network",
+        status=Status.PROVED,
+        **{**output, "bound": min(output["bound"], max(wish.eps, made.error))},
+        holds_for=wish.box,
         dtype=wish.dtype,
-        bound=min(with_room(made.error), max(wish.eps, made.error)),
-        approximation=with_room(approximation),
-        rounding=with_room(rounding),
-        layers=tuple(_claim(wish, stage, made) for stage in made.stages if isinstance(stage, Attention)),
-        witness=NetworkWitness((0.0,) * wish.box.size, 0, 0.0),
-        program=wish.program.digest(),
+        witness=Witness((0.0,) * wish.box.size, 0, 0.0),
         digests=numbers.digests(),
+        facts={"program": wish.program.digest()},
+        children=tuple(_claim(wish, stage, made, terms) for stage in layers),
         versions=versions(),
     )
-    network = rebuilt(NetworkRecord(wish.program, numbers, certificate), engine, strict)
-    wish.progress("looking for the largest error")
+    network = rebuilt(Record(numbers, certificate, wish.program), engine, strict)
+    wish.progress("searching for the largest error")
     witness = worst(network, wish.program, numbers, wish.box)
     if witness.error > certificate.bound:
         raise CertificateError(
@@ -50,33 +52,48 @@ def certified(wish: Wish, made: Lowered, engine: str, strict: bool | None) -> Ne
     return network
 
 
-def _with_heads(stage: Stage, made: Lowered) -> Stage:
-    if not isinstance(stage, Attention):
+def _with_heads(stage: Layer, made: Lowered) -> Layer:
+    if stage.kind != "pointwise":
         return stage
-    groups = tuple(Group(neurons, head.numbers()) for neurons, head in made.heads[stage.value])
-    return Attention(stage.input, stage.value, groups)
+    groups = [(neurons, head.numbers()) for neurons, head in made.heads[stage.value]]
+    return pointwise_layer(stage.input, stage.value, groups)
 
 
-def _claim(wish: Wish, stage: Attention, made: Lowered) -> LayerClaim:
+def _claim(wish: Wish, stage: Layer, made: Lowered, terms: dict[str, dict[int, Array]]) -> Certificate:
     step = wish.program.steps[stage.value - 1]
     assert isinstance(step, Pointwise)
     width = made.known[stage.input].lo.shape[-1]
-    groups = []
-    for neurons, head in made.heads[stage.value]:
-        assert head.certificate is not None
-        groups.append(GroupClaim(width if neurons is None else len(neurons), head.certificate))
-    ends = (made.known[stage.input].error.max(), made.known[stage.value].error.max())
-    error_in, error_out = (with_room(float(e)) for e in ends)
-    name = layer_name(wish.program, stage.value)
-    return LayerClaim(name, stage.value, label_of(step.function), tuple(groups), error_in, error_out)
+    heads = made.heads[stage.value]
+    facts = {
+        "function": label_of(step.function),
+        "value": stage.value,
+        "neurons": [width if neurons is None else len(neurons) for neurons, _ in heads],
+        "error_in": with_room(float(made.known[stage.input].error.max())),
+    }
+    return Certificate(
+        subject="layer",
+        name=layer_name(wish.program, stage.value),
+        status=Status.PROVED,
+        **_terms(terms, made, stage.value),
+        dtype=wish.dtype,
+        facts=facts,
+        children=tuple(head.certificate for _, head in heads),
+    )
 
 
-def _carried(wish: Wish, made: Lowered, term: str) -> float:
-    """What one term of the heads' bounds becomes at the output, in exact arithmetic.
+def _terms(terms: dict[str, dict[int, Array]], made: Lowered, value: int) -> dict[str, Any]:
+    """The bound of one value of the program: in exact arithmetic, of rounding, of both."""
+    error = float(made.known[value].error.max())
+    approximation = min(float(terms["approximation"][value].max()), error)
+    rounding = max(error - approximation, min(float(terms["rounding"][value].max()), error))
+    named = {"approximation": approximation, "rounding": rounding, "bound": error}
+    return {name: with_room(term) for name, term in named.items()}
 
-    For `approximation` with the source's own deviations: the bound that exact arithmetic would have."""
-    if not made.heads:
-        return 0.0
+
+def _carried(wish: Wish, made: Lowered, term: str) -> dict[int, Array]:
+    """What one term of the heads' bounds becomes at each value, in exact arithmetic.
+
+    `approximation` includes the deviations of the source's own functions: it bounds the error in exact arithmetic."""
     own: dict[int, Array | float] = {}
     for value, heads in made.heads.items():
         step = wish.program.steps[value - 1]
@@ -85,10 +102,9 @@ def _carried(wish: Wish, made: Lowered, term: str) -> float:
         for neurons, head in heads:
             errors[..., slice(None) if neurons is None else neurons] = getattr(head.certificate, term)
         own[value] = errors + (step.deviation if term == "approximation" else 0.0)
-    found = carried(made.stages, made.known, own)
-    return float(found[made.stages[-1].value].max())
+    return carried(made.stages, made.known, own)
 
 
 def with_room(proved: float) -> float:
-    """What is proved and a part in 256, so that another prover need not tie with this one, in four digits."""
+    """The proved bound and a part in 256 of it, in four digits: the checker may find a slightly larger bound."""
     return round_up(proved * (1 + 2.0**-8))

@@ -21,7 +21,8 @@ from attnc.heads.candidates import DESIGNS, Plan, Progress
 from attnc.heads.plan import MEASURED_POINTS, Found, best, smallest
 from attnc.network.head import Head
 from attnc.network.inside import checked_strict
-from attnc.records.certificate import Certificate, Measured, Witness, round_up, versions
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.fields import round_up, versions
 from attnc.records.numbers import Array
 
 _PRECISION = 128
@@ -42,11 +43,10 @@ def head(
 ) -> Head:
     """One univariate function as one softmax head (or `heads` of them), with a proof of its error.
 
-    With `eps`, the smallest head found that is proved to stay within eps of f on the whole interval, rounding
-    included. With `anchors`, the best one with that many. `f` is a name ("gelu", "clip(-25,25)"), an
-    `attnc.Function`, or any callable on tensors: the error of a bare callable can only be measured, and is
-    called so. `strict` says what the head does with inputs outside the interval: None warns once, True raises, False does
-    nothing.
+    With `eps`, the smallest head found whose error, rounding included, is proved to be at most eps on the whole interval. With
+    `anchors`, the best head of that size. `f` is a name ("gelu", "clip(-25,25)"), an `attnc.Function`, or any callable on
+    tensors; the error of a bare callable can only be measured, and the status of its certificate says so. `strict` controls
+    inputs outside the interval: None warns once, True raises, False does nothing.
 
     >>> import attnc, torch
     >>> h = attnc.head("tanh", domain=(-8, 8), eps=1e-6, dtype=torch.float64)
@@ -86,42 +86,48 @@ def head(
 
 
 def finished_head(plan: Plan, found: Found, allowed: float) -> Head:
-    """The module, with its certificate; `allowed` >= the bound caps its rounding to few digits."""
+    """The module with its certificate; `allowed` >= the bound caps its rounding to few digits."""
     module = Head(found.numbers, found.design)
     points = _attack_points(plan, found)
+    measured = found.proof is None
+    witness = _measured(plan.f, module, points) if measured else _witness(plan.f, module, points)
     if found.proof is None:
-        module.measured = _measured(plan, module, points)
-        return module
-    witness = _witness(plan.f, module, points)
-    if witness.error > found.proof.bound:
-        raise CertificateError(
-            f"at s={witness.input!r} the head is off by {witness.error:.6g}, above its proved bound {found.proof.bound:.6g}: "
-            "this machine or its libraries compute otherwise than docs/arithmetic.md assumes"
-        )
+        bound = approximation = witness.error
+        rounding, facts = 0.0, {"points": len(points)}
+    else:
+        proved = found.proof.bound
+        if witness.error > proved:
+            raise CertificateError(
+                f"at s={witness.input[0]!r} the head is off by {witness.error:.6g}, above its proved bound {proved:.6g}: "
+                "this machine or its libraries compute otherwise than docs/arithmetic.md assumes"
+            )
+        bound = min(_with_room(proved), max(allowed, proved))
+        approximation, rounding = _with_room(found.proof.approximation), _with_room(found.proof.rounding)
+        facts = {"precision": _PRECISION, "cells": found.proof.cells}
     module.certificate = Certificate(
-        function=label_of(plan.f),
-        domain=plan.domain,
+        subject="head",
+        name=plan.f.label,
+        status=Status.MEASURED if measured else Status.PROVED,
+        approximation=approximation,
+        rounding=rounding,
+        bound=bound,
+        holds_for=plan.domain,
         dtype=plan.dtype,
-        bound=min(_with_room(found.proof.bound), max(allowed, found.proof.bound)),
-        approximation=_with_room(found.proof.approximation),
-        rounding=_with_room(found.proof.rounding),
         witness=witness,
-        design=found.design,
         digests=found.numbers.digests(),
-        precision=_PRECISION,
-        cells=found.proof.cells,
+        facts={"function": label_of(plan.f), "design": found.design, **facts},
         versions=versions(),
     )
     return module
 
 
 def _with_room(proved: float) -> float:
-    """What is proved, a thousandth more so that another prover need not tie with this one, in four digits."""
+    """The proved bound and a thousandth of it, in four digits: the checker may find a slightly larger bound."""
     return round_up(proved * (1 + 2.0**-10))
 
 
 def _witness(f: Function, module: Head, s: Tensor) -> Witness:
-    """The worst of the points: the executed output against f in high precision; as large as the checker will see it too."""
+    """The largest |executed - f| at the points, in high precision, and not above the error that the checker will find there."""
     executed, numbers = module(s), module.numbers()
     rough = (executed.double() - f(s.double())).abs()
     candidates = []
@@ -129,21 +135,19 @@ def _witness(f: Function, module: Head, s: Tensor) -> Witness:
         at = float(s[i])
         with working(_PRECISION):
             own = max(0.0, lower(abs(arb(float(executed[i])) - f.value(at))))
-        candidates.append(Witness(at, ROOM * min(own, attained(head_error(numbers, f, at)))))
+        candidates.append(Witness((at,), 0, ROOM * min(own, attained(head_error(numbers, f, at)))))
     return max(candidates, key=lambda w: w.error)
 
 
-def _measured(plan: Plan, module: Head, s: Tensor) -> Measured:
-    error = (module(s).double() - plan.f(s.double())).abs()
+def _measured(f: Function, module: Head, s: Tensor) -> Witness:
+    """The largest error at the points, in float64."""
+    error = (module(s).double() - f(s.double())).abs()
     worst = int(error.argmax())
-    return Measured(
-        label_of(plan.f), plan.domain, plan.dtype, float(error[worst]), float(s[worst]), len(s), module.design
-    )
+    return Witness((float(s[worst]),), 0, float(error[worst]))
 
 
 def _attack_points(plan: Plan, found: Found) -> Tensor:
-    """Points that no design has seen, the ends, the kinks, the worst known ones, and their neighbours in the
-    dtype."""
+    """Points that no design used: the ends, the kinks, the worst known points, and their neighbours in the dtype."""
     golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
     special = [
         plan.domain.lo,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +26,10 @@ from attnc.program import BlackBox, Lookup, Reshape, Step
 from attnc.program.program import Program
 from attnc.prove.compose import compose
 from attnc.prove.lookup import reached
-from attnc.records.certificate import round_up, versions
-from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
-from attnc.records.network_numbers import NetworkNumbers, Reorder, Selection, Stage
-from attnc.records.network_record import NetworkRecord
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.fields import round_up, versions
+from attnc.records.layers import Layer, NetworkNumbers
+from attnc.records.record import Record
 
 MOST_ANCHORS = 1 << 15  # every pair of them is compared
 _ROWS = 64  # compared with all others at a time
@@ -43,7 +44,7 @@ class Grid:
     counts: list[int]
 
 
-def selection(lattice: Lattice, centre: Array, dtype: str) -> Selection:
+def selection(lattice: Lattice, centre: Array, dtype: str) -> Layer:
     """The lattice as numbers of the dtype, its axes counted from the centre: scores are then small wherever the box lies."""
     with np.errstate(over="ignore"):
         middle = centre.astype(dtype)
@@ -54,22 +55,23 @@ def selection(lattice: Lattice, centre: Array, dtype: str) -> Selection:
         rounded = [a.astype(dtype) for a in (middle, key, offset, lattice.values)]
     if not all(np.isfinite(a).all() for a in rounded):
         raise PrecisionError(f"the lattice has numbers too large for {dtype}: use dtype=torch.float64")
-    return Selection(0, 1, *map(np.ascontiguousarray, rounded))
+    names = ("centre", "key", "offset", "values")
+    return Layer("lookup", (0,), 1, dict(zip(names, map(np.ascontiguousarray, rounded), strict=True)))
 
 
-def around(source: Source, step: Lookup | BlackBox, made: Selection) -> tuple[Program, tuple[Stage, ...]]:
+def around(source: Source, step: Lookup | BlackBox, made: Layer) -> tuple[Program, tuple[Layer, ...]]:
     """The step between the shapes of the function: vec X in front, tokens behind."""
     steps: list[Step] = []
-    stages: list[Stage] = []
+    stages: list[Layer] = []
     if len(source.box.shape) > 1:
         steps.append(Reshape(0, (source.box.size,), name="vec"))
-        stages.append(Reorder(0, 1, (source.box.size,)))
+        stages.append(Layer("reshape", (0,), 1, {}, {"to": (source.box.size,)}))
     at = len(steps)
     steps.append(replace(step, input=at))
-    stages.append(replace(made, input=at, value=at + 1))
+    stages.append(replace(made, inputs=(at,), value=at + 1))
     if len(source.shape) > 1:
         steps.append(Reshape(at + 1, source.shape, name="tokens"))
-        stages.append(Reorder(at + 1, at + 2, source.shape))
+        stages.append(Layer("reshape", (at + 1,), at + 2, {}, {"to": source.shape}))
     return Program(source.box.shape, tuple(steps)), tuple(stages)
 
 
@@ -77,7 +79,7 @@ def unproved(source: Source, lattice: Lattice, dtype: str, name: str) -> Network
     """A lattice of anchors as a network: nothing is proved of it."""
     centre = (source.box.lo / 2 + source.box.hi / 2).ravel()
     program, stages = around(source, BlackBox(0, source.size, name=name), selection(lattice, centre, dtype))
-    return rebuilt(NetworkRecord(program, NetworkNumbers(stages, dtype), None))
+    return rebuilt(Record(NetworkNumbers(stages, dtype), Certificate.unknown("network", dtype), program))
 
 
 def lipschitz_grid(
@@ -165,39 +167,49 @@ def _point(x: Array) -> str:
 
 
 def _proved(
-    source: Source, program: Program, stages: tuple[Stage, ...], step: Lookup, dtype: str, error: float
+    source: Source, program: Program, stages: tuple[Layer, ...], step: Lookup, dtype: str, error: float
 ) -> Network:
     numbers = NetworkNumbers(stages, dtype)
-    (made,) = (stage for stage in stages if isinstance(stage, Selection))
-    found = reached(step, made, source.box.lo.ravel(), source.box.hi.ravel(), ARITHMETIC[dtype])
+    (layer,) = (stage for stage in stages if stage.kind == "lookup")
+    found = reached(step, layer, source.box.lo.ravel(), source.box.hi.ravel(), ARITHMETIC[dtype])
     assert found is not None
     approximation = min(found.approximation, error)
-    certificate = NetworkCertificate(
-        domain=source.box,
+    terms: dict[str, Any] = {
+        "approximation": with_room(approximation),
+        "rounding": with_room(error - approximation),
+        "bound": with_room(error),
+    }
+    facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
+    lookup = Certificate(
+        subject="lookup", name="lookup", status=Status.PROVED, **terms, dtype=dtype, facts=facts
+    )
+    certificate = Certificate(
+        subject="network",
+        status=Status.PROVED,
+        **terms,
+        holds_for=source.box,
         dtype=dtype,
-        bound=with_room(error),
-        approximation=with_room(approximation),
-        rounding=with_room(error - approximation),
-        layers=(),
-        lookups=(LookupClaim("lookup", made.value, len(made.offset), with_room(error)),),
-        witness=NetworkWitness((0.0,) * source.box.size, 0, 0.0),
-        program=program.digest(),
+        witness=Witness((0.0,) * source.box.size, 0, 0.0),
         digests=numbers.digests(),
+        facts={"program": program.digest()},
+        children=(lookup,),
         versions=versions(),
     )
-    return rebuilt(NetworkRecord(program, numbers, certificate))
+    return rebuilt(Record(numbers, certificate, program))
 
 
-def with_witness(network: Network, at: tuple[float, ...], output: int, error: float) -> None:
-    """The largest error seen against the function itself becomes the certificate's witness: as large as the checker, who knows
-    values and a constant of the function, finds possible."""
-    assert network.certificate is not None
-    if error > network.certificate.bound:
+def with_measurement(network: Network, measured: Certificate) -> None:
+    """Add a measurement to a proved certificate. Its largest error becomes the witness, but not above the largest error that is
+    possible for a function with the stored values and Lipschitz constant: the checker knows no more of the function."""
+    proved, seen = network.certificate, measured.witness
+    assert seen is not None
+    if seen.error > proved.bound:
         raise CertificateError(
-            f"at an input of the box the network is off by {error:.6g}, above its proved bound {network.certificate.bound:.6g}: "
+            f"at an input of the box the network is off by {seen.error:.6g}, above its proved bound {proved.bound:.6g}: "
             "the function does not have the Lipschitz constant that was given, or this machine computes otherwise than "
             "docs/arithmetic.md assumes"
         )
-    seen = network_errors(network.program, network.numbers(), np.array(at))[output]
-    claimed = ROOM * min(error, attained(seen, known=False))
-    network.certificate = replace(network.certificate, witness=NetworkWitness(at, output, claimed))
+    possible = network_errors(network.program, network.numbers(), np.array(seen.input))[seen.output]
+    witness = replace(seen, error=ROOM * min(seen.error, attained(possible, known=False)))
+    facts = {**measured.facts, **proved.facts, "error": seen.error}
+    network.certificate = replace(proved, witness=witness, facts=facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnc.domain import Array
-from attnc.records.network_numbers import Index
+from attnc.records.layers import Index
 
 Neurons = Index | None  # None: all of the layer
 

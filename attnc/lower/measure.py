@@ -1,4 +1,4 @@
-"""The error of a network against the function itself, at fresh random inputs."""
+"""The measured error of a network against the function itself, at new random inputs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import torch
 from attnc.domain import Array, Box
 from attnc.lower.witness import within
 from attnc.network.network import Network
-from attnc.records.measured import NetworkMeasured
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.fields import versions
 
 _ROWS = 1 << 15
+CONFIDENCE = 0.999
 
 
 class Source(Protocol):
-    """A function that can be asked: inputs (N, box.size) in, outputs (N, size) out, in float64."""
+    """A function of inputs (N, box.size) with outputs (N, size), in float64."""
 
     box: Box
     shape: tuple[int, ...]
@@ -39,8 +41,8 @@ def fresh(source: Source, count: int, seed: int, dtype: torch.dtype) -> torch.Te
     return within(torch.from_numpy(drawn), source.box, dtype)
 
 
-def measured(network: Network, source: Source, method: str, points: int, seed: int) -> NetworkMeasured:
-    """The largest |network - f| at `points` inputs drawn by the seed."""
+def measured(network: Network, source: Source, method: str, points: int, seed: int) -> Certificate:
+    """A certificate with status MEASURED: the largest |network - f| at `points` new random inputs."""
     numbers = network.numbers()
     x = fresh(source, points, seed, getattr(torch, numbers.dtype))
     worst, at, output, squares = -1.0, 0, 0, 0.0
@@ -54,15 +56,24 @@ def measured(network: Network, source: Source, method: str, points: int, seed: i
         row, column = np.unravel_index(int(off.argmax()), off.shape)
         if not off[row, column] <= worst:  # a NaN is the worst there is
             worst, at, output = float(off[row, column]), start + int(row), int(column)
-    return NetworkMeasured(
-        method=method,
-        domain=source.box,
+    facts = {
+        "program": network.program.digest(),
+        "method": method,
+        "points": len(x),
+        "seed": seed,
+        "mean_square": min(squares / (len(x) * source.size), sys.float_info.max),
+        "confidence": CONFIDENCE,
+    }
+    return Certificate(
+        subject="network",
+        status=Status.MEASURED,
+        approximation=worst,
+        rounding=0.0,
+        bound=worst,
+        holds_for=source.box,
         dtype=numbers.dtype,
-        error=worst,
-        mean_square=min(squares / (len(x) * source.size), sys.float_info.max),
-        input=tuple(x[at].double().ravel().tolist()),
-        output=output,
-        points=len(x),
-        seed=seed,
+        witness=Witness(tuple(x[at].double().ravel().tolist()), output, worst),
         digests=numbers.digests(),
+        facts=facts,
+        versions=versions(),
     )

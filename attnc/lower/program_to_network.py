@@ -18,8 +18,8 @@ from attnc.network.head import Head
 from attnc.program import Pointwise
 from attnc.program.program import Program
 from attnc.prove.compose import Known, advance, compose, start
-from attnc.records.certificate import round_up
-from attnc.records.network_numbers import Attention, Stage
+from attnc.records.fields import round_up
+from attnc.records.layers import Layer
 
 _SPENT = 0.98  # of eps, on purpose; the rest is for what errors of errors add
 _LEAST = 0.25  # of what was spent, for the layers left where eps is already out of reach
@@ -41,7 +41,7 @@ class Wish:
 class Lowered:
     """Stages, the heads of each layer of attention by its value, and what is proved of every value."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[Layer, ...]
     heads: dict[int, list[tuple[Neurons, Head]]]
     known: dict[int, Known]
 
@@ -54,7 +54,7 @@ def lower(wish: Wish) -> Lowered:
     """The network whose output is proved within eps, or an error that says what stands in the way and what can be met."""
     stages = skeleton(wish.program, wish.dtype)
     exact = compose(wish.program, stages, wish.box, {}, wish.dtype)
-    weights = {s.value: amplification(stages, exact, s) for s in stages if isinstance(s, Attention)}
+    weights = {s.value: amplification(stages, exact, s) for s in stages if s.kind == "pointwise"}
     affine = float(exact[stages[-1].value].error.max())
     if not np.isfinite(affine):
         raise _overflow(wish, stages, exact)
@@ -73,7 +73,7 @@ def lower(wish: Wish) -> Lowered:
     raise _refusal(wish, closest, weights, affine, shared.stopped)
 
 
-def _attempt(wish: Wish, stages: tuple[Stage, ...], weights: dict[int, float], allowed: float) -> Lowered:
+def _attempt(wish: Wish, stages: tuple[Layer, ...], weights: dict[int, float], allowed: float) -> Lowered:
     """Heads for every layer in order: equal shares of what is left of `allowed`, and the rest to those behind.
 
     Where nothing is left, or was to begin with, the attempt goes on, to find what can be met."""
@@ -81,7 +81,7 @@ def _attempt(wish: Wish, stages: tuple[Stage, ...], weights: dict[int, float], a
     left, waiting = allowed, len(weights)
     for stage in stages:
         errors: Array | float = 0.0
-        if isinstance(stage, Attention):
+        if stage.kind == "pointwise":
             share = max(left, _LEAST * (allowed - left)) / waiting
             layer = _Layer(wish, stage, known[stage.input], share / max(weights[stage.value], 2.0**-200))
             heads[stage.value], errors = layer.heads()
@@ -97,13 +97,13 @@ def _within_shares(made: Lowered, weights: dict[int, float], allowed: float) -> 
 
 
 def worst_bound(heads: list[tuple[Neurons, Head]]) -> float:
-    return max(head.certificate.bound for _, head in heads if head.certificate is not None)
+    return max(head.certificate.bound for _, head in heads)
 
 
 class _Layer:
     """One layer of attention: what reaches its neurons, and what they may err."""
 
-    def __init__(self, wish: Wish, stage: Attention, entering: Known, share: float) -> None:
+    def __init__(self, wish: Wish, stage: Layer, entering: Known, share: float) -> None:
         step = wish.program.steps[stage.value - 1]
         assert isinstance(step, Pointwise)
         self.wish, self.step, self.share = wish, step, share
@@ -122,7 +122,6 @@ class _Layer:
             found = [(neurons, self._head(neurons)) for neurons in groups]
         errors = np.zeros(self.lo.shape)
         for neurons, head in found:
-            assert head.certificate is not None
             errors[..., slice(None) if neurons is None else neurons] = head.certificate.bound
         return found, errors
 
@@ -153,7 +152,7 @@ def layer_name(program: Program, value: int) -> str:
     return number if not named or named.isdigit() else f"{number} ({named})"
 
 
-def _overflow(wish: Wish, stages: tuple[Stage, ...], exact: dict[int, Known]) -> PrecisionError:
+def _overflow(wish: Wish, stages: tuple[Layer, ...], exact: dict[int, Known]) -> PrecisionError:
     first = next(stage for stage in stages if not np.isfinite(exact[stage.value].error).all())
     step = wish.program.steps[first.value - 1]
     name = (
@@ -185,10 +184,12 @@ def _refusal(
     source = "the source itself, whose functions are not quite what their names say (torch's softplus beyond its threshold)"
     parts = {"the affine maps, by their rounding": max(affine - deviation, 0.0), source: deviation}
     for value, heads in made.heads.items():
-        known = max((h.certificate for _, h in heads if h.certificate is not None), key=lambda c: c.bound)
+        known = max((h.certificate for _, h in heads), key=lambda c: c.bound)
         term = "rounding" if known.rounding > known.approximation else "approximation"
         name = layer_name(wish.program, value)
-        parts[f"{name}, by the {term} of its heads ({known.function})"] = weights[value] * known.bound
+        parts[f"{name}, by the {term} of its heads ({known.facts['function']})"] = (
+            weights[value] * known.bound
+        )
     worst = max(parts, key=lambda name: parts[name])
     reachable = round_up(_ROOM * made.error, 2)
     other = "dtype=torch.float64, or " if wish.dtype == "float32" and worst != source else ""

@@ -9,28 +9,29 @@ from attnc.program import Affine, BatchNorm, Combine, Pointwise, Reshape
 from attnc.program.program import Program
 from attnc.program.step import Numbers
 from attnc.prove.exact_affine import folded, scaling
-from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Stage, Sum
+from attnc.records.layers import Layer, pointwise_layer
 
 
-def skeleton(program: Program, dtype: str) -> tuple[Stage, ...]:
+def skeleton(program: Program, dtype: str) -> tuple[Layer, ...]:
     """The stages in order, their numbers rounded to the dtype; layers of attention have no heads yet."""
-    stages: list[Stage] = []
+    stages: list[Layer] = []
     for i, step in enumerate(program.steps):
         value = i + 1
         match step:
             case Affine():
                 if not _folds(program, value):
-                    bias = None if step.bias is None else _rounded(step.bias, dtype, step.name)
-                    stages.append(Linear(step.input, value, _rounded(step.weight, dtype, step.name), bias))
+                    tensors = _all_rounded(step.tensors(), dtype, step.name)
+                    stages.append(Layer("affine", step.inputs, value, tensors))
             case BatchNorm():
                 stages.append(_normalise(program, step, value, dtype))
             case Pointwise():
-                stages.append(Attention(step.input, value, ()))
+                stages.append(pointwise_layer(step.input, value, []))
             case Combine():
                 rounded = _rounded(np.array(step.coefficients), dtype, step.name)
-                stages.append(Sum(step.inputs, value, tuple(map(float, rounded))))
+                settings = {"coefficients": tuple(map(float, rounded))}
+                stages.append(Layer("combine", step.inputs, value, {}, settings))
             case Reshape():
-                stages.append(Reorder(step.input, value, step.to))
+                stages.append(Layer("reshape", step.inputs, value, {}, {"to": step.to}))
     return tuple(stages)
 
 
@@ -42,20 +43,19 @@ def _folds(program: Program, value: int) -> bool:
     )
 
 
-def _normalise(program: Program, step: BatchNorm, value: int, dtype: str) -> Linear | Scale:
+def _normalise(program: Program, step: BatchNorm, value: int, dtype: str) -> Layer:
     before = program.steps[step.input - 1] if step.input > 0 else None
     if isinstance(before, Affine) and _folds(program, step.input):
         weight, bias = folded(before, step)
-        return Linear(
-            before.input,
-            value,
-            _rounded(weight.number, dtype, step.name),
-            _rounded(bias.number, dtype, step.name),
-        )
+        tensors = {"weight": weight.number, "bias": bias.number}
+        return Layer("affine", before.inputs, value, _all_rounded(tensors, dtype, step.name))
     scale, shift = scaling(step)
-    return Scale(
-        step.input, value, _rounded(scale.number, dtype, step.name), _rounded(shift.number, dtype, step.name)
-    )
+    tensors = {"scale": scale.number, "shift": shift.number}
+    return Layer("batch_norm", step.inputs, value, _all_rounded(tensors, dtype, step.name))
+
+
+def _all_rounded(tensors: dict[str, Numbers], dtype: str, name: str) -> dict[str, Numbers]:
+    return {key: _rounded(array, dtype, name) for key, array in tensors.items()}
 
 
 def _rounded(numbers: Numbers, dtype: str, name: str) -> Numbers:

@@ -12,8 +12,8 @@ from attnc.domain import Array, Box
 from attnc.functions.balls import lower, working
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
-from attnc.records.network_certificate import NetworkWitness
-from attnc.records.network_numbers import NetworkNumbers
+from attnc.records.certificate import Witness
+from attnc.records.layers import NetworkNumbers
 
 
 def candidates(box: Box, count: int, seed: int = 0) -> Tensor:
@@ -50,7 +50,7 @@ def within(x: Tensor, box: Box, dtype: torch.dtype) -> Tensor:
 
 def worst(
     network: nn.Module, program: Program, numbers: NetworkNumbers, box: Box, effort: int = 512
-) -> NetworkWitness:
+) -> Witness:
     """The worst input found: the executed output against the program in high precision."""
     dtype = next(network.parameters()).dtype
     effort = max(16, min(effort, 2**27 // max(program.parameters, 1)))
@@ -69,7 +69,7 @@ def worst(
     return proved(program, numbers, points[chosen].double().numpy(), executed[chosen].double().numpy())
 
 
-def proved(program: Program, numbers: NetworkNumbers, x: Array, executed: Array) -> NetworkWitness:
+def proved(program: Program, numbers: NetworkNumbers, x: Array, executed: Array) -> Witness:
     """The largest error among a few inputs, from below, in high precision; as large as the checker will see it too."""
     meant = exact(program, x, PRECISION).reshape(len(x), -1)
     errors = np.zeros(meant.shape)
@@ -80,7 +80,7 @@ def proved(program: Program, numbers: NetworkNumbers, x: Array, executed: Array)
                 own = max(0.0, lower(abs(arb(float(y)) - ball)))
                 errors[i, j] = ROOM * min(own, attained(checked[j]))
     at, output = map(int, np.unravel_index(int(errors.argmax()), errors.shape))
-    return NetworkWitness(tuple(x[at].ravel().tolist()), output, float(errors[at, output]))
+    return Witness(tuple(x[at].ravel().tolist()), output, float(errors[at, output]))
 
 
 def _reference(program: Program, x: Tensor) -> Tensor:

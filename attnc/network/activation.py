@@ -20,11 +20,11 @@ from attnc.network.head import Head
 from attnc.network.inside import check_domain, checked_strict, is_checked, outside_interval
 from attnc.network.kernel import attend
 from attnc.network.marking import mark, mark_of
+from attnc.network.pointwise import AttentionLayer, joined
 from attnc.network.running import is_less, is_plain, precise
-from attnc.network.stages import AttentionLayer, joined
 from attnc.network.window import run_window
 from attnc.prove.window import Gate, Window, window_of
-from attnc.records.network_numbers import Index
+from attnc.records.layers import Index
 from attnc.records.numbers import TENSORS
 
 ENGINES = ("closed-form", "softmax")
@@ -174,10 +174,10 @@ class AnchorActivation(AttentionLayer):
 
     def __repr__(self) -> str:
         heads = [head for _, head in self.groups]
-        known = heads[0].certificate or heads[0].measured
+        function = heads[0].certificate.facts.get("function", "unknown")
         many = f"{len(heads)} group{'s' * (len(heads) > 1)}"
         anchors = " + ".join(str(head.key.shape[1]) for head in heads)
-        return f"AnchorActivation({known.function if known else 'unknown'}, {many}, {anchors} anchors, engine={self.engine!r})"
+        return f"AnchorActivation({function}, {many}, {anchors} anchors, engine={self.engine!r})"
 
     def _windows(self, engine: str | None = None) -> list[Window | Gate | None]:
         """Of each group, the window that runs; None where attention to all anchors does."""

@@ -154,9 +154,9 @@ class AnchorGate(nn.Module):
             if reason is not None:
                 return f"{name}: {reason}"
         known = [head.certificate for _, head in self.square.groups]
-        if len(known) != 1 or known[0] is None or known[0].function != "square":
+        if len(known) != 1 or known[0].facts.get("function") != "square":
             return "square: its head is not certified for the square"
-        if not known[0].domain.lo <= -1 <= 1 <= known[0].domain.hi:
+        if not known[0].interval.lo <= -1 <= 1 <= known[0].interval.hi:
             return "square: its head is not certified on [-1, 1]"
         return None
 

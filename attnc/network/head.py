@@ -17,9 +17,9 @@ from attnc.network.engines import ENGINES, sdpa
 from attnc.network.inside import check_domain, checked_strict, outside_interval
 from attnc.network.running import FULL, PreciseModule, can_look, precise
 from attnc.network.show import head_html, head_text
-from attnc.records.certificate import Certificate, Measured
+from attnc.records.certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
-from attnc.records.record import HeadRecord, write
+from attnc.records.record import Record, write
 
 if TYPE_CHECKING:
     from attnc.network.literal import SelfAttentionNetwork
@@ -35,10 +35,11 @@ class Head(PreciseModule):
         z_hk = key[h,k,0]·x_h + key[h,k,1]                      the scores
         g(s) = Σ_h output[h] Σ_k softmax_k(z_h)·(value[h,k,0]·s + value[h,k,1])
 
-    Made by `attnc.head`. The four tensors are parameters that do not require a gradient until told to.
+    `attnc.head` makes heads. The four tensors are parameters that require no gradient by default. `certificate` states the
+    error: proved, measured or unknown.
 
-    `strict` says what happens to inputs outside the interval that the head was made for, where nothing is promised: None warns
-    once, True raises, False does nothing. Under torch.compile, torch.export and other tracing nothing is checked.
+    `strict` controls inputs outside the domain of the certificate: None warns once, True raises, False does nothing. Under
+    torch.compile, torch.export and other tracing nothing is checked.
     """
 
     query: nn.Parameter  # (H, 2)
@@ -51,14 +52,14 @@ class Head(PreciseModule):
         numbers: HeadNumbers,
         design: str,
         certificate: Certificate | None = None,
-        measured: Measured | None = None,
         strict: bool | None = None,
     ) -> None:
         super().__init__()
         for name in TENSORS:
             tensor = torch.tensor(getattr(numbers, name), dtype=getattr(torch, numbers.dtype))
             setattr(self, name, nn.Parameter(tensor, requires_grad=False))
-        self.design, self.certificate, self.measured = design, certificate, measured
+        self.design = design
+        self.certificate = certificate or Certificate.unknown("head", numbers.dtype)
         self.strict = checked_strict(strict)
 
     @precise
@@ -90,9 +91,9 @@ class Head(PreciseModule):
 
     @property
     def domain(self) -> Interval | None:
-        """The interval on which its error was proved, or measured."""
-        known = self.certificate or self.measured
-        return known.domain if known else None
+        """The interval on which its error was proved or measured; None if it is unknown."""
+        domain = self.certificate.holds_for
+        return domain if isinstance(domain, Interval) else None
 
     @precise
     def weights(self, s: Tensor) -> Tensor:
@@ -116,8 +117,8 @@ class Head(PreciseModule):
 
     @property
     def anchors(self) -> Tensor:
-        """Where the anchors stand on the axis of s: the middle of the stretch in which each wins. (p,), or
-        (H, p)."""
+        """The positions of the anchors on the axis of s: the middle of the interval in which each has the largest weight.
+        (p,), or (H, p)."""
         numbers = self.numbers()
         rows = [
             (anchor_positions(key) - query[1]) / query[0]
@@ -142,13 +143,13 @@ class Head(PreciseModule):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers and certificate to a safetensors file; `attnc.load` reads it back."""
-        write(path, HeadRecord(self.numbers(), self.certificate, self.measured))
+        write(path, Record(self.numbers(), self.certificate))
 
     def why_not_certified(self) -> str | None:
-        """None where the certificate applies to what runs now, else the reason why not: other numbers, another dtype or device,
-        hooks, replaced methods, a subclass, autocast."""
-        if self.certificate is None:
-            return "its error is measured, not proved"
+        """None if a proved certificate applies to the head as it is now, else the reason: changed numbers, another dtype or
+        device, hooks, replaced methods, a subclass, autocast."""
+        if not self.certificate.proved:
+            return f"its error is {self.certificate.status}, not proved"
         altered = why_altered(self)
         if altered is not None:
             return altered

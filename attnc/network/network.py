@@ -19,13 +19,14 @@ from attnc.network.inside import check_domain, checked_strict, outside_box
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.forms import literal_form
 from attnc.network.literal.layers import literal_layers
+from attnc.network.lookup import LookupLayer
+from attnc.network.pointwise import AttentionLayer, Stage
 from attnc.network.running import FULL, PreciseModule, precise
-from attnc.network.stages import AttentionLayer, Selection, StageModule
 from attnc.program.program import Program
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import NetworkCertificate
-from attnc.records.network_numbers import NetworkNumbers
-from attnc.records.network_record import NetworkRecord, Shown, write_network
+from attnc.records.certificate import Certificate, Status
+from attnc.records.layers import NetworkNumbers
+from attnc.records.presentation import Presentation
+from attnc.records.record import Record, write
 
 _CHUNK = 1 << 21  # numbers of the widest value held at once
 
@@ -37,30 +38,27 @@ class Network(PreciseModule):
     `engine` says how attention is executed: "softmax" (the sum written out, inputs along the contiguous axis) or "sdpa"
     (`torch.nn.functional.scaled_dot_product_attention`). The certificate covers both.
 
-    `strict` says what happens to inputs outside the box, where nothing is promised: None warns once, True raises, False does
-    nothing. Under torch.compile, torch.export and other tracing nothing is checked.
+    `strict` controls inputs outside the domain of the certificate: None warns once, True raises, False does nothing. Under
+    torch.compile, torch.export and other tracing nothing is checked.
 
-    What could not be proved was measured: then `certificate` is None, and `measured` says at how many inputs. `form` and `layout`
-    say as which theorem's network `as_self_attention` writes it, `theorem` what that theorem promises, `notes` how it was made.
+    `certificate` states the error: proved, or measured at random inputs. `form` and `layout` select the construction that
+    `as_self_attention` writes, `theorem` is the theorem it belongs to, `notes` describe how the network was made.
     """
-
-    certificate: NetworkCertificate | None
-    measured: NetworkMeasured | None
 
     def __init__(
         self,
-        stages: Sequence[StageModule],
+        stages: Sequence[Stage],
         program: Program,
-        certificate: NetworkCertificate | None,
+        certificate: Certificate | None = None,
         engine: str = "softmax",
         strict: bool | None = None,
-        measured: NetworkMeasured | None = None,
-        shown: Shown | None = None,
+        presentation: Presentation | None = None,
     ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stages)
-        self.program, self.certificate, self.measured = program, certificate, measured
-        shown = shown or Shown()
+        self.program = program
+        self.certificate = certificate or Certificate.unknown("network", self._dtype())
+        shown = presentation or Presentation()
         self.form, self.layout, self.theorem, self.notes = (
             shown.form,
             shown.layout,
@@ -73,7 +71,7 @@ class Network(PreciseModule):
     def forward(self, x: Tensor, strict: bool | None = None) -> Tensor:
         """The outputs for a batch (…, *shape). `strict` overrides the network's own for this call."""
         self._check_input(x)
-        if self.certificate is not None or self.measured is not None:
+        if self.certificate.status is not Status.UNKNOWN:
             box = self.domain
             check_domain(self, x, self.strict if strict is None else strict, lambda x: outside_box(x, box))
         flat, last = x.reshape(-1, *self.program.shape), len(self.program.steps)
@@ -108,31 +106,28 @@ class Network(PreciseModule):
         return [stage for stage in self.stages if isinstance(stage, AttentionLayer)]
 
     @property
-    def selections(self) -> list[Selection]:
+    def selections(self) -> list[LookupLayer]:
         """The heads whose anchors are points of the whole input."""
-        return [stage for stage in self.stages if isinstance(stage, Selection)]
+        return [stage for stage in self.stages if isinstance(stage, LookupLayer)]
 
     @property
     def domain(self) -> Box:
-        """Where the promise, or the measurement, holds."""
-        known = self.certificate or self.measured
-        assert known is not None
-        return known.domain
+        """The box for which the certificate holds."""
+        return self.certificate.box
 
     @property
-    def shown(self) -> Shown:
-        """What is said of the network beside its numbers."""
-        return Shown(self.form, self.layout, self.theorem, tuple(self.notes))
+    def presentation(self) -> Presentation:
+        """Form, layout, theorem and notes."""
+        return Presentation(self.form, self.layout, self.theorem, tuple(self.notes))
 
     def numbers(self) -> NetworkNumbers:
-        """The numbers as they are stored, for `prove`."""
+        """The numbers as they are stored now."""
         dtype = self._dtype()
-        return NetworkNumbers(tuple(cast(StageModule, stage).numbers() for stage in self.stages), dtype)
+        return NetworkNumbers(tuple(cast(Stage, stage).numbers() for stage in self.stages), dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers, program and certificate to a safetensors file; `attnc.load` reads it back."""
-        record = NetworkRecord(self.program, self.numbers(), self.certificate, self.measured, self.shown)
-        write_network(path, record)
+        write(path, Record(self.numbers(), self.certificate, self.program, self.presentation))
 
     def as_self_attention(self, n: int | None = None) -> SelfAttentionNetwork:
         """The same network as plain self-attention over [data tokens; anchors]: W_Q, W_K, W_V, W_O for every head, no mask.
@@ -168,47 +163,46 @@ class Network(PreciseModule):
         return described(self)
 
     def why_not_certified(self) -> str | None:
-        """None where the certificate applies to what runs now, else the reason why not: other numbers, another structure, dtype
-        or device, hooks, replaced methods or parts, autocast, settings of torch."""
-        if self.certificate is None:
-            return "its error is measured, not proved"
+        """None if a proved certificate applies to the network as it is now, else the reason: changed numbers or structure,
+        another dtype or device, hooks, replaced methods or parts, autocast, settings of torch."""
+        if not self.certificate.proved:
+            return f"its error is {self.certificate.status}, not proved"
+        reason = self.why_changed()
+        if reason is not None:
+            return reason
+        loose = loose_products(self.certificate.dtype)
+        if loose is not None:
+            return loose
+        same = self.program.digest() == self.certificate.facts["program"]
+        return None if same else "the certificate is for another program"
+
+    def why_changed(self) -> str | None:
+        """None if the certificate, proved or measured, is about the network as it is now, else the reason."""
+        if self.certificate.status is Status.UNKNOWN:
+            return "its error is neither proved nor measured"
         altered = why_altered(self)
         if altered is not None:
             return altered
         if type(self.stages) is not nn.ModuleList:
-            return f"its stages are a {type(self.stages).__name__}: an nn.ModuleList was certified"
+            return f"its stages are a {type(self.stages).__name__}: the certificate is for an nn.ModuleList"
         if self.engine not in ENGINES:
-            return f"engine={self.engine!r}: certified are {', '.join(map(repr, ENGINES))}"
+            return f"engine={self.engine!r}: the certificate covers {', '.join(map(repr, ENGINES))}"
         try:
             dtype = self._dtype()
+            found, known = self.numbers().digests(), self.certificate.digests
         except InputError as problem:
             return str(problem)
         if dtype != self.certificate.dtype:
             return f"the certificate is for {self.certificate.dtype}, the network is {dtype}"
-        loose = loose_products(dtype)
-        if loose is not None:
-            return loose
-        try:
-            found, known = self.numbers().digests(), self.certificate.digests
-        except InputError as problem:
-            return str(problem)
         changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
-        if changed:
-            return f"changed since it was certified: {', '.join(changed)}"
-        return (
-            None
-            if self.program.digest() == self.certificate.program
-            else "its program is another than was certified"
-        )
+        return f"changed since it was certified: {', '.join(changed)}" if changed else None
 
     def _run(self, x: Tensor, keep: bool = False) -> dict[int, Tensor]:
-        """The values by their number in the program; freed when nobody reads them any more, unless kept."""
-        last_read = {
-            value: i for i, stage in enumerate(self.stages) for value in cast(StageModule, stage).inputs
-        }
+        """The values by their number in the program; each is freed after its last reader, unless kept."""
+        last_read = {value: i for i, stage in enumerate(self.stages) for value in cast(Stage, stage).inputs}
         values: dict[int, Tensor] = {0: x}
         for i, module in enumerate(self.stages):
-            stage = cast(StageModule, module)
+            stage = cast(Stage, module)
             given = [values[v] for v in stage.inputs]
             made = stage(*given, self.engine) if isinstance(stage, AttentionLayer) else stage(*given)
             values[stage.value] = made
@@ -249,15 +243,15 @@ class Network(PreciseModule):
             )
 
     def extra_repr(self) -> str:
-        reason, known = self.why_not_certified(), self.certificate or self.measured
-        if known is None:
-            return "nothing is known of its error"
+        known, reason = self.certificate, self.why_not_certified()
+        if known.status is Status.UNKNOWN:
+            return "error=unknown"
         error = f"not certified: {reason}"
-        if isinstance(known, NetworkMeasured):
+        if known.status is Status.MEASURED:
             error = f"{known.error:.3g}, measured, not proved"
         elif reason is None:
             error = f"at most {known.bound:.4g}, {proved_word(self)}"
-        return f"domain={known.domain}, dtype={known.dtype}, error={error}"
+        return f"domain={known.holds_for}, dtype={known.dtype}, error={error}"
 
 
 def checked_engine(engine: object) -> str:

@@ -1,38 +1,42 @@
-"""A network from its record: the modules of its stages, each head with what its layer claims of it."""
+"""A network from its record: a module for each layer, and each head with its certificate."""
 
 from __future__ import annotations
 
-from attnc.network import stages as modules
+from attnc.network.affine import AffineLayer, ScaleLayer
+from attnc.network.combine import CombineLayer
 from attnc.network.head import Head
+from attnc.network.layer import LayerModule
+from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
-from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
-from attnc.records.network_certificate import LayerClaim
-from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
-from attnc.records.network_record import NetworkRecord
+from attnc.network.pointwise import AttentionLayer, Stage
+from attnc.network.reshape import ReshapeLayer
+from attnc.records.certificate import Certificate
+from attnc.records.layers import Layer, heads_of
+from attnc.records.record import Record
+
+_MODULES: dict[str, type[LayerModule]] = {
+    "affine": AffineLayer,
+    "batch_norm": ScaleLayer,
+    "lookup": LookupLayer,
+    "combine": CombineLayer,
+    "reshape": ReshapeLayer,
+}
 
 
-def rebuilt(record: NetworkRecord, engine: str = "softmax", strict: bool | None = None) -> Network:
+def rebuilt(record: Record, engine: str = "softmax", strict: bool | None = None) -> Network:
     """The network that a record describes."""
-    known = record.claims
-    claims = {} if known is None else {claim.value: claim for claim in known.layers}
-    made = [_module(stage, claims) for stage in record.numbers.stages]
-    return Network(made, record.program, record.certificate, engine, strict, record.measured, record.shown)
+    program, numbers = record.network
+    known = record.certificate.claims
+    claims = {} if known is None else {claim.facts["value"]: claim for claim in known.parts("layer")}
+    stages = [module_of(layer, claims.get(layer.value)) for layer in numbers.layers]
+    return Network(stages, program, record.certificate, engine, strict, record.presentation)
 
 
-def _module(stage: Stage, claims: dict[int, LayerClaim]) -> StageModule:
-    match stage:
-        case Linear():
-            return AffineMap(stage)
-        case Scale():
-            return Scaling(stage)
-        case Attention():
-            claim = claims[stage.value]
-            said = zip(stage.groups, claim.groups, strict=True)
-            heads = [(group.neurons, Head(group.head, c.head.design, c.head)) for group, c in said]
-            return AttentionLayer(stage.input, stage.value, heads, claim.name)
-        case Selection():
-            return modules.Selection(stage)
-        case Sum():
-            return Combination(stage)
-        case Reorder():
-            return Reordering(stage)
+def module_of(layer: Layer, claim: Certificate | None = None) -> Stage:
+    """The module of a layer; the heads of a pointwise layer get the certificates of the claim."""
+    if layer.kind != "pointwise":
+        return _MODULES[layer.kind](layer)
+    assert claim is not None
+    pairs = zip(heads_of(layer), claim.children, strict=True)
+    heads = [(neurons, Head(head, str(c.facts["design"]), c)) for (neurons, head), c in pairs]
+    return AttentionLayer(layer.input, layer.value, heads, claim.name)

@@ -1,4 +1,4 @@
-"""What a head tells a person: one line of text, or a small table with a drawing for notebooks."""
+"""The representations of a head: one line of text, and a table with a graph for notebooks."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from attnc.records.certificate import Status
+
 if TYPE_CHECKING:
     from attnc.network.head import Head
 
 
 def head_facts(head: Head) -> dict[str, str]:
     """The facts that every display shows, in order."""
-    known = head.certificate or head.measured
-    anchors = head.key.shape[1]
-    facts = {"function": known.function if known else "unknown"}
-    if known:
-        facts["domain"] = f"[{known.domain.lo:g}, {known.domain.hi:g}]"
+    certificate, anchors = head.certificate, head.key.shape[1]
+    facts = {"function": str(certificate.facts.get("function", "unknown"))}
+    if head.domain is not None:
+        facts["domain"] = f"[{head.domain.lo:g}, {head.domain.hi:g}]"
     facts["anchors"] = f"{anchors}" if head.heads == 1 else f"{head.heads} heads of {anchors}"
     facts["design"] = head.design
     facts["dtype"] = str(head.key.dtype).removeprefix("torch.")
     reason = head.why_not_certified()
-    if head.measured is not None:
-        facts["error"] = f"{head.measured.error:.3g} measured at {head.measured.points} points, not proved"
-    elif head.certificate is not None and reason is None:
-        facts["error"] = f"at most {head.certificate.bound:.4g}, proved"
+    if certificate.status is Status.MEASURED:
+        facts["error"] = (
+            f"{certificate.error:.3g} measured at {certificate.facts['points']} points, not proved"
+        )
+    elif reason is None:
+        facts["error"] = f"at most {certificate.bound:.4g}, proved"
     else:
         facts["error"] = f"not certified: {reason}"
     return facts
@@ -46,10 +49,10 @@ def head_html(head: Head) -> str:
 
 
 def _graph(head: Head, width: int = 240, height: int = 120) -> str:
-    known = head.certificate or head.measured
-    if known is None or head.key.dtype not in (torch.float32, torch.float64):
+    domain = head.domain
+    if domain is None or head.key.dtype not in (torch.float32, torch.float64):
         return ""
-    s = torch.linspace(known.domain.lo, known.domain.hi, 121, dtype=torch.float64).to(head.key.dtype)
+    s = torch.linspace(domain.lo, domain.hi, 121, dtype=torch.float64).to(head.key.dtype)
     with torch.no_grad():
         y = head(s.to(head.key.device)).cpu()
     span = float(y.max() - y.min()) or 1.0

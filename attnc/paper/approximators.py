@@ -24,8 +24,8 @@ from attnc.lower.program_to_network import Wish, lower
 from attnc.network.network import Network
 from attnc.paper.assemble import box_of, numbers_of
 from attnc.program import Affine, Combine, Pointwise, Program, Step
-from attnc.records.certificate import round_up
-from attnc.records.theorem import Theorem
+from attnc.records.fields import round_up
+from attnc.records.presentation import Theorem
 
 
 @dataclass(frozen=True, eq=False)

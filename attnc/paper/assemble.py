@@ -23,7 +23,6 @@ from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
 from attnc.prove.compose import compose
-from attnc.records.network_numbers import Attention
 
 LEAST_SHARPNESS, LARGEST_SHARPNESS = 0.5, 2.0**20
 
@@ -153,9 +152,9 @@ def proved_head(plan: Plan, found: Found) -> Head:
 
 def assembled(given: Truncated, program: Program, head: Head, progress: Progress | None) -> Network:
     """The network of the program with one head for all tokens, certified."""
-    assert head.certificate is not None
+    assert head.certificate.proved
     stages = skeleton(program, given.dtype)
-    (layer,) = (stage for stage in stages if isinstance(stage, Attention))
+    (layer,) = (stage for stage in stages if stage.kind == "pointwise")
     known = compose(program, stages, given.box, {layer.value: head.certificate.bound}, given.dtype)
     wish = Wish(program, given.box, math.inf, given.dtype, progress or (lambda _: None))
     return certified(wish, Lowered(stages, {layer.value: [(None, head)]}, known), "softmax", False)

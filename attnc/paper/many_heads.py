@@ -53,7 +53,7 @@ from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.paper.assemble import assembled, checked_sharpness, proved_head, truncated, whole_number
 from attnc.prove.stretches import by_stretches
-from attnc.records.theorem import Theorem
+from attnc.records.presentation import Theorem
 
 SHARPNESS = 6.0
 LEAK = 1 / 50  # of Δ

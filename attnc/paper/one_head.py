@@ -39,7 +39,7 @@ from attnc.paper.assemble import (
     truncated,
     whole_number,
 )
-from attnc.records.theorem import Theorem
+from attnc.records.presentation import Theorem
 
 MOST_ANCHORS = 8192
 

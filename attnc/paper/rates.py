@@ -153,7 +153,7 @@ def _series(
 ) -> Series:
     bounds = [net.theorem.bound for net in made if net.theorem is not None]
     theorem = tuple(b for b in bounds if b is not None)
-    proved = tuple(net.certificate.bound for net in made if net.certificate is not None)
+    proved = tuple(net.certificate.bound for net in made if net.certificate.proved)
     return Series(name, "nearest", against, tuple(sizes), tuple(errors), theorem, proved)
 
 
@@ -170,7 +170,7 @@ def _head_error(net: Network, anchors: int) -> float:
 def _range_error(head: Head, anchors: int) -> float:
     known = head.certificate
     assert known is not None
-    s = torch.linspace(known.domain.lo, known.domain.hi, 2 * _DENSE * anchors + 1, dtype=torch.float64)
+    s = torch.linspace(known.interval.lo, known.interval.hi, 2 * _DENSE * anchors + 1, dtype=torch.float64)
     return float((head(s) - s.clamp(-RANGE, RANGE)).abs().max())
 
 
@@ -182,7 +182,7 @@ def _design(design: str, sizes: Sequence[int], say: Progress) -> Series:
         made = make_head(
             f"clip(-{RANGE:g},{RANGE:g})", domain=(-60, 60), anchors=p, design=design, dtype=torch.float64
         )
-        assert made.certificate is not None
+        assert made.certificate.proved
         errors.append(_range_error(made, max(p, 64)))
         proved.append(made.certificate.bound)
     return Series("one head", design, "p", tuple(sizes), tuple(errors), (), tuple(proved))

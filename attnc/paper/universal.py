@@ -23,7 +23,7 @@ from attnc.heads.nearest import nearest_constant
 from attnc.network.literal.parts import Neurons, read
 from attnc.network.network import Network
 from attnc.program import Lookup, Pointwise
-from attnc.records.theorem import Theorem
+from attnc.records.presentation import Theorem
 
 LAYOUTS = ("heads", "tokens")
 
@@ -91,8 +91,8 @@ def attention_softmax(
     >>> def product(x):
     ...     return x.prod(1, keepdim=True)
     >>> net = attnc.paper.attention_softmax(product, attnc.Box(-1, 1, shape=(2, 1)), eps=1e-3, tokens=1)
-    >>> net.as_self_attention().kinds, net.certificate, net.measured.error <= 1e-3
-    (('map', 'attention', 'map', 'softmax', 'map'), None, True)
+    >>> net.as_self_attention().kinds, str(net.certificate.status), net.certificate.error <= 1e-3
+    (('map', 'attention', 'map', 'softmax', 'map'), 'measured', True)
     """
     net = compile(
         f, domain=domain, eps=eps, form="attention-softmax", method=method, lipschitz=lipschitz, noise=noise, tokens=tokens,
@@ -105,7 +105,7 @@ def attention_softmax(
 def _theorem(net: Network, name: str) -> Theorem:
     """What nearest anchors, as many as the network has, are known to reach."""
     parts = read(net).body
-    if isinstance(parts, Neurons) and net.certificate is not None:
+    if isinstance(parts, Neurons) and net.certificate.proved:
         return _of_neurons(net, parts, name)
     lookup = next((step for step in net.program.steps if isinstance(step, Lookup)), None)
     if lookup is None:
@@ -126,12 +126,12 @@ def _theorem(net: Network, name: str) -> Theorem:
 
 def _of_neurons(net: Network, parts: Neurons, name: str) -> Theorem:
     """max_i Σ_j |W2_ij| · Lip(f) C Δ: each neuron by its nearest anchor, the errors added up."""
-    assert net.certificate is not None
-    (claim,) = net.certificate.layers
+    assert net.certificate.proved
+    (claim,) = net.certificate.parts("layer")
     (step,) = (step for step in net.program.steps if isinstance(step, Pointwise))
     amount = 0.0
-    for group, (_, head) in zip(claim.groups, net.layers[0].groups, strict=True):
-        on, p = group.head.domain, int(head.key.shape[0] * head.key.shape[1])
+    for said, (_, head) in zip(claim.children, net.layers[0].groups, strict=True):
+        on, p = said.interval, int(head.key.shape[0] * head.key.shape[1])
         steep = step.function.lipschitz(on.lo, on.hi)
         amount = max(amount, steep * nearest_constant() * on.width / (p - 1))
     weights = float(np.abs(parts.second).sum(1).max())

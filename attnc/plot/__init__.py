@@ -1,27 +1,20 @@
-"""Pictures of heads, networks and converted models: attention over the anchors, the function with its imitation, the error with
-its bound.
+"""Plots of heads, networks, converted models, learners and error rates.
 
-Needs the extra `plot` (matplotlib), which is imported when the first picture is drawn.
+Every function takes the object first, then keyword arguments, and returns a matplotlib Figure. `x` is the input to draw,
+`f` the exact function, `layers` a selection of layers, `path` a file to save the figure to (.png, .svg or .pdf). Functions
+that draw one panel also take `ax`, the Axes to draw into.
+
+Requires the extra `plot` (matplotlib), which is imported by the first plot.
 """
 
 from attnc.plot.activations import anchors_used
-from attnc.plot.curves import error, function
-from attnc.plot.figure import head
+from attnc.plot.heads import error, function, head
 from attnc.plot.heat_map import attention
 from attnc.plot.learning import learning
-from attnc.plot.network import network
+from attnc.plot.literal import tokens_and_anchors
+from attnc.plot.network import network, slices
 from attnc.plot.rates import rates
-from attnc.plot.slices import slices, tokens_and_anchors
 
 __all__ = [
-    "anchors_used",
-    "attention",
-    "error",
-    "function",
-    "head",
-    "learning",
-    "network",
-    "rates",
-    "slices",
-    "tokens_and_anchors",
-]
+    "anchors_used", "attention", "error", "function", "head", "learning", "network", "rates", "slices", "tokens_and_anchors",
+]  # fmt: skip

@@ -1,45 +1,62 @@
-"""matplotlib without its global state: figures of our own, made when needed, and files written whole."""
+"""Figures without matplotlib's global state, saving, and the style that all plots share."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from attnc.domain import Array
 from attnc.errors import FileError, InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from matplotlib.legend import Legend
 
+SavePath = str | os.PathLike[str] | None
+Index = int | tuple[int, ...]
 SUFFIXES = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 150
 
-# Okabe and Ito's colours, and a scale of even steps in lightness: both stay apart for colour-blind readers.
+# Okabe and Ito's colours, and a perceptually uniform colour map: readers with colour blindness can tell them apart.
 INK, BLUE, VERMILION, GREY = "#222222", "#0072B2", "#D55E00", "#777777"
 WEIGHTS = "magma_r"
 
 
 def require_matplotlib() -> None:
-    """Raise `MissingExtraError` where pictures cannot be drawn."""
+    """Raise `MissingExtraError` if matplotlib cannot be imported."""
     try:
         import matplotlib  # noqa: F401
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: F401
     except ImportError as problem:
         raise MissingExtraError(
-            f"pictures need matplotlib, which cannot be imported ({problem}): pip install 'attnc[plot]'"
+            f"plots need matplotlib, which cannot be imported ({problem}): pip install 'attnc[plot]'"
         ) from problem
 
 
+def prepare(path: SavePath) -> None:
+    """Raise before any work if the plot cannot be drawn or saved."""
+    require_matplotlib()
+    if path is not None:
+        picture_format(path)
+
+
 def expect_kind(given: object, kinds: tuple[type, ...], name: str, what: str) -> None:
-    """Raise an `InputError` where something else is given than can be drawn; `what` says where to get it."""
+    """Raise `InputError` unless `given` is one of `kinds`; `what` tells where to get one."""
     if not isinstance(given, kinds):
         accepted = " or ".join(kind.__name__ for kind in kinds)
         raise InputError(f"plot.{name} draws a {accepted}: got {type(given).__name__}; {what}")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure that no backend and no pyplot knows of. Sizes in inches."""
+    """A figure that is not registered with pyplot. Sizes in inches."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -49,13 +66,21 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def new_axes(width: float, height: float) -> Axes:
-    """One set of axes in a figure of its own."""
-    return new_figure(width, height).add_subplot()
+def axes(ax: Axes | None, width: float, height: float) -> Axes:
+    """`ax`, or the axes of a new figure."""
+    return new_figure(width, height).add_subplot() if ax is None else ax
+
+
+def finish(drawn: Figure | Axes, path: SavePath) -> Figure:
+    """The figure that holds `drawn`, saved to `path` if one is given."""
+    figure: Any = drawn.get_figure(root=True)
+    if path is not None:
+        save(figure, path)
+    return figure  # type: ignore[no-any-return]
 
 
 def picture_format(path: str | os.PathLike[str]) -> str:
-    """The format that a file name asks for.
+    """The file format, from the suffix.
 
     >>> picture_format("gelu.png")
     'png'
@@ -63,18 +88,17 @@ def picture_format(path: str | os.PathLike[str]) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(
-            f"{os.fspath(path)!r} does not name a kind of picture: "
-            f"accepted are the suffixes {', '.join(SUFFIXES)}"
+            f"path={os.fspath(path)!r} does not end in a supported suffix: use {', '.join(SUFFIXES)}"
         )
     return suffix.removeprefix(".")
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write to a temporary name beside the target, then rename: a failure leaves what was there."""
+    """Write to a temporary file in the same directory, then rename: a failure keeps the previous file."""
     target, kind = Path(path), picture_format(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        undated = {"Date": None} if kind == "svg" else None  # the same picture is the same file
+        undated = {"Date": None} if kind == "svg" else None  # equal figures give equal files
         figure.savefig(temporary, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
         temporary.replace(target)
     except OSError as problem:
@@ -84,9 +108,113 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def plain(text: str) -> str:
-    """Text in which matplotlib reads no mathematics: a function may be called anything.
+    """Text without matplotlib's math mode: names may contain a dollar sign.
 
     >>> print(plain("cost in $"))
     cost in \\$
     """
     return text.replace("$", r"\$")
+
+
+def selected(
+    given: Sequence[Index] | None,
+    shape: tuple[int, ...],
+    default: Sequence[int],
+    name: str,
+    most: float = math.inf,
+) -> list[int]:
+    """Places in an array of this shape, given as tuples or as flat indices, as flat indices.
+
+    >>> selected([(1, 0), 3], (2, 2), [0], "coordinates")
+    [2, 3]
+    """
+    found = list(default)
+    if given is not None:
+        found = []
+        for place in given:
+            index, over = (place, shape) if isinstance(place, tuple) else ((place,), (math.prod(shape),))
+            inside = (type(i) is int and 0 <= i < n for i, n in zip(index, over, strict=False))
+            if len(index) != len(over) or not all(inside):
+                raise InputError(f"{name}: {place!r} is not an index, from 0, into the shape {shape}")
+            found.append(int(np.ravel_multi_index(index, over)))
+    if not 1 <= len(found) <= most:
+        raise InputError(f"{name}: {len(found)} were selected; select from 1 to {most:g}")
+    return found
+
+
+def coordinate(letter: str, place: int, shape: tuple[int, ...]) -> str:
+    """
+    >>> coordinate("x", 5, (3, 2))
+    'x[2, 1]'
+    """
+    return f"{letter}[{', '.join(str(int(i)) for i in np.unravel_index(place, shape))}]"
+
+
+def number(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−")
+
+
+def title(ax: Axes, text: str) -> None:
+    ax.set_title(plain(text), fontsize=10, loc="left", color=INK)
+
+
+def heading(figure: Figure, text: str) -> None:
+    figure.suptitle(plain(text), fontsize=11, color=INK)
+
+
+def style(ax: Axes, grid: Any = "both") -> None:
+    """Small tick labels, a faint grid, no frame at the top and the right."""
+    ax.tick_params(which="both", labelsize=8)
+    if grid is not None:
+        ax.grid(True, axis=grid, color=GREY, alpha=0.2, linewidth=0.6)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def legend_above(ax: Axes, *entries: Any, columns: int = 3, **options: Any) -> Legend:
+    where: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.1}
+    return ax.legend(*entries, fontsize=8, frameon=False, ncols=columns, **where, **options)
+
+
+def colour_bar(image: ScalarMappable, axes: Axes | list[Axes], label: str = "", **layout: Any) -> None:
+    figure = (axes if isinstance(axes, list) else [axes])[0].figure
+    bar = figure.colorbar(image, ax=axes, **{"pad": 0.015, "fraction": 0.025, "aspect": 30, **layout})
+    bar.set_label(label, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+
+
+def heat_image(ax: Axes, image: Array, low: float = 0, high: float = 1, **options: Any) -> AxesImage:
+    """An image whose first row is at the bottom, without a colour bar."""
+    fixed = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
+    return ax.imshow(image, vmin=low, vmax=high, **{"cmap": WEIGHTS, **fixed, **options})
+
+
+def curve_pair(ax: Axes, s: Array, exact: Array, executed: Array, names: tuple[str, str]) -> None:
+    """The exact function as a thin black line, what is executed as a thick dashed blue line."""
+    ax.plot(s, exact, color=INK, linewidth=0.9, label=plain(names[0]), zorder=2)
+    ax.plot(s, executed, color=BLUE, linewidth=2.4, linestyle=(0, (3, 2)), label=plain(names[1]), zorder=3)
+
+
+def rug(ax: Axes, at: Array, height: float, **options: Any) -> None:
+    """Short vertical marks at a fraction `height` of the axes."""
+    place: dict[str, Any] = {
+        "transform": ax.get_xaxis_transform(),
+        "linestyle": "none",
+        "marker": "|",
+        "zorder": 4,
+    }
+    ax.plot(at, np.full(len(at), height), **place, **options)
+
+
+def open_circle(ax: Axes, x: float, y: float, label: str) -> None:
+    fill: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": INK, "linestyle": "none"}
+    ax.plot([x], [y], marker="o", markersize=6, label=label, zorder=5, clip_on=False, **fill)
+
+
+def log_scale(ax: Axes, numbers: Iterable[float], room: float = 2, decades: float = 6) -> None:
+    """A logarithmic y axis that ends above the largest number; a linear one if no number is positive."""
+    positive = [x for x in numbers if 0 < x < np.inf]
+    if positive:
+        ax.set_yscale("log")
+        top = max(positive)
+        ax.set_ylim(max(min(positive) / room, top * 10.0**-decades), top * room)

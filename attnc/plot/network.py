@@ -1,225 +1,230 @@
-"""A whole network in one figure: what every layer attends to, the function that its heads imitate, and the errors."""
+"""Plots of a network: all its layers in one figure, and slices of the function and the network along lines of the box."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from textwrap import shorten
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from attnc.domain import Array
 from attnc.errors import InputError
-from attnc.network.describe import function_label, why_not_measured
+from attnc.frontends.asked import Asked
+from attnc.network.describe import function_label
 from attnc.network.network import Network
-from attnc.plot.canvas import (
-    BLUE,
-    GREY,
-    INK,
-    VERMILION,
-    expect_kind,
-    new_figure,
-    picture_format,
-    plain,
-    require_matplotlib,
-    save,
-)
-from attnc.plot.curves import draw_function
-from attnc.plot.heat_map import Neurons, Picked, draw_neurons, draw_picked, draw_values, look
-from attnc.plot.sample import sample
+from attnc.plot import canvas
+from attnc.plot.canvas import BLUE, INK, VERMILION, Index, SavePath
+from attnc.plot.heads import draw_function, sample_head
+from attnc.plot.heat_map import LookupWeights, NeuronWeights, layer_weights
+from attnc.plot.known import known_error
 from attnc.program import Pointwise
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import LayerClaim, LookupClaim, NetworkCertificate
+from attnc.records.certificate import Certificate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_ROWS = 40
-_MOST_LABELS = 9
-_LONGEST, _LONGEST_LINE = 28, 100  # characters: of a name, of a line
-PALE = "#bbbbbb"
+POINTS = 401  # of one slice
+_MOST_LABELS, _LONGEST_NAME = 9, 28
+_SLICES, _OUTPUTS, _MOST = 3, 4, 8  # by default, and at most
 
 
 def network(
-    net: Network,
-    x: Tensor | None = None,
-    path: str | os.PathLike[str] | None = None,
-    layers: Sequence[int] | None = None,
+    net: Network, *, x: Tensor | None = None, layers: Sequence[int] | None = None, path: SavePath = None
 ) -> Figure:
-    """A row for every layer, the attention of its neurons and the function with its imitation; below, the errors.
+    """Plot a row for every layer, its attention weights beside the function and the head, and the error bounds below.
 
-    The neurons at the inputs x stand in order of pre-activation; over a batch, means are shown. A lookup has a row too: the
-    weights of its anchors, which are points of the whole input, and their values. Without x, the input is the one with the
-    largest error found or measured. `layers` chooses some of `net.layers`, and of the lookups, counted behind them. Where
-    the error is only measured, the title says so. With `path` the figure is also written there, as .png, .svg or .pdf.
+    The neurons are ordered by pre-activation at the inputs `x`; a batch is averaged. The row of a lookup shows the weights and
+    the values of its anchors, which are points of the whole input. The default `x` is the input of the largest known error.
+    `layers` selects from `net.layers`, followed by the lookups. The title tells whether the error is proved or measured.
+    Returns the Figure, saved to `path` if one is given.
 
-    >>> import attnc.plot, torch
-    >>> from attnc.compile import compile
-    >>> from attnc.domain import Box
+    >>> import attnc, attnc.plot
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
-    >>> figure = attnc.plot.network(compile(model, domain=Box(-1, 1, shape=(4,)), eps=1e-3))
-    >>> [ax.get_title(loc="left") for ax in figure.axes if ax.get_title(loc="left")]
+    >>> net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(4,)), eps=1e-3)
+    >>> [ax.get_title(loc="left") for ax in attnc.plot.network(net).axes if ax.get_title(loc="left")]
     ['layer 1: tanh', 'error: proved bounds']
     """
-    require_matplotlib()
-    if path is not None:
-        picture_format(path)
-    expect_kind(
-        net, (Network,), "network", "give what attnc.compile returns; heads are drawn by attnc.plot.head"
+    canvas.prepare(path)
+    canvas.expect_kind(
+        net, (Network,), "network", "give what attnc.compile returns; use attnc.plot.head for a head"
     )
-    chosen = list(range(len(net.layers) + len(net.selections))) if layers is None else list(layers)
-    rows = [(i, seen) for i, groups in zip(chosen, look(net, x, chosen), strict=True) for seen in groups]
+    numbers = range(len(net.layers) + len(net.selections)) if layers is None else layers
+    parts = layer_weights(net, x, numbers) if numbers else []
+    rows = [(i, part) for i, groups in zip(numbers, parts, strict=True) for part in groups]
     if len(rows) > MOST_ROWS:
         raise InputError(
-            f"{len(rows)} layers are too many for one figure: choose up to {MOST_ROWS}, layers=[0, 1, …]"
+            f"a figure holds at most {MOST_ROWS} rows: got {len(rows)}; select some, layers=[0, 1, …]"
         )
-    figure = _figure(net, rows)
-    if path is not None:
-        save(figure, path)
-    return figure
-
-
-def _figure(net: Network, rows: Sequence[tuple[int, Neurons | Picked]]) -> Figure:
-    errors = _errors(net)
-    heights = [1.9 if isinstance(seen, Neurons) else 2.8 for _, seen in rows] + [2.1] * (errors is not None)
-    figure = new_figure(9.6, sum(heights) + 0.9)
+    bounds = _drawn_bounds(net)
+    heights = [1.9 if isinstance(part, NeuronWeights) else 2.8 for _, part in rows] + [2.1] * bool(bounds)
+    figure = canvas.new_figure(9.6, sum(heights) + 0.9)
     grid = figure.add_gridspec(len(heights), 2, width_ratios=(1.55, 1), height_ratios=heights)
-    for r, (i, seen) in enumerate(rows):
+    for r, (i, part) in enumerate(rows):
         left, right = figure.add_subplot(grid[r, 0]), figure.add_subplot(grid[r, 1])
-        if isinstance(seen, Neurons):
-            image = draw_neurons(seen, left, _MOST_LABELS)
-            left.set_title(plain(_row_title(net, i, seen)), fontsize=10, loc="left", color=INK)
-            bar = figure.colorbar(image, ax=left, ticks=(0, 0.5, 1), pad=0.015, fraction=0.025, aspect=30)
-            bar.ax.tick_params(labelsize=8)
-            _draw_head(net, seen, right, with_legend=r == 0)
+        if isinstance(part, NeuronWeights):
+            canvas.colour_bar(part.draw(left, _MOST_LABELS), left, ticks=(0, 0.5, 1))
+            canvas.title(left, _row_title(net, i, part))
+            _draw_head(net, part, right, with_legend=r == 0)
         else:
-            _draw_lookup(net, seen, left, right)
-    if errors is not None:
-        draw_errors(errors, figure.add_subplot(grid[-1, :]), None if net.certificate else net.measured)
-    figure.suptitle(plain(_title(net)), fontsize=11, color=INK)
-    return figure
+            _draw_lookup(net, part, left, right)
+    if bounds is not None:
+        _draw_bounds(
+            bounds, figure.add_subplot(grid[-1, :]), None if net.certificate.proved else net.certificate
+        )
+    counts = {"layer": len(net.layers), "lookup": len(net.selections)}
+    sizes = " and ".join(f"{n} {name}{'s' * (n != 1)}" for name, n in counts.items() if n) or "no layers"
+    dtype = str(next(net.parameters()).dtype).removeprefix("torch.")
+    canvas.heading(figure, f"network of {sizes} on {net.domain}, {dtype}\n{known_error(net).text}")
+    return canvas.finish(figure, path)
 
 
-def _errors(net: Network) -> NetworkCertificate | None:
-    """The bounds that there are bars for: of the network, or of the network that was fitted to f."""
-    if net.certificate is not None:
-        return net.certificate if net.why_not_certified() is None else None
-    return None if net.measured is None or why_not_measured(net) is not None else net.measured.fitted
+def _drawn_bounds(net: Network) -> Certificate | None:
+    """The certificate of the network, or of the network that was fitted to f, if it applies."""
+    if known_error(net).value is None:
+        return None
+    return net.certificate.claims
 
 
-def _draw_head(net: Network, seen: Neurons, ax: Axes, with_legend: bool) -> None:
-    """The function, the head and its anchors on the certified interval; at the top, where the neurons stand."""
-    step = net.program.steps[seen.layer.value - 1]
+def _row_title(net: Network, i: int, part: NeuronWeights) -> str:
+    """'layer 2 (encoder.act), group 1: gelu'"""
+    name, heads = part.layer.name, [head for _, head in part.layer.groups]
+    short = name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
+    called = "" if name == f"layer {i + 1}" or name.isdigit() else f" ({short})"
+    group = f", group {heads.index(part.head) + 1}" if len(heads) > 1 else ""
+    return f"layer {i + 1}{called}{group}: {function_label(net, part.layer)}"
+
+
+def _draw_head(net: Network, part: NeuronWeights, ax: Axes, with_legend: bool) -> None:
+    """The function, the head and its anchors on the certified interval; marks at the top show the neurons."""
+    step = net.program.steps[part.layer.value - 1]
     assert isinstance(step, Pointwise)
-    if seen.head.certificate is None and seen.head.measured is None:
-        ax.set_axis_off()  # on which interval is not known
+    if part.head.domain is None:
+        ax.set_axis_off()  # the interval is unknown
         return
-    draw_function(seen.head, ax, sample(seen.head, step.function))
-    ax.plot(
-        seen.spread, np.full(len(seen.spread), 0.965), transform=ax.get_xaxis_transform(), linestyle="none", marker="|",
-        markersize=6, markeredgewidth=0.6, color=INK, alpha=0.5, label="neurons", zorder=4,
-    )  # fmt: skip
+    draw_function(part.head, ax, sample_head(part.head, step.function))
+    mark = {"markersize": 6, "markeredgewidth": 0.6, "color": INK, "alpha": 0.5}
+    canvas.rug(ax, part.spread, 0.965, label="neurons", **mark)
     ax.set_title("", loc="left")
     ax.locator_params(axis="x", nbins=6)
-    ax.legend(
-        ax.lines, ("f", "head", "anchors", "neurons"), fontsize=8, frameon=False, loc="lower right",
-        bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0.1, handlelength=1.4, columnspacing=1.2,
-    ).set_visible(with_legend)  # fmt: skip
+    names = ("f", "head", "anchors", "neurons")
+    legend = canvas.legend_above(ax, ax.lines, names, columns=4, handlelength=1.4, columnspacing=1.2)
+    legend.set_visible(with_legend)
 
 
-def _draw_lookup(net: Network, seen: Picked, left: Axes, right: Axes) -> None:
-    """Where softmax looks, and what it reads there for the output with the largest error."""
-    known = net.certificate.witness if net.certificate is not None else net.measured
-    outputs = seen.selection.values.shape[1]
-    worst = known.output if known is not None and known.output < outputs else 0
-    images = draw_picked(seen, left, _MOST_LABELS), draw_values(seen, right, worst, _MOST_LABELS // 2)
-    label, mean = function_label(net, seen.selection), "" if seen.inputs == 1 else f", mean of {seen.inputs}"
-    title = f"{seen.selection.name}: {label}, {seen.selection.anchors:,} anchors{mean}"
-    left.set_title(plain(title), fontsize=10, loc="left", color=INK)
-    for ax, image in zip((left, right), images, strict=True):
-        bar = ax.figure.colorbar(image, ax=ax, pad=0.015, fraction=0.025, aspect=30)
-        bar.ax.tick_params(labelsize=8)
+def _draw_lookup(net: Network, part: LookupWeights, left: Axes, right: Axes) -> None:
+    """The weights of the anchors, and their values for the output with the largest known error."""
+    record, lookup = net.certificate.witness, part.selection
+    worst = record.output if record is not None and record.output < lookup.values.shape[1] else 0
+    canvas.colour_bar(part.draw(left, _MOST_LABELS), left)
+    canvas.colour_bar(part.draw_values(right, worst, _MOST_LABELS // 2), right)
+    mean = f", mean of {len(part.s)}" * (len(part.s) > 1)
+    canvas.title(left, f"{lookup.name}: {function_label(net, lookup)}, {lookup.anchors:,} anchors{mean}")
 
 
-def draw_errors(certificate: NetworkCertificate, ax: Axes, measured: NetworkMeasured | None = None) -> None:
-    """What is proved of |executed - exact| before and behind every layer, and at the output, on a logarithmic axis.
+def _draw_bounds(certificate: Certificate, ax: Axes, measured: Certificate | None) -> None:
+    """The proved bounds of |executed - exact| before and after every layer, and at the output, on a logarithmic axis.
 
-    With `measured`, the certificate is that of a fitted network: at the output, a dashed line at what was measured against f."""
-    every: list[LayerClaim | LookupClaim] = [*certificate.layers, *certificate.lookups]
-    claims = sorted(every, key=lambda claim: claim.value)
+    With `measured`, the certificate is that of the network fitted to f; a dashed line shows the error measured against f."""
+    claims = sorted(certificate.children, key=lambda claim: int(claim.facts["value"]))
     place, end, width = np.arange(len(claims)), len(claims), 0.36
-    entering = [claim.error_in if isinstance(claim, LayerClaim) else 0.0 for claim in claims]
-    leaving = [claim.error_out for claim in claims]
-    ax.bar(place - width / 2, entering, width, color=PALE, label="into the layer")
-    ax.bar(place + width / 2, leaving, width, color=BLUE, label="out of the layer")
-    ax.bar([end], [certificate.bound], width, color=VERMILION)
-    whose = "proved bound" if measured is None else "proved of the fitted network"
-    ax.axhline(certificate.bound, color=VERMILION, linewidth=1.4, label=f"{whose} {certificate.bound:.4g}")
-    seen = certificate.witness.error
+    into = [claim.facts.get("error_in", 0.0) for claim in claims]
+    out, bound = [claim.bound for claim in claims], certificate.bound
+    ax.bar(place - width / 2, into, width, color="#bbbbbb", label="into the layer")
+    ax.bar(place + width / 2, out, width, color=BLUE, label="out of the layer")
+    ax.bar([end], [bound], width, color=VERMILION)
+    whose = "proved bound" if measured is None else "proved for the fitted network"
+    ax.axhline(bound, color=VERMILION, linewidth=1.4, label=f"{whose} {bound:.4g}")
+    seen = (measured or certificate).error or 0.0
     if measured is not None:
-        seen, text = measured.error, f"measured against f {measured.error:.3g}"
-        ax.axhline(seen, color=INK, linewidth=1.2, linestyle="--", label=text)
+        ax.axhline(seen, color=INK, linewidth=1.2, linestyle="--", label=f"measured against f {seen:.3g}")
     elif seen > 0:
-        ax.plot(
-            [end], [seen], linestyle="none", marker="o", markersize=6, markerfacecolor="white", markeredgecolor=INK,
-            label=f"largest error found {seen:.3g}", zorder=5,
-        )  # fmt: skip
-    shown = [error for error in (*entering, *leaving, certificate.bound, seen) if error > 0]
-    if shown:
-        ax.set_yscale("log")
-        ax.set_ylim(min(shown) / 4, max(shown) * 4)
+        canvas.open_circle(ax, end, seen, f"largest error found {seen:.3g}")
+    canvas.log_scale(ax, (*into, *out, bound, seen), room=4, decades=math.inf)
     ax.set_xlim(-0.6, end + 0.6)
     ax.set_xticks([*place, end], [*(str(i + 1) for i in place), "output"])
-    title = "error: proved bounds" if measured is None else "error: not proved of f"
-    ax.set_ylabel("|network − program|" if measured is None else "error", fontsize=9)
-    ax.set_title(title, fontsize=10, loc="left", color=INK)
-    _finish_errors(ax)
-
-
-def _finish_errors(ax: Axes) -> None:
     ax.set_xlabel("layer", fontsize=9)
-    ax.legend(
-        fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=5, borderaxespad=0.1,
-        handlelength=1.4, columnspacing=1.2,
-    )  # fmt: skip
-    ax.tick_params(which="both", labelsize=8)
-    ax.grid(True, axis="y", color=GREY, alpha=0.2, linewidth=0.6)
+    ax.set_ylabel("|network − program|" if measured is None else "error", fontsize=9)
+    canvas.title(ax, "error: proved bounds" if measured is None else "error: not proved for f")
+    canvas.legend_above(ax, columns=5, handlelength=1.4, columnspacing=1.2)
+    canvas.style(ax, grid="y")
     ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
 
 
-def _row_title(net: Network, i: int, seen: Neurons) -> str:
-    """'layer 2 (encoder.act), group 1: gelu'"""
-    name = seen.layer.name
-    short = name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
-    called = "" if name == f"layer {i + 1}" or name.isdigit() else f" ({short})"
-    heads = [head for _, head in seen.layer.groups]
-    group = f", group {heads.index(seen.head) + 1}" if len(heads) > 1 else ""
-    step = net.program.steps[seen.layer.value - 1]
-    assert isinstance(step, Pointwise)
-    return f"layer {i + 1}{called}{group}: {step.function.label}"
+def slices(
+    net: Network, *, f: Callable[[Tensor], Tensor], x: Tensor | None = None, coordinates: Sequence[Index] | None = None,
+    outputs: Sequence[Index] | None = None, path: SavePath = None,
+) -> Figure:  # fmt: skip
+    """Plot `f` and its network along lines of the box; below, the largest |network - f| over all outputs.
+
+    Each line varies one coordinate of the input `x`, by default the centre of the box. `coordinates` and `outputs` select
+    places in one input and in one output, (token, feature), or flat indices. The proved bound is a solid line; if the error
+    is only measured, a dashed line shows the largest. Returns the Figure, saved to `path` if one is given.
+
+    >>> import attnc, attnc.plot
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
+    >>> net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(4,)), eps=1e-3)
+    >>> [ax.get_xlabel() for ax in attnc.plot.slices(net, f=model, coordinates=[0, 3]).axes]
+    ['', '', 'x[0]', 'x[3]']
+    """
+    canvas.prepare(path)
+    canvas.expect_kind(net, (Network,), "slices", "give what attnc.compile returns")
+    box, shape = net.domain, net.program.shapes[-1]
+    free = [j for j in range(box.size) if box.lo.flat[j] < box.hi.flat[j]]
+    columns = canvas.selected(coordinates, box.shape, free[:_SLICES], "coordinates", _MOST)
+    chosen = canvas.selected(outputs, shape, range(min(_OUTPUTS, math.prod(shape))), "outputs", _MOST)
+    lines = _lines(net, f, x, columns)
+    known, errors = known_error(net), [np.abs(executed - exact).max(1) for _, exact, executed in lines]
+    figure = canvas.new_figure(max(4.6, 3.3 * len(columns)), 4.9)
+    grid = figure.add_gridspec(2, len(columns), height_ratios=(1.25, 1))
+    axes = [[figure.add_subplot(grid[r, c]) for c in range(len(columns))] for r in range(2)]
+    for (s, exact, executed), error, top, bottom in zip(lines, errors, *axes, strict=True):
+        for k in chosen:
+            hidden = "_" * (k != chosen[0])
+            canvas.curve_pair(top, s, exact[:, k], executed[:, k], (f"{hidden}f", f"{hidden}network"))
+        top.margins(y=0.1)
+        bottom.plot(s, error, color=BLUE, linewidth=1, label="_error")
+        known.draw(bottom)
+        canvas.log_scale(bottom, (*np.concatenate(errors), known.value or 0.0))
+        for ax in (top, bottom):
+            canvas.style(ax)
+            if s[0] < s[-1]:
+                ax.set_xlim(float(s[0]), float(s[-1]))
+    for j, bottom in zip(columns, axes[1], strict=True):
+        bottom.set_xlabel(canvas.coordinate("x", j, box.shape), fontsize=9)
+    axes[0][0].set_ylabel(", ".join(canvas.coordinate("y", k, shape) for k in chosen), fontsize=9)
+    axes[1][0].set_ylabel("|network − f|", fontsize=9)
+    for ax in (row[-1] for row in axes if row[-1].get_legend_handles_labels()[1]):
+        canvas.legend_above(ax, columns=2)
+    canvas.heading(figure, f"on {box}\n{known.text}")
+    return canvas.finish(figure, path)
 
 
-def _title(net: Network) -> str:
-    layers, lookups = len(net.layers), len(net.selections)
-    parts = [f"{layers} layer{'s' * (layers != 1)} of attention"] if layers or not lookups else []
-    if lookups:
-        parts.append(f"{lookups} lookup{'s' * (lookups != 1)}")
-    dtype = str(next(net.parameters()).dtype).removeprefix("torch.")
-    return f"network of {' and '.join(parts)} on {net.domain}, {dtype}\n{error_text(net)}"
-
-
-def error_text(net: Network) -> str:
-    """'error at most 1e-3, proved', or what else is known of it."""
-    reason = net.why_not_certified()
-    if net.certificate is not None and reason is None:
-        return f"error at most {net.certificate.bound:.4g}, proved"
-    if net.certificate is None and net.measured is not None:
-        reason = why_not_measured(net)
-        if reason is None:
-            seen = net.measured
-            return f"error {seen.error:.3g} at {seen.points:,} random inputs: measured, not proved"
-    return shorten(f"not certified: {reason}", _LONGEST_LINE, placeholder=" …")
+def _lines(
+    net: Network, f: Callable[[Tensor], Tensor], x: Tensor | None, columns: Sequence[int]
+) -> list[tuple[Array, Array, Array]]:
+    """For each coordinate, its values in the network's dtype, and there f and the executed network, (points, outputs)."""
+    box, shape, parameter = net.domain, net.program.shapes[-1], next(net.parameters())
+    checked = Asked(f, box, shape[0] if len(box.shape) == 2 and len(shape) == 2 else None)
+    if checked.shape != shape:
+        raise InputError(f"f returns the shape {checked.shape} for an input: the network returns {shape}")
+    middle = torch.from_numpy(box.lo / 2 + box.hi / 2) if x is None else torch.as_tensor(x).double().cpu()
+    if tuple(middle.shape) != box.shape or not bool(box.contains(middle)):
+        raise InputError(f"x must be one input in {box}: got a tensor of shape {tuple(middle.shape)}")
+    found = []
+    for j in columns:
+        rows = middle.reshape(1, -1).repeat(POINTS, 1)
+        rows[:, j] = torch.from_numpy(np.linspace(box.lo.flat[j], box.hi.flat[j], POINTS))
+        points = rows.reshape(POINTS, *box.shape).to(parameter.dtype)
+        points = points[box.contains(points)]
+        if not len(points):
+            raise InputError(f"no {parameter.dtype} point of this slice lies in {box}: give another x")
+        held = points.double().numpy().reshape(len(points), -1)
+        with torch.no_grad():
+            executed = net(points.to(parameter.device)).to("cpu", torch.float64).reshape(len(points), -1)
+        found.append((held[:, j], checked(held), executed.numpy()))
+    return found

@@ -26,7 +26,7 @@ from attnc.program.block import FeedForward
 from attnc.prove.block_bound import BlockBound, Heads, Squares, block_bound, proved_heads, square_reach
 from attnc.prove.normed import pre_activations, reach, weighed
 from attnc.prove.outward import below, times, total
-from attnc.records.certificate import round_up
+from attnc.records.fields import round_up
 
 Exponents = NDArray[np.int8]
 _LEAST_SHARE = 2.0**-1000  # of eps for a neuron: far below what any head meets, and not yet 0
@@ -101,7 +101,7 @@ def _gated(block: _Block, eps: float, config: ConvertConfig, say: Say) -> Planne
     size = np.maximum(np.abs(low), np.abs(high))
     groups = _groups(block, eps, 2 * float(weighed(ff.W2, size).max()), config, say)
     errors, head = proved(groups, block.f, len(block.lo)), square_head(block.dtype)
-    assert head.certificate is not None
+    assert head.certificate.proved
     farthest = Proved(errors.approximation, {"all": np.max([*errors.rounding.values()], axis=0)})
     powers = _powers(*square_reach(ff, _heads(block, farthest, "all"), block.dtype, inputs))
     scale, radius = (np.exp2(k.astype(np.float64)) for k in powers)
@@ -136,7 +136,7 @@ def _powers(scale: Array, radius: Array) -> tuple[Exponents, Exponents]:
 def _squares(scale: Array, radius: Array, head: Head, engine: str, dtype: str) -> Squares:
     """The head of [-1, 1] serves [-ρ, ρ], q(ζ) = ρ²·head(ζ/ρ): scaling by powers of two rounds nothing but what underflows,
     where ζ/ρ moves by τ < 1 at most, hence the head by 2A + 2τ + τ²."""
-    assert head.certificate is not None
+    assert head.certificate.proved
     approximation = head.certificate.approximation
     rounding = (
         head.certificate.rounding if engine == "softmax" else window_rounding(head, functions.get("square"))

@@ -21,7 +21,7 @@ from attnc.pretrained.guard import check_reached, check_runs
 from attnc.pretrained.report import ConversionReport, Difference
 from attnc.pretrained.samples import calls, outputs
 from attnc.pretrained.store import note_conversion
-from attnc.records.certificate import versions
+from attnc.records.fields import versions
 
 Model = TypeVar("Model", bound=nn.Module)
 Progress = Callable[[int, int, str], None]

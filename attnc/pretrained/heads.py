@@ -15,8 +15,8 @@ from attnc.lower.activation_head import activation_head
 from attnc.network.head import Head
 from attnc.prove.outward import above
 from attnc.prove.window import Gate, Window, window_bound, window_of
-from attnc.records.certificate import round_up
-from attnc.records.network_numbers import Index
+from attnc.records.fields import round_up
+from attnc.records.layers import Index
 
 MOST = 3  # groups of neurons
 ROOM = 1 + 2.0**-5  # so that another prover need not tie with this one
@@ -79,7 +79,7 @@ def proved(groups: list[Group], f: Function, neurons: int) -> Proved:
     for group in groups:
         where = slice(None) if group.neurons is None else group.neurons
         certificate = group.head.certificate
-        assert certificate is not None
+        assert certificate.proved
         approximation[where] = certificate.approximation
         dense[where] = certificate.rounding
         window[where] = window_rounding(group.head, f)
@@ -91,11 +91,11 @@ def window_rounding(head: Head, f: Function) -> float:
     """What is left of |executed window - f| where the head's own distance to f, its approximation, is taken off: of a block
     nothing but their sum is needed. A head without a window runs dense; inf where nothing can be proved of its window."""
     certificate = head.certificate
-    assert certificate is not None
+    assert certificate.proved
     window = window_of(head.numbers())
     if window is None:
         return certificate.rounding
-    bound = ROOM * _window_bound(window, f, certificate.domain)
+    bound = ROOM * _window_bound(window, f, certificate.interval)
     left = float(above(np.float64(bound - certificate.approximation)))
     return round_up(max(0.0, left)) if math.isfinite(bound) else math.inf
 

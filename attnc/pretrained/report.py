@@ -11,7 +11,7 @@ from typing import Any
 
 from attnc.errors import CertificateError
 from attnc.frontends.transformers import CONVERTED_BEFORE, Skipped
-from attnc.records.certificate import round_up
+from attnc.records.fields import round_up
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def wiring(module: AnchorActivation | AnchorGate) -> str:
 
 
 def _head(head: Head) -> dict[str, Any]:
-    assert head.certificate is not None
+    assert head.certificate.proved
     return {"design": head.design, "certificate": head.certificate.to_json()}
 
 

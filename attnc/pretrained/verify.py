@@ -18,7 +18,7 @@ from attnc import functions
 from attnc.arithmetic import probe_network
 from attnc.check import verify as certified
 from attnc.check.block import BlockClaim, HeadErrors, SquareErrors, check_block
-from attnc.check.head import Verdict, check
+from attnc.check.head import check
 from attnc.check.window import window_error
 from attnc.domain import Box
 from attnc.errors import AttncError
@@ -35,23 +35,15 @@ from attnc.pretrained.entering import GIVEN, PROVED
 from attnc.pretrained.flow import check_flow
 from attnc.pretrained.report import BlockReport, ConversionReport
 from attnc.pretrained.store import call_of, digest, report_of, wiring
-from attnc.records.certificate import Certificate
+from attnc.records.certificate import Certificate, Status
+from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import window_of
 
 _POINTS = 33
 Inputs = Box | Mapping[str, Box] | None
 
 
-@dataclass(frozen=True)
-class ConversionVerdict(Verdict):
-    """Of a converted model: proved where every block is. `blocks` has the verdict on each, by its name."""
-
-    blocks: tuple[tuple[str, Verdict], ...] = ()
-
-
-def verify(
-    what: str | os.PathLike[str] | nn.Module, function: Function | str | None = None
-) -> Verdict | ConversionVerdict:
+def verify(what: str | os.PathLike[str] | nn.Module, function: Function | str | None = None) -> Verdict:
     """Prove anew, from the stored numbers alone, what is claimed of a head, a network or a converted model.
 
     Takes a module; the file of a head or a network; or the directory of a converted model. `function` is needed only where the
@@ -68,9 +60,7 @@ def verify(
     return verify_conversion(what) if converted else certified.verify(what, function)
 
 
-def verify_conversion(
-    what: str | os.PathLike[str] | nn.Module, *, inputs: Inputs = None
-) -> ConversionVerdict:
+def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, inputs: Inputs = None) -> Verdict:
     """Prove anew what the report of a converted model says of each of its blocks, from the weights as they are now.
 
     Takes the model, or its directory. Heads are proved by the checker of heads, windows by that of windows, and the bounds of a
@@ -91,10 +81,10 @@ def verify_conversion(
         sites = {site.name: site for site in read_sites(model, call)}
         check_flow(model, call, [*sites.values()])
     except AttncError as reason:
-        return ConversionVerdict("unknown", str(reason))
+        return Verdict(Status.UNKNOWN, str(reason))
     problem = _whole(model, report, sites)
     if problem is not None:
-        return ConversionVerdict("unknown", problem)
+        return Verdict(Status.UNKNOWN, problem)
     records, proofs = dict(_records(model)), _Proofs()
     found = []
     for block in report.blocks:
@@ -102,9 +92,9 @@ def verify_conversion(
             site = sites[block.name]
             norm = None if site.norm is None else model.get_submodule(site.norm.name)
             subject = _Subject(block, site, records.get(block.name), _box(block, inputs), norm)
-            found.append((block.name, _verdict(subject, report.eps, proofs)))
+            found.append(replace(_verdict(subject, report.eps, proofs), name=block.name))
         except AttncError as reason:
-            found.append((block.name, Verdict("unknown", str(reason), block.bound)))
+            found.append(Verdict(Status.UNKNOWN, str(reason), block.bound, name=block.name))
     return _summary(report, tuple(found), proofs)
 
 
@@ -139,10 +129,11 @@ class _Proofs:
     def head(self, head: Head, function: str) -> Verdict:
         """The verdict on a head that should imitate the function."""
         certificate, numbers = head.certificate, head.numbers()
-        if certificate is None or certificate.function != function:
-            about = "none" if certificate is None else f"one about {certificate.function}"
+        if not certificate.proved or certificate.facts["function"] != function:
+            about = f"{certificate.status}, for {certificate.facts.get('function')}"
             return Verdict(
-                "unknown", f"a head of {function} is expected to have a certificate: it has {about}"
+                Status.UNKNOWN,
+                f"a head of {function} is expected to have a proved certificate: it is {about}",
             )
         key = (certificate.seal(), *numbers.digests().values())
         if key not in self.heads:
@@ -155,10 +146,10 @@ class _Proofs:
         if window is None:
             parts = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
             return min(certificate.bound, parts)
-        f = functions.get(certificate.function)
-        key = (window, f, certificate.domain)
+        f = functions.get(certificate.facts["function"])
+        key = (window, f, certificate.interval)
         if key not in self.windows:
-            self.windows[key] = window_error(window, f, certificate.domain)
+            self.windows[key] = window_error(window, f, certificate.interval)
         return self.windows[key]
 
 
@@ -210,7 +201,7 @@ def _verdict(subject: _Subject, eps: float, proofs: _Proofs) -> Verdict:
     block, module = subject.report, subject.module
     problem = _claims(subject, eps) or _numbers(subject) or _running(subject)
     if problem is not None:
-        return Verdict("unknown", problem, block.bound)
+        return Verdict(Status.UNKNOWN, problem, block.bound)
     parts = [(head, block.activation) for _, head in subject.activation.groups]
     if isinstance(module, AnchorGate):
         parts.append((module.square.groups[0][1], "square"))
@@ -224,7 +215,7 @@ def _verdict(subject: _Subject, eps: float, proofs: _Proofs) -> Verdict:
         if not found:
             return replace(found, reason=f"engine {engine}: {found.reason}")
     return Verdict(
-        "proved", f"the bounds of {len(block.roundings)} engines hold in every output", block.bound
+        Status.PROVED, f"the bounds of {len(block.roundings)} engines hold in every output", block.bound
     )
 
 
@@ -291,9 +282,9 @@ def _check(subject: _Subject, engine: str, proofs: _Proofs) -> Verdict:
     known = [np.full(neurons, np.nan) for _ in range(4)]
     for where, head in subject.activation.groups:
         certificate = head.certificate
-        assert certificate is not None
+        assert certificate.proved
         found = (
-            certificate.domain.lo, certificate.domain.hi, certificate.approximation,
+            certificate.interval.lo, certificate.interval.hi, certificate.approximation,
             proofs.executed(head, certificate, engine),
         )  # fmt: skip
         for array, value in zip(known, found, strict=True):
@@ -301,9 +292,9 @@ def _check(subject: _Subject, engine: str, proofs: _Proofs) -> Verdict:
     if isinstance(module, AnchorGate):
         head = module.square.groups[0][1]
         certificate = head.certificate
-        assert certificate is not None
-        if not certificate.domain.lo <= -1 <= 1 <= certificate.domain.hi:
-            return Verdict("unknown", "the square's head is not proved on [-1, 1]", block.bound)
+        assert certificate.proved
+        if not certificate.interval.lo <= -1 <= 1 <= certificate.interval.hi:
+            return Verdict(Status.UNKNOWN, "the square's head is not proved on [-1, 1]", block.bound)
         scale, radius = (np.exp2(k.numpy().astype(np.float64)) for k in (module.scale, module.radius))
         executed = proofs.executed(head, certificate, engine)
         squares = SquareErrors(scale, radius, certificate.approximation, executed)
@@ -320,7 +311,7 @@ def _attack(subject: _Subject, engine: str, proofs: _Proofs) -> Verdict | None:
     f, neurons = functions.get(subject.report.activation), subject.site.first.sizes[0]
     for where, head in subject.activation.groups:
         certificate = head.certificate
-        assert certificate is not None
+        assert certificate.proved
         s = _points(certificate).to(head.key.dtype)
         with torch.no_grad():
             rows = subject.activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
@@ -334,30 +325,27 @@ def _attack(subject: _Subject, engine: str, proofs: _Proofs) -> Verdict | None:
                     reason = (
                         f"at {at!r} the activation returns {value!r}, farther from {f.label} than was proved"
                     )
-                    return Verdict("refuted", reason, subject.report.bound, at, float(error.mid()))
+                    return Verdict(Status.REFUTED, reason, subject.report.bound, (at,), float(error.mid()))
     return None
 
 
 def _points(certificate: Certificate) -> torch.Tensor:
     """Inputs of the domain, evenly over all of it and near 0, that float32 holds."""
-    lo, hi = certificate.domain.lo, certificate.domain.hi
+    lo, hi = certificate.interval.lo, certificate.interval.hi
     even = [np.linspace(a, b, _POINTS) for a, b in ((lo, hi), (max(lo, -4.0), min(hi, 4.0)))]
     points = np.unique(np.concatenate(even).astype(np.float32).astype(np.float64))
     return torch.from_numpy(points[(points >= lo) & (points <= hi)])
 
 
-def _summary(
-    report: ConversionReport, found: tuple[tuple[str, Verdict], ...], proofs: _Proofs
-) -> ConversionVerdict:
+def _summary(report: ConversionReport, found: tuple[Verdict, ...], proofs: _Proofs) -> Verdict:
     bound, cells = max(block.bound for block in report.blocks), sum(v.cells for v in proofs.heads.values())
-    for status in ("refuted", "unknown"):
-        for name, verdict in found:
-            if verdict.status == status:
-                return ConversionVerdict(
-                    status, f"{name}: {verdict.reason}", bound, verdict.input, verdict.error, cells, found
-                )
+    for status in (Status.REFUTED, Status.UNKNOWN):
+        for verdict in found:
+            if verdict.status is status:
+                reason = f"{verdict.name}: {verdict.reason}"
+                return replace(verdict, reason=reason, bound=bound, cells=cells, name="", children=found)
     count = f"{len(found)} block{'s' * (len(found) > 1)}, {len(proofs.heads)} different heads, {len(proofs.windows)} windows"
-    return ConversionVerdict("proved", f"the bounds hold: {count}", bound, cells=cells, blocks=found)
+    return Verdict(Status.PROVED, f"the bounds hold: {count}", bound, cells=cells, children=found)
 
 
-__all__ = ["ConversionVerdict", "verify", "verify_conversion"]
+__all__ = ["Verdict", "verify", "verify_conversion"]

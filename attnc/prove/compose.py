@@ -28,7 +28,7 @@ from attnc.prove.forms import Form, along, combined, input_form, mapped, reshape
 from attnc.prove.lookup import reached
 from attnc.prove.outward import above, below, gamma, product, times, total
 from attnc.prove.slopes import Slopes, slopes
-from attnc.records.network_numbers import Attention, Linear, Reorder, Scale, Selection, Stage, Sum
+from attnc.records.layers import Layer
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Known:
         return below(self.lo - self.error), above(self.hi + self.error)
 
 
-def exact_numbers(program: Program, stage: Linear | Scale) -> tuple[Enclosed, Enclosed]:
+def exact_numbers(program: Program, stage: Layer) -> tuple[Enclosed, Enclosed]:
     """The exact weight and bias of what the stage stands for."""
     last = program.steps[stage.value - 1]
     if isinstance(last, Affine):
         return plain(last)
     assert isinstance(last, BatchNorm)
-    if isinstance(stage, Scale):
+    if stage.kind == "batch_norm":
         return scaling(last)
     first = program.steps[last.input - 1]
     assert isinstance(first, Affine)
@@ -71,29 +71,29 @@ def start(program: Program, box: Box) -> Known:
 
 
 def advance(
-    program: Program, stage: Stage, known: Mapping[int, Known], dtype: str, delta: Array | float = 0.0
+    program: Program, stage: Layer, known: Mapping[int, Known], dtype: str, delta: Array | float = 0.0
 ) -> Known:
     """What is known of the value that a stage makes. `delta` bounds |head - f| of a layer of attention, neuron by
     neuron, on `reach` of its input: the interval that its heads must cover."""
     a = ARITHMETIC[dtype]
     with np.errstate(over="ignore", invalid="ignore"):
-        match stage:
-            case Linear():
+        match stage.kind:
+            case "affine":
                 return _linear(stage, known[stage.input], *exact_numbers(program, stage), a)
-            case Scale():
+            case "batch_norm":
                 return _scale(stage, known[stage.input], *exact_numbers(program, stage), a)
-            case Attention():
+            case "pointwise":
                 return _attention(program, stage, known[stage.input], delta)
-            case Selection():
+            case "lookup":
                 return _selection(program, stage, known[stage.input], a)
-            case Sum():
+            case "combine":
                 return _sum(program, stage, [known[i] for i in stage.inputs], a)
-            case Reorder():
+            case _:
                 return _reorder(stage, known[stage.input])
 
 
 def compose(
-    program: Program, stages: Sequence[Stage], box: Box, deltas: Mapping[int, Array | float], dtype: str
+    program: Program, stages: Sequence[Layer], box: Box, deltas: Mapping[int, Array | float], dtype: str
 ) -> dict[int, Known]:
     """What is known of every value that is computed, with the heads of value v within `deltas[v]`."""
     known = {0: start(program, box)}
@@ -102,11 +102,13 @@ def compose(
     return known
 
 
-def _linear(stage: Linear, x: Known, weight: Enclosed, bias: Enclosed, a: Arithmetic) -> Known:
+def _linear(stage: Layer, x: Known, weight: Enclosed, bias: Enclosed, a: Arithmetic) -> Known:
     size = np.abs(weight.number)
-    gap = weight.gap(stage.weight)
-    stored = size if gap is None else np.abs(stage.weight.astype(np.float64))
-    constant = np.zeros(len(stored)) if stage.bias is None else stage.bias.astype(np.float64)
+    gap = weight.gap(stage.tensors["weight"])
+    stored = size if gap is None else np.abs(stage.tensors["weight"].astype(np.float64))
+    constant = (
+        np.zeros(len(stored)) if "bias" not in stage.tensors else stage.tensors["bias"].astype(np.float64)
+    )
     executed = total(x.size, x.error)
     passing = total(product(stored, executed), np.abs(constant))
     n = stored.shape[1]
@@ -148,8 +150,8 @@ def _flushed(a: Arithmetic, n: int, stored: Array, executed: Array) -> Array:
     return times(2 * a.tiny, entering, 1 + n * 2.0**-50)
 
 
-def _scale(stage: Scale, x: Known, scale: Enclosed, shift: Enclosed, a: Arithmetic) -> Known:
-    stored, constant = (t.astype(np.float64) for t in (stage.scale, stage.shift))
+def _scale(stage: Layer, x: Known, scale: Enclosed, shift: Enclosed, a: Arithmetic) -> Known:
+    stored, constant = (t.astype(np.float64) for t in (stage.tensors["scale"], stage.tensors["shift"]))
     executed = total(x.size, x.error)
     passing = total(times(np.abs(stored), executed), np.abs(constant))
     error = total(
@@ -170,7 +172,7 @@ def _scale(stage: Scale, x: Known, scale: Enclosed, shift: Enclosed, a: Arithmet
     return _known(lo, hi, _finite(error, passing, a), form)
 
 
-def _attention(program: Program, stage: Attention, x: Known, delta: Array | float) -> Known:
+def _attention(program: Program, stage: Layer, x: Known, delta: Array | float) -> Known:
     step = program.steps[stage.value - 1]
     assert isinstance(step, Pointwise)
     reach = x.reach
@@ -197,30 +199,34 @@ def _beside(table: Slopes, x: Known, form: Form, off: Array) -> Form:
     return mapped(form, chord, middle, total(distance, off))
 
 
-def _selection(program: Program, stage: Selection, x: Known, a: Arithmetic) -> Known:
+def _selection(program: Program, stage: Layer, x: Known, a: Arithmetic) -> Known:
     """`lookup` has the proof; it is about inputs without an error."""
     step = program.steps[stage.value - 1]
     found = None
     if isinstance(step, Lookup) and not x.error.any():
         found = reached(step, stage, x.lo, x.hi, a)
     return (
-        _unknown((stage.values.shape[1],)) if found is None else Known(found.lo, found.hi, found.error, None)
+        _unknown((stage.tensors["values"].shape[1],))
+        if found is None
+        else Known(found.lo, found.hi, found.error, None)
     )
 
 
-def _sum(program: Program, stage: Sum, xs: Sequence[Known], a: Arithmetic) -> Known:
+def _sum(program: Program, stage: Layer, xs: Sequence[Known], a: Arithmetic) -> Known:
     step = program.steps[stage.value - 1]
-    exact = getattr(step, "coefficients", stage.coefficients)
+    exact = getattr(step, "coefficients", stage.settings["coefficients"])
     executed = [total(x.size, x.error) for x in xs]
-    passing = total(*(times(abs(c), y) for c, y in zip(stage.coefficients, executed, strict=True)))
+    passing = total(
+        *(times(abs(c), y) for c, y in zip(stage.settings["coefficients"], executed, strict=True))
+    )
     error = total(
-        *(times(abs(c), x.error) for c, x in zip(stage.coefficients, xs, strict=True)),
+        *(times(abs(c), x.error) for c, x in zip(stage.settings["coefficients"], xs, strict=True)),
         *(
             times(float(above(np.float64(abs(c - d)))), x.size)
-            for c, d, x in zip(stage.coefficients, exact, xs, strict=True)
+            for c, d, x in zip(stage.settings["coefficients"], exact, xs, strict=True)
         ),
         times(gamma(len(xs) + 1, a.unit), passing),
-        times(4 * len(xs) * a.tiny, total(1.0, *map(abs, stage.coefficients), *executed)),
+        times(4 * len(xs) * a.tiny, total(1.0, *map(abs, stage.settings["coefficients"]), *executed)),
     )
     ends = [np.stack([c * x.lo, c * x.hi]) for c, x in zip(exact, xs, strict=True)]
     lost = times(2.0**-50, total(*(times(abs(c), x.size) for c, x in zip(exact, xs, strict=True))), len(xs))
@@ -230,9 +236,9 @@ def _sum(program: Program, stage: Sum, xs: Sequence[Known], a: Arithmetic) -> Kn
     return _known(lo, hi, _finite(error, passing, a), form)
 
 
-def _reorder(stage: Reorder, x: Known) -> Known:
-    lo, hi, error = (v.reshape(stage.shape) for v in (x.lo, x.hi, x.error))
-    return Known(lo, hi, error, None if x.form is None else reshaped(x.form, stage.shape))
+def _reorder(stage: Layer, x: Known) -> Known:
+    lo, hi, error = (v.reshape(stage.settings["to"]) for v in (x.lo, x.hi, x.error))
+    return Known(lo, hi, error, None if x.form is None else reshaped(x.form, stage.settings["to"]))
 
 
 def _known(lo: Array, hi: Array, error: Array, form: Form | None) -> Known:

@@ -35,7 +35,7 @@ from attnc.domain import Array
 from attnc.functions.balls import upper, working
 from attnc.program import Lookup
 from attnc.prove.outward import U, above, below, gamma, product, times, total
-from attnc.records.network_numbers import Selection
+from attnc.records.layers import Layer
 
 HARD = 1.1  # c must exceed ln 3
 BEYOND = {"float32": 104.0, "float64": 746.0}  # exp of minus this is below the smallest normal number
@@ -51,13 +51,15 @@ class Reached:
     approximation: float
 
 
-def reached(step: Lookup, stage: Selection, lo: Array, hi: Array, a: Arithmetic) -> Reached | None:
+def reached(step: Lookup, stage: Layer, lo: Array, hi: Array, a: Arithmetic) -> Reached | None:
     """What is proved of a lookup on a box, or None: its points are no lattice, or its scores are not sharp enough."""
     axes = axes_of(step.points)
     if axes is None:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        lattice = [_Axis.of(points, column) for points, column in zip(axes, stage.key.T, strict=True)]
+        lattice = [
+            _Axis.of(points, column) for points, column in zip(axes, stage.tensors["key"].T, strict=True)
+        ]
         spreads = [
             axis.spread(float(low), float(high)) for axis, low, high in zip(lattice, lo, hi, strict=True)
         ]
@@ -140,11 +142,11 @@ def _length(sides: list[float]) -> float:
         return upper(sum((arb(side) ** 2 for side in sides), arb(0)).sqrt())
 
 
-def _residues(stage: Selection, lattice: list[_Axis], reach: Array) -> float:
+def _residues(stage: Layer, lattice: list[_Axis], reach: Array) -> float:
     """D: how far the stored scores are from those of the lattice, but for a function of x that all share; `reach` is at least
     |x - o|."""
-    centre = stage.centre.astype(np.float64)
-    key, offset = stage.key.astype(np.float64), stage.offset.astype(np.float64)
+    centre = stage.tensors["centre"].astype(np.float64)
+    key, offset = stage.tensors["key"].astype(np.float64), stage.tensors["offset"].astype(np.float64)
     index = np.unravel_index(np.arange(len(offset)), [axis.count for axis in lattice])
     along, height, size = np.zeros(len(offset)), np.zeros(len(offset)), np.zeros(len(offset))
     for j, (axis, k) in enumerate(zip(lattice, index, strict=True)):
@@ -162,15 +164,18 @@ def _residues(stage: Selection, lattice: list[_Axis], reach: Array) -> float:
 
 
 def _executed(
-    step: Lookup, stage: Selection, lattice: list[_Axis], box: tuple[Array, Array], off: float, a: Arithmetic
+    step: Lookup, stage: Layer, lattice: list[_Axis], box: tuple[Array, Array], off: float, a: Arithmetic
 ) -> Reached:
     """The bound of the module's docstring, output by output; `off` is at least K Σ_k W_k |x - points_k|."""
-    anchors, m = stage.key.shape
-    known, stored = step.values.astype(np.float64), np.abs(stage.values.astype(np.float64))
-    moved = above(np.abs(stage.values.astype(np.float64) - known)).max(0)
-    centre = stage.centre.astype(np.float64)
+    anchors, m = stage.tensors["key"].shape
+    known, stored = step.values.astype(np.float64), np.abs(stage.tensors["values"].astype(np.float64))
+    moved = above(np.abs(stage.tensors["values"].astype(np.float64) - known)).max(0)
+    centre = stage.tensors["centre"].astype(np.float64)
     reach = above(np.maximum(np.abs(box[0] - centre), np.abs(box[1] - centre)))
-    keys, offsets = np.abs(stage.key.astype(np.float64)), np.abs(stage.offset.astype(np.float64))
+    keys, offsets = (
+        np.abs(stage.tensors["key"].astype(np.float64)),
+        np.abs(stage.tensors["offset"].astype(np.float64)),
+    )
     passing = total(product(keys, reach), offsets)
     flushed = 4 * a.tiny * total(float(reach.sum()), keys.sum(1), 3.0 * (m + 2))
     residue = _residues(stage, lattice, reach)

@@ -1,190 +1,322 @@
-"""A certificate: a proved bound, what it is about, and a seal that shows edits."""
+"""A certificate: a tree of statements about errors, with a seal that shows edits."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from decimal import ROUND_CEILING, Context, Decimal
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from html import escape
 from typing import Any
 
 import torch
 
-from attnc.domain import Interval
+from attnc.domain import Box, Domain, Interval
 from attnc.errors import CertificateError, InputError
+from attnc.records.domains import domain_from_json, domain_to_json
+from attnc.records.fields import at_most, check_type, check_types, checked_record, seal, unsealed
 from attnc.records.numbers import TENSORS
 
-FORMAT = 1
+FORMAT = 3
+
+
+class Status(str, Enum):
+    """What is known of an error bound.
+
+    >>> Status.PROVED == "proved", str(Status.PROVED)
+    (True, 'proved')
+    """
+
+    PROVED = "proved"
+    MEASURED = "measured"  # at samples: larger errors may exist elsewhere
+    UNKNOWN = "unknown"
+    REFUTED = "refuted"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
 class Witness:
-    """An input and the error there of what was executed, evaluated in high precision: the lower end of the
-    truth."""
+    """An input and the error of the executed output there, evaluated in high precision: the bound cannot be smaller."""
 
-    input: float
+    input: tuple[float, ...]
+    output: int  # the coordinate of the output with this error
     error: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Not a certificate: the largest error seen at sample points. Larger ones may exist between them."""
-
-    function: str
-    domain: Interval
-    dtype: str
-    error: float
-    input: float
-    points: int
-    design: str
 
     def __post_init__(self) -> None:
-        check_types(
-            self,
-            {"function": str, "dtype": str, "error": float, "input": float, "points": int, "design": str},
-        )
+        check_types(self, {"input": tuple, "output": int, "error": float})
+        for x in self.input:
+            check_type("witness.input", x, float)
+        if min(self.error, self.output) < 0:
+            raise CertificateError(f"witness: error={self.error}, output={self.output} must not be negative")
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"input": list(self.input), "output": self.output, "error": self.error}
 
     @classmethod
-    def from_json(cls, record: object) -> Measured:
-        record = checked_record(cls, record)
-        return cls(**{**record, "domain": _interval(record["domain"])})
+    def from_json(cls, record: object) -> Witness:
+        body = checked_record(cls, record)
+        check_type("witness.input", body["input"], list)
+        return cls(**{**body, "input": tuple(body["input"])})
 
 
-@dataclass(frozen=True)
+# The facts that a certificate of each subject must state. Others may be added.
+FACTS: dict[str, dict[str, type]] = {
+    "head": {"function": str, "design": str},
+    "layer": {"function": str, "value": int, "neurons": list, "error_in": float},  # neurons: one count a head
+    "lookup": {"value": int, "anchors": int},
+    "network": {"program": str},
+    "block": {"activation": str, "design": str, "engine": str, "products": float},
+    "model": {},
+    "learner": {},
+    "literal": {},
+}
+# Those of subjects whose error was measured (a block's bound is derived from a measured domain instead).
+MEASURED_FACTS: dict[str, dict[str, type]] = {
+    "head": {"points": int},
+    "network": {"points": int, "seed": int, "method": str, "mean_square": float, "confidence": float},
+}
+PROVED_FACTS: dict[str, dict[str, type]] = {"head": {"precision": int, "cells": int}}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Certificate:
-    """|head(s) - f(s)| <= bound for every s of the domain that the dtype holds, in the arithmetic that runs.
+    """In every output |executed - exact meaning| <= bound, for every input of `holds_for` that the dtype can represent.
 
-    `approximation` is the supremum of the error in exact arithmetic, `rounding` that of the executed
-    arithmetic against it."""
+    `approximation` bounds the error in exact arithmetic, `rounding` what execution in `dtype` adds. If `status` is MEASURED,
+    `bound` is the largest error that was seen, or a bound for a domain that was measured. `children` are the certificates of
+    the parts: layers of a network, heads of a layer, blocks of a model. `digests` identify the numbers that it is about.
+    """
 
-    function: str
-    domain: Interval
-    dtype: str
-    bound: float
+    subject: str
+    name: str = ""
+    status: Status
     approximation: float
     rounding: float
-    witness: Witness
-    design: str
-    digests: Mapping[str, str]
-    precision: int
-    cells: int
-    versions: Mapping[str, str]
-    format: int = FORMAT
+    bound: float
+    holds_for: Domain | None = None  # None: the children have domains
+    dtype: str
+    witness: Witness | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON values
+    children: tuple[Certificate, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        texts, counts = ("function", "dtype", "design"), ("precision", "cells", "format")
-        floats = ("bound", "approximation", "rounding")
-        check_types(
-            self, dict.fromkeys(texts, str) | dict.fromkeys(counts, int) | dict.fromkeys(floats, float)
-        )
-        check_types(self.witness, {"input": float, "error": float})
-        if min(self.bound, self.approximation, self.rounding, self.witness.error) < 0:
-            raise CertificateError("a certificate's bound, terms and witness are not negative")
+        check_types(self, {"subject": str, "name": str, "status": Status, "dtype": str, "children": tuple})
+        if self.status is not Status.UNKNOWN:
+            check_types(self, dict.fromkeys(("bound", "approximation", "rounding"), float))
+        if min(self.bound, self.approximation, self.rounding) < 0:
+            raise CertificateError(f"{self.title}: the bound and its terms must not be negative")
+        if self.dtype not in ("float32", "float64", "mixed"):
+            raise CertificateError(f"{self.title}: dtype is {self.dtype!r}, expected float32 or float64")
         for mapping in (self.digests, self.versions):
-            if not isinstance(mapping, dict) or not all(
-                isinstance(x, str) for pair in mapping.items() for x in pair
-            ):
-                raise CertificateError(f"digests and versions map names to texts: got {mapping!r}")
-        if self.format != FORMAT:
+            if not isinstance(mapping, dict) or {type(x) for pair in mapping.items() for x in pair} - {str}:
+                raise CertificateError(f"{self.title}: digests and versions must map names to strings")
+        self._check_facts()
+        self._check_parts()
+
+    def _check_facts(self) -> None:
+        if self.subject not in FACTS or not isinstance(self.facts, dict):
+            raise CertificateError(f"subject {self.subject!r}: expected one of {', '.join(FACTS)}")
+        by_status = {Status.MEASURED: MEASURED_FACTS, Status.PROVED: PROVED_FACTS}.get(self.status, {})
+        required = (
+            {} if self.status is Status.UNKNOWN else FACTS[self.subject] | by_status.get(self.subject, {})
+        )
+        for name, kind in required.items():
+            check_type(f"{self.title}: facts[{name!r}]", self.facts.get(name), kind)
+        seal(self.facts)  # raises unless they are JSON values
+
+    def _check_parts(self) -> None:
+        if not all(isinstance(child, Certificate) for child in self.children):
+            raise CertificateError(f"{self.title}: children must be certificates")
+        if self.proved and not all(child.proved for child in self.children):
+            raise CertificateError(f"{self.title}: it cannot be proved if a part is not")
+        if self.status is Status.UNKNOWN:
+            return
+        if self.subject == "head" and set(self.digests) != set(TENSORS):
             raise CertificateError(
-                f"certificate format {self.format}: this version of attnc reads format {FORMAT}"
+                f"{self.title}: digests of {TENSORS} are expected, got {sorted(self.digests)}"
             )
-        if sorted(self.digests) != sorted(TENSORS):
-            raise CertificateError(f"a certificate names the digests of {TENSORS}: got {tuple(self.digests)}")
+        if self.subject == "layer" and len(self.facts["neurons"]) != len(self.children):
+            raise CertificateError(
+                f"{self.title}: {len(self.children)} heads, neurons={self.facts['neurons']}"
+            )
+        size = {Interval: 1, Box: getattr(self.holds_for, "size", 0)}.get(type(self.holds_for))
+        if self.witness is not None and isinstance(self.holds_for, Interval) and self.witness.output != 0:
+            raise CertificateError(
+                f"{self.title}: the witness names output {self.witness.output}, expected 0"
+            )
+        if self.witness is not None and size is not None and len(self.witness.input) != size:
+            raise CertificateError(
+                f"{self.title}: the witness has {len(self.witness.input)} numbers, not {size}"
+            )
+
+    @classmethod
+    def unknown(cls, subject: str, dtype: str, **facts: Any) -> Certificate:
+        """The certificate of something whose error is neither proved nor measured.
+
+        >>> Certificate.unknown("head", "float32").bound
+        inf
+        """
+        inf = math.inf
+        status = Status.UNKNOWN
+        return cls(
+            subject=subject,
+            status=status,
+            approximation=inf,
+            rounding=inf,
+            bound=inf,
+            dtype=dtype,
+            facts=facts,
+        )
+
+    @property
+    def title(self) -> str:
+        """The kind of the subject and its name."""
+        return f"{self.subject} {self.name}".rstrip()
+
+    @property
+    def proved(self) -> bool:
+        return self.status is Status.PROVED
+
+    @property
+    def error(self) -> float | None:
+        """The largest error that was seen."""
+        return None if self.witness is None else self.witness.error
 
     @property
     def quality(self) -> float:
-        """bound / witness error: 1 is perfect, and how much larger it is says what the proof gives away."""
-        return self.bound / self.witness.error if self.witness.error > 0 else math.inf
+        """bound / largest error seen: the factor by which the bound may be too large (1 is perfect)."""
+        return self.bound / self.error if self.error else math.inf
 
-    def covers(self, s: torch.Tensor) -> bool:
-        """Whether the promise holds for every element of s: inside the domain, not NaN, of the certified
-        dtype."""
-        if not isinstance(s, torch.Tensor):
-            raise InputError(f"covers takes a tensor: got {type(s).__name__}")
-        if s.dtype != getattr(torch, self.dtype):
+    @property
+    def interval(self) -> Interval:
+        """`holds_for` of a head."""
+        if not isinstance(self.holds_for, Interval):
+            raise CertificateError(f"{self.title} holds for {self.holds_for}, not for an interval")
+        return self.holds_for
+
+    @property
+    def box(self) -> Box:
+        """`holds_for` of a network."""
+        if not isinstance(self.holds_for, Box):
+            raise CertificateError(f"{self.title} holds for {self.holds_for}, not for a box")
+        return self.holds_for
+
+    @property
+    def claims(self) -> Certificate | None:
+        """What is proved of the layers of a network: itself, or the certificate against a network that was fitted to f."""
+        return self if self.proved else next(iter(self.parts("network")), None)
+
+    @property
+    def fraction(self) -> float:
+        """Of a network with a measured error: with `confidence`, at most this fraction of the box has a larger error.
+
+        If a fraction q had one, N independent inputs would all miss it with probability (1 - q)^N, which is 1 - confidence for
+
+            q = 1 - (1 - confidence)^(1/N)"""
+        return float(1 - (1 - self.facts["confidence"]) ** (1 / self.facts["points"]))
+
+    def covers(self, x: torch.Tensor) -> bool:
+        """Whether the statement holds for every input of a batch: inside the domain, not NaN, of the certified dtype."""
+        if not isinstance(x, torch.Tensor):
+            raise InputError(f"covers takes a tensor: got {type(x).__name__}")
+        if x.dtype != getattr(torch, self.dtype, None):
             return False
-        wide = s.detach().to(torch.float64)
-        return bool(((wide >= self.domain.lo) & (wide <= self.domain.hi)).all())
+        if isinstance(self.holds_for, Box):
+            return bool(self.holds_for.contains(x).all())
+        wide = x.detach().to(torch.float64)
+        return bool(((wide >= self.interval.lo) & (wide <= self.interval.hi)).all())
+
+    def parts(self, subject: str) -> tuple[Certificate, ...]:
+        """The children of one kind."""
+        return tuple(child for child in self.children if child.subject == subject)
+
+    def walk(self) -> Iterator[Certificate]:
+        """The certificate and all below it, in order."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
 
     def seal(self) -> str:
-        """The SHA-256 of everything the certificate says."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        """The SHA-256 of everything that the certificate states."""
+        return seal(self._body())
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "seal": self.seal()}
+        """A JSON object with a seal; `from_json` reads it."""
+        body = {"format": FORMAT, **self._body()}
+        return {**body, "seal": seal(body)}
+
+    def _body(self) -> dict[str, Any]:
+        body = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {
+            **body,
+            "status": self.status.value,
+            "holds_for": domain_to_json(self.holds_for),
+            "witness": None if self.witness is None else self.witness.to_json(),
+            "children": [child._body() for child in self.children],
+        }
 
     @classmethod
     def from_json(cls, record: object) -> Certificate:
-        """Read what `to_json` wrote; an edit, a missing field or an unknown one raises."""
-        if not isinstance(record, dict) or not isinstance(record.get("seal"), str):
-            raise CertificateError("this is not a certificate: a JSON object with a seal is expected")
-        body = {key: value for key, value in record.items() if key != "seal"}
-        body = checked_record(cls, body)
-        witness = checked_record(Witness, body["witness"])
+        """Read the result of `to_json`; raises if it was edited, or if a field is missing or unknown."""
+        body = unsealed(record, "a certificate")
+        if body.pop("format", None) != FORMAT:
+            raise CertificateError(f"this version of attnc reads certificates of format {FORMAT}")
+        return cls._from_body(body)
+
+    @classmethod
+    def _from_body(cls, record: object) -> Certificate:
+        body = checked_record(cls, record)
+        check_type("children", body["children"], list)
         try:
-            certificate = cls(**{**body, "domain": _interval(body["domain"]), "witness": Witness(**witness)})
-        except (TypeError, ValueError) as problem:
-            raise CertificateError(f"the certificate holds something of another type: {problem}") from problem
-        if certificate.seal() != record["seal"]:
-            raise CertificateError(
-                "the certificate was edited: its seal does not fit what it says. Make it anew with attnc.head(...)."
+            return cls(
+                **{
+                    **body,
+                    "status": Status(body["status"]),
+                    "holds_for": domain_from_json(body["holds_for"]),
+                    "witness": None if body["witness"] is None else Witness.from_json(body["witness"]),
+                    "children": tuple(map(cls._from_body, body["children"])),
+                }
             )
-        return certificate
+        except (TypeError, ValueError, OverflowError, RecursionError) as problem:
+            raise CertificateError(f"the certificate has a field of another type: {problem}") from problem
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The at most five lines of the printed certificate."""
+        terms = f"approximation {at_most(self.approximation)}, rounding {at_most(self.rounding)}"
+        seen = f"largest error seen {self.error:.3g}" if self.error is not None else ""
+        if self.status is Status.UNKNOWN:
+            bound = "the error is neither proved nor measured"
+        elif self.status is Status.MEASURED and "points" in self.facts:
+            bound = f"not proved; {seen} at {self.facts['points']:,} inputs"
+        else:
+            bound = f"|executed - exact| <= {at_most(self.bound)} ({terms})"
+        rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
+        domain = "" if self.holds_for is None else f"every input of {_domain_text(self.holds_for)}, "
+        rows.append(("holds for", f"{domain}{self.dtype}"))
+        counts = {
+            kind: sum(c.subject == kind for c in self.walk()) - (kind == self.subject) for kind in FACTS
+        }
+        parts = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n)
+        last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts) if part)
+        return [*rows, ("details", last)] if last else rows
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name + ':':<13}{text}" for name, text in self.rows())
+
+    def __repr__(self) -> str:
+        about = f"{self.title!r}, {self.status}, bound={self.bound:.4g}"
+        return f"Certificate({about}, holds_for={self.holds_for}, dtype={self.dtype!r})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.rows()
+        )
+        return f"<table>{rows}</table>"
 
 
-def round_up(x: float, digits: int = 4) -> float:
-    """A float of few digits that is at least x.
-
-    >>> round_up(2.71828e-7)
-    2.719e-07
-    """
-    if not math.isfinite(x) or x == 0:
-        return x
-    short = float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(x)))
-    return short if short >= x else math.nextafter(short, math.inf)
-
-
-def versions() -> dict[str, str]:
-    """What the certificate was made with."""
-    found = {}
-    for package in ("attnc", "torch", "numpy", "python-flint"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
-
-
-def check_types(what: object, wanted: dict[str, type]) -> None:
-    """Each field of exactly the type wanted; floats finite."""
-    for name, kind in wanted.items():
-        value = getattr(what, name)
-        if type(value) is not kind or (type(value) is float and not math.isfinite(value)):
-            raise CertificateError(
-                f"{name} is {value!r}: a {'finite ' * (kind is float)}{kind.__name__} is expected"
-            )
-
-
-def checked_record(cls: type, record: object) -> dict[str, Any]:
-    if not isinstance(record, dict):
-        raise CertificateError(f"{cls.__name__}: a JSON object is expected, got {type(record).__name__}")
-    known = {field.name for field in fields(cls)}
-    missing, unknown = sorted(known - set(record)), sorted(set(record) - known)
-    if missing or unknown:
-        raise CertificateError(f"{cls.__name__}: missing fields {missing}, unknown fields {unknown}")
-    return record
-
-
-def _interval(record: object) -> Interval:
-    checked = checked_record(Interval, record)
-    try:
-        return Interval(**checked)
-    except InputError as problem:
-        raise CertificateError(f"the certificate's domain is not an interval: {problem}") from problem
+def _domain_text(domain: Domain) -> str:
+    return f"[{domain.lo:g}, {domain.hi:g}]" if isinstance(domain, Interval) else repr(domain)

@@ -51,17 +51,6 @@ def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, t
         raise FileError(f"{source} is damaged: {problem}") from problem
 
 
-def expect(source: object, about: Mapping[str, Any], kind: str, version: int, fields: set[str]) -> None:
-    """The record must be of this kind and format, with these fields."""
-    if about.get("kind") != kind or type(about.get("format")) is not int or about.get("format") != version:
-        raise FileError(
-            f"{source} holds a {about.get('kind')!r} of format {about.get('format')!r}: "
-            f"this version reads {kind!r} of format {version}"
-        )
-    if set(about) != fields:
-        raise FileError(f"{source}: the 'attnc' record must hold {sorted(fields)}")
-
-
 def _path(path: object) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a file is given by its path: got {type(path).__name__}")

@@ -1,77 +1,185 @@
-"""A head on disk: four tensors in a safetensors file, and a JSON record in its metadata. Reading executes
-nothing."""
+"""Files of heads and networks: tensors in safetensors, everything else in one sealed JSON record. Reading executes nothing.
+
+A network's file also has its program. Numbers that the network shares with the program are stored once."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
-from attnc.errors import CertificateError, FileError, InputError
-from attnc.records.certificate import Certificate, Measured
-from attnc.records.files import expect, read_file, write_file
+from attnc.errors import AttncError, CertificateError, FileError
+from attnc.functions import Function, get
+from attnc.functions.function import label_of
+from attnc.program import KINDS, Step
+from attnc.program.program import Program
+from attnc.program.step import Numbers
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import seal, unsealed, with_fields
+from attnc.records.files import read_file, write_file
+from attnc.records.layers import Layer, NetworkNumbers
 from attnc.records.numbers import TENSORS, HeadNumbers
+from attnc.records.presentation import Presentation
+from attnc.records.structure import mismatch
 
-KIND, FORMAT = "head", 1
+FORMAT = 3
+_FIELDS = {"kind", "format", "dtype", "certificate"}
+_NETWORK_FIELDS = {"program", "layers", "shared", "presentation"}
 
 
 @dataclass(frozen=True)
-class HeadRecord:
-    """What a file holds: the numbers, and the certificate or the measurement."""
+class Record:
+    """The contents of a file. A network has a program; a head has none."""
 
-    numbers: HeadNumbers
-    certificate: Certificate | None
-    measured: Measured | None
+    numbers: HeadNumbers | NetworkNumbers
+    certificate: Certificate
+    program: Program | None = None
+    presentation: Presentation = field(default_factory=Presentation)
+
+    @property
+    def kind(self) -> str:
+        return "head" if isinstance(self.numbers, HeadNumbers) else "network"
+
+    @property
+    def head(self) -> HeadNumbers:
+        """The numbers of a head."""
+        if not isinstance(self.numbers, HeadNumbers):
+            raise FileError(f"expected a head, got a {self.kind}")
+        return self.numbers
+
+    @property
+    def network(self) -> tuple[Program, NetworkNumbers]:
+        """The program and the numbers of a network."""
+        if not isinstance(self.numbers, NetworkNumbers) or self.program is None:
+            raise FileError(f"expected a network, got a {self.kind}")
+        return self.program, self.numbers
 
 
-def write(path: str | os.PathLike[str], record: HeadRecord) -> None:
-    """Write a head; the file replaces what was there only when it is whole."""
-    about = {
-        "kind": KIND,
+def write(path: str | os.PathLike[str], record: Record) -> None:
+    """Write a file; an existing file is replaced only when the new one is complete."""
+    if record.certificate.status is Status.UNKNOWN:
+        raise CertificateError(
+            f"this {record.kind} has no certificate: its error is neither proved nor measured"
+        )
+    about: dict[str, Any] = {
+        "kind": record.kind,
         "format": FORMAT,
-        "certificate": record.certificate.to_json() if record.certificate else None,
-        "measured": record.measured.to_json() if record.measured else None,
+        "dtype": record.numbers.dtype,
+        "certificate": record.certificate.to_json(),
     }
-    dtype = getattr(torch, record.numbers.dtype)
-    tensors = {
-        name: torch.from_numpy(getattr(record.numbers, name)).to(dtype).contiguous() for name in TENSORS
-    }
-    write_file(path, tensors, about)
+    tensors: dict[str, Numbers]
+    if record.kind == "head":
+        tensors = {name: getattr(record.head, name).astype(record.head.dtype) for name in TENSORS}
+    else:
+        program, numbers = record.network
+        tensors = dict(numbers.tensors())
+        about |= {
+            "program": {"shape": list(program.shape), "steps": [_step_json(s) for s in program.steps]},
+            "layers": [layer.structure() for layer in numbers.layers],
+            "shared": _share(program, tensors),
+            "presentation": record.presentation.to_json(),
+        }
+    about["seal"] = seal(about)
+    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
 
 
-def read(path: str | os.PathLike[str]) -> HeadRecord:
-    """Read a head; whatever is wrong with the file is said."""
-    return head_record(path, *read_file(path))
-
-
-def head_record(source: object, about: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> HeadRecord:
-    """The head that a file's record and tensors describe."""
-    expect(source, about, KIND, FORMAT, {"kind", "format", "certificate", "measured"})
-    numbers = _numbers(source, tensors)
+def read(path: str | os.PathLike[str], function: Function | None = None) -> Record:
+    """Read a file; `function` replaces a user-defined function that is not registered."""
+    about, tensors = read_file(path)
     try:
-        certificate = (
-            Certificate.from_json(about["certificate"]) if about["certificate"] is not None else None
-        )
-        measured = Measured.from_json(about["measured"]) if about["measured"] is not None else None
+        return _record(about, {name: tensor.numpy() for name, tensor in tensors.items()}, function)
     except CertificateError as problem:
-        raise CertificateError(f"{source}: {problem}") from problem
-    if (certificate is None) == (measured is None):
-        raise CertificateError(f"{source}: a head has a certificate or a measurement, one of them")
-    return HeadRecord(numbers, certificate, measured)
+        raise CertificateError(f"{path}: {problem}") from problem
+    except AttncError as problem:
+        raise FileError(f"{path}: {problem}") from problem
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
+        raise FileError(f"{path} is not a valid file: {type(problem).__name__}: {problem}") from problem
 
 
-def _numbers(source: object, tensors: Mapping[str, torch.Tensor]) -> HeadNumbers:
-    if set(tensors) != set(TENSORS):
-        raise FileError(f"{source} holds the tensors {sorted(tensors)}: a head has {sorted(TENSORS)}")
-    dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors.values()}
-    if len(dtypes) != 1:
-        raise FileError(f"{source} mixes the dtypes {sorted(dtypes)}: a head has one")
-    try:
-        return HeadNumbers(
-            **{name: t.to(torch.float64).numpy() for name, t in tensors.items()}, dtype=dtypes.pop()
+def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None) -> Record:
+    kind, version = about.get("kind"), about.get("format")
+    if kind not in ("head", "network") or type(version) is not int or version != FORMAT:
+        raise FileError(
+            f"it contains a {kind!r} of format {version!r}: this version of attnc reads heads and networks of format {FORMAT}"
         )
-    except (InputError, TypeError) as problem:
-        raise FileError(f"{source}: {problem}") from problem
+    body = unsealed(about, f"the {kind}")
+    with_fields(kind, body, _FIELDS | (_NETWORK_FIELDS if kind == "network" else set()))
+    certificate = Certificate.from_json(body["certificate"])
+    if certificate.subject != kind or certificate.status not in (Status.PROVED, Status.MEASURED):
+        raise CertificateError(f"a {kind} has a certificate of a {certificate.subject}, {certificate.status}")
+    if kind == "head":
+        return Record(_head(tensors, body["dtype"]), certificate)
+    return _network(body, tensors, certificate, function)
+
+
+def _head(tensors: Mapping[str, Numbers], dtype: str) -> HeadNumbers:
+    if set(tensors) != set(TENSORS):
+        raise FileError(f"it has the tensors {sorted(tensors)}: a head has {sorted(TENSORS)}")
+    dtypes = {array.dtype.name for array in tensors.values()}
+    if dtypes != {dtype}:
+        raise FileError(f"its tensors have the dtypes {sorted(dtypes)}, expected {dtype!r}")
+    return HeadNumbers(**{name: array.astype(np.float64) for name, array in tensors.items()}, dtype=dtype)
+
+
+def _network(
+    body: Mapping[str, Any], tensors: dict[str, Numbers], certificate: Certificate, function: Function | None
+) -> Record:
+    with_fields("program", body["program"], {"shape", "steps"})
+    arrays = tensors | {name: tensors[twin] for name, twin in body["shared"].items()}
+    steps = [
+        _step(s, _under(f"program.{i}.", arrays), function) for i, s in enumerate(body["program"]["steps"])
+    ]
+    program = Program(tuple(body["program"]["shape"]), tuple(steps))
+    layers = [Layer.from_structure(s, _under(f"stages.{i}.", arrays)) for i, s in enumerate(body["layers"])]
+    numbers = NetworkNumbers(tuple(layers), body["dtype"])
+    if numbers.digests()["structure"] != certificate.digests.get("structure"):
+        raise FileError("its layers are not those of the certificate")
+    wrong = mismatch(program, numbers, certificate.claims)
+    if wrong is not None:
+        raise FileError(f"its parts do not fit together: {wrong}")
+    return Record(numbers, certificate, program, Presentation.from_json(body["presentation"]))
+
+
+def _under(prefix: str, arrays: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+
+
+def _share(program: Program, tensors: dict[str, Numbers]) -> dict[str, str]:
+    """Add the program's tensors; of those that are there already, return the names of both."""
+    same = {_fingerprint(array): name for name, array in tensors.items()}
+    shared = {}
+    for i, step in enumerate(program.steps):
+        for name, array in step.tensors().items():
+            twin = same.get(_fingerprint(array))
+            if twin is None:
+                tensors[f"program.{i}.{name}"] = array
+            else:
+                shared[f"program.{i}.{name}"] = twin
+    return shared
+
+
+def _fingerprint(array: Numbers) -> tuple[str, tuple[int, ...], bytes]:
+    return array.dtype.name, array.shape, np.ascontiguousarray(array).tobytes()
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    """The kind, name and settings of a step; infinite settings, which JSON cannot hold, are defaults."""
+    settings = {k: list(v) if isinstance(v, tuple) else v for k, v in step.settings().items()}
+    return {"kind": step.kind, "name": step.name} | {k: v for k, v in settings.items() if v != math.inf}
+
+
+def _step(record: Mapping[str, Any], tensors: Mapping[str, Numbers], function: Function | None) -> Step:
+    settings: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"
+    }
+    if record["kind"] not in KINDS:
+        raise FileError(f"unknown step {record['kind']!r}: expected one of {', '.join(KINDS)}")
+    if "function" in settings:
+        own = function is not None and label_of(function) == settings["function"]
+        settings["function"] = function if own else get(settings["function"])
+    return KINDS[record["kind"]](**(settings | dict(tensors)))

@@ -1,104 +1,117 @@
-"""Do the stages of a network compute the program, step by step? Nothing else is proved about another network."""
+"""Do the layers of a network compute the program, step by step? A certificate is about these two."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from attnc.functions.function import label_of
 from attnc.program import Affine, BatchNorm, BlackBox, Combine, Lookup, Pointwise, Reshape, Step
 from attnc.program.program import Program
-from attnc.records.network_certificate import NetworkCertificate
-from attnc.records.network_numbers import (
-    Attention,
-    Linear,
-    NetworkNumbers,
-    Reorder,
-    Scale,
-    Selection,
-    Stage,
-    Sum,
-)
+from attnc.records.certificate import Certificate
+from attnc.records.layers import Heads, Layer, NetworkNumbers, heads_of
 
 
-def mismatch(program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate | None) -> str | None:
-    """None where every stage is what its step of the program asks for, else where they part."""
-    made = {0}
-    for i, stage in enumerate(numbers.stages):
-        if not (type(stage.value) is int and 1 <= stage.value <= len(program.steps)) or stage.value in made:
-            return f"stage {i} makes no value of the program"
-        step = program.steps[stage.value - 1]
-        if not _fits(program, stage, step):
-            return f"stage {i} is not what step {stage.value - 1} ({step.name or step.kind}) of the program asks for"
-        given = stage.inputs if isinstance(stage, Sum) else (stage.input,)
-        if not set(given) <= made:
-            return f"stage {i} reads a value that is not made before it"
-        made.add(stage.value)
-    if not numbers.stages or numbers.stages[-1].value != len(program.steps):
-        return "the last stage does not make the program's output"
+def mismatch(program: Program, numbers: NetworkNumbers, certificate: Certificate | None) -> str | None:
+    """The first layer that differs from its step of the program, or the first claim about other layers; None if all agree."""
+    computed = {0}
+    for i, layer in enumerate(numbers.layers):
+        if not 1 <= layer.value <= len(program.steps) or layer.value in computed:
+            return f"stage {i} computes value {layer.value}, which is not a new value of the program"
+        step = program.steps[layer.value - 1]
+        fits = _FITS[layer.kind]
+        if not fits(program, layer, step):
+            return f"stage {i} ({layer.kind}) does not compute step {layer.value - 1} ({step.label}) of the program"
+        if not set(layer.inputs) <= computed:
+            return f"stage {i} reads a value that is not computed before it"
+        computed.add(layer.value)
+    if not numbers.layers or numbers.layers[-1].value != len(program.steps):
+        return "the last stage does not compute the output of the program"
     return None if certificate is None else _claims_mismatch(program, numbers, certificate)
 
 
-def _fits(program: Program, stage: Stage, step: Step) -> bool:
-    match stage, step:
-        case Linear(), Affine():
-            return stage.input == step.input and _same_shape(stage, step)
-        case Linear(), BatchNorm():
-            before = program.steps[step.input - 1] if step.input > 0 else None
-            return isinstance(before, Affine) and stage.input == before.input and _same_shape(stage, before)
-        case Scale(), BatchNorm():
-            shapes = {stage.scale.shape, stage.shift.shape}
-            return stage.input == step.input and shapes == {step.mean.shape}
-        case Attention(), Pointwise():
-            return stage.input == step.input and _whole(stage, program.shapes[stage.value][-1])
-        case Selection(), Lookup() | BlackBox():
-            given, made, k = program.shapes[step.input], program.shapes[stage.value], stage.offset.shape
-            fits = (
-                stage.centre.shape == given
-                and stage.key.shape == (*k, *given)
-                and stage.values.shape == (*k, *made)
-            )
-            whole = isinstance(step, BlackBox) or k == step.values.shape[:1]
-            return stage.input == step.input and len(k) == 1 and k[0] > 0 and fits and whole
-        case Sum(), Combine():
-            return stage.inputs == step.inputs and len(stage.coefficients) == len(stage.inputs)
-        case Reorder(), Reshape():
-            return stage.input == step.input and stage.shape == step.to
-    return False
+def _affine(program: Program, layer: Layer, step: Step) -> bool:
+    """An affine step, or one together with the normalisation that follows it."""
+    if isinstance(step, BatchNorm) and step.input > 0:
+        step = program.steps[step.input - 1]
+    if not isinstance(step, Affine) or layer.inputs != step.inputs:
+        return False
+    bias = layer.tensors.get("bias")
+    return layer.tensors["weight"].shape == step.weight.shape and (
+        bias is None or bias.shape == step.weight.shape[:1]
+    )
 
 
-def _same_shape(stage: Linear, step: Affine) -> bool:
-    bias = stage.bias is None or stage.bias.shape == step.weight.shape[:1]
-    return bias and stage.weight.shape == step.weight.shape
+def _batch_norm(program: Program, layer: Layer, step: Step) -> bool:
+    shapes = {array.shape for array in layer.tensors.values()}
+    return isinstance(step, BatchNorm) and layer.inputs == step.inputs and shapes == {step.mean.shape}
 
 
-def _whole(stage: Attention, width: int) -> bool:
-    """Every neuron has one head."""
-    if len(stage.groups) == 1 and stage.groups[0].neurons is None:
+def _pointwise(program: Program, layer: Layer, step: Step) -> bool:
+    width = program.shapes[layer.value][-1]
+    return (
+        isinstance(step, Pointwise)
+        and layer.inputs == step.inputs
+        and each_neuron_once(heads_of(layer), width)
+    )
+
+
+def _lookup(program: Program, layer: Layer, step: Step) -> bool:
+    if not isinstance(step, (Lookup, BlackBox)) or layer.inputs != step.inputs:
+        return False
+    given, made = program.shapes[step.input], program.shapes[layer.value]
+    k = layer.tensors["offset"].shape
+    expected = {"centre": given, "key": (*k, *given), "offset": k, "values": (*k, *made)}
+    whole = isinstance(step, BlackBox) or k == step.values.shape[:1]
+    fits = all(layer.tensors[name].shape == shape for name, shape in expected.items())
+    return len(k) == 1 and k[0] > 0 and fits and whole
+
+
+def _combine(program: Program, layer: Layer, step: Step) -> bool:
+    count = len(layer.settings["coefficients"])
+    return isinstance(step, Combine) and layer.inputs == step.inputs and count == len(layer.inputs)
+
+
+def _reshape(program: Program, layer: Layer, step: Step) -> bool:
+    return isinstance(step, Reshape) and layer.inputs == step.inputs and layer.settings["to"] == step.to
+
+
+_FITS: dict[str, Callable[[Program, Layer, Any], bool]] = {
+    "affine": _affine,
+    "batch_norm": _batch_norm,
+    "pointwise": _pointwise,
+    "lookup": _lookup,
+    "combine": _combine,
+    "reshape": _reshape,
+}
+
+
+def each_neuron_once(heads: Heads, width: int) -> bool:
+    """Whether every neuron has exactly one head."""
+    if len(heads) == 1 and heads[0][0] is None:
         return True
-    named = [j for group in stage.groups if group.neurons is not None for j in group.neurons.tolist()]
-    return all(g.neurons is not None for g in stage.groups) and sorted(named) == list(range(width))
+    named = [j for neurons, _ in heads if neurons is not None for j in neurons.tolist()]
+    return all(neurons is not None for neurons, _ in heads) and sorted(named) == list(range(width))
 
 
-def _claims_mismatch(
-    program: Program, numbers: NetworkNumbers, certificate: NetworkCertificate
-) -> str | None:
-    layers = [stage for stage in numbers.stages if isinstance(stage, Attention)]
+def _claims_mismatch(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> str | None:
     if any(isinstance(step, BlackBox) for step in program.steps):
-        return "nothing of the function is stored that could be certified"
-    selections = [(s.value, len(s.offset)) for s in numbers.stages if isinstance(s, Selection)]
-    if [(claim.value, claim.anchors) for claim in certificate.lookups] != selections:
-        return "its lookups are not those of the network"
-    if [claim.value for claim in certificate.layers] != [stage.value for stage in layers]:
-        return "its layers are not those of the network"
-    for stage, claim in zip(layers, certificate.layers, strict=True):
-        step = program.steps[stage.value - 1]
+        return "the program has a black box, of which nothing can be proved"
+    lookups = [(s.value, len(s.tensors["offset"])) for s in numbers.layers if s.kind == "lookup"]
+    if [(c.facts["value"], c.facts["anchors"]) for c in certificate.parts("lookup")] != lookups:
+        return "the certificate is about other lookups"
+    layers = [layer for layer in numbers.layers if layer.kind == "pointwise"]
+    claims = certificate.parts("layer")
+    if [claim.facts["value"] for claim in claims] != [layer.value for layer in layers]:
+        return "the certificate is about other layers"
+    for layer, claim in zip(layers, claims, strict=True):
+        step = program.steps[layer.value - 1]
         assert isinstance(step, Pointwise)
-        if claim.function != label_of(step.function):
-            return f"{claim.name} is said to be {claim.function}, the program says {label_of(step.function)}"
-        if len(claim.groups) != len(stage.groups):
-            return f"{claim.name} has claims about {len(claim.groups)} groups, the network has {len(stage.groups)}"
-        width = program.shapes[stage.value][-1]
-        sizes = [width if group.neurons is None else len(group.neurons) for group in stage.groups]
-        if [said.neurons for said in claim.groups] != sizes:
-            return f"{claim.name} is said to have groups of other sizes than {sizes}"
-        if any(said.head.function != claim.function for said in claim.groups):
-            return f"{claim.name} has a head for another function"
+        function, width = label_of(step.function), program.shapes[layer.value][-1]
+        named = {claim.facts["function"], *(head.facts.get("function") for head in claim.children)}
+        if named != {function}:
+            return f"{claim.name}: the certificate is about {sorted(map(str, named))}, the program has {function}"
+        sizes = [width if neurons is None else len(neurons) for neurons, _ in heads_of(layer)]
+        if claim.facts["neurons"] != sizes or any(head.subject != "head" for head in claim.children):
+            return f"{claim.name}: the certificate is about heads of {claim.facts['neurons']} neurons, not {sizes}"
     return None

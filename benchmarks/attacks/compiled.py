@@ -164,7 +164,7 @@ def _attack(case: Case, seed: int, count: int, outcome: Outcome, stack: ExitStac
         if problem.reachable is None:
             raise
         net = attnc.compile(source.module, domain=box, eps=1.2 * problem.reachable, dtype=case.dtype)
-    if net.certificate is None:
+    if not net.certificate.proved:
         outcome.verdict = "measured"
         return
     wide.module.double()

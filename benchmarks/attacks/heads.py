@@ -108,14 +108,14 @@ def _public(rng: np.random.Generator, spec: str, dtype: str) -> Made:
     half = float(rng.choice([2.0, 4.0, 8.0]))
     eps = float(10.0 ** rng.uniform(-3, -1.5)) * (math.exp(half) if spec == "exp" else 1.0)
     head = attnc.head(spec, domain=(-half, half), eps=eps, dtype=getattr(torch, dtype))
-    if head.certificate is None:
+    if not head.certificate.proved:
         raise attnc.CertificateError("measured only")
 
     @dataclass(frozen=True)
     class Finished:
         numbers: object
 
-    found = Attacked(functions.get(spec), head.certificate.domain, Finished(head.numbers()))  # type: ignore[arg-type]
+    found = Attacked(functions.get(spec), head.certificate.holds_for, Finished(head.numbers()))  # type: ignore[arg-type]
     return found, head, head.certificate.bound
 
 

@@ -58,7 +58,7 @@ def _head(spec: str, dtype: torch.dtype) -> Head:
 
 def head_subject(spec: str, dtype: torch.dtype, engine: str = "softmax") -> Subject:
     head = copy.deepcopy(_head(spec, dtype))
-    assert head.certificate is not None
+    assert head.certificate.proved
     f, x = functions.get(spec), torch.linspace(-8, 8, 20_001, dtype=WIDE).to(dtype)
     return Subject(head, lambda s: head.run(s, engine), lambda s: f(s.double()), x, head.certificate.bound)
 
@@ -79,7 +79,7 @@ def _network(dtype: torch.dtype) -> tuple[nn.Module, attnc.Network]:
 def network_subject(dtype: torch.dtype, engine: str) -> Subject:
     model, net = copy.deepcopy(_network(dtype))
     net.engine = engine
-    assert net.certificate is not None
+    assert net.certificate.proved
     wide = model.double()
     x = 2 * torch.rand(2000, 4, generator=torch.Generator().manual_seed(1), dtype=WIDE).to(dtype) - 1
     return Subject(net, net, lambda s: wide(s.double()), x, net.certificate.bound)
@@ -236,9 +236,9 @@ def _borrowed(stack: ExitStack) -> Judged:
     """A function of one's own, under the name of a built-in one: the certificate must not speak of the built-in one."""
     fake = attnc.Function("relu", torch.abs, (lambda x: -x, lambda x: x), (0.0,))
     head = attnc.head(fake, domain=(-1, 1), eps=1e-2)
-    assert head.certificate is not None
+    assert head.certificate.proved
     x = torch.linspace(-1, 1, 1001)
-    judged = Judged(proved=head.certificate.function == "relu" and head.why_not_certified() is None)
+    judged = Judged(proved=head.certificate.facts["function"] == "relu" and head.why_not_certified() is None)
     judged.see(float((head(x) - x.relu()).abs().max()), head.certificate.bound, len(x), "named relu")
     return judged
 
@@ -246,7 +246,7 @@ def _borrowed(stack: ExitStack) -> Judged:
 def _witness(stack: ExitStack) -> Judged:
     """A witness is an error that is attained: verify must not confirm one that is not."""
     head = copy.deepcopy(_head("sigmoid", torch.float32))
-    assert head.certificate is not None
+    assert head.certificate.proved
     claimed = head.certificate.witness
     head.certificate = replace(
         head.certificate,
@@ -269,7 +269,7 @@ def _copied(stack: ExitStack) -> Judged:
         for name in ("query", "key", "value", "output"):
             getattr(module, name).copy_(getattr(source, name))
     module.certificate = source.certificate
-    assert module.certificate is not None
+    assert module.certificate.proved
     x = torch.linspace(-8, 8, 2001, dtype=WIDE)
     return judge(Subject(module, module, torch.nn.functional.silu, x, module.certificate.bound))
 

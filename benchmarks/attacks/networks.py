@@ -116,7 +116,7 @@ def _judge(
     net: Network, box: attnc.Box, dtype: torch.dtype, seed: int, points: int, outcome: Outcome
 ) -> None:
     """Screen in float64, climb from the worst, and evaluate the worst in balls."""
-    assert net.certificate is not None
+    assert net.certificate.proved
     x, bound = _points(net, box, dtype, seed, points), net.certificate.bound
     error = _rough(net, x)
     worst = x[error.argsort(descending=True)[:12]]
@@ -149,7 +149,7 @@ def _beside(
     net: Network, model: nn.Module, box: attnc.Box, dtype: torch.dtype, seed: int, outcome: Outcome
 ) -> None:
     """The module itself, in float64: what was read is what runs."""
-    assert net.certificate is not None
+    assert net.certificate.proved
     x = _points(net, box, dtype, seed + 1, 2000)
     with torch.no_grad():
         meant = model.double()(x.double())

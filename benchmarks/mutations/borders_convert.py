@@ -270,7 +270,7 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: another function of a head",
         VERIFY,
-        "if certificate is None or certificate.function != function:",
+        "if certificate is None or certificate.facts["function"] != function:",
         "if certificate is None:",
         "a head of another function serves a block",
         (f"{SMALL}::test_a_head_of_another_function",),

@@ -136,7 +136,7 @@ CHECK_HEADS = [
     Mutation(
         "check: another function",
         "attnc/check/head.py",
-        "if not f.provable or label != certificate.function:",
+        "if not f.provable or label != certificate.facts["function"]:",
         "if not f.provable:",
         "a certificate is checked against another function than its own",
         (f"{CHECK}::test_user_functions_need_to_be_known",),

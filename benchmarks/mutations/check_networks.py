@@ -182,7 +182,7 @@ CHECK_NETWORKS = [
     Mutation(
         "check_network: digest of the program",
         "attnc/check/network.py",
-        "if program.digest() != certificate.program:",
+        "if program.digest() != certificate.facts["program"]:",
         "if False:",
         "a certificate is checked against another program than its own",
         ("tests/prove/test_lookup.py::test_another_constant_is_another_program",),

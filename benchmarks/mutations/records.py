@@ -16,7 +16,7 @@ REGRESSIONS = "tests/soundness/test_regressions.py"
 RECORDS = [
     Mutation(
         "certificate: covers the upper end",
-        "attnc/records/certificate.py",
+        "attnc/records/head_certificate.py",
         "return bool(((wide >= self.domain.lo) & (wide <= self.domain.hi)).all())",
         "return bool((wide >= self.domain.lo).all())",
         "inputs above the domain are covered",
@@ -24,7 +24,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: covers NaN",
-        "attnc/records/certificate.py",
+        "attnc/records/head_certificate.py",
         "return bool(((wide >= self.domain.lo) & (wide <= self.domain.hi)).all())",
         "return not bool(((wide < self.domain.lo) | (wide > self.domain.hi)).any())",
         "NaN is covered",
@@ -32,7 +32,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: covers another dtype",
-        "attnc/records/certificate.py",
+        "attnc/records/head_certificate.py",
         "if s.dtype != getattr(torch, self.dtype):",
         "if s.dtype == torch.float16:",
         "inputs of another dtype are covered",
@@ -40,7 +40,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: seal",
-        "attnc/records/certificate.py",
+        "attnc/records/head_certificate.py",
         'if certificate.seal() != record["seal"]:',
         "if False:",
         "an edited certificate is read",
@@ -48,7 +48,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: rounded up",
-        "attnc/records/certificate.py",
+        "attnc/records/head_certificate.py",
         "rounding=ROUND_CEILING).create_decimal(Decimal(x)))",
         'rounding="ROUND_FLOOR").create_decimal(Decimal(x)))',
         "bounds are rounded down to few digits",
@@ -56,7 +56,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: last step of rounding up",
-        "attnc/records/certificate.py",
+        "attnc/records/head_certificate.py",
         "return short if short >= x else math.nextafter(short, math.inf)",
         "return short",
         "a decimal that is rounded to a smaller float is kept",
@@ -65,7 +65,7 @@ RECORDS = [
     ),
     Mutation(
         "certificate: finite terms",
-        "attnc/records/certificate.py",
+        "attnc/records/head_certificate.py",
         "if type(value) is not kind or (type(value) is float and not math.isfinite(value)):",
         "if type(value) is not kind:",
         "a bound may be NaN",

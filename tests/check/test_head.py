@@ -82,10 +82,10 @@ def test_a_false_claim_about_other_numbers_is_never_proved(head: attnc.Head, nam
     forged = HeadNumbers(**arrays, dtype=numbers.dtype)
     certificate = replace(head.certificate, digests=forged.digests())
     verdict = check(forged, certificate)
-    s = torch.linspace(certificate.domain.lo, certificate.domain.hi, 5001, dtype=torch.float64).to(
+    s = torch.linspace(certificate.holds_for.lo, certificate.holds_for.hi, 5001, dtype=torch.float64).to(
         head.key.dtype
     )
-    truth = attnc.functions.get(certificate.function)(s.double())
+    truth = attnc.functions.get(certificate.facts["function"])(s.double())
     worst = float((execute(forged, s) - truth).abs().max())
     assert (verdict.status == "refuted") == (worst > certificate.bound), (worst, verdict)
     assert name != "value" or worst > certificate.bound
@@ -109,7 +109,7 @@ def test_overflow_is_unknown_or_refuted() -> None:
 
 
 def test_execution_is_the_head_s(head: attnc.Head) -> None:
-    domain = head.certificate.domain
+    domain = head.certificate.holds_for
     s = torch.linspace(domain.lo, domain.hi, 999, dtype=torch.float64).to(head.key.dtype)
     ours, theirs = execute(head.numbers(), s), head(s).double()
     assert float((ours - theirs).abs().max()) <= 2 * head.certificate.rounding

@@ -16,12 +16,12 @@ from flint import arb
 from torch import Tensor, nn
 
 import attnc
-from attnc.check.head import Verdict
+from attnc.records.verdict import Verdict
 from attnc.check.network import check_network
 from attnc.functions.balls import working
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.network.stages import AttentionLayer
+from attnc.network.pointwise import AttentionLayer
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.certificate import Certificate
@@ -129,19 +129,19 @@ def test_the_cases_are_what_they_say() -> None:
 
 def with_head(certificate: NetworkCertificate, layer: int = 0, **changed: Any) -> NetworkCertificate:
     """Another claim about the first head of a layer."""
-    claim = certificate.layers[layer]
+    claim = certificate.parts("layer")[layer]
     head = replace(claim.groups[0].head, **changed)
     return with_layer(certificate, layer, groups=(replace(claim.groups[0], head=head), *claim.groups[1:]))
 
 
 def with_layer(certificate: NetworkCertificate, layer: int = 0, **changed: Any) -> NetworkCertificate:
-    claims = list(certificate.layers)
+    claims = list(certificate.parts("layer"))
     claims[layer] = replace(claims[layer], **changed)
     return replace(certificate, layers=tuple(claims))
 
 
 def head_of(certificate: NetworkCertificate) -> Certificate:
-    return certificate.layers[0].groups[0].head
+    return certificate.parts("layer")[0].groups[0].head
 
 
 def inner(certificate: NetworkCertificate, part: float) -> attnc.Interval:
@@ -156,9 +156,9 @@ FALSE: dict[str, Callable[[NetworkCertificate], NetworkCertificate]] = {
     "approximation": lambda c: replace(c, approximation=0.5 * c.approximation),
     "no rounding": lambda c: replace(c, approximation=0.98 * c.bound, rounding=0.0),
     "error in": lambda c: with_layer(c, error_in=0.95 * c.layers[0].error_in),
-    "error out": lambda c: with_layer(c, error_out=0.95 * c.layers[0].error_out),
+    "error out": lambda c: with_layer(c, error_out=0.95 * c.layers[0].bound),
     "error in of the last layer": lambda c: with_layer(c, -1, error_in=0.95 * c.layers[-1].error_in),
-    "error out of the last layer": lambda c: with_layer(c, -1, error_out=0.95 * c.layers[-1].error_out),
+    "error out of the last layer": lambda c: with_layer(c, -1, error_out=0.95 * c.layers[-1].bound),
     "no error in": lambda c: with_layer(c, error_in=0.0),
     "a head's interval": lambda c: with_head(c, domain=inner(c, 0.7)),
     "a head's bound": lambda c: with_head(c, bound=0.5 * head_of(c).bound),
@@ -238,11 +238,11 @@ def assert_it_refutes(net: Network, certificate: NetworkCertificate, verdict: Ve
     if isinstance(verdict.input, float):
         assert any(
             head_errs(layer, claim, verdict.input)
-            for layer, claim in zip(net.layers, certificate.layers, strict=True)
+            for layer, claim in zip(net.layers, certificate.parts("layer"), strict=True)
         )
         return
-    at = np.array(verdict.input).reshape(certificate.domain.shape)
-    assert ((certificate.domain.lo <= at) & (at <= certificate.domain.hi)).all(), "it lies outside the box"
+    at = np.array(verdict.input).reshape(certificate.holds_for.shape)
+    assert ((certificate.holds_for.lo <= at) & (at <= certificate.holds_for.hi)).all(), "it lies outside the box"
     x = torch.from_numpy(at).to(getattr(torch, certificate.dtype))
     assert np.array_equal(x.double().numpy(), at), "the dtype does not hold it"
     assert certificate.bound < verdict.error <= 1.05 * error_at(net, x)
@@ -351,7 +351,7 @@ def forged(net: Network, numbers: NetworkNumbers) -> NetworkCertificate:
     """The certificate with the digests of other numbers, in the heads' claims too."""
     layers: list[LayerClaim] = []
     stages = (stage for stage in numbers.stages if isinstance(stage, Attention))
-    for claim, stage in zip(net.certificate.layers, stages, strict=True):
+    for claim, stage in zip(net.certificate.parts("layer"), stages, strict=True):
         groups = [
             replace(said, head=replace(said.head, digests=group.head.digests()))
             for said, group in zip(claim.groups, stage.groups, strict=True)
@@ -625,7 +625,7 @@ def test_the_heads_of_every_group_are_proved(changed: str, monkeypatch: pytest.M
     """A claim that says less of the last group is not proved, though all that follows from it would be."""
     monkeypatch.setattr("attnc.check.network._attack", lambda *given: None)
     net = compiled("groups")
-    claim = net.certificate.layers[0]
+    claim = net.certificate.parts("layer")[0]
     *others, last = claim.groups
     assert others and judged(net).status == "proved"
     head = replace(last.head, **{changed: 0.25 * getattr(last.head, changed)})

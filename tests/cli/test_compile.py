@@ -50,7 +50,7 @@ def test_json_is_one_object_with_the_certificate(run: Any, weights: Path, networ
     assert (ran.code, ran.err) == (0, "")
     record = ran.json
     certificate = NetworkCertificate.from_json(record["certificate"])
-    assert certificate.domain == attnc.Box(-1, 1, shape=(4,))
+    assert certificate.holds_for == attnc.Box(-1, 1, shape=(4,))
     assert record["status"] == "proved"
     assert record["bound"] == certificate.bound == network.certificate.bound <= 1e-3
     assert record["quality"] == pytest.approx(certificate.quality)
@@ -149,7 +149,7 @@ def test_force_overwrites(run: Any, weights: Path, tmp_path: Path) -> None:
     ran = run("compile", weights, *ASKED, "--output", path, "--force")
     assert ran.code == 0
     assert "written" in ran.out
-    assert attnc.load(path).certificate is not None
+    assert attnc.load(path).certificate.proved
 
 
 @pytest.mark.usefixtures("no_work")

@@ -162,7 +162,7 @@ def test_what_is_only_measured_is_told_and_no_success(
     machine = run("compile", *source, "--json")
     assert (table.code, table.err, machine.code, machine.err) == (1, "", 1, "")
     text = words(table.out)
-    assert f"measured, not proved |network - f| <= {net.measured.error:.4g} at 5,000 random inputs" in text
+    assert f"measured, not proved |network - f| <= {net.certificate.error:.4g} at 5,000 random inputs" in text
     assert all(note in text for note in net.notes)
     assert "quality" not in text and "approximation" not in text
     never_proved(text)
@@ -180,7 +180,7 @@ def test_the_layers_of_a_fitted_network_say_against_what(run: Any, tmp_path: Pat
     record = run("show", path, "--json").json
     assert net.measured is not None and net.measured.fitted is not None
     assert record["layer_errors_against"] == "fitted network"
-    assert record["layers"][0]["error_out"] == net.measured.fitted.layers[0].error_out
+    assert record["layers"][0]["error_out"] == net.measured.fitted.layers[0].bound
     text = words(run("show", path).out)
     assert "of the network that was fitted to f: not of f" in text
     assert run("show", path).code == 1

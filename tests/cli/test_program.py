@@ -47,7 +47,7 @@ def test_bad_input_in_a_process(run_process: Any) -> None:
 def test_the_status_of_a_refuted_file_in_a_process(
     run_process: Any, tmp_path: Path, tanh: attnc.Head
 ) -> None:
-    assert tanh.certificate is not None
+    assert tanh.certificate.proved
     lie = attnc.Head(tanh.numbers(), tanh.design, replace(tanh.certificate, bound=1e-9))
     lie.save(tmp_path / "lie.safetensors")
     ran = run_process("verify", tmp_path / "lie.safetensors")

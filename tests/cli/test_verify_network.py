@@ -33,7 +33,7 @@ def test_proved(run: Any, saved_network: Path, network: attnc.Network) -> None:
     record = machine.json
     assert (record["status"], record["bound"]) == ("proved", network.certificate.bound)
     assert (record["layers"], record["heads"], record["dtype"]) == (1, 8, "float64")
-    assert record["program"] == network.certificate.program
+    assert record["program"] == network.certificate.facts["program"]
     assert (record["input"], record["domain"]["shape"]) == (None, [4])
     assert record["cells"] > 0
 

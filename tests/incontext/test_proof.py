@@ -32,7 +32,7 @@ def known(loss: str, dtype: torch.dtype = torch.float32, **options: bool) -> Lea
 
 
 def off_by(certificate: Certificate | None, bound: float) -> Certificate:
-    assert certificate is not None
+    assert certificate.proved
     return replace(certificate, bound=bound)
 
 

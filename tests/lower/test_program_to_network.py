@@ -48,7 +48,7 @@ def anchors(net: Network) -> int:
 
 def inputs(net: Network, count: int) -> Tensor:
     """Of the box, corners among them."""
-    box, draw = net.certificate.domain, np.random.default_rng(5)
+    box, draw = net.certificate.holds_for, np.random.default_rng(5)
     u = draw.random((count, *box.shape))
     u[::3] = u[::3].round()
     x = torch.from_numpy(box.lo + u * (box.hi - box.lo)).to(next(net.parameters()).dtype)
@@ -90,7 +90,7 @@ def test_the_bound_is_no_more_than_eps_asked_and_the_terms_make_it_up() -> None:
         assert (
             max(c.approximation, c.rounding) <= 1.01 * c.bound <= 1.01 * 1.01 * (c.approximation + c.rounding)
         )
-        assert 0 < c.layers[0].error_in < c.layers[0].error_out
+        assert 0 < c.layers[0].error_in < c.layers[0].bound
 
 
 # What cannot be met.
@@ -128,7 +128,7 @@ def test_affine_maps_alone_are_named_too() -> None:
             compiled(model, 30, unit / 8, dtype)
         net = compiled(model, 30, refused.value.reachable, dtype)
         assert net.layers == [] and net.certificate.bound <= refused.value.reachable < 1000 * unit
-        assert net.certificate.layers == () and net.certificate.approximation == 0
+        assert net.certificate.parts("layer") == () and net.certificate.approximation == 0
         assert largest_error(net, inputs(net, 20)) <= net.certificate.bound
 
 
@@ -248,7 +248,7 @@ def test_attention_first_and_last() -> None:
     ):
         net = compiled(Program((2,), steps), 2, 1e-3)
         assert largest_error(net, inputs(net, 20)) <= net.certificate.bound <= 1e-3
-        assert net.certificate.layers[0].error_in < 1e-6
+        assert net.certificate.parts("layer")[0].error_in < 1e-6
 
 
 def test_coordinates_that_are_fixed() -> None:
@@ -259,7 +259,7 @@ def test_coordinates_that_are_fixed() -> None:
         net = attnc.compile(model, domain=attnc.Box(torch.tensor(lo), torch.tensor(hi)), eps=1e-3)
         assert largest_error(net, inputs(net, 20)) <= net.certificate.bound <= 1e-3
         assert attnc.verify(net).status == "proved"
-        narrow, full = (n.certificate.layers[0].groups[0].head.domain.width for n in (net, whole))
+        narrow, full = (n.certificate.parts("layer")[0].groups[0].head.domain.width for n in (net, whole))
         assert narrow < full
         assert not net.certificate.covers(torch.tensor([0.0, 0.0, 0.0]))
 
@@ -292,7 +292,7 @@ def test_groups_are_made_where_eps_asks_for_them(
     net = wide_neuron(activation, tight)
     (layer,) = net.layers
     assert [neurons.tolist() for neurons, _ in layer.groups] == [[2], [0, 1, 3]]
-    far, near = (group.head for group in net.certificate.layers[0].groups)
+    far, near = (group.head for group in net.certificate.parts("layer")[0].groups)
     assert far.domain.hi >= 2048 and near.domain.hi <= 1.25
     assert far.bound > tight > near.bound, "the wide head alone would not do"
     assert largest_error(net, inputs(net, 20)) <= net.certificate.bound <= tight

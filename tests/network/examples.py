@@ -82,5 +82,5 @@ def context() -> tuple[Tensor, Tensor]:
 
 def head_error(head: attnc.Head, s: Tensor, out: Tensor) -> float:
     """The largest |out - f(s)|, f in float64."""
-    f = attnc.functions.get(head.certificate.function)
+    f = attnc.functions.get(head.certificate.facts["function"])
     return float((out.double() - f(s.double())).abs().max())

@@ -83,7 +83,7 @@ def head(request: pytest.FixtureRequest) -> Head:
 
 
 def inside(head: Head, *shape: int) -> Tensor:
-    domain = head.certificate.domain
+    domain = head.certificate.holds_for
     u = torch.rand(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     return (domain.lo + domain.width * u).clamp(domain.lo, domain.hi).to(head.key.dtype)
 
@@ -91,7 +91,7 @@ def inside(head: Head, *shape: int) -> Tensor:
 @pytest.mark.parametrize("weights", [1 << 18, 100, 1])
 def test_the_kernel_keeps_the_certificate(head: Head, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "WEIGHTS", weights)
-    domain, f = head.certificate.domain, attnc.functions.get(head.certificate.function)
+    domain, f = head.certificate.holds_for, attnc.functions.get(head.certificate.facts["function"])
     ends = torch.tensor([domain.lo, domain.hi, 0.0, -0.0], dtype=head.key.dtype)
     s = torch.cat([inside(head, 2000 if weights > 1 else 50), ends])
     out = attend(head, s)

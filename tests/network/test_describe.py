@@ -11,9 +11,9 @@ import pytest
 
 from attnc.network.describe import COLUMNS, lattice, why_not_measured
 from attnc.network.network import Network
-from attnc.network.stages import Selection
-from attnc.records.network_numbers import Selection as Numbers
-from attnc.records.theorem import Theorem
+from attnc.network.lookup import LookupLayer
+from attnc.records.network_numbers import LookupLayer as Numbers
+from attnc.records.presentation import Theorem
 from tests.plot.unproved_networks import (
     POINTS,
     SEED,
@@ -57,7 +57,7 @@ def test_a_lookup_that_was_measured() -> None:
 
 def test_a_lookup_that_is_proved() -> None:
     net = grid_network()
-    assert net.certificate is not None
+    assert net.certificate.proved
     told = row(net)
     assert (told["anchors"], told["error out"]) == ("441 grid 21 × 21", "1.41e-01")
     text = str(net.describe())
@@ -80,7 +80,7 @@ def test_a_fitted_network_is_proved_only_against_what_was_fitted() -> None:
     (claim,) = net.measured.fitted.layers
     told = row(net)
     assert (told["function"], told["heads"]) == ("tanh", "6")
-    assert told["error out"] == f"{claim.error_out:.2e}"
+    assert told["error out"] == f"{claim.bound:.2e}"
     text = str(net.describe())
     assert claims_about_f(text) == []
     assert "proved against the network that was fitted to f, and not against f: |network - fitted|" in text
@@ -135,10 +135,10 @@ def test_a_network_of_which_nothing_is_known() -> None:
     assert net.describe().summary[0] == "nothing is known of its error"
 
 
-def selection(key: object) -> Selection:
+def selection(key: object) -> LookupLayer:
     rows = np.asarray(key, dtype=np.float64)
     k, m = rows.shape
-    return Selection(Numbers(0, 1, np.zeros(m), rows, np.zeros(k), np.zeros((k, 1))))
+    return LookupLayer(Numbers(0, 1, np.zeros(m), rows, np.zeros(k), np.zeros((k, 1))))
 
 
 def test_what_is_no_lattice_is_not_called_one() -> None:

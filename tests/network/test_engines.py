@@ -40,18 +40,18 @@ def net() -> Network:
 
 
 def inputs(head: attnc.Head, *shape: int) -> Tensor:
-    domain = head.certificate.domain
+    domain = head.certificate.holds_for
     u = torch.rand(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     return (domain.lo + domain.width * u).clamp(domain.lo, domain.hi).to(head.key.dtype)
 
 
 def test_engines_agree_within_twice_the_rounding(head: attnc.Head) -> None:
-    domain = head.certificate.domain
+    domain = head.certificate.holds_for
     ends = torch.tensor([domain.lo, domain.hi, domain.middle], dtype=head.key.dtype)
     s = torch.cat([inputs(head, 5000), ends])
     columns, keys = head.run(s, "softmax"), head.run(s, "sdpa")
     assert float((columns.double() - keys.double()).abs().max()) <= 2 * head.certificate.rounding
-    f = attnc.functions.get(head.certificate.function)
+    f = attnc.functions.get(head.certificate.facts["function"])
     for out in (columns, keys):
         error = (out.double() - f(s.double())).abs().max()
         assert float(error) <= head.certificate.bound

@@ -30,7 +30,7 @@ def head(request: pytest.FixtureRequest) -> attnc.Head:
 
 
 def inputs(head: attnc.Head, *shape: int) -> torch.Tensor:
-    domain = head.certificate.domain
+    domain = head.certificate.holds_for
     generator = torch.Generator().manual_seed(0)
     u = torch.rand(shape, generator=generator, dtype=torch.float64)
     return (domain.lo + (domain.hi - domain.lo) * u).to(head.key.dtype)
@@ -45,7 +45,7 @@ def test_any_shape(head: attnc.Head, shape: tuple[int, ...]) -> None:
 
 def test_it_imitates_its_function(head: attnc.Head) -> None:
     s = inputs(head, 2000)
-    f = attnc.functions.get(head.certificate.function)
+    f = attnc.functions.get(head.certificate.facts["function"])
     assert float((head(s).double() - f(s.double())).abs().max()) <= head.certificate.bound
 
 
@@ -101,7 +101,7 @@ def test_plain_self_attention_agrees(head: attnc.Head, n: int) -> None:
     literal = head.as_self_attention(n)
     s = inputs(head, 40, n)
     assert torch.allclose(literal(s), head(s), rtol=0, atol=4 * head.certificate.rounding)
-    f = attnc.functions.get(head.certificate.function)
+    f = attnc.functions.get(head.certificate.facts["function"])
     assert float((literal(s).double() - f(s.double())).abs().max()) <= 2 * head.certificate.bound
 
 
@@ -150,7 +150,7 @@ def test_inputs_are_never_cast(s: object) -> None:
 
 def test_repr_tells_what_it_is(head: attnc.Head) -> None:
     text = repr(head)
-    for part in (head.certificate.function, "anchors=", "proved", f"{head.certificate.bound:.4g}"):
+    for part in (head.certificate.facts["function"], "anchors=", "proved", f"{head.certificate.bound:.4g}"):
         assert part in text
     html = head._repr_html_()
     assert html.count("<table>") == 1

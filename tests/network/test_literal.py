@@ -16,7 +16,7 @@ from attnc.errors import InputError
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.network import Network
 from attnc.network.purity import LINEAR, MOVES, SOFTMAX, operations
-from attnc.network.stages import AttentionLayer
+from attnc.network.pointwise import AttentionLayer
 
 AGREE = {torch.float64: 4e-12, torch.float32: 1e-5}  # of the largest output
 

@@ -20,7 +20,9 @@ from attnc.network.describe import COLUMNS
 from attnc.network.network import Network
 from attnc.network.purity import impurities, operations
 from attnc.network.rebuild import rebuilt
-from attnc.network.stages import AffineMap, Combination, Reordering, Scaling
+from attnc.network.affine import AffineLayer, ScaleLayer
+from attnc.network.combine import CombineLayer
+from attnc.network.reshape import ReshapeLayer
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.network_record import NetworkRecord
@@ -287,7 +289,7 @@ def test_attention_weights(net: Network, lead: tuple[int, ...]) -> None:
     for handle in handles:
         handle.remove()
     names = []
-    for claim, layer in zip(net.certificate.layers, net.layers, strict=True):
+    for claim, layer in zip(net.certificate.parts("layer"), net.layers, strict=True):
         for g, (neurons, head) in enumerate(layer.groups):
             name = claim.name if len(layer.groups) == 1 else f"{claim.name}, group {g + 1}"
             names.append(name)
@@ -328,7 +330,7 @@ def test_one_softmax_for_each_group(engine: str, softmax: str, grouped: Network)
 def test_the_cases_have_every_kind_of_stage() -> None:
     """What the purity test walks through."""
     kinds = {type(stage) for name in MODELS for stage in compiled(name).stages}
-    assert {AffineMap, Combination, Reordering, Scaling} < kinds
+    assert {AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer} < kinds
     assert [len(layer.groups) for layer in compiled("groups").layers] == [2]
 
 
@@ -379,7 +381,7 @@ def test_which_neurons_share_a_head_counts(grouped: Network) -> None:
 
 def test_a_coefficient_counts() -> None:
     net = copy.deepcopy(compiled("residual"))
-    (combination,) = (s for s in net.stages if isinstance(s, Combination) and 0.5 in s.coefficients)
+    (combination,) = (s for s in net.stages if isinstance(s, CombineLayer) and 0.5 in s.coefficients)
     combination.coefficients = tuple(0.75 if c == 0.5 else c for c in combination.coefficients)
     assert largest_error(net, inputs(net, 3), net(inputs(net, 3))) > net.certificate.bound
     assert net.why_not_certified() is not None
@@ -455,7 +457,7 @@ def test_the_table_has_every_layer(net: Network) -> None:
     table = net.describe()
     lines = str(table).splitlines()
     assert all(column in lines[0] for column in COLUMNS)
-    rows = [(claim, group) for claim in net.certificate.layers for group in claim.groups]
+    rows = [(claim, group) for claim in net.certificate.parts("layer") for group in claim.groups]
     assert len(table.rows) == len(rows)
     heads = [head for layer in net.layers for head in layer]
     for row, line, (claim, group), head in zip(table.rows, lines[2:], rows, heads, strict=False):
@@ -465,7 +467,7 @@ def test_the_table_has_every_layer(net: Network) -> None:
         assert named["anchors"] == f"{head.key.shape[1]} {group.head.design}"
         assert named["interval"] == f"[{group.head.domain.lo:g}, {group.head.domain.hi:g}]"
         assert float(named["error in"]) == pytest.approx(claim.error_in, rel=5e-3)
-        assert float(named["error out"]) == pytest.approx(claim.error_out, rel=5e-3)
+        assert float(named["error out"]) == pytest.approx(claim.bound, rel=5e-3)
         assert all(cell in line for cell in row)
     assert f"<= {net.certificate.bound:.4g}" in str(table) and "proved" in str(table)
     total, added = (
@@ -495,7 +497,7 @@ def test_names_are_escaped_in_a_notebook() -> None:
 
 def test_repr(net: Network) -> None:
     text = repr(net)
-    for part in (str(net.certificate.domain), "dtype=float32", f"{net.certificate.bound:.4g}, proved"):
+    for part in (str(net.certificate.holds_for), "dtype=float32", f"{net.certificate.bound:.4g}, proved"):
         assert part in text
     assert text.count("AttentionLayer(") == len(net.layers)
 
@@ -542,7 +544,7 @@ def test_float64_weights_run_in_float32_and_are_certified_against_themselves() -
         for p in model.parameters():
             p.add_(2.0**-30 * torch.rand_like(p))  # numbers that float32 does not hold
     net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3)
-    weights = [stage.weight for stage in net.stages if isinstance(stage, AffineMap)]
+    weights = [stage.weight for stage in net.stages if isinstance(stage, AffineLayer)]
     for given, (stored, step) in zip(
         (model.enter, model.inner, model.leave),
         zip(weights, (s for s in net.program.steps if isinstance(s, Affine)), strict=True),

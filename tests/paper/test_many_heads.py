@@ -47,7 +47,7 @@ def head_of(net: attnc.Network) -> attnc.Head:
 
 
 def worst_of_head(head: attnc.Head, a: float, b: float, points: int = 200_001) -> float:
-    on = head.certificate.domain
+    on = head.certificate.holds_for
     s = torch.linspace(on.lo, on.hi, points, dtype=torch.float64)
     return float((head(s) - s.clamp(a, b)).abs().max())
 
@@ -100,9 +100,9 @@ def test_proof_by_stretches_agrees_with_the_general_proof(dtype: str) -> None:
     certificate = head.certificate
     f = attnc.functions.clip(-2, 1)
     seen = certificate.witness.error
-    general = supnorm(head.numbers(), f, certificate.domain, seen=seen)
+    general = supnorm(head.numbers(), f, certificate.holds_for, seen=seen)
     ends = [-2 + 3 * ((2 * h - 0.5) / 7) for h in range(1, 4)]
-    plan = Plan(f, certificate.domain, "nearest", 4, dtype)
+    plan = Plan(f, certificate.holds_for, "nearest", 4, dtype)
     ours = by_stretches(head.numbers(), plan.f, plan.domain, ends, seen=seen)
     assert general.attained <= ours.bound and ours.attained <= general.bound
     assert ours.bound <= 1.3 * general.attained + 4 * general.rounding
@@ -126,7 +126,7 @@ def test_a_broken_head_is_not_proved_by_stretches() -> None:
     net = many_heads(*normal(4, 2), -2, 1, heads=4, domain=(-2, 2))
     head, f = head_of(net), attnc.functions.clip(-2, 1)
     ends = [-2 + 3 * ((2 * h - 0.5) / 7) for h in range(1, 4)]
-    plan = Plan(f, head.certificate.domain, "nearest", 4, "float64")
+    plan = Plan(f, head.certificate.holds_for, "nearest", 4, "float64")
     for h, k in ((0, 0), (1, 3), (2, 1)):
         value = head.value.clone()
         with torch.no_grad():

@@ -41,7 +41,7 @@ def ideal(s: mpf, a: float, b: float, p: int, c: float) -> mpf:
 
 
 def worst_of_head(head: attnc.Head, a: float, b: float) -> float:
-    on = head.certificate.domain
+    on = head.certificate.holds_for
     s = torch.linspace(on.lo, on.hi, 400_001, dtype=torch.float64)
     return float((head(s) - s.clamp(a, b)).abs().max())
 

@@ -167,9 +167,9 @@ def test_every_figure_of_the_report_can_be_drawn_and_written_twice_the_same(tmp_
 
 
 def test_what_cannot_be_drawn_is_refused(records: list[Record], tmp_path: Path) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="a sweep goes over"):
         truncated(records, "depth")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"\.png"):
         learning_curves(records, tmp_path / "curves.txt")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="run `attnc reproduce anchors`"):
         truncated(synthetic(settings("heads", seeds=1)), "anchors")

@@ -1,9 +1,7 @@
-"""Pictures of a learner: what is drawn is what the step carries out."""
+"""Plots of a learner: the weights drawn are those of the step."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from attnc.incontext import Learner, gradient_descent
 from attnc.incontext.exact import exact_trajectory
 from attnc.incontext.gathering import gathered
 from attnc.incontext.losses import loss_named
-from attnc.plot.learning import MOST_EXAMPLES, step_attention
+from attnc.plot.learning import MOST_EXAMPLES, step_weights
 from tests.incontext.exact import descend
 
 LOSSES = ["squared", "ridge(0.2)", "lasso(0.1)", "logistic", "poisson", "huber(1)", "quantile(0.3)"]
@@ -32,10 +30,10 @@ def examples(loss: str, n: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-def learner(loss: str, steps: int = 6, **wishes: Any) -> Learner:
+def learner(loss: str, steps: int = 6, **options: Any) -> Learner:
     step = 1e-3 if loss == "poisson" else 0.2
     radius = 12.0 if loss == "poisson" else 3.0
-    return gradient_descent(loss, features=2, steps=steps, step_size=step, radius=radius, **wishes)
+    return gradient_descent(loss, features=2, steps=steps, step_size=step, radius=radius, **options)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +54,7 @@ def test_exact_gradient_descent_is_that_of_extended_precision(loss: str) -> None
 def test_the_picture_of_a_penalty_leaves_the_intercept_alone(loss: str) -> None:
     x, y = examples("squared")
     made = learner(loss, intercept=True)
-    lines = plot.learning(made, x, y + 1).axes[0].lines
+    lines = plot.learning(made, x=x, y=y + 1).axes[0].lines
     off = [line.get_ydata() - exact.get_ydata() for line, exact in zip(lines[:3], lines[3:], strict=True)]
     assert np.abs(off).max() <= made.certificate.bound(len(x)) < 1e-5
     assert lines[2].get_ydata()[-1] > 0.5
@@ -73,7 +71,7 @@ def test_the_weights_shown_are_those_of_the_step(loss: str) -> None:
     made = learner(loss)
     x, y = examples(loss)
     w = torch.tensor([0.3, -0.2], dtype=torch.float64)
-    seen = step_attention(made, w, x, y)
+    seen = step_weights(made, w, x, y)
     value = made.reading.value[:, :, 1].numpy()
     u = (seen.reading * value[:, 0] + (1 - seen.reading) * value[:, 1]).sum(1)
     assert np.abs(u - (x @ w).numpy()).max() < 1e-9
@@ -95,7 +93,7 @@ def test_the_weights_shown_are_those_of_the_step(loss: str) -> None:
 
 def test_every_part_is_there(logistic: Learner) -> None:
     x, y = examples("logistic")
-    figure = plot.learning(logistic, x, y, names=["age", "$ spent"])
+    figure = plot.learning(logistic, x=x, y=y, names=["age", "$ spent"])
     titles = [ax.get_title(loc="left") for ax in figure.axes if ax.get_title(loc="left")]
     assert titles == [
         "coefficients",
@@ -110,7 +108,7 @@ def test_every_part_is_there(logistic: Learner) -> None:
 
 def test_the_curves_are_the_trajectory_and_exact_gradient_descent(logistic: Learner) -> None:
     x, y = examples("logistic")
-    lines = plot.learning(logistic, x, y).axes[0].lines
+    lines = plot.learning(logistic, x=x, y=y).axes[0].lines
     found = np.stack([line.get_ydata() for line in lines[:3]], 1)
     dotted = [line for line in lines if line.get_linestyle() == ":"]
     assert (found == logistic.trajectory(x, y).numpy()).all()
@@ -121,7 +119,7 @@ def test_the_curves_are_the_trajectory_and_exact_gradient_descent(logistic: Lear
 
 def test_the_twins_are_opposite_and_in_order_of_the_prediction(logistic: Learner) -> None:
     x, y = examples("logistic")
-    figure = plot.learning(logistic, x, y)
+    figure = plot.learning(logistic, x=x, y=y)
     (axes,) = [ax for ax in figure.axes if ax.get_title(loc="left") == "C: on the twins, step 1"]
     drawn = np.asarray(axes.images[0].get_array())
     w = logistic.coefficients(x, y)
@@ -135,7 +133,7 @@ def test_a_long_context_and_many_features_are_thinned() -> None:
     rng = np.random.default_rng(0)
     x = torch.from_numpy(np.clip(rng.normal(size=(700, 20)), -3, 3))
     made = gradient_descent("squared", features=20, steps=3, step_size=0.1)
-    figure = plot.learning(made, x, x[:, 0])
+    figure = plot.learning(made, x=x, y=x[:, 0])
     images = [ax.images[0].get_array() for ax in figure.axes if ax.get_title(loc="left").startswith("C")]
     assert [np.shape(image) for image in images] == [(2, MOST_EXAMPLES)] * 2
     names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
@@ -143,24 +141,10 @@ def test_a_long_context_and_many_features_are_thinned() -> None:
     assert not [ax for ax in figure.axes if ax.get_title(loc="left").startswith("B")]
 
 
-@pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
-def test_it_is_written_whole(logistic: Learner, tmp_path: Path, suffix: str, magic: bytes) -> None:
-    path = tmp_path / f"learning{suffix}"
-    plot.learning(logistic, *examples("logistic"), path)
-    assert path.read_bytes().startswith(magic)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_what_cannot_be_drawn_is_refused(
-    logistic: Learner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"), [({"names": ["age"]}, "names"), ({"x": [[1.0]]}, "x must"), ({"y": None}, "y must")]
+)
+def test_bad_arguments_are_refused(logistic: Learner, change: dict[str, Any], words: str) -> None:
     x, y = examples("logistic")
-    with pytest.raises(attnc.InputError):
-        plot.learning(logistic, x, y, tmp_path / "out.docx")
-    with pytest.raises(attnc.InputError):
-        plot.learning(logistic, x, y, names=["age"])
-    with pytest.raises(attnc.InputError, match="Linear"):
-        plot.learning(torch.nn.Linear(2, 1), x, y)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(attnc.MissingExtraError, match=r"attnc\[plot\]"):
-        plot.learning(logistic, x, y)
+    with pytest.raises(attnc.InputError, match=words):
+        plot.learning(logistic, **{"x": x, "y": y, **change})

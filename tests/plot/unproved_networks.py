@@ -17,7 +17,7 @@ from attnc.records.measured import NetworkMeasured
 from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
 from attnc.records.network_numbers import NetworkNumbers, Reorder, Selection
 from attnc.records.network_record import NetworkRecord, Shown
-from attnc.records.theorem import Theorem
+from attnc.records.presentation import Theorem
 
 BOX = attnc.Box(-1, 1, shape=(2, 1))
 SHARP = 60.0  # b of the grid's scores
@@ -119,6 +119,6 @@ def fitted_network() -> Network:
 
 
 def _measured_after(net: Network, certificate: NetworkCertificate | None) -> NetworkMeasured:
-    assert certificate is not None
+    assert certificate.proved
     net.measured = NetworkMeasured("fit", BOX, "float32", 0.0, 0.0, (0.0, 0.0), 0, 1, 0, certificate.digests)
     return _measured(net, wave, "fit", certificate)

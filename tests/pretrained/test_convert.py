@@ -239,8 +239,8 @@ def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dty
     dense = run(model, given)
     for one in (m for m in model.modules() if isinstance(m, AnchorActivation)):
         for neurons, head in one.groups:
-            assert head.certificate is not None
-            f, limit = functions.get(head.certificate.function), head.certificate.domain.hi
+            assert head.certificate.proved
+            f, limit = functions.get(head.certificate.facts["function"]), head.certificate.holds_for.hi
             s = torch.linspace(-limit, limit, 301, dtype=dtype)[:, None].expand(-1, one.neurons or 1)
             with torch.no_grad():
                 gap = (one(s, "softmax", strict=False) - one(s, "closed-form", strict=False)).abs()

@@ -17,6 +17,6 @@ def test_both_terms_together_cover_what_the_window_is_off(name: str, eps: float,
     f = functions.get(name)
     head = activation_head(f, Interval(-8.0, 8.0), eps, dtype)
     window = window_of(head.numbers())
-    assert window is not None and head.certificate is not None
-    proved = window_bound(window, f, head.certificate.domain).bound
+    assert window is not None and head.certificate.proved
+    proved = window_bound(window, f, head.certificate.holds_for).bound
     assert proved <= head.certificate.approximation + window_rounding(head, f) <= 1.1 * proved + 1e-12

@@ -49,7 +49,7 @@ def llama(converted: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("name", ["opt", "llama"])
 def test_what_was_converted_is_proved(converted: dict[str, Any], name: str) -> None:
     verdict = attnc.verify(converted[name])
-    assert isinstance(verdict, attnc.ConversionVerdict)
+    assert isinstance(verdict, attnc.Verdict)
     assert (verdict.status, bool(verdict)) == ("proved", True), verdict.reason
     report = report_of(converted[name])
     assert [where for where, _ in verdict.blocks] == [block.name for block in report.blocks]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
 from attnc import functions
 from attnc.program import Affine, Combine, Pointwise, Program
-from attnc.records.network_numbers import Attention, Group, Linear, NetworkNumbers, Stage, Sum
-from attnc.records.numbers import HeadNumbers
-from attnc.records.structure import _whole, mismatch
+from attnc.records.certificate import Certificate, Status
+from attnc.records.layers import Heads, Layer, NetworkNumbers, pointwise_layer
+from attnc.records.numbers import TENSORS, HeadNumbers
+from attnc.records.structure import each_neuron_once, mismatch
 
 EYE = np.eye(3)
 HEAD = HeadNumbers(
@@ -24,8 +22,8 @@ HEAD = HeadNumbers(
 )
 
 
-def groups(*neurons: list[int] | None) -> tuple[Group, ...]:
-    return tuple(Group(None if n is None else np.array(n, dtype=np.int64), HEAD) for n in neurons)
+def groups(*neurons: list[int] | None) -> Heads:
+    return [(None if n is None else np.array(n, dtype=np.int64), HEAD) for n in neurons]
 
 
 @pytest.mark.parametrize(
@@ -44,15 +42,15 @@ def groups(*neurons: list[int] | None) -> tuple[Group, ...]:
     ],
 )
 def test_every_neuron_has_one_head(named: list[list[int] | None], whole: bool) -> None:
-    assert _whole(Attention(1, 2, groups(*named)), 3) == whole
+    assert each_neuron_once(groups(*named), 3) == whole
 
 
 def test_a_value_is_read_only_after_it_is_made() -> None:
     program = Program((3,), (Affine(0, EYE), Affine(1, EYE), Combine((1, 2), (1.0, 1.0))))
-    first, second = Linear(0, 1, EYE, None), Linear(1, 2, EYE, None)
-    last = Sum((1, 2), 3, (1.0, 1.0))
+    first, second = (Layer("affine", (i,), i + 1, {"weight": EYE}) for i in range(2))
+    last = Layer("combine", (1, 2), 3, {}, {"coefficients": (1.0, 1.0)})
 
-    def said(*stages: Stage) -> str | None:
+    def said(*stages: Layer) -> str | None:
         return mismatch(program, NetworkNumbers(stages, "float64"), None)
 
     assert said(first, second, last) is None
@@ -68,13 +66,22 @@ def test_a_value_is_read_only_after_it_is_made() -> None:
 
 def test_claims_are_about_the_function_of_the_program() -> None:
     program = Program((3,), (Pointwise(0, functions.tanh()),))
-    numbers = NetworkNumbers((Attention(0, 1, groups(None)),), "float64")
+    numbers = NetworkNumbers((pointwise_layer(0, 1, groups(None)),), "float64")
 
     def said(layer: str, head: str, neurons: int = 3) -> str | None:
-        group = SimpleNamespace(neurons=neurons, head=SimpleNamespace(function=head))
-        claim = SimpleNamespace(value=1, name="layer", function=layer, groups=(group,))
-        certificate: Any = SimpleNamespace(layers=(claim,), lookups=())
-        return mismatch(program, numbers, certificate)
+        known = {
+            "status": Status.MEASURED,
+            "approximation": 0.0,
+            "rounding": 0.0,
+            "bound": 0.0,
+            "dtype": "float64",
+        }
+        digests = dict.fromkeys(TENSORS, "")
+        facts = {"function": head, "design": "tuned", "points": 1}
+        child = Certificate(subject="head", digests=digests, facts=facts, **known)
+        facts = {"function": layer, "value": 1, "neurons": [neurons], "error_in": 0.0}
+        claim = Certificate(subject="layer", facts=facts, children=(child,), **known)
+        return mismatch(program, numbers, Certificate(subject="model", children=(claim,), **known))
 
     assert said("tanh", "tanh") is None
     assert said("tanh", "sin") is not None

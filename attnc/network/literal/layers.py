@@ -23,7 +23,8 @@ a head has no other layer behind it: the register y of its anchors is not read."
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -34,10 +35,10 @@ from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.layout import Layout, data_tokens
 from attnc.network.literal.network import Input, SelfAttentionNetwork
-from attnc.network.literal.parts import array
+from attnc.network.literal.parts import Group, array, domains_of, groups_of
 from attnc.network.literal.steps import Embedding, SelfAttention, SequenceMap, Step
-from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, StageModule
-from attnc.records.numbers import Array, HeadNumbers
+from attnc.records.layers import Layer, pointwise_layer
+from attnc.records.numbers import Array
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -49,24 +50,21 @@ _ANCHOR = ("slope", "offset", "value", "unused")
 
 def literal_layers(net: Network, n: int | None) -> SelfAttentionNetwork:
     """A network layer by layer."""
-    shapes, steps = _over_tokens(net.program.shapes, n), net.program.steps
-    stages = [stage for stage in net.stages if isinstance(stage, StageModule)]
-    names = [getattr(stage, "name", steps[stage.value - 1].name) or "" for stage in stages]
-    build = _Layers(stages, names, shapes, net.numbers().dtype)
-    known = net.certificate is not None or net.measured is not None
+    shapes, steps, numbers = _over_tokens(net.program.shapes, n), net.program.steps, net.numbers()
+    attention = {layer.value: layer.name for layer in net.layers}
+    names = [attention.get(layer.value) or steps[layer.value - 1].name for layer in numbers.layers]
+    build = _Layers(numbers.layers, names, shapes, numbers.dtype, domains_of(net))
     output = build.register[len(steps)], shapes[-1], 0
-    literal = build.network(
-        "layers", Input("x", shapes[0], shapes[0][-1]), output, net.domain if known else None, net.strict
-    )
+    literal = build.network("layers", Input("x", shapes[0], shapes[0][-1]), output, net.domain, net.strict)
     return literal.to(next(net.parameters()).device)
 
 
 def literal_head(head: Head, n: int) -> SelfAttentionNetwork:
     """A head over n data tokens: inputs (…, n), outputs (…, n)."""
     _check_count(n)
-    layer = AttentionLayer(0, 1, [(None, head)], "head")
-    domain = head.domain or Interval(-1.0, 1.0)
-    build = _Layers([layer], ["head"], [(n, 1), (n, 1)], head.numbers().dtype, domain)
+    layer, numbers = pointwise_layer(0, 1, [(None, head.numbers())]), head.numbers()
+    domains = {1: [head.domain or Interval(-1.0, 1.0)]}
+    build = _Layers([layer], ["head"], [(n, 1), (n, 1)], numbers.dtype, domains, gated=True)
     literal = build.network("head", Input("x", (n,), 1), ("y", (n,), 0), head.domain, head.strict)
     return literal.to(head.key.device)
 
@@ -75,40 +73,41 @@ class _Layers:
     """Registers for the values that are kept, and the affine maps that become part of the matrices of a layer."""
 
     def __init__(
-        self, stages: Sequence[StageModule], names: Sequence[str], shapes: Sequence[Shape], dtype: str,
-        domain: Interval | None = None,
+        self, layers: Sequence[Layer], names: Sequence[str], shapes: Sequence[Shape], dtype: str,
+        domains: Mapping[int, Sequence[Interval | None]], gated: bool = False,
     ) -> None:  # fmt: skip
-        self.stages, self.shapes, self.domain = stages, shapes, domain
-        self.names = _distinct(stages, names)
+        self.layers, self.shapes = layers, shapes
+        self.names = _distinct(layers, names)
         self.build = Builder("layers", dtype)
-        self.before, self.after = _folds(stages)
-        within = [*self.before.values(), *self.after.values()]
-        maps = [s for s in stages if not isinstance(s, AttentionLayer | Reordering)]
-        self.alone = [stage for stage in maps if stage not in within]
-        self.routes = {s.value: self._routes(s) for s in stages if isinstance(s, Reordering)}
-        self.heads = {s.value: list(self._heads(s)) for s in stages if isinstance(s, AttentionLayer)}
-        numbers = [n for heads in self.heads.values() for _, n, _ in heads]
+        self.before, self.after = _folds(layers)
+        self.routes = {layer.value: self._routes(layer) for layer in layers if layer.kind == "reshape"}
+        self.heads = {
+            layer.value: [_own_score_zero(group) for group in groups_of(layer, domains[layer.value], gated)]
+            for layer in layers
+            if layer.kind == "pointwise"
+        }
+        numbers = [group.numbers for groups in self.heads.values() for group in groups]
         self.n, self.p = max(map(_tokens, shapes)), max([n.anchors_per_head for n in numbers], default=1)
         tokens = [*data_tokens(self.n), *(f"anchor {k}" for k in range(self.p))]
         self.layout = Layout({"data": 1, "anchor": 1, "one": 1}, tokens)
         if any(n.gated for n in numbers) or any(self.routes.values()):
             self.layout.add("position", self.n)
         self.register = self._registers()
-        for value, heads in self.heads.items():
-            for what in ("slope", "offset", "value", "unused"):
-                self.layout.add(f"{self.names[value]}: {what}", sum(n.heads for _, n, _ in heads))
+        for value, groups in self.heads.items():
+            for what in _ANCHOR:
+                self.layout.add(f"{self.names[value]}: {what}", sum(g.numbers.heads for g in groups))
 
     def _registers(self) -> dict[int, str]:
         """The register of every value that is kept."""
-        inside = {*self.after, *(stage.value for stage in self.before.values())}
-        found, last = {0: "x"}, self.stages[-1].value if self.stages else 0
+        inside = {*self.after, *(layer.value for layer in self.before.values())}
+        found, last = {0: "x"}, self.layers[-1].value if self.layers else 0
         self.layout.add("x", self.shapes[0][-1])
-        for stage in self.stages:
-            if self.routes.get(stage.value) == []:
-                found[stage.value] = found[stage.inputs[0]]
-            elif stage.value not in inside:
-                found[stage.value] = "y" if stage.value == last else f"v{stage.value}"
-                self.layout.add(found[stage.value], self.shapes[stage.value][-1])
+        for layer in self.layers:
+            if self.routes.get(layer.value) == []:
+                found[layer.value] = found[layer.input]
+            elif layer.value not in inside:
+                found[layer.value] = "y" if layer.value == last else f"v{layer.value}"
+                self.layout.add(found[layer.value], self.shapes[layer.value][-1])
         return found
 
     def network(
@@ -133,16 +132,16 @@ class _Layers:
         data[:, at["data"]] = data[:, at["one"]] = anchors[:, at["anchor"]] = 1.0
         if "position" in at:
             data[:, at["position"]] = np.eye(self.n)
-        for stage in self.stages:
-            constant = getattr(stage, "bias" if isinstance(stage, AffineMap) else "shift", None)
-            if stage.value in self.register and constant is not None:
-                data[:, at[self.register[stage.value]]] = array(constant)
-        for value, heads in self.heads.items():
+        for layer in self.layers:
+            constant = layer.tensors.get("bias", layer.tensors.get("shift"))
+            if layer.value in self.register and constant is not None:
+                data[:, at[self.register[layer.value]]] = array(constant)
+        for value, groups in self.heads.items():
             slope, offset, output, unused = (
                 anchors[:, at[f"{self.names[value]}: {what}"]] for what in _ANCHOR
             )
             i = 0
-            for _, numbers, _ in heads:
+            for numbers in (group.numbers for group in groups):
                 own, here = numbers.anchors_per_head, slice(i, i + numbers.heads)
                 slope[:own, here], offset[:own, here] = numbers.key[..., 0].T, numbers.key[..., 1].T
                 output[:own, here], unused[:own, here] = numbers.value[..., 1].T, numbers.value[..., 0].T != 0
@@ -151,25 +150,30 @@ class _Layers:
         return tokens
 
     def steps(self) -> Iterator[tuple[str, Step]]:
-        for stage in self.stages:
-            name = self.names[stage.value]
-            if isinstance(stage, AttentionLayer):
-                yield name, self._attention(stage, name)
-            elif isinstance(stage, Reordering) and self.routes[stage.value]:
-                yield name, self._routing(stage, name)
-            elif isinstance(stage, AffineMap | Scaling | Combination) and stage in self.alone:
-                yield name, self._token_map(stage)
+        within = [*self.before.values(), *self.after.values()]
+        for layer in self.layers:
+            name = self.names[layer.value]
+            if layer.kind == "pointwise":
+                yield name, self._attention(layer, name)
+            elif layer.kind == "reshape":
+                if self.routes[layer.value]:
+                    yield name, self._routing(layer, name)
+            elif layer not in within:
+                yield name, self._token_map(layer)
 
-    def _attention(self, layer: AttentionLayer, name: str) -> SelfAttention:
+    def _attention(self, layer: Layer, name: str) -> SelfAttention:
         """A head for every neuron (and every head of its anchors)."""
         at, before, after = self.layout, self.before.get(layer.value), self.after.get(layer.value)
-        read = at[self.register[before.inputs[0] if before else layer.inputs[0]]]
+        read = at[self.register[before.input if before else layer.input]]
         write = at[self.register[after.value if after else layer.value]]
-        rows = np.eye(read.stop - read.start) if before is None else array(before.weight)
-        bias = np.zeros(len(rows)) if before is None or before.bias is None else array(before.bias)
-        columns = np.eye(write.stop - write.start) if after is None else array(after.weight)
+        rows = np.eye(read.stop - read.start) if before is None else array(before.tensor("weight"))
+        bias = np.zeros(len(rows)) if before is None else array(before.tensors.get("bias", np.zeros(len(rows))))
+        columns = np.eye(write.stop - write.start) if after is None else array(after.tensor("weight"))
         data, one, anchor, found = at.form("data"), at["one"].start, at.form("anchor"), list[KeySet]()
-        for neurons, numbers, domain in self.heads[layer.value]:
+        for group in self.heads[layer.value]:
+            numbers, neurons = group.numbers, group.neurons
+            if not len(neurons):
+                neurons = np.arange(self.shapes[layer.value][-1])
             for h in range(numbers.heads):
                 slope, offset, value, unused = (at.form(f"{name}: {what}", len(found)) for what in _ANCHOR)
                 query, out = np.zeros((len(neurons), at.width, 2)), np.zeros((len(neurons), 1, at.width))
@@ -186,15 +190,15 @@ class _Layers:
                     gates = [(place, data - place + unused) for place in places] + gates[1:]
                     value[read.start] = numbers.value[h, own[0], 0]
                 names = [head_names(f"{name}: neuron {j}", numbers.heads)[h] for j in neurons]
-                top = largest_score(numbers, h, domain.lo, domain.hi)
+                top = largest_score(numbers, h, group.lo, group.hi)
                 found.append(KeySet(names, query, np.c_[slope, offset], value[:, None], out, gates, top))
         return self.build.attention(found, self.n + self.p, at)
 
-    def _routing(self, stage: Reordering, name: str) -> SelfAttention:
+    def _routing(self, layer: Layer, name: str) -> SelfAttention:
         """A head for every pair of tokens: the target attends to the source alone, all others to anchors, which hold 0."""
-        at, found, (source, target) = self.layout, [], (stage.inputs[0], stage.value)
+        at, found, (source, target) = self.layout, [], (layer.input, layer.value)
         data, every, places = at.form("data"), at.marks("data", "anchor"), at.block("position").T
-        for i, j in self.routes[stage.value]:
+        for i, j in self.routes[layer.value]:
             (s, read), (t, write) = (divmod(i, self.shapes[value][-1]) for value in (source, target))
             value = at.block(self.register[source])[:, read : read + j - i]
             out = at.block(self.register[target])[:, write : write + j - i].T
@@ -204,75 +208,63 @@ class _Layers:
             )
         return self.build.attention(found, self.n + self.p, at)
 
-    def _token_map(self, stage: AffineMap | Scaling | Combination) -> SequenceMap:
+    def _token_map(self, layer: Layer) -> SequenceMap:
         """The registers of the inputs, carried to that of the value, which starts at the constants."""
-        write = self.layout[self.register[stage.value]]
-        match stage:
-            case AffineMap():
-                blocks = [array(stage.weight)]
-            case Scaling():
-                blocks = [np.diag(array(stage.scale))]
-            case Combination():
-                blocks = [c * np.eye(write.stop - write.start) for c in stage.coefficients]
-        width = self.layout.width
+        write, width = self.layout[self.register[layer.value]], self.layout.width
+        if layer.kind == "affine":
+            blocks = [array(layer.tensor("weight"))]
+        elif layer.kind == "batch_norm":
+            blocks = [np.diag(array(layer.tensor("scale")))]
+        else:
+            blocks = [c * np.eye(write.stop - write.start) for c in layer.settings["coefficients"]]
         self.build.reserve(width**2, "a map")
         matrix = np.zeros((width, width))
-        for value, block in zip(stage.inputs, blocks, strict=True):
+        for value, block in zip(layer.inputs, blocks, strict=True):
             matrix[write, self.layout[self.register[value]]] += block
         at = np.flatnonzero(matrix.any(1)), np.flatnonzero(matrix.any(0))
         return self.build.map(matrix[np.ix_(*at)], np.zeros(width), ((1, width), (1, width)), at, self.layout)
 
-    def _heads(self, layer: AttentionLayer) -> Iterator[tuple[list[int], HeadNumbers, Interval]]:
-        """The groups of neurons of a layer, their numbers and the interval on which they are certified."""
-        for neurons, head in layer.groups:
-            numbers, domain = head.numbers(), head.domain or self.domain
-            if domain is None or (numbers.gated and self.domain is None):
-                reason = "an unknown interval" if domain is None else "the design 'gated'"
-                raise InputError(f"{layer.name}: a head with {reason} cannot be written as self-attention")
-            listed = range(self.shapes[layer.value][-1]) if neurons is None else neurons.tolist()
-            yield list(listed), _own_score_zero(numbers), domain
-
-    def _routes(self, stage: Reordering) -> list[tuple[int, int]]:
+    def _routes(self, layer: Layer) -> list[tuple[int, int]]:
         """Stretches [i, j) of the numbers that lie in one token before and after a reshape; none if tokens stay."""
-        end = math.prod(self.shapes[stage.value])
-        a, b = (self.shapes[value][-1] for value in (stage.inputs[0], stage.value))
+        end = math.prod(self.shapes[layer.value])
+        a, b = (self.shapes[value][-1] for value in (layer.input, layer.value))
         return [] if a == b else list(pairwise(sorted({*range(0, end, a), *range(0, end, b), end})))
 
 
-def _own_score_zero(numbers: HeadNumbers) -> HeadNumbers:
+def _own_score_zero(group: Group) -> Group:
     """The scores of a gated head minus the score of the own key: softmax is the same, and the own score is 0."""
+    numbers = group.numbers
     if not numbers.gated:
-        return numbers
+        return group
     key = numbers.key.copy()
     for h in range(numbers.heads):
         own = np.flatnonzero(numbers.value[h, :, 0])
-        if len(own) == 1:
-            key[h] -= key[h, own[0]]
+        key[h] -= key[h, own[0]] if len(own) else 0.0
     rounded = key.astype(numbers.dtype).astype(np.float64)
-    return HeadNumbers(numbers.query, rounded, numbers.value, numbers.output, numbers.dtype)
+    return replace(group, numbers=replace(numbers, key=rounded))
 
 
-def _distinct(stages: Sequence[StageModule], names: Sequence[str]) -> dict[int, str]:
-    """The names of the stages by their value; a name that occurs again gets the number of the value."""
+def _distinct(layers: Sequence[Layer], names: Sequence[str]) -> dict[int, str]:
+    """The names of the layers by their value; a name that occurs again gets the number of the value."""
     found: dict[int, str] = {}
-    for stage, name in zip(stages, names, strict=True):
-        found[stage.value] = name if name and name not in found.values() else f"{name} v{stage.value}".strip()
+    for layer, name in zip(layers, names, strict=True):
+        found[layer.value] = name if name and name not in found.values() else f"{name} v{layer.value}".strip()
     return found
 
 
-def _folds(stages: Sequence[StageModule]) -> tuple[dict[int, AffineMap], dict[int, AffineMap]]:
+def _folds(layers: Sequence[Layer]) -> tuple[dict[int, Layer], dict[int, Layer]]:
     """By the value of a layer of attention: the map before it that has no other reader, for W_Q, and the map after it that is
     its only reader, for W_O."""
-    before: dict[int, AffineMap] = {}
-    after: dict[int, AffineMap] = {}
-    by_value = {stage.value: stage for stage in stages}
-    for layer in (stage for stage in stages if isinstance(stage, AttentionLayer)):
-        source = by_value.get(layer.inputs[0])
-        alone = sum(layer.inputs[0] in stage.inputs for stage in stages) == 1
-        if isinstance(source, AffineMap) and alone and source not in after.values():
+    before: dict[int, Layer] = {}
+    after: dict[int, Layer] = {}
+    by_value = {layer.value: layer for layer in layers}
+    for layer in (layer for layer in layers if layer.kind == "pointwise"):
+        source = by_value.get(layer.input)
+        alone = sum(layer.input in other.inputs for other in layers) == 1
+        if source is not None and source.kind == "affine" and alone and source not in after.values():
             before[layer.value] = source
-        behind = [stage for stage in stages if layer.value in stage.inputs]
-        if len(behind) == 1 and isinstance(behind[0], AffineMap):
+        behind = [other for other in layers if layer.value in other.inputs]
+        if len(behind) == 1 and behind[0].kind == "affine":
             after[layer.value] = behind[0]
     return before, after
 

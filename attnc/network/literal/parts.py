@@ -7,18 +7,16 @@ lookup     z = key·(vec(X) - centre) + offset          h = softmax(z)          
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
-
-from attnc.domain import Box
+from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network.literal import steps
-from attnc.network.stages import AffineMap, AttentionLayer, Combination, Reordering, Scaling, Selection
-from attnc.records.network_numbers import Index
+from attnc.program.step import Numbers
+from attnc.records.layers import Index, Layer, heads_of
 from attnc.records.numbers import Array, HeadNumbers
 
 if TYPE_CHECKING:
@@ -93,37 +91,51 @@ class _Affine:
 
 def read(net: Network) -> Parts:
     """Multiply out the affine maps of a network with one layer of attention, or one lookup."""
-    values = {0: _units(False, net.program.shape)}
-    found: list[tuple[AttentionLayer | Selection, _Affine]] = []
-    last = 0
-    for stage in net.stages:
-        assert isinstance(stage, AffineMap | Scaling | Combination | Reordering | AttentionLayer | Selection)
-        given, last = [values[value] for value in stage.inputs], stage.value
-        if isinstance(stage, AttentionLayer | Selection):
-            found.append((stage, given[0]))
-            if isinstance(stage, Selection):  # of the weights of its anchors
-                table = array(stage.values)
-                values[last] = _Affine(True, np.r_[table, np.zeros_like(table[:1])])
-            else:
-                values[last] = _units(True, given[0].images.shape[1:])
+    numbers, values = net.numbers(), {0: _units(False, net.program.shape)}
+    found: list[tuple[Layer, _Affine]] = []
+    for layer in numbers.layers:
+        given = [values[value] for value in layer.inputs]
+        if layer.kind in ("pointwise", "lookup"):
+            found.append((layer, given[0]))
+        if layer.kind == "lookup":  # an affine function of the weights of its anchors
+            table = array(layer.tensor("values"))
+            values[layer.value] = _Affine(True, np.r_[table, np.zeros_like(table[:1])])
+        elif layer.kind == "pointwise":
+            values[layer.value] = _units(True, given[0].images.shape[1:])
         else:
-            values[last] = _applied(stage, given)
-    if len(found) != 1 or found[0][1].hidden or not values[last].hidden:
+            values[layer.value] = _applied(layer, given)
+    last = values[numbers.layers[-1].value] if numbers.layers else values[0]
+    if len(found) != 1 or found[0][1].hidden or not last.hidden:
         raise InputError(
             f"form {net.form!r} is for affine maps around one layer of neurons or one lookup, and this network has "
             f"{len(found)} of them: use form='layers'"
         )
-    (stage, entering), (second, shift) = found[0], values[last].matrix()
+    (layer, entering), (second, shift) = found[0], last.matrix()
     first, offset = entering.matrix()
     body: Neurons | Lookup
-    if isinstance(stage, AttentionLayer):
-        body = Neurons(first, offset, tuple(_groups(stage, entering.images.shape[1:])), second, shift)
+    if layer.kind == "pointwise":
+        groups = _groups(domains_of(net)[layer.value], layer, entering.images.shape[1:])
+        body = Neurons(first, offset, tuple(groups), second, shift)
     else:
-        centre, key, score = (array(t) for t in (stage.centre, stage.key, stage.offset))
+        centre, key, score = (array(layer.tensor(name)) for name in ("centre", "key", "offset"))
         if offset.any() or not np.array_equal(first, np.eye(len(first))):
             score, centre, key = score + key @ (offset - centre), np.zeros(first.shape[1]), key @ first
         body = Lookup(centre, key, score, second, shift, _largest(centre, key, score, net.domain))
-    return Parts(net.program.shape, values[last].images.shape[1:], net.numbers().dtype, body)
+    return Parts(net.program.shape, last.images.shape[1:], numbers.dtype, body)
+
+
+def domains_of(net: Network) -> dict[int, list[Interval | None]]:
+    """By the value of a layer of attention: the intervals of its heads."""
+    return {layer.value: [head.domain for _, head in layer.groups] for layer in net.layers}
+
+
+def groups_of(layer: Layer, domains: Sequence[Interval | None], gated: bool = False) -> Iterator[Group]:
+    """The groups of neurons of a layer that share keys and values; all neurons if `neurons` is empty."""
+    for (neurons, numbers), domain in zip(heads_of(layer), domains, strict=True):
+        if domain is None or (numbers.gated and not gated):
+            reason = "an unknown interval" if domain is None else "the design 'gated'"
+            raise InputError(f"value {layer.value}: a head with {reason} cannot be written as self-attention")
+        yield Group(numbers, np.zeros(0, np.int64) if neurons is None else neurons, domain.lo, domain.hi)
 
 
 def _units(hidden: bool, shape: Shape) -> _Affine:
@@ -133,41 +145,34 @@ def _units(hidden: bool, shape: Shape) -> _Affine:
     return _Affine(hidden, np.r_[np.eye(size), np.zeros((1, size))].reshape(size + 1, *shape))
 
 
-def _applied(stage: AffineMap | Scaling | Combination | Reordering, given: list[_Affine]) -> _Affine:
+def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
     if len({x.hidden for x in given}) > 1:
         raise InputError(
             "the networks of theorems have no residual stream, and this network adds its input to neurons: use form='layers'"
         )
-    x, constant = given[0].images, None
-    match stage:
-        case Reordering():
-            images = x.reshape(len(x), *stage.shape)
-        case AffineMap():
-            _check(x[..., 0].size * len(stage.weight))
-            images, constant = x @ array(stage.weight).T, stage.bias
-        case Scaling():
-            images, constant = x * array(stage.scale), stage.shift
-        case Combination():
-            images = np.sum(
-                [c * term.images for c, term in zip(stage.coefficients, given, strict=True)], axis=0
-            )
+    x, constant = given[0].images, layer.tensors.get("bias", layer.tensors.get("shift"))
+    if layer.kind == "affine":
+        weight = array(layer.tensor("weight"))
+        _check(x[..., 0].size * len(weight))
+        images = x @ weight.T
+    elif layer.kind == "batch_norm":
+        images = x * array(layer.tensor("scale"))
+    elif layer.kind == "combine":
+        terms = zip(layer.settings["coefficients"], given, strict=True)
+        images = np.sum([c * term.images for c, term in terms], axis=0)
+    else:
+        images = x.reshape(len(x), *layer.settings["to"])
     if constant is not None:
         images[-1] += array(constant)
     return _Affine(given[0].hidden, images)
 
 
-def _groups(layer: AttentionLayer, shape: Shape) -> list[Group]:
+def _groups(domains: Sequence[Interval | None], layer: Layer, shape: Shape) -> Iterator[Group]:
     """The neurons of a group in every token."""
-    found, tokens = [], np.arange(math.prod(shape[:-1]))
-    for neurons, head in layer.groups:
-        numbers, domain = head.numbers(), head.domain
-        if domain is None or numbers.gated:
-            reason = "an unknown interval" if domain is None else "the design 'gated'"
-            raise InputError(f"{layer.name}: a head with {reason} cannot be written as self-attention")
-        own = np.arange(shape[-1]) if neurons is None else neurons.cpu().numpy()
-        flat = (tokens[:, None] * shape[-1] + own).reshape(-1)
-        found.append(Group(numbers, flat, domain.lo, domain.hi))
-    return found
+    tokens = np.arange(math.prod(shape[:-1]))
+    for group in groups_of(layer, domains):
+        own = group.neurons if len(group.neurons) else np.arange(shape[-1])
+        yield replace(group, neurons=(tokens[:, None] * shape[-1] + own).reshape(-1))
 
 
 def _largest(centre: Array, key: Array, offset: Array, box: Box) -> float:
@@ -181,6 +186,5 @@ def _check(size: int) -> None:
         raise InputError(f"a map of the sequence would have {size:,} numbers, the limit is {steps.LARGEST:,}")
 
 
-def array(tensor: Tensor) -> Array:
-    found: Array = tensor.detach().to("cpu", torch.float64).numpy()
-    return found
+def array(numbers: Numbers) -> Array:
+    return numbers.astype(np.float64)

@@ -10,9 +10,9 @@ from torch import nn
 from attnc.domain import Box
 from attnc.heads.nearest import SHARPNESS
 from attnc.lower.function_to_head import head as make_head
+from attnc.network.affine import AffineLayer
 from attnc.network.head import Head
 from attnc.network.network import Network
-from attnc.network.stages import AffineMap
 from attnc.paper.assemble import Truncated as Given
 from attnc.paper.assemble import assembled, truncated
 from attnc.paper.experiments.data import REACH, Hidden, Truncated
@@ -93,8 +93,8 @@ def calm(net: Network) -> None:
     """Give every neuron ten graded anchors instead of a few tuned ones: training goes on from them."""
     for layer in net.layers:
         for g, (_, head) in enumerate(layer.groups):
-            assert head.certificate is not None
-            on = head.certificate.domain
+            assert head.certificate.proved
+            on = head.certificate.interval
             layer[g] = make_head(
                 "relu", domain=(on.lo, on.hi), anchors=GENTLE, design="graded", dtype=torch.float64
             )
@@ -103,7 +103,7 @@ def calm(net: Network) -> None:
 def forget_maps(net: Network, draw: torch.Generator) -> None:
     """Affine maps start anew, as torch starts a linear map; anchors, their keys and values stay."""
     for stage in net.stages:
-        if isinstance(stage, AffineMap):
+        if isinstance(stage, AffineLayer):
             bound = 1 / math.sqrt(stage.weight.shape[1])
             for one in (stage.weight, stage.bias):
                 if one is not None:

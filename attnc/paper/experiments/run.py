@@ -122,7 +122,7 @@ def _warm() -> None:
 
 
 def _of_network(net: Network, seconds: float) -> _Made:
-    assert net.certificate is not None
+    assert net.certificate.proved
     keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
     anchors = sum(int(shape[0] * shape[1]) for shape in keys)
     theorem = None if net.theorem is None else net.theorem.bound

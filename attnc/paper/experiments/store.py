@@ -18,7 +18,7 @@ from typing import Any
 from attnc.errors import AttncError, FileError, InputError
 from attnc.paper.experiments.record import Record
 from attnc.paper.experiments.settings import Setting
-from attnc.records import certificate
+from attnc.records import fields
 
 FORMAT = 1
 PART = ".part"  # how the name of a file ends that is being written
@@ -99,13 +99,13 @@ def versions() -> dict[str, str]:
     >>> list(versions())
     ['attnc', 'torch', 'numpy', 'python-flint', 'python', 'code']
     """
-    return {**certificate.versions(), "python": platform.python_version(), "code": _code()}
+    return {**fields.versions(), "python": platform.python_version(), "code": _code()}
 
 
 @cache
 def _code() -> str:
     """Of all that builds, trains and measures: records of one version are not mixed with those of another."""
-    found, root = hashlib.sha256(), Path(certificate.__file__).parents[1]
+    found, root = hashlib.sha256(), Path(fields.__file__).parents[1]
     for path in sorted(path for pattern in _SOURCES for path in root.glob(pattern)):
         found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:12]

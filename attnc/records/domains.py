@@ -1,0 +1,85 @@
+"""Domains as JSON."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from attnc.domain import Array, Box, Domain, Interval, Normed
+from attnc.errors import CertificateError, InputError
+from attnc.records.fields import check_type, with_fields
+
+_LISTED = 64  # numbers that are written as a list; longer arrays are written in base64
+
+
+def domain_to_json(domain: Domain | None) -> dict[str, Any] | None:
+    """A JSON object with the kind and the numbers of a domain.
+
+    >>> domain_to_json(Box(-1, 1, shape=(3,)))
+    {'kind': 'box', 'lo': -1.0, 'hi': 1.0, 'shape': [3]}
+    """
+    if domain is None:
+        return None
+    if isinstance(domain, Interval):
+        return {"kind": "interval", "lo": domain.lo, "hi": domain.hi}
+    shape = list(domain.shape)
+    if isinstance(domain, Box):
+        return {"kind": "box", "lo": _to_json(domain.lo), "hi": _to_json(domain.hi), "shape": shape}
+    gain, shift = _to_json(domain.gain), _to_json(domain.shift)
+    return {"kind": "normed", "centred": domain.centred, "gain": gain, "shift": shift, "shape": shape}
+
+
+def domain_from_json(record: object) -> Domain | None:
+    """Read the result of `domain_to_json`."""
+    if record is None:
+        return None
+    kind = record.get("kind") if isinstance(record, dict) else None
+    if kind not in _FIELDS:
+        raise CertificateError(f"unknown domain {kind!r}: expected one of {', '.join(_FIELDS)}")
+    body = with_fields(kind, record, {"kind", *_FIELDS[kind]})
+    try:
+        if kind == "interval":
+            for end in ("lo", "hi"):
+                check_type(end, body[end], float)
+            return Interval(body["lo"], body["hi"])
+        shape = tuple(body["shape"])
+        if kind == "box":
+            return Box(_from_json(body["lo"], shape), _from_json(body["hi"], shape), shape)
+        check_type("centred", body["centred"], bool)
+        return Normed(body["centred"], _from_json(body["gain"], shape), _from_json(body["shift"], shape))
+    except (InputError, TypeError, ValueError, KeyError) as problem:
+        raise CertificateError(f"the domain is not valid: {problem}") from problem
+
+
+_FIELDS = {
+    "interval": ("lo", "hi"),
+    "box": ("lo", "hi", "shape"),
+    "normed": ("centred", "gain", "shift", "shape"),
+}
+
+
+def _to_json(array: Array) -> float | list[float] | dict[str, str]:
+    """One number if all are equal, else a list or, of many, base64."""
+    flat = array.ravel()
+    if (flat == flat[0]).all() and not (flat[0] == 0 and np.signbit(flat).any()):
+        return float(flat[0])
+    if len(flat) <= _LISTED:
+        found: list[float] = flat.tolist()
+        return found
+    short = flat.astype("<f4")
+    dtype, stored = ("<f4", short) if np.array_equal(short.astype(np.float64), flat) else ("<f8", flat)
+    return {dtype: base64.b64encode(stored.astype(dtype).tobytes()).decode()}
+
+
+def _from_json(record: object, shape: tuple[int, ...]) -> Array:
+    if isinstance(record, dict):
+        ((dtype, text),) = record.items()
+        if dtype not in ("<f4", "<f8"):
+            raise CertificateError(f"unknown dtype {dtype!r}: expected '<f4' or '<f8'")
+        return np.frombuffer(base64.b64decode(text), dtype).astype(np.float64).reshape(shape)
+    if not all(type(x) is float for x in (record if isinstance(record, list) else [record])):
+        raise CertificateError(f"expected numbers, got {record!r}")
+    array = np.array(record, dtype=np.float64)
+    return np.array(np.broadcast_to(array, shape)) if array.ndim == 0 else array.reshape(shape)

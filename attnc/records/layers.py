@@ -1,0 +1,173 @@
+"""The layers of a network: stored numbers of the same kinds as the steps of a program.
+
+A layer executes one step of the program, or an affine step together with the normalisation that follows it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnc.errors import FileError, InputError
+from attnc.program.step import Numbers
+from attnc.records.fields import seal
+from attnc.records.numbers import TENSORS, HeadNumbers
+
+Index = NDArray[np.int64]
+Heads = list[
+    tuple[Index | None, HeadNumbers]
+]  # the neurons that use a head (None: all of the layer), and the head
+
+# Tensors of each kind; those with a "?" are optional. A pointwise layer has those of its heads (`heads_of`).
+KINDS: dict[str, tuple[str, ...]] = {
+    "affine": ("weight", "bias?"),  # weight · x + bias
+    "batch_norm": ("scale", "shift"),  # scale ∘ x + shift
+    "pointwise": (),  # head_j(x_j) for every neuron j
+    "lookup": ("centre", "key", "offset", "values"),  # Σ_k softmax_k(key·(x - centre) + offset) values_k
+    "combine": (),  # Σ coefficients_i x_i
+    "reshape": (),  # the numbers of x, row by row, in the shape `to`
+}
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "pointwise": ("heads",),
+    "combine": ("coefficients",),
+    "reshape": ("to",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer: it reads the values `inputs` of the program and computes the value `value`."""
+
+    kind: str
+    inputs: tuple[int, ...]
+    value: int
+    tensors: Mapping[str, Numbers] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # JSON values
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"layer of kind {self.kind!r}: expected one of {', '.join(KINDS)}")
+        whole = (*self.inputs, self.value)
+        if not all(type(i) is int for i in whole) or (len(self.inputs) != 1 and self.kind != "combine"):
+            raise InputError(
+                f"{self.kind} layer: inputs={self.inputs} and value={self.value!r} are not valid"
+            )
+        if set(self.settings) != set(SETTINGS.get(self.kind, ())):
+            raise InputError(f"{self.kind} layer: settings {sorted(self.settings)} are not valid")
+        order = sorted(self.tensors)
+        if self.kind != "pointwise":
+            allowed = [name.rstrip("?") for name in KINDS[self.kind]]
+            required = {name for name in KINDS[self.kind] if not name.endswith("?")}
+            order = [name for name in allowed if name in self.tensors]
+            if not required <= set(self.tensors) <= set(allowed):
+                raise InputError(
+                    f"{self.kind} layer: tensors {sorted(self.tensors)}, expected {KINDS[self.kind]}"
+                )
+        object.__setattr__(self, "tensors", {name: self.tensors[name] for name in order})
+        for name, value in self.settings.items():
+            _CHECKS[name](value)
+
+    @property
+    def input(self) -> int:
+        """The value that a layer with one input reads."""
+        return self.inputs[0]
+
+    def tensor(self, name: str) -> Numbers:
+        """A tensor by name; raises `InputError` if the layer has none of this name."""
+        if name not in self.tensors:
+            raise InputError(f"{self.kind} layer of value {self.value}: there is no tensor {name!r}")
+        return self.tensors[name]
+
+    def structure(self) -> dict[str, Any]:
+        """Everything but the tensors, as JSON values."""
+        settings = {k: list(v) if isinstance(v, tuple) else v for k, v in self.settings.items()}
+        return {"kind": self.kind, "inputs": list(self.inputs), "value": self.value, "settings": settings}
+
+    @classmethod
+    def from_structure(cls, record: Mapping[str, Any], tensors: Mapping[str, Numbers]) -> Layer:
+        """The inverse of `structure`."""
+        if set(record) != {"kind", "inputs", "value", "settings"}:
+            raise FileError(f"a layer has the fields {sorted(record)}")
+        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in record["settings"].items()}
+        return cls(record["kind"], tuple(record["inputs"]), record["value"], dict(tensors), settings)
+
+
+def _check_count(value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise InputError(f"heads={value!r}: expected a whole number")
+
+
+def _check_coefficients(value: Iterable[object]) -> None:
+    if not all(type(c) is float and math.isfinite(c) for c in value):
+        raise InputError(f"coefficients={value!r}: expected finite numbers")
+
+
+def _check_shape(value: Iterable[object]) -> None:
+    if not all(type(n) is int and n > 0 for n in value):
+        raise InputError(f"to={value!r}: expected a shape of positive whole numbers")
+
+
+_CHECKS: dict[str, Any] = {"heads": _check_count, "coefficients": _check_coefficients, "to": _check_shape}
+
+
+def pointwise_layer(input: int, value: int, heads: Heads) -> Layer:
+    """A pointwise layer of heads; the heads of a group of neurons share their keys and values."""
+    tensors: dict[str, Numbers] = {}
+    for g, (neurons, head) in enumerate(heads):
+        tensors |= {f"{g}.{name}": getattr(head, name).astype(head.dtype) for name in TENSORS}
+        if neurons is not None:
+            tensors[f"neurons_{g}"] = neurons
+    return Layer("pointwise", (input,), value, tensors, {"heads": len(heads)})
+
+
+def heads_of(layer: Layer) -> Heads:
+    """The heads of a pointwise layer, with the neurons that use them."""
+    found: Heads = []
+    for g in range(layer.settings["heads"]):
+        parts = {name: layer.tensor(f"{g}.{name}") for name in TENSORS}
+        dtype = parts["key"].dtype.name
+        head = HeadNumbers(**{name: a.astype(np.float64) for name, a in parts.items()}, dtype=dtype)
+        found.append((layer.tensors.get(f"neurons_{g}"), head))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkNumbers:
+    """The layers of a network in order, each on values computed before it; every number is representable in `dtype`."""
+
+    layers: tuple[Layer, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "float64"):
+            raise InputError(f"dtype {self.dtype!r}: networks run in float32 or float64")
+        for name, array in self.tensors().items():
+            if array.dtype.name != ("int64" if "neurons" in name else self.dtype):
+                raise InputError(f"tensor {name!r} is {array.dtype}: the network is {self.dtype}")
+            if not np.isfinite(array).all():
+                raise InputError(f"tensor {name!r} contains NaN or infinity: use finite numbers")
+
+    def tensors(self) -> dict[str, Numbers]:
+        """By name: 'stages.0.weight', 'stages.1.0.key', …: as in the state dict of the module"""
+        return {
+            f"stages.{i}.{name}": a
+            for i, layer in enumerate(self.layers)
+            for name, a in layer.tensors.items()
+        }
+
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each tensor (name, dtype, shape and little-endian bytes), and of the structure of the layers."""
+        found = {name: digest(name, array) for name, array in self.tensors().items()}
+        return {**found, "structure": seal([layer.structure() for layer in self.layers])}
+
+
+def digest(name: str, array: NDArray[Any]) -> str:
+    """The SHA-256 of one tensor: name, dtype, shape and bytes (little-endian)."""
+    head = f"{name} {array.dtype.name} {array.shape} ".encode()
+    little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+    return hashlib.sha256(head + little.tobytes()).hexdigest()

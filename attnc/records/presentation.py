@@ -1,0 +1,54 @@
+"""How a network is presented: the form of its literal weights, the theorem it belongs to, and notes about its construction."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from attnc.errors import FileError
+from attnc.records.fields import check_type, check_types, checked_record
+
+FORMS = {
+    "layers": ("",),
+    "one-head": ("",),
+    "many-heads": ("",),
+    "two-layer": ("heads", "tokens"),
+    "attention-softmax": ("",),
+}
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """A theorem of the paper: its name, its statement, and its bound evaluated for the parameters of one network."""
+
+    name: str
+    statement: str
+    bound: float | None  # None: the theorem states that weights exist, without a number
+
+    def __post_init__(self) -> None:
+        check_types(self, {"name": str, "statement": str})
+        if self.bound is not None:
+            check_type("bound", self.bound, float)
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """The form and layout of `Network.as_self_attention`, the theorem, and notes."""
+
+    form: str = "layers"
+    layout: str = ""
+    theorem: Theorem | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, record: object) -> Presentation:
+        body = checked_record(cls, record)
+        check_type("notes", body["notes"], list)
+        theorem = None if body["theorem"] is None else Theorem(**checked_record(Theorem, body["theorem"]))
+        found = cls(body["form"], body["layout"], theorem, tuple(body["notes"]))
+        if found.layout not in FORMS.get(found.form, ()) or not all(isinstance(n, str) for n in found.notes):
+            raise FileError(f"unknown form {found.form!r} with layout {found.layout!r}")
+        return found
