@@ -1,16 +1,16 @@
 """The checker of literal networks: in exact arithmetic, the matrices compute what the certified source computes.
 
 Both are evaluated symbolically, over rational numbers. Every number is an affine form in atoms: the inputs, and the weights of
-softmaxes. A softmax is identified by the differences of its scores, themselves forms; so two softmaxes are the same atom exactly
-if they have the same weights for every input. The source is evaluated layer by layer from its stored numbers. The literal
-network is evaluated from its matrices, without regard to names: three rules cover attention.
+softmaxes. A softmax is identified by its scores minus their mean, themselves forms, so equal atoms are equal weights. The source
+is evaluated layer by layer from its stored numbers. The literal network is evaluated from its matrices, without regard to names;
+three rules cover attention:
 
-    equal scores         the weights are 1/m
-    known differences    the weights are those of a softmax of the source
-    anything else        the result is an unknown number, which must not reach the output
+    equal scores      the weights are 1/m
+    known scores      the weights are those of a softmax of the source
+    anything else     the result is an unknown number, which must not reach the output
 
-In both rules all other tokens must score lower by so much that exp of the difference rounds to 0 in the dtype, on the whole domain
-that the source is certified for. These weights count as 0, as they do when the network runs.
+In the first two, all other tokens must score lower by so much that exp of the difference rounds to 0 in the dtype, on the whole
+domain that the source is certified for. These weights count as 0, as they do when the network runs.
 
 If the outputs differ by forms of size at most δ, then the literal network approximates within the approximation term of the
 source plus δ. Nothing is claimed about the rounding errors of the literal network."""
@@ -18,23 +18,31 @@ source plus δ. Nothing is claimed about the rounding errors of the literal netw
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnc.check.head import check
+from attnc.check.network import check_network
 from attnc.domain import Box, Interval
+from attnc.functions import Function
+from attnc.records.certificate import Status
 from attnc.records.layers import Layer, heads_of, pointwise_layer
 from attnc.records.literal import LiteralRecord
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record
+from attnc.records.verdict import Verdict
 
 Form = dict[Hashable, Fraction]
 Token = dict[int, Form]  # coordinate → form; missing coordinates are 0
 ONE: Hashable = ()
+Shape = frozenset[tuple[Hashable, Fraction]]
+Argument = tuple[Form, Fraction, Fraction]  # s, lo, hi
 UNDERFLOW = {"float32": 104, "float64": 746}  # exp of minus this rounds to 0
 MOST_TERMS = 4_000_000
 
@@ -43,12 +51,39 @@ class EncodingError(Exception):
     """The literal network was not shown to compute the function of its source."""
 
 
+def check_literal(record: LiteralRecord, function: Function | None = None) -> Verdict:
+    """Prove the certificate of the source, and that the matrices encode the source: the approximation term holds for them."""
+    claimed, source = record.certificate.approximation, record.source
+    if source is None or not source.certificate.proved:
+        return Verdict(Status.UNKNOWN, "the source has no proved certificate")
+    if isinstance(source.numbers, HeadNumbers):
+        verdict = check(source.numbers, source.certificate, function)
+    else:
+        verdict = check_network(*source.network, source.certificate)
+    if not verdict:
+        return replace(verdict, reason=f"the source: {verdict.reason}")
+    try:
+        error = encoding_error(record, source)
+    except EncodingError as problem:
+        return Verdict(Status.UNKNOWN, str(problem), children=(verdict,))
+    if not error <= record.encoding:
+        reason = f"the literal network differs from its source by up to {error:.3g}, more than {record.encoding:.3g}"
+        return Verdict(Status.UNKNOWN, reason, children=(verdict,))
+    reason = (
+        f"the matrices encode the certified source: the error is at most {claimed:.4g} in exact arithmetic"
+    )
+    return Verdict(Status.PROVED, reason, bound=claimed, cells=verdict.cells, children=(verdict,))
+
+
 def encoding_error(record: LiteralRecord, source: Record) -> float:
     """δ: at least the distance of the outputs of the literal network and of its source, on the domain of the source."""
     given = source.certificate.holds_for
     size = 1 if isinstance(given, Interval) else math.prod(source.network[0].shape)
-    shape = record.structure["inputs"][0]["shape"]
-    if not isinstance(given, Interval | Box) or None in shape or math.prod(shape) % size:
+    structure, shape = record.structure, record.structure["inputs"][0]["shape"]
+    single = (
+        len(structure["inputs"]) == 1 and len(structure["embeddings"]) <= 1 and structure["output"][2] == 0
+    )
+    if not isinstance(given, Interval | Box) or not single or None in shape or math.prod(shape) % size:
         raise EncodingError(f"inputs of the shape {shape} are not those of the source")
     lo, hi = ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
     copies = math.prod(shape) // size
@@ -71,8 +106,8 @@ class _Exact:
     lo: list[Fraction]
     hi: list[Fraction]
     dtype: str
-    known: dict[tuple[frozenset[tuple[Hashable, Fraction]], ...], int] = field(default_factory=dict)
-    arguments: list[tuple[Form, Fraction, Fraction] | None] = field(default_factory=list)
+    known: dict[frozenset[tuple[Shape, int]], int] = field(default_factory=dict)
+    arguments: list[Argument | None] = field(default_factory=list)
     middles: dict[Hashable, float] = field(
         default_factory=dict
     )  # of the atoms, with the input in the middle of the domain
@@ -100,31 +135,36 @@ class _Exact:
                 return {weight if atom == ONE else (*weight, atom): c * x for atom, x in b.items()}
         raise EncodingError("a score is a product of two values that depend on the input")
 
-    def softmax(self, scores: Sequence[Form], argument: tuple[Form, Fraction, Fraction] | None) -> list[Form]:
+    def softmax(self, scores: Sequence[Form], argument: Argument | None) -> list[Form]:
         """The weights of a softmax of the source; `argument` is (s, lo, hi) if the scores are affine in s in [lo, hi]."""
         if len(scores) == 1:
             return [{ONE: Fraction(1)}]
-        key = self._differences(scores)
+        shapes = self._shapes(scores)
+        key = frozenset(Counter(shapes).items())
         if key not in self.known:
             self.known[key] = len(self.arguments)
             self.arguments.append(argument)
             sizes = np.array([self.middle(score) for score in scores])
             weights = np.exp(sizes - sizes.max()) / np.exp(sizes - sizes.max()).sum()
-            self.middles |= {("weight", self.known[key], k): float(w) for k, w in enumerate(weights)}
-        return [{("weight", self.known[key], k): Fraction(1)} for k in range(len(scores))]
+            pairs = zip(shapes, weights, strict=True)
+            self.middles |= {("weight", self.known[key], shape): float(w) for shape, w in pairs}
+        return [{("weight", self.known[key], shape): Fraction(1)} for shape in shapes]
 
     def weights(self, scores: Sequence[Form], sizes: Any) -> dict[int, Form] | None:
         """The weights that are not 0, by key; None if no rule applies. `sizes` are the scores at one input, in floats."""
         order = sorted(range(len(scores)), key=lambda j: -sizes[j])
-        top = scores[order[0]]
-        equal = [j for j, score in enumerate(scores) if score == top]
+        equal = [j for j, score in enumerate(scores) if score == scores[order[0]]]
         if self._closed(scores, equal, None):
             return {j: {ONE: Fraction(1, len(equal))} for j in equal}
-        for count in sorted({len(key) + 1 for key in self.known}):
-            visible = sorted(order[:count])
-            index = self.known.get(self._differences([scores[j] for j in visible]))
+        for count in sorted({sum(n for _, n in key) for key in self.known}):
+            visible = order[:count]
+            shapes = self._shapes([scores[j] for j in visible])
+            index = self.known.get(frozenset(Counter(shapes).items()))
             if index is not None and self._closed(scores, visible, self.arguments[index]):
-                return {j: {("weight", index, k): Fraction(1)} for k, j in enumerate(visible)}
+                return {
+                    j: {("weight", index, shape): Fraction(1)}
+                    for j, shape in zip(visible, shapes, strict=True)
+                }
         return None
 
     def middle(self, form: Form) -> float:
@@ -135,7 +175,11 @@ class _Exact:
             if kind == "input":
                 total += float(c) * float(self.lo[rest[0]] + self.hi[rest[0]]) / 2
             elif kind == "weight" and len(rest) == 3:
-                total += float(c) * self.middles[("weight", *rest[:2])] * self.middle({rest[2]: Fraction(1)})
+                total += (
+                    float(c)
+                    * self.middles[("weight", rest[0], rest[1])]
+                    * self.middle({rest[2]: Fraction(1)})
+                )
             else:
                 total += float(c) * (1.0 if kind == "one" else self.middles.get(atom, 0.0))
         return total
@@ -157,21 +201,20 @@ class _Exact:
                 raise EncodingError("an output depends on weights that are not those of the source")
         return total + sum(groups.values())
 
-    def _differences(self, scores: Sequence[Form]) -> tuple[frozenset[tuple[Hashable, Fraction]], ...]:
-        first = scores[0]
-        rest = [self.sum([(Fraction(1), s), (Fraction(-1), first)]) for s in scores[1:]]
-        return tuple(frozenset(form.items()) for form in rest)
+    def _shapes(self, scores: Sequence[Form]) -> list[Shape]:
+        """The scores minus their mean: they determine the weights, and they do not depend on the order of the keys."""
+        share = Fraction(-1, len(scores))
+        mean = self.sum((share, score) for score in scores)
+        return [frozenset(self.sum([(Fraction(1), s), (Fraction(1), mean)]).items()) for s in scores]
 
-    def _closed(
-        self, scores: Sequence[Form], visible: Sequence[int], argument: tuple[Form, Fraction, Fraction] | None
-    ) -> bool:
+    def _closed(self, scores: Sequence[Form], visible: Sequence[int], argument: Argument | None) -> bool:
         """Whether the scores of all other keys are lower than that of a visible one by the underflow of exp."""
         first, shown = scores[visible[0]], set(visible)
         others = {frozenset(s.items()): s for j, s in enumerate(scores) if j not in shown}
         gaps = (self.sum([(Fraction(1), first), (Fraction(-1), s)]) for s in others.values())
         return all(self._smallest(gap, argument) >= UNDERFLOW[self.dtype] for gap in gaps)
 
-    def _smallest(self, form: Form, argument: tuple[Form, Fraction, Fraction] | None) -> Fraction:
+    def _smallest(self, form: Form, argument: Argument | None) -> Fraction:
         """A lower bound of a form."""
         atoms = [atom for atom in form if atom != ONE]
         if argument is not None and atoms and atoms[0] in argument[0]:
@@ -253,7 +296,7 @@ def _pointwise(
     return found
 
 
-def _head(exact: _Exact, s: Form, n: HeadNumbers, argument: tuple[Form, Fraction, Fraction]) -> Form:
+def _head(exact: _Exact, s: Form, n: HeadNumbers, argument: Argument) -> Form:
     one, terms = {ONE: Fraction(1)}, []
     for h in range(n.heads):
         a, o = (Fraction(float(x)) for x in n.query[h])
@@ -282,19 +325,11 @@ class _Literal:
                 raise EncodingError(f"step {name!r} changes the number of tokens")
             tokens = [self._add(x, y) for x, y in zip(tokens, added, strict=True)] if residual else added
         register, shape, _ = structure["output"]
-        at = slice(0, max(max(x, default=0) for x in tokens) + 1)
-        if register is not None:
-            first = 0
-            for known, width in structure["layout"]["registers"]:
-                at = slice(first, first + width) if known == register else at
-                first += width
-        elif structure["steps"][structure["order"][-1][1]]["layout"]["registers"]:
-            at = slice(
-                0,
-                sum(
-                    width for _, width in structure["steps"][structure["order"][-1][1]]["layout"]["registers"]
-                ),
-            )
+        layout = structure["layout"] if residual else structure["steps"][structure["order"][-1][1]]["layout"]
+        first, at = 0, slice(0, sum(width for _, width in layout["registers"]))
+        for known, width in layout["registers"]:
+            at = slice(first, first + width) if known == register else at
+            first += width
         count = math.prod(shape) // (at.stop - at.start)
         return [tokens[t].get(d, {}) for t in range(count) for d in range(at.start, at.stop)]
 
@@ -305,7 +340,7 @@ class _Literal:
         """The sequence before the first step."""
         structure, tensors = self.record.structure, self.record.tensors
         width = structure["inputs"][0]["width"]
-        rows = [
+        rows: list[Token] = [
             {i: {("input", first + i): Fraction(1)} for i in range(width)}
             for first in range(0, math.prod(structure["inputs"][0]["shape"]), width)
         ]
@@ -321,6 +356,8 @@ class _Literal:
     def _map(self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]) -> list[Token]:
         (n, d), (m, e) = step["in_shape"], step["out_shape"]
         core, rows, columns = t["core"], t["rows"].tolist(), t["columns"].tolist()
+        if len(tokens) % n:
+            raise EncodingError(f"a map of {n} tokens does not fit a sequence of {len(tokens)}")
         entries: dict[int, list[tuple[int, Fraction]]] = {}
         for i, row in enumerate(rows):
             listed = [(columns[i], core[i])] if core.ndim == 1 else zip(columns, core[i], strict=True)
@@ -376,6 +413,8 @@ class _Literal:
         self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]
     ) -> list[Token]:
         """Softmax over the tokens, coordinate by coordinate."""
+        if step["axis"] != -2:
+            raise EncodingError(f"softmax over axis {step['axis']} is not softmax over the tokens")
         found: list[Token] = [{} for _ in tokens]
         for c in range(max(max(token, default=0) for token in tokens) + 1):
             scores = [token.get(c, {}) for token in tokens]

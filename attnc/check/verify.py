@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from attnc.check.head import check
+from attnc.check.literal import check_literal
 from attnc.check.network import check_network
 from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
 from attnc.records.layers import NetworkNumbers
+from attnc.records.literal import LiteralRecord, read_any
 from attnc.records.numbers import TENSORS, HeadNumbers
-from attnc.records.record import read
 from attnc.records.verdict import Verdict
 
 
@@ -38,7 +39,9 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
         return _module(what, f)
     if not isinstance(what, (str, os.PathLike)):
         raise _not_verified(what)
-    record = read(what, f)
+    record = read_any(what, f)
+    if isinstance(record, LiteralRecord):
+        return check_literal(record, f)
     if not record.certificate.proved:
         return _not_proved(record.certificate)
     if record.kind == "network":
@@ -49,6 +52,15 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
 
 def _module(module: Any, f: Function | None) -> Verdict:
     certificate = getattr(module, "certificate", None)
+    if isinstance(certificate, Certificate) and certificate.subject == "literal":
+        literal = module.record()
+        if not isinstance(literal, LiteralRecord):
+            raise _not_verified(module)
+        if literal.certificate.digests != certificate.digests:
+            return Verdict(
+                Status.UNKNOWN, "the certificate does not apply: the matrices changed since it was made"
+            )
+        return _as_executed(module, check_literal(literal, f))
     if not isinstance(certificate, Certificate) or certificate.subject not in ("head", "network"):
         raise _not_verified(module)
     if not certificate.proved:
@@ -75,7 +87,7 @@ def _module(module: Any, f: Function | None) -> Verdict:
 
 def _not_verified(what: object) -> InputError:
     """Says what was given and what can be verified instead."""
-    made = "a head (attnc.head), a network (attnc.compile), a converted model (attnc.convert_)"
+    made = "a head (attnc.head), a network (attnc.compile), their literal forms, a converted model (attnc.convert_)"
     accepted = f"{made}, or the file or directory of one"
     if type(what).__module__.startswith("attnc.incontext"):
         return InputError(

@@ -135,7 +135,7 @@ def _measured_facts(net: Network) -> dict[str, str]:
     certificate, reason = net.certificate, net.why_changed()
     seen, facts = certificate.witness, certificate.facts
     if seen is None or reason is not None:
-        return {"not certified": f"neither proved nor measured: {reason}"}
+        return {"not certified": f"the error is unknown: {reason}"}
     where = f"of output {seen.output} at x = {point_text(seen.input)}"
     sampled = f"at {facts['points']:,} random inputs (seed {facts['seed']})"
     part = f"at most {certificate.fraction:.2g} of the box has a larger error"

@@ -6,13 +6,18 @@ import os
 
 from attnc.functions import Function
 from attnc.network.head import Head
+from attnc.network.literal import SelfAttentionNetwork
+from attnc.network.literal.files import literal_from_record
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.records.record import read
+from attnc.records.literal import LiteralRecord, read_any
+from attnc.records.record import with_path
 
 
-def load(path: str | os.PathLike[str], function: Function | None = None) -> Head | Network:
-    """Read the file of `Head.save` or `Network.save`. Nothing in the file is executed.
+def load(
+    path: str | os.PathLike[str], function: Function | None = None
+) -> Head | Network | SelfAttentionNetwork:
+    """Read the file that `save` of a head, a network or a literal network wrote. Nothing in the file is executed.
 
     `function` is needed only for a network with a user-defined function that is not registered.
 
@@ -22,7 +27,9 @@ def load(path: str | os.PathLike[str], function: Function | None = None) -> Head
     >>> attnc.load(path).certificate.facts["function"]
     'tanh'
     """
-    record = read(path, function)
+    record = read_any(path, function)
+    if isinstance(record, LiteralRecord):
+        return with_path(path, lambda: literal_from_record(record))
     if record.kind == "network":
         return rebuilt(record)
     return Head(record.head, str(record.certificate.facts["design"]), record.certificate)

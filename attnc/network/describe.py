@@ -151,7 +151,7 @@ def _error(net: Network) -> list[str]:
         return [f"not certified: {reason}"] if reason is not None else [*_proved(net, c), *_measured_too(c)]
     reason = net.why_changed()
     if reason is not None:
-        return [f"neither proved nor measured: {reason}"]
+        return [f"the error of this network is unknown: {reason}"]
     lines = [
         *measured_lines(c),
         f"on {c.holds_for}, in {c.dtype}; mean square error {c.facts['mean_square']:.3g}",

@@ -143,7 +143,11 @@ class Head(PreciseModule):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers and certificate to a safetensors file; `attnc.load` reads it back."""
-        write(path, Record(self.numbers(), self.certificate))
+        write(path, self.record())
+
+    def record(self) -> Record:
+        """Numbers and certificate, as a file holds them."""
+        return Record(self.numbers(), self.certificate)
 
     def why_not_certified(self) -> str | None:
         """None if a proved certificate applies to the head as it is now, else the reason: changed numbers, another dtype or

@@ -127,7 +127,11 @@ class Network(PreciseModule):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers, program and certificate to a safetensors file; `attnc.load` reads it back."""
-        write(path, Record(self.numbers(), self.certificate, self.program, self.presentation))
+        write(path, self.record())
+
+    def record(self) -> Record:
+        """Numbers, certificate, program and presentation, as a file holds them."""
+        return Record(self.numbers(), self.certificate, self.program, self.presentation)
 
     def as_self_attention(self, n: int | None = None) -> SelfAttentionNetwork:
         """The same network as plain self-attention over [data tokens; anchors]: W_Q, W_K, W_V, W_O for every head, no mask.

@@ -68,7 +68,8 @@ def _to_json(array: Array) -> float | list[float] | dict[str, str]:
     if len(flat) <= _LISTED:
         found: list[float] = flat.tolist()
         return found
-    short = flat.astype("<f4")
+    with np.errstate(over="ignore"):
+        short = flat.astype("<f4")
     dtype, stored = ("<f4", short) if np.array_equal(short.astype(np.float64), flat) else ("<f8", flat)
     return {dtype: base64.b64encode(stored.astype(dtype).tobytes()).decode()}
 

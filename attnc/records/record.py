@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.presentation import Presentation
 from attnc.records.structure import mismatch
 
+T = TypeVar("T")
 FORMAT = 3
 _FIELDS = {"kind", "format", "dtype", "certificate"}
 _NETWORK_FIELDS = {"program", "layers", "shared", "presentation"}
@@ -62,6 +63,12 @@ class Record:
 
 def write(path: str | os.PathLike[str], record: Record) -> None:
     """Write a file; an existing file is replaced only when the new one is complete."""
+    about, tensors = to_file(record)
+    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
+
+
+def to_file(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
+    """The sealed JSON object and the tensors of a file; `from_file` reads them."""
     if record.certificate.status is Status.UNKNOWN:
         raise CertificateError(
             f"this {record.kind} has no certificate: its error is neither proved nor measured"
@@ -85,14 +92,21 @@ def write(path: str | os.PathLike[str], record: Record) -> None:
             "presentation": record.presentation.to_json(),
         }
     about["seal"] = seal(about)
-    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
+    return about, tensors
 
 
 def read(path: str | os.PathLike[str], function: Function | None = None) -> Record:
     """Read a file; `function` replaces a user-defined function that is not registered."""
     about, tensors = read_file(path)
+    return with_path(
+        path, lambda: from_file(about, {k: tensor.numpy() for k, tensor in tensors.items()}, function)
+    )
+
+
+def with_path(path: object, read: Callable[[], T]) -> T:
+    """The result of `read`; its errors name the file."""
     try:
-        return _record(about, {name: tensor.numpy() for name, tensor in tensors.items()}, function)
+        return read()
     except CertificateError as problem:
         raise CertificateError(f"{path}: {problem}") from problem
     except AttncError as problem:
@@ -101,7 +115,10 @@ def read(path: str | os.PathLike[str], function: Function | None = None) -> Reco
         raise FileError(f"{path} is not a valid file: {type(problem).__name__}: {problem}") from problem
 
 
-def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None) -> Record:
+def from_file(
+    about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None = None
+) -> Record:
+    """The record that a file holds."""
     kind, version = about.get("kind"), about.get("format")
     if kind not in ("head", "network") or type(version) is not int or version != FORMAT:
         raise FileError(

@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnc.records.network_certificate import LayerClaim, NetworkCertificate
+from attnc.records.network_numbers import Attention, Group, Linear, NetworkNumbers, Scale, Sum
+from attnc.records.network_record import NetworkRecord
 from flint import arb
 from torch import Tensor, nn
 
 import attnc
-from attnc.records.verdict import Verdict
 from attnc.check.network import check_network
 from attnc.functions.balls import working
 from attnc.network.network import Network
-from attnc.network.rebuild import rebuilt
 from attnc.network.pointwise import AttentionLayer
+from attnc.network.rebuild import rebuilt
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.certificate import Certificate
-from attnc.records.network_certificate import LayerClaim, NetworkCertificate
-from attnc.records.network_numbers import Attention, Group, Linear, NetworkNumbers, Scale, Sum
-from attnc.records.network_record import NetworkRecord
 from attnc.records.numbers import HeadNumbers
+from attnc.records.verdict import Verdict
 
 
 class Residual(nn.Module):
@@ -242,7 +242,9 @@ def assert_it_refutes(net: Network, certificate: NetworkCertificate, verdict: Ve
         )
         return
     at = np.array(verdict.input).reshape(certificate.holds_for.shape)
-    assert ((certificate.holds_for.lo <= at) & (at <= certificate.holds_for.hi)).all(), "it lies outside the box"
+    assert ((certificate.holds_for.lo <= at) & (at <= certificate.holds_for.hi)).all(), (
+        "it lies outside the box"
+    )
     x = torch.from_numpy(at).to(getattr(torch, certificate.dtype))
     assert np.array_equal(x.double().numpy(), at), "the dtype does not hold it"
     assert certificate.bound < verdict.error <= 1.05 * error_at(net, x)

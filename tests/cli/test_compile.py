@@ -14,7 +14,7 @@ from torch import nn
 
 import attnc
 from attnc.network.describe import COLUMNS
-from attnc.records.network_certificate import NetworkCertificate
+from attnc.records.certificate import Certificate
 
 from .checks import refused
 
@@ -49,7 +49,7 @@ def test_json_is_one_object_with_the_certificate(run: Any, weights: Path, networ
     ran = run("compile", weights, *ASKED, "--json")
     assert (ran.code, ran.err) == (0, "")
     record = ran.json
-    certificate = NetworkCertificate.from_json(record["certificate"])
+    certificate = Certificate.from_json(record["certificate"])
     assert certificate.holds_for == attnc.Box(-1, 1, shape=(4,))
     assert record["status"] == "proved"
     assert record["bound"] == certificate.bound == network.certificate.bound <= 1e-3

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import attnc
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import NetworkCertificate
+from attnc.records.certificate import Certificate
 from tests.plot.unproved_networks import fitted_network, grid_network, lattice_network
 
 from .checks import flip, refused, words
@@ -168,19 +167,19 @@ def test_what_is_only_measured_is_told_and_no_success(
     never_proved(text)
     record = machine.json
     assert (record["status"], record["certificate"], record["bound"]) == ("measured", None, None)
-    assert NetworkMeasured.from_json(record["measured"]) == net.measured
+    assert Certificate.from_json(record["certificate"]) == net.certificate
     assert (record["form"], record["layout"]) == (net.form, net.layout)
     assert (record["theorem"], record["notes"]) == (None, list(net.notes))
-    assert attnc.load(path).measured == net.measured, "it is written all the same"
+    assert attnc.load(path).certificate == net.certificate, "it is written all the same"
 
 
 def test_the_layers_of_a_fitted_network_say_against_what(run: Any, tmp_path: Path) -> None:
     path, net = tmp_path / "net.safetensors", fitted_network()
     net.save(path)
     record = run("show", path, "--json").json
-    assert net.measured is not None and net.measured.fitted is not None
+    assert net.certificate.claims is not None
     assert record["layer_errors_against"] == "fitted network"
-    assert record["layers"][0]["error_out"] == net.measured.fitted.layers[0].bound
+    assert record["layers"][0]["error_out"] == net.certificate.claims.parts("layer")[0].bound
     text = words(run("show", path).out)
     assert "of the network that was fitted to f: not of f" in text
     assert run("show", path).code == 1
@@ -194,7 +193,7 @@ def test_verify_does_not_prove_what_was_measured(run: Any, make: Any, tmp_path: 
     assert (table.code, table.err, machine.code, machine.err) == (1, "", 1, "")
     assert machine.json["status"] == "unknown" and machine.json["certificate"] is None
     assert "measured" in machine.json["reason"]
-    assert machine.json["measured"]["error"] == make().measured.error
+    assert machine.json["certificate"]["witness"]["error"] == make().certificate.error
     assert "claim none: |network(x) - f(x)| was measured" in words(table.out)
     heads = {"lattice_network": 1, "fitted_network": 6}[make.__name__]
     assert (machine.json["layers"], machine.json["heads"]) == (1, heads)
@@ -244,7 +243,7 @@ def test_a_proved_lookup(run: Any, tmp_path: Path) -> None:
     )
     assert "theorem attention_softmax, bound 0.2: |Attn - f| <= K·radius + leak" in text
     record = machine.json
-    assert NetworkCertificate.from_json(record["certificate"]) == net.certificate
+    assert Certificate.from_json(record["certificate"]) == net.certificate
     assert record["theorem"] == {
         "name": "attention_softmax", "statement": "|Attn - f| <= K·radius + leak", "bound": 0.2,
     }  # fmt: skip

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import attnc
 from attnc.network.describe import COLUMNS
-from attnc.records.record import HeadRecord, read, write
+from attnc.records.record import Record, read, write
 
 from .checks import flip, refused, words
 
@@ -23,7 +23,7 @@ def test_a_network(run: Any, saved_network: Path, network: attnc.Network) -> Non
     certificate = network.certificate
     for word in (*COLUMNS, "certified bound", "[-1, 1], shape (4,)", "float64", "torch", "attnc verify"):
         assert word in words(table.out)
-    assert f"SHA-256 {certificate.facts["program"][:16]}" in table.out
+    assert f"SHA-256 {certificate.facts['program'][:16]}" in table.out
     record = machine.json
     assert (record["kind"], record["certified"], record["reason"]) == ("network", True, None)
     assert (record["bound"], record["program"]) == (certificate.bound, certificate.facts["program"])
@@ -64,7 +64,7 @@ def test_a_head_whose_numbers_changed(run: Any, saved: Path) -> None:
     value = record.numbers.value.copy()
     value[0, 0, 1] += 1
     numbers = replace(record.numbers, value=value)
-    write(saved, HeadRecord(numbers, record.certificate, None))
+    write(saved, Record(numbers, record.certificate))
     table, machine = run("show", saved), run("show", saved, "--json")
     assert (table.code, machine.code) == (1, 1)
     assert "not certified" in table.out and "bound" not in table.out

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import attnc
-from attnc.records.record import HeadRecord, read, write
+from attnc.records.record import Record, read, write
 
 from .checks import refused
 
@@ -36,7 +36,7 @@ def test_proved(run: Any, saved: Path, tanh: attnc.Head) -> None:
 def changed(path: Path, **changes: Any) -> None:
     """Write the file anew with parts of its record replaced, the seal fitting."""
     record = read(path)
-    write(path, HeadRecord(**{**vars(record), **changes}))
+    write(path, Record(**{**vars(record), **changes}))
 
 
 def test_refuted_with_the_input_that_refutes(run: Any, saved: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import attnc
-from attnc.records.network_record import NetworkRecord, read_network, write_network
+from attnc.records.record import Record, read, write
 
 from .checks import flip, refused, words
 
@@ -40,11 +40,11 @@ def test_proved(run: Any, saved_network: Path, network: attnc.Network) -> None:
 
 def changed(path: Path, **changes: Any) -> None:
     """Write the file anew with parts of its record replaced, the seal fitting."""
-    write_network(path, NetworkRecord(**{**vars(read_network(path)), **changes}))
+    write(path, Record(**{**vars(read(path)), **changes}))
 
 
 def test_a_bound_below_the_truth_is_not_proved(run: Any, saved_network: Path) -> None:
-    certificate = read_network(saved_network).certificate
+    certificate = read(saved_network).certificate
     changed(saved_network, certificate=replace(certificate, bound=certificate.witness.error / 2))
     table, machine = run("verify", saved_network), run("verify", saved_network, "--json")
     assert (table.code, machine.code) == (1, 1)

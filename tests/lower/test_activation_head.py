@@ -85,7 +85,9 @@ def test_the_approximation_is_sharp(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_square_head(dtype: str) -> None:
     head = square_head(dtype)
-    assert head.certificate == square_head(dtype).certificate and head.certificate.facts["function"] == "square"
+    assert (
+        head.certificate == square_head(dtype).certificate and head.certificate.facts["function"] == "square"
+    )
     assert head.certificate.approximation < 1e-15
     assert head.certificate.bound < {"float32": 1e-5, "float64": 2e-14}[dtype]
     assert attnc.verify(head).status == "proved"

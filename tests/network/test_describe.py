@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnc.network.describe import COLUMNS, lattice, why_not_measured
-from attnc.network.network import Network
+from attnc.network.describe import COLUMNS, lattice
 from attnc.network.lookup import LookupLayer
-from attnc.records.network_numbers import LookupLayer as Numbers
+from attnc.network.network import Network
+from attnc.records.certificate import Certificate, Status
 from attnc.records.presentation import Theorem
+from tests import parts
 from tests.plot.unproved_networks import (
     POINTS,
     SEED,
@@ -40,7 +41,7 @@ def claims_about_f(text: str) -> list[str]:
 
 def test_a_lookup_that_was_measured() -> None:
     net = lattice_network()
-    assert net.measured is not None
+    assert net.certificate.status is Status.MEASURED
     assert row(net) == {
         "layer": "lookup", "function": "wave (callable)", "heads": "1", "anchors": "99 lattice 11 × 9",
         "interval": "the box", "error in": "—", "error out": "measured",
@@ -66,7 +67,7 @@ def test_a_lookup_that_is_proved() -> None:
         in text
     )
     assert (
-        "for every f that has the stored values at 441 points, up to noise of 0, and the Lipschitz constant 1 "
+        "for every f with the stored values at 441 points, up to noise of 0, and Lipschitz constant 1 "
         in text
     )
     assert "theorem attention_softmax: bound 0.2, proved 0.1414, largest error seen 0.04" in text
@@ -76,14 +77,14 @@ def test_a_lookup_that_is_proved() -> None:
 
 def test_a_fitted_network_is_proved_only_against_what_was_fitted() -> None:
     net = fitted_network()
-    assert net.measured is not None and net.measured.fitted is not None
-    (claim,) = net.measured.fitted.layers
+    assert net.certificate.claims is not None
+    (claim,) = net.certificate.claims.parts("layer")
     told = row(net)
     assert (told["function"], told["heads"]) == ("tanh", "6")
     assert told["error out"] == f"{claim.bound:.2e}"
     text = str(net.describe())
     assert claims_about_f(text) == []
-    assert "proved against the network that was fitted to f, and not against f: |network - fitted|" in text
+    assert "proved against a network that was fitted to f, not against f: |network - fitted|" in text
     assert "form: two-layer, neurons as heads" in text
 
 
@@ -91,14 +92,14 @@ def test_a_certificate_and_a_measurement_stand_side_by_side() -> None:
     net = copy.deepcopy(grid_network())
     x = random_inputs(POINTS, SEED)
     error = float((net(x) - slow(x)).abs().max())
-    assert lattice_network().measured is not None
-    net.measured = replace(lattice_network().measured, error=error, digests=net.numbers().digests())
+    facts = lattice_network().certificate.facts | net.certificate.facts | {"error": error}
+    net.certificate = replace(net.certificate, facts=facts)
     text = str(net.describe())
     assert "proved for Lipschitz constant 1: |network - f|" in text
     assert f"measured: at most {error:.3g} at 5,000 random inputs" in text
     assert f"proved 0.1414, measured {error:.4g}" in text
     net.theorem = Theorem("two_layer", "weights exist", None)
-    assert "theorem two_layer: names no number, proved 0.1414" in str(net.describe())
+    assert "theorem two_layer: no number, proved 0.1414" in str(net.describe())
 
 
 @pytest.mark.parametrize("make", [lattice_network, fitted_network])
@@ -106,9 +107,9 @@ def test_a_changed_network_is_neither_proved_nor_measured(make: object) -> None:
     net = copy.deepcopy(make())  # type: ignore[operator]
     name, parameter = next(iter(net.named_parameters()))
     parameter.data.view(-1)[0] += 1
-    assert why_not_measured(net) == f"changed since it was measured: {name}"
+    assert net.why_changed() == f"changed since it was certified: {name}"
     first = net.describe().summary[0]
-    assert first == f"neither proved nor measured: changed since it was measured: {name}"
+    assert first.endswith(f": {name}") and "unknown" in first
     other = copy.deepcopy(make()).half()  # type: ignore[operator]
     assert "float16" in other.describe().summary[0]
     assert claims_about_f(str(other.describe())) == []
@@ -117,7 +118,8 @@ def test_a_changed_network_is_neither_proved_nor_measured(make: object) -> None:
 
 def test_another_dtype_was_not_measured() -> None:
     net = copy.deepcopy(lattice_network()).float()
-    assert why_not_measured(net) == "it was measured in float64, and is float32 now"
+    reason = net.why_changed()
+    assert reason is not None and "float64" in reason and "float32" in reason
 
 
 def test_a_lookup_whose_certificate_does_not_fit() -> None:
@@ -130,15 +132,15 @@ def test_a_lookup_whose_certificate_does_not_fit() -> None:
 
 def test_a_network_of_which_nothing_is_known() -> None:
     net = copy.deepcopy(fitted_network())
-    net.measured = None
+    net.certificate = Certificate.unknown("network", "float32")
     assert row(net)["error in"] == row(net)["error out"] == "—"
-    assert net.describe().summary[0] == "nothing is known of its error"
+    assert net.describe().summary[0].startswith("the error of this network is unknown")
 
 
 def selection(key: object) -> LookupLayer:
     rows = np.asarray(key, dtype=np.float64)
     k, m = rows.shape
-    return LookupLayer(Numbers(0, 1, np.zeros(m), rows, np.zeros(k), np.zeros((k, 1))))
+    return LookupLayer(parts.lookup(0, 1, np.zeros(m), rows, np.zeros(k), np.zeros((k, 1))))
 
 
 def test_what_is_no_lattice_is_not_called_one() -> None:

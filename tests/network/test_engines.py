@@ -15,8 +15,8 @@ from attnc.errors import InputError
 from attnc.network.engines import ENGINES, sdpa
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.records.network_record import NetworkRecord
 from attnc.records.numbers import HeadNumbers
+from attnc.records.record import Record
 
 HEADS = [
     ("tanh", (-8, 8), {"eps": 1e-5}),
@@ -158,7 +158,7 @@ UNKNOWN = ["", "Dense", "flash", None, 0, ["softmax"]]
 @pytest.mark.parametrize("engine", UNKNOWN)
 def test_an_unknown_engine_is_refused(engine: object, net: Network) -> None:
     with pytest.raises(InputError, match="'softmax'"):
-        rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), engine)
+        rebuilt(Record(net.numbers(), net.certificate, net.program), engine)
     with pytest.raises(InputError, match="'softmax'"):
         Network(list(net.stages), net.program, net.certificate, engine)
 
@@ -170,7 +170,7 @@ def test_a_head_refuses_an_unknown_engine_too(engine: object, net: Network) -> N
 
 
 def test_a_network_runs_by_either(net: Network) -> None:
-    other = rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), "sdpa")
+    other = rebuilt(Record(net.numbers(), net.certificate, net.program), "sdpa")
     assert (net.engine, other.engine) == ("softmax", "sdpa")
     x = torch.rand(500, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
     assert float((net(x) - other(x)).abs().max()) <= 2 * net.certificate.bound

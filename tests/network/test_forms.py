@@ -16,20 +16,19 @@ from attnc import functions
 from attnc.compile import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
+from attnc.network.affine import AffineLayer
 from attnc.network.literal import Layout, SelfAttention, SelfAttentionNetwork, SequenceMap, Softmax
 from attnc.network.literal.forms import literal_form
-from attnc.network.network import Network
-from attnc.network.purity import impurities, operations
-from attnc.network.affine import AffineLayer
 from attnc.network.lookup import LookupLayer
+from attnc.network.network import Network
 from attnc.network.pointwise import AttentionLayer, Stage
+from attnc.network.purity import impurities, operations
 from attnc.network.reshape import ReshapeLayer
 from attnc.program import Affine, BlackBox, Pointwise, Program, Reshape
-from attnc.records import network_numbers as numbers
-from attnc.records.certificate import Measured
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_record import Shown
+from attnc.records.certificate import Certificate, Status
 from attnc.records.numbers import HeadNumbers
+from attnc.records.presentation import Presentation
+from tests import parts
 
 FORMS = [("two-layer", "tokens"), ("two-layer", "heads"), ("attention-softmax", "")]
 TWO_LAYER = ("map", "attention", "map", "attention", "map")
@@ -52,8 +51,7 @@ def shown(net: Network, form: str, layout: str = "") -> Network:
         list(net.stages),  # type: ignore[arg-type]
         net.program,
         net.certificate,
-        measured=net.measured,
-        shown=Shown(form, layout),
+        presentation=Presentation(form, layout),
     )
 
 
@@ -80,13 +78,13 @@ def placed(
         ),
     )
     stages: list[Stage] = [
-        ReshapeLayer(numbers.Reorder(0, 1, (2 * n,))),
-        AffineLayer(numbers.Linear(1, 2, first, offset)),
+        ReshapeLayer(parts.reshape(0, 1, (2 * n,))),
+        AffineLayer(parts.affine(1, 2, first, offset)),
         AttentionLayer(2, 3, [(None, head)], "layer 1"),
-        AffineLayer(numbers.Linear(3, 4, place, extra)),
-        ReshapeLayer(numbers.Reorder(4, 5, (n, width))),
+        AffineLayer(parts.affine(3, 4, place, extra)),
+        ReshapeLayer(parts.reshape(4, 5, (n, width))),
     ]
-    return Network(stages, program, None, shown=Shown(form, ""))
+    return Network(stages, program, presentation=Presentation(form))
 
 
 @cache
@@ -103,16 +101,16 @@ def lookup(form: str, dtype: torch.dtype = f64, centre: float = 3.0, points: int
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
     values = np.stack([np.sin(k * grid[:, 0] + grid[:, 1] ** 2) for k in range(6)], 1)
     key, offset = 2 * b * grid, -b * (grid**2).sum(1)
-    made = numbers.LookupLayer(1, 2, *(a.astype(kind) for a in (np.full(2, centre), key, offset, values)))
+    made = parts.lookup(1, 2, *(a.astype(kind) for a in (np.full(2, centre), key, offset, values)))
     program = Program((2, 1), (Reshape(0, (2,)), BlackBox(1, 6), Reshape(2, (3, 2))))
     stages: list[Stage] = [
-        ReshapeLayer(numbers.Reorder(0, 1, (2,))),
+        ReshapeLayer(parts.reshape(0, 1, (2,))),
         LookupLayer(made),
-        ReshapeLayer(numbers.Reorder(2, 3, (3, 2))),
+        ReshapeLayer(parts.reshape(2, 3, (3, 2))),
     ]
     box = Box(centre - 1, centre + 1, shape=(2, 1))
-    said = NetworkMeasured("lattice", box, kind, 0.0, 0.0, (0.0, 0.0), 0, 1, 0, {})
-    return Network(stages, program, None, measured=said, shown=Shown(form, "tokens"))
+    said = parts.network_certificate(Status.MEASURED, box, kind)
+    return Network(stages, program, said, presentation=Presentation(form, "tokens"))
 
 
 def inputs(net: Network, *lead: int) -> Tensor:
@@ -121,7 +119,7 @@ def inputs(net: Network, *lead: int) -> Tensor:
     x = torch.rand(*lead, *net.program.shape, generator=generator, dtype=f64)
     if lead:
         x[: lead[0] // 2] = x[: lead[0] // 2].round()
-    if net.measured is not None:
+    if net.certificate.status is Status.MEASURED:
         x = torch.tensor(net.domain.lo) + x * torch.tensor(net.domain.hi - net.domain.lo)
     return x.to(next(net.parameters()).dtype)
 
@@ -363,13 +361,13 @@ def test_maps_before_and_behind_a_lookup_are_folded() -> None:
     second, shift = rng.normal(size=(5, 6)), rng.normal(size=5)
     program = Program((1,), (Affine(0, first, offset), BlackBox(1, 6), Affine(2, second, shift)))
     stages: list[Stage] = [
-        AffineLayer(numbers.Linear(0, 1, first, offset)),
+        AffineLayer(parts.affine(0, 1, first, offset)),
         lookup("two-layer").selections[0],
-        AffineLayer(numbers.Linear(2, 3, second, shift)),
+        AffineLayer(parts.affine(2, 3, second, shift)),
     ]
-    said = NetworkMeasured("lattice", Box(-0.4, 0.4, shape=(1,)), "float64", 0.0, 0.0, (0.0,), 0, 1, 0, {})
+    said = parts.network_certificate(Status.MEASURED, Box(-0.4, 0.4, shape=(1,)), "float64")
     for form in ("two-layer", "attention-softmax"):
-        net = Network(stages, program, None, measured=said, shown=Shown(form, ""))
+        net = Network(stages, program, said, presentation=Presentation(form))
         assert agree(net, inputs(net, 40))
 
 
@@ -381,7 +379,7 @@ def in_groups(
     i = next(i for i, stage in enumerate(stages) if isinstance(stage, AttentionLayer))
     chosen = [(None if n is None else np.array(n), head) for n, head in groups]
     stages[i] = AttentionLayer(stages[i].inputs[0], stages[i].value, chosen, "layer 1")
-    return Network(stages, net.program, net.certificate, shown=Shown(form, layout))
+    return Network(stages, net.program, net.certificate, presentation=Presentation(form, layout))
 
 
 @cache
@@ -423,9 +421,12 @@ def test_one_head_over_groups_has_a_set_of_anchors_for_each() -> None:
 def two_anchors(steepness: float, reach: float) -> attnc.Head:
     """softmax(0, steepness·s) over the values 1 and 2, said to serve where |s| <= reach."""
     key, value = np.array([[[0.0, 0.0], [steepness, 0.0]]]), np.array([[[0.0, 1.0], [0.0, 2.0]]])
-    said = Measured("tanh", Interval(-reach, reach), "float64", 0.0, 0.0, 1, "nearest")
     made = HeadNumbers(np.array([[1.0, 0.0]]), key, value, np.ones(1), "float64")
-    return attnc.Head(made, "nearest", measured=said)
+    said = Certificate(
+        subject="head", status=Status.MEASURED, approximation=0.0, rounding=0.0, bound=0.0, holds_for=Interval(-reach, reach),
+        dtype="float64", digests=made.digests(), facts={"function": "tanh", "design": "nearest", "points": 1},
+    )  # fmt: skip
+    return attnc.Head(made, "nearest", said)
 
 
 def test_what_is_hidden_from_a_token_stays_so_however_large_the_score_it_would_have_had() -> None:

@@ -15,8 +15,8 @@ from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.network import Network
-from attnc.network.purity import LINEAR, MOVES, SOFTMAX, operations
 from attnc.network.pointwise import AttentionLayer
+from attnc.network.purity import LINEAR, MOVES, SOFTMAX, operations
 
 AGREE = {torch.float64: 4e-12, torch.float32: 1e-5}  # of the largest output
 

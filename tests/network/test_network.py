@@ -16,16 +16,16 @@ from torch import Tensor, nn
 import attnc
 from attnc.errors import InputError
 from attnc.functions.balls import working
+from attnc.network.affine import AffineLayer, ScaleLayer
+from attnc.network.combine import CombineLayer
 from attnc.network.describe import COLUMNS
 from attnc.network.network import Network
 from attnc.network.purity import impurities, operations
 from attnc.network.rebuild import rebuilt
-from attnc.network.affine import AffineLayer, ScaleLayer
-from attnc.network.combine import CombineLayer
 from attnc.network.reshape import ReshapeLayer
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
-from attnc.records.network_record import NetworkRecord
+from attnc.records.record import Record
 
 
 class Residual(nn.Module):
@@ -315,7 +315,7 @@ def test_layers_are_named_one_by_one_where_a_module_is_called_again() -> None:
 
 @pytest.mark.parametrize("engine", ["softmax", "sdpa"])
 def test_nothing_but_affine_maps_and_softmax(net: Network, engine: str) -> None:
-    made = rebuilt(NetworkRecord(net.program, net.numbers(), net.certificate), engine)
+    made = rebuilt(Record(net.numbers(), net.certificate, net.program), engine)
     assert impurities(made, inputs(net, 2)) == []
 
 
@@ -339,7 +339,7 @@ def test_the_cases_have_every_kind_of_stage() -> None:
 
 def test_numbers_round_trip(net: Network) -> None:
     numbers = net.numbers()
-    again = rebuilt(NetworkRecord(net.program, numbers, net.certificate))
+    again = rebuilt(Record(numbers, net.certificate, net.program))
     assert again.numbers().digests() == numbers.digests() == net.certificate.digests
     assert torch.equal(again(inputs(net, 11)), net(inputs(net, 11)))
     assert again.why_not_certified() is None
@@ -351,7 +351,7 @@ def test_numbers_round_trip(net: Network) -> None:
 
 def test_numbers_are_a_copy(plain: Network) -> None:
     numbers = plain.numbers()
-    numbers.stages[0].weight[:] = 0
+    numbers.layers[0].tensors["weight"][:] = 0
     assert plain.why_not_certified() is None
 
 
@@ -381,8 +381,11 @@ def test_which_neurons_share_a_head_counts(grouped: Network) -> None:
 
 def test_a_coefficient_counts() -> None:
     net = copy.deepcopy(compiled("residual"))
-    (combination,) = (s for s in net.stages if isinstance(s, CombineLayer) and 0.5 in s.coefficients)
-    combination.coefficients = tuple(0.75 if c == 0.5 else c for c in combination.coefficients)
+    (combination,) = (
+        s for s in net.stages if isinstance(s, CombineLayer) and 0.5 in s.settings["coefficients"]
+    )
+    known = combination.settings["coefficients"]
+    combination.settings["coefficients"] = tuple(0.75 if c == 0.5 else c for c in known)
     assert largest_error(net, inputs(net, 3), net(inputs(net, 3))) > net.certificate.bound
     assert net.why_not_certified() is not None
     assert "not certified" in repr(net)
@@ -457,16 +460,20 @@ def test_the_table_has_every_layer(net: Network) -> None:
     table = net.describe()
     lines = str(table).splitlines()
     assert all(column in lines[0] for column in COLUMNS)
-    rows = [(claim, group) for claim in net.certificate.parts("layer") for group in claim.groups]
+    rows = [
+        (claim, neurons, head)
+        for claim in net.certificate.parts("layer")
+        for neurons, head in zip(claim.facts["neurons"], claim.children, strict=True)
+    ]
     assert len(table.rows) == len(rows)
     heads = [head for layer in net.layers for head in layer]
-    for row, line, (claim, group), head in zip(table.rows, lines[2:], rows, heads, strict=False):
+    for row, line, (claim, neurons, said), head in zip(table.rows, lines[2:], rows, heads, strict=False):
         named = dict(zip(COLUMNS, row, strict=True))
-        assert named["layer"].startswith(claim.name) and named["function"] == claim.function
-        assert named["heads"] == str(group.neurons)
-        assert named["anchors"] == f"{head.key.shape[1]} {group.head.design}"
-        assert named["interval"] == f"[{group.head.domain.lo:g}, {group.head.domain.hi:g}]"
-        assert float(named["error in"]) == pytest.approx(claim.error_in, rel=5e-3)
+        assert named["layer"].startswith(claim.name) and named["function"] == claim.facts["function"]
+        assert named["heads"] == str(neurons)
+        assert named["anchors"] == f"{head.key.shape[1]} {said.facts['design']}"
+        assert named["interval"] == f"[{said.interval.lo:g}, {said.interval.hi:g}]"
+        assert float(named["error in"]) == pytest.approx(claim.facts["error_in"], rel=5e-3)
         assert float(named["error out"]) == pytest.approx(claim.bound, rel=5e-3)
         assert all(cell in line for cell in row)
     assert f"<= {net.certificate.bound:.4g}" in str(table) and "proved" in str(table)
@@ -489,7 +496,7 @@ def test_the_table_in_a_notebook(net: Network) -> None:
 def test_names_are_escaped_in_a_notebook() -> None:
     steps = (
         Affine(0, np.eye(2, dtype=np.float32)),
-        Pointwise(1, attnc.functions.tanh(), "<script>x</script>"),
+        Pointwise(1, attnc.functions.tanh(), name="<script>x</script>"),
     )
     net = attnc.compile(Program((2,), steps), domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-3)
     assert "<script>" not in net.describe()._repr_html_()

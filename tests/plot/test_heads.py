@@ -71,7 +71,7 @@ def test_the_error_is_accurate_below_the_resolution_of_float64(heads: Heads) -> 
 
 
 def test_a_measured_error_is_not_called_proved(heads: Heads) -> None:
-    measured = heads["measured"].measured
+    measured = heads["measured"].certificate
     assert measured is not None
     figure = plot.error(heads["measured"], f=bump)
     _, y = curve(figure, "largest measured")

@@ -13,12 +13,13 @@ from torch import nn
 
 import attnc
 from attnc import plot
-from attnc.network.network import Network
 from attnc.network.lookup import LookupLayer
+from attnc.network.network import Network
 from attnc.network.pointwise import AttentionLayer
 from attnc.plot.heat_map import COLUMNS, on_lattice, same_decimals
 from attnc.plot.network import POINTS
-from attnc.records.network_numbers import LookupLayer as Numbers
+from attnc.records.certificate import Status
+from tests import parts
 from tests.plot.conftest import picture, texts, titles
 from tests.plot.unproved_networks import (
     ANCHORS,
@@ -109,17 +110,17 @@ def test_attention_draws_one_layer_and_one_group(net: Network, grouped: Network)
 
 def test_the_default_input_has_the_largest_known_error(net: Network) -> None:
     lattice, fitted = lattice_network(), fitted_network()
-    assert net.certificate.proved and lattice.measured is not None and fitted.measured is not None
+    assert net.certificate.proved
     for one, known in (
         (net, net.certificate.witness),
-        (lattice, lattice.measured),
-        (fitted, fitted.measured),
+        (lattice, lattice.certificate.witness),
+        (fitted, fitted.certificate.witness),
     ):
         like = next(one.parameters())
         x = torch.tensor(known.input, dtype=torch.float64).to(like.dtype).reshape(one.program.shape)
         np.testing.assert_array_equal(picture(plot.attention(one)), picture(plot.attention(one, x=x)))
     unknown = copy.deepcopy(lattice)
-    unknown.measured = None
+    unknown.certificate = Certificate.unknown("network", "float64")
     with pytest.raises(attnc.InputError, match="x="):
         plot.attention(unknown)
 
@@ -215,7 +216,7 @@ def test_the_weights_of_a_lookup_are_on_the_lattice_of_its_anchors() -> None:
 
 def test_a_measured_network_has_no_bars() -> None:
     net = lattice_network()
-    assert net.measured is not None
+    assert net.certificate.status is Status.MEASURED
     figure = plot.network(net)
     assert titles(figure) == ["lookup: wave (callable), 99 anchors", "values of the anchors, output 1"]
     assert not any(ax.patches for ax in figure.axes)
@@ -234,10 +235,11 @@ def test_a_proved_lookup_has_its_bound() -> None:
 
 def test_bounds_of_a_fitted_network_are_not_called_bounds_for_f() -> None:
     net = fitted_network()
-    assert net.measured is not None and net.measured.fitted is not None
+    fitted = net.certificate.claims
+    assert fitted is not None and not net.certificate.proved
     figure = plot.network(net)
     assert titles(figure) == ["layer 1: tanh", "error: not proved for f"]
-    ax, bound, (claim,) = figure.axes[-1], net.measured.fitted.bound, net.measured.fitted.layers
+    ax, bound, (claim,) = figure.axes[-1], fitted.bound, fitted.parts("layer")
     assert [bar.get_height() for bar in ax.patches] == [claim.error_in, claim.bound, bound]
     assert [y[0] for y in curves(ax)] == [bound, net.certificate.error]
     assert [("fitted" in line.get_label(), line.get_linestyle()) for line in ax.lines] == [
@@ -264,7 +266,7 @@ def test_a_changed_network_has_no_bound_and_no_measured_error(make: Any, f: Any)
 def selection(points: Any, sharpness: float = 3.0) -> LookupLayer:
     at = np.asarray(points, dtype=np.float64)
     scores = 2 * sharpness * at, -sharpness * (at**2).sum(1)
-    return LookupLayer(Numbers(0, 1, np.zeros(at.shape[1]), *scores, np.zeros((len(at), 1))))
+    return LookupLayer(parts.lookup(0, 1, np.zeros(at.shape[1]), *scores, np.zeros((len(at), 1))))
 
 
 @pytest.mark.parametrize(
@@ -310,9 +312,8 @@ def test_slices_show_f_the_network_and_the_error_along_every_coordinate() -> Non
 
 def test_slices_call_only_proved_bounds_proved() -> None:
     measured, proved = plot.slices(lattice_network(), f=wave), plot.slices(grid_network(), f=slow)
-    assert lattice_network().measured is not None
     for figure, words, height, style in (
-        (measured, "not proved", lattice_network().measured.error, "--"),
+        (measured, "not proved", lattice_network().certificate.error, "--"),
         (proved, "proved bound 0.1414", 0.1 * 2**0.5, "-"),
     ):
         for ax in figure.axes[2:]:

@@ -12,12 +12,11 @@ import attnc
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import BlackBox, Lookup, Program, Reshape
-from attnc.records.certificate import versions
-from attnc.records.measured import NetworkMeasured
-from attnc.records.network_certificate import LookupClaim, NetworkCertificate, NetworkWitness
-from attnc.records.network_numbers import NetworkNumbers, Reorder, Selection
-from attnc.records.network_record import NetworkRecord, Shown
-from attnc.records.presentation import Theorem
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.layers import NetworkNumbers
+from attnc.records.presentation import Presentation, Theorem
+from attnc.records.record import Record
+from tests.parts import lookup, network_certificate, reshape
 
 BOX = attnc.Box(-1, 1, shape=(2, 1))
 SHARP = 60.0  # b of the grid's scores
@@ -46,22 +45,22 @@ def random_inputs(count: int, seed: int = SEED, dtype: torch.dtype = torch.float
 def _stages(points: np.ndarray, sharp: float, values: np.ndarray) -> NetworkNumbers:  # type: ignore[type-arg]
     """Scores -b|x - L|², but for a function of x alone; the input is taken from a centre that is not the box's."""
     near = points - CENTRE
-    selection = Selection(1, 2, CENTRE, 2 * sharp * near, -sharp * (near**2).sum(1), values)
-    stages = (Reorder(0, 1, (2,)), selection, Reorder(2, 3, (2, 1)))
+    selection = lookup(1, 2, CENTRE, 2 * sharp * near, -sharp * (near**2).sum(1), values)
+    stages = (reshape(0, 1, (2,)), selection, reshape(2, 3, (2, 1)))
     return NetworkNumbers(stages, "float64")
 
 
-def _measured(
-    net: Network, f: object, method: str, fitted: NetworkCertificate | None = None
-) -> NetworkMeasured:
+def _measured(net: Network, f: object, method: str, children: tuple[Certificate, ...] = ()) -> Certificate:
     """What a sample shows, worked out here."""
     dtype = next(net.parameters()).dtype
     x = random_inputs(POINTS, dtype=dtype)
     error = (net(x) - f(x)).abs().reshape(POINTS, -1).double()  # type: ignore[operator]
     row, column = divmod(int(error.argmax()), error.shape[1])
-    return NetworkMeasured(
-        method, net.domain, str(dtype).removeprefix("torch."), float(error.max()), float(error.square().mean()),
-        tuple(x[row].double().reshape(-1).tolist()), column, POINTS, SEED, net.numbers().digests(), fitted,
+    worst = float(error.max())
+    facts = {"method": method, "points": POINTS, "seed": SEED, "mean_square": float(error.square().mean())}
+    return network_certificate(
+        Status.MEASURED, BOX, str(dtype).removeprefix("torch."), worst, digests=net.numbers().digests(), facts=facts,
+        witness=Witness(tuple(x[row].double().reshape(-1).tolist()), column, worst), children=children,
     )  # fmt: skip
 
 
@@ -77,10 +76,10 @@ def lattice_network() -> Network:
     values = np.linalg.lstsq(weights.numpy(), wave(x).reshape(-1, 2).numpy(), rcond=1e-12)[0]
     program = Program((2, 1), (Reshape(0, (2,)), BlackBox(1, 2, name="wave"), Reshape(2, (2, 1))))
     numbers = _stages(points, sharp, values)
-    shown = Shown("two-layer", "heads", None, ("lattice: 11 × 9 anchors", "to prove it, give lipschitz=K"))
-    empty = NetworkMeasured("lattice", BOX, "float64", 0.0, 0.0, (0.0, 0.0), 0, 1, 0, numbers.digests())
-    net = rebuilt(NetworkRecord(program, numbers, None, empty, shown))
-    net.measured = _measured(net, wave, "lattice")
+    notes = ("lattice: 11 × 9 anchors", "to prove it, give lipschitz=K")
+    empty = Certificate.unknown("network", "float64")
+    net = rebuilt(Record(numbers, empty, program, Presentation("two-layer", "heads", None, notes)))
+    net.certificate = _measured(net, wave, "lattice")
     return net
 
 
@@ -94,14 +93,17 @@ def grid_network() -> Network:
     numbers = _stages(points, sharp, values)
     program = Program((2, 1), (Reshape(0, (2,)), Lookup(1, points, values, 1.0), Reshape(2, (2, 1))))
     bound = 0.1 * 2**0.5
-    certificate = NetworkCertificate(
-        BOX, "float64", bound, bound, 0.0, (), NetworkWitness((0.05, 0.05), 0, 0.04), program.digest(), numbers.digests(),
-        versions(),
-        lookups=(LookupClaim("lookup", 2, 441, bound),),
+    claim = Certificate(
+        subject="lookup", name="lookup", status=Status.PROVED, approximation=bound, rounding=0.0, bound=bound, dtype="float64",
+        facts={"value": 2, "anchors": 441},
+    )  # fmt: skip
+    certificate = network_certificate(
+        Status.PROVED, BOX, "float64", bound, witness=Witness((0.05, 0.05), 0, 0.04), digests=numbers.digests(),
+        facts={"program": program.digest()}, children=(claim,),
     )  # fmt: skip
     theorem = Theorem("attention_softmax", "|Attn - f| <= K·radius + leak", 0.2)
-    shown = Shown("attention-softmax", "", theorem, ("grid: 21 × 21 points",))
-    return rebuilt(NetworkRecord(program, numbers, certificate, None, shown))
+    shown = Presentation("attention-softmax", "", theorem, ("grid: 21 × 21 points",))
+    return rebuilt(Record(numbers, certificate, program, shown))
 
 
 @cache
@@ -112,13 +114,6 @@ def fitted_network() -> Network:
         nn.Flatten(), nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2), nn.Unflatten(1, (2, 1))
     ).eval()
     made = attnc.compile(model, domain=BOX, eps=1e-3)
-    certificate, made.certificate = made.certificate, None
-    made.measured = _measured_after(made, certificate)
+    made.certificate = _measured(made, wave, "fit", (made.certificate,))
     made.form, made.layout, made.notes = "two-layer", "heads", ("fit: 6 neurons",)
     return made
-
-
-def _measured_after(net: Network, certificate: NetworkCertificate | None) -> NetworkMeasured:
-    assert certificate.proved
-    net.measured = NetworkMeasured("fit", BOX, "float32", 0.0, 0.0, (0.0, 0.0), 0, 1, 0, certificate.digests)
-    return _measured(net, wave, "fit", certificate)

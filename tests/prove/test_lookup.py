@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnc.records.network_certificate import NetworkCertificate
+from attnc.records.network_numbers import Linear, NetworkNumbers, Selection
+from attnc.records.network_record import NetworkRecord, seal, write_network
 from flint import arb
 
 import attnc
@@ -27,9 +30,6 @@ from attnc.program.evaluate import differentiable, exact
 from attnc.program.lookup import envelopes
 from attnc.prove.compose import compose
 from attnc.prove.lookup import axes_of, reached, tails
-from attnc.records.network_certificate import NetworkCertificate
-from attnc.records.network_numbers import Linear, NetworkNumbers, Selection
-from attnc.records.network_record import NetworkRecord, seal, write_network
 
 BOX = attnc.Box(0, 1, shape=(2, 1))
 

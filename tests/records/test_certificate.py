@@ -272,7 +272,8 @@ DOMAINS = {
 
 
 NO_DOMAIN = [
-    [], {}, {"kind": "box", "lo": -1.0, "hi": 1.0}, {"kind": "interval", "lo": 1.0, "hi": -1.0}, {"kind": "interval", "lo": -1, "hi": 1},
+    [], {}, {"kind": "box", "lo": -1.0, "hi": 1.0}, {"kind": "interval", "lo": 1.0, "hi": -1.0},
+    {"kind": "interval", "lo": -1, "hi": 1},
     *({"kind": "box", "lo": -1.0, "hi": 1.0, "shape": shape} for shape in ([], [0], [-2], [2.0], [True], "2", 2)),
     *({"kind": "box", "lo": lo, "hi": 1.0, "shape": [2]}
       for lo in (math.nan, -math.inf, 2.0, [-1.0] * 3, [-1.0, "x"], "x", None, {}, {"<f4": "?"}, {"<f2": ""}, -(10**400))),

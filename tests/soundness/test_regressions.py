@@ -22,7 +22,7 @@ from attnc.functions.function import is_builtin
 from attnc.lower.skeleton import skeleton
 from attnc.program import Affine, Pointwise, Program
 from attnc.prove.compose import Known, compose
-from attnc.records.network_certificate import NetworkWitness
+from attnc.records.certificate import Witness
 
 WIDE = torch.float64
 
@@ -170,7 +170,7 @@ def test_a_certificate_that_boasts_is_not_proved(change: str) -> None:
     c = net.certificate
     layer = replace(c.layers[0], groups=(replace(c.layers[0].groups[0], neurons=999),))
     net.certificate = {
-        "witness above the bound": replace(c, witness=NetworkWitness(c.witness.input, 0, 5.0)),
+        "witness above the bound": replace(c, witness=Witness(c.witness.input, 0, 5.0)),
         "rounding above the bound": replace(c, rounding=1e3),
         "neurons": replace(c, layers=(layer,)),
     }[change]

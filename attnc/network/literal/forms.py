@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.layout import Layout, data_tokens
@@ -62,13 +63,23 @@ def literal_form(net: Network) -> SelfAttentionNetwork:
         if (net.form, arrangement) not in _NEURONS:
             raise InputError(f"layout={net.layout!r}: the form 'two-layer' accepts 'tokens' and 'heads'")
         steps = _NEURONS[net.form, arrangement](build, parts, parts.body)
-    known = net.certificate is not None or net.measured is not None
+    domain = net.certificate.holds_for
     literal = SelfAttentionNetwork(
         net.form, [Input("x", parts.shape, parts.shape[-1])], steps,
         Layout({"x": parts.given[1]}, data_tokens(parts.given[0])), (None, parts.result, 0), parts.dtype,
-        arrangement=arrangement, domain=net.domain if known else None, strict=net.strict,
+        arrangement=arrangement, domain=domain if isinstance(domain, Box) else None, strict=net.strict,
+        source=net.record(), encoding=_encoding(parts.body, parts.dtype),
     )  # fmt: skip
     return literal.to(next(net.parameters()).device)
+
+
+def _encoding(body: Neurons | Lookup, dtype: str) -> float:
+    """At least what the rounding of products in the last map or W_O, such as second·v, changes in exact arithmetic."""
+    sizes = np.ones(body.second.shape[1])
+    for group in body.groups if isinstance(body, Neurons) else ():
+        sizes[group.neurons] = np.abs(group.numbers.value).max() * group.numbers.heads
+    rows = np.abs(body.second) @ sizes + np.abs(body.shift)
+    return float(4 * np.finfo(dtype).eps * rows.max())
 
 
 def anchor_layer(

@@ -17,28 +17,28 @@ whose v is 0, and never changes. The heads of a group share W_K and W_V.
 An affine map between two layers of attention is part of W_O of the first; the queries of the second then read single
 coordinates. No register is written twice: at the end the stream holds every value.
 
-In a head that attends to itself (design 'gated') a token scores 0 with itself, and all keys are shifted by the own key. Such
+In a head that attends to itself (design 'gated') data tokens have a key, and gates close all data tokens but the own one. Such
 a head has no other layer behind it: the register y of its anchors is not read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnc.domain import Box, Interval
+from attnc.domain import Box, Domain, Interval
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.layout import Layout, data_tokens
 from attnc.network.literal.network import Input, SelfAttentionNetwork
-from attnc.network.literal.parts import Group, array, domains_of, groups_of
+from attnc.network.literal.parts import array, domains_of, groups_of
 from attnc.network.literal.steps import Embedding, SelfAttention, SequenceMap, Step
 from attnc.records.layers import Layer, pointwise_layer
 from attnc.records.numbers import Array
+from attnc.records.record import Record
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -55,7 +55,8 @@ def literal_layers(net: Network, n: int | None) -> SelfAttentionNetwork:
     names = [attention.get(layer.value) or steps[layer.value - 1].name for layer in numbers.layers]
     build = _Layers(numbers.layers, names, shapes, numbers.dtype, domains_of(net))
     output = build.register[len(steps)], shapes[-1], 0
-    literal = build.network("layers", Input("x", shapes[0], shapes[0][-1]), output, net.domain, net.strict)
+    input = Input("x", shapes[0], shapes[0][-1])
+    literal = build.network("layers", input, output, net.certificate.holds_for, net.strict, net.record())
     return literal.to(next(net.parameters()).device)
 
 
@@ -65,7 +66,9 @@ def literal_head(head: Head, n: int) -> SelfAttentionNetwork:
     layer, numbers = pointwise_layer(0, 1, [(None, head.numbers())]), head.numbers()
     domains = {1: [head.domain or Interval(-1.0, 1.0)]}
     build = _Layers([layer], ["head"], [(n, 1), (n, 1)], numbers.dtype, domains, gated=True)
-    literal = build.network("head", Input("x", (n,), 1), ("y", (n,), 0), head.domain, head.strict)
+    literal = build.network(
+        "head", Input("x", (n,), 1), ("y", (n,), 0), head.domain, head.strict, head.record()
+    )
     return literal.to(head.key.device)
 
 
@@ -82,7 +85,7 @@ class _Layers:
         self.before, self.after = _folds(layers)
         self.routes = {layer.value: self._routes(layer) for layer in layers if layer.kind == "reshape"}
         self.heads = {
-            layer.value: [_own_score_zero(group) for group in groups_of(layer, domains[layer.value], gated)]
+            layer.value: list(groups_of(layer, domains[layer.value], gated))
             for layer in layers
             if layer.kind == "pointwise"
         }
@@ -115,14 +118,15 @@ class _Layers:
         form: str,
         input: Input,
         output: tuple[str, Shape, int],
-        domain: Interval | Box | None,
+        domain: Domain | None,
         strict: bool | None,
+        source: Record,
     ) -> SelfAttentionNetwork:
         steps, tokens, used = list(self.steps()), self.start(), _tokens(self.shapes[0])
         data = Embedding("data", [0], self.layout.block("x").T, tokens[:used], self.build.dtype)
         return SelfAttentionNetwork(
             form, [input], steps, self.layout, output, self.build.dtype, embeddings=[data], fixed=tokens[used:],
-            domain=domain, strict=strict,
+            domain=domain if isinstance(domain, Interval | Box) else None, strict=strict, source=source,
         )  # fmt: skip
 
     def start(self) -> Array:
@@ -167,7 +171,9 @@ class _Layers:
         read = at[self.register[before.input if before else layer.input]]
         write = at[self.register[after.value if after else layer.value]]
         rows = np.eye(read.stop - read.start) if before is None else array(before.tensor("weight"))
-        bias = np.zeros(len(rows)) if before is None else array(before.tensors.get("bias", np.zeros(len(rows))))
+        bias = (
+            np.zeros(len(rows)) if before is None else array(before.tensors.get("bias", np.zeros(len(rows))))
+        )
         columns = np.eye(write.stop - write.start) if after is None else array(after.tensor("weight"))
         data, one, anchor, found = at.form("data"), at["one"].start, at.form("anchor"), list[KeySet]()
         for group in self.heads[layer.value]:
@@ -189,6 +195,10 @@ class _Layers:
                     places = at.block("position").T
                     gates = [(place, data - place + unused) for place in places] + gates[1:]
                     value[read.start] = numbers.value[h, own[0], 0]
+                    slope, offset = (
+                        form + k * data
+                        for form, k in zip((slope, offset), numbers.key[h, own[0]], strict=True)
+                    )
                 names = [head_names(f"{name}: neuron {j}", numbers.heads)[h] for j in neurons]
                 top = largest_score(numbers, h, group.lo, group.hi)
                 found.append(KeySet(names, query, np.c_[slope, offset], value[:, None], out, gates, top))
@@ -229,19 +239,6 @@ class _Layers:
         end = math.prod(self.shapes[layer.value])
         a, b = (self.shapes[value][-1] for value in (layer.input, layer.value))
         return [] if a == b else list(pairwise(sorted({*range(0, end, a), *range(0, end, b), end})))
-
-
-def _own_score_zero(group: Group) -> Group:
-    """The scores of a gated head minus the score of the own key: softmax is the same, and the own score is 0."""
-    numbers = group.numbers
-    if not numbers.gated:
-        return group
-    key = numbers.key.copy()
-    for h in range(numbers.heads):
-        own = np.flatnonzero(numbers.value[h, :, 0])
-        key[h] -= key[h, own[0]] if len(own) else 0.0
-    rounded = key.astype(numbers.dtype).astype(np.float64)
-    return replace(group, numbers=replace(numbers, key=rounded))
 
 
 def _distinct(layers: Sequence[Layer], names: Sequence[str]) -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,10 @@ class Layout(Mapping[str, slice]):
         found = np.zeros((self.width, len(at)))
         found[at, np.arange(len(at))] = 1.0
         return found
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Layout:
+        return cls(dict(record["registers"]), record["tokens"])
 
     def to_json(self) -> dict[str, object]:
         widths = [[name, at.stop - at.start] for name, at in self._slices.items()]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
-from attnc.network.altered import as_made
+from attnc.network.altered import as_made, why_altered
 from attnc.network.inside import check_domain, outside_box, outside_interval
 from attnc.network.literal.layout import Layout
 from attnc.network.literal.steps import (
@@ -26,7 +28,10 @@ from attnc.network.literal.steps import (
     parameter,
 )
 from attnc.network.running import PreciseModule, can_look, precise
+from attnc.records.domains import domain_to_json
+from attnc.records.literal import LiteralRecord, write_literal
 from attnc.records.numbers import Array
+from attnc.records.record import Record
 
 _CHUNK = 1 << 22  # numbers held at once
 _VALUES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -76,6 +81,8 @@ class SelfAttentionNetwork(PreciseModule):
         domain: Interval | Box | None = None,
         limits: Mapping[str, float] | None = None,
         strict: bool | None = None,
+        source: Record | None = None,
+        encoding: float = 0.0,
     ) -> None:
         super().__init__()
         self.form, self.arrangement, self.inputs, self.output = form, arrangement, tuple(inputs), output
@@ -84,6 +91,8 @@ class SelfAttentionNetwork(PreciseModule):
         self.order = tuple((name, distinct.index(step)) for name, step in steps)
         self.embeddings, self.steps = nn.ModuleList(embeddings), nn.ModuleList(distinct)
         self.fixed = parameter(np.zeros((0, 0)) if fixed is None else fixed, dtype)
+        self.source, self.encoding = source, encoding
+        self.certificate = self.record().certificate
 
     @property
     def residual(self) -> bool:
@@ -117,13 +126,13 @@ class SelfAttentionNetwork(PreciseModule):
     @property
     def layouts(self) -> dict[str, Layout]:
         """The names of the sequence before the first step ("input") and after every step."""
-        return {"input": self.first} | {name: cast(Layout, step.layout) for name, step in self._ordered()}
+        return {"input": self.first} | {name: step.layout for name, step in self._ordered()}
 
     @property
     def layout(self) -> Layout:
         """The names of the sequence that the first layer of attention reads; with a residual stream, every step reads it."""
         names = [name for name, step in self._ordered() if isinstance(step, SelfAttention)]
-        return self.layout_before(names[0]) if names else self.first
+        return self.first if self.residual or not names else self.layout_before(names[0])
 
     def layout_before(self, name: str) -> Layout:
         """The names of the sequence that a step reads."""
@@ -209,6 +218,41 @@ class SelfAttentionNetwork(PreciseModule):
             flag = self.layout[of]
             sequence = sequence[sequence[..., flag.start] == 1]
         return sequence[..., self.layout[register]]
+
+    def record(self) -> LiteralRecord:
+        """Structure, matrices and source, for files and for the checker."""
+        steps = [cast(Step, step) for step in self.steps]
+        structure = {
+            "form": self.form,
+            "arrangement": self.arrangement,
+            "inputs": [asdict(i) | {"limit": None if i.limit == math.inf else i.limit} for i in self.inputs],
+            "output": self.output,
+            "order": self.order,
+            "layout": self.first.to_json(),
+            "embeddings": [
+                {"name": e.name, "reads": e.reads} for e in cast(Sequence[Embedding], self.embeddings)
+            ],
+            "steps": [{"kind": s.kind, "layout": s.layout.to_json(), **s.settings()} for s in steps],
+            "domain": domain_to_json(self.domain),
+            "limits": self.limits,
+            "strict": self.strict,
+        }
+        tensors = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
+        dtype = str(self.fixed.dtype).removeprefix("torch.")
+        return LiteralRecord(json.loads(json.dumps(structure)), tensors, dtype, self.source, self.encoding)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the matrices, the names and the source with its certificate to a safetensors file; `attnc.load` reads it."""
+        write_literal(path, self.record())
+
+    def why_not_certified(self) -> str | None:
+        """None if the certificate applies to the module as it is now, else the reason."""
+        altered = why_altered(self)
+        if altered is not None:
+            return altered
+        found, known = self.record().certificate.digests, self.certificate.digests
+        changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
+        return f"changed since it was certified: {', '.join(changed)}" if changed else None
 
     def describe(self) -> str:
         """A line for every step: its kind, its name and the shapes of its matrices. A step that repeats has one line."""

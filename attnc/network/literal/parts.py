@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network.literal import steps

@@ -42,6 +42,9 @@ class Softmax(PreciseModule):
     def forward(self, scores: Tensor) -> Tensor:
         return torch.softmax(scores, self.axis)
 
+    def settings(self) -> dict[str, Any]:
+        return {"axis": self.axis}
+
 
 @as_made
 class SelfAttention(PreciseModule):

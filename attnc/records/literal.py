@@ -1,0 +1,105 @@
+"""Files of literal networks: matrices, names of tokens and coordinates, and the record of the source with its certificate."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnc.errors import FileError
+from attnc.functions import Function
+from attnc.program.step import Numbers
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import check_type, seal, unsealed, with_fields
+from attnc.records.files import read_file, write_file
+from attnc.records.layers import digest
+from attnc.records.record import Record, from_file, to_file, with_path
+
+FORMAT = 1
+_FIELDS = {"kind", "format", "dtype", "structure", "encoding", "source"}
+
+
+@dataclass(frozen=True)
+class LiteralRecord:
+    """A literal network: `structure` holds JSON values, `tensors` the matrices. `encoding` bounds the distance of its outputs
+    to those of the source in exact arithmetic."""
+
+    structure: Mapping[str, Any]
+    tensors: Mapping[str, Numbers]
+    dtype: str
+    source: Record | None = None
+    encoding: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        return "literal"
+
+    @property
+    def certificate(self) -> Certificate:
+        """The certificate of the source, for the matrices of the literal network, in exact arithmetic.
+
+        `approximation` is that of the source plus `encoding`: a bound on the error in exact arithmetic, in which weights that
+        exp rounds to 0 count as 0. `attnc.verify` proves it. The rounding errors of the literal network are not bounded:
+        `rounding` and `bound` are infinite, and the status is UNKNOWN."""
+        digests = {name: digest(name, array) for name, array in self.tensors.items()}
+        digests["structure"] = seal(self.structure)
+        source = None if self.source is None else self.source.certificate
+        known = source is not None and source.status is Status.PROVED
+        return Certificate(
+            subject="literal", name=str(self.structure["form"]), status=Status.UNKNOWN,
+            approximation=source.approximation + self.encoding if source is not None and known else math.inf,
+            rounding=math.inf, bound=math.inf, holds_for=source.holds_for if source is not None else None,
+            dtype=self.dtype, digests=digests, children=() if source is None else (source,),
+        )  # fmt: skip
+
+
+def write_literal(path: str | os.PathLike[str], record: LiteralRecord) -> None:
+    """Write a file; an existing file is replaced only when the new one is complete."""
+    about: dict[str, Any] = {
+        "kind": "literal",
+        "format": FORMAT,
+        "dtype": record.dtype,
+        "encoding": record.encoding,
+    }
+    about |= {"structure": dict(record.structure), "source": None}
+    tensors = dict(record.tensors)
+    if record.source is not None and record.source.certificate.status is not Status.UNKNOWN:
+        about["source"], arrays = to_file(record.source)
+        tensors |= {f"source.{name}": array for name, array in arrays.items()}
+    about["seal"] = seal(about)
+    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
+
+
+def read_any(path: str | os.PathLike[str], function: Function | None = None) -> Record | LiteralRecord:
+    """Read the file of a head, a network or a literal network."""
+    about, tensors = read_file(path)
+    read = literal_from_file if about.get("kind") == "literal" else from_file
+    return with_path(path, lambda: read(about, {k: t.numpy() for k, t in tensors.items()}, function))
+
+
+def literal_from_file(
+    about: Mapping[str, Any], tensors: Mapping[str, Numbers], function: Function | None = None
+) -> LiteralRecord:
+    """The record that a file holds."""
+    body = unsealed(about, "the literal network")
+    with_fields("literal", body, _FIELDS)
+    if type(body["format"]) is not int or body["format"] != FORMAT:
+        raise FileError(
+            f"it contains a literal network of format {body['format']!r}: this version reads {FORMAT}"
+        )
+    check_type("encoding", body["encoding"], float)
+    own = {name: array for name, array in tensors.items() if not name.startswith("source.")}
+    for name, array in own.items():
+        whole = name.endswith((".rows", ".columns"))
+        if array.dtype.name != ("int64" if whole else body["dtype"]) or not np.isfinite(array).all():
+            raise FileError(f"tensor {name!r} of {array.dtype} is not valid: expected finite {body['dtype']}")
+    source = None
+    if body["source"] is not None:
+        arrays = {k.removeprefix("source."): a for k, a in tensors.items() if k.startswith("source.")}
+        source = from_file(body["source"], arrays, function)
+    return LiteralRecord(body["structure"], own, body["dtype"], source, body["encoding"])
