@@ -29,7 +29,6 @@ from attnc.lower.function_to_head import head
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.pretrained import (
-    BlockReport,
     ConversionReport,
     ConvertConfig,
     convert,
@@ -45,7 +44,7 @@ from attnc.records.verdict import Verdict
 __version__ = "0.2.0"
 
 __all__ = [
-    "AttncError", "BlockReport", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
+    "AttncError", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
     "ConvertConfig", "DomainWarning", "FileError", "Function", "FunctionError", "Head", "InputError",
     "Interval", "MissingExtraError", "Network", "PrecisionError", "Problem", "Status", "Theorem",
     "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_",

@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from attnc.domain import Box
-from attnc.errors import InputError, UnsupportedError
+from attnc.errors import InputError
 from attnc.frontends import to_program
 from attnc.frontends.function import METHODS, Question, compiled
 from attnc.frontends.sklearn import is_estimator
 from attnc.heads.candidates import Progress
 from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
-from attnc.lower.program_to_network import Wish, lower
+from attnc.lower.layers import check_supported
+from attnc.lower.program_to_network import Request, lower
 from attnc.network.inside import checked_strict
 from attnc.network.literal.parts import read
 from attnc.network.network import Network, checked_engine
@@ -89,13 +90,11 @@ def compile(
 
 def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progress) -> Network:
     program = to_program(model, domain.shape, domain)
-    found = program.problems()
-    if found:
-        raise UnsupportedError("the model cannot be compiled", found)
+    check_supported(program)
     check_box(domain, dtype)
     check_arithmetic(dtype, network=True)
-    wish = Wish(program, domain, eps, dtype, progress)
-    return certified(wish, lower(wish), "softmax", None)
+    request = Request(program, domain, eps, dtype, progress)
+    return certified(request, lower(request), "softmax", None)
 
 
 def _is_function(model: Any, method: str) -> bool:

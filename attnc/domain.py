@@ -163,6 +163,17 @@ class Normed:
     def shape(self) -> tuple[int, ...]:
         return self.gain.shape
 
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Normed)
+            and self.centred == other.centred
+            and np.array_equal(self.gain, other.gain)
+            and np.array_equal(self.shift, other.shift)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.centred, self.gain.tobytes(), self.shift.tobytes()))
+
     def __repr__(self) -> str:
         return f"Normed({'LayerNorm' if self.centred else 'RMSNorm'}, d={len(self.gain)})"
 

@@ -23,9 +23,12 @@ from torch import Tensor, nn
 
 import attnc
 from attnc.frontends.transformers import Site, find_blocks
+from attnc.lower.layers import lower_steps
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
-from attnc.prove.normed import attainable, reach
+from attnc.program.block import FeedForward
+from attnc.prove.compose import compose
+from attnc.prove.norm import attainable
 from attnc.records.certificate import round_up
 
 THREADS = 2
@@ -87,7 +90,7 @@ def minilm(settings: Settings) -> Pair:
     sites = find_blocks(original).blocks
     converted = copy.deepcopy(original)
     report = attnc.convert_(
-        converted, eps=settings.eps, progress=lambda i, n, text: progress(f"{i} of {n}: {text}")
+        converted, approximation=settings.eps, progress=lambda i, n, text: progress(f"{i} of {n}: {text}")
     )
     return Pair(original, converted, tokenizer, report, sites)
 
@@ -238,10 +241,18 @@ def child(directory: str, engine: str, batch: str, tokens: str) -> None:
     print(json.dumps({"added": peak() - before, "peak": peak()}))
 
 
+def _reach(ff: FeedForward) -> tuple[Any, Any]:
+    """The interval of every pre-activation."""
+    assert ff.norm is not None
+    program = ff.program("float32")
+    known = compose(program, lower_steps(program, "float32")[:1], ff.norm.domain(), {}, "float32")
+    return known[1].reach
+
+
 def attack(pair: Pair, settings: Settings) -> Iterator[Row]:
     """How much of its proved interval any neuron reaches, as |s - middle| / half of the width: it must stay below 1."""
     forwards = [site.feed_forward() for site in pair.sites]
-    ends = [reach(ff.W1, ff.b1, ff.norm, "float32") for ff in forwards if ff.norm is not None]
+    ends = [_reach(ff) for ff in forwards if ff.norm is not None]
     middle = [torch.from_numpy((lo + hi) / 2) for lo, hi in ends]
     half = [torch.from_numpy((hi - lo) / 2) for lo, hi in ends]
 
@@ -299,7 +310,7 @@ def _at_the_norm(site: Site, norm: nn.Module, middle: Tensor, half: Tensor) -> f
     """The vector that takes a neuron to the end of its interval, put into the norm itself: the intervals are tight."""
     ff = site.feed_forward()
     assert ff.norm is not None
-    z = torch.from_numpy(attainable(ff.W1, ff.norm)).float()
+    z = torch.from_numpy(attainable(ff.W1, ff.norm.domain())).float()
     found = []
     with torch.no_grad():
         for scale in (1.0, -1.0, 1e3, -1e3, 1e6):
@@ -319,7 +330,7 @@ def llama(settings: Settings) -> Iterator[Row]:
     )  # fmt: skip
     original = LlamaForCausalLM(config).double().eval()
     progress("llama")
-    converted = attnc.convert(original, eps=1e-8)
+    converted = attnc.convert(original, approximation=1e-8)
     report = attnc.report_of(converted)
     case = f"Llama's shape, hidden {settings.hidden}, 4 layers, float64"
     ids = torch.randint(0, 1000, (2, 16), generator=torch.Generator().manual_seed(0))

@@ -1,11 +1,11 @@
-"""The checker's mathematics on one cell. Like `check`, it shares no code with the prover.
+"""The error of a head on one cell.
 
     g - f = Σ_h o_h (Σ_k (v_k - f) E_k)/(Σ_k E_k) + (Σ_h o_h - 1) f,   E_k = exp(score_k - score of the key that wins at m)
 
 as a power series around the middle m of the cell, its last coefficient over the whole cell.
 
-A head is silent on a cell where a key with value 0 wins by so much that no other counts. Then what it adds is within a bound of
-0, which holds on every part of the cell as well: among many heads that share a range, few speak anywhere.
+A head is inactive on a cell if a key with value 0 wins by so much that no other counts. Then its contribution is within a bound
+of 0, also on every part of the cell: of many heads that share a range, few are active anywhere.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ class CellError:
 
 
 @dataclass(frozen=True)
-class Speaking:
-    """The heads that may speak on a cell, and what the others add at most: to the exact sum, and to the rounding error."""
+class ActiveHeads:
+    """The heads that may be active on a cell, and what the others add at most: to the exact sum, and to the rounding error."""
 
     heads: tuple[int, ...]
     size: arb
     rounding: arb
 
 
-def everyone(numbers: HeadNumbers) -> Speaking:
-    return Speaking(tuple(range(numbers.heads)), arb(0), arb(0))
+def all_active(numbers: HeadNumbers) -> ActiveHeads:
+    return ActiveHeads(tuple(range(numbers.heads)), arb(0), arb(0))
 
 
-def speaking(numbers: HeadNumbers, lo: float, hi: float, before: Speaking, a: Arithmetic) -> Speaking:
-    """Those of the heads before that are not silent on [lo, hi], a part of the cell on which the others were."""
+def still_active(
+    numbers: HeadNumbers, lo: float, hi: float, before: ActiveHeads, a: Arithmetic
+) -> ActiveHeads:
+    """Those of the heads before that are active on [lo, hi], a part of the cell on which the others were inactive."""
     if numbers.heads == 1:
         return before
     centre, half = _middle(lo, hi)
@@ -55,17 +57,17 @@ def speaking(numbers: HeadNumbers, lo: float, hi: float, before: Speaking, a: Ar
     growth = (1 + arb(a.unit)) ** numbers.heads
     heads, size, rounding = [], before.size, before.rounding
     for h in before.heads:
-        if not _is_silent(numbers, h, centre, half, a):
+        if not _is_inactive(numbers, h, centre, half, a):
             heads.append(h)
             continue
         part, weight = _HeadCell(numbers, h, centre, half, zero, zero, a), abs(arb(numbers.output[h]))
         largest = abs(part.output).upper()
         size = size + weight * largest
         rounding = rounding + weight * (growth * part.rounding(s) + (growth - 1) * largest)
-    return Speaking(tuple(heads), size, rounding)
+    return ActiveHeads(tuple(heads), size, rounding)
 
 
-def _is_silent(numbers: HeadNumbers, h: int, centre: arb, half: arb, a: Arithmetic) -> bool:
+def _is_inactive(numbers: HeadNumbers, h: int, centre: arb, half: arb, a: Arithmetic) -> bool:
     drop = _drop_distance(numbers.value[h], centre)
     kept, _, top = _kept(numbers, h, float(centre), float(half.upper()), drop, a)
     return kept == [top] and not numbers.value[h, top].any()
@@ -77,22 +79,27 @@ def _middle(lo: float, hi: float) -> tuple[arb, arb]:
 
 
 def cell_error(
-    numbers: HeadNumbers, lo: float, hi: float, branch: Branch, a: Arithmetic, who: Speaking | None = None
+    numbers: HeadNumbers,
+    lo: float,
+    hi: float,
+    branch: Branch,
+    a: Arithmetic,
+    active: ActiveHeads | None = None,
 ) -> CellError | None:
     """The two terms of |executed - f| on [lo, hi]; None where the cell is too wide to say."""
-    who = who or everyone(numbers)
+    active = active or all_active(numbers)
     centre, half = _middle(lo, hi)
     s = centre + arb(0, half)
     try:
         f_point, f_cell = branch(arb_series([centre, 1])), branch(arb_series([s, 1]))
-        parts = [_HeadCell(numbers, h, centre, half, f_point, f_cell, a) for h in who.heads]
+        parts = [_HeadCell(numbers, h, centre, half, f_point, f_cell, a) for h in active.heads]
     except AttncError:
         raise
     except (ValueError, ZeroDivisionError):
         return None
-    weights = [arb(numbers.output[h]) for h in who.heads]
+    weights = [arb(numbers.output[h]) for h in active.heads]
     surplus = sum(weights, arb(-1))
-    point, last, dropped = surplus * f_point, surplus * f_cell[ORDER], who.size
+    point, last, dropped = surplus * f_point, surplus * f_cell[ORDER], active.size
     for w, part in zip(weights, parts, strict=True):
         point, last, dropped = (
             point + w * part.point,
@@ -100,14 +107,14 @@ def cell_error(
             dropped + abs(w) * part.dropped_error,
         )
     taylor = sum((abs(point[j]) * half**j for j in range(ORDER)), abs(last) * half**ORDER) + dropped
-    rounding = _summed(numbers.heads, weights, parts, s, a) + who.rounding
+    rounding = _summed(numbers.heads, weights, parts, s, a) + active.rounding
     if not (taylor.is_finite() and rounding.is_finite()):
         return None
     return CellError(taylor.upper(), rounding.upper())
 
 
 def _summed(heads: int, weights: list[arb], parts: list[_HeadCell], s: arb, a: Arithmetic) -> arb:
-    """The rounding error of Σ_h o_h y_h over all heads, of those that speak."""
+    """The rounding error of Σ_h o_h y_h over all heads, from the active ones."""
     if heads == 1 and weights[0] == 1:
         return parts[0].rounding(s)
     growth = (1 + arb(a.unit)) ** heads

@@ -1,17 +1,23 @@
-"""Heads and networks executed from their stored numbers alone, in their dtype, as torch or numpy run them."""
+"""Heads and networks executed from their stored numbers alone, in their dtype."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from attnc.program.program import Program
 from attnc.program.step import Numbers
 from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.numbers import TENSORS, HeadNumbers
 
+Products = Callable[[Tensor, Tensor], Tensor]  # x (…, n) and W (m, n) ↦ x Wᵀ
 
-def execute(numbers: HeadNumbers, s: torch.Tensor) -> torch.Tensor:
+
+def execute(numbers: HeadNumbers, s: Tensor) -> Tensor:
     """The head as torch runs it in its dtype, from the formula of `HeadNumbers`."""
     dtype = getattr(torch, numbers.dtype)
     query, key, value, output = (torch.tensor(getattr(numbers, name), dtype=dtype) for name in TENSORS)
@@ -26,84 +32,75 @@ def execute(numbers: HeadNumbers, s: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts).double()
 
 
-def execute_network(program: Program, numbers: NetworkNumbers, x: torch.Tensor) -> torch.Tensor:
-    """The stages as torch runs them in their dtype."""
-    values = {0: x.reshape(-1, *program.shape)}
-    for stage in numbers.layers:
-        match stage.kind:
-            case "affine":
-                bias = (
-                    None if "bias" not in stage.tensors else torch.from_numpy(np.array(stage.tensors["bias"]))
-                )
-                made = torch.nn.functional.linear(
-                    values[stage.input], torch.from_numpy(np.array(stage.tensors["weight"])), bias
-                )
-            case "batch_norm":
-                scale, shift = (
-                    torch.from_numpy(np.array(t)) for t in (stage.tensors["scale"], stage.tensors["shift"])
-                )
-                made = values[stage.input] * scale + shift
-            case "pointwise":
-                made = _execute_heads(stage, values[stage.input])
-            case "lookup":
-                centre, key, offset, read = (
-                    torch.from_numpy(np.array(t))
-                    for t in (stage.tensors[n] for n in ("centre", "key", "offset", "values"))
-                )
-                scores = torch.nn.functional.linear(values[stage.input] - centre, key, offset)
-                made = torch.softmax(scores, -1) @ read
-            case "combine":
-                made = torch.stack(
-                    [c * values[i] for c, i in zip(stage.settings["coefficients"], stage.inputs, strict=True)]
-                ).sum(0)
-            case _:
-                made = values[stage.input].reshape(len(x), *stage.settings["to"])
-        values[stage.value] = made
-    return values[len(program.steps)].double()
-
-
-def _execute_heads(stage: Layer, s: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_like(s)
-    for neurons, head in heads_of(stage):
-        part = slice(None) if neurons is None else torch.from_numpy(np.array(neurons))
-        given = s[..., part]
-        made[..., part] = execute(head, given.reshape(-1)).reshape(given.shape).to(s.dtype)
-    return made
+def execute_network(program: Program, numbers: NetworkNumbers, x: Tensor) -> Tensor:
+    """The layers as torch runs them on a batch, in their dtype."""
+    return _run(program, numbers, x.reshape(-1, *program.shape), lambda v, W: v @ W.T)
 
 
 def execute_one(program: Program, numbers: NetworkNumbers, x: Numbers) -> Numbers:
     """One input of the program's shape, in the dtype, by sums whose order does not depend on threads, batches or memory: another
     run on the same machine returns the same numbers. They are one of the executions that certificates cover."""
-    values: dict[int, Numbers] = {0: np.asarray(x, numbers.dtype).reshape(program.shape)}
-    for stage in numbers.layers:
-        match stage.kind:
-            case "affine":
-                made = _products(values[stage.input], stage.tensors["weight"])
-                made = made if "bias" not in stage.tensors else made + stage.tensors["bias"]
-            case "batch_norm":
-                made = values[stage.input] * stage.tensors["scale"] + stage.tensors["shift"]
-            case "pointwise":
-                made = _execute_heads(stage, torch.tensor(values[stage.input])).numpy()
-            case "lookup":
-                scores = (
-                    _products(values[stage.input] - stage.tensors["centre"], stage.tensors["key"])
-                    + stage.tensors["offset"]
-                )
-                weights = torch.softmax(torch.tensor(scores), -1).numpy()
-                made = _products(weights, stage.tensors["values"].T)
-            case "combine":
-                terms = [
-                    np.asarray(c, numbers.dtype) * values[i]
-                    for c, i in zip(stage.settings["coefficients"], stage.inputs, strict=True)
-                ]
-                made = sum(terms[1:], terms[0])
-            case _:
-                made = values[stage.input].reshape(stage.settings["to"])
-        values[stage.value] = made
-    return values[len(program.steps)].astype(np.float64).ravel()
+    given = torch.from_numpy(np.array(x, numbers.dtype)).reshape(1, *program.shape)
+    found: Numbers = _run(program, numbers, given, _in_order).numpy().ravel()
+    return found
 
 
-def _products(x: Numbers, weight: Numbers) -> Numbers:
-    """x @ weight.T for x (…, n), a row at a time, without the libraries for products of matrices."""
-    rows = [(np.ascontiguousarray(weight) * row).sum(-1) for row in x.reshape(-1, x.shape[-1])]
-    return np.stack(rows).reshape(*x.shape[:-1], len(weight))
+def _run(program: Program, numbers: NetworkNumbers, x: Tensor, products: Products) -> Tensor:
+    values = {0: x}
+    for layer in numbers.layers:
+        inputs = [values[i] for i in layer.inputs]
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in layer.tensors.items()}
+        values[layer.value] = KINDS[layer.kind](layer, inputs, tensors, products)
+    return values[len(program.steps)].double()
+
+
+def _affine(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
+    y = products(inputs[0], t["weight"])
+    return y + t["bias"] if "bias" in t else y
+
+
+def _batch_norm(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
+    return inputs[0] * t["scale"] + t["shift"]
+
+
+def _pointwise(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
+    s, y = inputs[0], torch.empty_like(inputs[0])
+    for neurons, head in heads_of(layer):
+        part: Any = slice(None) if neurons is None else torch.from_numpy(np.array(neurons))
+        given = s[..., part]
+        y[..., part] = execute(head, given.reshape(-1)).reshape(given.shape).to(s.dtype)
+    return y
+
+
+def _lookup(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
+    scores = products(inputs[0] - t["centre"], t["key"]) + t["offset"]
+    return products(torch.softmax(scores, -1), t["values"].T)
+
+
+def _combine(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
+    c = [torch.tensor(c, dtype=inputs[0].dtype) for c in layer.settings["coefficients"]]
+    y = c[0] * inputs[0]
+    for factor, x in zip(c[1:], inputs[1:], strict=True):
+        y = y + factor * x
+    return y
+
+
+def _reshape(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
+    return inputs[0].reshape(len(inputs[0]), *layer.settings["to"])
+
+
+KINDS: dict[str, Callable[[Layer, list[Tensor], dict[str, Tensor], Products], Tensor]] = {
+    "affine": _affine,
+    "batch_norm": _batch_norm,
+    "combine": _combine,
+    "lookup": _lookup,
+    "pointwise": _pointwise,
+    "reshape": _reshape,
+}
+
+
+def _in_order(x: Tensor, W: Tensor) -> Tensor:
+    """A row at a time, without the libraries for products of matrices."""
+    weight, rows = np.ascontiguousarray(W.numpy()), x.numpy().reshape(-1, x.shape[-1])
+    made = np.stack([(weight * row).sum(-1) for row in rows])
+    return torch.from_numpy(made.reshape(*x.shape[:-1], len(weight)))

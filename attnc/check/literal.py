@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnc.check.head import check
+from attnc.check.head import check_head
 from attnc.check.network import check_network
 from attnc.domain import Box, Interval
 from attnc.functions import Function
@@ -57,7 +57,7 @@ def check_literal(record: LiteralRecord, function: Function | None = None) -> Ve
     if source is None or not source.certificate.proved:
         return Verdict(Status.UNKNOWN, "the source has no proved certificate")
     if isinstance(source.numbers, HeadNumbers):
-        verdict = check(source.numbers, source.certificate, function)
+        verdict = check_head(source.numbers, source.certificate, function)
     else:
         verdict = check_network(*source.network, source.certificate)
     if not verdict:

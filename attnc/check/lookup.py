@@ -1,6 +1,6 @@
-"""The checker's own account of a lookup: ball arithmetic throughout, the constant of the lattice by cells instead of a formula.
+"""The bound of a lookup, in ball arithmetic: the constant of the lattice is derived from cells, not from a formula.
 
-With the notation of `lookup`, which this imports nothing of. In units of Δ let x be d from its nearest point and t = 1 - 2d;
+In units of Δ let x be d from its nearest point and t = 1 - 2d;
 where both neighbours are there, Σ_k W_k (x - L_k)² is at most
 
     (d² + (1-d)²E + Σ_j (j+d)² e^{-c(j²+2jd)} + E Σ_j (j+1-d)² e^{-c(j²+2j(1-d))}) / (1 + E),    E = e^{-ct},
@@ -16,17 +16,19 @@ import numpy as np
 from flint import arb
 
 from attnc.arithmetic import Arithmetic
-from attnc.functions.balls import upper
+from attnc.check.passing import Passing, StoredLayer
+from attnc.check.upward import floats, long
+from attnc.check.values import CheckError, Value, value
+from attnc.functions.balls import ball, lower, upper, working
 from attnc.program import Lookup
-from attnc.records.layers import Layer
 
 Balls = list[arb]
-CELLS, NEAR = 8192, 4
+CELLS, NEAR, PRECISION = 8192, 4, 96
 _CHUNK = 1 << 22  # numbers held at once
 
 
 @dataclass(frozen=True)
-class Found:
+class LookupBounds:
     """Of the outputs: f, |executed - f|, and what of it exact arithmetic would leave."""
 
     exact: Balls
@@ -45,27 +47,43 @@ class _Axis:
         return [arb(self.points[0]) + k * self.step for k in range(len(self.points))]
 
 
-def found(step: Lookup, stage: Layer, x: Balls, a: Arithmetic) -> Found | str:
-    """What is proved of a lookup for inputs in the balls x, or why nothing is. Within `working`."""
-    axes = _axes(step.points.astype(np.float64), stage.tensors["key"].astype(np.float64))
+def bound(at: Passing) -> Value:
+    (x,), step = at.inputs, at.step
+    if not isinstance(step, Lookup) or x.error.any():
+        raise CheckError("nothing is known of the function, or its inputs have an error")
+    with working(PRECISION):
+        given = [
+            ball(float(lo), float(hi))
+            for lo, hi in zip(*(e.ravel() for e in floats(x.lo, x.hi)), strict=True)
+        ]
+        found = bounds(step, at.layer, given, at.arithmetic)
+        ends = [long([[end(b) for b in found.exact]]) for end in (lower, upper)]
+        error = long([[upper(e) for e in found.error]])
+    return value(*ends, error, np.full_like(error, upper(found.approximation)))
+
+
+def bounds(step: Lookup, layer: StoredLayer, x: Balls, a: Arithmetic) -> LookupBounds:
+    """What is proved of a lookup for inputs in the balls x; raises `CheckError` where nothing is. Within `working`."""
+    axes = _axes(step.points.astype(np.float64), layer.tensors["key"].astype(np.float64))
     if axes is None:
-        return "its points are not a lattice"
+        raise CheckError("its points are not a lattice")
     empty = contradiction(step)
     if empty is not None:
-        return empty
+        raise CheckError(empty)
     spread = arb(0)
     for axis, s in zip(axes, x, strict=True):
         own = _spread(axis, s)
         if own is None:
-            return "its scores are not sharp enough to select a point"
+            raise CheckError("its scores are not sharp enough to select a point")
         spread = spread + own
     uneven = sum((_uneven(axis) ** 2 for axis in axes), arb(0)).sqrt()
     off = arb(step.lipschitz) * (spread.sqrt() + uneven)
-    reach = [abs(s - arb(float(o))).upper() for s, o in zip(x, stage.tensors["centre"], strict=True)]
-    residue, score, passing = _scores(stage, axes, reach, a)
-    if not (score < 1 and passing < a.largest and float(np.abs(stage.tensors["values"]).max()) < a.largest):
-        return "its scores are too large for the dtype"
-    return _executed(step, stage, off.upper(), residue, score, reach, a)
+    centre, values = layer.tensors["centre"], layer.tensors["values"]
+    reach = [abs(s - arb(float(o))).upper() for s, o in zip(x, centre, strict=True)]
+    residue, score, passing = _scores(layer, axes, reach, a)
+    if not (score < 1 and passing < a.largest and float(np.abs(values).max()) < a.largest):
+        raise CheckError("its scores are too large for the dtype")
+    return _executed(step, layer, off.upper(), residue, score, reach, a)
 
 
 def contradiction(step: Lookup) -> str | None:
@@ -151,12 +169,12 @@ def _behind(d: arb, c: arb) -> arb:
     return sum(terms, arb(0)) + arb(upper(2 * terms[-1]))
 
 
-def _scores(stage: Layer, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tuple[arb, arb, arb]:
+def _scores(layer: StoredLayer, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tuple[arb, arb, arb]:
     """The largest residue of the stored scores, residue and rounding together, and what passes through a sum.
 
     `reach` is at least |x - o|; a score passes m + 1 roundings, and one for x - o."""
     slopes, downs = [], []
-    for axis, centre in zip(axes, stage.tensors["centre"].tolist(), strict=True):
+    for axis, centre in zip(axes, layer.tensors["centre"].tolist(), strict=True):
         origin = axis.places[0] - arb(float(centre))
         gone = [place - axis.places[0] for place in axis.places]
         slopes.append([2 * axis.sharpness * g for g in gone])
@@ -166,8 +184,8 @@ def _scores(stage: Layer, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tup
     entering = sum(reach, arb(0))
     residue = score = passing = arb(0)
     keys, offsets = (
-        stage.tensors["key"].astype(np.float64).tolist(),
-        stage.tensors["offset"].astype(np.float64).tolist(),
+        layer.tensors["key"].astype(np.float64).tolist(),
+        layer.tensors["offset"].astype(np.float64).tolist(),
     )
     lowest = [arb(k) for k in keys[0]]
     index = itertools.product(*(range(len(axis.points)) for axis in axes))
@@ -187,11 +205,11 @@ def _scores(stage: Layer, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tup
 
 
 def _executed(
-    step: Lookup, stage: Layer, off: arb, residue: arb, score: arb, reach: Balls, a: Arithmetic
-) -> Found | str:
-    k, u, tau = len(stage.tensors["offset"]), arb(a.unit), arb(a.tiny)
+    step: Lookup, layer: StoredLayer, off: arb, residue: arb, score: arb, reach: Balls, a: Arithmetic
+) -> LookupBounds:
+    k, u, tau = len(layer.tensors["offset"]), arb(a.unit), arb(a.tiny)
     if not k * u < arb(0.25):
-        return "it has too many anchors for the dtype"
+        raise CheckError("it has too many anchors for the dtype")
     gamma = [n * u / (1 - n * u) for n in (k, k + 1)]
     swing = (u * ((-tau.log()).upper() + 20)).exp()  # beyond that distance exp is below τ, with room
     unsure = arb(a.exp_units) * u
@@ -199,13 +217,13 @@ def _executed(
     factor = divided * swing**2 * (1 + unsure) / ((1 - unsure) - 4 * k * tau * swing) * (2 * score).exp()
     sum_off = divided - 1 + 8 * k * tau
     far = arb(0)
-    for column, o, r in zip(step.points.T, stage.tensors["centre"].tolist(), reach, strict=True):
+    for column, o, r in zip(step.points.T, layer.tensors["centre"].tolist(), reach, strict=True):
         ends = [abs(arb(float(end)) - arb(float(o))) for end in (column.min(), column.max())]
         far = far + (ends[0].max(ends[1]) + r) ** 2
     far = far.sqrt()
     apart = arb(step.noise) + off
     exact, error = [], []
-    for known, stored in zip(step.values.T.tolist(), stage.tensors["values"].T.tolist(), strict=True):
+    for known, stored in zip(step.values.T.tolist(), layer.tensors["values"].T.tolist(), strict=True):
         moved = arb(0)
         for v, w in zip(known, stored, strict=True):
             moved = moved.max(abs(arb(v) - arb(w)).upper())
@@ -215,4 +233,4 @@ def _executed(
         total = factor * (moved + apart) + sum_off * size + gamma[1] * (1 + sum_off) * largest + flushed
         error.append(total.upper() if total.is_finite() else arb("inf"))
         exact.append(low.union(high))
-    return Found(exact, error, ((2 * residue).exp() * apart).upper())
+    return LookupBounds(exact, error, ((2 * residue).exp() * apart).upper())

@@ -1,28 +1,27 @@
-"""The verdict on a network's certificate: structure, digests, attack, every head anew, and the composition anew.
-
-Like `check`, it imports nothing that builds networks and nothing of the prover (`compose`, `forms`, `slopes`, `outward`)."""
+"""The verdict on the certificate of a network: structure, digests, an attack, every head, and the composition of errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from flint import arb
 
 from attnc.arithmetic import probe, probe_network
-from attnc.check.compose import CheckError, Claims, final
+from attnc.check.compose import compose
 from attnc.check.execution import execute_network
-from attnc.check.head import PRECISION, check
-from attnc.check.witness import network_errors, overstated, understated
+from attnc.check.head import check_head, run_module
+from attnc.check.upward import largest_float
+from attnc.check.values import CheckError, HeadErrors, Value
+from attnc.check.witness import PRECISION, error_of, false_claim, network_errors, refutes
 from attnc.domain import Array
-from attnc.functions.balls import upper, working
+from attnc.functions.balls import working
 from attnc.program import Pointwise
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
-from attnc.records.layers import NetworkNumbers, heads_of
-from attnc.records.numbers import HeadNumbers
+from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.structure import mismatch
 from attnc.records.verdict import Verdict
 
@@ -35,79 +34,112 @@ def check_network(
     certificate: Certificate,
     module: torch.nn.Module | None = None,
 ) -> Verdict:
-    """The verdict on one certificate beside the numbers, the program, and the module that claims to run them."""
+    """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
     reason = _does_not_apply(program, numbers, certificate)
     if reason is not None:
         return Verdict(Status.UNKNOWN, f"the certificate does not apply: {reason}")
     broken = probe(numbers.dtype) or probe_network(numbers.dtype)
     if broken is not None:
-        return Verdict(Status.UNKNOWN, f"this machine's arithmetic is not what certificates assume: {broken}")
+        return Verdict(
+            Status.UNKNOWN, f"this machine does not satisfy the assumptions of certificates: {broken}"
+        )
     attacked = _attack(program, numbers, certificate, module)
     if attacked is not None:
         return attacked
     cells = 0
-    for group, step, claim, g in _heads(program, numbers, certificate):
-        verdict = check(group, claim.children[g], step.function)
-        cells += verdict.cells
-        if not verdict:
-            reason = f"{claim.name}: {verdict.reason}"
-            return Verdict(verdict.status, reason, certificate.bound, verdict.input, verdict.error, cells)
-    return _composed(program, numbers, certificate, cells)
+    claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
+    for layer in numbers.layers:
+        step = program.steps[layer.value - 1]
+        if isinstance(step, Pointwise):
+            claim = claims[layer.value]
+            for (_, head), child in zip(heads_of(layer), claim.children, strict=True):
+                verdict = check_head(head, child, step.function)
+                cells += verdict.cells
+                if not verdict:
+                    reason = f"{claim.name}: {verdict.reason}"
+                    return Verdict(
+                        verdict.status, reason, certificate.bound, verdict.input, verdict.error, cells
+                    )
+    return _composed(program, numbers, certificate, claims, cells)
 
 
 def _does_not_apply(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> str | None:
+    if certificate.subject != "network" or not certificate.proved or certificate.witness is None:
+        return f"it is about a {certificate.subject}, {certificate.status}"
     if numbers.dtype != certificate.dtype:
         return f"it is for {certificate.dtype}, the numbers are {numbers.dtype}"
     found, known = numbers.digests(), certificate.digests
     changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
     if changed:
-        return f"changed since it was made: {', '.join(changed)}"
+        return f"changed since it was issued: {', '.join(changed)}"
     if program.digest() != certificate.facts["program"]:
         return "it is about another program"
-    if certificate.witness is None or not certificate.proved:
-        return "it has no witness or is not proved"
-    at = np.array(certificate.witness.input)
-    if not ((certificate.box.lo.ravel() <= at) & (at <= certificate.box.hi.ravel())).all():
+    box, at = certificate.box, np.array(certificate.witness.input)
+    if not ((box.lo.ravel() <= at) & (at <= box.hi.ravel())).all():
         return "its witness is not an input of the domain"
-    if program.shape != certificate.box.shape:
-        return f"its domain has the shape {certificate.box.shape}, the program takes {program.shape}"
+    if program.shape != box.shape:
+        return f"its domain has the shape {box.shape}, the program takes {program.shape}"
     return mismatch(program, numbers, certificate)
 
 
-def _heads(
-    program: Program, numbers: NetworkNumbers, certificate: Certificate
-) -> Iterator[tuple[HeadNumbers, Pointwise, Certificate, int]]:
-    claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
-    for stage in numbers.layers:
-        if stage.kind == "pointwise":
-            step = program.steps[stage.value - 1]
-            assert isinstance(step, Pointwise)
-            for g, (_, head) in enumerate(heads_of(stage)):
-                yield head, step, claims[stage.value], g
-
-
-def _composed(program: Program, numbers: NetworkNumbers, certificate: Certificate, cells: int) -> Verdict:
+def _composed(
+    program: Program,
+    numbers: NetworkNumbers,
+    certificate: Certificate,
+    claims: Mapping[int, Certificate],
+    cells: int,
+) -> Verdict:
     """The bound follows from the heads' bounds, or it is unknown."""
-    claims: Claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
-    claims |= {claim.facts["value"]: claim for claim in certificate.parts("lookup")}
+    errors = {
+        layer.value: head_errors(layer, claims[layer.value], program.shapes[layer.value][-1])
+        for layer in numbers.layers
+        if layer.kind == "pointwise"
+    }
     try:
-        with working(96):
-            found = final(program, numbers, certificate.box, claims)
-            worst, own = max(map(upper, found.error)), max(map(upper, found.approximation))
-            parts = arb(certificate.approximation) + arb(certificate.rounding)
-            terms = arb(worst) <= parts and own <= certificate.approximation
+        values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
+        for claim in (*certificate.parts("layer"), *certificate.parts("lookup")):
+            step = program.steps[claim.facts["value"] - 1]
+            _confirm(claim, values[step.inputs[0]], values[claim.facts["value"]])
     except CheckError as problem:
         return Verdict(Status.UNKNOWN, str(problem), certificate.bound, cells=cells)
-    if not worst <= certificate.bound or not terms:
-        reason = f"the errors of the layers add up to {worst:.6g}, of which approximation {own:.6g}: the certificate says less"
+    out = values[len(program.steps)]
+    worst, own = largest_float(out.error), largest_float(out.approximation)
+    with working(PRECISION):
+        terms = arb(worst) <= arb(certificate.approximation) + arb(certificate.rounding)
+    if not (worst <= certificate.bound and own <= certificate.approximation and terms):
+        reason = f"the errors of the layers add up to {worst:.6g}, of which approximation {own:.6g}: more than is certified"
         return Verdict(Status.UNKNOWN, reason, certificate.bound, cells=cells)
-    layers = len(certificate.parts("layer"))
-    count = f"{layers} {'layer' if layers == 1 else 'layers'}"
+    layers, lookups = certificate.parts("layer"), certificate.parts("lookup")
+    count = f"{len(layers)} {'layer' if len(layers) == 1 else 'layers'}"
     reason = f"the bound follows from {count}, whose heads were proved on {cells} cells at {PRECISION} bits"
-    if certificate.parts("lookup"):
-        anchors = sum(claim.facts["anchors"] for claim in certificate.parts("lookup"))
-        reason = f"the bound holds for every function with the values and the Lipschitz constant stored, {anchors} anchors"
+    if lookups:
+        anchors = sum(claim.facts["anchors"] for claim in lookups)
+        reason = f"the bound holds for every function with the stored values and Lipschitz constant, {anchors} anchors"
     return Verdict(Status.PROVED, reason, certificate.bound, cells=cells)
+
+
+def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:
+    """What is certified of the head of each neuron of a layer."""
+    found = HeadErrors(*(np.full(width, np.nan) for _ in range(4)))
+    for (neurons, _), head in zip(heads_of(layer), claim.children, strict=True):
+        part = slice(None) if neurons is None else neurons
+        found.lo[part], found.hi[part] = head.interval.lo, head.interval.hi
+        found.approximation[part], found.executed[part] = head.approximation, head.bound
+    return found
+
+
+def _confirm(claim: Certificate, entering: Value, leaving: Value) -> None:
+    """Raise `CheckError` unless every error that is stated of a layer is an upper bound."""
+    stated = [
+        ("bound", leaving.error, claim.bound),
+        ("approximation", leaving.approximation, claim.approximation),
+    ]
+    if "error_in" in claim.facts:
+        stated.append(("error_in", entering.error, claim.facts["error_in"]))
+    for name, found, limit in stated:
+        worst = largest_float(found)
+        if not worst <= limit:
+            raise CheckError(f"{claim.name}: {name} is {worst:.6g}, but {limit:.6g} is certified")
 
 
 def _attack(
@@ -118,39 +150,29 @@ def _attack(
     points = _points(certificate, dtype, max(8, min(ATTACKS, 2**27 // max(1, program.parameters))))
     outputs = [execute_network(program, numbers, points)]
     if module is not None:
-        try:
-            with torch.no_grad():
-                device = next(module.parameters()).device
-                outputs.append(module(points.to(device)).cpu().double())
-        except Exception as problem:
-            return Verdict(
-                Status.UNKNOWN, f"the module failed on inputs of its domain: {problem}", certificate.bound
-            )
-        if outputs[1].shape != outputs[0].shape:
-            return Verdict(
-                Status.UNKNOWN, f"the module returned the shape {tuple(outputs[1].shape)}", certificate.bound
-            )
+        executed = run_module(module, points, outputs[0].shape)
+        if isinstance(executed, str):
+            return Verdict(Status.UNKNOWN, executed, certificate.bound)
+        outputs.append(executed)
     meant = differentiable(program, points.double())
     for executed in outputs:
         off = (executed - meant).abs().reshape(len(points), -1).nan_to_num(torch.inf).amax(1)
-        chosen = torch.cat([torch.tensor([0]), off.argsort(descending=True)[: _compared(program)]])
+        compared = COMPARED if program.parameters < 2**18 else 2
+        chosen = torch.cat([torch.tensor([0]), off.argsort(descending=True)[:compared]])
         refuted = _refuted(program, points[chosen].double().numpy(), executed[chosen].numpy(), certificate)
         if refuted is not None:
             return refuted
-    return _false_witness(program, numbers, certificate)
-
-
-def _compared(program: Program) -> int:
-    return COMPARED if program.parameters < 2**18 else 2
+    false = _false_witness(program, numbers, certificate)
+    return None if false is None else Verdict(Status.UNKNOWN, false, certificate.bound)
 
 
 def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.Tensor:
-    """Inputs of the box that the dtype holds, the witness first."""
+    """Inputs of the box that the dtype can represent, the witness first."""
+    assert certificate.witness is not None
     box, draw = certificate.box, np.random.default_rng(20250416)
     corners = np.where(draw.random((count, *box.shape)) < 0.5, box.lo, box.hi)
     inside = box.lo + draw.random((count, *box.shape)) * (box.hi - box.lo)
     mixed = np.where(draw.random((count, *box.shape)) < 0.5, corners, inside)
-    assert certificate.witness is not None
     witness = np.array(certificate.witness.input).reshape(1, *box.shape)
     found = torch.from_numpy(np.concatenate([witness, corners, inside, mixed])).to(dtype)
     lo, hi = torch.from_numpy(box.lo.copy()), torch.from_numpy(box.hi.copy())
@@ -165,36 +187,24 @@ def _refuted(program: Program, x: Array, executed: Array, certificate: Certifica
         bound = arb(certificate.bound)
         for point, found, balls in zip(x, executed.reshape(len(x), -1), meant, strict=True):
             for y, ball in zip(found.tolist(), balls, strict=True):
-                error = abs(arb(y) - ball) if np.isfinite(y) else arb("inf")
-                if not error <= bound and (error > bound or not error.is_finite()):
-                    where = tuple(point.ravel().tolist())
-                    return Verdict(
-                        Status.REFUTED,
-                        f"the network returns {y!r} there",
-                        certificate.bound,
-                        where,
-                        float(error.mid()),
-                    )
+                error = error_of(y, ball)
+                if refutes(error, bound):
+                    reason, at = f"the network returns {y!r} there", tuple(point.ravel().tolist())
+                    return Verdict(Status.REFUTED, reason, certificate.bound, at, float(error.mid()))
     return None
 
 
-def _false_witness(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> Verdict | None:
-    """The witness must lie in the box, claim no more than is attained there, and hardly less, but for what rounding may differ
-    elsewhere."""
-    witness, box = certificate.witness, certificate.box
+def _false_witness(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> str | None:
+    """The witness must be a number of the dtype and claim the error that the network has there."""
+    witness = certificate.witness
     assert witness is not None
-    at = np.array(witness.input).reshape(box.shape)
-    said = None
-    if not ((box.lo <= at) & (at <= box.hi)).all() or not np.array_equal(at.astype(certificate.dtype), at):
-        said = "the witness is not an input of the domain"
-    elif witness.error > certificate.bound or certificate.rounding > 1.02 * certificate.bound:
-        said = "the witness, or the term of rounding, exceeds the bound"
-    else:
-        errors = network_errors(program, numbers, at)
-        if not 0 <= witness.output < len(errors):
-            said = "the witness names an output that is not there"
-        else:
-            error, known = errors[witness.output], not certificate.parts("lookup")
-            said = overstated(witness.error, error, known)
-            said = said or understated(witness.error, error, 2 * certificate.rounding)
-    return None if said is None else Verdict(Status.UNKNOWN, said, certificate.bound)
+    at = np.array(witness.input).reshape(certificate.box.shape)
+    if not np.array_equal(at.astype(certificate.dtype), at):
+        return f"the witness is not an input that {certificate.dtype} can represent"
+    if witness.error > certificate.bound or certificate.rounding > 1.02 * certificate.bound:
+        return "the witness, or the term of rounding, exceeds the bound"
+    errors = network_errors(program, numbers, at)
+    if not 0 <= witness.output < len(errors):
+        return f"the witness is about output {witness.output}, but there are {len(errors)}"
+    known = not certificate.parts("lookup")
+    return false_claim(witness.error, errors[witness.output], 2 * certificate.rounding, known)

@@ -1,4 +1,4 @@
-"""What rounding adds to a window on a cell, for the checker: derived from the program that runs and from assumptions 1 and 6.
+"""What rounding adds to a window on a cell, derived from the formula that runs and from assumptions 1 and 6 (docs/arithmetic.md).
 
 Every operation returns its exact result times 1 + δ, |δ| <= u, plus at most 2τ: τ of its own, τ where the next operation takes
 a subnormal operand for 0. Products with powers of two, sums with 0 and products with 1 have δ = 0. An input that is taken for

@@ -17,7 +17,7 @@ from attnc.functions import Function
 from attnc.functions.balls import ball, lower, upper, variable, working
 from attnc.functions.function import Branch
 
-EVEN, OCTAVES, PER_OCTAVE, ROUNDS = 256, 20, 4, 5
+EVEN, OCTAVES, PER_OCTAVE, ROUNDS, ENDS = 256, 20, 4, 5, 2048
 
 
 def _down(x: Array) -> Array:
@@ -31,12 +31,12 @@ def _up(x: Array) -> Array:
 class CellTable:
     """Cells over [a, b]: their ends, f in the middle, and the slope, each from below and above."""
 
-    def __init__(self, f: Function, a: float, b: float) -> None:
+    def __init__(self, f: Function, a: float, b: float, ends: Array | None = None) -> None:
         a, b = (a, b) if a < b else (math.nextafter(a, -math.inf), math.nextafter(b, math.inf))
-        rows = []
+        edges, rows = _edges(a, b, np.empty(0) if ends is None else ends), []
         with working(80, 3):
             for piece in f.pieces(a, b):
-                inner = [x for x in _edges(a, b) if piece.lo < x < piece.hi]
+                inner = [x for x in edges if piece.lo < x < piece.hi]
                 rows += _cells(piece.branch, [piece.lo, *inner, piece.hi])
         self.left, self.right, self.middle, self.half, self.f_lo, self.f_hi, self.s_lo, self.s_hi = np.array(
             rows
@@ -67,9 +67,9 @@ class CellTable:
         return np.where(np.isfinite(found), found, 0.0)
 
     def _parts(self, lo: Array, hi: Array) -> list[slice]:
-        """The cells that each interval meets."""
-        first = np.searchsorted(self.right, lo, side="left")
-        last = np.searchsorted(self.left, hi, side="right")
+        """The cells that overlap each interval, and not only touch it."""
+        first = np.searchsorted(self.right, lo, side="right")
+        last = np.searchsorted(self.left, hi, side="left")
         return [
             slice(min(int(i), len(self.left) - 1), max(int(j), int(i) + 1))
             for i, j in zip(first, last, strict=True)
@@ -87,11 +87,13 @@ class CellTable:
         return float(_down(low + _down(ways.min(0))).min()), float(_up(high + _up(ways.max(0))).max())
 
 
-def _edges(a: float, b: float) -> list[float]:
-    far = max(abs(a), abs(b))
+def _edges(a: float, b: float, ends: Array) -> list[float]:
+    """Even cuts, cuts in ratio towards 0, and the ends of intervals, of many some."""
+    far, ends = max(abs(a), abs(b)), np.unique(ends)
+    ends = ends[:: max(1, len(ends) // ENDS)]
     even = np.linspace(a, b, EVEN + 1)[1:-1]
     ratio = far * 2.0 ** (-np.arange(1, OCTAVES * PER_OCTAVE) / PER_OCTAVE)
-    return [float(x) for x in np.unique(np.concatenate([even, ratio, -ratio]))]
+    return [float(x) for x in np.unique(np.concatenate([even, ratio, -ratio, ends]))]
 
 
 def _cells(branch: Branch, edges: list[float]) -> list[tuple[float, ...]]:

@@ -1,152 +1,158 @@
-"""attnc.verify: prove a certificate anew, from a file or from a module."""
+"""attnc.verify: check a certificate again, from a file or from a module."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from attnc.check.head import check
+from attnc.check.files import read_safetensors
+from attnc.check.head import check_head
 from attnc.check.literal import check_literal
+from attnc.check.model import check_directory
 from attnc.check.network import check_network
 from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
 from attnc.records.layers import NetworkNumbers
-from attnc.records.literal import LiteralRecord, read_any
+from attnc.records.literal import LiteralRecord, literal_record_of
 from attnc.records.numbers import TENSORS, HeadNumbers
+from attnc.records.record import record_of
 from attnc.records.verdict import Verdict
+
+Checker = Callable[[Any, Function | None], Verdict]
 
 
 def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | str | None = None) -> Verdict:
-    """Prove anew, from the stored numbers alone, what the certificate of a head or a network claims.
+    """Prove again, from the stored numbers alone, what the certificate of an object or a file states.
 
-    Takes a file or a module. `function` is needed only where the certificate speaks of a function of your own
-    that is not registered.
+    Takes a module; the file of a head, a network or a literal network; or the directory of a converted model. `function` is needed only if a head
+    was built for a function of your own that is not registered.
 
     >>> import attnc
-    >>> attnc.verify(attnc.head("tanh", domain=(-8, 8), eps=1e-5)).status
-    'proved'
+    >>> print(attnc.verify(attnc.head("tanh", domain=(-8, 8), eps=1e-5)).status)
+    proved
     """
     f = get(function) if isinstance(function, str) else function
     if f is not None and not isinstance(f, Function):
-        raise InputError(f"function is an attnc.Function or its name: got {type(f).__name__}")
-    if isinstance(what, torch.nn.Module):
-        return _module(what, f)
-    if not isinstance(what, (str, os.PathLike)):
-        raise _not_verified(what)
-    record = read_any(what, f)
-    if isinstance(record, LiteralRecord):
-        return check_literal(record, f)
+        raise InputError(f"function={f!r}: pass an attnc.Function or the name of one")
+    if isinstance(what, (str, os.PathLike)):
+        return CHECKERS["directory"](what, f) if Path(what).is_dir() else _file(what, f)
+    certificate = getattr(what, "certificate", None) if isinstance(what, torch.nn.Module) else None
+    subject = "model" if hasattr(what, MODEL) else getattr(certificate, "subject", None)
+    if subject not in CHECKERS:
+        raise InputError(
+            "attnc.verify takes a head (attnc.head), a network (attnc.compile), their literal forms (as_self_attention), a converted "
+            f"model (attnc.convert_), or the file or directory of one: got {type(what).__name__}"
+        )
+    if isinstance(certificate, Certificate) and not certificate.proved and subject != "literal":
+        return _not_proved(certificate)
+    return CHECKERS[subject](what, f)
+
+
+def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
+    about, tensors = read_safetensors(path)
+    if about.get("kind") == "literal":
+        return check_literal(literal_record_of(path, about, tensors, f), f)
+    record = record_of(path, about, tensors, f)
     if not record.certificate.proved:
         return _not_proved(record.certificate)
-    if record.kind == "network":
-        program, numbers = record.network
-        return check_network(program, numbers, record.certificate)
-    return check(record.head, record.certificate, f)
+    if record.kind == "head":
+        return check_head(record.head, record.certificate, f)
+    return check_network(*record.network, record.certificate)
 
 
-def _module(module: Any, f: Function | None) -> Verdict:
-    certificate = getattr(module, "certificate", None)
-    if isinstance(certificate, Certificate) and certificate.subject == "literal":
-        literal = module.record()
-        if not isinstance(literal, LiteralRecord):
-            raise _not_verified(module)
-        if literal.certificate.digests != certificate.digests:
-            return Verdict(
-                Status.UNKNOWN, "the certificate does not apply: the matrices changed since it was made"
-            )
-        return _as_executed(module, check_literal(literal, f))
-    if not isinstance(certificate, Certificate) or certificate.subject not in ("head", "network"):
-        raise _not_verified(module)
-    if not certificate.proved:
-        return _not_proved(certificate)
-    if certificate.subject == "network":
-        try:
-            numbers, program = module.numbers(), module.program
-        except InputError as problem:
-            return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
-        if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
-            raise InputError("verify takes an attnc network, with its numbers and its program")
-        with torch.autocast("cpu", enabled=False):  # under which every module of attnc runs
-            verdict = check_network(program, numbers, certificate, module)
-        return _as_executed(module, verdict)
-    if not all(isinstance(getattr(module, name, None), torch.Tensor) for name in TENSORS):
-        raise _not_verified(module)
-    changed = _dtype_changed(module, certificate)
-    if changed is not None:
-        return Verdict(Status.UNKNOWN, changed)
-    with torch.autocast("cpu", enabled=False):
-        verdict = check(_numbers(module), certificate, f, module)
+def _head(module: Any, f: Function | None) -> Verdict:
+    certificate = module.certificate
+    found = {str(getattr(module, name).dtype).removeprefix("torch.") for name in TENSORS}
+    if found != {certificate.dtype}:
+        reason = f"the certificate does not apply: it is for {certificate.dtype}, the head is {', '.join(sorted(found))}"
+        return Verdict(Status.UNKNOWN, reason)
+    arrays = {name: getattr(module, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
+    numbers = HeadNumbers(**arrays, dtype=certificate.dtype)
+    with torch.autocast("cpu", enabled=False):  # as all modules of attnc run
+        verdict = check_head(numbers, certificate, f, module)
     return _as_executed(module, verdict)
 
 
-def _not_verified(what: object) -> InputError:
-    """Says what was given and what can be verified instead."""
-    made = "a head (attnc.head), a network (attnc.compile), their literal forms, a converted model (attnc.convert_)"
-    accepted = f"{made}, or the file or directory of one"
-    if type(what).__module__.startswith("attnc.incontext"):
-        return InputError(
-            f"a {type(what).__name__} cannot be verified independently yet: learners and solvers are proved when they are made, "
-            f"see its `certificate`. attnc.verify takes {accepted}"
+def _network(module: Any, f: Function | None) -> Verdict:
+    try:
+        numbers, program = module.numbers(), module.program
+    except InputError as problem:
+        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
+    if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
+        raise InputError("attnc.verify takes an attnc network with its numbers and its program")
+    with torch.autocast("cpu", enabled=False):
+        verdict = check_network(program, numbers, module.certificate, module)
+    return _as_executed(module, verdict)
+
+
+def _literal(module: Any, f: Function | None) -> Verdict:
+    record = module.record()
+    if not isinstance(record, LiteralRecord) or record.certificate.digests != module.certificate.digests:
+        return Verdict(
+            Status.UNKNOWN, "the certificate does not apply: the matrices changed since it was made"
         )
-    return InputError(f"attnc.verify takes {accepted}: got {type(what).__name__}")
+    return _as_executed(module, check_literal(record, f))
 
 
 def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
     """What is proved is proved of the numbers: a module that runs other code than attnc's is not covered.
 
-    The module is asked by the method of its class, which an attribute of the instance does not hide."""
+    The method of the class is called: an attribute of the instance does not hide it."""
     hooks = torch.nn.modules.module
     if not verdict:
         return verdict
     ask = getattr(type(module), "why_not_certified", None)
     reason = ask(module) if ask is not None else f"{type(module).__name__} is not a module of attnc"
     if reason is not None:
-        return replace(verdict, status=Status.UNKNOWN, reason=f"the certificate does not apply: {reason}")
-    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
-        return replace(
-            verdict, status=Status.UNKNOWN, reason="a global forward hook may change what is executed"
-        )
+        reason = f"the certificate does not apply: {reason}"
+    elif hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        reason = "a global forward hook may change what is executed"
+    else:
+        reason = _other_code(module)
+    return verdict if reason is None else replace(verdict, status=Status.UNKNOWN, reason=reason)
+
+
+def _other_code(module: torch.nn.Module) -> str | None:
+    """The part of a module that runs other code than attnc's, or None."""
     for name, part in module.named_modules():
         own = _is_attncs(type(part)) or type(part) is torch.nn.ModuleList
         patched = any(callable(getattr(type(part), name, None)) for name in vars(part))
         if not own or patched or part._forward_hooks or part._forward_pre_hooks:
-            where = name or type(part).__name__
-            return replace(
-                verdict,
-                status=Status.UNKNOWN,
-                reason=f"{where} runs other code than attnc's: a hook or another forward",
-            )
-    return verdict
+            return f"{name or type(part).__name__} has a hook, or a forward that is not attnc's"
+    return None
 
 
 def _is_attncs(kind: type) -> bool:
-    """Whether a class is one of attnc.network itself, and not one that only says so."""
+    """Whether a class is one of attnc.network itself, and does not only have such a name."""
     module = sys.modules.get(kind.__module__)
     return kind.__module__.startswith("attnc.network.") and getattr(module, kind.__qualname__, None) is kind
 
 
 def _not_proved(certificate: Certificate) -> Verdict:
     seen = (
-        f" ({certificate.error:.3g} at {certificate.facts['points']} points)"
-        if certificate.error is not None
-        else ""
+        ""
+        if certificate.error is None
+        else f" ({certificate.error:.3g} at {certificate.facts.get('points')} inputs)"
     )
     return Verdict(Status.UNKNOWN, f"the error is {certificate.status}{seen}, not proved")
 
 
-def _numbers(module: Any) -> HeadNumbers:
-    arrays = {name: getattr(module, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
-    return HeadNumbers(**arrays, dtype=str(module.key.dtype).removeprefix("torch."))
+def _directory(path: str | os.PathLike[str], f: Function | None) -> Verdict:
+    return check_directory(path)
 
 
-def _dtype_changed(module: Any, certificate: Certificate) -> str | None:
-    found = {str(getattr(module, name).dtype).removeprefix("torch.") for name in TENSORS}
-    if found == {certificate.dtype}:
-        return None
-    return f"the certificate does not apply: it is for {certificate.dtype}, the head is {', '.join(sorted(found))}"
+MODEL = "_attnc_report"  # attribute of a converted model
+CHECKERS: dict[str, Checker] = {
+    "head": _head,
+    "network": _network,
+    "literal": _literal,
+    "directory": _directory,
+}

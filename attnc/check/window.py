@@ -1,11 +1,8 @@
-"""The checker of windows: |executed - f| bounded anew, with code, precision, cells and forms of its own.
+"""The error of a window, |executed - f|, bounded cell by cell.
 
-It shares nothing with the prover (`window`, `supnorm`, `cells`, `rounding`): only what gives the claim its meaning, the window's
-numbers, the functions' enclosures and the assumptions of `arithmetic`.
-
-On a cell, in exact arithmetic, the difference from f is a power series around the middle, the window by Horner's rule in the
-series w = exp(-2cx), its last coefficient over the whole cell. What rounding adds is in `check_rounding`. A cell is halved until
-the sum of both is below the claim."""
+In exact arithmetic the difference from f on a cell is a power series around its middle, the window by Horner's rule in the series
+w = exp(-2cx), the last coefficient over the whole cell. What rounding adds is in `rounding`. A cell is halved until the sum of
+both is below the claim."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ from flint import arb, arb_series
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_window
 from attnc.check.rounding import gate_rounding, window_rounding
+from attnc.check.witness import error_of, refutes
 from attnc.domain import Interval
 from attnc.functions import Function
 from attnc.functions.balls import upper, working
@@ -66,8 +64,10 @@ def check_window(window: Window | Gate, f: Function, domain: Interval, claimed: 
 
     >>> from attnc import functions
     >>> silu, on = Gate(slope=1.0, dtype="float32"), Interval(-16, 16)
-    >>> check_window(silu, functions.silu(), on, 4e-6).status, check_window(silu, functions.silu(), on, 1e-9).status
-    ('proved', 'refuted')
+    >>> for claim in (4e-6, 1e-9):
+    ...     print(check_window(silu, functions.silu(), on, claim).status)
+    proved
+    refuted
     """
     problem = _problem(window, f, domain)
     if problem is not None:
@@ -117,7 +117,7 @@ def _problem(window: Window | Gate, f: Function, domain: Interval) -> str | None
         return f"{f.label} has no enclosure: nothing can be proved about it"
     jump = f.jump(domain.lo, domain.hi)
     if jump is not None:
-        return f"{f.label} jumps at s={jump!r}: nothing is proved across a jump"
+        return f"{f.label} jumps at s={jump!r}: nothing can be proved across a jump"
     if window.dtype not in ARITHMETIC:
         return f"windows run in float32 or float64: got {window.dtype!r}"
     a, reach = ARITHMETIC[window.dtype], max(abs(domain.lo), abs(domain.hi))
@@ -125,11 +125,13 @@ def _problem(window: Window | Gate, f: Function, domain: Interval) -> str | None
     if not all(math.isfinite(x) and (x == 0 or a.tiny <= abs(x) <= a.largest) for x in stored):
         return "a number of the window is subnormal, too large or not finite"
     if torch.tensor(stored, dtype=torch.float64).to(a.torch_dtype).double().tolist() != stored:
-        return f"the window holds numbers that {window.dtype} cannot"
+        return f"the window has numbers that {window.dtype} cannot represent"
     if _leaves_the_range(window, reach, a):
         return "an intermediate result of the window may leave the range of the dtype"
     broken = probe_window(window.dtype)
-    return None if broken is None else f"this machine's arithmetic is not what certificates assume: {broken}"
+    return (
+        None if broken is None else f"this machine does not satisfy the assumptions of certificates: {broken}"
+    )
 
 
 def _stored(window: Window | Gate) -> list[float]:
@@ -147,7 +149,7 @@ def _stored(window: Window | Gate) -> list[float]:
 
 
 def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> bool:
-    """Sizes in balls; the exponents are looked at cell by cell (`check_rounding`)."""
+    """Sizes in balls; exponents are checked cell by cell (`rounding`)."""
     with working(PRECISION):
         far, room = arb(reach), arb(a.largest) / 4
         if isinstance(window, Gate):
@@ -164,16 +166,15 @@ def _attack(window: Window | Gate, f: Function, domain: Interval, claimed: float
     points = torch.unique(points.to(getattr(torch, window.dtype)).double())
     points = points[(points >= domain.lo) & (points <= domain.hi)]
     for s, y in zip(points.tolist(), execute_window(window, points).tolist(), strict=True):
-        error = abs(arb(y) - f.value(s)) if math.isfinite(y) else arb("inf")
-        if not error <= arb(claimed) and (error > arb(claimed) or not error.is_finite()):
-            return Verdict(
-                Status.REFUTED, f"at s={s!r} the window returns {y!r}", claimed, (s,), float(error.mid())
-            )
+        error = error_of(y, f.value(s))
+        if refutes(error, arb(claimed)):
+            reason = f"at s={s!r} the window returns {y!r}"
+            return Verdict(Status.REFUTED, reason, claimed, (s,), float(error.mid()))
     return None
 
 
 def _points(window: Window | Gate, domain: Interval) -> Iterator[float]:
-    """Where errors like to hide: evenly over the domain, and evenly over what the window knows as near and in ratio towards 0."""
+    """Evenly over the domain, evenly near 0, and in ratio towards 0."""
     near = 24 * window.spacing if isinstance(window, Window) else 24 / window.slope
     reach = max(abs(domain.lo), abs(domain.hi))
     yield from (domain.lo, domain.hi, 0.0)
@@ -185,7 +186,7 @@ def _points(window: Window | Gate, domain: Interval) -> Iterator[float]:
 
 
 def _walk(window: Window | Gate, f: Function, domain: Interval, claimed: float | None) -> _Walk:
-    """Halve cells until the claim holds on each. Without a claim, the bound rises to what the middles of cells ask for."""
+    """Halve cells until the claim holds on each. Without a claim, the bound rises to the errors at the middles of cells."""
     a = ARITHMETIC[window.dtype]
     goal, todo, done = arb(0 if claimed is None else claimed), _first_cells(window, f, domain), 0
     while todo:

@@ -15,8 +15,9 @@ from attnc.cli.output import NOT_PROVED, errors_reported, made_facts, print_fact
 from attnc.cli.progress import counted_progress
 from attnc.errors import AttncError, InputError
 from attnc.frontends.transformers import Site
+from attnc.heads.exact_term import DESIGNS
 from attnc.lower.function_to_head import checked_eps
-from attnc.pretrained.config import DESIGNS, ENGINES, ConvertConfig
+from attnc.pretrained.config import ENGINES, ConvertConfig
 from attnc.pretrained.convert import Progress, convert_
 from attnc.pretrained.directory import load_model, read_config
 from attnc.pretrained.report import ConversionReport
@@ -92,7 +93,7 @@ def _converted(
 
     try:
         return convert_(
-            model, eps=eps, config=config, filter_fn=wanted, samples=sample or None, progress=tell
+            model, approximation=eps, config=config, filter_fn=wanted, samples=sample or None, progress=tell
         )
     except InputError as problem:
         if only is None or not names or any(only in name for name in names):

@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attnc.cli.output import print_table
-from attnc.pretrained.report import ASSUMED, COLUMNS, ConversionReport, at_most, row, share
+from attnc.pretrained.report import COLUMNS, ConversionReport, holds_for, moved, row
+from attnc.records.fields import at_most
 
 _SHOWN = 3  # names of parts that are left alone for one reason
 
@@ -24,17 +25,17 @@ def print_blocks(title: str, report: ConversionReport) -> None:
 
 def conversion_facts(report: ConversionReport) -> dict[str, str]:
     """What there is to say about the whole model."""
-    rounding = max(block.rounding for block in report.blocks)
+    rounding = report.certificate.rounding
     facts = {
         "model": f"{report.model}, {', '.join(sorted({block.dtype for block in report.blocks}))}",
         "blocks converted": f"{report.converted}, {claim(report)}",
         "rounding": f"adds at most {at_most(rounding)} to a block's output, {status(report)} too",
         "left alone": left_alone(report),
-        "numbers added": f"{report.parameters_added:,} to {report.parameters:,} ({share(report):.3%})",
+        "numbers added": f"{report.parameters_added:,} to {report.parameters:,} ({report.share:.3%})",
     }
-    if report.assumes:
-        facts["assumed"] = ASSUMED
-    remarks = [f"{block.name}: {remark}" for block in report.blocks for remark in block.remarks]
+    if report.assumptions:
+        facts["assumed"] = "\n".join(report.assumptions)
+    remarks = [f"{block.name}: {remark}" for block in report.blocks for remark in block.facts["remarks"]]
     if remarks:
         facts["remarks"] = "\n".join(remarks)
     return facts
@@ -42,13 +43,13 @@ def conversion_facts(report: ConversionReport) -> dict[str, str]:
 
 def claim(report: ConversionReport) -> str:
     """What holds of every block, in exact arithmetic."""
-    holds = sorted({block.holds_for for block in report.blocks})
-    return f"each within {report.eps:g} of the original in exact arithmetic: {status(report)} for {', '.join(holds)}"
+    holds = sorted({holds_for(block) for block in report.blocks})
+    return f"each within {report.approximation:g} of the original in exact arithmetic: {status(report)} for {', '.join(holds)}"
 
 
 def status(report: ConversionReport) -> str:
-    """'proved', or 'measured' where the bound of some block rests on calibration."""
-    return "proved" if all(block.proved for block in report.blocks) else "measured"
+    """'proved', or 'measured' if the domain of a block was measured on calibration."""
+    return str(report.certificate.status)
 
 
 def left_alone(report: ConversionReport) -> str:
@@ -56,7 +57,8 @@ def left_alone(report: ConversionReport) -> str:
 
     >>> from attnc.frontends.transformers import Skipped
     >>> parts = tuple(Skipped(f"layer.{i}.act", "left out by filter_fn") for i in range(5))
-    >>> left_alone(ConversionReport("Bert", 1e-4, (), parts, 0, 0, 0.0))
+    >>> from attnc.pretrained.report import model_certificate
+    >>> left_alone(ConversionReport(model_certificate("Bert", 1e-4, ()), parts, 0, 0, 0.0))
     '5 left out by filter_fn: layer.0.act, layer.1.act, layer.2.act, …'
     """
     reasons: dict[str, list[str]] = {}
@@ -72,12 +74,9 @@ def left_alone(report: ConversionReport) -> str:
 def measured_text(report: ConversionReport, inputs: str) -> str:
     """How far each output moved on what it was run on.
 
-    >>> from attnc.pretrained.report import Difference
-    >>> moved = (Difference("logits", 50, 2e-6, 1e-7),)
-    >>> measured_text(ConversionReport("Bert", 1e-4, (), (), 0, 0, 0.0, moved, 1), "on 1 random input")
-    'on 1 random input: logits moved by at most 2.00e-06, median 1.00e-07'
+    >>> from attnc.pretrained.report import Difference, model_certificate
+    >>> seen = (Difference("logits", 50, 2e-6, 1e-7),)
+    >>> measured_text(ConversionReport(model_certificate("Bert", 1e-4, ()), (), 0, 0, 0.0, seen, 1), "on 1 random input")
+    'on 1 random input: logits differs by at most 2.00e-06, median 1.00e-07'
     """
-    moved = [
-        f"{one.output} moved by at most {one.largest:.2e}, median {one.median:.2e}" for one in report.measured
-    ]
-    return f"{inputs}: {'; '.join(moved)}" if moved else inputs
+    return f"{inputs}: {'; '.join(map(moved, report.measured))}" if report.measured else inputs

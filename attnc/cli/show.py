@@ -15,6 +15,7 @@ from attnc.cli.output import NOT_PROVED, errors_reported, print_facts, print_jso
 from attnc.errors import FileError
 from attnc.exporters.safetensors import load
 from attnc.network.head import Head
+from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.network import Network
 from attnc.pretrained.directory import Conversion, changed_heads, read_conversion
 
@@ -40,6 +41,8 @@ def show(
 
 def _show_file(path: Path, json: bool) -> bool:
     made = load(path)
+    if isinstance(made, SelfAttentionNetwork):
+        return _show_literal(path, made, json)
     if json:
         print_json(_record(path, made))
     else:
@@ -47,9 +50,21 @@ def _show_file(path: Path, json: bool) -> bool:
     return made.why_not_certified() is None
 
 
+def _show_literal(path: Path, literal: SelfAttentionNetwork, json: bool) -> bool:
+    reason, certificate = literal.why_not_certified(), literal.certificate
+    if json:
+        about = {"file": str(path), "kind": "literal", "certified": reason is None, "reason": reason}
+        print_json({**about, "form": literal.form, "certificate": str(certificate).splitlines()})
+    else:
+        typer.echo(f"{path}: {literal.describe()}\n{certificate}")
+    return reason is None
+
+
 def _show_directory(path: Path, json: bool) -> bool:
     if not (path / "config.json").exists():
-        raise FileError(f"cannot read {path}: a directory without config.json is none of `attnc convert`")
+        raise FileError(
+            f"cannot read {path}: a directory without config.json was not written by `attnc convert`"
+        )
     known = read_conversion(path)
     reason = _why_not(changed_heads(path, known))
     if reason is None and status(known.report) != "proved":
@@ -81,7 +96,7 @@ def _print_directory(path: Path, known: Conversion, reason: str | None) -> None:
         facts["measured"] = measured_text(report, f"on {report.samples} input{'s' * (report.samples > 1)}")
     if reason is not None:
         facts["not certified"] = reason
-    facts["made with"] = _versions(report.versions)
+    facts["made with"] = _versions(report.certificate.versions)
     facts["note"] = "read, not proved anew; attnc.from_pretrained compares the weights too"
     print_facts("the whole model", facts)
 

@@ -10,8 +10,9 @@ from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.files import literal_from_record
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.records.literal import LiteralRecord, read_any
-from attnc.records.record import with_path
+from attnc.records.files import read_file
+from attnc.records.literal import literal_record_of
+from attnc.records.record import record_of
 
 
 def load(
@@ -27,9 +28,11 @@ def load(
     >>> attnc.load(path).certificate.facts["function"]
     'tanh'
     """
-    record = read_any(path, function)
-    if isinstance(record, LiteralRecord):
-        return with_path(path, lambda: literal_from_record(record))
+    about, tensors = read_file(path)
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    if about.get("kind") == "literal":
+        return literal_from_record(literal_record_of(path, about, arrays, function))
+    record = record_of(path, about, arrays, function)
     if record.kind == "network":
         return rebuilt(record)
     return Head(record.head, str(record.certificate.facts["design"]), record.certificate)

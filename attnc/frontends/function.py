@@ -20,7 +20,7 @@ from attnc.heads.tensor import Found, tensor_lattice
 from attnc.lower.certified import certified
 from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, refute, unproved, with_measurement
 from attnc.lower.measure import measured
-from attnc.lower.program_to_network import Wish, lower
+from attnc.lower.program_to_network import Request, lower
 from attnc.network.network import Network
 from attnc.program import Lookup
 from attnc.records.certificate import Certificate
@@ -144,9 +144,9 @@ def _fit(q: Question, asked: Asked) -> Network:
         _refuse_jump(q, asked, problem.found.worst, float((asked.box.hi - asked.box.lo).max()) / 2)
         raise _out_of_reach(q, asked, problem, None) from problem
     near = max(0.05 * q.eps, min(0.5 * q.eps, q.eps - found.error))
-    wish = Wish(found.program, asked.box, near, q.dtype, q.progress)
+    request = Request(found.program, asked.box, near, q.dtype, q.progress)
     try:
-        made = lower(wish)
+        made = lower(request)
     except PrecisionError as problem:
         if problem.reachable is None or problem.reachable > q.eps - found.error:
             raise PrecisionError(
@@ -155,8 +155,8 @@ def _fit(q: Question, asked: Asked) -> Network:
                 + (", or dtype=torch.float64." if q.dtype == "float32" else "."),
                 None if problem.reachable is None else problem.reachable + found.error,
             ) from problem
-        made = lower(replace(wish, eps=problem.reachable))
-    net = certified(wish, made, "softmax", False)
+        made = lower(replace(request, eps=problem.reachable))
+    net = certified(request, made, "softmax", False)
     inner = net.certificate
     net.certificate = replace(
         _confirmed(q, asked, net, "fit"), children=(replace(inner, name="against the fitted network"),)

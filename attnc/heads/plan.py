@@ -29,7 +29,7 @@ _RELAXED = 3  # searches for less, where one fails
 
 
 @dataclass(frozen=True)
-class Found:
+class HeadCandidate:
     """A finished head with its proof, or, where f has no enclosure, with the largest error measured."""
 
     design: str
@@ -44,7 +44,7 @@ class Found:
         return self.proof.bound if self.proof is not None else self.measured + self.rounding
 
 
-def best(plan: Plan, p: int) -> Found:
+def best(plan: Plan, p: int) -> HeadCandidate:
     """The best head with p anchors (in each of its heads)."""
     refuse_kinks(plan)
     candidates = sorted(best_candidates(plan, p), key=lambda c: c.estimate)
@@ -55,7 +55,7 @@ def best(plan: Plan, p: int) -> Found:
             "stand on both sides of every kink"
         )
     plan.progress(f"proving {p} anchors, {candidates[0].design}")
-    chosen: Found | None = None
+    chosen: HeadCandidate | None = None
     for candidate in candidates:
         if chosen is None or candidate.estimate < chosen.bound:
             found = conclude(plan, candidate, math.inf)
@@ -70,7 +70,7 @@ def best(plan: Plan, p: int) -> Found:
     )
 
 
-def smallest(plan: Plan, eps: float) -> Found:
+def smallest(plan: Plan, eps: float) -> HeadCandidate:
     """The smallest head that is proved to stay within eps: gallop upwards, then close the gap.
 
     A search that has met nothing stops after `patience.SECONDS`, and the error says what came closest."""
@@ -94,7 +94,7 @@ def least_error(plan: Plan) -> float:
     return 4 * ARITHMETIC[plan.dtype].unit * float(sizes.max())
 
 
-def _closest(search: _Search, clock: patience.Clock) -> Found | None:
+def _closest(search: _Search, clock: patience.Clock) -> HeadCandidate | None:
     """The closest head that could be proved. How a search goes depends on what it is asked for: one that asks for less may come
     closer, so that errors between eps and what was reached are asked for too, as long as there is time."""
     if search.found is not None:
@@ -142,7 +142,7 @@ def bends(plan: Plan, points: int = 2001) -> int:
     return min(256, int(np.sum(turn[1:] * turn[:-1] < 0)))
 
 
-def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math.inf) -> Found:
+def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math.inf) -> HeadCandidate:
     """Prove, or measure, a candidate; nothing is proved where that takes until after `until`."""
     measured, at = measure(plan, candidate.numbers)
     proof = None
@@ -157,7 +157,7 @@ def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math
             quality=1.25 if candidate.design == "nearest" else 1.1,
             until=until,
         )
-    return Found(candidate.design, candidate.numbers, proof, measured, at, candidate.rounding)
+    return HeadCandidate(candidate.design, candidate.numbers, proof, measured, at, candidate.rounding)
 
 
 def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
@@ -186,7 +186,7 @@ class _Search:
     def __init__(self, plan: Plan, eps: float) -> None:
         self.plan, self.eps = plan, eps
         self.target = target_of(plan, eps)
-        self.found: Found | None = None
+        self.found: HeadCandidate | None = None
         self.closest: list[Finished] = []  # the last is the closest
         self.stale, self.mark = 0, math.inf
         self.bends = bends(plan)
@@ -208,7 +208,7 @@ class _Search:
         """What came closest, as far as sampling tells: the closest two."""
         return self.closest[:-3:-1]
 
-    def attempt(self, p: int) -> Found | None:
+    def attempt(self, p: int) -> HeadCandidate | None:
         self.plan.progress(f"trying {p} anchors")
         patience.check()
         if self.found is not None and not self.promising(p):
@@ -290,7 +290,7 @@ def _gallop(plan: Plan) -> Iterator[int]:
 
 
 def _cannot(
-    plan: Plan, eps: float, search: _Search, found: Found | None, clock: patience.Clock
+    plan: Plan, eps: float, search: _Search, found: HeadCandidate | None, clock: patience.Clock
 ) -> ConvergenceError | PrecisionError:
     where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}]"
     late = f". The search was stopped after {clock.spent:.0f} s" if clock.stopped else ""

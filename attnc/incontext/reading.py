@@ -18,7 +18,7 @@ from attnc.domain import Interval
 from attnc.errors import PrecisionError
 from attnc.functions import identity
 from attnc.heads.candidates import Plan
-from attnc.heads.plan import Found
+from attnc.heads.plan import HeadCandidate
 from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
 from attnc.prove.supnorm import SupNorm, supnorm
@@ -33,7 +33,7 @@ def reading_head(reach: float, dtype: str) -> Head:
         raise PrecisionError(
             f"nothing can be proved of w·x up to {reach:g} in {dtype}: give a smaller radius"
         )
-    found = Found("reading", numbers, proof, proof.attained, proof.at, proof.rounding)
+    found = HeadCandidate("reading", numbers, proof, proof.attained, proof.at, proof.rounding)
     return finished_head(plan, found, math.inf)
 
 

@@ -18,7 +18,7 @@ from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
 from attnc.functions.function import label_of
 from attnc.heads.candidates import DESIGNS, Plan, Progress
-from attnc.heads.plan import MEASURED_POINTS, Found, best, smallest
+from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest
 from attnc.network.head import Head
 from attnc.network.inside import checked_strict
 from attnc.records.certificate import Certificate, Status, Witness
@@ -85,7 +85,7 @@ def head(
     return made
 
 
-def finished_head(plan: Plan, found: Found, allowed: float) -> Head:
+def finished_head(plan: Plan, found: HeadCandidate, allowed: float) -> Head:
     """The module with its certificate; `allowed` >= the bound caps its rounding to few digits."""
     module = Head(found.numbers, found.design)
     points = _attack_points(plan, found)
@@ -146,7 +146,7 @@ def _measured(f: Function, module: Head, s: Tensor) -> Witness:
     return Witness((float(s[worst]),), 0, float(error[worst]))
 
 
-def _attack_points(plan: Plan, found: Found) -> Tensor:
+def _attack_points(plan: Plan, found: HeadCandidate) -> Tensor:
     """Points that no design used: the ends, the kinks, the worst known points, and their neighbours in the dtype."""
     golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
     special = [
@@ -224,9 +224,13 @@ def checked_dtype(dtype: object) -> str:
 
 
 def checked_eps(eps: object) -> float:
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 < eps < 2.0**1023:
-        raise InputError(f"eps={eps!r}: give a positive, finite number, e.g. eps=1e-6")
-    return float(eps)
+    return checked_target("eps", eps)
+
+
+def checked_target(name: str, given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < 2.0**1023:
+        raise InputError(f"{name}={given!r}: give a positive, finite number, e.g. {name}=1e-6")
+    return float(given)
 
 
 def _anchors(anchors: object, heads: int) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from attnc.arithmetic import ARITHMETIC
 from attnc.check.witness import ROOM, attained, network_errors
 from attnc.domain import Array
 from attnc.errors import CertificateError, InputError, PrecisionError
@@ -25,7 +24,6 @@ from attnc.network.rebuild import rebuilt
 from attnc.program import BlackBox, Lookup, Reshape, Step
 from attnc.program.program import Program
 from attnc.prove.compose import compose
-from attnc.prove.lookup import reached
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
 from attnc.records.layers import Layer, NetworkNumbers
@@ -95,12 +93,13 @@ def lipschitz_grid(
         step = _looked_up(source, grid_axes(lo, hi, counts), lipschitz, noise, name=name)
         made = selection(Lattice(grid_axes(lo, hi, counts), step.values), lo / 2 + hi / 2, dtype)
         program, stages = around(source, step, made)
-        error = float(compose(program, stages, source.box, {}, dtype)[len(program.steps)].error.max())
+        output = compose(program, stages, source.box, {}, dtype)[len(program.steps)]
+        error, exact = float(output.error.max()), float(output.approximation.max())
         if with_room(error) <= eps:
             for start in range(0, len(step.points), _ROWS):
                 near = slice(start, start + _ROWS)
                 refute(step, step.points[near], step.values[near], start)
-            return Grid(_proved(source, program, stages, step, dtype, error), counts)
+            return Grid(_proved(source, program, stages, dtype, error, exact), counts)
         closest = min(closest, error)
         allowed = min(0.993 * eps - 1.1 * (error - allowed), 0.99 * allowed)
         if not allowed > 0.2 * eps:  # also where nothing is proved
@@ -167,13 +166,16 @@ def _point(x: Array) -> str:
 
 
 def _proved(
-    source: Source, program: Program, stages: tuple[Layer, ...], step: Lookup, dtype: str, error: float
+    source: Source,
+    program: Program,
+    stages: tuple[Layer, ...],
+    dtype: str,
+    error: float,
+    approximation: float,
 ) -> Network:
     numbers = NetworkNumbers(stages, dtype)
     (layer,) = (stage for stage in stages if stage.kind == "lookup")
-    found = reached(step, layer, source.box.lo.ravel(), source.box.hi.ravel(), ARITHMETIC[dtype])
-    assert found is not None
-    approximation = min(found.approximation, error)
+    approximation = min(approximation, error)
     terms: dict[str, Any] = {
         "approximation": with_room(approximation),
         "rounding": with_room(error - approximation),

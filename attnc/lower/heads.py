@@ -1,76 +1,117 @@
-"""Heads for the neurons of a layer: intervals on a coarse grid, errors in few digits, so that equal wishes meet one head."""
+"""Heads on request: intervals on a coarse grid and targets in few digits, so that equal requests share one head."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from attnc.domain import Interval
-from attnc.errors import ConvergenceError, PrecisionError
+from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
 from attnc.heads.candidates import Plan, Progress
-from attnc.heads.plan import Found, smallest
-from attnc.lower.function_to_head import finished_head
+from attnc.heads.exact_term import smallest_exact
+from attnc.heads.plan import HeadCandidate, smallest
+from attnc.lower.function_to_head import check_arithmetic, checked_eps, checked_target, finished_head
 from attnc.network.head import Head
 
 _KEPT = 256
 
 
-class KeptHeads:
-    """Heads that were made already, by all that they were asked for. Wishes hold the function itself, never its name, and are
-    of built-ins only; what is handed out is a copy, so that no caller can change what the next one gets."""
+@dataclass(frozen=True)
+class HeadRequest:
+    """A head for a function on an interval. Exactly one target is given: `eps` bounds the executed error, `approximation` the
+    error in exact arithmetic, on an interval [-R, R] that contains the domain."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._made: OrderedDict[Hashable, Head] = OrderedDict()
+    function: Function
+    domain: Interval
+    dtype: str
+    eps: float | None = None
+    approximation: float | None = None
+    design: str = "auto"
 
-    def get(self, f: Function, wish: tuple[Hashable, ...], make: Callable[[], Head]) -> Head:
-        if not is_builtin(f):  # a user's function may do something else tomorrow
-            return make()
-        key = (f, *wish)
-        if key not in self._made:
-            self._made[key] = make()
-            while len(self._made) > self._most:
-                self._made.popitem(last=False)
-        return copy.deepcopy(self._made[key])
+    def __post_init__(self) -> None:
+        if (self.eps is None) == (self.approximation is None):
+            raise InputError(
+                f"eps={self.eps!r} and approximation={self.approximation!r}: a request for a head has exactly one of them"
+            )
+        if self.dtype not in ("float32", "float64"):
+            raise InputError(f"dtype={self.dtype!r}: heads run in 'float32' or 'float64'")
 
-    def find(self, f: Function, wish: tuple[Hashable, ...]) -> Head | None:
-        found = self._made.get((f, *wish)) if is_builtin(f) else None
-        return None if found is None else copy.deepcopy(found)
-
-    def clear(self) -> None:
-        self._made.clear()
-
-
-_made = KeptHeads(_KEPT)
+    def simplified(self) -> HeadRequest:
+        """A request that is at least as strict: targets in few digits, and symmetric intervals of few sizes."""
+        if self.approximation is None:
+            return replace(self, eps=few_digits(checked_eps(self.eps)))
+        radius = ladder(max(abs(self.domain.lo), abs(self.domain.hi)))
+        target = few_digits(checked_target("approximation", self.approximation))
+        return replace(self, domain=Interval(-radius, radius), approximation=target)
 
 
-def few_digits(eps: float) -> float:
-    """The largest of 1, 1.5, 2, 3, 5, 7 times a power of ten that is at most eps.
+def build_head(request: HeadRequest, progress: Progress = lambda _: None) -> Head:
+    """The smallest head found that is proved to meet the request. Equal requests for built-in functions share one search.
+
+    If no head meets `eps`, the closest one is returned: its certificate states the bound. If none meets `approximation`,
+    `PrecisionError` is raised.
+
+    >>> from attnc.functions import gelu
+    >>> head = build_head(HeadRequest(gelu(), Interval(-7.0, 5.5), "float32", approximation=1e-4))
+    >>> head.design, head.certificate.holds_for, head.certificate.approximation <= 1e-4
+    ('lattice', Interval(lo=-8.0, hi=8.0), True)
+    """
+    request = request.simplified()
+    check_arithmetic(request.dtype)
+    return cached_head(request, lambda: _build(request, progress))
+
+
+def _build(request: HeadRequest, progress: Progress) -> Head:
+    plan = Plan(request.function, request.domain, request.design, 1, request.dtype, progress)
+    if request.approximation is not None:
+        return finished_head(plan, smallest_exact(plan, request.approximation), math.inf)
+    assert request.eps is not None
+    try:
+        return finished_head(plan, smallest(plan, request.eps), request.eps)
+    except (PrecisionError, ConvergenceError) as problem:
+        if not isinstance(problem.found, HeadCandidate):
+            raise
+        return finished_head(plan, problem.found, math.inf)
+
+
+_cache: OrderedDict[HeadRequest, Head] = OrderedDict()
+
+
+def cached_head(request: HeadRequest, build: Callable[[], Head]) -> Head:
+    """A copy of the head of an equal request, or a new one. The key holds the function itself, and only built-in functions
+    are cached: a user's function may change what it does."""
+    if not is_builtin(request.function):
+        return build()
+    if request not in _cache:
+        _cache[request] = build()
+        while len(_cache) > _KEPT:
+            _cache.popitem(last=False)
+    return copy.deepcopy(_cache[request])
+
+
+def few_digits(target: float) -> float:
+    """The largest of 1, 1.5, 2, 3, 5, 7 times a power of ten that is at most the target.
 
     >>> few_digits(2.9e-4)
     0.0002
     """
-    power = math.floor(math.log10(eps))
+    power = math.floor(math.log10(target))
     steps = [float(f"{m}e{k}") for k in (power - 1, power, power + 1) for m in (1, 1.5, 2, 3, 5, 7)]
-    return max(s for s in steps if s <= eps)
+    return max(s for s in steps if s <= target)
 
 
-def head_for(f: Function, domain: Interval, eps: float, dtype: str, progress: Progress) -> Head:
-    """The smallest head found that is proved within eps; where none is, the closest that was.
+def ladder(radius: float) -> float:
+    """The least of 1, 1.5, 2, 3, 4, 6, 8, 12, … that is at least the radius.
 
-    The same wish is met once in a process."""
-    plan, eps = Plan(f, domain, "auto", 1, dtype, progress), few_digits(eps)
-    return _made.get(f, (domain, eps, dtype), lambda: _made_head(plan, eps))
-
-
-def _made_head(plan: Plan, eps: float) -> Head:
-    try:
-        return finished_head(plan, smallest(plan, eps), eps)
-    except (PrecisionError, ConvergenceError) as problem:
-        if not isinstance(problem.found, Found):
-            raise
-        return finished_head(plan, problem.found, math.inf)
+    >>> ladder(0.2), ladder(9.7), ladder(12), ladder(12.1)
+    (1.0, 12.0, 12.0, 16.0)
+    """
+    if isinstance(radius, bool) or not isinstance(radius, (int, float)) or not 0 <= radius < 2.0**1000:
+        raise InputError(f"radius={radius!r}: give a finite number that is not negative")
+    power = 2.0 ** max(0, math.frexp(radius)[1] - 1)
+    return next(step for step in (power, 1.5 * power, 2 * power) if step >= radius)

@@ -1,34 +1,42 @@
-"""program → network: each stage in order, the heads of a layer as soon as the reach of its neurons is proved."""
+"""program → network: each layer in order, its heads as soon as the reach of its neurons is proved.
+
+An error of 1 in every neuron of layer l becomes at most M_l at the output (`amplification`). A head within δ costs about
+log(1/δ) anchors, so the total is least if every M_l δ_l is the same share of the error that is allowed; the unused part of a
+share goes to the layers behind."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from attnc.domain import Array, Box, Interval, covering
+from attnc.domain import Box, Interval, covering
 from attnc.errors import ConvergenceError, PrecisionError
 from attnc.heads import patience
 from attnc.heads.candidates import Progress
-from attnc.lower.budget import amplification, carried
-from attnc.lower.groups import Neurons, by_reach
-from attnc.lower.heads import head_for
-from attnc.lower.skeleton import skeleton
-from attnc.network.head import Head
+from attnc.lower.heads import HeadRequest, build_head
+from attnc.lower.layers import check_supported, lower_steps
+from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.program import Pointwise
 from attnc.program.program import Program
-from attnc.prove.compose import Known, advance, compose, start
+from attnc.prove.bounds import HeadErrors, ValueBounds
+from attnc.prove.compose import advance, carried, compose, start
+from attnc.prove.pointwise import deviation
 from attnc.records.fields import round_up
-from attnc.records.layers import Layer
+from attnc.records.layers import Index, Layer
 
-_SPENT = 0.98  # of eps, on purpose; the rest is for what errors of errors add
-_LEAST = 0.25  # of what was spent, for the layers left where eps is already out of reach
-_ROOM = 2.0  # over an error that was reached: another eps divides the budget otherwise, and finds other heads
+_SPENT = 0.98  # of eps; the rest is for the products of errors
+_LEAST = 0.25  # of what was spent, for the remaining layers once eps is out of reach
+_ROOM = (
+    2.0  # over an error that was reached: another eps divides the budget differently and finds other heads
+)
+_GROUPS = 4  # of neurons in a layer
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is to be compiled, and how closely."""
+class Request:
+    """A program to compile, and the error that is allowed."""
 
     program: Program
     box: Box
@@ -39,168 +47,171 @@ class Wish:
 
 @dataclass(frozen=True)
 class Lowered:
-    """Stages, the heads of each layer of attention by its value, and what is proved of every value."""
+    """Layers, the heads of each layer of attention by its value, and the bounds of every value."""
 
-    stages: tuple[Layer, ...]
-    heads: dict[int, list[tuple[Neurons, Head]]]
-    known: dict[int, Known]
+    layers: tuple[Layer, ...]
+    heads: dict[int, list[HeadGroup]]
+    known: dict[int, ValueBounds]
+
+    @property
+    def output(self) -> ValueBounds:
+        return self.known[self.layers[-1].value]
 
     @property
     def error(self) -> float:
-        return float(self.known[self.stages[-1].value].error.max())
+        return float(self.output.error.max())
 
 
-def lower(wish: Wish) -> Lowered:
-    """The network whose output is proved within eps, or an error that says what stands in the way and what can be met."""
-    stages = skeleton(wish.program, wish.dtype)
-    exact = compose(wish.program, stages, wish.box, {}, wish.dtype)
-    weights = {s.value: amplification(stages, exact, s) for s in stages if s.kind == "pointwise"}
-    affine = float(exact[stages[-1].value].error.max())
+def lower(request: Request) -> Lowered:
+    """The network whose output is proved within eps, or an error that names the largest term and the eps that can be met."""
+    check_supported(request.program)
+    layers = lower_steps(request.program, request.dtype)
+    exact = compose(request.program, layers, request.box, {}, request.dtype)
+    weights = {
+        layer.value: amplification(layers, exact, layer.value)
+        for layer in layers
+        if layer.kind == "pointwise"
+    }
+    affine = float(exact[layers[-1].value].error.max())
     if not np.isfinite(affine):
-        raise _overflow(wish, stages, exact)
+        raise _overflow(request, layers, exact)
     spent, closest = _SPENT, None
     for _ in range(5):
-        left = spent * wish.eps - affine
+        left = spent * request.eps - affine
         with patience.sharing() as shared:
-            made = _attempt(wish, stages, weights, left if left > 0 else affine)
-        if made.error <= wish.eps:
-            return made
-        closest = made if closest is None or made.error < closest.error else closest
-        if affine >= spent * wish.eps or not _within_shares(made, weights, wish.eps - affine):
+            lowered = _attempt(request, layers, weights, left if left > 0 else affine)
+        if lowered.error <= request.eps:
+            return lowered
+        closest = lowered if closest is None or lowered.error < closest.error else closest
+        if affine >= spent * request.eps or not _within_shares(lowered, weights, request.eps - affine):
             break
         spent *= 0.75
     assert closest is not None
-    raise _refusal(wish, closest, weights, affine, shared.stopped)
+    raise _refusal(request, closest, weights, affine, shared.stopped)
 
 
-def _attempt(wish: Wish, stages: tuple[Layer, ...], weights: dict[int, float], allowed: float) -> Lowered:
-    """Heads for every layer in order: equal shares of what is left of `allowed`, and the rest to those behind.
+def amplification(layers: Sequence[Layer], known: Mapping[int, ValueBounds], value: int) -> float:
+    """M: the error of the output if every entry of a value errs by 1."""
+    return float(carried(layers, known, {value: 1.0})[layers[-1].value].max())
 
-    Where nothing is left, or was to begin with, the attempt goes on, to find what can be met."""
-    known, heads = {0: start(wish.program, wish.box)}, {}
+
+def _attempt(
+    request: Request, layers: tuple[Layer, ...], weights: dict[int, float], allowed: float
+) -> Lowered:
+    """Heads for every layer in order: equal shares of what is left of `allowed`.
+
+    If nothing is left, the attempt continues, to find what can be met."""
+    known: dict[int, ValueBounds] = {0: start(request.program, request.box)}
+    heads: dict[int, list[HeadGroup]] = {}
     left, waiting = allowed, len(weights)
-    for stage in stages:
-        errors: Array | float = 0.0
-        if stage.kind == "pointwise":
-            share = max(left, _LEAST * (allowed - left)) / waiting
-            layer = _Layer(wish, stage, known[stage.input], share / max(weights[stage.value], 2.0**-200))
-            heads[stage.value], errors = layer.heads()
-            left -= weights[stage.value] * float(errors.max())
+    for layer in layers:
+        errors = HeadErrors()
+        if layer.kind == "pointwise":
+            share = max(left, _LEAST * (allowed - left)) / waiting / max(weights[layer.value], 2.0**-200)
+            entering = known[layer.input]
+            heads[layer.value] = _layer_heads(request, layer.value, entering, share)
+            step = request.program.steps[layer.value - 1]
+            assert isinstance(step, Pointwise)
+            errors = head_errors(heads[layer.value], step.function, entering)
+            left -= weights[layer.value] * worst_bound(heads[layer.value])
             waiting -= 1
-        known[stage.value] = advance(wish.program, stage, known, wish.dtype, errors)
-    return Lowered(stages, heads, known)
+        known[layer.value] = advance(request.program, layer, known, request.dtype, errors)
+    return Lowered(layers, heads, known)
 
 
-def _within_shares(made: Lowered, weights: dict[int, float], allowed: float) -> bool:
-    """Whether the heads are as good as was asked, so that only errors of errors are too much."""
-    return sum(weights[value] * worst_bound(heads) for value, heads in made.heads.items()) <= allowed
+def _layer_heads(request: Request, value: int, entering: ValueBounds, share: float) -> list[HeadGroup]:
+    """One head for all neurons; if its error exceeds the share, one for each group of neurons."""
+    step, name = request.program.steps[value - 1], layer_name(request.program, value)
+    assert isinstance(step, Pointwise)
+    lo, hi = entering.reach
+    if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
+        raise PrecisionError(f"the input of {name} may overflow in {request.dtype}: use a smaller box")
 
-
-def worst_bound(heads: list[tuple[Neurons, Head]]) -> float:
-    return max(head.certificate.bound for _, head in heads)
-
-
-class _Layer:
-    """One layer of attention: what reaches its neurons, and what they may err."""
-
-    def __init__(self, wish: Wish, stage: Layer, entering: Known, share: float) -> None:
-        step = wish.program.steps[stage.value - 1]
-        assert isinstance(step, Pointwise)
-        self.wish, self.step, self.share = wish, step, share
-        self.lo, self.hi = entering.reach
-        self.name = layer_name(wish.program, stage.value)
-        if not (np.isfinite(self.lo).all() and np.isfinite(self.hi).all()):
-            raise PrecisionError(
-                f"nothing can be proved of what enters {self.name}: it may overflow. Use a smaller box."
-            )
-
-    def heads(self) -> tuple[list[tuple[Neurons, Head]], Array]:
-        """One head for all neurons; or one for each group of them, where that one is not good enough and they are better."""
-        found: list[tuple[Neurons, Head]] = [(None, self._head(None))]
-        groups = by_reach(self.lo, self.hi)
-        if worst_bound(found) > self.share and len(groups) > 1:
-            found = [(neurons, self._head(neurons)) for neurons in groups]
-        errors = np.zeros(self.lo.shape)
-        for neurons, head in found:
-            errors[..., slice(None) if neurons is None else neurons] = head.certificate.bound
-        return found, errors
-
-    def _head(self, neurons: Neurons) -> Head:
-        lo, hi = (x if neurons is None else x[..., neurons] for x in (self.lo, self.hi))
-        domain = with_room(float(lo.min()), float(hi.max()))
+    def group(neurons: Index | None) -> HeadGroup:
+        where = (..., slice(None)) if neurons is None else (..., neurons)
+        domain = with_room(float(lo[where].min()), float(hi[where].max()))
+        wanted = HeadRequest(step.function, domain, request.dtype, eps=min(share, domain.width))
         try:
-            return head_for(
-                self.step.function, domain, min(self.share, domain.width), self.wish.dtype, self._say
-            )
+            return HeadGroup(neurons, build_head(wanted, lambda text: request.progress(f"{name}: {text}")))
         except (ConvergenceError, PrecisionError) as problem:
-            raise type(problem)(f"{self.name}: {problem}") from problem
+            raise type(problem)(f"{name}: {problem}") from problem
 
-    def _say(self, text: str) -> None:
-        self.wish.progress(f"{self.name}: {text}")
+    found = [group(None)]
+    farthest = max(float(np.abs([lo, hi]).max()), 2.0**-900)
+    groups = by_reach(lo, hi, _GROUPS, unit=farthest, step=4.0, least=2.0**-40 * farthest)
+    if worst_bound(found) > share and len(groups) > 1:
+        found = [group(neurons) for _, neurons in groups]
+    return found
+
+
+def _within_shares(lowered: Lowered, weights: dict[int, float], allowed: float) -> bool:
+    """Whether the heads meet their shares, so that only products of errors exceed what is allowed."""
+    return sum(weights[value] * worst_bound(heads) for value, heads in lowered.heads.items()) <= allowed
+
+
+def worst_bound(heads: Sequence[HeadGroup]) -> float:
+    return max(group.certificate.bound for group in heads)
 
 
 def with_room(lo: float, hi: float) -> Interval:
-    """An interval around [lo, hi] and a 64th of its width on both sides, so that another prover need not tie with this one."""
+    """An interval around [lo, hi] and a 64th of its width on both sides: the checker's ranges may be slightly wider."""
     room = (hi - lo) / 64
     return covering(lo - room, hi + room)
 
 
 def layer_name(program: Program, value: int) -> str:
-    """Its number among the layers of attention, with what the source calls it."""
+    """Its number among the layers of attention, with its name in the source."""
     number = f"layer {program.layers.index(value - 1) + 1}"
     named = program.steps[value - 1].name
     return number if not named or named.isdigit() else f"{number} ({named})"
 
 
-def _overflow(wish: Wish, stages: tuple[Layer, ...], exact: dict[int, Known]) -> PrecisionError:
-    first = next(stage for stage in stages if not np.isfinite(exact[stage.value].error).all())
-    step = wish.program.steps[first.value - 1]
+def _overflow(request: Request, layers: Sequence[Layer], exact: Mapping[int, ValueBounds]) -> PrecisionError:
+    first = next(layer for layer in layers if not np.isfinite(exact[layer.value].error).all())
+    step = request.program.steps[first.value - 1]
     name = (
-        layer_name(wish.program, first.value)
+        layer_name(request.program, first.value)
         if isinstance(step, Pointwise)
         else step.name or f"step {first.value - 1}"
     )
     return PrecisionError(
-        f"nothing can be proved of what leaves {name}: in {wish.dtype} it may overflow, or be too steep. Use a smaller box."
+        f"no error bound can be proved for the output of {name}: in {request.dtype} it may overflow, or its slope is unbounded. "
+        "Use a smaller box."
     )
 
 
-def _deviation(wish: Wish, made: Lowered) -> float:
+def _deviation(request: Request, lowered: Lowered) -> float:
     """What the deviations of the source's own functions become at the output."""
     own = {}
-    for value in made.heads:
-        step = wish.program.steps[value - 1]
+    for value in lowered.heads:
+        step = request.program.steps[value - 1]
         assert isinstance(step, Pointwise)
-        own[value] = np.where(made.known[step.input].hi > step.beyond, step.deviation, 0.0)
-    found = carried(made.stages, made.known, own)[made.stages[-1].value] if own else np.zeros(1)
-    return float(found.max())
+        own[value] = deviation(step, lowered.known[step.input])
+    return float(carried(lowered.layers, lowered.known, own)[lowered.layers[-1].value].max())
 
 
 def _refusal(
-    wish: Wish, made: Lowered, weights: dict[int, float], affine: float, stopped: bool
+    request: Request, lowered: Lowered, weights: dict[int, float], affine: float, stopped: bool
 ) -> PrecisionError:
-    """Which layer and which term stand in the way, and what can be met; and whether a search was stopped for time."""
-    deviation = _deviation(wish, made)
-    source = "the source itself, whose functions are not quite what their names say (torch's softplus beyond its threshold)"
-    parts = {"the affine maps, by their rounding": max(affine - deviation, 0.0), source: deviation}
-    for value, heads in made.heads.items():
-        known = max((h.certificate for _, h in heads), key=lambda c: c.bound)
-        term = "rounding" if known.rounding > known.approximation else "approximation"
-        name = layer_name(wish.program, value)
-        parts[f"{name}, by the {term} of its heads ({known.facts['function']})"] = (
-            weights[value] * known.bound
+    """The largest term of the error, and the eps that can be met; and whether a search was stopped for time."""
+    off = _deviation(request, lowered)
+    source = "the source's own functions, which deviate from their definition (torch's softplus beyond its threshold)"
+    terms = {f"{request.dtype} rounding in the affine layers": max(affine - off, 0.0), source: off}
+    for value, heads in lowered.heads.items():
+        worst = max((group.certificate for group in heads), key=lambda c: c.bound)
+        term = "rounding" if worst.rounding > worst.approximation else "approximation"
+        name = layer_name(request.program, value)
+        terms[f"the {term} error of the heads of {name} ({worst.facts['function']})"] = (
+            weights[value] * worst.bound
         )
-    worst = max(parts, key=lambda name: parts[name])
-    reachable = round_up(_ROOM * made.error, 2)
-    other = "dtype=torch.float64, or " if wish.dtype == "float32" and worst != source else ""
-    offer = (
-        f"Use {other}eps >= {reachable:g}, which can be met"
-        if np.isfinite(reachable)
-        else f"Use {other}a smaller box"
-    )
-    share = f"{min(parts[worst], made.error):.2g} of the {made.error:.2g} that all add up to"
+    largest = max(terms, key=lambda name: terms[name])
+    reachable = round_up(_ROOM * lowered.error, 2)
+    other = "dtype=torch.float64, or " if request.dtype == "float32" and largest != source else ""
+    offer = f"Use {other}eps >= {reachable:g}" if np.isfinite(reachable) else f"Use {other}a smaller box"
     return PrecisionError(
-        f"eps={wish.eps:g} cannot be met in {wish.dtype}: most in the way stand {worst} ({share}). {offer}."
-        + " The search for heads was stopped for time: a longer one might come closer." * stopped,
+        f"eps={request.eps:g} cannot be met in {request.dtype}: {largest} contributes "
+        f"{min(terms[largest], lowered.error):.2g} of the total {lowered.error:.2g}. {offer}."
+        + " The search for heads was stopped for time: a longer one may come closer."
+        * stopped,
         reachable if np.isfinite(reachable) else None,
     )

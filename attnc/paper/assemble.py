@@ -14,11 +14,12 @@ from attnc.domain import Array, Box, Interval
 from attnc.errors import ConvergenceError, InputError
 from attnc.functions import clip
 from attnc.heads.candidates import Plan, Progress
-from attnc.heads.plan import Found
+from attnc.heads.plan import HeadCandidate
 from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, finished_head
-from attnc.lower.program_to_network import Lowered, Wish, with_room
-from attnc.lower.skeleton import skeleton
+from attnc.lower.layers import lower_steps
+from attnc.lower.pointwise import HeadGroup, head_errors
+from attnc.lower.program_to_network import Lowered, Request, with_room
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
@@ -63,7 +64,7 @@ class Truncated:
 
     def interval(self, program: Program) -> Interval:
         """Around [a, b] and all that the s_i reach in the box, as executed."""
-        stages = skeleton(program, self.dtype)
+        stages = lower_steps(program, self.dtype)
         lo, hi = compose(program, stages[:2], self.box, {}, self.dtype)[2].reach
         if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
             raise InputError(
@@ -139,7 +140,7 @@ def checked_sharpness(given: object) -> float:
     return float(given)
 
 
-def proved_head(plan: Plan, found: Found) -> Head:
+def proved_head(plan: Plan, found: HeadCandidate) -> Head:
     """The head with its certificate; an error where nothing is proved."""
     if not math.isfinite(found.bound):
         other = "" if plan.dtype == "float64" else " and dtype=torch.float64"
@@ -153,8 +154,12 @@ def proved_head(plan: Plan, found: Found) -> Head:
 def assembled(given: Truncated, program: Program, head: Head, progress: Progress | None) -> Network:
     """The network of the program with one head for all tokens, certified."""
     assert head.certificate.proved
-    stages = skeleton(program, given.dtype)
+    stages = lower_steps(program, given.dtype)
     (layer,) = (stage for stage in stages if stage.kind == "pointwise")
-    known = compose(program, stages, given.box, {layer.value: head.certificate.bound}, given.dtype)
-    wish = Wish(program, given.box, math.inf, given.dtype, progress or (lambda _: None))
-    return certified(wish, Lowered(stages, {layer.value: [(None, head)]}, known), "softmax", False)
+    groups, step = [HeadGroup(None, head)], program.steps[layer.value - 1]
+    assert isinstance(step, Pointwise)
+    entering = compose(program, stages[: stages.index(layer)], given.box, {}, given.dtype)[layer.input]
+    errors = {layer.value: head_errors(groups, step.function, entering)}
+    known = compose(program, stages, given.box, errors, given.dtype)
+    request = Request(program, given.box, math.inf, given.dtype, progress or (lambda _: None))
+    return certified(request, Lowered(stages, {layer.value: groups}, known), "softmax", False)

@@ -47,7 +47,7 @@ from attnc.heads.chain import lattice
 from attnc.heads.draft import one_head as one_head_draft
 from attnc.heads.finish import finish
 from attnc.heads.many import many
-from attnc.heads.plan import Found, measure
+from attnc.heads.plan import HeadCandidate, measure
 from attnc.heads.target import Target
 from attnc.network.head import Head
 from attnc.network.network import Network
@@ -172,4 +172,6 @@ def _head(plan: Plan, a: float, b: float, n: int, c: float) -> Head:
     proof = by_stretches(
         finished.numbers, plan.f, plan.domain, ends, seen=min(measured, finished.approximation)
     )
-    return proved_head(plan, Found("nearest", finished.numbers, proof, measured, at, finished.rounding))
+    return proved_head(
+        plan, HeadCandidate("nearest", finished.numbers, proof, measured, at, finished.rounding)
+    )

@@ -47,7 +47,7 @@ def anchors_used(
     >>> import attnc, attnc.plot
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
     >>> model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    >>> _ = attnc.convert_(model, eps=1e-2)
+    >>> _ = attnc.convert_(model, approximation=1e-2)
     >>> figure = attnc.plot.anchors_used(model, x=torch.randn(1, 3, 8), tokens=["a", "real", "sentence"])
     >>> [ax.get_title(loc="left").split(":")[0] for ax in figure.axes if ax.collections and ax.get_title(loc="left")]
     ['block 1', 'block 2']
@@ -94,14 +94,14 @@ def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = No
 
     >>> block_weights(nn.Linear(1, 1), torch.zeros(1))
     Traceback (most recent call last):
-    attnc.errors.InputError: Linear has no anchors: convert it first, attnc.convert_(model, eps=…)
+    attnc.errors.InputError: Linear has no anchors: convert it first, attnc.convert_(model, approximation=…)
     """
     canvas.expect_kind(model, (nn.Module,), "anchors_used", "give a model that attnc.convert_ converted")
     squares = {part.square for part in model.modules() if isinstance(part, AnchorGate)}
     named = [(n, m) for n, m in model.named_modules() if isinstance(m, AnchorActivation) and m not in squares]
     if not named:
         raise InputError(
-            f"{type(model).__name__} has no anchors: convert it first, attnc.convert_(model, eps=…)"
+            f"{type(model).__name__} has no anchors: convert it first, attnc.convert_(model, approximation=…)"
         )
     if len(calls(x)) != 1:
         raise InputError("x is a list of several samples: give one")
@@ -122,7 +122,7 @@ def _proved(model: nn.Module) -> dict[str, Ends]:
         report = report_of(model)
     except InputError:
         return {}
-    return {block.name: block.interval for block in report.blocks if block.proved}
+    return {block.name: tuple(block.facts["interval"]) for block in report.blocks if block.proved}
 
 
 def _block(number: int, part: AnchorActivation, s: Tensor, proved: Ends | None) -> BlockWeights:

@@ -3,11 +3,10 @@
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.convert import convert, convert_
 from attnc.pretrained.directory import from_pretrained
-from attnc.pretrained.report import BlockReport, ConversionReport
+from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import report_of
 
 __all__ = [
-    "BlockReport",
     "ConversionReport",
     "ConvertConfig",
     "convert",

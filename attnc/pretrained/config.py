@@ -1,4 +1,4 @@
-"""How a model is converted."""
+"""Settings of a conversion."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from typing import Any
 
 from attnc.domain import Box
 from attnc.errors import InputError
+from attnc.heads.exact_term import DESIGNS
 from attnc.network.inside import checked_strict
 
 VERSION = 1
 ENGINES = ("closed-form", "softmax")
-DESIGNS = ("auto", "gate", "lattice", "tuned")
 
 
 @dataclass(frozen=True)
 class ConvertConfig:
-    """Settings of `convert_`; unknown fields and values are refused.
+    """Settings of `convert_`; unknown fields and values raise `InputError`.
 
-    engine: "closed-form" evaluates the anchors near s alone, "softmax" all of them; a head that has no window runs dense.
-    design: "auto" takes a token's own key where the activation is s·σ(Bs), a lattice of anchors where it is of the kind of
-    gelu, and tuned anchors else; "gate", "lattice" and "tuned" ask for one of these.
-    inputs: what enters blocks that have no norm in front, a `Box` for all or a box for each by name.
-    calibration: inputs of the model, run to see what enters such blocks; bounds are then called measured, not proved.
-    strict: what the activations do with inputs outside the interval of their heads. None warns once for each activation, True
-    raises, False does nothing.
+    engine: "closed-form" evaluates only the anchors near s, "softmax" all of them. A head without a closed form runs softmax.
+    design: "gated" (a token attends to itself, for s·σ(Bs) and relu), "lattice" (gelu and similar functions), "tuned", or
+    "auto", the first of these that applies to the activation.
+    inputs: the inputs of blocks without a norm in front, one `Box` for all of them or one for each by name.
+    calibration: samples on which the model runs to see the inputs of such blocks; their bounds are measured, not proved.
+    strict: inputs outside the interval of a head warn once for each activation (None), raise (True) or do nothing (False).
 
     >>> ConvertConfig(engine="softmax").design
     'auto'
@@ -48,16 +47,16 @@ class ConvertConfig:
                 raise InputError(f"{name}={given!r}: accepted are {', '.join(map(repr, accepted))}")
         checked_strict(self.strict)
         if self.version != VERSION:
-            raise InputError(f"version={self.version!r}: this attnc reads settings of version {VERSION}")
+            raise InputError(f"version={self.version!r}: accepted is {VERSION}")
         boxes = [*self.inputs.values()] if isinstance(self.inputs, Mapping) else [self.inputs]
         if self.inputs is not None and not all(isinstance(box, Box) for box in boxes):
             raise InputError(
-                f"inputs={self.inputs!r}: give an attnc.Box, or a box for each block by its name"
+                f"inputs={self.inputs!r}: give an attnc.Box, or a mapping from names of blocks to boxes"
             )
 
 
 def checked_config(config: object) -> ConvertConfig:
-    """The settings themselves, or made from a mapping, or the default.
+    """Settings from a `ConvertConfig`, a mapping of its fields, or None for the defaults.
 
     >>> checked_config({"engine": "softmax"}).engine
     'softmax'
@@ -69,7 +68,7 @@ def checked_config(config: object) -> ConvertConfig:
     known = [field.name for field in fields(ConvertConfig)]
     if not isinstance(config, Mapping):
         raise InputError(
-            f"config is an attnc.ConvertConfig or a mapping of its fields: got {type(config).__name__}"
+            f"config must be an attnc.ConvertConfig or a mapping of its fields: got {type(config).__name__}"
         )
     unknown = [name for name in config if name not in known]
     if unknown:

@@ -18,9 +18,10 @@ from attnc.errors import CertificateError, FileError, InputError, MissingExtraEr
 from attnc.frontends.transformers import Site, find_blocks
 from attnc.network.inside import checked_strict
 from attnc.pretrained.config import ENGINES, VERSION
-from attnc.pretrained.report import ConversionReport
-from attnc.pretrained.store import note_parts, rebuild, seal
+from attnc.pretrained.report import ConversionReport, model_certificate
+from attnc.pretrained.store import note_parts, rebuild
 from attnc.records.certificate import Certificate
+from attnc.records.fields import round_up, unsealed
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 _DIGITS_AND_END = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp: 0, mlp
@@ -139,8 +140,7 @@ def read_conversion(where: Path) -> Conversion:
         if not all(isinstance(e["digest"], str) and e["activation"] for e in blocks.values()) or not blocks:
             raise ValueError("a block has no heads or no digest")
         list(known.heads())
-        if record.get("seal") != seal(record):
-            raise ValueError("its seal does not fit what it says")
+        unsealed(record, "the record")
     except (KeyError, TypeError, ValueError, AttributeError, CertificateError) as problem:
         raise CertificateError(
             f"the 'attnc' record in {where / 'config.json'} is damaged or edited: {problem}"
@@ -311,16 +311,16 @@ def _names(file: Path) -> list[str]:
 
 
 def _run_by(report: ConversionReport, engine: str, runs: Mapping[str, str]) -> ConversionReport:
-    """The report under another engine: what rounding adds is that engine's, and what was measured is not."""
-    blocks = tuple(
-        replace(
-            block,
-            engine=runs.get(block.name, engine),
-            rounding=block.roundings.get(engine, block.roundings["softmax"]),
-        )
-        for block in report.blocks
-    )
-    return replace(report, blocks=blocks, measured=(), samples=0)
+    """The report for another engine: with the rounding of that engine, and without measured differences."""
+    blocks = []
+    for block in report.blocks:
+        roundings = block.facts["roundings"]
+        rounding = roundings.get(engine, roundings["softmax"])
+        facts = {**block.facts, "engine": runs.get(block.name, engine)}
+        bound = round_up(block.approximation + rounding)
+        blocks.append(replace(block, rounding=rounding, bound=bound, facts=facts))
+    certificate = model_certificate(report.model, report.approximation, blocks, report.certificate.versions)
+    return replace(report, certificate=certificate, measured=(), samples=0)
 
 
 def imported() -> Any:

@@ -1,4 +1,4 @@
-"""What enters each block: proved from the norm in front, given as a box, or measured on calibration."""
+"""The inputs of each block: the outputs of the norm in front, a given box, or the inputs seen on calibration."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from attnc.domain import Array, Box
+from attnc.domain import Array, Box, Normed
 from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends.transformers import Site
 from attnc.pretrained import samples
 from attnc.pretrained.config import ConvertConfig
-from attnc.pretrained.report import EVERY_INPUT
-from attnc.program.block import Norm
+from attnc.records.certificate import Status
 
-PROVED, GIVEN, MEASURED = EVERY_INPUT, "the box given", "measured on calibration"
-_ROOM = 0.25  # of its width, by which what calibration saw is widened on each side
+_ROOM = 0.25  # of its width, by which an interval seen on calibration is widened on each side
 
 
 @dataclass(frozen=True, eq=False)
 class Entering:
-    """A norm or a box, and where it comes from: a bound holds for `source`."""
+    """The domain of a block's input. If it was measured on calibration, so is the bound of the block."""
 
-    inputs: Norm | Box
-    source: str
+    domain: Normed | Box
+    status: Status
 
 
 def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> list[Entering]:
-    """One for each site; blocks of which nothing is known are refused all at once."""
+    """One for each site; an error lists every block whose inputs are unknown."""
     bare = [site for site in sites if site.norm is None and _box(site, config) is None]
     seen = {}
     if bare and config.calibration is not None:
@@ -37,11 +35,11 @@ def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> 
     missing = [site for site in bare if site.first.name not in seen]
     if missing:
         reason = "no calibration sample reached it" if seen or config.calibration is not None else (
-            "no norm stands in front of it, so that its inputs are unknown: give "
-            "config=ConvertConfig(inputs=Box(lo, hi, shape=(d,))) or calibration=[…], or leave it out by filter_fn"
+            "there is no norm in front of it, so its inputs are unknown: pass "
+            "config=ConvertConfig(inputs=Box(lo, hi, shape=(d,))) or calibration=[…], or exclude it with filter_fn"
         )  # fmt: skip
         raise UnsupportedError(
-            f"{type(model).__name__} cannot be converted, and is left as it was",
+            f"{type(model).__name__} cannot be converted, and was not changed",
             [Problem(site.name, "; ".join((*site.remarks[-1:], reason))) for site in missing],
         )
     _check_names(sites, config)
@@ -51,21 +49,19 @@ def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> 
 def _of(site: Site, config: ConvertConfig, seen: Mapping[str, tuple[Array, Array]]) -> Entering:
     features = site.first.sizes[1]
     if site.norm is not None:
-        return Entering(site.norm.numbers(), PROVED)
+        return Entering(site.norm.numbers().domain(), Status.PROVED)
     box = _box(site, config)
     if box is not None:
         if box.shape != (features,):
             raise InputError(
-                f"the box for {site.name} has the shape {box.shape}: the block takes {features} features"
+                f"inputs: the box for {site.name} has shape {box.shape}, but the block takes {features} features"
             )
-        return Entering(box, GIVEN)
+        return Entering(box, Status.PROVED)
     lo, hi = seen[site.first.name]
     if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
-        raise InputError(
-            f"on calibration a number that is not finite entered {site.name}: give other samples"
-        )
+        raise InputError(f"calibration: an input of {site.name} is not finite; use other samples")
     room = _ROOM * (hi - lo)
-    return Entering(Box(lo - room, hi + room), MEASURED)
+    return Entering(Box(lo - room, hi + room), Status.MEASURED)
 
 
 def _box(site: Site, config: ConvertConfig) -> Box | None:
@@ -75,16 +71,16 @@ def _box(site: Site, config: ConvertConfig) -> Box | None:
 
 
 def _check_names(sites: Sequence[Site], config: ConvertConfig) -> None:
-    """A box that would be passed over is a mistake."""
+    """Every box that is given by name must be used."""
     if not isinstance(config.inputs, Mapping):
         return
     named = {site.name: site for site in sites}
     for name in config.inputs:
         if name not in named:
             raise InputError(
-                f"inputs has a box for {name!r}, but the blocks are {', '.join([*named][:4])}, …"
+                f"inputs has a box for {name!r}, which is not a block: the blocks are {', '.join([*named][:4])}, …"
             )
         if named[name].norm is not None:
             raise InputError(
-                f"inputs has a box for {name!r}, whose inputs are known from its norm {named[name].norm_name}: leave it out"
+                f"inputs has a box for {name!r}, but its inputs are known from the norm {named[name].norm_name}: remove the box"
             )

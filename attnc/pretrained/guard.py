@@ -19,7 +19,7 @@ from attnc.domain import Array
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
 from attnc.frontends.transformers import Call, Site
-from attnc.pretrained.blocks import Planned
+from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.flow import (
     MODES,
     behind,
@@ -40,7 +40,7 @@ _SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))
 _MANY = 1 << 19  # numbers in the largest input that a part is called on
 
 
-def check_runs(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None:
+def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
     """Run the model with inputs of our own choice at every block's first map, and compare what comes out of each part of the
     block with what was read: at the ends of every interval, at kinks and around them, at random; with and without gradients;
     with contiguous and strided inputs. The choice is another one each time. The numbers of the blocks must stay as they are."""
@@ -69,7 +69,7 @@ def _with_gradients(call: Call) -> Call:
     return Call(tuple(map(wanting, call.args)), {key: wanting(x) for key, x in (call.kwargs or {}).items()})
 
 
-def _alone(plan: Planned) -> str | None:
+def _alone(plan: PlannedBlock) -> str | None:
     """The part that will be replaced, called by itself on inputs of several shapes, in every mode: does it do what was read?"""
     site, ff = plan.site, plan.site.feed_forward()
     part, width = site.replaced, site.first.sizes[1 if site.gated else 0]
@@ -114,7 +114,7 @@ def _block(site: Site, ff: FeedForward, x: Array) -> tuple[Array, Array]:
         return (f * t) @ ff.W2.T + ff.b2, inner @ np.abs(ff.W2.T) + np.abs(ff.b2) + 1
 
 
-def _near(plan: Planned, rows: int) -> Array:
+def _near(plan: PlannedBlock, rows: int) -> Array:
     """Pre-activations of every neuron, inside its interval: at random, at the ends, at kinks and around them."""
     noise = np.random.default_rng()
     lo, hi = plan.reach
@@ -156,7 +156,7 @@ def _same_fused(layer: nn.TransformerEncoderLayer) -> bool:
     return torch.allclose(found[0], found[1], rtol=0, atol=1e-4 * (1 + size), equal_nan=True)
 
 
-def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> None:
+def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
     """That the modules in the places of the blocks are executed."""
     reached: set[int] = set()
     handles = [
@@ -183,7 +183,7 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[Planned]) -> N
 class _Watch:
     """What passes through one block in one run."""
 
-    plan: Planned
+    plan: PlannedBlock
     strided: bool
     entering: list[Tensor] = field(default_factory=list)  # what the model hands to the first map
     chosen: list[Tensor] = field(default_factory=list)  # what we hand to it instead
@@ -272,7 +272,7 @@ def _hooked(model: nn.Module, seen: Sequence[_Watch]) -> Iterator[None]:
             handle.remove()
 
 
-def _points(plan: Planned, ff: FeedForward, rows: int) -> Array:
+def _points(plan: PlannedBlock, ff: FeedForward, rows: int) -> Array:
     """Inputs of the first map, each of which takes one neuron to the end of its interval, to a kink or next to it, or to a random
     place in between: x + w_j (target - s_j)/|w_j|²."""
     noise = np.random.default_rng()

@@ -1,63 +1,23 @@
-"""What a conversion did, and what is proved of it: as text, JSON and HTML."""
+"""The report of a conversion: the certificate of the model, the parts that were skipped, and the measured differences."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any
 
-from attnc.errors import CertificateError
+from attnc.domain import Normed
 from attnc.frontends.transformers import CONVERTED_BEFORE, Skipped
-from attnc.records.fields import round_up
-
-
-@dataclass(frozen=True)
-class BlockReport:
-    """One feed-forward block. For whatever enters it that `holds_for` names, each output satisfies
-
-        |converted - original| <= exact              both in exact arithmetic
-        |executed - original| <= exact + rounding    the converted block as the dtype runs it, the original in exact arithmetic
-
-    `rounding` is that of the engine chosen (`roundings` by engine). Of it, `products` is what remains where every head is exact:
-    the rounding of the matrix products, which the original has when it is executed too (and, where it is gated, that of the
-    sums whose squares make the product)."""
-
-    name: str
-    family: str
-    activation: str
-    design: str
-    engine: str
-    neurons: int
-    heads: int
-    anchors: tuple[int, ...]  # by group of neurons, the farthest reach first
-    interval: tuple[float, float]  # that holds every pre-activation
-    holds_for: str
-    dtype: str
-    exact: float
-    rounding: float
-    roundings: Mapping[str, float]
-    products: float
-    norm: str | None = None
-    also: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def bound(self) -> float:
-        """At least |executed - original|, rounding included."""
-        return round_up(self.exact + self.rounding)
-
-    @property
-    def proved(self) -> bool:
-        """Whether the bound is proved for all that `holds_for` names; what calibration saw is no proof."""
-        return "measured" not in self.holds_for
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import at_most, checked_record, versions, with_fields
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An output of the converted model against the original one, both executed, on samples."""
+    """An output of the converted model against that of the original, both executed, on samples."""
 
     output: str
     numbers: int
@@ -67,11 +27,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """The blocks that became attention, those left alone and why, and how far the outputs moved on samples."""
+    """The result of `convert_`. `certificate` has one child for each block that became attention; in each of its outputs
 
-    model: str
-    eps: float
-    blocks: tuple[BlockReport, ...]
+        |converted - original| <= approximation    both in exact arithmetic
+        |executed - original| <= bound             the converted block as executed, the original in exact arithmetic
+
+    for every input of the block's `holds_for`. Its facts have the rounding of every engine (`roundings`), and `products`: what
+    rounding leaves if the heads are exact, which the original has too when it is executed."""
+
+    certificate: Certificate
     skipped: tuple[Skipped, ...]
     parameters: int  # of the model before
     parameters_added: int
@@ -79,78 +43,105 @@ class ConversionReport:
     measured: tuple[Difference, ...] = ()
     samples: int = 0
     read: str = ""  # the call whose executed operations were read
-    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def assumes(self) -> bool:
-        """Whether a bound rests on what is assumed of executed norms."""
-        return any(block.holds_for == EVERY_INPUT for block in self.blocks)
+    def model(self) -> str:
+        """The class of the model."""
+        return self.certificate.name
+
+    @property
+    def approximation(self) -> float:
+        """The requested bound in exact arithmetic."""
+        return float(self.certificate.facts["requested"])
+
+    @property
+    def blocks(self) -> tuple[Certificate, ...]:
+        """The certificates of the converted blocks."""
+        return self.certificate.children
 
     @property
     def converted(self) -> int:
         return len(self.blocks)
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON holds it; `from_json` reads it back."""
-        blocks = [{**asdict(block), "bound": block.bound, "proved": block.proved} for block in self.blocks]
-        assumes = ASSUMED if self.assumes else None
-        return {**asdict(self), "blocks": blocks, "converted": self.converted, "assumes": assumes}
+    @property
+    def proved(self) -> bool:
+        """Whether the bounds of all blocks are proved."""
+        return self.certificate.proved
 
-    @classmethod
-    def from_json(cls, record: object) -> ConversionReport:
-        """What `to_json` wrote; a missing field or an unknown one is refused."""
-        body = _fields(cls, record, {"converted", "assumes"})
-        blocks = [_fields(BlockReport, block, {"bound", "proved"}) for block in body["blocks"]]
-        for said, block in zip(body["blocks"], blocks, strict=True):
-            if said.get("bound") != _block(block).bound:
-                raise CertificateError(
-                    f"the bound of {block['name']} is not the sum of its terms: the report was edited"
-                )
-        return cls(
-            **{
-                **body,
-                "blocks": tuple(_block(block) for block in blocks),
-                "skipped": tuple(Skipped(**_fields(Skipped, s)) for s in body["skipped"]),
-                "measured": tuple(Difference(**_fields(Difference, m)) for m in body["measured"]),
-            }
-        )
+    @property
+    def share(self) -> float:
+        """Added parameters, relative to those of the original."""
+        return self.parameters_added / max(1, self.parameters)
 
-    def __str__(self) -> str:
-        return "\n".join([self.headline(), "", *_aligned([COLUMNS, *map(row, self.blocks)]), *_below(self)])
+    @property
+    def assumptions(self) -> list[str]:
+        """What the bounds assume of the executed norms."""
+        return [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
 
     def headline(self) -> str:
-        """One line: what was converted, within what."""
+        """One line: how much was converted, and within which bound."""
         blocks = f"{self.converted} feed-forward block{'s' * (self.converted != 1)}"
         return (
-            f"{self.model}: {blocks} became attention in {self.seconds:.1f} s, each within {self.eps:g} in exact arithmetic; "
-            f"{self.parameters_added:,} numbers added to {self.parameters:,} ({share(self):.3%})"
+            f"{self.model}: {blocks} converted to attention in {self.seconds:.1f} s, each within {self.approximation:g} in exact "
+            f"arithmetic; {self.parameters_added:,} parameters added to {self.parameters:,} ({self.share:.3%})"
         )
 
+    def notes(self) -> list[str]:
+        """The lines below the table of blocks."""
+        lines = [f"read from the operations of a call with {self.read}"] if self.read else []
+        lines += self.assumptions
+        samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
+        lines += [f"measured on {samples}, converted against original: {moved(one)}" for one in self.measured]
+        lines += [f"{block.name}: {remark}" for block in self.blocks for remark in block.facts["remarks"]]
+        return lines + [f"skipped: {one.name} ({one.reason})" for one in self.skipped]
+
+    def __str__(self) -> str:
+        rows = [COLUMNS, *map(row, self.blocks)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]
+        notes = self.notes()
+        return "\n".join([self.headline(), "", *lines, *([""] if notes else []), *notes])
+
     def to_html(self) -> str:
-        """One page that needs nothing else."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row(block)) + "</tr>"
-            for block in self.blocks
-        )
-        notes = "".join(f"<p>{escape(line)}</p>" for line in _below(self) if line)
+        """A page without external files."""
+        rows = [_html_row("td", row(block)) for block in self.blocks]
+        notes = "".join(f"<p>{escape(line)}</p>" for line in self.notes())
         return (
             f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(self.model)} as attention</title>"
             "<style>body{font:15px/1.5 system-ui;margin:2em;max-width:80em}table{border-collapse:collapse}"
             "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ccc;font-variant-numeric:tabular-nums}</style>"
             f"<h1>{escape(self.model)}</h1><p>{escape(self.headline())}</p>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}</html>"
+            f"<table><thead>{_html_row('th', COLUMNS)}</thead><tbody>{''.join(rows)}</tbody></table>{notes}</html>"
         )
 
     def _repr_html_(self) -> str:
         return self.to_html()
 
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` reads it."""
+        lists = {name: [asdict(one) for one in getattr(self, name)] for name in ("skipped", "measured")}
+        return {**vars(self), **lists, "certificate": self.certificate.to_json()}
 
-EVERY_INPUT = "every input"
+    @classmethod
+    def from_json(cls, record: object) -> ConversionReport:
+        """Read the result of `to_json`; raises `CertificateError` if it was edited, or if a field is missing or unknown."""
+        body = checked_record(cls, record)
+        parts = {"skipped": Skipped, "measured": Difference}
+        lists = {
+            name: tuple(part(**checked_record(part, one)) for one in body[name])
+            for name, part in parts.items()
+        }
+        return cls(**{**body, **lists, "certificate": Certificate.from_json(body["certificate"])})
+
+    def to_text(self) -> str:
+        """The JSON of the report, as a file contains it."""
+        return json.dumps(self.to_json(), indent=2, allow_nan=False)
+
+
 ASSUMED = (
-    "every input: whatever enters the norm in front of the block, in every call that executes the operations that were read, as "
-    "long as the norm as executed returns a vector normalised to 2^-10 (float32 layer norms do so up to some thousand standard "
-    "deviations of mean: docs/pretrained.md)"
+    "every input: any input of the norm in front of the block, in every call that executes the operations that were read, if the "
+    "executed norm returns a vector that is normalised to 2^-10 (float32 layer norms do for means of up to some thousand "
+    "standard deviations: docs/pretrained.md)"
 )
 COLUMNS = (
     "block",
@@ -159,86 +150,77 @@ COLUMNS = (
     "anchors",
     "interval",
     "engine",
-    "exact",
+    "approximation",
     "rounding",
     "holds for",
 )
+BLOCK_FACTS = {
+    "family", "activation", "design", "engine", "neurons", "heads", "anchors", "interval", "roundings", "products", "norm",
+    "also", "remarks",
+}  # fmt: skip
 
 
-def row(block: BlockReport) -> tuple[str, ...]:
-    """A block as the table shows it."""
-    lo, hi = block.interval
-    anchors = ", ".join(map(str, block.anchors))
+def model_certificate(
+    model: str, requested: float, blocks: Sequence[Certificate], made_with: Mapping[str, str] | None = None
+) -> Certificate:
+    """The certificate of a converted model: its bound holds for the outputs of each block."""
+    for block in blocks:
+        with_fields(f"the facts of {block.name}", block.facts, BLOCK_FACTS)
+    dtypes = {block.dtype for block in blocks}
+    terms = {
+        term: max((getattr(block, term) for block in blocks), default=0.0)
+        for term in ("approximation", "rounding", "bound")
+    }
+    return Certificate(
+        subject="model",
+        name=model,
+        status=Status.PROVED if all(block.proved for block in blocks) else Status.MEASURED,
+        approximation=terms["approximation"],
+        rounding=terms["rounding"],
+        bound=terms["bound"],
+        dtype=dtypes.pop() if len(dtypes) == 1 else "mixed",
+        facts={"requested": requested},
+        children=tuple(blocks),
+        versions=dict(versions() if made_with is None else made_with),
+    )
+
+
+def holds_for(block: Certificate) -> str:
+    """The domain of a block in words."""
+    if isinstance(block.holds_for, Normed):
+        return "every input"
+    return "the given box" if block.proved else "inputs as in calibration"
+
+
+def row(block: Certificate) -> tuple[str, ...]:
+    """A block as a row of the table."""
+    facts, (lo, hi) = block.facts, block.facts["interval"]
     return (
-        block.name, f"{block.activation} ({block.design})", str(block.neurons), anchors,
-        f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", block.engine, at_most(block.exact), at_most(block.rounding),
-        block.holds_for,
+        block.name, f"{facts['activation']} ({facts['design']})", str(facts["neurons"]), ", ".join(map(str, facts["anchors"])),
+        f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", facts["engine"], at_most(block.approximation),
+        at_most(block.rounding), holds_for(block),
     )  # fmt: skip
 
 
-def at_most(bound: float) -> str:
-    """Three digits, rounded up: what is printed of a bound is a bound.
-
-    >>> at_most(2.431e-05), at_most(0.0)
-    ('2.44e-05', '0.00e+00')
-    """
-    return f"{round_up(bound, 3):.2e}"
+def moved(one: Difference) -> str:
+    """A measured difference in words."""
+    return f"{one.output} differs by at most {one.largest:.2e}, median {one.median:.2e}"
 
 
-def share(report: ConversionReport) -> float:
-    """Numbers added, of those there were."""
-    return report.parameters_added / max(1, report.parameters)
-
-
-def _below(report: ConversionReport) -> list[str]:
-    lines = [""]
-    if report.read:
-        lines.append(f"read from the operations that a call with {report.read} executes")
-    if report.assumes:
-        lines.append(ASSUMED)
-    for difference in report.measured:
-        lines.append(
-            f"measured on {report.samples} sample{'s' * (report.samples != 1)}, converted against original as executed: "
-            f"{difference.output} differs by at most {difference.largest:.2e}, median {difference.median:.2e}"
-        )
-    lines += [f"{block.name}: {remark}" for block in report.blocks for remark in block.remarks]
-    lines += [f"left alone: {one.name} ({one.reason})" for one in report.skipped]
-    return lines if len(lines) > 1 else []
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows]
-
-
-def _block(record: dict[str, Any]) -> BlockReport:
-    sequences = {name: tuple(record[name]) for name in ("anchors", "interval", "also", "remarks")}
-    return BlockReport(**{**record, **sequences})
-
-
-def _fields(cls: type, record: object, derived: set[str] = frozenset()) -> dict[str, Any]:  # type: ignore[assignment]
-    known = {f.name for f in fields(cls)}
-    if not isinstance(record, Mapping) or set(record) - derived != known:
-        raise CertificateError(
-            f"this is not a {cls.__name__}: the fields {', '.join(sorted(known))} are expected"
-        )
-    return {name: value for name, value in record.items() if name in known}
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def joined_reports(before: ConversionReport, after: ConversionReport) -> ConversionReport:
-    """One report of two conversions of a model, the second of blocks that the first left alone."""
+    """One report of two conversions of a model; the second converted blocks that the first skipped."""
     names = {block.name for block in after.blocks}
+    blocks = (*(block for block in before.blocks if block.name not in names), *after.blocks)
+    requested = max(before.approximation, after.approximation)
     return replace(
         after,
-        eps=max(before.eps, after.eps),
-        blocks=(*(block for block in before.blocks if block.name not in names), *after.blocks),
+        certificate=model_certificate(after.model, requested, blocks, after.certificate.versions),
         skipped=tuple(one for one in after.skipped if one.reason != CONVERTED_BEFORE),
         parameters=before.parameters,
         parameters_added=before.parameters_added + after.parameters_added,
         seconds=round(before.seconds + after.seconds, 3),
     )
-
-
-def as_text(report: ConversionReport) -> str:
-    """The JSON of a report, as a file holds it."""
-    return json.dumps(report.to_json(), indent=2, allow_nan=False)

@@ -12,7 +12,6 @@ from torch import nn
 
 from attnc.errors import FileError, InputError
 from attnc.pretrained.directory import OTHER_WEIGHTS, imported, quiet
-from attnc.pretrained.report import as_text
 from attnc.pretrained.store import report_of
 
 REPORT = "attnc_report.json"
@@ -44,7 +43,7 @@ def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> N
             _copy_beside(source, temporary)
         with quiet(imported()):
             save(temporary)
-        (temporary / REPORT).write_text(as_text(report), encoding="utf-8")
+        (temporary / REPORT).write_text(report.to_text(), encoding="utf-8")
         (temporary / REPORT).with_suffix(".html").write_text(report.to_html(), encoding="utf-8")
         for file in temporary.glob("*.safetensors"):  # written for the owner's eyes alone
             file.chmod(temporary.stat().st_mode & 0o666)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -17,11 +16,13 @@ from attnc.frontends.transformers import Call, Site
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
-from attnc.pretrained.blocks import Planned
+from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.program.block import FeedForward, Norm
 from attnc.records.certificate import Certificate
+from attnc.records.fields import seal
+from attnc.records.layers import digest as tensor_digest
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 _REPORT, _CALL = "_attnc_report", "_attnc_call"
@@ -32,13 +33,13 @@ def report_of(model: nn.Module) -> ConversionReport:
 
     >>> report_of(nn.Linear(1, 1))
     Traceback (most recent call last):
-    attnc.errors.InputError: Linear was not converted: call attnc.convert_(model, eps=…)
+    attnc.errors.InputError: Linear was not converted: call attnc.convert_(model, approximation=…)
     """
     for part in model.modules():
         found = getattr(part, _REPORT, None)
         if isinstance(found, ConversionReport):
             return found
-    raise InputError(f"{type(model).__name__} was not converted: call attnc.convert_(model, eps=…)")
+    raise InputError(f"{type(model).__name__} was not converted: call attnc.convert_(model, approximation=…)")
 
 
 def call_of(model: nn.Module) -> Call | None:
@@ -48,11 +49,15 @@ def call_of(model: nn.Module) -> Call | None:
 
 
 def note_conversion(
-    model: nn.Module, planned: Sequence[Planned], report: ConversionReport, config: ConvertConfig, call: Call
+    model: nn.Module,
+    planned: Sequence[PlannedBlock],
+    report: ConversionReport,
+    config: ConvertConfig,
+    call: Call,
 ) -> None:
     """Put the report on the model, and the record into the configs that its parts are saved with; what was converted before
     stays on record."""
-    blocks = {plan.site.name: record_of(plan) for plan in planned}
+    blocks = {plan.site.name: {**record_of(plan), **stated_tensors(model, plan)} for plan in planned}
     before = getattr(model, _REPORT, None)
     if isinstance(before, ConversionReport):
         report = joined_reports(before, report)
@@ -74,7 +79,7 @@ def note_parts(
         ):
             continue
         inside = f"{name}." if name else ""
-        own = [{**e, "name": n.removeprefix(inside)} for n, e in blocks.items() if n.startswith(inside)]
+        own = [_inside(inside, n, e) for n, e in blocks.items() if n.startswith(inside)]
         if own:
             new = {entry["name"] for entry in own}
             kept = [e for e in _recorded(config, part) if e["name"] not in new]
@@ -90,6 +95,12 @@ def note_parts(
     setattr(model, _REPORT, report)
 
 
+def _inside(part: str, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A block's record with the names that its part of the model uses."""
+    tensors = {role: [n.removeprefix(part), d] for role, (n, d) in entry["tensors"].items()}
+    return {**entry, "name": name.removeprefix(part), "tensors": tensors}
+
+
 def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
     """The blocks on record that stand converted in the part; a config may have been another model's."""
     places = [
@@ -99,13 +110,7 @@ def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
     return [e for e in entries if any(f".{place}".endswith(f".{e['name']}") for place in places)]
 
 
-def seal(record: Mapping[str, Any]) -> str:
-    """The SHA-256 of everything that a record says: an edit shows."""
-    body = {name: value for name, value in record.items() if name != "seal"}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def record_of(plan: Planned) -> dict[str, Any]:
+def record_of(plan: PlannedBlock) -> dict[str, Any]:
     """A block: the heads of its groups with their certificates, and digests of the numbers the bound is about: those of the
     original block, and which neurons use which head and which powers of two."""
     module = plan.module
@@ -117,6 +122,29 @@ def record_of(plan: Planned) -> dict[str, Any]:
         "square": None if square is None else [_head(head) for _, head in square.groups],
         "digest": digest(plan.site.feed_forward()),
         "wiring": wiring(module),
+    }
+
+
+def stated_tensors(model: nn.Module, plan: PlannedBlock) -> dict[str, Any]:
+    """The tensors of a block by role, [name in the model, SHA-256], and how its maps and its norm use them: `attnc.check` reads
+    a directory by these alone."""
+    site, norm = plan.site, plan.site.norm
+    maps = {"first": site.first, "second": site.second} | ({} if site.up is None else {"up": site.up})
+    found = {f"{role}.{key}": getattr(m, key) for role, m in maps.items() for key in ("weight", "bias")}
+    found |= {} if norm is None else {"norm.weight": norm.weight, "norm.bias": norm.bias}
+    state = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    names = {id(tensor): name for name, tensor in reversed(state)}
+    tensors = {role: (names.get(id(t), role), t) for role, t in found.items() if t is not None}
+    for name, t in plan.module.state_dict().items():
+        if not t.is_floating_point():
+            tensors[name.rpartition(".")[2]] = f"{site.name}.{name}", t
+    one_plus = None if norm is None or norm.one_plus is None else str(norm.one_plus).removeprefix("torch.")
+    return {
+        "tensors": {
+            role: [name, tensor_digest(role, t.detach().cpu().numpy())] for role, (name, t) in tensors.items()
+        },
+        "transposed": [role for role, m in maps.items() if m.transposed],
+        "norm": norm and {"kind": norm.kind, "features": norm.features, "one_plus": one_plus},
     }
 
 

@@ -1,12 +1,10 @@
-"""attnc.verify of converted models: every head, window and block proved anew, from the numbers that are in the model now."""
+"""attnc.verify of converted models: the numbers of the running model go to the checker, and the model must run what was read."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +14,11 @@ from torch import nn
 
 from attnc import functions
 from attnc.arithmetic import probe_network
-from attnc.check import verify as certified
-from attnc.check.block import BlockClaim, HeadErrors, SquareErrors, check_block
-from attnc.check.head import check
-from attnc.check.window import window_error
-from attnc.domain import Box
-from attnc.errors import AttncError
+from attnc.check.model import Block, BlockHead, Proofs, check_directory, check_engine, check_heads, summary
+from attnc.check.verify import CHECKERS, verify
+from attnc.check.witness import error_of
+from attnc.domain import Box, Normed
+from attnc.errors import AttncError, MissingExtraError
 from attnc.frontends.transformers import Site, read_sites
 from attnc.frontends.transformers.calls import example_call
 from attnc.functions import Function
@@ -31,82 +28,82 @@ from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
-from attnc.pretrained.entering import GIVEN, PROVED
 from attnc.pretrained.flow import check_flow
-from attnc.pretrained.report import BlockReport, ConversionReport
+from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import call_of, digest, report_of, wiring
 from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import round_up
 from attnc.records.verdict import Verdict
-from attnc.records.window_numbers import window_of
 
 _POINTS = 33
-Inputs = Box | Mapping[str, Box] | None
 
 
-def verify(what: str | os.PathLike[str] | nn.Module, function: Function | str | None = None) -> Verdict:
-    """Prove anew, from the stored numbers alone, what is claimed of a head, a network or a converted model.
+def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proofs | None = None) -> Verdict:
+    """Prove again what the report of a converted model states of each of its blocks, from the weights as they are now.
 
-    Takes a module; the file of a head or a network; or the directory of a converted model. `function` is needed only where the
-    certificate of a head speaks of a function of your own that is not registered.
-
-    >>> import attnc
-    >>> attnc.verify(attnc.head("tanh", domain=(-8, 8), eps=1e-5)).status
-    'proved'
-    """
-    if isinstance(what, nn.Module):
-        converted = isinstance(getattr(what, "_attnc_report", None), ConversionReport)
-    else:
-        converted = isinstance(what, (str, os.PathLike)) and Path(what).is_dir()
-    return verify_conversion(what) if converted else certified.verify(what, function)
-
-
-def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, inputs: Inputs = None) -> Verdict:
-    """Prove anew what the report of a converted model says of each of its blocks, from the weights as they are now.
-
-    Takes the model, or its directory. Heads are proved by the checker of heads, windows by that of windows, and the bounds of a
-    block by that of blocks; nothing of the prover is used. Where a report holds for a box that was given, that box has to be
-    given here too.
+    Takes the model, or its directory. The verdict has one child for each block.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="relu", batch_first=True)
     >>> model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
     >>> import attnc
-    >>> _ = attnc.convert_(model, eps=1e-3)
-    >>> verify_conversion(model).status
-    'proved'
+    >>> _ = attnc.convert_(model, approximation=1e-3)
+    >>> print(verify_conversion(model).status)
+    proved
     """
     model: nn.Module = what if isinstance(what, nn.Module) else from_pretrained(what)
-    report = report_of(model)
+    report, proofs = report_of(model), proofs or Proofs()
     try:
         call = call_of(model) or example_call(model)
         sites = {site.name: site for site in read_sites(model, call)}
         check_flow(model, call, [*sites.values()])
-    except AttncError as reason:
-        return Verdict(Status.UNKNOWN, str(reason))
-    problem = _whole(model, report, sites)
-    if problem is not None:
-        return Verdict(Status.UNKNOWN, problem)
-    records, proofs = dict(_records(model)), _Proofs()
-    found = []
+    except AttncError as problem:
+        return Verdict(Status.UNKNOWN, str(problem))
+    reason = _whole(model, report, sites)
+    if reason is not None:
+        return Verdict(Status.UNKNOWN, reason)
+    records, verdicts = dict(_records(model)), []
     for block in report.blocks:
         try:
             site = sites[block.name]
             norm = None if site.norm is None else model.get_submodule(site.norm.name)
-            subject = _Subject(block, site, records.get(block.name), _box(block, inputs), norm)
-            found.append(replace(_verdict(subject, report.eps, proofs), name=block.name))
-        except AttncError as reason:
-            found.append(Verdict(Status.UNKNOWN, str(reason), block.bound, name=block.name))
-    return _summary(report, tuple(found), proofs)
+            running = _Running(block, site, records.get(block.name), norm)
+            verdicts.append(_verdict(running, report.approximation, proofs))
+        except AttncError as problem:
+            verdicts.append(Verdict(Status.UNKNOWN, str(problem), block.bound, name=block.name))
+    return summary(verdicts, proofs)
+
+
+def verify_directory(path: str | os.PathLike[str], function: Function | None = None) -> Verdict:
+    """The verdict from the files alone; then, if transformers is installed, the model is built and must run what was read."""
+    proofs = Proofs()
+    verdict = check_directory(path, proofs)
+    if not verdict:
+        return verdict
+    try:
+        return verify_conversion(path, proofs=proofs)
+    except MissingExtraError:
+        return verdict
+
+
+CHECKERS |= {"directory": verify_directory, "model": lambda model, function: verify_conversion(model)}
 
 
 @dataclass(frozen=True, eq=False)
-class _Subject:
-    """A block: what is said of it, where it stands, what was recorded of its numbers, and the box that enters it, if any."""
+class _Running:
+    """A converted block: its certificate, its place in the model, its record, and the norm in front."""
 
-    report: BlockReport
+    report: Certificate
     site: Site
     record: Mapping[str, Any] | None
-    box: Box | None
     norm: nn.Module | None
+
+    @property
+    def domain(self) -> Box | Normed | None:
+        """The outputs of the norm in front, or the box of the certificate."""
+        norm = None if self.site.norm is None else self.site.norm.numbers()
+        if norm is not None:
+            return Normed(norm.kind == "layer", norm.gain, norm.shift)
+        return self.report.holds_for if isinstance(self.report.holds_for, Box) else None
 
     @property
     def module(self) -> AnchorActivation | AnchorGate:
@@ -118,65 +115,50 @@ class _Subject:
     def activation(self) -> AnchorActivation:
         return self.module.activation if isinstance(self.module, AnchorGate) else self.module
 
+    def numbers(self) -> Block:
+        """The block as plain numbers."""
+        site, report, module, gated = self.site, self.report, self.module, isinstance(self.module, AnchorGate)
+        heads = [
+            _head(None if neurons is None else neurons.numpy(), head)
+            for neurons, head in self.activation.groups
+        ]
+        square = _head(None, module.square.groups[0][1]) if isinstance(module, AnchorGate) else None
+        scale, radius = (
+            np.exp2(getattr(module, name).numpy().astype(np.float64)) if gated else None
+            for name in ("scale", "radius")
+        )
+        domain = self.domain
+        assert domain is not None
+        up = None if site.up is None else site.up.numbers()
+        facts, first, second = report.facts, site.first.numbers(), site.second.numbers()
+        return Block(
+            report.name, facts["activation"], report.dtype, first, second, up, domain, heads, square, scale, radius,
+            report.approximation, facts["roundings"], facts["products"],
+        )  # fmt: skip
 
-@dataclass
-class _Proofs:
-    """What was proved already: blocks share heads."""
 
-    heads: dict[object, Verdict] = field(default_factory=dict)
-    windows: dict[object, float] = field(default_factory=dict)
-
-    def head(self, head: Head, function: str) -> Verdict:
-        """The verdict on a head that should imitate the function."""
-        certificate, numbers = head.certificate, head.numbers()
-        if not certificate.proved or certificate.facts["function"] != function:
-            about = f"{certificate.status}, for {certificate.facts.get('function')}"
-            return Verdict(
-                Status.UNKNOWN,
-                f"a head of {function} is expected to have a proved certificate: it is {about}",
-            )
-        key = (certificate.seal(), *numbers.digests().values())
-        if key not in self.heads:
-            self.heads[key] = check(numbers, certificate)
-        return self.heads[key]
-
-    def executed(self, head: Head, certificate: Certificate, engine: str) -> float:
-        """At least |executed - f| on the domain of the certificate, which was proved."""
-        window = window_of(head.numbers()) if engine == "closed-form" else None
-        if window is None:
-            parts = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
-            return min(certificate.bound, parts)
-        f = functions.get(certificate.facts["function"])
-        key = (window, f, certificate.interval)
-        if key not in self.windows:
-            self.windows[key] = window_error(window, f, certificate.interval)
-        return self.windows[key]
+def _head(neurons: Any, head: Head) -> BlockHead:
+    return BlockHead(neurons, head.numbers(), head.certificate)
 
 
 def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]) -> str | None:
     """What is wrong with the model as a whole, or None."""
     if not report.blocks:
-        return "the report says nothing of any block"
+        return "the report has no blocks"
     if autocast_is_on("cpu"):
         return "torch.autocast is on: the bounds are for code that runs without it"
-    absent = [
-        b.name for b in report.blocks if b.name not in sites or not _is_converted(sites[b.name].replaced)
-    ]
-    if absent:
-        return f"the report speaks of {absent[0]}: there is no converted block of that name"
     named = {b.name for b in report.blocks}
-    silent = [name for name, site in sites.items() if _is_converted(site.replaced) and name not in named]
-    if silent:
-        return f"{silent[0]} was converted, and the report says nothing of it"
-    held = {
-        id(part)
-        for site in sites.values()
-        if isinstance(site.replaced, nn.Module)
-        for part in site.replaced.modules()
-    }
+    absent = [name for name in named if name not in sites or not _is_converted(sites[name].replaced)]
+    if absent:
+        return f"the report has {absent[0]}: the model has no converted block of that name"
+    missing = [name for name, site in sites.items() if _is_converted(site.replaced) and name not in named]
+    if missing:
+        return f"{missing[0]} was converted, and the report does not have it"
+    parts = [site.replaced for site in sites.values() if isinstance(site.replaced, nn.Module)]
+    held = {id(inner) for part in parts for inner in part.modules()}
     for name, part in model.named_modules():
         if _is_converted(part) and id(part) not in held:
-            return f"{name} is attention over anchors in no block that is known"
+            return f"{name} is attention over anchors outside of the blocks that were read"
     return None
 
 
@@ -185,7 +167,7 @@ def _is_converted(module: object) -> bool:
 
 
 def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What configs of parts record of blocks, by their names in the model."""
+    """The records of blocks in the configs of parts, by their names in the model."""
     for name, part in model.named_modules():
         record = getattr(getattr(part, "config", None), "attnc", None)
         if isinstance(record, Mapping):
@@ -193,69 +175,68 @@ def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from ((f"{inside}{entry['name']}", entry) for entry in record["blocks"])
 
 
-def _box(block: BlockReport, inputs: Inputs) -> Box | None:
-    return inputs.get(block.name) if isinstance(inputs, Mapping) else inputs
-
-
-def _verdict(subject: _Subject, eps: float, proofs: _Proofs) -> Verdict:
-    block, module = subject.report, subject.module
-    problem = _claims(subject, eps) or _numbers(subject) or _running(subject)
-    if problem is not None:
-        return Verdict(Status.UNKNOWN, problem, block.bound)
-    parts = [(head, block.activation) for _, head in subject.activation.groups]
-    if isinstance(module, AnchorGate):
-        parts.append((module.square.groups[0][1], "square"))
-    for head, function in parts:
-        proved = proofs.head(head, function)
-        if not proved:
-            return replace(proved, reason=f"a head of {function}: {proved.reason}")
+def _verdict(running: _Running, eps: float, proofs: Proofs) -> Verdict:
+    report = running.report
+    reason = _claims(running, eps) or _numbers(running) or _code(running)
+    if reason is not None:
+        return Verdict(Status.UNKNOWN, reason, report.bound, name=report.name)
+    block = running.numbers()
+    if block.certificates != report.children:
+        return Verdict(
+            Status.UNKNOWN, "its heads are not those of its certificate", report.bound, name=report.name
+        )
+    failed = check_heads(block, proofs)
+    if failed is not None:
+        return failed
     for engine in block.roundings:
-        attacked = _attack(subject, engine, proofs)
-        found = _check(subject, engine, proofs) if attacked is None else attacked
+        refuted = _attack(running, engine, block, proofs)
+        found = check_engine(block, engine, proofs) if refuted is None else refuted
         if not found:
-            return replace(found, reason=f"engine {engine}: {found.reason}")
-    return Verdict(
-        Status.PROVED, f"the bounds of {len(block.roundings)} engines hold in every output", block.bound
-    )
+            return found
+    reason = f"the bounds hold in every output, for {len(block.roundings)} engines"
+    return Verdict(Status.PROVED, reason, report.bound, name=report.name)
 
 
-def _claims(subject: _Subject, eps: float) -> str | None:
-    """What the report says that cannot be proved, or contradicts itself or the module."""
-    block, module = subject.report, subject.module
-    if block.holds_for not in (PROVED, GIVEN):
-        return f"its bound holds for inputs {block.holds_for}: they are not proved, so neither is it"
-    if block.holds_for == GIVEN and subject.box is None:
-        return "its bound holds for a box that was given: give it here, verify_conversion(model, inputs=Box(lo, hi))"
-    if not block.exact <= eps:
-        return f"exact is {block.exact:g}, which is above eps={eps:g}"
-    if block.roundings.get(module.engine) != block.rounding or module.runs != block.engine:
-        said = f"the report says {block.engine!r}, rounding {block.rounding:g}"
-        return f"it runs {module.runs!r} as engine={module.engine!r}: {said}"
-    functions.get(block.activation)
-    return probe_network(block.dtype)
+def _claims(running: _Running, eps: float) -> str | None:
+    """What the report states that cannot be proved, or contradicts itself or the module."""
+    report, module = running.report, running.module
+    facts = report.facts
+    if not report.proved:
+        return f"its status is {report.status}: the domain is not proved, so neither is the bound"
+    if running.domain is None or running.domain != report.holds_for:
+        return f"its certificate holds for {report.holds_for}, the norm in front returns {running.domain}"
+    if not report.approximation <= eps:
+        return f"approximation is {report.approximation:g}, above the requested {eps:g}"
+    if report.bound != round_up(report.approximation + report.rounding):
+        return f"its bound {report.bound:g} is not the sum of its terms"
+    if facts["roundings"].get(module.engine) != report.rounding or module.runs != facts["engine"]:
+        stated = f"the report states {facts['engine']!r}, rounding {report.rounding:g}"
+        return f"it runs {module.runs!r} as engine={module.engine!r}: {stated}"
+    functions.get(facts["activation"])
+    return probe_network(report.dtype)
 
 
-def _numbers(subject: _Subject) -> str | None:
-    """Why the numbers are not those of which something was proved."""
-    site, block, record = subject.site, subject.report, subject.record
-    parts = (subject.module, *(m.module for m in site.maps()))
+def _numbers(running: _Running) -> str | None:
+    """Why the numbers are not those of the report."""
+    site, report, record = running.site, running.report, running.record
+    parts = (running.module, *(m.module for m in site.maps()))
     tensors = [t for part in parts for t in (*part.parameters(), *part.buffers()) if t.is_floating_point()]
     dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors}
-    if dtypes != {block.dtype} or any(t.device.type != "cpu" for t in tensors):
-        return f"it was proved in {block.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
+    if dtypes != {report.dtype} or any(t.device.type != "cpu" for t in tensors):
+        return f"it was proved in {report.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
     if record is not None:
-        if digest(replace(site.feed_forward(), activation=block.activation)) != record["digest"]:
+        if digest(replace(site.feed_forward(), activation=report.facts["activation"])) != record["digest"]:
             return "its weights are not those that were converted"
-        if wiring(subject.module) != record["wiring"]:
-            return "what says which neurons use which head was changed"
+        if wiring(running.module) != record["wiring"]:
+            return "the assignment of neurons to heads was changed"
     return None
 
 
-def _running(subject: _Subject) -> str | None:
-    """Whether something else runs than the modules of attnc as they were made."""
-    site, module = subject.site, subject.module
+def _code(running: _Running) -> str | None:
+    """Whether other code runs than the modules of attnc as they were built."""
+    site, module = running.site, running.module
     kept = [(m.name, m.module) for m in site.maps()]
-    kept += [] if subject.norm is None else [(str(site.norm_name), subject.norm)]
+    kept += [] if running.norm is None else [(str(site.norm_name), running.norm)]
     for name, part in kept:
         if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
             return f"{name} has a hook or a forward of its own, which may change what is executed"
@@ -271,81 +252,38 @@ def _running(subject: _Subject) -> str | None:
     if reason is not None:
         return reason
     if isinstance(module, AnchorGate) and tuple(m.attribute for m in site.maps()) != module._roles:
-        return "the maps of the gated block have changed places"
+        return "the maps of the gated block are in other places"
     return None
 
 
-def _check(subject: _Subject, engine: str, proofs: _Proofs) -> Verdict:
-    """The block's bounds, from its weights and from what was proved of its heads."""
-    block, module, ff = subject.report, subject.module, subject.site.feed_forward()
-    neurons, squares = len(ff.b1), None
-    known = [np.full(neurons, np.nan) for _ in range(4)]
-    for where, head in subject.activation.groups:
-        certificate = head.certificate
-        assert certificate.proved
-        found = (
-            certificate.interval.lo, certificate.interval.hi, certificate.approximation,
-            proofs.executed(head, certificate, engine),
-        )  # fmt: skip
-        for array, value in zip(known, found, strict=True):
-            array[slice(None) if where is None else where.numpy()] = value
-    if isinstance(module, AnchorGate):
-        head = module.square.groups[0][1]
-        certificate = head.certificate
-        assert certificate.proved
-        if not certificate.interval.lo <= -1 <= 1 <= certificate.interval.hi:
-            return Verdict(Status.UNKNOWN, "the square's head is not proved on [-1, 1]", block.bound)
-        scale, radius = (np.exp2(k.numpy().astype(np.float64)) for k in (module.scale, module.radius))
-        executed = proofs.executed(head, certificate, engine)
-        squares = SquareErrors(scale, radius, certificate.approximation, executed)
-    claim = BlockClaim(block.exact, block.roundings[engine], block.products)
-    enters = subject.box if block.holds_for == GIVEN else ff.norm
-    ff = replace(ff, activation=block.activation, norm=None)
-    return check_block(
-        ff, functions.get(block.activation), HeadErrors(*known), claim, block.dtype, squares, enters
-    )
-
-
-def _attack(subject: _Subject, engine: str, proofs: _Proofs) -> Verdict | None:
-    """Execute the activation as it stands, and compare with f: it must do what was proved of its heads."""
-    f, neurons = functions.get(subject.report.activation), subject.site.first.sizes[0]
-    for where, head in subject.activation.groups:
-        certificate = head.certificate
-        assert certificate.proved
-        s = _points(certificate).to(head.key.dtype)
+def _attack(running: _Running, engine: str, block: Block, proofs: Proofs) -> Verdict | None:
+    """Execute the activation, and compare with f: it must do what was proved of its heads."""
+    f, neurons = functions.get(block.function), running.site.first.sizes[0]
+    for head in block.heads:
+        assert head.certificate is not None
+        s = _points(head.certificate).to(getattr(torch, block.dtype))
         with torch.no_grad():
-            rows = subject.activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
-        allowed = arb(proofs.executed(head, certificate, engine))
+            rows = running.activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
+        allowed, column = (
+            arb(proofs.executed(head, engine)),
+            0 if head.neurons is None else int(head.neurons[0]),
+        )
         with working(192):
-            for at, value in zip(
-                s.tolist(), rows[:, 0 if where is None else int(where[0])].tolist(), strict=True
-            ):
-                error = abs(arb(value) - f.value(at)) if math.isfinite(value) else arb("inf")
+            for at, value in zip(s.tolist(), rows[:, column].tolist(), strict=True):
+                error = error_of(value, f.value(at))
                 if not error <= allowed:
-                    reason = (
-                        f"at {at!r} the activation returns {value!r}, farther from {f.label} than was proved"
-                    )
-                    return Verdict(Status.REFUTED, reason, subject.report.bound, (at,), float(error.mid()))
+                    reason = f"engine {engine}: at {at!r} the activation returns {value!r}, beyond the error proved for {f.label}"
+                    bound = running.report.bound
+                    return Verdict(Status.REFUTED, reason, bound, (at,), float(error.mid()), name=block.name)
     return None
 
 
 def _points(certificate: Certificate) -> torch.Tensor:
-    """Inputs of the domain, evenly over all of it and near 0, that float32 holds."""
+    """Inputs of the domain, evenly over all of it and near 0, that float32 can represent."""
     lo, hi = certificate.interval.lo, certificate.interval.hi
     even = [np.linspace(a, b, _POINTS) for a, b in ((lo, hi), (max(lo, -4.0), min(hi, 4.0)))]
     points = np.unique(np.concatenate(even).astype(np.float32).astype(np.float64))
     return torch.from_numpy(points[(points >= lo) & (points <= hi)])
 
 
-def _summary(report: ConversionReport, found: tuple[Verdict, ...], proofs: _Proofs) -> Verdict:
-    bound, cells = max(block.bound for block in report.blocks), sum(v.cells for v in proofs.heads.values())
-    for status in (Status.REFUTED, Status.UNKNOWN):
-        for verdict in found:
-            if verdict.status is status:
-                reason = f"{verdict.name}: {verdict.reason}"
-                return replace(verdict, reason=reason, bound=bound, cells=cells, name="", children=found)
-    count = f"{len(found)} block{'s' * (len(found) > 1)}, {len(proofs.heads)} different heads, {len(proofs.windows)} windows"
-    return Verdict(Status.PROVED, f"the bounds hold: {count}", bound, cells=cells, children=found)
-
-
-__all__ = ["Verdict", "verify", "verify_conversion"]
+__all__ = ["verify", "verify_conversion"]

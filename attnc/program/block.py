@@ -7,6 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attnc import functions
+from attnc.domain import Normed
+from attnc.program import Affine, Pointwise, Product
+from attnc.program.program import Program
+from attnc.program.step import Step
+
 Numbers = NDArray[np.float64]
 
 
@@ -17,6 +23,10 @@ class Norm:
     kind: str  # "layer" or "rms"
     gain: Numbers  # (d,)
     shift: Numbers  # (d,), zeros for rms
+
+    def domain(self) -> Normed:
+        """The outputs of the norm."""
+        return Normed(self.kind == "layer", self.gain, self.shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,3 +45,17 @@ class FeedForward:
     @property
     def gated(self) -> bool:
         return self.U is not None
+
+    def program(self, dtype: str = "float64") -> Program:
+        """The block as a program over its input, with its numbers in the dtype that they were read from.
+
+        The values are 1: W1 x + b1, 2: f(1), then the output, or if gated 3: U x + c, 4: 2∘3 and the output."""
+
+        def affine(source: int, weight: Numbers, bias: Numbers) -> Affine:
+            return Affine(source, weight.astype(dtype), bias.astype(dtype))
+
+        steps: list[Step] = [affine(0, self.W1, self.b1), Pointwise(1, functions.get(self.activation))]
+        if self.U is not None and self.c is not None:
+            steps += [affine(0, self.U, self.c), Product((2, 3))]
+        steps.append(affine(len(steps), self.W2, self.b2))
+        return Program((self.W1.shape[1],), tuple(steps))

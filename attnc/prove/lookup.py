@@ -1,4 +1,4 @@
-"""How far a head that selects points of a lattice can be from any function of a `Lookup`.
+"""The error of a lookup: a head that selects points of a lattice, compared with every function that the step describes.
 
 Points L_k = first + k·Δ on every axis, and scores κ_k·(x - o) + c_k that are -Σ_j b_j (x_j - L_kj)² but for a common function of
 x and a residue of at most D. Then softmax gives a point a weight within e^{±2D} of the product W_k of its weights on the axes,
@@ -25,6 +25,7 @@ e^{uT}(1 + ε) and by τ, where beyond T it is below τ; the sum by γ_K; the qu
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,8 @@ from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
 from attnc.program import Lookup
+from attnc.program.program import Program
+from attnc.prove.bounds import HeadErrors, ValueBounds, unbounded
 from attnc.prove.outward import U, above, below, gamma, product, times, total
 from attnc.records.layers import Layer
 
@@ -41,31 +44,27 @@ HARD = 1.1  # c must exceed ln 3
 BEYOND = {"float32": 104.0, "float64": 746.0}  # exp of minus this is below the smallest normal number
 
 
-@dataclass(frozen=True)
-class Reached:
-    """Of the outputs: an interval of f, and |executed - f|, of which exact arithmetic would leave `approximation`."""
-
-    lo: Array
-    hi: Array
-    error: Array
-    approximation: float
-
-
-def reached(step: Lookup, stage: Layer, lo: Array, hi: Array, a: Arithmetic) -> Reached | None:
-    """What is proved of a lookup on a box, or None: its points are no lattice, or its scores are not sharp enough."""
-    axes = axes_of(step.points)
+def lookup_bounds(
+    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
+) -> ValueBounds:
+    """The bounds of a lookup whose input has no error; nothing is proved if its points are not a lattice."""
+    (x,), step = inputs, program.steps[layer.value - 1]
+    axes = axes_of(step.points) if isinstance(step, Lookup) and not x.error.any() else None
     if axes is None:
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        lattice = [
-            _Axis.of(points, column) for points, column in zip(axes, stage.tensors["key"].T, strict=True)
-        ]
-        spreads = [
-            axis.spread(float(low), float(high)) for axis, low, high in zip(lattice, lo, hi, strict=True)
-        ]
-        uneven = [axis.uneven(points) for axis, points in zip(lattice, axes, strict=True)]
-        off = times(step.lipschitz, total(_root(spreads), _length(uneven)))
-        return _executed(step, stage, lattice, (lo, hi), float(off), a)
+        return unbounded((layer.tensor("values").shape[1],))
+    assert isinstance(step, Lookup)
+    lattice = [_Axis.of(points, column) for points, column in zip(axes, layer.tensor("key").T, strict=True)]
+    spreads = [
+        axis.spread(float(low), float(high)) for axis, low, high in zip(lattice, x.lo, x.hi, strict=True)
+    ]
+    uneven = [axis.uneven(points) for axis, points in zip(lattice, axes, strict=True)]
+    off = times(step.lipschitz, total(_root(spreads), _length(uneven)))
+    return _executed(step, layer, lattice, (x.lo, x.hi), float(off), a)
+
+
+def lookup_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+    """The input of a lookup has no error."""
+    return np.zeros(layer.tensor("values").shape[1])
 
 
 def axes_of(points: Array) -> list[Array] | None:
@@ -142,11 +141,11 @@ def _length(sides: list[float]) -> float:
         return upper(sum((arb(side) ** 2 for side in sides), arb(0)).sqrt())
 
 
-def _residues(stage: Layer, lattice: list[_Axis], reach: Array) -> float:
+def _residues(layer: Layer, lattice: list[_Axis], reach: Array) -> float:
     """D: how far the stored scores are from those of the lattice, but for a function of x that all share; `reach` is at least
     |x - o|."""
-    centre = stage.tensors["centre"].astype(np.float64)
-    key, offset = stage.tensors["key"].astype(np.float64), stage.tensors["offset"].astype(np.float64)
+    centre = layer.tensor("centre").astype(np.float64)
+    key, offset = layer.tensor("key").astype(np.float64), layer.tensor("offset").astype(np.float64)
     index = np.unravel_index(np.arange(len(offset)), [axis.count for axis in lattice])
     along, height, size = np.zeros(len(offset)), np.zeros(len(offset)), np.zeros(len(offset))
     for j, (axis, k) in enumerate(zip(lattice, index, strict=True)):
@@ -164,21 +163,21 @@ def _residues(stage: Layer, lattice: list[_Axis], reach: Array) -> float:
 
 
 def _executed(
-    step: Lookup, stage: Layer, lattice: list[_Axis], box: tuple[Array, Array], off: float, a: Arithmetic
-) -> Reached:
+    step: Lookup, layer: Layer, lattice: list[_Axis], box: tuple[Array, Array], off: float, a: Arithmetic
+) -> ValueBounds:
     """The bound of the module's docstring, output by output; `off` is at least K Σ_k W_k |x - points_k|."""
-    anchors, m = stage.tensors["key"].shape
-    known, stored = step.values.astype(np.float64), np.abs(stage.tensors["values"].astype(np.float64))
-    moved = above(np.abs(stage.tensors["values"].astype(np.float64) - known)).max(0)
-    centre = stage.tensors["centre"].astype(np.float64)
+    anchors, m = layer.tensor("key").shape
+    known, stored = step.values.astype(np.float64), np.abs(layer.tensor("values").astype(np.float64))
+    moved = above(np.abs(layer.tensor("values").astype(np.float64) - known)).max(0)
+    centre = layer.tensor("centre").astype(np.float64)
     reach = above(np.maximum(np.abs(box[0] - centre), np.abs(box[1] - centre)))
     keys, offsets = (
-        np.abs(stage.tensors["key"].astype(np.float64)),
-        np.abs(stage.tensors["offset"].astype(np.float64)),
+        np.abs(layer.tensor("key").astype(np.float64)),
+        np.abs(layer.tensor("offset").astype(np.float64)),
     )
     passing = total(product(keys, reach), offsets)
     flushed = 4 * a.tiny * total(float(reach.sum()), keys.sum(1), 3.0 * (m + 2))
-    residue = _residues(stage, lattice, reach)
+    residue = _residues(layer, lattice, reach)
     score = float(total(residue, times(gamma(m + 2, a.unit), passing), flushed).max())
     weight = _weights(anchors, score, a)
     far = 1.01 * float(np.sqrt(np.square(np.abs(step.points - centre).max(0) + reach).sum()))
@@ -195,7 +194,8 @@ def _executed(
     error = np.where(np.isnan(error) | (not fine), np.inf, error)
     apart = total(step.noise, off)
     own = float(times(_exp(2 * residue), apart)) if fine else float("inf")
-    return Reached(below(known.min(0) - apart), above(known.max(0) + apart), error, own)
+    lo, hi = below(known.min(0) - apart), above(known.max(0) + apart)
+    return ValueBounds(lo, hi, np.minimum(own, error), error)
 
 
 @dataclass(frozen=True)

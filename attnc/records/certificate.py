@@ -67,7 +67,12 @@ FACTS: dict[str, dict[str, type]] = {
     "layer": {"function": str, "value": int, "neurons": list, "error_in": float},  # neurons: one count a head
     "lookup": {"value": int, "anchors": int},
     "network": {"program": str},
-    "block": {"activation": str, "design": str, "engine": str, "products": float},
+    "block": {
+        "activation": str,
+        "engine": str,
+        "roundings": dict,
+        "products": float,
+    },  # rounding of each engine
     "model": {},
     "learner": {},
     "literal": {},

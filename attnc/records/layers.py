@@ -28,6 +28,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "affine": ("weight", "bias?"),  # weight · x + bias
     "batch_norm": ("scale", "shift"),  # scale ∘ x + shift
     "pointwise": (),  # head_j(x_j) for every neuron j
+    "product": ("scale", "radius"),  # x∘y by squares: exponents of λ and of the radius of each neuron
     "lookup": ("centre", "key", "offset", "values"),  # Σ_k softmax_k(key·(x - centre) + offset) values_k
     "combine": (),  # Σ coefficients_i x_i
     "reshape": (),  # the numbers of x, row by row, in the shape `to`
@@ -53,7 +54,9 @@ class Layer:
         if self.kind not in KINDS:
             raise InputError(f"layer of kind {self.kind!r}: expected one of {', '.join(KINDS)}")
         whole = (*self.inputs, self.value)
-        if not all(type(i) is int for i in whole) or (len(self.inputs) != 1 and self.kind != "combine"):
+        if not all(type(i) is int for i in whole) or (
+            self.kind != "combine" and len(self.inputs) != (2 if self.kind == "product" else 1)
+        ):
             raise InputError(
                 f"{self.kind} layer: inputs={self.inputs} and value={self.value!r} are not valid"
             )

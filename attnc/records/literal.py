@@ -16,9 +16,9 @@ from attnc.functions import Function
 from attnc.program.step import Numbers
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import check_type, seal, unsealed, with_fields
-from attnc.records.files import read_file, write_file
+from attnc.records.files import write_file
 from attnc.records.layers import digest
-from attnc.records.record import Record, from_file, to_file, with_path
+from attnc.records.record import Record, contents, record_of
 
 FORMAT = 1
 _FIELDS = {"kind", "format", "dtype", "structure", "encoding", "source"}
@@ -69,37 +69,30 @@ def write_literal(path: str | os.PathLike[str], record: LiteralRecord) -> None:
     about |= {"structure": dict(record.structure), "source": None}
     tensors = dict(record.tensors)
     if record.source is not None and record.source.certificate.status is not Status.UNKNOWN:
-        about["source"], arrays = to_file(record.source)
+        about["source"], arrays = contents(record.source)
         tensors |= {f"source.{name}": array for name, array in arrays.items()}
     about["seal"] = seal(about)
     write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
 
 
-def read_any(path: str | os.PathLike[str], function: Function | None = None) -> Record | LiteralRecord:
-    """Read the file of a head, a network or a literal network."""
-    about, tensors = read_file(path)
-    read = literal_from_file if about.get("kind") == "literal" else from_file
-    return with_path(path, lambda: read(about, {k: t.numpy() for k, t in tensors.items()}, function))
-
-
-def literal_from_file(
-    about: Mapping[str, Any], tensors: Mapping[str, Numbers], function: Function | None = None
+def literal_record_of(
+    path: object, about: Mapping[str, Any], tensors: Mapping[str, Numbers], function: Function | None = None
 ) -> LiteralRecord:
-    """The record that a file holds."""
-    body = unsealed(about, "the literal network")
-    with_fields("literal", body, _FIELDS)
+    """The record that the metadata and the tensors of a file describe."""
+    body = unsealed(about, f"{path}: the literal network")
+    with_fields(f"{path}: literal network", body, _FIELDS)
     if type(body["format"]) is not int or body["format"] != FORMAT:
         raise FileError(
-            f"it contains a literal network of format {body['format']!r}: this version reads {FORMAT}"
+            f"{path} is a literal network of format {body['format']!r}: this version reads {FORMAT}"
         )
     check_type("encoding", body["encoding"], float)
     own = {name: array for name, array in tensors.items() if not name.startswith("source.")}
     for name, array in own.items():
         whole = name.endswith((".rows", ".columns"))
         if array.dtype.name != ("int64" if whole else body["dtype"]) or not np.isfinite(array).all():
-            raise FileError(f"tensor {name!r} of {array.dtype} is not valid: expected finite {body['dtype']}")
+            raise FileError(f"{path}: tensor {name!r} of {array.dtype}: expected finite {body['dtype']}")
     source = None
     if body["source"] is not None:
         arrays = {k.removeprefix("source."): a for k, a in tensors.items() if k.startswith("source.")}
-        source = from_file(body["source"], arrays, function)
+        source = record_of(path, body["source"], arrays, function)
     return LiteralRecord(body["structure"], own, body["dtype"], source, body["encoding"])

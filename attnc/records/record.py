@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.presentation import Presentation
 from attnc.records.structure import mismatch
 
-T = TypeVar("T")
 FORMAT = 3
 _FIELDS = {"kind", "format", "dtype", "certificate"}
 _NETWORK_FIELDS = {"program", "layers", "shared", "presentation"}
@@ -63,12 +62,12 @@ class Record:
 
 def write(path: str | os.PathLike[str], record: Record) -> None:
     """Write a file; an existing file is replaced only when the new one is complete."""
-    about, tensors = to_file(record)
+    about, tensors = contents(record)
     write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
 
 
-def to_file(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
-    """The sealed JSON object and the tensors of a file; `from_file` reads them."""
+def contents(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
+    """The sealed metadata and the tensors of a file; `record_of` reads them."""
     if record.certificate.status is Status.UNKNOWN:
         raise CertificateError(
             f"this {record.kind} has no certificate: its error is neither proved nor measured"
@@ -98,15 +97,15 @@ def to_file(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
 def read(path: str | os.PathLike[str], function: Function | None = None) -> Record:
     """Read a file; `function` replaces a user-defined function that is not registered."""
     about, tensors = read_file(path)
-    return with_path(
-        path, lambda: from_file(about, {k: tensor.numpy() for k, tensor in tensors.items()}, function)
-    )
+    return record_of(path, about, {name: tensor.numpy() for name, tensor in tensors.items()}, function)
 
 
-def with_path(path: object, read: Callable[[], T]) -> T:
-    """The result of `read`; its errors name the file."""
+def record_of(
+    path: object, about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None = None
+) -> Record:
+    """The record that the metadata and the tensors of a file describe."""
     try:
-        return read()
+        return _record(about, tensors, function)
     except CertificateError as problem:
         raise CertificateError(f"{path}: {problem}") from problem
     except AttncError as problem:
@@ -115,10 +114,7 @@ def with_path(path: object, read: Callable[[], T]) -> T:
         raise FileError(f"{path} is not a valid file: {type(problem).__name__}: {problem}") from problem
 
 
-def from_file(
-    about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None = None
-) -> Record:
-    """The record that a file holds."""
+def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None) -> Record:
     kind, version = about.get("kind"), about.get("format")
     if kind not in ("head", "network") or type(version) is not int or version != FORMAT:
         raise FileError(

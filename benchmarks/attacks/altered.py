@@ -94,12 +94,12 @@ def _attack(case: Case, seed: int, count: int, outcome: Outcome, stack: ExitStac
     if not _runs(original):
         outcome.verdict, outcome.note = "refused", "the altered model itself does not run"
         try:
-            attnc.convert_(converted.module, eps=alteration.eps)
+            attnc.convert_(converted.module, approximation=alteration.eps)
             outcome.verdict = "measured"
         except AttncError:
             pass
         return
-    report = attnc.convert_(converted.module, eps=alteration.eps)
+    report = attnc.convert_(converted.module, approximation=alteration.eps)
     wide.module.double()
     sound = not alteration.by_dtype and _runs(wide)  # a tensor that is not registered stays behind
     rng = np.random.default_rng([seed, zlib.crc32(case.name.encode())])

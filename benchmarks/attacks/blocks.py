@@ -79,11 +79,11 @@ def scaled(model: Model, seed: int) -> Model:
 
 def _converted(module: Any, eps: float, engine: str) -> Any:
     try:
-        return attnc.convert_(module, eps=eps, config={"engine": engine})
+        return attnc.convert_(module, approximation=eps, config={"engine": engine})
     except PrecisionError as problem:
         if problem.reachable is None:
             raise
-        return attnc.convert_(module, eps=1.1 * problem.reachable, config={"engine": engine})
+        return attnc.convert_(module, approximation=1.1 * problem.reachable, config={"engine": engine})
 
 
 def _judge(rivals: Rivals, block: Any, rng: np.random.Generator, count: int, outcome: Outcome) -> None:

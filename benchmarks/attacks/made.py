@@ -222,7 +222,7 @@ def _converted(family: str, change: Callable[[Model, ExitStack], Any]) -> Callab
     def run(stack: ExitStack) -> Judged:
         original, wide, converted = (LAYOUTS[family].build(torch.float32) for _ in range(3))
         wide.module.double()
-        report = attnc.convert_(converted.module, eps=1e-2)
+        report = attnc.convert_(converted.module, approximation=1e-2)
         change(converted, stack)
         proved = attnc.verify(converted.module).status == "proved"
         judged = judge_report(Rivals(original, wide, converted), report, np.random.default_rng(0), 120)

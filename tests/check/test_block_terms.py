@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from attnc import functions
 from attnc.arithmetic import ARITHMETIC
-from attnc.check import block as checker
-from attnc.check.block import HeadErrors, SquareErrors
-from attnc.domain import Box
+from attnc.check import affine
+from attnc.check.block import _Stored
+from attnc.check.passing import Passing
+from attnc.check.values import HeadErrors, SquareErrors, start
+from attnc.domain import Box, Normed
+from attnc.program import Affine, Program
 from attnc.program.block import Norm
-from attnc.prove.block_bound import Squares, proved_heads, square_reach
-from attnc.prove.normed import attainable, reach
-from tests.prove.test_block_bound import TERMS, Adversary, behind, coarse, original, q
+from attnc.prove.norm import attainable
+from tests.check.test_block import bounds
+from tests.prove.blocks import (
+    TERMS,
+    Adversary,
+    Heads,
+    Squares,
+    behind,
+    coarse,
+    original,
+    q,
+    reach,
+    square_reach,
+)  # fmt: skip
 
 # the part of the bound that is attained, where it is less than for the prover, whose squares need no power of two
 LESS = {"underflow": 0.15, "sums underflow": 3e-5}
-
-
-class Sparse(Adversary):
-    """Adding a product with 0 rounds nothing: the checker counts the numbers of a row that are not 0."""
-
-    def dot(self, w: np.ndarray, x: Sequence[Fraction], b: float, where: str) -> Fraction:
-        some = [i for i, p in enumerate(w.tolist()) if p != 0]
-        return super().dot(w[some], [x[i] for i in some], b, where)
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -38,25 +41,24 @@ def test_every_term_is_needed(term: str, monkeypatch: pytest.MonkeyPatch) -> Non
     a = coarse(monkeypatch, unit, tiny or 2.0**-126)
     first = np.array([1.0] + [2.0**-20] * (len(ff.b1) - 1))
     box = Box(1, 1, shape=ff.W1.shape[1:])
-    lo, hi = reach(ff.W1, ff.b1, box, "float32", 0.0)
+    lo, hi = reach(ff.W1, ff.b1, box, "float32")
     more = 1e-9 * (1 + hi - lo) + a.tiny * (100 + 10 * np.abs(ff.W1).sum(1))
-    heads = proved_heads(functions.relu(), lo - more, hi + more, 0.0, 0.0)
-    heads = dataclasses.replace(heads, approximation=errors[0] * first, rounding=errors[1] * first)
+    heads = Heads(lo - more, hi + more, errors[0] * first, errors[1] * first)
     mine = HeadErrors(heads.lo, heads.hi, heads.approximation, heads.approximation + heads.rounding)
     squares, square_errors = None, None
     if ff.gated:
-        scale, radius = square_reach(ff, heads, "float32", box, 0.0)
+        scale, radius = square_reach(ff, heads, "float32", box)
         if power:
             scale, radius = first * 0 + power, first * 0 + 2.0 * max(power, 1 / power)
         radius = first * 0 + np.exp2(np.ceil(np.log2(radius.max())) + 1)
         per = radius[0] ** 2  # errors of a square on [-1, 1] are scaled by this
         squares = Squares(scale, radius, *(np.full(len(lo), e) for e in errors[2:]))
         square_errors = SquareErrors(scale, radius, errors[2] / per, (errors[2] + errors[3]) / per)
-    found = checker._bound(ff, checker._reached(ff, functions.relu(), mine, a, box), mine, square_errors, a)
+    _, executed = bounds(ff, mine, square_errors, box)
     x = [Fraction(1)] * ff.W1.shape[1]
     against = {"sum-", "square-", "square- rounding", "sum- underflow"}
-    made = Sparse(ff, heads, squares, a, lambda where: -1 if where in against else 1)
-    lost, allowed = abs(made.run(x)[0] - original(ff, x)[0]), q(found.executed)
+    made = Adversary(ff, heads, squares, a, lambda where: -1 if where in against else 1)
+    lost, allowed = abs(made.run(x)[0] - original(ff, x)[0]), q(executed)
     assert lost <= allowed
     assert lost >= q(LESS.get(term, part)) * allowed
 
@@ -68,9 +70,12 @@ def test_no_normalised_vector_leaves_the_interval(kind: str, row: list[float]) -
     draw = np.random.default_rng(0)
     norm = Norm(kind, draw.integers(1, 5, 6) / 2, draw.integers(-4, 5, 6) / 4)
     W, b = np.array([row]), np.array([0.5])
-    found = checker._entered(W, b, norm, ARITHMETIC["float32"])
-    centre, radius = (Fraction(float(v[0])) for v in (found.centre, found.radius))
+    program = Program((6,), (Affine(0, W, b),))
+    domain = Normed(kind == "layer", norm.gain, norm.shift)
+    layer = _Stored("affine", (0,), 1, program.steps[0].tensors())
+    found = affine.bound(Passing(program, layer, [start(program, domain)], ARITHMETIC["float32"]))
+    lo, hi = (Fraction(float(end[0, 0])) for end in (found.lo, found.hi))
     for sign in (1, -1):
-        x = behind(draw, norm, 0.0, sign * attainable(W, norm)[0])
+        x = behind(draw, norm, 0.0, sign * attainable(W, norm.domain())[0])
         s = sum((q(w) * t for w, t in zip(row, x, strict=True)), q(0.5))
-        assert abs(s - centre) <= radius
+        assert lo <= s <= hi

@@ -65,7 +65,7 @@ def test_the_certificate_of_another_head() -> None:
     for certificate in (
         other.certificate,
         replace(other.certificate, digests=one.certificate.digests),
-        replace(one.certificate, function="sin"),
+        replace(one.certificate, facts={**one.certificate.facts, "function": "sin"}),
     ):
         one_copy = copy.deepcopy(one)
         one_copy.certificate = certificate

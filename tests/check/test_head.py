@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import attnc
-from attnc.check.head import check, execute
+from attnc.check.execution import execute
+from attnc.check.head import check_head as check
 from attnc.errors import InputError
 from attnc.records.numbers import HeadNumbers
 
@@ -45,8 +46,8 @@ def test_a_bound_below_the_witness_is_refuted_with_an_input(head: attnc.Head) ->
     verdict = check(head.numbers(), false)
     assert verdict.status == "refuted"
     assert not verdict
-    executed = head(torch.tensor([verdict.input], dtype=torch.float64).to(head.key.dtype)).double()
-    exact = attnc.functions.get(false.function)(torch.tensor([verdict.input], dtype=torch.float64))
+    executed = head(torch.tensor(verdict.input, dtype=torch.float64).to(head.key.dtype)).double()
+    exact = attnc.functions.get(false.facts["function"])(torch.tensor(verdict.input, dtype=torch.float64))
     assert float((executed - exact).abs()) > 0.9 * false.bound
 
 
@@ -82,7 +83,7 @@ def test_a_false_claim_about_other_numbers_is_never_proved(head: attnc.Head, nam
     forged = HeadNumbers(**arrays, dtype=numbers.dtype)
     certificate = replace(head.certificate, digests=forged.digests())
     verdict = check(forged, certificate)
-    s = torch.linspace(certificate.holds_for.lo, certificate.holds_for.hi, 5001, dtype=torch.float64).to(
+    s = torch.linspace(certificate.interval.lo, certificate.interval.hi, 5001, dtype=torch.float64).to(
         head.key.dtype
     )
     truth = attnc.functions.get(certificate.facts["function"])(s.double())
@@ -109,7 +110,7 @@ def test_overflow_is_unknown_or_refuted() -> None:
 
 
 def test_execution_is_the_head_s(head: attnc.Head) -> None:
-    domain = head.certificate.holds_for
+    domain = head.certificate.interval
     s = torch.linspace(domain.lo, domain.hi, 999, dtype=torch.float64).to(head.key.dtype)
     ours, theirs = execute(head.numbers(), s), head(s).double()
     assert float((ours - theirs).abs().max()) <= 2 * head.certificate.rounding
@@ -176,9 +177,9 @@ def test_the_proof_itself_fails_where_the_claim_is_false(
 def test_a_false_witness_is_not_passed_over() -> None:
     head = attnc.head("gelu", domain=(-4, 4), anchors=5)
     for witness in (
-        attnc.Witness(0.5, 1e-9),
-        attnc.Witness(9.0, head.certificate.witness.error),
-        attnc.Witness(0.1, 0.0),
+        attnc.Witness((0.5,), 0, 1e-9),
+        attnc.Witness((9.0,), 0, head.certificate.witness.error),
+        attnc.Witness((0.1,), 0, 0.0),
     ):
         verdict = check(head.numbers(), replace(head.certificate, witness=witness))
         assert verdict.status == "unknown"
@@ -256,7 +257,7 @@ def test_every_cell_of_the_domain_is_proved(monkeypatch: pytest.MonkeyPatch) -> 
 
     def claim(bound: float, lo: float = 0.5) -> attnc.Certificate:
         return attnc.Certificate(
-            "clip(-1,1)", attnc.Interval(lo, 2.0), "float64", bound, bound, 0.0625, attnc.Witness(2.0, bound), "any",
+            "clip(-1,1)", attnc.Interval(lo, 2.0), "float64", bound, bound, 0.0625, attnc.Witness((2.0,), 0, bound), "any",
             numbers.digests(), 128, 1, {},
         )  # fmt: skip
 

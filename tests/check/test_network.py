@@ -12,23 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attnc.records.network_certificate import LayerClaim, NetworkCertificate
-from attnc.records.network_numbers import Attention, Group, Linear, NetworkNumbers, Scale, Sum
-from attnc.records.network_record import NetworkRecord
 from flint import arb
 from torch import Tensor, nn
 
 import attnc
+from attnc.records.verdict import Verdict
 from attnc.check.network import check_network
 from attnc.functions.balls import working
 from attnc.network.network import Network
-from attnc.network.pointwise import AttentionLayer
 from attnc.network.rebuild import rebuilt
+from attnc.network.pointwise import AttentionLayer
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.certificate import Certificate
+from attnc.records.layers import Layer, NetworkNumbers, heads_of, pointwise_layer
 from attnc.records.numbers import HeadNumbers
-from attnc.records.verdict import Verdict
+from attnc.records.record import Record
 
 
 class Residual(nn.Module):
@@ -94,7 +93,7 @@ def compiled(name: str, dtype: torch.dtype = torch.float32) -> Network:
         )
 
 
-def judged(net: Network, certificate: NetworkCertificate | None = None, **other: Any) -> Verdict:
+def judged(net: Network, certificate: Certificate | None = None, **other: Any) -> Verdict:
     """Of the file: the numbers and the program, or others."""
     parts = {"program": net.program, "numbers": net.numbers()} | other
     return check_network(parts["program"], parts["numbers"], certificate or net.certificate)
@@ -114,10 +113,10 @@ def test_a_true_bound_is_proved_anew(name: str, dtype: torch.dtype) -> None:
 
 
 def test_the_cases_are_what_they_say() -> None:
-    kinds = {name: [type(stage).__name__ for stage in compiled(name).numbers().stages] for name in CASES}
-    assert "Sum" in kinds["residual, folded"] and "Scale" not in kinds["residual, folded"]
-    assert "Scale" in kinds["residual, not folded"]
-    assert "Reorder" in kinds["tokens"]
+    kinds = {name: [layer.kind for layer in compiled(name).numbers().layers] for name in CASES}
+    assert "combine" in kinds["residual, folded"] and "batch_norm" not in kinds["residual, folded"]
+    assert "batch_norm" in kinds["residual, not folded"]
+    assert "reshape" in kinds["tokens"]
     assert all(len(compiled("groups", dtype).layers[0].groups) == 2 for dtype in DTYPES)
     (step,) = (s for s in compiled("softplus").program.steps if isinstance(s, Pointwise))
     assert step.deviation == pytest.approx(math.log1p(math.exp(-0.25))) and step.beyond == 0.25
@@ -127,59 +126,65 @@ def test_the_cases_are_what_they_say() -> None:
 # What is false is not.
 
 
-def with_head(certificate: NetworkCertificate, layer: int = 0, **changed: Any) -> NetworkCertificate:
+def with_head(certificate: Certificate, layer: int = 0, **changed: Any) -> Certificate:
     """Another claim about the first head of a layer."""
-    claim = certificate.parts("layer")[layer]
-    head = replace(claim.groups[0].head, **changed)
-    return with_layer(certificate, layer, groups=(replace(claim.groups[0], head=head), *claim.groups[1:]))
+    heads = certificate.children[layer].children
+    return with_layer(certificate, layer, children=(with_facts(heads[0], **changed), *heads[1:]))
 
 
-def with_layer(certificate: NetworkCertificate, layer: int = 0, **changed: Any) -> NetworkCertificate:
-    claims = list(certificate.parts("layer"))
-    claims[layer] = replace(claims[layer], **changed)
-    return replace(certificate, layers=tuple(claims))
+def with_layer(certificate: Certificate, layer: int = 0, **changed: Any) -> Certificate:
+    claims = list(certificate.children)
+    claims[layer] = with_facts(claims[layer], **changed)
+    return replace(certificate, children=tuple(claims))
 
 
-def head_of(certificate: NetworkCertificate) -> Certificate:
-    return certificate.parts("layer")[0].groups[0].head
+def with_facts(certificate: Certificate, **changed: Any) -> Certificate:
+    """Other fields, or other facts."""
+    facts = {name: value for name, value in changed.items() if name in certificate.facts}
+    other = {name: value for name, value in changed.items() if name not in facts}
+    return replace(certificate, facts={**certificate.facts, **facts}, **other)
 
 
-def inner(certificate: NetworkCertificate, part: float) -> attnc.Interval:
+def head_of(certificate: Certificate) -> Certificate:
+    return certificate.children[0].children[0]
+
+
+def inner(certificate: Certificate, part: float) -> attnc.Interval:
     """The middle part of what the first head is proved on."""
-    domain = head_of(certificate).domain
+    domain = head_of(certificate).interval
     middle, half = domain.middle, part * domain.width / 2
     return attnc.Interval(middle - half, middle + half)
 
 
-FALSE: dict[str, Callable[[NetworkCertificate], NetworkCertificate]] = {
+FALSE: dict[str, Callable[[Certificate], Certificate]] = {
     "bound": lambda c: replace(c, bound=0.98 * c.bound),
     "approximation": lambda c: replace(c, approximation=0.5 * c.approximation),
     "no rounding": lambda c: replace(c, approximation=0.98 * c.bound, rounding=0.0),
-    "error in": lambda c: with_layer(c, error_in=0.95 * c.layers[0].error_in),
-    "error out": lambda c: with_layer(c, error_out=0.95 * c.layers[0].bound),
-    "error in of the last layer": lambda c: with_layer(c, -1, error_in=0.95 * c.layers[-1].error_in),
-    "error out of the last layer": lambda c: with_layer(c, -1, error_out=0.95 * c.layers[-1].bound),
+    "error in": lambda c: with_layer(c, error_in=0.95 * c.children[0].facts["error_in"]),
+    "error out": lambda c: with_layer(c, bound=0.95 * c.children[0].bound),
+    "error in of the last layer": lambda c: with_layer(c, -1, error_in=0.95 * c.children[-1].facts["error_in"]),
+    "error out of the last layer": lambda c: with_layer(c, -1, bound=0.95 * c.children[-1].bound),
     "no error in": lambda c: with_layer(c, error_in=0.0),
-    "a head's interval": lambda c: with_head(c, domain=inner(c, 0.7)),
+    "a head's interval": lambda c: with_head(c, holds_for=inner(c, 0.7)),
     "a head's bound": lambda c: with_head(c, bound=0.5 * head_of(c).bound),
     "a head's approximation": lambda c: with_head(c, approximation=0.0),
     "a head's rounding": lambda c: with_head(c, rounding=0.5 * head_of(c).rounding),
-    "the box, by a tenth": lambda c: replace(c, domain=attnc.Box(-1.1, 1.1, shape=c.domain.shape)),
-    "the box, tenfold": lambda c: replace(c, domain=attnc.Box(-10, 10, shape=c.domain.shape)),
-    "the box, elsewhere": lambda c: replace(c, domain=attnc.Box(1, 3, shape=c.domain.shape)),
-    "the box's shape": lambda c: replace(c, domain=attnc.Box(-1, 1, shape=(c.domain.size, 1))),
+    "the box, by a tenth": lambda c: replace(c, holds_for=attnc.Box(-1.1, 1.1, shape=c.box.shape)),
+    "the box, tenfold": lambda c: replace(c, holds_for=attnc.Box(-10, 10, shape=c.box.shape)),
+    "the box, elsewhere": lambda c: replace(c, holds_for=attnc.Box(1, 3, shape=c.box.shape)),
+    "the box's shape": lambda c: replace(c, holds_for=attnc.Box(-1, 1, shape=(c.box.size, 1))),
     "the function": lambda c: with_layer(c, function="sin"),
     "a head's function": lambda c: with_head(c, function="sin"),
     "both functions": lambda c: with_head(with_layer(c, function="sin"), function="sin"),
     "an unknown function": lambda c: with_head(with_layer(c, function="nix"), function="nix"),
-    "which value a layer makes": lambda c: with_layer(c, value=c.layers[0].value + 1),
-    "fewer neurons": lambda c: with_layer(
-        c, groups=(replace(c.layers[0].groups[0], neurons=1), *c.layers[0].groups[1:])
+    "which value a layer makes": lambda c: with_layer(c, value=c.children[0].facts["value"] + 1),
+    "fewer neurons": lambda c: with_layer(c, neurons=[1, *c.children[0].facts["neurons"][1:]]),
+    "a layer less": lambda c: replace(c, children=c.children[1:]),
+    "a layer twice": lambda c: replace(c, children=(c.children[0], *c.children)),
+    "a group less": lambda c: with_layer(c, children=c.children[0].children[:-1], neurons=c.children[0].facts["neurons"][:-1]),
+    "a group twice": lambda c: with_layer(
+        c, children=2 * c.children[0].children, neurons=2 * c.children[0].facts["neurons"]
     ),
-    "a layer less": lambda c: replace(c, layers=c.layers[1:]),
-    "a layer twice": lambda c: replace(c, layers=(c.layers[0], *c.layers)),
-    "a group less": lambda c: with_layer(c, groups=c.layers[0].groups[:-1]),
-    "a group twice": lambda c: with_layer(c, groups=(*c.layers[0].groups, c.layers[0].groups[0])),
     "the dtype": lambda c: replace(c, dtype={"float32": "float64", "float64": "float32"}[c.dtype]),
     "a head's dtype": lambda c: with_head(c, dtype={"float32": "float64", "float64": "float32"}[c.dtype]),
     "no such dtype": lambda c: replace(c, dtype="float128"),
@@ -187,7 +192,7 @@ FALSE: dict[str, Callable[[NetworkCertificate], NetworkCertificate]] = {
     "a digest less": lambda c: replace(c, digests={n: d for n, d in c.digests.items() if "bias" not in n}),
     "a digest more": lambda c: replace(c, digests=c.digests | {"stages.9.weight": "0" * 64}),
     "a head's digest": lambda c: with_head(c, digests=head_of(c).digests | {"key": "0" * 64}),
-    "the program": lambda c: replace(c, program="0" * 64),
+    "the program": lambda c: with_facts(c, program="0" * 64),
     "a witness outside": lambda c: replace(
         c, witness=replace(c.witness, input=(1.5, *c.witness.input[1:]))
     ),
@@ -229,38 +234,34 @@ def test_a_false_claim_is_never_proved(name: str, dtype: torch.dtype, claim: str
     assert_it_refutes(net, false, verdict)
 
 
-def assert_it_refutes(net: Network, certificate: NetworkCertificate, verdict: Verdict) -> None:
+def assert_it_refutes(net: Network, certificate: Certificate, verdict: Verdict) -> None:
     """Where the verdict is "refuted": an input of the box and the dtype at which the numbers err by more than the bound, or
     one of an interval at which a head does."""
     if verdict.status != "refuted":
         return
     assert verdict.input is not None and verdict.error is not None, "it says refuted, and not where"
-    if isinstance(verdict.input, float):
-        assert any(
-            head_errs(layer, claim, verdict.input)
-            for layer, claim in zip(net.layers, certificate.parts("layer"), strict=True)
-        )
+    if len(verdict.input) == 1:
+        claims = certificate.parts("layer")
+        assert any(head_errs(*pair, verdict.input[0]) for pair in zip(net.layers, claims, strict=True))
         return
-    at = np.array(verdict.input).reshape(certificate.holds_for.shape)
-    assert ((certificate.holds_for.lo <= at) & (at <= certificate.holds_for.hi)).all(), (
-        "it lies outside the box"
-    )
+    at = np.array(verdict.input).reshape(certificate.box.shape)
+    assert ((certificate.box.lo <= at) & (at <= certificate.box.hi)).all(), "it lies outside the box"
     x = torch.from_numpy(at).to(getattr(torch, certificate.dtype))
     assert np.array_equal(x.double().numpy(), at), "the dtype does not hold it"
     assert certificate.bound < verdict.error <= 1.05 * error_at(net, x)
 
 
-def head_errs(layer: AttentionLayer, claim: LayerClaim, s: float) -> bool:
+def head_errs(layer: AttentionLayer, claim: Certificate, s: float) -> bool:
     """Whether a head of the layer errs by more than is claimed of it at an input of its interval."""
-    f = attnc.functions.get(claim.function)
+    f = attnc.functions.get(claim.facts["function"])
     errs = [
-        s in said.head.domain
+        s in said.interval
         and abs(
             float(head(head.key.new_tensor([s]), strict=False))
             - float(f(torch.tensor([s], dtype=torch.float64)))
         )
-        > said.head.bound
-        for said, (_, head) in zip(claim.groups, layer.groups, strict=True)
+        > said.bound
+        for said, (_, head) in zip(claim.children, layer.groups, strict=True)
     ]
     return any(errs)
 
@@ -311,7 +312,7 @@ def without_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the attack and without the heads' own checks: what is left is the composition."""
     monkeypatch.setattr("attnc.check.network._attack", lambda *args: None)
     monkeypatch.setattr(
-        "attnc.check.network.check", lambda *args: Verdict("proved", "not looked at", cells=1)
+        "attnc.check.network.check_head", lambda *args: Verdict("proved", "not looked at", cells=1)
     )
 
 
@@ -332,7 +333,7 @@ def test_a_claim_is_not_proved_of_a_box_with_a_corner_more() -> None:
     for i in range(3):
         hi = np.ones(3)
         hi[i] = 1.5
-        verdict = judged(net, replace(net.certificate, domain=attnc.Box(-np.ones(3), hi)))
+        verdict = judged(net, replace(net.certificate, holds_for=attnc.Box(-np.ones(3), hi)))
         assert verdict.status in ("unknown", "refuted"), (i, verdict)
 
 
@@ -342,57 +343,48 @@ def test_a_smaller_box_and_a_larger_bound_are_proved() -> None:
     c = net.certificate
     assert judged(net, replace(c, bound=2 * c.bound)).status == "proved"
     half = attnc.Box(-0.5, 0.5, shape=(3,))
-    inside = replace(c, domain=half, witness=replace(c.witness, input=(0.0, 0.0, 0.0), error=0.0))
+    inside = replace(c, holds_for=half, witness=replace(c.witness, input=(0.0, 0.0, 0.0), error=0.0))
     assert judged(net, inside).status == "proved"
 
 
 # Other numbers, another program, their digests brought up to date.
 
 
-def forged(net: Network, numbers: NetworkNumbers) -> NetworkCertificate:
+def forged(net: Network, numbers: NetworkNumbers) -> Certificate:
     """The certificate with the digests of other numbers, in the heads' claims too."""
-    layers: list[LayerClaim] = []
-    stages = (stage for stage in numbers.stages if isinstance(stage, Attention))
-    for claim, stage in zip(net.certificate.parts("layer"), stages, strict=True):
-        groups = [
-            replace(said, head=replace(said.head, digests=group.head.digests()))
-            for said, group in zip(claim.groups, stage.groups, strict=True)
-        ]
-        layers.append(replace(claim, groups=tuple(groups)))
-    return replace(net.certificate, digests=numbers.digests(), layers=tuple(layers))
+    claims: list[Certificate] = []
+    layers = (layer for layer in numbers.layers if layer.kind == "pointwise")
+    for claim, layer in zip(net.certificate.children, layers, strict=True):
+        heads = zip(claim.children, heads_of(layer), strict=True)
+        made = tuple(replace(said, digests=head.digests()) for said, (_, head) in heads)
+        claims.append(replace(claim, children=made))
+    return replace(net.certificate, digests=numbers.digests(), children=tuple(claims))
 
 
 def variants(net: Network, by: float) -> Iterator[tuple[str, NetworkNumbers]]:
     """One number of one tensor, off by so much."""
     numbers = net.numbers()
-    for i, stage in enumerate(numbers.stages):
-        match stage:
-            case Linear():
-                for part in ("weight", "bias"):
-                    array = getattr(stage, part).copy()
-                    array.flat[0] += by
-                    yield f"{part} of stage {i}", _with_stage(numbers, i, replace(stage, **{part: array}))
-            case Scale():
-                for part in ("scale", "shift"):
-                    array = getattr(stage, part).copy()
-                    array[1] += by
-                    yield f"{part} of stage {i}", _with_stage(numbers, i, replace(stage, **{part: array}))
-            case Sum():
-                coefficients = (stage.coefficients[0] + by, *stage.coefficients[1:])
-                yield f"sum of stage {i}", _with_stage(numbers, i, replace(stage, coefficients=coefficients))
-            case Attention():
-                head = stage.groups[0].head
-                value = (head.value + np.array([0.0, by])).astype(numbers.dtype).astype(np.float64)
-                moved = HeadNumbers(head.query, head.key, value, head.output, head.dtype)
-                group = Group(stage.groups[0].neurons, moved)
-                yield (
-                    f"values of stage {i}",
-                    _with_stage(numbers, i, replace(stage, groups=(group, *stage.groups[1:]))),
-                )
+    for i, layer in enumerate(numbers.layers):
+        if layer.kind in ("affine", "batch_norm"):
+            for part, array in layer.tensors.items():
+                other = array.copy()
+                other.flat[0 if layer.kind == "affine" else 1] += by
+                changed = replace(layer, tensors={**layer.tensors, part: other})
+                yield f"{part} of stage {i}", _with_stage(numbers, i, changed)
+        elif layer.kind == "combine":
+            first, *rest = layer.settings["coefficients"]
+            changed = replace(layer, settings={"coefficients": (first + by, *rest)})
+            yield f"sum of stage {i}", _with_stage(numbers, i, changed)
+        elif layer.kind == "pointwise":
+            (neurons, head), *others = heads_of(layer)
+            value = (head.value + np.array([0.0, by])).astype(numbers.dtype).astype(np.float64)
+            moved = HeadNumbers(head.query, head.key, value, head.output, head.dtype)
+            changed = pointwise_layer(layer.input, layer.value, [(neurons, moved), *others])
+            yield f"values of stage {i}", _with_stage(numbers, i, changed)
 
 
-def _with_stage(numbers: NetworkNumbers, i: int, stage: Any) -> NetworkNumbers:
-    return NetworkNumbers((*numbers.stages[:i], stage, *numbers.stages[i + 1 :]), numbers.dtype)
+def _with_stage(numbers: NetworkNumbers, i: int, layer: Layer) -> NetworkNumbers:
+    return NetworkNumbers((*numbers.layers[:i], layer, *numbers.layers[i + 1 :]), numbers.dtype)
 
 
 @pytest.mark.parametrize("name", ["residual, not folded", "groups"])
@@ -402,7 +394,7 @@ def test_other_numbers_are_refuted_whatever_the_digests_say(name: str) -> None:
         certificate = forged(net, numbers)
         verdict = judged(net, certificate, numbers=numbers)
         assert verdict.status == "refuted", (what, verdict)
-        assert_it_refutes(rebuilt(NetworkRecord(net.program, numbers, certificate)), certificate, verdict)
+        assert_it_refutes(rebuilt(Record(numbers, certificate, net.program)), certificate, verdict)
         seen += 1
     assert seen >= 5
 
@@ -427,7 +419,7 @@ def test_a_head_a_little_off_is_refuted_with_its_input() -> None:
     certificate = forged(net, numbers)
     verdict = judged(net, certificate, numbers=numbers)
     assert verdict.status == "refuted"
-    assert_it_refutes(rebuilt(NetworkRecord(net.program, numbers, certificate)), certificate, verdict)
+    assert_it_refutes(rebuilt(Record(numbers, certificate, net.program)), certificate, verdict)
 
 
 def test_numbers_that_differ_are_named_where_the_digests_are_old() -> None:
@@ -438,7 +430,7 @@ def test_numbers_that_differ_are_named_where_the_digests_are_old() -> None:
         if not what.startswith("sum"):
             part, _, stage = what.partition(" of stage ")
             name = "0.value" if part == "values" else part
-            assert verdict.reason.endswith(f"changed since it was made: stages.{stage}.{name}")
+            assert verdict.reason.endswith(f"changed since it was issued: stages.{stage}.{name}")
 
 
 @pytest.mark.parametrize("by", [0.125, 2e-5])
@@ -453,11 +445,11 @@ def test_another_program_is_never_proved_whatever_its_digest_says(by: float) -> 
         assert (
             judged(net, program=other).reason == "the certificate does not apply: it is about another program"
         )
-        certificate = replace(net.certificate, program=other.digest())
+        certificate = with_facts(net.certificate, program=other.digest())
         verdict = judged(net, certificate, program=other)
         assert verdict.status in ("unknown", "refuted"), verdict
         assert by < 0.1 or verdict.status == "refuted"
-        module = rebuilt(NetworkRecord(other, net.numbers(), certificate))
+        module = rebuilt(Record(net.numbers(), certificate, other))
         assert_it_refutes(module, certificate, verdict)
 
 
@@ -466,10 +458,10 @@ def test_a_program_that_deviates_more_than_was_reckoned_with() -> None:
     steps = list(net.program.steps)
     steps[1] = replace(steps[1], deviation=1e-4, beyond=0.5)
     other = Program(net.program.shape, tuple(steps))
-    assert judged(net, replace(net.certificate, program=other.digest()), program=other).status == "unknown"
+    assert judged(net, with_facts(net.certificate, program=other.digest()), program=other).status == "unknown"
     steps[1] = replace(steps[1], deviation=1e-4, beyond=9.0)  # out of reach
     other = Program(net.program.shape, tuple(steps))
-    assert judged(net, replace(net.certificate, program=other.digest()), program=other).status == "proved"
+    assert judged(net, with_facts(net.certificate, program=other.digest()), program=other).status == "proved"
 
 
 def test_another_function_in_the_program_is_never_proved() -> None:
@@ -477,12 +469,12 @@ def test_another_function_in_the_program_is_never_proved() -> None:
     steps = list(net.program.steps)
     steps[1] = replace(steps[1], function=attnc.functions.sin())
     other = Program(net.program.shape, tuple(steps))
-    certificate = replace(net.certificate, program=other.digest())
+    certificate = with_facts(net.certificate, program=other.digest())
     assert judged(net, certificate, program=other).status == "unknown"
     claims = with_head(with_layer(certificate, function="sin"), function="sin")
     verdict = judged(net, claims, program=other)
     assert verdict.status == "refuted"
-    assert_it_refutes(rebuilt(NetworkRecord(other, net.numbers(), claims)), claims, verdict)
+    assert_it_refutes(rebuilt(Record(net.numbers(), claims, other)), claims, verdict)
 
 
 def test_float64_numbers_under_a_float32_certificate() -> None:
@@ -627,11 +619,8 @@ def test_the_heads_of_every_group_are_proved(changed: str, monkeypatch: pytest.M
     """A claim that says less of the last group is not proved, though all that follows from it would be."""
     monkeypatch.setattr("attnc.check.network._attack", lambda *given: None)
     net = compiled("groups")
-    claim = net.certificate.parts("layer")[0]
-    *others, last = claim.groups
+    claim = net.certificate.children[0]
+    *others, last = claim.children
     assert others and judged(net).status == "proved"
-    head = replace(last.head, **{changed: 0.25 * getattr(last.head, changed)})
-    assert (
-        judged(net, with_layer(net.certificate, groups=(*others, replace(last, head=head)))).status
-        != "proved"
-    )
+    head = replace(last, **{changed: 0.25 * getattr(last, changed)})
+    assert judged(net, with_layer(net.certificate, children=(*others, head))).status != "proved"

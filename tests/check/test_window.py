@@ -18,7 +18,7 @@ from attnc.check.rounding import gate_rounding, window_rounding
 from attnc.check.window import check_window, execute_window, window_error
 from attnc.domain import Interval
 from attnc.functions.balls import working
-from attnc.pretrained.heads import ROOM
+from attnc.lower.pointwise import ROOM
 from attnc.prove.window import window_bound
 from attnc.records.window_numbers import Gate, Window
 from tests.prove.test_window import LATTICES, both_paths, exact_window, hard_points, lattice_window, proof_of

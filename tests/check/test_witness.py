@@ -15,12 +15,12 @@ from torch import nn
 import attnc
 from attnc import functions
 from attnc.check.execution import execute_network, execute_one
-from attnc.check.head import check
+from attnc.check.head import check_head as check
 from attnc.check.network import check_network
 from attnc.check.witness import ROOM, attained, head_error, network_errors
 from attnc.errors import CertificateError
 from attnc.functions.balls import working
-from attnc.records.network_certificate import NetworkCertificate
+from attnc.records.certificate import Certificate, Witness
 
 HEADS = [
     ("relu", (-8, 8), torch.float32), ("tanh", (-8, 8), torch.float32), ("gelu", (-8, 8), torch.float64),
@@ -39,11 +39,11 @@ def test_a_heads_witness_is_attained_and_no_more_is_believed(
     head = made(name, on, dtype)
     known = head.certificate
     assert known is not None and attnc.verify(head).status == "proved"
-    seen = attained(head_error(head.numbers(), functions.get(name), known.witness.input))
+    seen = attained(head_error(head.numbers(), functions.get(name), known.witness.input[0]))
     assert known.witness.error <= ROOM * seen
-    executed = float(head(torch.tensor([known.witness.input], dtype=dtype)))
+    executed = float(head(torch.tensor(known.witness.input, dtype=dtype)))
     with working(192):
-        own = abs(arb(executed) - functions.get(name).value(known.witness.input))
+        own = abs(arb(executed) - functions.get(name).value(known.witness.input[0]))
         assert arb(known.witness.error) <= own
     for claim in (math.nextafter(seen, math.inf), 2 * seen, 35 * seen, max(0.99 * known.bound, 1.01 * seen)):
         for terms in ({}, {"rounding": known.bound}, {"rounding": 1e3 * known.bound}):
@@ -58,10 +58,10 @@ def test_a_witness_is_a_finite_number_of_the_domain_that_the_dtype_holds() -> No
     known = head.certificate
     assert known is not None
     for at in (9.0, -8.000001, 0.1, 1e300):
-        assert check(head.numbers(), replace(known, witness=attnc.Witness(at, 0.0))).status == "unknown"
-    for bad in (attnc.Witness(math.nan, 0.0), attnc.Witness(0.0, math.inf), attnc.Witness(0.0, -1.0)):
+        assert check(head.numbers(), replace(known, witness=Witness((at,), 0, 0.0))).status == "unknown"
+    for at, error in ((math.nan, 0.0), (0.0, math.inf), (0.0, -1.0)):
         with pytest.raises(CertificateError):
-            replace(known, witness=bad)
+            Witness((at,), 0, error)
 
 
 def network(dtype: torch.dtype, activation: nn.Module) -> attnc.Network:
@@ -79,7 +79,7 @@ def test_a_networks_witness_is_attained_and_no_more_is_believed(
 ) -> None:
     net = network(dtype, activation)
     known = net.certificate
-    assert isinstance(known, NetworkCertificate) and attnc.verify(net).status == "proved"
+    assert isinstance(known, Certificate) and attnc.verify(net).status == "proved"
     net.save(tmp_path / "net.safetensors")
     assert attnc.verify(tmp_path / "net.safetensors").status == "proved"
     at = np.array(known.witness.input)
@@ -101,7 +101,7 @@ def test_a_rounding_said_to_be_as_large_as_the_bound_does_not_shield_a_witness()
     known = net.certificate
     assert known is not None
     witness = replace(known.witness, error=0.999 * known.bound)
-    false = NetworkCertificate.from_json(replace(known, rounding=known.bound, witness=witness).to_json())
+    false = Certificate.from_json(replace(known, rounding=known.bound, witness=witness).to_json())
     assert check_network(net.program, net.numbers(), false).status == "unknown"
 
 
@@ -130,7 +130,7 @@ def test_a_lookups_witness_is_possible() -> None:
         dtype=torch.float64,
     )
     known = net.certificate
-    assert isinstance(known, NetworkCertificate) and known.lookups and attnc.verify(net).status == "proved"
+    assert isinstance(known, Certificate) and known.parts("lookup") and attnc.verify(net).status == "proved"
     at = np.array(known.witness.input)
     most = attained(network_errors(net.program, net.numbers(), at)[0], known=False)
     assert known.witness.error <= ROOM * most

@@ -39,7 +39,7 @@ def finished(original: Path) -> Path:
     """Converted once, not by the command."""
     out = original.parent / "converted"
     model = tiny("bert")
-    convert_(model, eps=1e-4)
+    convert_(model, approximation=1e-4)
     model.save_pretrained(out)
     return out
 

@@ -28,7 +28,7 @@ def test_a_network(run: Any, saved_network: Path, network: attnc.Network) -> Non
     assert (record["kind"], record["certified"], record["reason"]) == ("network", True, None)
     assert (record["bound"], record["program"]) == (certificate.bound, certificate.facts["program"])
     assert record["versions"] == certificate.versions
-    assert record["domain"] == {"lo": -1.0, "hi": 1.0, "shape": [4]}
+    assert record["domain"] == {"kind": "box", "lo": -1.0, "hi": 1.0, "shape": [4]}
     assert len(record["layers"]) == 1
 
 
@@ -77,7 +77,7 @@ def test_a_measured_head(run: Any, tmp_path: Path) -> None:
     table, machine = run("show", path), run("show", path, "--json")
     assert (table.code, machine.code) == (1, 1)
     assert "not proved" in words(table.out)
-    assert (machine.json["certified"], machine.json["versions"]) == (False, None)
+    assert (machine.json["certified"], machine.json["certificate"]["status"]) == (False, "measured")
 
 
 def test_files_that_are_not_attncs(run: Any, tmp_path: Path, saved_network: Path) -> None:

@@ -21,7 +21,7 @@ from .checks import flip, refused, words
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("model") / "converted"
     model = tiny("opt")
-    convert_(model, eps=1e-3)
+    convert_(model, approximation=1e-3)
     model.save_pretrained(where)
     return where
 

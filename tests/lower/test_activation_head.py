@@ -14,22 +14,24 @@ from attnc import functions
 from attnc.domain import Interval
 from attnc.errors import InputError, PrecisionError
 from attnc.functions.balls import working
-from attnc.lower.activation_head import activation_head, ladder, square_head
+from attnc.lower.heads import ladder
+from attnc.lower.product import square_head
 from attnc.prove.supnorm import SupNorm
 from attnc.records.numbers import HeadNumbers
+from tests.lower.exact_heads import activation_head
 
-WISHES = [
+REQUESTS = [
     ("gelu", 7.0, 1e-4, "float32", "lattice"),
     ("gelu_tanh", 5.0, 1e-6, "float32", "lattice"),
     ("gelu", 3.0, 1e-8, "float64", "lattice"),
-    ("silu", 4.0, 1e-6, "float32", "gate"),
-    ("quick_gelu", 2.0, 1e-6, "float32", "gate"),
-    ("relu", 6.0, 7e-5, "float32", "gate"),
-    ("relu", 32.0, 1e-6, "float32", "gate"),
-    ("relu", 8.0, 1e-9, "float64", "gate"),
+    ("silu", 4.0, 1e-6, "float32", "gated"),
+    ("quick_gelu", 2.0, 1e-6, "float32", "gated"),
+    ("relu", 6.0, 7e-5, "float32", "gated"),
+    ("relu", 32.0, 1e-6, "float32", "gated"),
+    ("relu", 8.0, 1e-9, "float64", "gated"),
     ("tanh", 4.0, 1e-5, "float32", "tuned"),
 ]
-each_wish = pytest.mark.parametrize(("name", "radius", "eps", "dtype", "design"), WISHES)
+each_request = pytest.mark.parametrize(("name", "radius", "eps", "dtype", "design"), REQUESTS)
 
 
 def made(name: str, radius: float, eps: float, dtype: str):
@@ -50,13 +52,14 @@ def points(reach: float, dtype: str, count: int = 60) -> torch.Tensor:
     return torch.tensor([*drawn, -reach, reach, 0.0], dtype=getattr(torch, dtype))
 
 
-@each_wish
+@each_request
 def test_both_promises_hold_at_points(name: str, radius: float, eps: float, dtype: str, design: str) -> None:
     head, f = made(name, radius, eps, dtype), functions.get(name)
     c, numbers = head.certificate, head.numbers()
     assert c.approximation <= eps and c.bound <= (c.approximation + c.rounding) * (1 + 2**-8)
-    assert c.domain == Interval(-ladder(radius), ladder(radius)) and head.design == c.design == design
-    s = points(c.domain.hi, dtype)
+    assert c.interval == Interval(-ladder(radius), ladder(radius))
+    assert head.design == c.facts["design"] == design
+    s = points(c.interval.hi, dtype)
     with working(256):
         for at, executed in zip(s.tolist(), head(s).tolist(), strict=True):
             truth = f.value(at)
@@ -64,7 +67,7 @@ def test_both_promises_hold_at_points(name: str, radius: float, eps: float, dtyp
             assert abs(arb(executed) - truth) <= arb(c.bound), at
 
 
-@each_wish
+@each_request
 def test_the_checker_agrees(name: str, radius: float, eps: float, dtype: str, design: str) -> None:
     assert attnc.verify(made(name, radius, eps, dtype)).status == "proved"
 
@@ -72,7 +75,7 @@ def test_the_checker_agrees(name: str, radius: float, eps: float, dtype: str, de
 @pytest.mark.parametrize("name", ["gelu", "silu", "relu"])
 def test_the_approximation_is_sharp(name: str) -> None:
     """At most a sixth above what is attained (of silu nothing is, and 2^-50 of the radius is claimed)."""
-    f, head = functions.get(name), made(name, *{w[0]: w[1:4] for w in WISHES[::-1]}[name])
+    f, head = functions.get(name), made(name, *{w[0]: w[1:4] for w in REQUESTS[::-1]}[name])
     steep = 1 / float(head.key[0, 1, 0]) if name == "relu" else 1.0
     with working(256):
         seen = max(
@@ -111,7 +114,7 @@ def test_saved_heads_come_back(name: str, tmp_path) -> None:
     assert (literal - head(s)).abs().max() <= 2 * head.certificate.rounding
 
 
-def test_equal_wishes_meet_one_head() -> None:
+def test_equal_requests_share_one_head() -> None:
     gelu = functions.gelu()
     head = activation_head(gelu, Interval(-7.0, 3.0), 1e-4, "float32")
     said: list[str] = []
@@ -142,16 +145,16 @@ def test_the_ladder_is_the_least_step_above() -> None:
 def test_designs_that_cannot_serve_say_which_can() -> None:
     wide = Interval(-8.0, 8.0)
     for name, design, words in [
-        ("gelu", "gate", "'auto' or 'lattice' or 'tuned'"),
+        ("gelu", "gated", "'auto' or 'lattice' or 'tuned'"),
         ("mish", "lattice", "'auto' or 'tuned'"),
-        ("relu", "lattice", "'auto' or 'gate' or 'tuned'"),
+        ("relu", "lattice", "'auto' or 'gated' or 'tuned'"),
         ("gelu", "smooth", "accepted are 'auto'"),
     ]:
         with pytest.raises(InputError, match=words):
             activation_head(functions.get(name), wide, 1e-4, "float32", design)
     with pytest.raises(InputError, match="float32"):
         activation_head(functions.gelu(), wide, 1e-4, "bfloat16")
-    with pytest.raises(InputError, match="eps"):
+    with pytest.raises(InputError, match="approximation"):
         activation_head(functions.gelu(), wide, 0.0, "float32")
     with pytest.raises(InputError):
         activation_head(functions.gelu(), Interval(-1e9, 1.0), 1e-4, "float32")
@@ -175,9 +178,9 @@ def test_a_proof_that_was_given_up_promises_nothing(monkeypatch: pytest.MonkeyPa
         bound = math.inf if numbers.dtype == "float32" else 1e-9
         return SupNorm(bound, 1e-9, 1e-9, 0.0, 0.0, 1)
 
-    monkeypatch.setattr("attnc.lower.activation_head.supnorm", given_up)
+    monkeypatch.setattr("attnc.heads.exact_term.supnorm", given_up)
     with pytest.raises(PrecisionError) as caught:
-        activation_head(functions.silu(), Interval(-5.0, 5.0), 1e-3, "float32", "gate")
+        activation_head(functions.silu(), Interval(-5.0, 5.0), 1e-3, "float32", "gated")
     assert caught.value.reachable is None
 
 

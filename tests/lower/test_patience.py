@@ -16,9 +16,9 @@ from attnc.errors import ConvergenceError, PrecisionError
 from attnc.heads import patience
 from attnc.heads.candidates import Plan
 from attnc.heads.plan import least_error, smallest
-from attnc.lower.activation_head import activation_head
 from attnc.pretrained import convert_
 from attnc.prove.supnorm import supnorm
+from tests.lower.exact_heads import activation_head
 
 SLACK = 4.0  # seconds, for the one step that runs when the time is over, and for the witness
 
@@ -38,17 +38,17 @@ def encoder(activation: str, weight: float | None = None) -> nn.Module:
 def test_a_conversion_that_cannot_be_is_refused_with_what_can(activation: str, eps: float) -> None:
     model, began = encoder(activation), time.thread_time()
     with pytest.raises(PrecisionError) as refused:
-        convert_(model, eps=eps)
+        convert_(model, approximation=eps)
     assert time.thread_time() - began < patience.SECONDS
     assert refused.value.reachable is not None
-    assert convert_(model, eps=refused.value.reachable).blocks[0].exact <= refused.value.reachable
+    assert convert_(model, approximation=refused.value.reachable).blocks[0].exact <= refused.value.reachable
 
 
 @pytest.mark.parametrize(("weight", "eps"), [(1e20, 1e-3), (1e38, 1e-3), (1e38, 1e-300)])
 def test_weights_that_leave_nothing_of_eps(weight: float, eps: float) -> None:
     began = time.thread_time()
     with pytest.raises(PrecisionError) as refused:
-        convert_(encoder("relu", weight), eps=eps)
+        convert_(encoder("relu", weight), approximation=eps)
     assert time.thread_time() - began < patience.SECONDS
     assert refused.value.reachable is not None and refused.value.reachable > 1e-13 * weight
 

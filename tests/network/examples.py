@@ -13,9 +13,10 @@ from torch import Tensor, nn
 import attnc
 from attnc import functions
 from attnc.domain import Interval
-from attnc.lower.activation_head import activation_head, square_head
+from attnc.lower.product import square_head
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
+from tests.lower.exact_heads import activation_head
 
 BOX = attnc.Box(-1, 1, shape=(3,))
 

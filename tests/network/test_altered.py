@@ -251,7 +251,7 @@ def test_a_converted_model_under_autocast_is_not_proved() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
     model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
-    attnc.convert_(model, eps=1e-3)
+    attnc.convert_(model, approximation=1e-3)
     assert attnc.verify(model).status == "proved"
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert attnc.verify(model).status == "unknown"

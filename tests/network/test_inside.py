@@ -18,10 +18,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import attnc
 from attnc import functions
 from attnc.errors import DomainWarning, InputError
-from attnc.lower.activation_head import activation_head
 from attnc.network import window
 from attnc.network.activation import AnchorActivation
 from attnc.prove.window import window_of
+from tests.lower.exact_heads import activation_head
 from tests.network.examples import BOX, activation, gate, head, learner, network, source
 
 NAN, INF = math.nan, math.inf
@@ -195,7 +195,7 @@ def test_strict_reaches_what_is_made(strict: bool | None) -> None:
     assert attnc.compile(source(), domain=BOX, eps=1e-3, strict=strict).strict is strict
     torch.manual_seed(0)
     model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)).eval()
-    attnc.convert_(model, eps=1e-3, config=attnc.ConvertConfig(strict=strict))
+    attnc.convert_(model, approximation=1e-3, config=attnc.ConvertConfig(strict=strict))
     assert model[2].strict is strict
 
 

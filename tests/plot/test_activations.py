@@ -27,7 +27,7 @@ def model() -> nn.Module:
     made = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     with torch.no_grad():
         made.layers[0].linear1.weight[::2] *= 4
-    attnc.convert_(made, eps=1e-2)
+    attnc.convert_(made, approximation=1e-2)
     return made
 
 
@@ -101,7 +101,7 @@ def test_the_activation_stands_above_with_the_values_of_its_anchors(
 def test_a_token_may_attend_to_itself() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.SiLU(), nn.Linear(6, 2)).eval()
-    attnc.convert_(model, eps=1e-3)
+    attnc.convert_(model, approximation=1e-3)
     x = torch.randn(5, 4)
     (block,) = block_weights(model, x)
     with torch.no_grad():

@@ -18,7 +18,7 @@ from attnc.network.network import Network
 from attnc.network.pointwise import AttentionLayer
 from attnc.plot.heat_map import COLUMNS, on_lattice, same_decimals
 from attnc.plot.network import POINTS
-from attnc.records.certificate import Status
+from attnc.records.certificate import Certificate, Status
 from tests import parts
 from tests.plot.conftest import picture, texts, titles
 from tests.plot.unproved_networks import (
@@ -92,7 +92,7 @@ def test_a_row_for_every_layer_and_the_bounds_below(net: Network) -> None:
     assert titles(figure) == ["layer 1: tanh", "layer 2: tanh", "error: proved bounds"]
     assert f"{net.certificate.bound:.4g}, proved" in figure.get_suptitle()
     ax, claims, witness = figure.axes[-1], net.certificate.parts("layer"), net.certificate.witness
-    expected = [c.error_in for c in claims] + [c.bound for c in claims] + [net.certificate.bound]
+    expected = [c.facts["error_in"] for c in claims] + [c.bound for c in claims] + [net.certificate.bound]
     assert [bar.get_height() for bar in ax.patches] == expected
     assert [y[0] for y in curves(ax)] == [net.certificate.bound, witness.error]
     low, high = ax.get_ylim()
@@ -240,7 +240,7 @@ def test_bounds_of_a_fitted_network_are_not_called_bounds_for_f() -> None:
     figure = plot.network(net)
     assert titles(figure) == ["layer 1: tanh", "error: not proved for f"]
     ax, bound, (claim,) = figure.axes[-1], fitted.bound, fitted.parts("layer")
-    assert [bar.get_height() for bar in ax.patches] == [claim.error_in, claim.bound, bound]
+    assert [bar.get_height() for bar in ax.patches] == [claim.facts["error_in"], claim.bound, bound]
     assert [y[0] for y in curves(ax)] == [bound, net.certificate.error]
     assert [("fitted" in line.get_label(), line.get_linestyle()) for line in ax.lines] == [
         (True, "-"), (False, "--"),

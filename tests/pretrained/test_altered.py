@@ -237,7 +237,7 @@ def test_alterations_are_refused(case: str) -> None:
     model = REFUSED[case]()
     parts = [type(part) for part in model.modules()]
     with pytest.raises(InputError):
-        convert_(model, eps=EPS)
+        convert_(model, approximation=EPS)
     assert [type(part) for part in model.modules()] == parts
 
 
@@ -286,7 +286,7 @@ def test_what_is_read_is_what_runs(case: str) -> None:
     make, activation = READ[case]
     model = make()
     original = copy.deepcopy(model)
-    (block,) = convert_(model, eps=EPS).blocks
+    (block,) = convert_(model, approximation=EPS).blocks
     assert block.activation == activation and block.holds_for == "every input"
     x = torch.randn(512, 4, dtype=torch.float64) * torch.logspace(-3, 6, 512, dtype=torch.float64)[:, None]
     assert float((outputs(model, x) - outputs(original, x)).abs().max()) <= block.bound
@@ -302,13 +302,13 @@ def twice(model: Any, x: Tensor) -> Tensor:
 def test_honest_models_are_converted(between: Any, activation: nn.Module) -> None:
     """Also with operations in place, and rows in another order."""
     model = Flow(between, activation)
-    (block,) = convert_(model, eps=EPS, samples=torch.randn(3, 2, 4, dtype=torch.float64)).blocks
+    (block,) = convert_(model, approximation=EPS, samples=torch.randn(3, 2, 4, dtype=torch.float64)).blocks
     assert block.holds_for == "every input" and verify_conversion(model).status == "proved"
 
 
 def test_a_norm_that_depends_on_the_rank_is_read_only_where_it_is_certain() -> None:
     with pytest.raises(InputError):
-        convert_(Flow(by_rank), eps=EPS, samples=torch.randn(3, 4, dtype=torch.float64))
+        convert_(Flow(by_rank), approximation=EPS, samples=torch.randn(3, 4, dtype=torch.float64))
 
 
 class SharedNorm(nn.Module):
@@ -324,7 +324,7 @@ class SharedNorm(nn.Module):
 
 def test_a_norm_in_two_places() -> None:
     model = SharedNorm().eval()
-    assert convert_(model, eps=EPS).converted == 2 and verify_conversion(model).status == "proved"
+    assert convert_(model, approximation=EPS).converted == 2 and verify_conversion(model).status == "proved"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -334,20 +334,20 @@ def test_padding_and_nested_tensors() -> None:
     model = nn.TransformerEncoder(layer, 2).double().eval()
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     sample = {"src": torch.randn(2, 5, 8, dtype=torch.float64), "src_key_padding_mask": padding}
-    assert convert_(model, eps=EPS, samples=sample).converted == 2
+    assert convert_(model, approximation=EPS, samples=sample).converted == 2
 
 
 def test_a_box_is_enough_where_no_norm_is_in_front() -> None:
     model = Bypass(tiny("llama"))
     box = attnc.Box(-1, 1, shape=(16,))
-    (block,) = convert_(model, eps=EPS, config={"inputs": box}).blocks
+    (block,) = convert_(model, approximation=EPS, config={"inputs": box}).blocks
     assert block.holds_for == "the box given" and block.norm is None
 
 
 @functools.cache
 def proved_model() -> Any:
     model = tiny("gpt2")
-    convert_(model, eps=EPS)
+    convert_(model, approximation=EPS)
     assert attnc.verify(model).status == "proved"
     return model
 
@@ -399,21 +399,21 @@ def test_a_model_that_cannot_be_run_needs_a_sample() -> None:
             return out
 
     with pytest.raises(InputError, match="samples"):
-        convert_(Two(), eps=EPS)
+        convert_(Two(), approximation=EPS)
     sample = ({"x": torch.zeros(2, 4, dtype=torch.float64)},)
-    assert convert_(Two(), eps=EPS, samples=[sample]).converted == 1
+    assert convert_(Two(), approximation=EPS, samples=[sample]).converted == 1
 
 
 def test_a_norm_whose_eps_is_a_string_is_refused() -> None:
     model = mlp(nn.GELU())
     model[0].eps = "1e-5"
     with pytest.raises(AttncError):
-        convert_(model, eps=EPS)
+        convert_(model, approximation=EPS)
 
 
 def test_every_reason_names_the_operation() -> None:
     with pytest.raises(UnsupportedError) as caught:
-        convert_(hooked("gpt2", "forward"), eps=EPS)
+        convert_(hooked("gpt2", "forward"), approximation=EPS)
     problem = caught.value.problems[0]
     assert problem.where == "transformer.h.0.mlp.act" and "aten.index_fill" in problem.reason
     assert example("gpt2")["input_ids"].ndim == 2
@@ -429,9 +429,9 @@ def test_what_enters_a_block_must_be_what_its_norm_returned() -> None:
     model = Flow(halved_when_executed)
     model.changed = True  # type: ignore[assignment]
     with pytest.raises(UnsupportedError):
-        convert_(model, eps=EPS)
+        convert_(model, approximation=EPS)
     model.changed = False  # type: ignore[assignment]
-    convert_(model, eps=EPS)
+    convert_(model, approximation=EPS)
     assert verify_conversion(model).status == "proved"
     model.changed = True  # type: ignore[assignment]
     assert verify_conversion(model).status == "unknown"

@@ -16,13 +16,13 @@ import attnc
 from attnc import functions
 from attnc.frontends.transformers import find_blocks
 from attnc.functions import registry
+from attnc.lower.pointwise import executed_error
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.pretrained import blocks, convert, convert_, report_of
-from attnc.pretrained.heads import window_rounding
 from attnc.program.block import FeedForward
-from attnc.prove.normed import reach
 from tests.frontends.tiny_models import EVERY_FAMILY, Perceptron, caught, example, tiny
+from tests.prove.blocks import reach
 
 EPS = 1e-5
 pytestmark = pytest.mark.usefixtures("few_heads")
@@ -64,7 +64,7 @@ def test_every_family_is_converted_and_moves_within_its_bounds(name: str) -> Non
     before, kind, form = run(model, given), type(model), inspect.signature(model.forward)
     settings = model.config.to_dict()
 
-    report = convert_(model, eps=EPS, samples=given)
+    report = convert_(model, approximation=EPS, samples=given)
 
     assert [block.name for block in report.blocks] == [*sites]
     assert all(b.exact <= EPS and b.holds_for == "every input" and b.proved and b.norm for b in report.blocks)
@@ -92,14 +92,14 @@ def test_generation_goes_on_as_before(name: str) -> None:
     ids = torch.randint(3, 50, (2, 5))
     options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     before = model.generate(ids, **options)
-    convert_(model, eps=EPS)
+    convert_(model, approximation=EPS)
     assert torch.equal(model.generate(ids, **options), before)
 
 
 def test_a_copy_is_converted_and_the_model_is_not() -> None:
     model, given = tiny("bert"), arguments_of("bert")
     before, parts = run(model, given), dict(model.named_modules())
-    made = convert(model, eps=EPS)
+    made = convert(model, approximation=EPS)
     assert all(model.get_submodule(name) is part for name, part in parts.items()) and not hasattr(
         model.config, "attnc"
     )
@@ -113,13 +113,13 @@ def test_a_copy_is_converted_and_the_model_is_not() -> None:
 
 def test_a_filter_chooses_and_the_rest_is_named() -> None:
     model = tiny("bert")
-    report = convert_(model, eps=EPS, filter_fn=lambda site: "layer.1" in site.name)
+    report = convert_(model, approximation=EPS, filter_fn=lambda site: "layer.1" in site.name)
     assert [block.name for block in report.blocks] == ["encoder.layer.1.intermediate.intermediate_act_fn"]
     assert type(model.encoder.layer[0].intermediate.intermediate_act_fn).__name__ == "GELUActivation"
     left = {one.name: one.reason for one in report.skipped}
     assert left["encoder.layer.0.intermediate.intermediate_act_fn"] == "left out by filter_fn"
     assert left["pooler.activation"] == "tanh, in no feed-forward block"
-    convert_(model, eps=EPS, filter_fn=lambda site: "layer.0" in site.name)  # the rest, later on
+    convert_(model, approximation=EPS, filter_fn=lambda site: "layer.0" in site.name)  # the rest, later on
     assert sorted(b.name for b in report_of(model).blocks) == [
         f"encoder.layer.{i}.intermediate.intermediate_act_fn" for i in range(2)
     ]
@@ -130,7 +130,7 @@ def test_a_filter_chooses_and_the_rest_is_named() -> None:
 
 def test_progress_is_told() -> None:
     told: list[tuple[int, int, str]] = []
-    convert_(tiny("bert"), eps=EPS, progress=lambda *said: told.append(said))
+    convert_(tiny("bert"), approximation=EPS, progress=lambda *said: told.append(said))
     assert told[0] == (0, 2, "encoder.layer.0.intermediate.intermediate_act_fn") and told[-1] == (
         2,
         2,
@@ -151,7 +151,7 @@ def test_encoders_of_torch(norm_first: bool, activation: str) -> None:
     x, padded = torch.randn(3, 6, 8, dtype=torch.float64), torch.arange(6) >= torch.tensor([[6], [4], [2]])
     with torch.no_grad():
         before = model(x), model(x, src_key_padding_mask=padded)
-    report = convert_(model, eps=EPS, samples=x)
+    report = convert_(model, approximation=EPS, samples=x)
     assert [b.norm for b in report.blocks] == [f"layers.{i}.norm{1 + norm_first}" for i in range(2)]
     with torch.no_grad():
         after = model(x), model(x, src_key_padding_mask=padded)
@@ -170,13 +170,13 @@ def test_blocks_of_no_known_family() -> None:
         .double()
         .eval()
     )
-    (block,) = convert_(model, eps=EPS).blocks
+    (block,) = convert_(model, approximation=EPS).blocks
     assert (block.name, block.family, block.norm, block.holds_for) == ("2", "Sequential", "0", "every input")
     box = attnc.Box(-2, 2, shape=(6,))
     other = nn.Sequential()
     other.add_module("mlp", Perceptron(nn.GELU()))
     other.double().eval()
-    (block,) = convert_(other, eps=EPS, config={"inputs": {"mlp.act": box}}).blocks
+    (block,) = convert_(other, approximation=EPS, config={"inputs": {"mlp.act": box}}).blocks
     assert (block.name, block.norm, block.holds_for, block.proved) == ("mlp.act", None, "the box given", True)
 
 
@@ -184,7 +184,7 @@ def test_inputs_without_a_norm_are_measured_on_calibration() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3)).double().eval()
     seen = [torch.randn(20, 4, dtype=torch.float64), 3 * torch.randn(4, 4, dtype=torch.float64)]
-    (block,) = report_of(convert(model, eps=EPS, config={"calibration": seen})).blocks
+    (block,) = report_of(convert(model, approximation=EPS, config={"calibration": seen})).blocks
     assert (block.holds_for, block.proved) == ("measured on calibration", False)
     entered = torch.cat([model[0](x) for x in seen]).detach()
     assert block.interval[0] <= entered.min() and entered.max() <= block.interval[1]
@@ -213,13 +213,13 @@ def test_an_activation_of_the_users_own(half_swish: type[nn.Module]) -> None:
     with pytest.raises(
         attnc.UnsupportedError,
     ):
-        convert_(model, eps=EPS)
+        convert_(model, approximation=EPS)
     functions.register(
         attnc.function(
             lambda s: s * torch.sigmoid(s / 2), name="HalfSwish", enclosure=lambda x: x / (1 + (-x / 2).exp())
         )
     )
-    (block,) = convert_(model, eps=EPS).blocks
+    (block,) = convert_(model, approximation=EPS).blocks
     assert block.activation == "HalfSwish" and block.proved
     assert isinstance(model[2], AnchorActivation) and (model(x) - before).abs().max() <= block.bound
 
@@ -230,7 +230,7 @@ def test_an_activation_of_the_users_own(half_swish: type[nn.Module]) -> None:
 def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dtype) -> None:
     model, given = tiny(name).to(dtype), arguments_of(name, dtype)
     (block, *_) = convert_(
-        model, eps=EPS if dtype is torch.float64 else 2e-3, config={"engine": "softmax"}
+        model, approximation=EPS if dtype is torch.float64 else 2e-3, config={"engine": "softmax"}
     ).blocks
     part = model.get_submodule(block.name)
     assert (
@@ -244,7 +244,7 @@ def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dty
             s = torch.linspace(-limit, limit, 301, dtype=dtype)[:, None].expand(-1, one.neurons or 1)
             with torch.no_grad():
                 gap = (one(s, "softmax", strict=False) - one(s, "closed-form", strict=False)).abs()
-            executed = head.certificate.approximation + window_rounding(head, f)
+            executed = executed_error(head, f, "closed-form")
             assert (
                 gap[:, slice(None) if neurons is None else neurons].max() <= head.certificate.bound + executed
             )
@@ -254,7 +254,7 @@ def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dty
 
 
 def test_gradients_flow_through_a_converted_model() -> None:
-    model, made = tiny("bert"), convert(tiny("bert"), eps=EPS)
+    model, made = tiny("bert"), convert(tiny("bert"), approximation=EPS)
     embedded = torch.randn(2, 5, 16, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(2, 5, 16, dtype=torch.float64)
     slopes = []
@@ -274,7 +274,7 @@ def test_gradients_flow_through_a_converted_model() -> None:
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_batches_of_any_shape(name: str) -> None:
     model = tiny(name)
-    convert_(model, eps=EPS, config={"strict": False})
+    convert_(model, approximation=EPS, config={"strict": False})
     ids = torch.randint(3, 50, (4, 9))
     together = run(model, {"input_ids": ids})
     alone = torch.cat([run(model, {"input_ids": row[None]}) for row in ids])
@@ -294,7 +294,7 @@ def test_batches_of_any_shape(name: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_torch_compile(name: str) -> None:
     model = tiny(name)
-    convert_(model, eps=EPS)
+    convert_(model, approximation=EPS)
     part = (
         model if name == "bert" else model.model.layers[0].mlp
     )  # the rest of Llama computes in float32 now and then

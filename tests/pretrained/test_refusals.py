@@ -93,7 +93,7 @@ def test_whatever_stops_it_nothing_is_changed(stop: str) -> None:
     prepare(model)
     kept = Unchanged(model, {"input_ids": IDS})
     with pytest.raises(error, match=match):
-        convert_(model, **{"eps": EPS, **given})
+        convert_(model, **{"approximation": EPS, **given})
     kept.check()
 
 
@@ -125,7 +125,7 @@ def test_what_was_put_in_is_taken_out_where_the_converted_model_fails(kind: str)
     model = Late(encoder() if kind == "encoder" else tiny(kind))
     kept = Unchanged(model, x)
     with pytest.raises(KeyboardInterrupt):
-        convert_(model, eps=EPS, samples=x)
+        convert_(model, approximation=EPS, samples=x)
     kept.check()
 
 
@@ -135,7 +135,7 @@ def test_nothing_is_changed_where_the_record_cannot_be_made(monkeypatch: pytest.
     kept = Unchanged(model, {"input_ids": IDS})
     monkeypatch.setattr("attnc.pretrained.store.record_of", interrupted_record)
     with pytest.raises(MemoryError):
-        convert_(model, eps=EPS)
+        convert_(model, approximation=EPS)
     kept.check()
 
 
@@ -148,7 +148,7 @@ def test_every_reason_is_listed() -> None:
     model.encoder.layer[0].intermediate.intermediate_act_fn = nn.Threshold(0.1, 20).eval()
     bad_last_layer(model)
     with pytest.raises(UnsupportedError) as caught:
-        convert_(model, eps=EPS)
+        convert_(model, approximation=EPS)
     assert len(caught.value.problems) == 2
     assert "aten.threshold" in str(caught.value) and "aten.sin" in str(caught.value)
 
@@ -156,7 +156,7 @@ def test_every_reason_is_listed() -> None:
 @pytest.mark.parametrize("eps", [0, -1e-3, math.nan, math.inf, True, "1e-3", None, 1j])
 def test_eps_is_a_positive_number(eps: Any) -> None:
     with pytest.raises(InputError, match="eps"):
-        convert_(small(), eps=eps)
+        convert_(small(), approximation=eps)
 
 
 @pytest.mark.parametrize(
@@ -193,16 +193,16 @@ def test_what_is_asked_wrongly_is_refused(
     model: Callable[[], Any], given: dict[str, Any], match: str
 ) -> None:
     with pytest.raises(InputError, match=match):
-        convert_(model(), **{"eps": EPS, **given})
+        convert_(model(), **{"approximation": EPS, **given})
 
 
 @pytest.mark.usefixtures("few_heads")
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_what_is_converted_is_not_converted_again(name: str) -> None:
     model = tiny(name)
-    report = convert_(model, eps=EPS)
+    report = convert_(model, approximation=EPS)
     with pytest.raises(UnsupportedError):
-        convert_(model, eps=EPS)
+        convert_(model, approximation=EPS)
     assert report_of(model) is report
 
 
@@ -211,35 +211,35 @@ def test_eps_below_the_dtype_names_one_that_is_reached(activation: nn.Module) ->
     model = small(activation).float()
     kept = Unchanged(model, torch.randn(2, 4))
     with pytest.raises(PrecisionError, match="eps=1e-11") as caught:
-        convert_(model, eps=1e-11)
+        convert_(model, approximation=1e-11)
     kept.check()
     least = caught.value.reachable
     assert least is not None and 1e-11 < least < 1e-2 and f"use eps >= {least:.1e}" in str(caught.value)
-    (block,) = convert_(model, eps=least).blocks
+    (block,) = convert_(model, approximation=least).blocks
     assert block.exact <= least
 
 
 @pytest.mark.parametrize("eps", [1.2e-4, 1e-11])
 def test_relu_is_met_whatever_eps_is(eps: float) -> None:
     """Its heads are as near as eps asks for, in a wide block too: an output is the sum of all its neurons' errors."""
-    (block,) = convert_(small(nn.ReLU(), width=64).float(), eps=eps).blocks
+    (block,) = convert_(small(nn.ReLU(), width=64).float(), approximation=eps).blocks
     assert eps / 8 <= block.exact <= eps
 
 
 def test_a_gate_of_relu_is_met_whatever_eps_is() -> None:
     model = tiny("t5", feed_forward_proj="gated-relu", d_ff=64)
-    for block in convert_(model, eps=1e-6).blocks:
+    for block in convert_(model, approximation=1e-6).blocks:
         assert block.heads == 3 * 64 and 1e-6 / 16 <= block.exact <= 1e-6
 
 
 def test_eps_below_the_dtype_of_a_gated_block() -> None:
     model = tiny("llama").float()
     with pytest.raises(PrecisionError) as caught:
-        convert_(model, eps=1e-16)
+        convert_(model, approximation=1e-16)
     least = caught.value.reachable
-    assert least is not None and convert_(model, eps=least).blocks[0].exact <= least
+    assert least is not None and convert_(model, approximation=least).blocks[0].exact <= least
 
 
 def test_a_copy_of_what_is_no_model_is_refused() -> None:
     with pytest.raises(InputError):
-        convert(3, eps=EPS)  # type: ignore[type-var]
+        convert(3, approximation=EPS)  # type: ignore[type-var]

@@ -40,7 +40,7 @@ class Nasty(nn.Module):
 @pytest.fixture(scope="module")
 def report() -> ConversionReport:
     x = [torch.randn(3, 4), (torch.randn(1, 4),), {"x": torch.randn(2, 4)}]
-    return convert_(Nasty().eval(), eps=1e-3, config={"calibration": x}, samples=x)
+    return convert_(Nasty().eval(), approximation=1e-3, config={"calibration": x}, samples=x)
 
 
 def test_what_it_counts(report: ConversionReport) -> None:
@@ -72,7 +72,7 @@ def test_numbers_added_are_those_of_the_state_dict() -> None:
             )
         )
         before = sum(t.numel() for t in model.state_dict().values())
-        report = convert_(model, eps=1e-3)
+        report = convert_(model, approximation=1e-3)
         assert report.parameters_added == sum(t.numel() for t in model.state_dict().values()) - before
         assert report.blocks[0].heads == (3 if name == "LlamaModel" else 1) * 24
 
@@ -153,12 +153,12 @@ def test_html_is_whole_and_escapes_names(report: ConversionReport) -> None:
 
 def test_one_sample_and_one_block_are_singular() -> None:
     model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4)).eval()
-    text = str(convert_(model, eps=1e-3, samples=torch.randn(2, 4)))
+    text = str(convert_(model, approximation=1e-3, samples=torch.randn(2, 4)))
     assert "1 feed-forward block became" in text and "measured on 1 sample," in text
 
 
 def test_the_config_of_a_model_carries_the_report() -> None:
     model = randomised(hf.BertModel(hf.BertConfig(**{**TEXT, "num_hidden_layers": 1})))
-    report = convert_(model, eps=1e-3, samples=example("bert"))
+    report = convert_(model, approximation=1e-3, samples=example("bert"))
     assert ConversionReport.from_json(json.loads(model.config.to_json_string())["attnc"]["report"]) == report
     assert attnc.report_of(model) is report

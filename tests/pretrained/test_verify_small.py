@@ -18,7 +18,7 @@ from attnc.pretrained import convert_
 def _converted(kind: type[nn.Module]) -> nn.Sequential:
     torch.manual_seed(0)
     model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), kind(), nn.Linear(6, 4)).double().eval()
-    convert_(model, eps=1e-2)
+    convert_(model, approximation=1e-2)
     return model
 
 
@@ -48,7 +48,7 @@ def test_what_is_wrong_with_a_block() -> None:
 def test_the_fused_operation_is_off() -> None:
     torch.manual_seed(0)
     model: Any = nn.TransformerEncoderLayer(8, 2, 16, activation="relu", batch_first=True).eval()
-    convert_(model, eps=1e-2)
+    convert_(model, approximation=1e-2)
     assert attnc.verify(model).status == "proved"
     model.activation_relu_or_gelu = 1
     assert attnc.verify(model).status == "unknown"

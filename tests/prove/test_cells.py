@@ -12,8 +12,7 @@ from flint import arb, arb_series
 
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC, FLOAT32, FLOAT64
-from attnc.check.cell import ORDER, _HeadCell, _kept, cell_error, speaking
-from attnc.check.cell import everyone as all_of
+from attnc.check.cell import ORDER, _HeadCell, _kept, all_active, cell_error, still_active
 from attnc.functions.balls import working
 from attnc.prove.cells import Cell, _near_keys, _range, head_on_cell
 from attnc.prove.supnorm import bound_cell
@@ -122,7 +121,7 @@ def test_silent_heads_count_with_their_size_and_their_rounding() -> None:
     numbers = head_of([(0.0, 0.0), (-3.0, -180.0)], [0.0, 2.0**60], "float32", heads=2)
     a, lo, hi, draw = ARITHMETIC["float32"], -1.0, 1.0, np.random.default_rng(0)
     with working(192, ORDER + 1):
-        found = speaking(numbers, lo, hi, all_of(numbers), a)
+        found = still_active(numbers, lo, hi, all_active(numbers), a)
         assert found.heads == ()
         for s in draw.uniform(lo, hi, 20).tolist():
             truth = 2 * abs(exact(numbers, s))
@@ -134,7 +133,7 @@ def test_silent_heads_count_with_their_size_and_their_rounding() -> None:
 def test_a_head_that_returns_a_constant_is_not_silent() -> None:
     numbers = head_of([(0.0, 0.0), (0.0, -300.0)], [0.5, 0.0], "float32", heads=2)
     with working(192, ORDER + 1):
-        assert speaking(numbers, -1.0, 1.0, all_of(numbers), ARITHMETIC["float32"]).heads == (0, 1)
+        assert still_active(numbers, -1.0, 1.0, all_active(numbers), ARITHMETIC["float32"]).heads == (0, 1)
 
 
 @pytest.mark.parametrize("value", [1e3, -1e30])

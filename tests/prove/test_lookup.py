@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import struct
@@ -17,9 +18,10 @@ from attnc.records.network_record import NetworkRecord, seal, write_network
 from flint import arb
 
 import attnc
-from attnc.arithmetic import ARITHMETIC
+from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check import lookup as check_lookup
 from attnc.check.network import check_network
+from attnc.check.values import CheckError
 from attnc.functions.balls import lower, upper, working
 from attnc.heads.grid import grid_axes
 from attnc.heads.tensor import Lattice
@@ -28,10 +30,21 @@ from attnc.network.network import Network
 from attnc.program import Affine, BlackBox, Lookup, Program
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.lookup import envelopes
+from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
-from attnc.prove.lookup import axes_of, reached, tails
+from attnc.prove.lookup import axes_of, lookup_bounds, tails
 
 BOX = attnc.Box(0, 1, shape=(2, 1))
+
+
+def bounds_on(step: Lookup, stage: Selection, lo: np.ndarray, hi: np.ndarray, a: Arithmetic) -> ValueBounds:
+    zero = np.zeros_like(lo)
+    program, stage = (
+        Program(lo.shape, (dataclasses.replace(step, input=0),)),
+        dataclasses.replace(stage, value=1),
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        return lookup_bounds(program, stage, [ValueBounds(lo, hi, zero, zero)], a, HeadErrors())
 
 
 def bowl(x: torch.Tensor) -> torch.Tensor:
@@ -75,13 +88,13 @@ def test_the_constant_of_the_lattice(c: float, count: int) -> None:
 def test_two_provers_agree(dtype: str) -> None:
     step, stage = parts(made(getattr(torch, dtype)))
     a = ARITHMETIC[dtype]
-    one = reached(step, stage, np.zeros(2), np.ones(2), a)
+    one = bounds_on(step, stage, np.zeros(2), np.ones(2), a)
     with working(96):
-        other = check_lookup.found(step, stage, [arb(0.5, 0.5)] * 2, a)
-        assert one is not None and isinstance(other, check_lookup.Found)
+        other = check_lookup.bounds(step, stage, [arb(0.5, 0.5)] * 2, a)
+        assert isinstance(other, check_lookup.LookupBounds)
         for mine, theirs in zip(one.error.tolist(), map(upper, other.error), strict=True):
             assert abs(mine - theirs) < 2e-3 * mine
-        assert abs(one.approximation - upper(other.approximation)) < 2e-3 * one.approximation
+        assert abs(one.approximation.max() - upper(other.approximation)) < 2e-3 * one.approximation.max()
 
 
 TERMS = {
@@ -99,10 +112,10 @@ def test_two_provers_agree_where_one_term_is_all(term: str) -> None:
     values = np.full((count, 1), height).astype(np.float32).astype(np.float64)
     step = Lookup(0, axis.points[:, None], values, lipschitz, noise)
     stage = selection(Lattice((axis,), values), np.array([0.5]), "float32")
-    one = reached(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float32"])
+    one = bounds_on(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float32"])
     with working(96):
-        other = check_lookup.found(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float32"])
-        assert one is not None and isinstance(other, check_lookup.Found)
+        other = check_lookup.bounds(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float32"])
+        assert isinstance(other, check_lookup.LookupBounds)
         assert float(one.error[0]) == pytest.approx(upper(other.error[0]), rel=0.01)
     u, half_a_cell = 2.0**-24, 0.5 / count
     smallest = {
@@ -124,13 +137,13 @@ def test_a_softer_lattice_costs_what_its_weights_spread(c: float, beyond: float)
     x = np.linspace(lo, hi, 40_001)
     weights = np.exp(-c * 64 * (x[:, None] - axis.points) ** 2)
     spread = (weights * (x[:, None] - axis.points) ** 2).sum(1) / weights.sum(1)
-    one = reached(step, stage, np.array([lo]), np.array([hi]), ARITHMETIC["float64"])
+    one = bounds_on(step, stage, np.array([lo]), np.array([hi]), ARITHMETIC["float64"])
     with working(96):
-        other = check_lookup.found(step, stage, [arb(0.5, 0.5 + beyond)], ARITHMETIC["float64"])
-        assert one is not None and isinstance(other, check_lookup.Found)
+        other = check_lookup.bounds(step, stage, [arb(0.5, 0.5 + beyond)], ARITHMETIC["float64"])
+        assert isinstance(other, check_lookup.LookupBounds)
         theirs = upper(other.approximation)
     true = float(np.sqrt(spread.max()))
-    assert true <= one.approximation <= (1.6 if c < 2 else 1.2) * true
+    assert true <= one.approximation.max() <= (1.6 if c < 2 else 1.2) * true
     assert true <= theirs <= (1.6 if c < 2 else 1.1) * true
 
 
@@ -143,10 +156,10 @@ def test_an_uneven_axis_costs_its_unevenness() -> None:
     for moved in (0.0, 0.02):
         points[4] += moved
         step = Lookup(0, points, np.zeros((10, 1)), 1.0)
-        one = reached(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float64"])
+        one = bounds_on(step, stage, np.zeros(1), np.ones(1), ARITHMETIC["float64"])
         with working(96):
-            other = check_lookup.found(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float64"])
-            assert one is not None and isinstance(other, check_lookup.Found)
+            other = check_lookup.bounds(step, stage, [arb(0.5, 0.5)], ARITHMETIC["float64"])
+            assert isinstance(other, check_lookup.LookupBounds)
             found.append((float(one.error[0]), upper(other.error[0])))
     assert all(after >= before + 0.0199 for before, after in zip(*found, strict=True))
 
@@ -157,10 +170,9 @@ def test_points_that_are_no_lattice_are_not_proved(net: Network) -> None:
     points[[3, 4]] = points[[4, 3]]
     assert axes_of(points) is None
     moved = dataclasses.replace(step, points=points)
-    assert reached(moved, stage, np.zeros(2), np.ones(2), ARITHMETIC["float64"]) is None
-    with working(96):
-        found = check_lookup.found(moved, stage, [arb(0.5, 0.5)] * 2, ARITHMETIC["float64"])
-    assert found == "its points are not a lattice"
+    assert bounds_on(moved, stage, np.zeros(2), np.ones(2), ARITHMETIC["float64"]).error.max() == np.inf
+    with working(96), pytest.raises(CheckError):
+        check_lookup.bounds(moved, stage, [arb(0.5, 0.5)] * 2, ARITHMETIC["float64"])
 
 
 @pytest.mark.parametrize("what", ["soft", "one key", "one offset", "centre", "value", "wider box", "huge"])
@@ -178,13 +190,13 @@ def test_numbers_that_do_not_fit_cost_what_they_may_cost(net: Network, what: str
     other = dataclasses.replace(stage, **change)
     hi = np.array([1.0, 2.0 if what == "wider box" else 1.0])
     a = ARITHMETIC["float64"]
-    before = reached(step, stage, np.zeros(2), np.ones(2), a)
-    after = reached(step, other, np.zeros(2), hi, a)
-    assert before is not None
-    one = float("inf") if after is None else float(after.error.max())
-    with working(96):
-        theirs = check_lookup.found(step, other, [arb(0.5, 0.5), arb(hi[1] / 2, hi[1] / 2)], a)
-        two = float("inf") if isinstance(theirs, str) else max(map(upper, theirs.error))
+    before = bounds_on(step, stage, np.zeros(2), np.ones(2), a)
+    after = bounds_on(step, other, np.zeros(2), hi, a)
+    one = float(after.error.max())
+    two = float("inf")
+    with working(96), contextlib.suppress(CheckError):
+        theirs = check_lookup.bounds(step, other, [arb(0.5, 0.5), arb(hi[1] / 2, hi[1] / 2)], a)
+        two = max(map(upper, theirs.error))
     assert (min(one, two) == float("inf")) == (what not in ("value", "wider box"))
     assert min(one, two) > float(before.error.max()) + {"value": 0.9, "wider box": 0.8}.get(what, 0.1)
 
@@ -350,7 +362,7 @@ def test_a_lookup_has_an_anchor_for_every_point(net: Network, tmp_path: Path) ->
         changed = dataclasses.replace(step, points=few, values=values)
         program = Program(net.program.shape, tuple(changed if s is step else s for s in net.program.steps))
         verdict = check_network(program, net.numbers(), dataclasses.replace(known, program=program.digest()))
-        assert verdict.status == "unknown" and "asks for" in verdict.reason
+        assert verdict.status == "unknown"
 
 
 def test_nothing_is_certified_of_a_function_that_is_not_stored(net: Network) -> None:
@@ -360,7 +372,7 @@ def test_nothing_is_certified_of_a_function_that_is_not_stored(net: Network) -> 
     steps = tuple(BlackBox(step.input, 2) if s is step else s for s in net.program.steps)
     program = Program(net.program.shape, steps)
     verdict = check_network(program, net.numbers(), dataclasses.replace(known, program=program.digest()))
-    assert verdict.status == "unknown" and "nothing of the function is stored" in verdict.reason
+    assert verdict.status == "unknown"
 
 
 def test_a_lookup_of_inputs_with_an_error_is_not_proved(net: Network) -> None:
@@ -394,10 +406,10 @@ def test_a_single_point_in_a_huge_box() -> None:
     step = Lookup(0, np.zeros((1, 1)), np.zeros((1, 1)), 0.0)
     stage = Selection(0, 1, np.zeros(1), np.zeros((1, 1)), np.zeros(1), np.zeros((1, 1)))
     with working(96):
-        found = check_lookup.found(step, stage, [arb(0, 1e200)], ARITHMETIC["float64"])
-    assert isinstance(found, check_lookup.Found)
-    one = reached(step, stage, np.array([-1e200]), np.array([1e200]), ARITHMETIC["float64"])
-    assert one is None or float(one.error[0]) == float("inf")  # a square overflows: nothing is claimed
+        found = check_lookup.bounds(step, stage, [arb(0, 1e200)], ARITHMETIC["float64"])
+    assert isinstance(found, check_lookup.LookupBounds)
+    one = bounds_on(step, stage, np.array([-1e200]), np.array([1e200]), ARITHMETIC["float64"])
+    assert float(one.error[0]) == float("inf")  # a square overflows: nothing is claimed
 
 
 def test_a_measured_network_is_not_proved_however_it_is_stored(tmp_path: Path) -> None:

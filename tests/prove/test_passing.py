@@ -6,8 +6,6 @@ input that is off by as much as is said. Each case is chosen so that one term is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +13,18 @@ from flint import arb
 
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC, Arithmetic
-from attnc.check import compose as check_compose
-from attnc.check.compose import Carried, CheckError
+from attnc.check.compose import KINDS
+from attnc.check.passing import Passing
+from attnc.check.upward import floats, long
+from attnc.check.values import CheckError, HeadErrors, Value, value
 from attnc.domain import Interval
-from attnc.functions.balls import lower, upper, working
-from attnc.lower.skeleton import skeleton
+from attnc.functions.balls import working
+from attnc.lower.layers import lower_steps
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program
-from attnc.prove.compose import Known, advance
-from attnc.records.network_numbers import Attention, Group, Linear, Scale, Stage, Sum
+from attnc.prove import bounds
+from attnc.prove.bounds import ValueBounds
+from attnc.prove.compose import advance
+from attnc.records.layers import Layer
 
 WHO = pytest.mark.parametrize("who", ["prover", "checker"])
 FINE, COARSE = 2.0**-100, 2.0**-14
@@ -39,53 +41,41 @@ def passed(
     who: str, program: Program, x: float, error: float, delta: float = 0.0, domain: Interval | None = None
 ) -> Passed:
     """What is known of the first output of a program of one stage, all of whose inputs are x, off by at most `error`."""
-    (stage,), a = skeleton(program, "float32"), ARITHMETIC["float32"]
+    (stage,), a = lower_steps(program, "float32"), ARITHMETIC["float32"]
     shape = program.shape
     if who == "prover":
-        given = Known(np.full(shape, x), np.full(shape, x), np.full(shape, error), None)
-        known = advance(program, stage, {0: given}, "float32", delta)
+        given = ValueBounds(np.full(shape, x), np.full(shape, x), np.zeros(shape), np.full(shape, error))
+        known = advance(program, stage, {0: given}, "float32", bounds.HeadErrors(delta, delta))
         return Passed(known.lo[0], known.hi[0], known.error[0])
-    n = int(np.prod(shape))
-    carried = Carried([arb(x)] * n, [arb(error)] * n, [arb(error)] * n, None)
-    with working(200):
-        made = checked(program, stage, carried, a, delta, domain or Interval(-64, 64))
-        return Passed(lower(made.exact[0]), upper(made.exact[0]), upper(made.error[0]))
+    given, off = (long(np.full((1, *shape), v)) for v in (x, error))
+    with np.errstate(all="ignore"):
+        made = checked(program, stage, value(given, given, off, off), a, delta, domain or Interval(-64, 64))
+    (lo, hi), (_, off) = floats(made.lo, made.hi), floats(made.error, made.error)
+    return Passed(float(lo[0, 0]), float(hi[0, 0]), float(off[0, 0]))
 
 
-def checked(
-    program: Program, stage: Stage, x: Carried, a: Arithmetic, delta: float, domain: Interval
-) -> Carried:
-    match stage:
-        case Linear():
-            return check_compose._linear(program, stage, x, a)
-        case Scale():
-            return check_compose._scale(program, stage, x, a)
-        case Sum():
-            return check_compose._sum(program, stage, [x] * len(stage.inputs), a)
-        case Attention():
-            head: Any = SimpleNamespace(domain=domain, bound=delta, approximation=delta)
-            claim: Any = SimpleNamespace(name="layer", groups=[SimpleNamespace(head=head)])
-            whole = Attention(stage.input, stage.value, (Group(None, head),))
-            return check_compose._attention(program, whole, x, claim)
-    raise AssertionError(stage)
+def checked(program: Program, stage: Layer, x: Value, a: Arithmetic, delta: float, domain: Interval) -> Value:
+    layer, n = stage, program.shapes[-1][-1]
+    heads = HeadErrors(*(np.full(n, v) for v in (domain.lo, domain.hi, delta, delta)))
+    return KINDS[layer.kind](Passing(program, layer, [x] * len(layer.inputs), a, heads))
 
 
 def executed(program: Program, x: float, error: float, a: Arithmetic) -> tuple[arb, arb]:
     """The first output of a stage as executed with every error upwards, and as meant. Terms are added from the left; an operand
     that is subnormal is taken for zero."""
-    (stage,), step, u = skeleton(program, "float32"), program.steps[0], arb(a.unit)
+    (stage,), step, u = lower_steps(program, "float32"), program.steps[0], arb(a.unit)
     x_hat = arb(x) + arb(error) if abs(x) >= a.tiny else arb(0)
-    if isinstance(stage, Linear) and isinstance(step, Affine):
-        stored, meant = stage.weight[0].tolist(), step.weight[0].tolist()
-        last, bias = (0.0 if b is None else float(b[0]) for b in (stage.bias, step.bias))
-    elif isinstance(stage, Scale) and isinstance(step, BatchNorm):
+    if isinstance(step, Affine):
+        stored, meant = stage.tensor("weight")[0].tolist(), step.weight[0].tolist()
+        last, bias = (0.0 if b is None else float(b[0]) for b in (stage.tensors.get("bias"), step.bias))
+    elif isinstance(step, BatchNorm):
         exact = arb(float(step.gain[0])) / (arb(float(step.variance[0])) + arb(step.epsilon)).sqrt()
         shift = arb(float(step.shift[0])) - exact * arb(float(step.mean[0]))
-        product = arb(float(stage.scale[0])) * x_hat * (1 + u)
-        return (product + arb(float(stage.shift[0]))) * (1 + u), exact * arb(x) + shift
+        product = arb(float(stage.tensor("scale")[0])) * x_hat * (1 + u)
+        return (product + arb(float(stage.tensor("shift")[0]))) * (1 + u), exact * arb(x) + shift
     else:
-        assert isinstance(stage, Sum) and isinstance(step, Combine)
-        stored, meant, last, bias = list(stage.coefficients), list(step.coefficients), 0.0, 0.0
+        assert isinstance(step, Combine)
+        stored, meant, last, bias = list(stage.settings["coefficients"]), list(step.coefficients), 0.0, 0.0
     total = arb(0)
     for i, w in enumerate(stored):
         product = arb(w) * x_hat * (1 + u)
@@ -154,7 +144,7 @@ def test_sums_that_may_overflow_promise_nothing(who: str) -> None:
 
 
 def pointwise(name: str, deviation: float = 0.0, beyond: float = np.inf) -> Program:
-    return Program((1,), (Pointwise(0, functions.get(name), "", deviation, beyond),))
+    return Program((1,), (Pointwise(0, functions.get(name), deviation, beyond),))
 
 
 @WHO

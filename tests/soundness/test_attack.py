@@ -95,7 +95,7 @@ def test_a_bound_that_is_too_low_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_claim_about_another_model_is_found() -> None:
     """The original has a hook on its activation, the converted model had none."""
     original, converted = (LAYOUTS["opt"].build() for _ in range(2))
-    report = attnc.convert_(converted.module, eps=1e-2)
+    report = attnc.convert_(converted.module, approximation=1e-2)
     original.act.register_forward_hook(lambda _, args, out: out.clamp(max=1.0))
     judged = claims.judge_report(
         claims.Rivals(original, None, converted), report, np.random.default_rng(0), 60

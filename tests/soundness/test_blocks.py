@@ -13,15 +13,18 @@ import torch
 from flint import arb, arb_mat
 from torch import Tensor, nn
 
+from attnc.frontends.transformers import find_blocks
 from attnc.functions.balls import working
-from attnc.lower.activation_head import square_head
+from attnc.lower.product import square_errors, square_head
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
 from attnc.pretrained import BlockReport, blocks, convert_
 from attnc.program.block import FeedForward
-from attnc.prove.block_bound import Heads, Squares, block_bound
-from attnc.prove.normed import attainable, reach
+from attnc.prove.bounds import HeadErrors, ValueBounds
+from attnc.prove.compose import compose
+from attnc.prove.norm import attainable
+from attnc.records.layers import Layer
 from tests.frontends.tiny_models import tiny
 
 # family → the number of its layers in its config, its first map, norm and second map, eps in float64 and float32
@@ -49,6 +52,17 @@ BITS = 160
 
 
 @dataclass(frozen=True, eq=False)
+class Claim:
+    """The errors that were claimed of the heads of each neuron, on [lo, hi], and of its squares."""
+
+    lo: np.ndarray
+    hi: np.ndarray
+    heads: HeadErrors
+    squares: HeadErrors | None
+    product: Layer | None
+
+
+@dataclass(frozen=True, eq=False)
 class Case:
     """A model of one converted layer, and what was claimed on the way to its bound."""
 
@@ -56,7 +70,7 @@ class Case:
     ff: FeedForward
     report: BlockReport
     module: AnchorActivation | AnchorGate
-    claimed: dict[str, tuple[Heads, Squares | None]]  # by engine
+    claimed: dict[str, Claim]  # by engine
     first: nn.Module
     norm: nn.Module
     second: nn.Module
@@ -70,15 +84,20 @@ class Case:
 def case(name: str, dtype: str) -> Case:
     changes, first, norm, second, *eps = CASES[name]
     model = tiny(name, **changes).to(getattr(torch, dtype))
-    said: list[tuple[FeedForward, Heads, Squares | None]] = []
+    said: list[Claim] = []
 
-    def noting(ff: FeedForward, heads: Heads, dtype: str, squares: Any = None, inputs: Any = None) -> Any:
-        said.append((ff, heads, squares))
-        return block_bound(ff, heads, dtype, squares, inputs)
+    def noting(program: Any, layers: Any, domain: Any, heads: Any, dtype: str) -> dict[int, ValueBounds]:
+        known = compose(program, layers, domain, heads, dtype)
+        if len(program.steps) in known and heads:  # the bounds of the whole block, under one engine
+            product = next((layer for layer in layers if layer.kind == "product"), None)
+            said.append(Claim(*known[1].reach, heads[2], heads.get(4), product))
+        return known
 
+    (site,) = find_blocks(model).blocks
+    ff = site.feed_forward()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "block_bound", noting)
-        (report,) = convert_(model, eps=eps[DTYPES.index(dtype)]).blocks
+        patch.setattr(blocks, "compose", noting)
+        (report,) = convert_(model, approximation=eps[DTYPES.index(dtype)]).blocks
     module = model.get_submodule(report.name)
     assert isinstance(module, (AnchorActivation, AnchorGate)) and [*report.roundings] == [
         "softmax",
@@ -87,10 +106,10 @@ def case(name: str, dtype: str) -> Case:
     parts = (model.get_submodule(path) for path in (first, norm, second))
     return Case(
         model,
-        said[0][0],
+        ff,
         report,
         module,
-        dict(zip(report.roundings, (s[1:] for s in said), strict=False)),
+        dict(zip(report.roundings, said, strict=True)),
         *parts,
     )
 
@@ -99,9 +118,9 @@ def attacks(ff: FeedForward) -> Tensor:
     """What may enter the norm: of every scale, without variance, of one number, and what drives a neuron to its ends."""
     assert ff.norm is not None
     draw, d = np.random.default_rng(5), ff.W1.shape[1]
-    ends = attainable(ff.W1, ff.norm)
+    ends = attainable(ff.W1, ff.norm.domain())
     if ff.U is not None:
-        ends = np.concatenate([ends[:12], attainable(ff.U, ff.norm)[:12]])
+        ends = np.concatenate([ends[:12], attainable(ff.U, ff.norm.domain())[:12]])
     ends = ends[draw.permutation(len(ends))[:12]]
     random = draw.standard_normal((6, d))
     rows = [
@@ -232,7 +251,7 @@ def test_converted_blocks_stay_within_exact_without_rounding(name: str, dtype: s
 def test_no_neuron_leaves_its_interval(name: str, dtype: str) -> None:
     made = case(name, dtype)
     assert made.ff.norm is not None
-    lo, hi = reach(made.ff.W1, made.ff.b1, made.ff.norm, dtype)
+    lo, hi = made.claimed["softmax"].lo, made.claimed["softmax"].hi
     _, s, _ = attacked(made, "closed-form")
     low, high = s.numpy().min(0), s.numpy().max(0)
     assert (lo <= low).all() and (high <= hi).all()
@@ -250,24 +269,24 @@ def test_no_neuron_leaves_its_interval(name: str, dtype: str) -> None:
 def test_what_is_claimed_of_every_head_is_true_of_the_module(name: str, dtype: str) -> None:
     """Neuron by neuron, on its own interval, for the engine that the claim is about."""
     made, kept = case(name, dtype), getattr(torch, dtype)
-    for engine, (heads, _) in made.claimed.items():
+    for engine, claim in made.claimed.items():
         parts = torch.linspace(0, 1, 33, dtype=torch.float64)[:, None].numpy()
-        s = torch.tensor(heads.lo + parts * (heads.hi - heads.lo)).to(kept)
+        s = torch.tensor(claim.lo + parts * (claim.hi - claim.lo)).to(kept)
         with torch.no_grad():
             executed = made.activation(s, engine=engine).double()
         with working(BITS):
             for i, j in np.ndindex(*s.shape):
-                allowed = arb(float(heads.approximation[j])) + arb(float(heads.rounding[j]))
+                allowed = arb(float(claim.heads.error[j]))
                 exact = f(made.ff.activation, arb(float(s[i, j])))
                 assert abs(arb(float(executed[i, j])) - exact) <= allowed
-    dense, window = (made.claimed[engine][0] for engine in ("softmax", "closed-form"))
+    dense, window = (made.claimed[engine].heads for engine in ("softmax", "closed-form"))
     for neurons, head in made.activation.groups:
         where = slice(None) if neurons is None else neurons.numpy()
-        assert head.certificate.proved
-        assert (dense.rounding[where] == head.certificate.rounding).all()
+        terms = np.nextafter(head.certificate.approximation + head.certificate.rounding, np.inf)
+        assert (dense.error[where] == min(head.certificate.bound, terms)).all()
         assert (dense.approximation[where] == head.certificate.approximation).all()
     assert (window.approximation == dense.approximation).all()
-    assert made.report.roundings["softmax"] != made.report.roundings["closed-form"]
+    assert (window.error != dense.error).any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -277,22 +296,22 @@ def test_what_is_claimed_of_every_product_is_true_of_the_module(name: str, dtype
     made = case(name, dtype)
     assert isinstance(made.module, AnchorGate)
     square = made.module.square
-    for _, squares in made.claimed.values():
-        assert squares is not None
-        assert (squares.scale == 2.0 ** made.module.scale.numpy()).all()
-        assert (squares.radius == 2.0 ** made.module.radius.numpy()).all()
+    for claim in made.claimed.values():
+        assert claim.squares is not None and claim.product is not None
+        assert (claim.product.tensor("scale") == made.module.scale.numpy()).all()
+        assert (claim.product.tensor("radius") == made.module.radius.numpy()).all()
         parts = torch.linspace(-1, 1, 41, dtype=torch.float64)[:, None]
-        zeta = (parts * torch.tensor(squares.radius)).to(getattr(torch, dtype))
-        radius = torch.tensor(squares.radius).to(zeta.dtype)
+        zeta = (parts * torch.tensor(2.0 ** claim.product.tensor("radius"))).to(getattr(torch, dtype))
+        radius = torch.tensor(2.0 ** claim.product.tensor("radius")).to(zeta.dtype)
         with torch.no_grad():
             executed = (square(zeta / radius) * radius**2).double()
         with working(BITS):
             for i, j in np.ndindex(*zeta.shape):
-                allowed = arb(float(squares.approximation[j])) + arb(float(squares.rounding[j]))
+                allowed = arb(float(claim.squares.error[j]))
                 lost = abs(arb(float(executed[i, j])) - arb(float(zeta[i, j])) ** 2)
                 assert lost <= allowed
         lost_most = (executed - zeta.double() ** 2).abs().amax(0).numpy()
-        assert (squares.approximation + squares.rounding < 2000 * lost_most).all()  # in proportion to ρ²
+        assert (claim.squares.error < 2000 * lost_most).all()  # in proportion to ρ²
 
 
 def test_products_of_far_larger_numbers_than_one_are_claimed_in_proportion() -> None:
@@ -300,7 +319,9 @@ def test_products_of_far_larger_numbers_than_one_are_claimed_in_proportion() -> 
     radius = np.exp2(np.arange(-8, 9, dtype=np.float64))
     for dtype in DTYPES:
         head = square_head(dtype)
-        found = blocks._squares(np.ones_like(radius), radius, head, "softmax", dtype)
+        exponents = np.arange(-8, 9, dtype=np.int8)
+        layer = Layer("product", (0, 0), 1, {"scale": 0 * exponents, "radius": exponents})
+        found = square_errors(layer, head, "softmax", dtype)
         kept = getattr(torch, dtype)
         zeta = (torch.linspace(-1, 1, 301, dtype=torch.float64)[:, None] * torch.tensor(radius)).to(kept)
         rho = torch.tensor(radius).to(kept)
@@ -309,5 +330,5 @@ def test_products_of_far_larger_numbers_than_one_are_claimed_in_proportion() -> 
         lost = (
             (executed - zeta.double() ** 2).abs().amax(0).numpy()
         )  # exact in float64 but for float64's own squares
-        allowed = found.approximation + found.rounding
+        allowed = found.error
         assert (lost <= allowed + 2.0**-52 * radius**2).all() and (allowed < 2000 * lost).all()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attnc.records.network_certificate import NetworkWitness
 from torch import Tensor, nn
 
 import attnc
@@ -19,10 +20,10 @@ from attnc import functions
 from attnc.errors import FileError, InputError, PrecisionError, UnsupportedError
 from attnc.frontends import mlp
 from attnc.functions.function import is_builtin
-from attnc.lower.skeleton import skeleton
+from attnc.lower.layers import lower_steps
 from attnc.program import Affine, Pointwise, Program
-from attnc.prove.compose import Known, compose
-from attnc.records.certificate import Witness
+from attnc.prove.bounds import HeadErrors, ValueBounds
+from attnc.prove.compose import compose
 
 WIDE = torch.float64
 
@@ -73,10 +74,16 @@ def test_reach_holds_the_error_and_slopes_are_taken_on_it() -> None:
         Pointwise(3, functions.relu()),
     )
     program = Program((1,), steps)
-    known = compose(program, skeleton(program, "float64"), attnc.Box(0, 1, shape=(1,)), {2: 2.0}, "float64")
+    known = compose(
+        program,
+        lower_steps(program, "float64"),
+        attnc.Box(0, 1, shape=(1,)),
+        {2: HeadErrors(2.0, 2.0)},
+        "float64",
+    )
     assert known[3].reach[0][0] <= -3 and known[3].reach[1][0] >= 1
     assert known[4].error[0] >= 1
-    low, high = Known(np.array([1.0]), np.array([2.0]), np.array([0.5]), None).reach
+    low, high = ValueBounds(np.array([1.0]), np.array([2.0]), np.zeros(1), np.array([0.5])).reach
     assert low[0] <= 0.5 and high[0] >= 2.5
 
 
@@ -170,7 +177,7 @@ def test_a_certificate_that_boasts_is_not_proved(change: str) -> None:
     c = net.certificate
     layer = replace(c.layers[0], groups=(replace(c.layers[0].groups[0], neurons=999),))
     net.certificate = {
-        "witness above the bound": replace(c, witness=Witness(c.witness.input, 0, 5.0)),
+        "witness above the bound": replace(c, witness=NetworkWitness(c.witness.input, 0, 5.0)),
         "rounding above the bound": replace(c, rounding=1e3),
         "neurons": replace(c, layers=(layer,)),
     }[change]

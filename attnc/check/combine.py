@@ -1,0 +1,47 @@
+"""The bound of a sum: Σ ĉ_i x̂_i against Σ c_i x_i.
+
+|ŷ - y| <= Σ(|ĉ_i|e_i + |ĉ_i - c_i||x_i|) + γ_{n+1} Σ|ĉ_i x̂_i| + underflow"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnc.check.passing import Passing
+from attnc.check.upward import EPS, gamma, long, up
+from attnc.check.values import Form, Value, value
+from attnc.program import Combine
+
+
+def bound(at: Passing) -> Value:
+    step, a = at.step, at.arithmetic
+    assert isinstance(step, Combine)
+    stored, exact = (
+        np.array(c, np.longdouble) for c in (at.layer.settings["coefficients"], step.coefficients)
+    )
+    n, size, off = len(stored), np.abs(stored), np.abs(stored - exact)
+    xs = [np.stack([getattr(x, name) for x in at.inputs]) for name in ("error", "size", "approximation")]
+    magnitudes = np.stack([x.magnitude for x in at.inputs])
+    through = up(np.tensordot(size, xs[1], 1), n)
+    flushed = 4 * n * np.longdouble(a.tiny) * (1 + size.sum() + xs[1].sum(0))
+    moved = np.tensordot(size, xs[0], 1) + np.tensordot(off, magnitudes, 1)
+    error = up(moved + gamma(n + 1, a) * through + flushed, n)
+    error = np.where(through + error < a.largest, error, np.longdouble(np.inf))
+    ends = [np.stack([c * x.lo, c * x.hi]) for c, x in zip(exact, at.inputs, strict=True)]
+    pad = up((2 * n + 8) * EPS * np.tensordot(np.abs(exact), magnitudes, 1), n)
+    lo, hi = sum(e.min(0) for e in ends) - pad, sum(e.max(0) for e in ends) + pad
+    forms = [x.form for x in at.inputs if x.form is not None]
+    form = _form(forms, exact) if len(forms) == n else None
+    approximation = np.where(xs[2].any(0), up(np.tensordot(size, xs[2], 1), n), np.longdouble(0))
+    return value(long(lo), long(hi), error, approximation, form)
+
+
+def _form(forms: list[Form], c: np.ndarray) -> Form:
+    n = len(forms)
+    sizes = sum(abs(d) * (form.swing + np.abs(form.centre)) for d, form in zip(c, forms, strict=True))
+    off = sum(abs(d) * form.off for d, form in zip(c, forms, strict=True))
+    return Form(
+        long(sum(d * form.matrix for d, form in zip(c, forms, strict=True))),
+        long(sum(d * form.centre for d, form in zip(c, forms, strict=True))),
+        up(off + (2 * n + 8) * EPS * sizes, n),
+        forms[0].half,
+    )

@@ -1,0 +1,84 @@
+"""The error of a product through squares, αβ = ((α/λ + λβ)² - (α/λ - λβ)²)/4.
+
+With λ a power of two and q the square head, |q(ζ) - ζ²| <= A in exact arithmetic and <= Q as executed, for |ζ| <= R:
+
+    p = (q(ζ⁺) - q(ζ⁻))/4,  ζ± = α/λ ± λβ
+
+Exact arithmetic: |p - αβ| <= A/2. Executed, α̂ and β̂ are numbers with |α̂| <= H, |β̂| <= V; each sum α̂/λ ± λβ̂ becomes
+itself times 1 + δ, |δ| <= u, plus an underflow φ; the squares of both add up to 2((α̂/λ)² + (λβ̂)²); the difference of the
+two q is rounded once; scaling by λ and by 1/4 rounds nothing. With T = H/λ + λV:
+
+    S = (u + u²)((H/λ)² + (λV)²) + (1 + u)Tφ + φ²             what rounding ζ± does to the product
+    |p̂ - α̂β̂| <= E + u(HV + E) + underflow,  E = S + Q/2
+    |α̂β̂ - αβ| <= e_α V + |α| e_β"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnc.arithmetic import Arithmetic
+from attnc.domain import Array
+from attnc.program.program import Program
+from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unbounded
+from attnc.prove.outward import above, below, times, total
+from attnc.records.layers import Layer
+
+_POWERS = 100  # λ = 2^k with |k| up to this
+
+
+def product_bounds(
+    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
+) -> ValueBounds:
+    """The bounds of x∘y with square heads that are within `heads` of ζ² for |ζ| <= radius."""
+    x, y = inputs
+    scale, radius = (np.exp2(k.astype(np.float64)) for k in (layer.tensor("scale"), layer.tensor("radius")))
+    entering, flushed = _entering(x, y, scale, a)
+    if not (entering <= radius).all() or not (times(radius, radius) < a.largest).all():
+        return unbounded(x.lo.shape)
+    u, left, right = a.unit, times(x.executed, 1 / scale), times(scale, y.executed)
+    sums = total(
+        times(u + u * u, total(times(left, left), times(right, right))),
+        times(1 + u, total(left, right), flushed),
+        times(flushed, flushed),
+    )
+    off = total(sums, np.asarray(heads.error) / 2)
+    passing = total(times(x.executed, y.executed), off)
+    error = total(times(x.error, y.executed), times(x.size, y.error), off, times(u, passing), 4 * a.tiny)
+    known = dict(zip(layer.inputs, inputs, strict=True))
+    carried = product_carried(layer, [x.approximation, y.approximation], known)
+    approximation = total(carried, np.asarray(heads.approximation) / 2)
+    ends = np.stack([s * t for s in (x.lo, x.hi) for t in (y.lo, y.hi)])
+    largest = total(times(1 + u, passing), 4 * a.tiny)
+    return narrowed(
+        ValueBounds(below(ends.min(0)), above(ends.max(0)), approximation, error, largest=largest)
+    )
+
+
+def product_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+    """e_x(|y| + e_y) + |x|e_y: what errors of the inputs become in exact arithmetic."""
+    x, y = (known[i] for i in layer.inputs)
+    return total(times(errors[0], total(y.size, errors[1])), times(x.size, errors[1]))
+
+
+def square_powers(
+    x: ValueBounds, y: ValueBounds, a: Arithmetic
+) -> tuple[NDArray[np.int8], NDArray[np.int8]] | None:
+    """log2 of λ, which makes both summands of x/λ ± λy alike in size, and of a radius that holds the executed sums; None if
+    no radius of at most 2^127 does."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = np.rint(np.log2(x.executed / y.executed) / 2)
+    power = np.clip(np.where(np.isfinite(power), power, 0.0), -_POWERS, _POWERS)
+    entering, _ = _entering(x, y, np.exp2(power), a)
+    k = np.ceil(np.log2(np.maximum(entering, 2.0**-40)))
+    k += np.exp2(k) < entering
+    return (power.astype(np.int8), k.astype(np.int8)) if (k <= 127).all() else None
+
+
+def _entering(x: ValueBounds, y: ValueBounds, scale: Array, a: Arithmetic) -> tuple[Array, Array]:
+    """At least |executed x/λ ± λy|, and what underflow moves it by."""
+    size = total(times(x.executed, 1 / scale), times(scale, y.executed))
+    flushed = times(2 * a.tiny, total(1 / scale, scale, 4.0))
+    return total(times(1 + a.unit, size), flushed), flushed
