@@ -32,8 +32,8 @@ Checker = Callable[[Any, Function | None], Verdict]
 def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | str | None = None) -> Verdict:
     """Prove again, from the stored numbers alone, what the certificate of an object or a file states.
 
-    Takes a module; the file of a head, a network or a literal network; or the directory of a converted model. `function` is needed only if a head
-    was built for a function of your own that is not registered.
+    Takes a module; the file of a head, a network or a literal network; or the directory of a converted model. `function` is
+    needed only if a head was built for a function of your own that is not registered.
 
     >>> import attnc
     >>> print(attnc.verify(attnc.head("tanh", domain=(-8, 8), eps=1e-5)).status)
@@ -48,8 +48,8 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
     subject = "model" if hasattr(what, MODEL) else getattr(certificate, "subject", None)
     if subject not in CHECKERS:
         raise InputError(
-            "attnc.verify takes a head (attnc.head), a network (attnc.compile), their literal forms (as_self_attention), a converted "
-            f"model (attnc.convert_), or the file or directory of one: got {type(what).__name__}"
+            "attnc.verify takes a head (attnc.head), a network (attnc.compile), a literal network (as_self_attention), a "
+            f"converted model (attnc.convert_), or the file or directory of one: got {type(what).__name__}"
         )
     if isinstance(certificate, Certificate) and not certificate.proved and subject != "literal":
         return _not_proved(certificate)
