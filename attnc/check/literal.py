@@ -1,9 +1,8 @@
 """The checker of literal networks: in exact arithmetic, the matrices compute what the certified source computes.
 
-Both are evaluated symbolically, over rational numbers. Every number is an affine form in atoms: the inputs, and the weights of
-softmaxes. A softmax is identified by its scores minus their mean, themselves forms, so equal atoms are equal weights. The source
-is evaluated layer by layer from its stored numbers. The literal network is evaluated from its matrices, without regard to names;
-three rules cover attention:
+Both are evaluated symbolically, over rational numbers (`check/symbolic.py`): every number is an affine form in the inputs and in
+the weights of softmaxes. The source is evaluated layer by layer from its stored numbers. The literal network is evaluated from
+its matrices, without regard to names; three rules cover attention:
 
     equal scores      the weights are 1/m
     known scores      the weights are those of a softmax of the source
@@ -18,9 +17,8 @@ source plus δ. Nothing is claimed about the rounding errors of the literal netw
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -29,6 +27,7 @@ from numpy.typing import NDArray
 
 from attnc.check.head import check_head
 from attnc.check.network import check_network
+from attnc.check.symbolic import ONE, Argument, EncodingError, Exact, Form
 from attnc.domain import Box, Interval
 from attnc.functions import Function
 from attnc.records.certificate import Status
@@ -38,17 +37,7 @@ from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record
 from attnc.records.verdict import Verdict
 
-Form = dict[Hashable, Fraction]
 Token = dict[int, Form]  # coordinate → form; missing coordinates are 0
-ONE: Hashable = ()
-Shape = frozenset[tuple[Hashable, Fraction]]
-Argument = tuple[Form, Fraction, Fraction]  # s, lo, hi
-UNDERFLOW = {"float32": 104, "float64": 746}  # exp of minus this rounds to 0
-MOST_TERMS = 4_000_000
-
-
-class EncodingError(Exception):
-    """The literal network was not shown to compute the function of its source."""
 
 
 def check_literal(record: LiteralRecord, function: Function | None = None) -> Verdict:
@@ -87,7 +76,7 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
         raise EncodingError(f"inputs of the shape {shape} are not those of the source")
     lo, hi = ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
     copies = math.prod(shape) // size
-    exact = _Exact(
+    exact = Exact(
         [Fraction(float(x)) for x in lo] * copies, [Fraction(float(x)) for x in hi] * copies, record.dtype
     )
     wanted = [form for c in range(copies) for form in _source(exact, source, c * size, size)]
@@ -99,137 +88,7 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
     return math.nextafter(float(worst), math.inf) if worst else 0.0
 
 
-@dataclass
-class _Exact:
-    """Arithmetic with forms, and the softmaxes that are known."""
-
-    lo: list[Fraction]
-    hi: list[Fraction]
-    dtype: str
-    known: dict[frozenset[tuple[Shape, int]], int] = field(default_factory=dict)
-    arguments: list[Argument | None] = field(default_factory=list)
-    middles: dict[Hashable, float] = field(
-        default_factory=dict
-    )  # of the atoms, with the input in the middle of the domain
-    terms: int = 0
-
-    def sum(self, parts: Iterable[tuple[Fraction, Form]]) -> Form:
-        found: Form = {}
-        for factor, form in parts:
-            self.terms += len(form)
-            for atom, c in form.items():
-                found[atom] = found.get(atom, Fraction(0)) + factor * c
-        if self.terms > MOST_TERMS:
-            raise EncodingError(f"the network is too large to be checked: more than {MOST_TERMS:,} terms")
-        return {atom: c for atom, c in found.items() if c}
-
-    def product(self, a: Form, b: Form) -> Form:
-        """One of the factors must be constant, or a weight of a softmax."""
-        if set(b) <= {ONE}:
-            a, b = b, a
-        if set(a) <= {ONE}:
-            return self.sum([(a.get(ONE, Fraction(0)), b)])
-        if len(a) == 1:
-            ((weight, c),) = a.items()
-            if isinstance(weight, tuple) and weight[0] == "weight" and len(weight) == 3:
-                return {weight if atom == ONE else (*weight, atom): c * x for atom, x in b.items()}
-        raise EncodingError("a score is a product of two values that depend on the input")
-
-    def softmax(self, scores: Sequence[Form], argument: Argument | None) -> list[Form]:
-        """The weights of a softmax of the source; `argument` is (s, lo, hi) if the scores are affine in s in [lo, hi]."""
-        if len(scores) == 1:
-            return [{ONE: Fraction(1)}]
-        shapes = self._shapes(scores)
-        key = frozenset(Counter(shapes).items())
-        if key not in self.known:
-            self.known[key] = len(self.arguments)
-            self.arguments.append(argument)
-            sizes = np.array([self.middle(score) for score in scores])
-            weights = np.exp(sizes - sizes.max()) / np.exp(sizes - sizes.max()).sum()
-            pairs = zip(shapes, weights, strict=True)
-            self.middles |= {("weight", self.known[key], shape): float(w) for shape, w in pairs}
-        return [{("weight", self.known[key], shape): Fraction(1)} for shape in shapes]
-
-    def weights(self, scores: Sequence[Form], sizes: Any) -> dict[int, Form] | None:
-        """The weights that are not 0, by key; None if no rule applies. `sizes` are the scores at one input, in floats."""
-        order = sorted(range(len(scores)), key=lambda j: -sizes[j])
-        equal = [j for j, score in enumerate(scores) if score == scores[order[0]]]
-        if self._closed(scores, equal, None):
-            return {j: {ONE: Fraction(1, len(equal))} for j in equal}
-        for count in sorted({sum(n for _, n in key) for key in self.known}):
-            visible = order[:count]
-            shapes = self._shapes([scores[j] for j in visible])
-            index = self.known.get(frozenset(Counter(shapes).items()))
-            if index is not None and self._closed(scores, visible, self.arguments[index]):
-                return {
-                    j: {("weight", index, shape): Fraction(1)}
-                    for j, shape in zip(visible, shapes, strict=True)
-                }
-        return None
-
-    def middle(self, form: Form) -> float:
-        """The value of a form in the middle of the domain, in floats. Only the order of scores depends on it."""
-        total = 0.0
-        for atom, c in form.items():
-            kind, rest = (atom[0], atom[1:]) if isinstance(atom, tuple) and atom else ("one", ())
-            if kind == "input":
-                total += float(c) * float(self.lo[rest[0]] + self.hi[rest[0]]) / 2
-            elif kind == "weight" and len(rest) == 3:
-                total += (
-                    float(c)
-                    * self.middles[("weight", rest[0], rest[1])]
-                    * self.middle({rest[2]: Fraction(1)})
-                )
-            else:
-                total += float(c) * (1.0 if kind == "one" else self.middles.get(atom, 0.0))
-        return total
-
-    def size(self, form: Form) -> Fraction:
-        """At least |form|, for every input: the weights of a softmax are nonnegative and their sum is 1."""
-        total, groups = Fraction(0), dict[Hashable, Fraction]()
-        for atom, c in form.items():
-            kind, rest = (atom[0], atom[1:]) if isinstance(atom, tuple) and atom else ("one", ())
-            if kind == "one":
-                total += abs(c)
-            elif kind == "input":
-                total += abs(c) * max(abs(self.lo[rest[0]]), abs(self.hi[rest[0]]))
-            elif kind == "weight":
-                size = abs(c) * (self.size({rest[2]: Fraction(1)}) if len(rest) == 3 else 1)
-                group = (rest[0], len(rest))
-                groups[group] = max(groups.get(group, Fraction(0)), size)
-            else:
-                raise EncodingError("an output depends on weights that are not those of the source")
-        return total + sum(groups.values())
-
-    def _shapes(self, scores: Sequence[Form]) -> list[Shape]:
-        """The scores minus their mean: they determine the weights, and they do not depend on the order of the keys."""
-        share = Fraction(-1, len(scores))
-        mean = self.sum((share, score) for score in scores)
-        return [frozenset(self.sum([(Fraction(1), s), (Fraction(1), mean)]).items()) for s in scores]
-
-    def _closed(self, scores: Sequence[Form], visible: Sequence[int], argument: Argument | None) -> bool:
-        """Whether the scores of all other keys are lower than that of a visible one by the underflow of exp."""
-        first, shown = scores[visible[0]], set(visible)
-        others = {frozenset(s.items()): s for j, s in enumerate(scores) if j not in shown}
-        gaps = (self.sum([(Fraction(1), first), (Fraction(-1), s)]) for s in others.values())
-        return all(self._smallest(gap, argument) >= UNDERFLOW[self.dtype] for gap in gaps)
-
-    def _smallest(self, form: Form, argument: Argument | None) -> Fraction:
-        """A lower bound of a form."""
-        atoms = [atom for atom in form if atom != ONE]
-        if argument is not None and atoms and atoms[0] in argument[0]:
-            s, lo, hi = argument
-            slope = form[atoms[0]] / s[atoms[0]]
-            rest = self.sum([(Fraction(1), form), (-slope, s)])
-            if set(rest) <= {ONE}:
-                return min(slope * lo, slope * hi) + rest.get(ONE, Fraction(0))
-        inputs = [(form[a], a[1]) for a in atoms if isinstance(a, tuple) and a[0] == "input"]
-        if len(inputs) < len(atoms):
-            return Fraction(-1)
-        return form.get(ONE, Fraction(0)) + sum(min(c * self.lo[i], c * self.hi[i]) for c, i in inputs)
-
-
-def _source(exact: _Exact, source: Record, first: int, size: int) -> list[Form]:
+def _source(exact: Exact, source: Record, first: int, size: int) -> list[Form]:
     """The outputs of the source for the inputs first, …, first + size - 1."""
     claims: dict[int, list[Interval]] = {}
     if isinstance(source.numbers, HeadNumbers):
@@ -247,32 +106,25 @@ def _source(exact: _Exact, source: Record, first: int, size: int) -> list[Form]:
         if layer.kind == "affine":
             found = _affine(exact, x, t["weight"], t.get("bias"))
         elif layer.kind == "batch_norm":
-            pairs = [
-                (Fraction(float(a)), Fraction(float(c))) for a, c in zip(t["scale"], t["shift"], strict=True)
-            ]
-            found = [
-                exact.sum([(a, s), (c, {ONE: Fraction(1)})])
-                for s, (a, c) in zip(x, pairs * len(x), strict=False)
-            ]
+            found = _affine(exact, x, np.diag(t["scale"]), t["shift"])
         elif layer.kind == "combine":
             factors = [Fraction(c) for c in layer.settings["coefficients"]]
             found = [exact.sum(zip(factors, terms, strict=True)) for terms in zip(*given, strict=True)]
         elif layer.kind == "lookup":
-            moved = [
-                exact.sum([(Fraction(1), s), (-Fraction(float(c)), {ONE: Fraction(1)})])
-                for s, c in zip(x, t["centre"], strict=True)
-            ]
+            moved = _affine(exact, x, np.eye(len(x)), -t["centre"])
             weights = exact.softmax(_affine(exact, moved, t["key"], t["offset"]), None)
             found = _affine(exact, weights, t["values"].T, None)
         elif layer.kind == "pointwise":
             found = _pointwise(exact, x, layer, claims[layer.value], width)
-        else:
+        elif layer.kind == "reshape":
             found = x
+        else:
+            raise EncodingError(f"layers of the kind {layer.kind!r} are not supported")
         values[layer.value] = found
     return values[layers[-1].value]
 
 
-def _affine(exact: _Exact, x: Sequence[Form], weight: NDArray[Any], bias: NDArray[Any] | None) -> list[Form]:
+def _affine(exact: Exact, x: Sequence[Form], weight: NDArray[Any], bias: NDArray[Any] | None) -> list[Form]:
     """W x + b for every token."""
     width, found = weight.shape[1], []
     rows = [[(int(i), Fraction(float(row[i]))) for i in np.flatnonzero(row)] for row in weight]
@@ -285,7 +137,7 @@ def _affine(exact: _Exact, x: Sequence[Form], weight: NDArray[Any], bias: NDArra
 
 
 def _pointwise(
-    exact: _Exact, x: Sequence[Form], layer: Layer, domains: Sequence[Interval], width: int
+    exact: Exact, x: Sequence[Form], layer: Layer, domains: Sequence[Interval], width: int
 ) -> list[Form]:
     found: list[Form] = [{} for _ in x]
     for (neurons, head), domain in zip(heads_of(layer), domains, strict=True):
@@ -296,7 +148,7 @@ def _pointwise(
     return found
 
 
-def _head(exact: _Exact, s: Form, n: HeadNumbers, argument: Argument) -> Form:
+def _head(exact: Exact, s: Form, n: HeadNumbers, argument: Argument) -> Form:
     one, terms = {ONE: Fraction(1)}, []
     for h in range(n.heads):
         a, o = (Fraction(float(x)) for x in n.query[h])
@@ -311,7 +163,7 @@ def _head(exact: _Exact, s: Form, n: HeadNumbers, argument: Argument) -> Form:
 class _Literal:
     """The symbolic run of a literal network, beside a run in floats at one input, the middle of the domain."""
 
-    def __init__(self, exact: _Exact, record: LiteralRecord) -> None:
+    def __init__(self, exact: Exact, record: LiteralRecord) -> None:
         self.exact, self.record, self.unknown = exact, record, 0
 
     def outputs(self) -> list[Form]:

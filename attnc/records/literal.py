@@ -49,12 +49,15 @@ class LiteralRecord:
         digests = {name: digest(name, array) for name, array in self.tensors.items()}
         digests["structure"] = seal(self.structure)
         source = None if self.source is None else self.source.certificate
-        known = source is not None and source.status is Status.PROVED
+        approximation = math.inf
+        if source is not None and source.status is Status.PROVED:
+            approximation = source.approximation
+            if self.encoding:
+                approximation = math.nextafter(approximation + self.encoding, math.inf)
         return Certificate(
             subject="literal", name=str(self.structure["form"]), status=Status.UNKNOWN,
-            approximation=source.approximation + self.encoding if source is not None and known else math.inf,
-            rounding=math.inf, bound=math.inf, holds_for=source.holds_for if source is not None else None,
-            dtype=self.dtype, digests=digests, children=() if source is None else (source,),
+            approximation=approximation, rounding=math.inf, bound=math.inf,
+            holds_for=source.holds_for if source is not None else None, dtype=self.dtype, digests=digests, children=() if source is None else (source,),
         )  # fmt: skip
 
 

@@ -125,12 +125,13 @@ def inputs(net: Network, *lead: int) -> Tensor:
 
 
 def agree(net: Network, x: Tensor, found: Tensor | None = None) -> bool:
-    """Within what rounding is proved to do to the network; where nothing is proved, within 64 units of the largest output."""
-    found, wanted = literal_form(net)(x) if found is None else found, net(x)
+    """Within a few units in the last place of the largest sum that is rounded on the way to an output."""
+    literal, wanted = literal_form(net), net(x)
+    found = literal(x) if found is None else found
     assert found.shape == wanted.shape and found.dtype == wanted.dtype
     allowed = 64 * torch.finfo(wanted.dtype).eps * float(wanted.abs().max())
     if net.certificate.proved and net.why_not_certified() is None:
-        allowed = net.certificate.rounding
+        allowed = max(net.certificate.rounding, 4 * literal.encoding)
     return float((found - wanted).abs().max()) <= allowed
 
 
