@@ -12,7 +12,7 @@ from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.records.files import read_file
 from attnc.records.literal import literal_record_of
-from attnc.records.record import record_of
+from attnc.records.record import arrays_of, record_of
 
 
 def load(
@@ -29,7 +29,7 @@ def load(
     'tanh'
     """
     about, tensors = read_file(path)
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    arrays = arrays_of(path, tensors)
     if about.get("kind") == "literal":
         return literal_from_record(literal_record_of(path, about, arrays, function))
     record = record_of(path, about, arrays, function)

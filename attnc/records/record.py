@@ -97,7 +97,15 @@ def contents(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
 def read(path: str | os.PathLike[str], function: Function | None = None) -> Record:
     """Read a file; `function` replaces a user-defined function that is not registered."""
     about, tensors = read_file(path)
-    return record_of(path, about, {name: tensor.numpy() for name, tensor in tensors.items()}, function)
+    return record_of(path, about, arrays_of(path, tensors), function)
+
+
+def arrays_of(path: object, tensors: Mapping[str, torch.Tensor]) -> dict[str, Numbers]:
+    """The tensors as arrays."""
+    try:
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
+    except TypeError as problem:
+        raise FileError(f"{path} is not a valid file: {problem}") from problem
 
 
 def record_of(
