@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	mkdir -p out
-	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --save out/gelu.safetensors --plot out/gelu.png --force
+	$(BIN)/attnc head gelu --domain -8 8 --eps 1e-6 --dtype float64 -o out/gelu.safetensors --plot out/gelu.png --force
 	$(BIN)/attnc verify out/gelu.safetensors
 
 lint: $(STAMP)
@@ -49,7 +49,7 @@ reproduce: $(STAMP)
 	$(BIN)/python benchmarks/experiments.py out/experiments
 
 docs: bench
-	$(BIN)/attnc head gelu --on -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force
+	$(BIN)/attnc head gelu --domain -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force
 	$(BIN)/python benchmarks/network_pictures.py
 	$(BIN)/python benchmarks/gallery.py
 

@@ -6,48 +6,66 @@
 True
 """
 
-from attnc import functions, incontext, paper, plot
-from attnc.compile import compile
-from attnc.domain import Box, Interval
-from attnc.errors import (
-    AttncError,
-    CertificateError,
-    ConvergenceError,
-    DomainWarning,
-    FileError,
-    FunctionError,
-    InputError,
-    MissingExtraError,
-    PrecisionError,
-    Problem,
-    UnknownFunctionError,
-    UnsupportedError,
-)
-from attnc.exporters.safetensors import load
-from attnc.functions import Function, function
-from attnc.lower.function_to_head import head
-from attnc.network.head import Head
-from attnc.network.network import Network
-from attnc.pretrained import (
-    ConversionReport,
-    ConvertConfig,
-    convert,
-    convert_,
-    from_pretrained,
-    report_of,
-)
-from attnc.pretrained.verify import verify, verify_conversion
-from attnc.records.certificate import Certificate, Status, Witness
-from attnc.records.presentation import Theorem
-from attnc.records.verdict import Verdict
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnc import errors, functions, incontext, paper, plot
+    from attnc.compiler import compile
+    from attnc.domain import Box, Interval
+    from attnc.errors import AttncError, DomainWarning
+    from attnc.exporters.safetensors import load
+    from attnc.functions import Function, function
+    from attnc.lower.function_to_head import head
+    from attnc.network.head import Head
+    from attnc.network.network import Network
+    from attnc.pretrained.config import ConvertConfig
+    from attnc.pretrained.convert import convert, convert_
+    from attnc.pretrained.directory import from_pretrained
+    from attnc.pretrained.verify import verify
+    from attnc.records.certificate import Certificate, Status
+    from attnc.records.verdict import Verdict
 
 __version__ = "0.2.0"
 
 __all__ = [
-    "AttncError", "Box", "Certificate", "CertificateError", "ConvergenceError", "ConversionReport",
-    "ConvertConfig", "DomainWarning", "FileError", "Function", "FunctionError", "Head", "InputError",
-    "Interval", "MissingExtraError", "Network", "PrecisionError", "Problem", "Status", "Theorem",
-    "UnknownFunctionError", "UnsupportedError", "Verdict", "Witness", "compile", "convert", "convert_",
-    "from_pretrained", "function", "functions", "head", "incontext", "load", "paper", "plot", "report_of", "verify",
-    "verify_conversion",
+    "AttncError", "Box", "Certificate", "ConvertConfig", "DomainWarning", "Function", "Head", "Interval", "Network", "Status",
+    "Verdict", "compile", "convert", "convert_", "errors", "from_pretrained", "function", "functions", "head", "incontext",
+    "load", "paper", "plot", "verify",
 ]  # fmt: skip
+
+_SUBMODULES = ("errors", "functions", "incontext", "paper", "plot")
+_MODULES = {
+    "attnc.compiler": ("compile",),
+    "attnc.domain": ("Box", "Interval"),
+    "attnc.errors": ("AttncError", "DomainWarning"),
+    "attnc.exporters.safetensors": ("load",),
+    "attnc.functions": ("Function", "function"),
+    "attnc.lower.function_to_head": ("head",),
+    "attnc.network.head": ("Head",),
+    "attnc.network.network": ("Network",),
+    "attnc.pretrained.config": ("ConvertConfig",),
+    "attnc.pretrained.convert": ("convert", "convert_"),
+    "attnc.pretrained.directory": ("from_pretrained",),
+    "attnc.pretrained.verify": ("verify",),
+    "attnc.records.certificate": ("Certificate", "Status"),
+    "attnc.records.verdict": ("Verdict",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import attnc` does not import torch."""
+    if name in _SUBMODULES:
+        return importlib.import_module(f"attnc.{name}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'attnc' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from attnc.records.certificate import round_up
+from attnc.records.fields import round_up
 
 Record = dict[str, Any]
 

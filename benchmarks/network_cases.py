@@ -46,7 +46,7 @@ def box_of(model: nn.Sequential, far: float = 1.0) -> attnc.Box:
 def forget() -> None:
     """What was made for other networks must not hide work."""
     heads._cache.clear()
-    slopes._made.clear()
+    slopes._cache.clear()
 
 
 @contextmanager

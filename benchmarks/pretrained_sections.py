@@ -29,7 +29,7 @@ from attnc.network.gate import AnchorGate
 from attnc.program.block import FeedForward
 from attnc.prove.compose import compose
 from attnc.prove.norm import attainable
-from attnc.records.certificate import round_up
+from attnc.records.fields import round_up
 
 THREADS = 2
 ENGINES = ("closed-form", "softmax")
@@ -113,13 +113,16 @@ def blocks(pair: Pair, settings: Settings) -> Iterator[Row]:
     yield Row("conversion", "conversion, float32", "numbers added", f"{100 * share:.3f} %", "< 0.1 %")
     seen = {engine: _differences(pair, engine, settings) for engine in ENGINES}
     for i, block in enumerate(report.blocks):
-        lo, hi = block.interval
+        lo, hi = block.facts["interval"]
         found = {
             "interval": f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]",
-            "anchors": ", ".join(map(str, block.anchors)),
-            "exact": f"{round_up(block.exact, 3):.3g}",
-            **{f"rounding, {engine}": f"{round_up(block.roundings[engine], 3):.3g}" for engine in ENGINES},
-            "rounding, were gelu exact": f"{round_up(block.products, 3):.3g}",
+            "anchors": ", ".join(map(str, block.facts["anchors"])),
+            "exact": f"{round_up(block.approximation, 3):.3g}",
+            **{
+                f"rounding, {engine}": f"{round_up(block.facts['roundings'][engine], 3):.3g}"
+                for engine in ENGINES
+            },
+            "rounding, were gelu exact": f"{round_up(block.facts['products'], 3):.3g}",
             **{f"largest seen, {engine}": f"{seen[engine][i]:.2g}" for engine in ENGINES},
         }
         for quantity, value in found.items():

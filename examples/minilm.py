@@ -173,7 +173,9 @@ def run(
     model, tokenizer = read(getattr(torch, dtype))
     texts = sentences(count, tokenizer)
     before, original = _timed(lambda: embed(model, tokenizer, texts))
-    report = attnc.convert_(model, approximation=EPS[dtype] if eps is None else eps, config={"engine": engine})
+    report = attnc.convert_(
+        model, approximation=EPS[dtype] if eps is None else eps, config={"engine": engine}
+    )
     after, converted = _timed(lambda: embed(model, tokenizer, texts))
     if plot is not None:
         draw(model, tokenizer, plot)

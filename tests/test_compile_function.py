@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
+from attnc.frontends import mlp
 from attnc.network.network import Network
 from attnc.network.purity import impurities
 
@@ -329,7 +330,13 @@ def test_a_function_is_asked_where_it_is_said_to_be_known() -> None:
 
 
 def test_a_module_that_is_read_takes_no_constant() -> None:
-    bad(nn.Linear(1, 1).eval(), "is for functions", lipschitz=1, domain=attnc.Box(0, 1, shape=(1,)))
+    bad(nn.Linear(1, 1).eval(), "lipschitz=1", lipschitz=1, domain=attnc.Box(0, 1, shape=(1,)))
+    bad(
+        mlp({"weight": torch.ones(1, 1)}, "relu"),
+        "method='fit'",
+        method="fit",
+        domain=attnc.Box(0, 1, shape=(1,)),
+    )
 
 
 def test_a_function_that_drifts() -> None:
@@ -385,7 +392,7 @@ def test_forms_need_one_hidden_layer() -> None:
     deep = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
     with pytest.raises(attnc.InputError, match="form='layers'"):
         attnc.compile(deep, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2, form="two-layer")
-    with pytest.raises(attnc.InputError):
+    with pytest.raises(attnc.InputError, match="tokens=3"):
         attnc.compile(deep, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2, tokens=3)
 
 

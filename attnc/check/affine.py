@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from attnc.arithmetic import Arithmetic
 from attnc.check.batch_norm import scale_and_shift
-from attnc.check.passing import Passing
 from attnc.check.upward import EPS, Long, gamma, long, parts, product, up, weighed
-from attnc.check.values import RHO, Form, Value, normed_length, normed_room, value
+from attnc.check.values import RHO, Form, Passing, Value, normed_length, normed_room, value
 from attnc.domain import Normed
 from attnc.program import Affine, BatchNorm
 
@@ -26,7 +25,7 @@ Matrix = NDArray[Any]
 def bound(at: Passing) -> Value:
     (x,), a = at.inputs, at.arithmetic
     W, b, b_off = _exact(at)
-    stored = at.stored("weight")
+    stored = at.layer.tensors["weight"]
     constant = long(at.layer.tensors.get("bias", np.zeros(len(stored))))
     if x.normed is None:
         middle, half = x.middle

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnc.check.passing import Passing
 from attnc.check.upward import EPS, Long, gamma, long, up
-from attnc.check.values import Value, value
+from attnc.check.values import Passing, Value, value
 from attnc.program import BatchNorm
 
 
@@ -16,7 +15,7 @@ def bound(at: Passing) -> Value:
     (x,), a, step = at.inputs, at.arithmetic, at.step
     assert isinstance(step, BatchNorm)
     s, t, off = scale_and_shift(step)
-    r, c = (long(at.stored(name)) for name in ("scale", "shift"))
+    r, c = (long(at.layer.tensors[name]) for name in ("scale", "shift"))
     through = up(np.abs(r) * x.size + np.abs(c))
     moved = np.abs(r) * x.error + (np.abs(r - s) + 8 * EPS * np.abs(s)) * x.magnitude + np.abs(c - t) + off
     flushed = 4 * np.longdouble(a.tiny) * (1 + np.abs(r) + x.size)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors
 from attnc.domain import Array, Box, Normed
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Product, Program
-from attnc.program.step import Numbers
 from attnc.records.certificate import Status
+from attnc.records.layers import Layer
 from attnc.records.verdict import Verdict
 
 HIDDEN, GATED = 2, 4  # the values that heads and products compute
@@ -33,16 +32,6 @@ class BlockClaim:
     approximation: float
     rounding: float
     products: float | None = None
-
-
-class _Stored(NamedTuple):
-    """A step whose stored numbers are its own."""
-
-    kind: str
-    inputs: tuple[int, ...]
-    value: int
-    tensors: dict[str, Numbers]
-    settings: dict[str, Any] = {}  # noqa: RUF012
 
 
 def block_program(f: Function, first: Map, second: Map, up: Map | None = None) -> Program:
@@ -73,14 +62,14 @@ def check_block(
     unknown
     """
     bound = claim.approximation + claim.rounding
-    problem = _problem(program, domain, heads, squares, dtype)
-    if problem is not None:
-        return Verdict(Status.UNKNOWN, problem, bound)
+    reason = _problem(program, domain, heads, squares, dtype)
+    if reason is not None:
+        return Verdict(Status.UNKNOWN, reason, bound)
     try:
         found = _composed(program, domain, {HIDDEN: heads, GATED: squares}, dtype)
         exact = _composed(program, domain, _exact(heads, squares), dtype)
-    except CheckError as reason:
-        return Verdict(Status.UNKNOWN, str(reason), bound)
+    except CheckError as problem:
+        return Verdict(Status.UNKNOWN, str(problem), bound)
     claims = [
         ("approximation", found[0], Fraction(claim.approximation)),
         ("approximation + rounding", found[1], Fraction(claim.approximation) + Fraction(claim.rounding)),
@@ -99,7 +88,14 @@ def _composed(
     program: Program, domain: Box | Normed, errors: Mapping[int, Errors], dtype: str
 ) -> tuple[float, float]:
     """|converted - original| in exact arithmetic, and executed."""
-    layers = [_Stored(step.kind, step.inputs, i + 1, step.tensors()) for i, step in enumerate(program.steps)]
+    layers = []
+    for i, step in enumerate(program.steps):
+        squares = errors.get(i + 1)
+        powers = (
+            {"scale": squares.scale, "radius": squares.radius} if isinstance(squares, SquareErrors) else {}
+        )
+        settings = {"heads": 0} if step.kind == "pointwise" else {}
+        layers.append(Layer(step.kind, step.inputs, i + 1, step.tensors() | powers, settings))
     out = compose(program, layers, domain, errors, dtype, forms=False)[len(layers)]
     return largest_float(out.approximation), largest_float(out.error)
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnc.check.passing import Passing
 from attnc.check.upward import EPS, gamma, long, up
-from attnc.check.values import Form, Value, value
+from attnc.check.values import Form, Passing, Value, value
 from attnc.program import Combine
 
 

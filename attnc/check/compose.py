@@ -8,10 +8,10 @@ import numpy as np
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.check import affine, batch_norm, combine, lookup, pointwise, product, reshape
-from attnc.check.passing import Passing, StoredLayer
-from attnc.check.values import CheckError, Errors, Value, start
+from attnc.check.values import CheckError, Errors, Passing, Value, start
 from attnc.domain import Box, Normed
 from attnc.program import Program
+from attnc.records.layers import Layer
 
 KINDS: dict[str, Callable[[Passing], Value]] = {
     "affine": affine.bound,
@@ -26,7 +26,7 @@ KINDS: dict[str, Callable[[Passing], Value]] = {
 
 def compose(
     program: Program,
-    layers: Sequence[StoredLayer],
+    layers: Sequence[Layer],
     domain: Box | Normed,
     errors: Mapping[int, Errors],
     dtype: str,

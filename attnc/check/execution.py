@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from attnc.program.step import Numbers
 from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.numbers import TENSORS, HeadNumbers
 
+Tensors = Sequence[Tensor]
 Products = Callable[[Tensor, Tensor], Tensor]  # x (…, n) and W (m, n) ↦ x Wᵀ
 
 
@@ -54,17 +55,8 @@ def _run(program: Program, numbers: NetworkNumbers, x: Tensor, products: Product
     return values[len(program.steps)].double()
 
 
-def _affine(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
-    y = products(inputs[0], t["weight"])
-    return y + t["bias"] if "bias" in t else y
-
-
-def _batch_norm(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
-    return inputs[0] * t["scale"] + t["shift"]
-
-
-def _pointwise(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
-    s, y = inputs[0], torch.empty_like(inputs[0])
+def _pointwise(layer: Layer, s: Tensor) -> Tensor:
+    y = torch.empty_like(s)
     for neurons, head in heads_of(layer):
         part: Any = slice(None) if neurons is None else torch.from_numpy(np.array(neurons))
         given = s[..., part]
@@ -72,30 +64,23 @@ def _pointwise(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], product
     return y
 
 
-def _lookup(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
-    scores = products(inputs[0] - t["centre"], t["key"]) + t["offset"]
-    return products(torch.softmax(scores, -1), t["values"].T)
-
-
-def _combine(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
-    c = [torch.tensor(c, dtype=inputs[0].dtype) for c in layer.settings["coefficients"]]
+def _combine(layer: Layer, inputs: Tensors) -> Tensor:
+    c = torch.tensor(layer.settings["coefficients"], dtype=inputs[0].dtype)
     y = c[0] * inputs[0]
     for factor, x in zip(c[1:], inputs[1:], strict=True):
         y = y + factor * x
     return y
 
 
-def _reshape(layer: Layer, inputs: list[Tensor], t: dict[str, Tensor], products: Products) -> Tensor:
-    return inputs[0].reshape(len(inputs[0]), *layer.settings["to"])
-
-
-KINDS: dict[str, Callable[[Layer, list[Tensor], dict[str, Tensor], Products], Tensor]] = {
-    "affine": _affine,
-    "batch_norm": _batch_norm,
-    "combine": _combine,
-    "lookup": _lookup,
-    "pointwise": _pointwise,
-    "reshape": _reshape,
+KINDS: dict[str, Callable[[Layer, Tensors, Mapping[str, Tensor], Products], Tensor]] = {
+    "affine": lambda layer, x, t, dot: dot(x[0], t["weight"]) + t.get("bias", 0.0),
+    "batch_norm": lambda layer, x, t, dot: x[0] * t["scale"] + t["shift"],
+    "combine": lambda layer, x, t, dot: _combine(layer, x),
+    "lookup": lambda layer, x, t, dot: dot(
+        torch.softmax(dot(x[0] - t["centre"], t["key"]) + t["offset"], -1), t["values"].T
+    ),
+    "pointwise": lambda layer, x, t, dot: _pointwise(layer, x[0]),
+    "reshape": lambda layer, x, t, dot: x[0].reshape(len(x[0]), *layer.settings["to"]),
 }
 
 

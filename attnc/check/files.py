@@ -1,24 +1,21 @@
-"""Files read by the checker itself: safetensors (a JSON header, then raw little-endian numbers) and JSON."""
+"""Files read by the checker itself: tensors in safetensors, and JSON. Reading executes nothing."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
 
 from attnc.errors import CertificateError, FileError
 from attnc.program.step import Numbers
 from attnc.records.layers import digest
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-_DTYPES = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1",
-}  # fmt: skip
 _PLACE = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp.weight: 0, weight
 
 
@@ -33,54 +30,31 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
+def _opened(file: Path) -> Any:
+    return safe_open(file, "pt")
+
+
 class TensorFile:
     """A safetensors file; its tensors are read on demand."""
 
     def __init__(self, file: Path) -> None:
-        self.file = file
         try:
-            with file.open("rb") as opened:
-                size = int.from_bytes(opened.read(8), "little")
-                self.start, self.size = 8 + size, file.stat().st_size
-                if self.start > self.size:
-                    raise ValueError("the header is cut off")
-                header = json.loads(opened.read(size))
-            self.metadata = header.pop("__metadata__", {})
-            self.entries = {str(name): self._entry(entry) for name, entry in header.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-            raise FileError(
-                f"{file} is not a safetensors file, or it is damaged: {getattr(problem, 'strerror', None) or problem}"
-            ) from problem
-
-    def _entry(self, entry: dict[str, Any]) -> tuple[str, tuple[int, ...], int, int]:
-        """Dtype, shape, begin and end of a tensor."""
-        dtype, shape, (begin, end) = str(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
-        if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-            raise ValueError("a shape or an offset is not a whole number")
-        known = np.dtype(_DTYPES[dtype]).itemsize if dtype in _DTYPES else None
-        whole = known is None or end - begin == math.prod(shape) * known
-        if not (begin <= end <= self.size - self.start and whole):
-            raise ValueError("a tensor does not fit into the file")
-        return dtype, shape, begin, end
+            self.opened = _opened(file)
+            self.names: list[str] = list(self.opened.keys())
+        except (SafetensorError, OSError, ValueError) as problem:
+            raise FileError(f"{file} is not a safetensors file, or it is damaged: {problem}") from problem
 
     def read(self, name: str) -> Numbers:
-        dtype, shape, begin, end = self.entries[name]
-        with self.file.open("rb") as opened:
-            opened.seek(self.start + begin)
-            data = opened.read(end - begin)
-        if dtype == "BF16":  # the upper half of a float32
-            wide = np.frombuffer(data, "<u2").astype("<u4") << 16
-            return wide.view("<f4").reshape(shape)
-        if dtype not in _DTYPES:
-            raise FileError(f"{self.file}: the tensor {name} has the dtype {dtype}, which is not supported")
-        return np.frombuffer(data, _DTYPES[dtype]).reshape(shape)
+        tensor = self.opened.get_tensor(name)
+        found: Numbers = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        return found
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Numbers]]:
     """The "attnc" record and the tensors of a file."""
     file = TensorFile(Path(path))
     try:
-        about = json.loads(file.metadata["attnc"])
+        about = json.loads(file.opened.metadata()["attnc"])
     except (KeyError, TypeError) as problem:
         raise FileError(
             f"{path} was not written by attnc: it has no 'attnc' record in its metadata"
@@ -89,7 +63,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict
         raise FileError(f"{path}: the 'attnc' record is not JSON: {problem}") from problem
     if not isinstance(about, dict):
         raise FileError(f"{path}: the 'attnc' record must be a JSON object")
-    return about, {name: np.array(file.read(name)) for name in file.entries}
+    return about, {name: file.read(name) for name in file.names}
 
 
 class Directory:
@@ -104,9 +78,7 @@ class Directory:
             if not files or any(Path(name).name != name for name in files):
                 raise FileError(f"{where / INDEX} does not list the files of the weights")
         self.files = {
-            name: file
-            for file in map(TensorFile, (where / f for f in sorted(files)))
-            for name in file.entries
+            name: file for file in map(TensorFile, (where / f for f in sorted(files))) for name in file.names
         }
 
     def find(self, name: str, role: str, expected: str) -> Numbers:

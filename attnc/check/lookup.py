@@ -16,11 +16,11 @@ import numpy as np
 from flint import arb
 
 from attnc.arithmetic import Arithmetic
-from attnc.check.passing import Passing, StoredLayer
 from attnc.check.upward import floats, long
-from attnc.check.values import CheckError, Value, value
+from attnc.check.values import CheckError, Passing, Value, value
 from attnc.functions.balls import ball, lower, upper, working
 from attnc.program import Lookup
+from attnc.records.layers import Layer
 
 Balls = list[arb]
 CELLS, NEAR, PRECISION = 8192, 4, 96
@@ -52,17 +52,15 @@ def bound(at: Passing) -> Value:
     if not isinstance(step, Lookup) or x.error.any():
         raise CheckError("nothing is known of the function, or its inputs have an error")
     with working(PRECISION):
-        given = [
-            ball(float(lo), float(hi))
-            for lo, hi in zip(*(e.ravel() for e in floats(x.lo, x.hi)), strict=True)
-        ]
+        ends = (end.ravel().tolist() for end in floats(x.lo, x.hi))
+        given = [ball(*pair) for pair in zip(*ends, strict=True)]
         found = bounds(step, at.layer, given, at.arithmetic)
-        ends = [long([[end(b) for b in found.exact]]) for end in (lower, upper)]
+        lo, hi = (long([[end(b) for b in found.exact]]) for end in (lower, upper))
         error = long([[upper(e) for e in found.error]])
-    return value(*ends, error, np.full_like(error, upper(found.approximation)))
+    return value(lo, hi, error, np.full_like(error, upper(found.approximation)))
 
 
-def bounds(step: Lookup, layer: StoredLayer, x: Balls, a: Arithmetic) -> LookupBounds:
+def bounds(step: Lookup, layer: Layer, x: Balls, a: Arithmetic) -> LookupBounds:
     """What is proved of a lookup for inputs in the balls x; raises `CheckError` where nothing is. Within `working`."""
     axes = _axes(step.points.astype(np.float64), layer.tensors["key"].astype(np.float64))
     if axes is None:
@@ -169,7 +167,7 @@ def _behind(d: arb, c: arb) -> arb:
     return sum(terms, arb(0)) + arb(upper(2 * terms[-1]))
 
 
-def _scores(layer: StoredLayer, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tuple[arb, arb, arb]:
+def _scores(layer: Layer, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tuple[arb, arb, arb]:
     """The largest residue of the stored scores, residue and rounding together, and what passes through a sum.
 
     `reach` is at least |x - o|; a score passes m + 1 roundings, and one for x - o."""
@@ -205,7 +203,7 @@ def _scores(layer: StoredLayer, axes: list[_Axis], reach: Balls, a: Arithmetic) 
 
 
 def _executed(
-    step: Lookup, layer: StoredLayer, off: arb, residue: arb, score: arb, reach: Balls, a: Arithmetic
+    step: Lookup, layer: Layer, off: arb, residue: arb, score: arb, reach: Balls, a: Arithmetic
 ) -> LookupBounds:
     k, u, tau = len(layer.tensors["offset"]), arb(a.unit), arb(a.tiny)
     if not k * u < arb(0.25):

@@ -17,7 +17,7 @@ from attnc.arithmetic import probe_network
 from attnc.check.block import BlockClaim, Map, block_program, check_block
 from attnc.check.files import Directory, read_json
 from attnc.check.head import check_head
-from attnc.check.values import HeadErrors, SquareErrors
+from attnc.check.values import CheckError, HeadErrors, SquareErrors
 from attnc.check.window import window_error
 from attnc.domain import Array, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
@@ -119,6 +119,15 @@ def check_heads(block: Block, proofs: Proofs) -> Verdict | None:
 
 def check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
     """The bounds of a block whose heads were proved, as one engine executes them."""
+    try:
+        verdict = _check_engine(block, engine, proofs)
+    except CheckError as problem:
+        verdict = _unknown(block, str(problem))
+    reason = verdict.reason if verdict else f"engine {engine}: {verdict.reason}"
+    return replace(verdict, reason=reason, name=block.name)
+
+
+def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
     neurons, squares = len(block.first[1]), None
     errors = HeadErrors(*(np.full(neurons, np.nan) for _ in range(4)))
     for head in block.heads:
@@ -135,9 +144,7 @@ def check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         )
     program = block_program(functions.get(block.function), block.first, block.second, block.up)
     claim = BlockClaim(block.approximation, block.roundings[engine], block.products)
-    verdict = check_block(program, block.domain, errors, squares, claim, block.dtype)
-    reason = verdict.reason if verdict else f"engine {engine}: {verdict.reason}"
-    return replace(verdict, reason=reason, name=block.name)
+    return check_block(program, block.domain, errors, squares, claim, block.dtype)
 
 
 def check_numbers(block: Block, proofs: Proofs) -> Verdict:
@@ -173,6 +180,17 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
     return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts))
 
 
+def model_problem(model: Certificate) -> str | None:
+    """Why the terms of a model are not those of its blocks, or None."""
+    if not model.children or any(block.subject != "block" for block in model.children):
+        return "the certificate has no blocks"
+    for term in ("approximation", "rounding", "bound"):
+        largest = max(getattr(block, term) for block in model.children)
+        if getattr(model, term) != largest:
+            return f"{term} of the model is {getattr(model, term):g}, that of its blocks {largest:g}"
+    return None
+
+
 def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) -> Verdict:
     """The verdict on the directory of a converted model, from config.json and the safetensors files alone."""
     where, proofs = Path(path), proofs or Proofs()
@@ -180,6 +198,9 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
     tensors, found = Directory(where), []
     try:
         model = Certificate.from_json(record["report"]["certificate"])
+        reason = model_problem(model)
+        if reason is not None:
+            raise ValueError(reason)
         entries = {entry["name"]: entry for entry in record["blocks"]}
         for block in model.parts("block"):
             entry = next((e for n, e in entries.items() if f".{block.name}".endswith(f".{n}")), None)

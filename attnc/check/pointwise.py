@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnc.check.passing import Passing
 from attnc.check.slopes import CellTable
 from attnc.check.upward import Long, floats, largest, long, up
-from attnc.check.values import CheckError, HeadErrors, Value
+from attnc.check.values import CheckError, HeadErrors, Passing, Value
 from attnc.domain import Array
 from attnc.program import Pointwise
 
@@ -20,9 +19,8 @@ from attnc.program import Pointwise
 def bound(at: Passing) -> Value:
     (x,), step, heads = at.inputs, at.step, at.errors
     assert isinstance(step, Pointwise) and isinstance(heads, HeadErrors)
-    low, high = x.reach
-    _check_cover(low, high, heads)
-    shape, (lo, hi), (low, high) = low.shape, floats(x.lo, x.hi), floats(low, high)
+    _check_cover(*x.reach, heads)
+    shape, (lo, hi), (low, high) = x.lo.shape, floats(x.lo, x.hi), floats(*x.reach)
     table = CellTable(step.function, float(low.min()), float(high.max()), np.stack([low, high]))
     slope = long(table.steepest(low.ravel(), high.ravel())).reshape(shape)
     bottom, top = _line(table, low, high, np.zeros(shape))

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnc.check.passing import Passing
 from attnc.check.upward import EPS, long, up
-from attnc.check.values import CheckError, SquareErrors, Value
+from attnc.check.values import CheckError, Passing, SquareErrors, Value
 
 
 def bound(at: Passing) -> Value:

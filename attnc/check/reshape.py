@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnc.check.passing import Passing
-from attnc.check.values import Value
+from attnc.check.values import Passing, Value
 from attnc.program import Reshape
 
 

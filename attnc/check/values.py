@@ -7,14 +7,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attnc.arithmetic import Arithmetic
 from attnc.check.upward import EPS, Long, largest, long, up
 from attnc.domain import Array, Box, Normed
-from attnc.program import Program
+from attnc.program import Program, Step
 from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK
+from attnc.records.layers import Layer
 
 RHO = 2.0**-10  # relative error of an executed norm
 LEAST = 2.0**-100
@@ -148,3 +151,18 @@ class SquareErrors:
 
 
 Errors = HeadErrors | SquareErrors | None
+
+
+@dataclass(frozen=True, eq=False)
+class Passing:
+    """A layer, the value of the program that it computes, what holds of its inputs, and what was proved of its heads."""
+
+    program: Program
+    layer: Layer
+    inputs: Sequence[Value]
+    arithmetic: Arithmetic
+    errors: Errors = None
+
+    @property
+    def step(self) -> Step:
+        return self.program.steps[self.layer.value - 1]

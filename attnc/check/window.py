@@ -7,7 +7,7 @@ both is below the claim."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,13 +16,11 @@ from flint import arb, arb_series
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_window
 from attnc.check.rounding import gate_rounding, window_rounding
-from attnc.check.witness import error_of, refutes
+from attnc.check.values import CheckError
 from attnc.domain import Interval
 from attnc.functions import Function
 from attnc.functions.balls import upper, working
 from attnc.functions.function import Branch
-from attnc.records.certificate import Status
-from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import Gate, Window
 
 PRECISION, ORDER, MOST_CELLS = 192, 13, 60_000
@@ -50,65 +48,19 @@ class _Cell:
         return [_Cell(self.lo, self.middle, self.branch), _Cell(self.middle, self.hi, self.branch)]
 
 
-@dataclass(frozen=True)
-class _Walk:
-    """What holds on every cell, or where nothing was proved."""
-
-    bound: arb
-    cells: int
-    stuck: float | None = None
-
-
-def check_window(window: Window | Gate, f: Function, domain: Interval, claimed: float) -> Verdict:
-    """Whether |executed - f| <= claimed for every number of the window's dtype in the domain: attacked first, then proved.
-
-    >>> from attnc import functions
-    >>> silu, on = Gate(slope=1.0, dtype="float32"), Interval(-16, 16)
-    >>> for claim in (4e-6, 1e-9):
-    ...     print(check_window(silu, functions.silu(), on, claim).status)
-    proved
-    refuted
-    """
-    problem = _problem(window, f, domain)
-    if problem is not None:
-        return Verdict(Status.UNKNOWN, problem, claimed)
-    with working(PRECISION, ORDER + 1):
-        refuted = _attack(window, f, domain, claimed)
-        if refuted is not None:
-            return refuted
-        walk = _walk(window, f, domain, claimed)
-    if walk.stuck is not None:
-        reason = f"no proof near s={walk.stuck!r} after {walk.cells} cells"
-        return Verdict(Status.UNKNOWN, reason, claimed, cells=walk.cells)
-    reason = f"the bound holds on {walk.cells} cells at {PRECISION} bits"
-    return Verdict(Status.PROVED, reason, claimed, cells=walk.cells)
-
-
 def window_error(window: Window | Gate, f: Function, domain: Interval) -> float:
-    """The checker's own bound of |executed - f| on the domain, within some hundredths of its best; inf where it finds none.
+    """A bound of |executed - f| on the domain, within some hundredths of the best; raises `CheckError` where none is found.
 
     >>> from attnc import functions
     >>> relu, on = Gate(slope=2.0**40, dtype="float32"), Interval(-100, 100)
     >>> 0.278 / 2**40 < window_error(relu, functions.relu(), on) < 0.29 / 2**40
     True
     """
-    if _problem(window, f, domain) is not None:
-        return math.inf
+    reason = _problem(window, f, domain)
+    if reason is not None:
+        raise CheckError(reason)
     with working(PRECISION, ORDER + 1):
-        walk = _walk(window, f, domain, None)
-        return math.inf if walk.stuck is not None else upper(walk.bound)
-
-
-def execute_window(window: Window | Gate, s: torch.Tensor) -> torch.Tensor:
-    """The window as torch runs it in its dtype, from the formulas of `Window` and `Gate`."""
-    s = s.to(getattr(torch, window.dtype))
-    if isinstance(window, Gate):
-        return (s * torch.sigmoid(s * window.slope)).double()
-    x = s.abs() / window.spacing
-    w, total = torch.exp(x * (-2 * window.sharpness)), torch.zeros_like(x)
-    for C in reversed(window.coefficients):
-        total = total * w + C
-    return (s.clamp(min=0) + torch.exp(x * (window.lead - window.sharpness * x)) * total).double()
+        return upper(_bound(window, f, domain))
 
 
 def _problem(window: Window | Gate, f: Function, domain: Interval) -> str | None:
@@ -161,34 +113,9 @@ def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> boo
         return not (exact and 0 < c <= 1 and lead >= 0 and window.coefficients and fits)
 
 
-def _attack(window: Window | Gate, f: Function, domain: Interval, claimed: float) -> Verdict | None:
-    points = torch.tensor(sorted(set(_points(window, domain))), dtype=torch.float64)
-    points = torch.unique(points.to(getattr(torch, window.dtype)).double())
-    points = points[(points >= domain.lo) & (points <= domain.hi)]
-    for s, y in zip(points.tolist(), execute_window(window, points).tolist(), strict=True):
-        error = error_of(y, f.value(s))
-        if refutes(error, arb(claimed)):
-            reason = f"at s={s!r} the window returns {y!r}"
-            return Verdict(Status.REFUTED, reason, claimed, (s,), float(error.mid()))
-    return None
-
-
-def _points(window: Window | Gate, domain: Interval) -> Iterator[float]:
-    """Evenly over the domain, evenly near 0, and in ratio towards 0."""
-    near = 24 * window.spacing if isinstance(window, Window) else 24 / window.slope
-    reach = max(abs(domain.lo), abs(domain.hi))
-    yield from (domain.lo, domain.hi, 0.0)
-    for i in range(1, 500):
-        yield domain.lo + domain.width * (i / 500)
-        yield from (near * i / 500, -near * i / 500)
-    for i in range(200):
-        yield from (reach * 2.0 ** (-i / 2), -reach * 2.0 ** (-i / 2))
-
-
-def _walk(window: Window | Gate, f: Function, domain: Interval, claimed: float | None) -> _Walk:
-    """Halve cells until the claim holds on each. Without a claim, the bound rises to the errors at the middles of cells."""
-    a = ARITHMETIC[window.dtype]
-    goal, todo, done = arb(0 if claimed is None else claimed), _first_cells(window, f, domain), 0
+def _bound(window: Window | Gate, f: Function, domain: Interval) -> arb:
+    """Halve cells until the error on each is below a bound that rises to the errors at their middles."""
+    a, goal, todo, done = ARITHMETIC[window.dtype], arb(0), _first_cells(window, f, domain), 0
     while todo:
         cell = todo.pop()
         done += 1
@@ -196,15 +123,14 @@ def _walk(window: Window | Gate, f: Function, domain: Interval, claimed: float |
         if found is not None and found <= goal:
             continue
         least = _error(window, cell.at_middle(), a)
-        if least is None or (claimed is not None and not least <= goal):
-            return _Walk(goal, done, cell.middle)
-        goal = goal.max((least * _ROOM).upper()).upper() if claimed is None else goal
-        if found is not None and found <= goal:
-            continue
-        if not cell.lo < cell.middle < cell.hi or done + len(todo) > MOST_CELLS:
-            return _Walk(goal, done, cell.middle)
+        if least is not None:
+            goal = goal.max((least * _ROOM).upper()).upper()
+            if found is not None and found <= goal:
+                continue
+        if least is None or not cell.lo < cell.middle < cell.hi or done + len(todo) > MOST_CELLS:
+            raise CheckError(f"no bound of the window near s={cell.middle!r} after {done} cells")
         todo += cell.halves()
-    return _Walk(goal, done)
+    return goal
 
 
 def _first_cells(window: Window | Gate, f: Function, domain: Interval) -> list[_Cell]:

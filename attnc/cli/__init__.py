@@ -1,4 +1,4 @@
-"""The command line: `attnc head`, `compile`, `learn`, `verify`, `show`, `functions`."""
+"""The command line: `attnc head`, `compile`, `convert`, `learn`, `reproduce`, `verify`, `show`, `functions`."""
 
 from attnc.cli.app import app, main
 

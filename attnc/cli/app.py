@@ -1,4 +1,4 @@
-"""The commands in one program."""
+"""The commands in one program. Only the command that runs imports torch: help and `--version` do not."""
 
 from __future__ import annotations
 
@@ -22,24 +22,19 @@ from attnc.cli.verify import verify
 app = typer.Typer(
     name="attnc",
     help="The attention compiler: functions and networks as softmax attention, with proved error bounds.",
-    epilog="Exit status: 0 what was asked is proved, 1 it is not, 2 bad input.",
+    epilog="Exit status: 0 the result is proved, 1 it is not, 2 bad input.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(head)
-app.command()(compile)
-app.command()(convert)
-app.command()(learn)
-app.command()(reproduce)
-app.command()(verify)
-app.command()(show)
-app.command()(functions)
+for command in (head, compile, convert, learn, reproduce, verify, show, functions):
+    app.command()(command)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"attnc {attnc.__version__}")
         raise typer.Exit
 
@@ -47,28 +42,17 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _program(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """The attention compiler: functions and networks as softmax attention, with proved error bounds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program, on the arguments of the process unless others are given, and return its exit status.
-
-    >>> main(["verify", "missing.safetensors", "--json"])
-    {
-      "error": {
-        "kind": "FileError",
-        "message": "cannot read missing.safetensors: No such file or directory"
-      }
-    }
-    2
-    """
+    """Run the program with the arguments of the process, or with `arguments`, and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # A formula's Φ must not fail where only ASCII can be printed.
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="replace")  # the Φ of a formula must not fail on an ASCII terminal
     try:
         app(args=None if arguments is None else list(arguments), prog_name="attnc")
     except SystemExit as end:

@@ -1,83 +1,37 @@
-"""`attnc compile`: a trained network as softmax attention, with a proof; a function too, proved or measured."""
+"""`attnc compile`: a trained network, or a function of sequences, as softmax attention."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
-import torch
 import typer
 
 import attnc
-from attnc.cli.domains import box_of, parse_end, parse_shape
-from attnc.cli.network_report import network_facts, network_record, print_layers, status
-from attnc.cli.output import NOT_PROVED, chosen_dtype, errors_reported, made_facts, print_facts, print_json
-from attnc.cli.progress import progress
-from attnc.cli.sources import Words, is_object, read_source
-from attnc.cli.targets import check_targets
-from attnc.cli.user_code import user_code
-from attnc.cli.wishes import FORMS, METHODS, Wishes
-from attnc.domain import Array
-from attnc.lower.function_to_head import checked_eps
-from attnc.network.engines import ENGINES
-from attnc.network.network import Network, checked_engine
+from attnc.cli.domains import make_box, parse_end, parse_shape
+from attnc.cli.options import Dtype, Force, Json, Output, check_files, parse_dtype
+from attnc.cli.output import NOT_PROVED, errors_reported, print_json, run_facts
+from attnc.cli.progress import progress_bar
+from attnc.cli.report import network_record, network_status, print_object
+from attnc.cli.sources import check_absent, input_shape, is_object, load_object, read_weights, user_code
 
-_Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="model.safetensors, or module:object (runs your own code).")
-]
-_Domain = Annotated[
-    tuple[str, str],
-    typer.Option(metavar="LO HI", help="The inputs: two numbers, or two lists as in -1,0 1,5 by feature."),
-]
-_Eps = Annotated[float, typer.Option(metavar="E", help="Every output stays within E.")]
-_Shape = Annotated[
-    str | None, typer.Option(metavar="D | N,D", help="Of one input; left out where a model shows it.")
-]
-_Engine = Annotated[str, typer.Option(help=f"How attention is executed: {' or '.join(ENGINES)}.")]
-_Activation = Annotated[
-    str | None, typer.Option(metavar="NAME", help="State dict: between the layers; see `attnc functions`.")
-]
-_OutputActivation = Annotated[
-    str | None, typer.Option(metavar="NAME", help="State dict: after the last layer; none if left out.")
-]
-_Order = Annotated[
-    str | None, typer.Option(metavar="A,B,C", help="State dict: the prefixes of its layers, in order.")
-]
-_Form = Annotated[str | None, typer.Option(metavar="FORM", help=f"{' | '.join(FORMS)}.")]
-_Method = Annotated[
-    str | None,
-    typer.Option(metavar="HOW", help=f"Function: where its values come from, {' | '.join(METHODS)}."),
-]
-_Lipschitz = Annotated[
-    float | None, typer.Option(metavar="K", help="Function: |f(x) - f(y)| <= K|x - y| (Euclidean); a proof.")
-]
-_Noise = Annotated[float | None, typer.Option(metavar="E", help="With --lipschitz: what f itself may round.")]
-_Tokens = Annotated[
-    int | None,
-    typer.Option(metavar="M", help="Function: how many tokens it returns, if not as many as it takes."),
-]
-_Seed = Annotated[int | None, typer.Option(metavar="N", help="Function: of random inputs and of a fit.")]
-_Output = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="PATH", help="Write the network and its certificate."),
-]
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What is asked, as far as it can be checked before anything is read."""
-
-    source: str
-    words: Words
-    wishes: Wishes
-    lo: Array
-    hi: Array
-    shape: tuple[int, ...] | None
-    eps: float
-    dtype: torch.dtype
-    engine: str
+_SOURCE = "model.safetensors, or module:object (runs your own code)."
+_LIPSCHITZ = "Function: |f(x) - f(y)| <= K|x - y| (Euclidean), to prove the error."
+_Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
+_Domain = Annotated[tuple[str, str], typer.Option(metavar="LO HI", help="Two numbers, or lists: -1,0 1,5.")]
+_Eps = Annotated[float, typer.Option(metavar="E", help="The error allowed in every output.")]
+_Shape = Annotated[str | None, typer.Option(metavar="D | N,D", help="Of one input; default from the model.")]
+_Engine = Annotated[str, typer.Option(help="How attention is executed: columns or dense.")]
+_Activation = Annotated[str | None, typer.Option(metavar="NAME", help="File: between the layers.")]
+_OutputActivation = Annotated[str | None, typer.Option(metavar="NAME", help="File: after the last layer.")]
+_Order = Annotated[str | None, typer.Option(metavar="A,B,C", help="File: prefixes of the layers, in order.")]
+_Form = Annotated[str | None, typer.Option(help="layers, two-layer or attention-softmax.")]
+_Method = Annotated[str | None, typer.Option(metavar="NAME", help="Function: auto, lattice, grid or fit.")]
+_Lipschitz = Annotated[float | None, typer.Option(metavar="K", help=_LIPSCHITZ)]
+_Noise = Annotated[float | None, typer.Option(metavar="E", help="With --lipschitz: rounding error of f.")]
+_Tokens = Annotated[int | None, typer.Option(metavar="M", help="Function: output tokens; default N.")]
+_Seed = Annotated[int | None, typer.Option(metavar="S", help="Function: of random inputs and of the fit.")]
 
 
 def compile(
@@ -85,7 +39,7 @@ def compile(
     domain: _Domain,
     eps: _Eps,
     shape: _Shape = None,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    dtype: Dtype = "float32",
     engine: _Engine = "softmax",
     activation: _Activation = None,
     output_activation: _OutputActivation = None,
@@ -96,20 +50,17 @@ def compile(
     noise: _Noise = None,
     tokens: _Tokens = None,
     seed: _Seed = None,
-    output: _Output = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+    output: Output = None,
+    json: Json = False,
+    force: Force = False,
 ) -> None:
-    """Turn a trained network, or any continuous function, into softmax attention and prove its error.
+    """Compile a network or a function to softmax attention.
 
-    SOURCE is model.safetensors, the weights and biases of an MLP: nothing in
-    the file is executed. Or it is module:object, and YOUR OWN PYTHON CODE IS
-    IMPORTED AND RUN, from the current directory or Python's path: an nn.Module
-    in eval mode, a fitted scikit-learn MLP (of a classifier, its logits), a
-    function of a tensor (batch, tokens, features) that returns one, or a
-    function without arguments that returns any of these.
-
-    Of a function without --lipschitz the error is measured, not proved.
+    SOURCE is model.safetensors with the weights and biases of an MLP; nothing in the file is executed. Or it is
+    module:object, and YOUR OWN PYTHON CODE IS IMPORTED AND RUN, from the current directory or Python's path: an
+    nn.Module in eval mode, a fitted scikit-learn MLP (of a classifier, its logits), a function of a tensor
+    (batch, tokens, features) that returns one, or a function without arguments that returns any of these.
+    The error of a function without --lipschitz is measured, not proved.
 
     Exit status: 0 proved, 1 measured or not certified, 2 bad input.
 
@@ -118,54 +69,42 @@ def compile(
     Example: attnc compile mine:sort --shape 3,1 --domain 0 1 --eps 1e-2
     """
     with errors_reported(json), user_code(is_object(source)):
-        request = _Request(
-            source,
-            Words(activation, output_activation, order),
-            Wishes(form, method, lipschitz, noise, tokens, seed),
-            parse_end(domain[0]),
-            parse_end(domain[1]),
-            None if shape is None else parse_shape(shape),
-            checked_eps(eps),
-            chosen_dtype(dtype),
-            checked_engine(engine),
-        )
-        if not is_object(source):
-            request.wishes.check_file(source)
-        check_targets([] if output is None else [output], force)
-        net, seconds = _made(request, output)
-    _tell(request, net, seconds, {} if output is None else {"output": str(output)}, json)
+        weights = {"activation": activation, "output_activation": output_activation, "order": order}
+        function = {"method": method, "lipschitz": lipschitz, "noise": noise, "tokens": tokens, "seed": seed}
+        lo, hi, files = parse_end(domain[0]), parse_end(domain[1]), check_files(output, None, force)
+        settings: dict[str, Any] = {
+            "eps": eps,
+            "dtype": parse_dtype(dtype),
+            "engine": engine,
+            "form": form,
+            **function,
+        }
+        began = time.perf_counter()
+        with progress_bar(f"reading {source}") as progress:
+            model, known = _read(source, weights, function, None if shape is None else parse_shape(shape))
+            box = make_box(lo, hi, known, source)
+            given = {name: value for name, value in settings.items() if value is not None}
+            net = attnc.compile(model, domain=box, progress=progress, **given)
+            seconds = time.perf_counter() - began
+            if output is not None:
+                net.save(output)
+    if json:
+        about = {"status": network_status(net), "source": source, "eps": eps, "engine": engine}
+        print_json({**about, **network_record(net), "seconds": round(seconds, 3), "files": files})
+    else:
+        print_object(f"{source} as softmax attention", net.describe(), run_facts(seconds, files))
     if net.why_not_certified() is not None:
         raise typer.Exit(NOT_PROVED)
 
 
-def _tell(request: _Request, net: Network, seconds: float, written: dict[str, str], json: bool) -> None:
-    if json:
-        asked = {"source": request.source, "eps": request.eps, "engine": request.engine}
-        about = {"status": status(net), **asked, **network_record(net)}
-        print_json({**about, "seconds": round(seconds, 3), "files": written})
-        return
-    print_layers(f"{request.source} as softmax attention", net)
-    print_facts("the whole network", {**network_facts(net), **made_facts(seconds, written)})
-
-
-def _made(request: _Request, output: Path | None) -> tuple[Network, float]:
-    """The network, written where asked, and the seconds that it took."""
-    began = time.perf_counter()
-    with progress(f"reading {request.source}") as say:
-        read = read_source(request.source, request.words, request.shape)
-        box = box_of(request.lo, request.hi, read.shape, request.source)
-        say(f"compiling {request.source}")
-        net = attnc.compile(
-            read.model,
-            domain=box,
-            eps=request.eps,
-            dtype=request.dtype,
-            engine=request.engine,
-            progress=say,
-            **request.wishes.given,
-        )
-        seconds = time.perf_counter() - began
-        if output is not None:
-            say(f"writing {output}")
-            net.save(output)
-    return net, seconds
+def _read(
+    source: str, weights: dict[str, str | None], function: dict[str, Any], shape: tuple[int, ...] | None
+) -> tuple[Any, tuple[int, ...] | None]:
+    """The model and the shape of its inputs: --shape, or the shape that the model determines."""
+    if is_object(source):
+        check_absent(weights, f"only for a file of weights; {source} is a Python object")
+        model = load_object(source)
+        return model, shape or input_shape(model, source)
+    check_absent(function, f"only for a function, module:object; {source} is a file of weights")
+    program = read_weights(source, **weights)
+    return program if shape is None else replace(program, shape=shape), shape or program.shape

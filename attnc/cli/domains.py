@@ -1,11 +1,13 @@
-"""--domain and --shape: the box of a network's inputs, as it is typed."""
+"""--domain and --shape of `attnc compile`: the box of a network's inputs."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
-from attnc.domain import Array, Box
 from attnc.errors import InputError
+
+if TYPE_CHECKING:
+    from attnc.domain import Box
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -15,44 +17,40 @@ def parse_shape(text: str) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise InputError(
-            f"--shape {text}: give the shape of one input, positive whole numbers: 16 features, or 4,16 for 4 tokens of 16"
-        )
+        raise InputError(f"--shape {text}: give positive integers, as in 16, or 4,16 for 4 tokens of 16")
     return tuple(map(int, parts))
 
 
-def parse_end(text: str) -> Array:
+def parse_end(text: str) -> list[float]:
     """One number, or one for each feature.
 
-    >>> parse_end("-1").tolist(), parse_end("0, 2.5").tolist()
-    (-1.0, [0.0, 2.5])
+    >>> parse_end("-1"), parse_end("0, 2.5")
+    ([-1.0], [0.0, 2.5])
     """
     try:
-        numbers = [float(part) for part in text.split(",")]
+        return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(
-            f"--domain {text}: give a number, or one for each feature with commas between them, e.g. --domain -1,0 1,5"
-        ) from None
-    return np.array(numbers[0] if len(numbers) == 1 else numbers)
+        raise InputError(f"--domain {text}: give a number, or one for each feature as in -1,0 1,5") from None
 
 
-def box_of(lo: Array, hi: Array, shape: tuple[int, ...] | None, source: str) -> Box:
-    """The box of a shape; where none is known, lists of numbers tell it. Tokens share the ends of their features.
+def make_box(lo: list[float], hi: list[float], shape: tuple[int, ...] | None, source: str) -> Box:
+    """The box [lo, hi] of a shape, which a list of numbers determines where it is None. All tokens have the same ends.
 
-    >>> box_of(parse_end("0,1"), parse_end("2"), (3, 2), "net.safetensors")
+    >>> make_box([0.0, 1.0], [2.0], (3, 2), "net.safetensors")
     Box(0…1, 2, shape=(3, 2))
     """
-    if shape is None and not (lo.ndim or hi.ndim):
-        raise InputError(
-            f"what shape an input of {source} has cannot be seen: give --shape 16 for 16 features, "
-            "or --shape 4,16 for 4 tokens of 16"
-        )
-    known = shape or (lo if lo.ndim else hi).shape
+    import numpy as np
+
+    from attnc.domain import Box
+
+    features = max(len(lo), len(hi))
+    if shape is None and features == 1:
+        raise InputError(f"{source} does not determine the shape of an input: give --shape, as in 16 or 4,16")
+    shape = shape or (features,)
     for end in (lo, hi):
-        if end.ndim and end.shape != known[-1:]:
+        if len(end) not in (1, shape[-1]):
             raise InputError(
-                f"--domain has a list of {end.size} numbers, where an input of {source} has {known[-1]} features: "
-                "give one number for all of them, or one for each"
+                f"--domain has {len(end)} numbers but an input of {source} has {shape[-1]} features"
             )
-    lo, hi = (np.broadcast_to(end, known) if end.ndim else end for end in (lo, hi))
-    return Box(lo, hi, known)
+    low, high = (end[0] if len(end) == 1 else np.broadcast_to(end, shape) for end in (lo, hi))
+    return Box(low, high, shape)

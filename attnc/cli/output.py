@@ -1,32 +1,29 @@
-"""What commands print: a table or one JSON object on stdout; errors, and what a
-user's own code prints, on stderr."""
+"""What commands print: tables or one JSON object on stdout, errors on stderr."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-import torch
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnc.domain import Interval
-from attnc.errors import AttncError, ConvergenceError, InputError, PrecisionError, UnsupportedError
+from attnc.errors import AttncError, ConvergenceError, PrecisionError, UnsupportedError
 
 PROVED, NOT_PROVED, BAD_INPUT = 0, 1, 2
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_STYLE: Any = {"title_justify": "left", "box": box.SIMPLE_HEAD}
 
 
 @contextmanager
 def errors_reported(as_json: bool) -> Iterator[None]:
-    """What attnc refuses becomes a message on stderr, with `--json` an object on stdout; exit status 2."""
+    """Print an AttncError as a message on stderr, with `--json` also as an object on stdout; exit with status 2."""
     try:
         yield
     except AttncError as problem:
@@ -38,7 +35,7 @@ def errors_reported(as_json: bool) -> Iterator[None]:
 
 
 def _error_record(problem: AttncError) -> dict[str, Any]:
-    """Every error has a kind and a message; some also list their parts, or say what could be proved instead."""
+    """The kind and the message; the list of problems, or the bound that is reachable, where the error has one."""
     record: dict[str, Any] = {"kind": type(problem).__name__, "message": str(problem)}
     if isinstance(problem, UnsupportedError):
         record["problems"] = [asdict(part) for part in problem.problems]
@@ -48,7 +45,7 @@ def _error_record(problem: AttncError) -> dict[str, Any]:
 
 
 def print_json(record: Mapping[str, Any]) -> None:
-    """One object; JSON has no infinity and no NaN, so they become null.
+    """Print one JSON object; infinity and NaN, which JSON does not have, become null.
 
     >>> print_json({"quality": float("inf")})
     {
@@ -58,61 +55,39 @@ def print_json(record: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(_finite(record), indent=2, allow_nan=False))
 
 
-def print_facts(title: str, facts: Mapping[str, str], style: str = "bold") -> None:
-    """A table of two columns: what, and how much."""
-    table = Table(
-        title=Text(title, style=style), title_justify="left", box=box.SIMPLE_HEAD, show_header=False
-    )
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, fact in facts.items():
-        table.add_row(Text(name), Text(fact))
-    print_table(table)
-
-
-def print_table(table: Table, whole: bool = False) -> None:
-    """A `whole` table is as wide as it is, also on a narrow terminal: no number in it is cut or folded."""
-    console = Console(highlight=False)
-    if whole:
-        needed = console.measure(table, options=console.options.update(width=10_000)).maximum
-        console.width = max(console.width, needed)
+def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table with a header. On a narrow terminal it is wider than the screen; no cell is cut or folded."""
+    console, table = Console(highlight=False), Table(title=Text(title, "bold"), **_STYLE)
+    for name in header:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    needed = console.measure(table, options=console.options.update(width=10_000)).maximum
+    console.width = max(console.width, needed)
     console.print(table)
 
 
-def made_facts(seconds: float, written: Mapping[str, str]) -> dict[str, str]:
-    """How long it took, and the files that it left.
+def print_facts(title: str, facts: Mapping[str, str], style: str = "bold") -> None:
+    """Print a table of two columns, names and values. Long values are folded."""
+    table = Table(title=Text(title, style) if title else None, show_header=False, **_STYLE)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(Text(name), Text(value))
+    Console(highlight=False).print(table)
 
-    >>> made_facts(0.5, {"save": "a.safetensors"})
+
+def run_facts(seconds: float, files: Mapping[str, str]) -> dict[str, str]:
+    """The run time and the files that were written.
+
+    >>> run_facts(0.5, {"output": "a.safetensors"})
     {'time': '0.50 s', 'written': 'a.safetensors'}
     """
-    facts = {"time": f"{seconds:.2f} s"}
-    if written:
-        facts["written"] = "\n".join(written.values())
-    return facts
-
-
-def chosen_dtype(name: str) -> torch.dtype:
-    """What --dtype names.
-
-    >>> chosen_dtype("float64")
-    torch.float64
-    """
-    if name not in _DTYPES:
-        raise InputError(f"--dtype {name}: accepted are {' and '.join(_DTYPES)}")
-    return _DTYPES[name]
-
-
-def interval(domain: Interval) -> str:
-    """The interval as it is read aloud.
-
-    >>> interval(Interval(-8, 8))
-    '[-8, 8]'
-    """
-    return f"[{number(domain.lo)}, {number(domain.hi)}]"
+    return {"time": f"{seconds:.2f} s", **({"written": "\n".join(files.values())} if files else {})}
 
 
 def number(x: float) -> str:
-    """All the digits that matter, and no more.
+    """All significant digits, and no more.
 
     >>> number(-8.0), number(0.1), number(3.825e-07)
     ('-8', '0.1', '3.825e-07')

@@ -1,61 +1,39 @@
-"""Long work moves on a terminal, and is silent in a pipe."""
+"""Progress of long work: a bar on a terminal, nothing in a pipe."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rich import progress as rich
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+
+from attnc.progress import Progress, silent
 
 
 @contextmanager
-def progress(first: str) -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is being done and vanishes with the end; call the result to change it.
+def progress_bar(first: str) -> Iterator[Progress]:
+    """A bar on stderr, removed at the end. Call the result with a message, and with counts to fill the bar.
 
-    >>> with progress("building") as say:
-    ...     say("trying 2 anchors")
+    >>> with progress_bar("building") as progress:
+    ...     progress("trying 2 anchors")
+    ...     progress("layer 1", 1, 12)
     """
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield silent
         return
     columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TimeElapsedColumn(),
+        rich.SpinnerColumn(),
+        rich.BarColumn(bar_width=24),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("{task.fields[count]}{task.description}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task(first, total=None)
-        yield lambda text: display.update(task, description=text)
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(first, total=None, count="")
 
+        def update(message: str, done: int = 0, total: int = 0, /) -> None:
+            count = f"{done}/{total} " if total else ""
+            display.update(task, description=message, completed=done, total=total or None, count=count)
 
-@contextmanager
-def counted_progress(first: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr that fills: call the result with how many are done, of how many, and what was last.
-
-    >>> with counted_progress("running") as tell:
-    ...     tell(1, 2, "the first")
-    """
-    if not sys.stderr.isatty():
-        yield lambda done, total, text: None
-        return
-    columns = (
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task(first, total=None)
-        yield lambda done, total, text: display.update(task, completed=done, total=total, description=text)
+        yield update

@@ -1,190 +1,113 @@
-"""`attnc reproduce`: the paper's experiments, trained and built, in one run that can be interrupted."""
+"""`attnc reproduce`: the paper's experiments, with trained and built networks, in a sweep that can be interrupted."""
 
 from __future__ import annotations
 
-import math
-import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
-from attnc.cli.output import NOT_PROVED, errors_reported, print_json, print_table
-from attnc.cli.progress import counted_progress, progress
+from attnc.cli.options import Json
+from attnc.cli.output import NOT_PROVED, errors_reported, print_json
+from attnc.cli.progress import progress_bar
 from attnc.errors import FileError, InputError
-from attnc.paper.experiments import SWEEPS, Record, Results, Setting, SweepError, settings, sweep
-from attnc.paper.experiments.report import FIGURES, figures, html, markdown
-from attnc.paper.experiments.store import write_whole
-from attnc.plot.canvas import require_matplotlib
-from attnc.plot.experiments import draw
 
-_FILES = ("results.json", "results.csv", "times.csv", "report.md", "report.html")
-_What = Annotated[str, typer.Argument(metavar="WHAT", help=f"{', '.join(SWEEPS)} or all.")]
-_Output = Annotated[
-    Path,
-    typer.Option(
-        "-o", "--output", metavar="DIR", help="Records, results, figures and report; goes on if there."
-    ),
-]
-_Seeds = Annotated[int, typer.Option(metavar="N", help="1234, 1235, …; the paper has 11.")]
-_Quick = Annotated[bool, typer.Option("--quick", help="Small sizes of the same shape, in a minute or two.")]
-_Jobs = Annotated[int | None, typer.Option(metavar="N", help="Runs at once; one for each core if left out.")]
-_Backend = Annotated[
-    str, typer.Option(metavar="NAME", help="loky, multiprocessing, sequential, dask, ray, or joblib's own.")
-]
-_Address = Annotated[
-    str | None, typer.Option(metavar="URL", help="Of the scheduler of a dask or ray cluster.")
-]
+if TYPE_CHECKING:
+    from attnc.paper.experiments import Record
+
+_WHAT = "heads, range, anchors, heatmaps, seq2seq or all."
+_SIZE = ["experiment", "method", "n", "p", "heads", "b-a"]
 
 
 def reproduce(
-    output: _Output,
-    what: _What = "all",
-    seeds: _Seeds = 3,
-    quick: _Quick = False,
-    jobs: _Jobs = None,
-    backend: _Backend = "loky",
-    address: _Address = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Records and results.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=_WHAT)] = "all",
+    seeds: Annotated[int, typer.Option(metavar="N", help="Seeds 1234, 1235, …; the paper has 11.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a minute or two.")] = False,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Parallel runs; -1 uses all cores.")] = -1,
+    json: Json = False,
 ) -> None:
-    """The paper's experiments: networks trained by its protocol beside networks that are built, on the same data.
+    """Run the paper's experiments: train networks with its protocol, and build networks for the same data.
 
-    Every run leaves a record at once: an interrupted sweep, started again, goes
-    on where it stopped. Results, figures and report are of the sweeps asked for,
-    and take the place of earlier ones in the directory; records are kept.
+    Each run writes its record when it ends. The same command continues an
+    interrupted sweep. Results, figures and report replace earlier ones in the
+    directory; records are kept.
 
-    Exit status: 0 all runs are there, 1 some failed, 2 bad input.
+    Exit status: 0 all runs succeeded, 1 some failed, 2 bad input.
 
     Example: attnc reproduce anchors --seeds 3 -o out/experiments
     """
+    from attnc.paper.experiments import SweepError, settings, sweep
+    from attnc.plot.canvas import require_matplotlib
+
     with errors_reported(json):
         require_matplotlib()
-        _check_place(output)
+        _check_directory(output)
         began, wanted = time.perf_counter(), settings(what, seeds, quick)
-        with counted_progress("running") as tell:
-            found = _swept(wanted, output, _cores() if jobs is None else jobs, backend, address, tell, json)
-        with progress("writing") as say:
-            written = [*found.write(output), *_draw(found, output, say), *_report(found, output)]
+        try:
+            with progress_bar("running") as report:
+                records = sweep(wanted, output, jobs=jobs, progress=report)
+        except SweepError as problem:
+            typer.echo(f"error: {problem}", err=True)
+            if json:
+                error = {"kind": "SweepError", "message": str(problem), "failures": problem.failures}
+                print_json({"error": error})
+            raise typer.Exit(NOT_PROVED) from problem
+        files, seconds = [str(path) for path in _write(records, output)], time.perf_counter() - began
+        rows = summary(records)
         if json:
-            print_json(_summary(found, written, time.perf_counter() - began))
+            runs = rows.astype(object).to_dict("records")
+            print_json({"runs": len(records), "rows": runs, "seconds": round(seconds, 3), "files": files})
         else:
-            _print(found, written, time.perf_counter() - began)
+            table = rows.to_string(index=False, float_format="{:.3g}".format)
+            typer.echo(f"{len(records)} runs, {seconds:.0f} s\n\n{table}\n")
+            typer.echo("\n".join(files))
 
 
-def _swept(
-    wanted: tuple[Setting, ...],
-    output: Path,
-    jobs: int,
-    backend: str,
-    address: str | None,
-    tell: Any,
-    as_json: bool,
-) -> Results:
-    """All runs; where some fail, the others are kept, and the command ends with status 1."""
-    try:
-        return sweep(wanted, output, jobs=jobs, backend=backend, address=address, progress=tell)
-    except SweepError as problem:
-        typer.echo(f"error: {problem}", err=True)
-        if as_json:
-            print_json(
-                {"error": {"kind": "SweepError", "message": str(problem), "failures": problem.failures}}
-            )
-        raise typer.Exit(NOT_PROVED) from problem
-
-
-def _check_place(output: Path) -> None:
-    """Files of these names that no sweep has left are somebody's own."""
+def _check_directory(output: Path) -> None:
+    """Refuse a directory that has files with the names of the results but no records."""
     if str(output) in ("", "."):
-        raise InputError("-o names no directory: give the name of a new one, or of one that a sweep has left")
-    if (output / "records").is_dir():
-        return
-    others = [name for name in (*_FILES, "figures") if (output / name).exists()]
-    if others:
+        raise InputError(f"--output {str(output)!r}: give a new directory, or one with earlier results")
+    names = ("results.json", "results.csv", "times.csv", "report.md", "report.html", "figures")
+    others = [name for name in names if (output / name).exists()]
+    if others and not (output / "records").is_dir():
         raise FileError(
-            f"{output} has {', '.join(others)} and no records of a sweep: give the name of a new directory, or move them away"
+            f"{output} has {', '.join(others)} but no records: give a new directory, or move them"
         )
 
 
-def _cores() -> int:
-    return os.cpu_count() or 1
+def _write(records: Sequence[Record], output: Path) -> list[Path]:
+    """Write the results, the report, and every figure for which the records suffice; remove older figures."""
+    from attnc.paper.experiments.report import TITLES, figure_names, html, markdown
+    from attnc.paper.experiments.store import versions, write_results, write_text
+    from attnc.plot.experiments import draw
 
-
-def _draw(found: Results, output: Path, say: Any) -> list[Path]:
-    """Every figure that the records suffice for, as PNG and SVG; those of an earlier sweep that they do not suffice for go."""
-    folder, drawn = output / "figures", []
-    names, kinds = figures(found), ("png", "svg")
+    files, names = write_results(records, output), figure_names(records)
     try:
-        folder.mkdir(exist_ok=True)
-        for name in set(FIGURES) - set(names):
-            for kind in kinds:
-                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+        (output / "figures").mkdir(exist_ok=True)
+        for path in (output / "figures" / f"{name}.{kind}" for name in TITLES for kind in ("png", "svg")):
+            path.unlink(missing_ok=True)
+            if path.stem in names:
+                draw(path.stem, records, path)
+                files.append(path)
     except OSError as problem:
-        raise FileError(f"cannot write figures to {folder}: {problem.strerror or problem}") from problem
-    for name in names:
-        say(f"drawing {name}")
-        for kind in kinds:
-            drawn.append(folder / f"{name}.{kind}")
-            draw(name, found, drawn[-1])
-    return drawn
+        raise FileError(f"cannot write figures to {output}: {problem.strerror or problem}") from problem
+    note = "Versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()) + "."
+    for name, write in (("report.md", markdown), ("report.html", html)):
+        write_text(output / name, write(records, note))
+        files.append(output / name)
+    return files
 
 
-def _report(found: Results, output: Path) -> list[Path]:
-    note = "Made by " + ", ".join(f"{name} {version}" for name, version in found.versions.items()) + "."
-    pages = {output / "report.md": markdown(found, note=note), output / "report.html": html(found, note=note)}
-    for path, text in pages.items():
-        write_whole(path, text)
-    return list(pages)
+def summary(records: Sequence[Record]) -> Any:
+    """A DataFrame with a row for every size and method: the MSE over the seeds that did not diverge."""
+    from attnc.paper.experiments.store import frame
 
-
-def _rows(found: Results) -> list[dict[str, Any]]:
-    """A row for every size and method: its MSE over the seeds whose training did not diverge."""
-    groups: dict[str, list[Record]] = {}
-    for record in found:
-        groups.setdefault(record.setting.key.rpartition("-s")[0], []).append(record)
-    return [_row(group) for group in groups.values()]
-
-
-def _row(group: list[Record]) -> dict[str, Any]:
-    setting = group[0].setting
-    finite = [one.mse for one in group if math.isfinite(one.mse)]
-    return {
-        **{name: getattr(setting, name) for name in ("experiment", "method", "n", "p", "heads")},
-        "b-a": setting.b - setting.a,
-        "mse": sum(finite) / len(finite) if finite else math.nan,
-        "lowest": min(finite, default=math.nan),
-        "highest": max(finite, default=math.nan),
-        "diverged": len(group) - len(finite),
-        "seconds": sum(one.seconds for one in group) / len(group),
-    }
-
-
-def _summary(found: Results, written: list[Path], seconds: float) -> dict[str, Any]:
-    return {
-        "runs": len(found),
-        "redone": list(found.redone),
-        "rows": _rows(found),
-        "versions": dict(found.versions),
-        "seconds": round(seconds, 3),
-        "files": [str(path) for path in written],
-    }
-
-
-def _print(found: Results, written: list[Path], seconds: float) -> None:
-    for note in found.redone:
-        typer.echo(note)
-    table = Table(
-        title=Text(f"{len(found)} runs, {seconds:.0f} s"), title_justify="left", box=box.SIMPLE_HEAD
-    )
-    names = ("experiment", "method", "n", "p", "heads", "b-a")
-    for name in (*names, "test MSE", "lowest", "highest", "s"):
-        table.add_column(name, justify="left" if name in names[:2] else "right")
-    for row in _rows(found):
-        numbers = [f"{row[name]:.3g}" for name in ("mse", "lowest", "highest")]
-        shown = [str(row[name]) for name in names[:5]] + [f"{row['b-a']:g}"]
-        table.add_row(*shown, *numbers, f"{row['seconds']:.1f}")
-    print_table(table, whole=True)
-    typer.echo("\n".join(str(path) for path in written if path.suffix != ".svg"))
+    table = frame(records)
+    table["diverged"] = ~table.mse.abs().lt(float("inf"))
+    table = table.assign(mse=table.mse.mask(table.diverged), **{"b-a": table.b - table.a})
+    mse = {"mse": ("mse", "mean"), "lowest": ("mse", "min"), "highest": ("mse", "max")}
+    groups = table.groupby(_SIZE, sort=False)
+    return groups.agg(**mse, diverged=("diverged", "sum"), seconds=("seconds", "mean")).reset_index()

@@ -1,104 +1,79 @@
-"""What `attnc compile` can be given: a file of weights, or a model or a function in a Python module."""
+"""The SOURCE of `attnc compile`: a file of weights, or module:object. Only the latter runs code that is not attnc's."""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import inspect
 import os
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
-from torch import nn
-
-from attnc.cli.user_code import found_object, is_function
 from attnc.errors import FileError, InputError
-from attnc.frontends import mlp, read_state_dict, to_program
-from attnc.frontends.sklearn import is_estimator
-from attnc.program import Program
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from attnc.program import Program
 
 _OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.\w+)*")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A model that `attnc.compile` takes, and the shape of its inputs, where that can be seen."""
-
-    model: Any
-    shape: tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
-class Words:
-    """What a file of weights does not say of its network."""
-
-    activation: str | None
-    output_activation: str | None
-    order: str | None
-
-    @property
-    def given(self) -> list[str]:
-        named = {
-            "--activation": self.activation,
-            "--output-activation": self.output_activation,
-            "--order": self.order,
-        }
-        return [name for name, word in named.items() if word is not None]
+_LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, __file__, "<")
 
 
 def is_object(source: str) -> bool:
-    """Whether it names an object in a module rather than a file.
+    """Whether SOURCE is module:object rather than a file.
 
     >>> is_object("package.module:net"), is_object("/")
     (True, False)
     """
     if source.endswith(".py"):
-        raise InputError(
-            f"{source} is Python code: give module:object, {source.removesuffix('.py')}:net for its net"
-        )
+        raise InputError(f"{source} is Python code: give module:object, as in {source[:-3]}:net")
     if os.path.lexists(source):
         return False
     if not _OBJECT.fullmatch(source):
         raise FileError(
-            f"cannot read {source}: there is no such file; give the path of a model.safetensors, or module:object as in "
-            "package.module:net"
+            f"cannot read {source}: no such file; give the path of a model.safetensors, or module:object as in package.module:net"
         )
     module, _, name = source.partition(":")
     if module.endswith(".py"):
-        better = f"{module.removesuffix('.py')}:{name}"
-        raise InputError(f"{source}: a module is named as it is imported, without .py: give {better}")
+        raise InputError(f"{source}: give the module's import name, without .py: {module[:-3]}:{name}")
     return True
 
 
-def read_source(source: str, words: Words, shape: tuple[int, ...] | None) -> Source:
-    """The model, and the shape of its inputs: the one asked for, else the one that the model shows."""
-    if is_object(source):
-        if words.given:
-            raise InputError(
-                f"{' and '.join(words.given)}: only for a file of weights; {source} says itself what it computes"
-            )
-        model = found_object(source)
-        return Source(model, shape or _shape(model, source))
-    program = _network(source, words)
-    return Source(program if shape is None else replace(program, shape=shape), shape or program.shape)
+def check_absent(options: Mapping[str, object], reason: str) -> None:
+    """Refuse options that do not apply to this SOURCE."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if given:
+        raise InputError(f"{' and '.join(given)}: {reason}")
 
 
-def _network(source: str, words: Words) -> Program:
-    if _is_ours(source):
+def read_weights(
+    source: str, activation: str | None, output_activation: str | None, order: str | None
+) -> Program:
+    """The MLP whose weights and biases are in a safetensors file."""
+    from attnc.frontends import mlp, read_state_dict
+
+    if _has_attnc_record(source):
         raise FileError(
-            f"{source} is a head or a network that attnc wrote, and attention already: `attnc show {source}` describes it, "
-            f"`attnc verify {source}` proves it anew; what is compiled is a model's state dict"
+            f"{source} was written by attnc, see `attnc show {source}`: give the state dict of a model"
         )
     tensors = read_state_dict(source)
-    if words.activation is None:
+    if activation is None:
         raise InputError(
-            f"{source} holds weights, and not what stands between them: give --activation, e.g. --activation relu or "
-            "--activation 'leaky_relu(0.2)'; `attnc functions` lists the names"
+            f"{source} has no activation: give --activation relu, or another of `attnc functions`"
         )
-    order = None if words.order is None else [prefix.strip() for prefix in words.order.split(",")]
-    return mlp(tensors, words.activation, order=order, output_activation=words.output_activation)
+    prefixes = None if order is None else [prefix.strip() for prefix in order.split(",")]
+    return mlp(tensors, activation, order=prefixes, output_activation=output_activation)
 
 
-def _is_ours(path: str) -> bool:
+def _has_attnc_record(path: str) -> bool:
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="numpy") as file:
             return "attnc" in (file.metadata() or {})
@@ -106,13 +81,114 @@ def _is_ours(path: str) -> bool:
         return False
 
 
-def _shape(model: Any, source: str) -> tuple[int, ...] | None:
-    """The shape of an input, where the model leaves no doubt."""
-    if is_function(model):
+@contextmanager
+def user_code(enabled: bool) -> Iterator[None]:
+    """Make modules of the current directory importable and send what they print to stderr: stdout is for the result."""
+    if not enabled:
+        yield
+        return
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def load_object(source: str) -> Any:
+    """The model or the function of a tensor that module:object names, or that it returns when called without arguments.
+
+    >>> load_object("math:pi")
+    3.141592653589793
+    >>> load_object("torch.special:expit").__name__
+    'special_expit'
+    """
+    name, _, path = source.partition(":")
+    value: Any = _run_user_code(f"importing {name}", lambda: importlib.import_module(name), name)
+    for i, part in enumerate(path.split(".")):
+        value = _attribute(value, part, ".".join([name, *path.split(".")[:i]]))
+    _check_not_class(value, source)
+    if is_function(value) and _accepts(value, 0):
+        value = _run_user_code(f"calling {source}", value)
+        _check_not_class(value, f"what {source} returns")
+    if is_function(value) and not _accepts(value, 1):
         raise InputError(
-            f"{source} is a function, which does not show what it takes: give --shape 3,1 for sequences of 3 tokens with 1 "
-            "feature each"
+            f"{source}{inspect.signature(value)} does not take one argument: give a function of one tensor (batch, n, d), or a "
+            "function without required arguments that returns a model or such a function"
         )
+    return value
+
+
+def is_function(value: object) -> bool:
+    """Whether `value` is a callable that is not a model.
+
+    >>> import torch
+    >>> is_function(torch.sort), is_function(torch.nn.Tanh())
+    (True, False)
+    """
+    from torch import nn
+
+    return callable(value) and not isinstance(value, (nn.Module, type))
+
+
+def _accepts(function: Callable[..., Any], count: int) -> bool:
+    """Whether `count` positional arguments suffice; a builtin without a signature is taken as a function of one tensor."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:
+        return count == 1
+    return True
+
+
+def _check_not_class(value: object, what: str) -> None:
+    if isinstance(value, type):
+        raise InputError(
+            f"{what} is a class: give an instance of it, or a function without arguments that returns one"
+        )
+
+
+def _attribute(holder: Any, name: str, where: str) -> Any:
+    try:
+        return getattr(holder, name)
+    except AttributeError:
+        names = [known for known in dir(holder) if not known.startswith("_")]
+        hint = ", ".join(difflib.get_close_matches(name, names, cutoff=0.5) or names[:9])
+        raise InputError(f"{where} has no {name!r}: it has {hint}, …") from None
+
+
+def _run_user_code(doing: str, run: Callable[[], Any], module: str = "") -> Any:
+    """Run it; report an exception with the line of the user's code that raised it."""
+    try:
+        return run()
+    except (Exception, SystemExit) as problem:
+        missing = problem.name if isinstance(problem, ModuleNotFoundError) else None
+        if missing is not None and f"{module}.".startswith(f"{missing}."):
+            raise InputError(
+                f"there is no module {missing!r} in {os.getcwd()} or on Python's path"
+            ) from problem
+        frames = traceback.extract_tb(problem.__traceback__)
+        own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+        place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+        message = f": {problem}" if str(problem) else ""
+        raise InputError(
+            f"{doing} raised {type(problem).__name__}{message}{place}: it must run without an error"
+        ) from problem
+
+
+def input_shape(model: Any, source: str) -> tuple[int, ...] | None:
+    """The shape of one input where the model determines it; None where --shape is needed."""
+    from torch import nn
+
+    from attnc.frontends import to_program
+    from attnc.frontends.sklearn import is_estimator
+    from attnc.program import Program
+
+    if is_function(model):
+        raise InputError(f"{source} is a function: give --shape, as in 3,1 for 3 tokens of 1 feature")
     if isinstance(model, Program):
         return model.shape
     if is_estimator(model):
@@ -121,24 +197,24 @@ def _shape(model: Any, source: str) -> tuple[int, ...] | None:
             raise InputError(f"this {type(model).__name__} is not fitted: call fit(X, y) first")
         return (int(features),)
     if not isinstance(model, nn.Module):
-        to_program(model, (1,))  # which says what a model is
+        to_program(model, (1,))  # raises, and lists the accepted models
     return _features(model)
 
 
 def _features(model: nn.Module) -> tuple[int, ...] | None:
-    """The features of the one linear layer that the input can enter; where the model fits none, those of its first, and
-    the front end says what is wrong. What reshapes its input may mean tokens, and leaves doubt."""
+    """The features of the only linear layer that can take the input; of the first layer where none can, so that the front
+    end reports the problem. A model that reshapes its input may expect tokens: None."""
+    from torch import nn
+
+    from attnc.frontends import to_program
+
     parts = list(model.modules())
     widths = list(dict.fromkeys(part.in_features for part in parts if isinstance(part, nn.Linear)))
     if not widths or any(isinstance(part, (nn.Flatten, nn.Unflatten)) for part in parts):
         return None
-    fitting = [width for width in widths if _takes(model, (width,))]
+    fitting = []
+    for width in widths:
+        with suppress(InputError):
+            to_program(model, (width,))
+            fitting.append(width)
     return None if len(fitting) > 1 else ((fitting or widths)[0],)
-
-
-def _takes(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    try:
-        to_program(model, shape)
-    except InputError:
-        return False
-    return True

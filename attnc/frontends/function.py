@@ -16,7 +16,7 @@ from attnc.frontends.fit import Fitted, fitted
 from attnc.frontends.jumps import find_jump
 from attnc.heads.candidates import Progress
 from attnc.heads.grid import counts_for
-from attnc.heads.tensor import Found, tensor_lattice
+from attnc.heads.tensor import LatticeFit, tensor_lattice
 from attnc.lower.certified import certified
 from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, refute, unproved, with_measurement
 from attnc.lower.measure import measured
@@ -124,7 +124,7 @@ def _lattice(q: Question, asked: Asked) -> Network:
             asked, lo, hi, q.eps, dtype=q.dtype, most=MOST_LATTICE, seed=q.seed, progress=q.progress
         )
     except ConvergenceError as problem:
-        assert isinstance(problem.found, Found)
+        assert isinstance(problem.found, LatticeFit)
         _refuse_jump(q, asked, problem.found.worst, float(max(hi - lo)) / 4)
         raise _out_of_reach(q, asked, problem, _reached_by_lattice(q, asked)) from problem
     net = unproved(asked, found.lattice, q.dtype, _name(q.f))
@@ -231,7 +231,7 @@ def _out_of_reach(
 ) -> ConvergenceError:
     """What was reached, in the words of the question, and what else there is."""
     found = problem.found
-    assert isinstance(found, Found | Fitted)
+    assert isinstance(found, LatticeFit | Fitted)
     error, size = (
         (found.error, f"{found.neurons} neurons")
         if isinstance(found, Fitted)

@@ -1,4 +1,4 @@
-"""Every admissible design of a given size, finished and estimated: what the search chooses from."""
+"""All designs of a given size that apply to a function, rounded to the dtype, with estimates of their errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked: a function on an interval, a design, H heads, a dtype."""
+    """A function on an interval, a design, the number of heads, a dtype."""
 
     f: Function
     domain: Interval
@@ -44,14 +44,14 @@ def target_of(plan: Plan, eps: float) -> Target:
 def candidates_of(
     plan: Plan, target: Target, p: int, eps: float, smaller: Chain | None = None
 ) -> list[tuple[Finished, Draft]]:
-    """Every admissible design of p anchors, finished and estimated."""
+    """The designs of p anchors that apply, with estimates of their errors."""
     target = target.denser(6 * p * plan.heads)
     drafts = list(_drafts(plan, target, p, 0.9 * eps, smaller))
     return [(finish(draft, target), draft) for draft in drafts]
 
 
 def best_candidates(plan: Plan, p: int) -> Iterator[Finished]:
-    """Designs of p anchors, and of fewer whose anchors are repeated: more keys are never worse, but tuning may be."""
+    """Designs of p anchors, and of fewer anchors that are repeated: tuning may find a worse head with more keys."""
     target = target_of(plan, 0.0)
     yield from (finished for finished, _ in candidates_of(plan, target, p, 0.0))
     if plan.heads == 1 and plan.design in ("auto", "tuned"):
@@ -87,7 +87,7 @@ def _drafts(plan: Plan, target: Target, p: int, enough: float, smaller: Chain | 
 def _free_drafts(
     design: str, target: Target, p: int, enough: float, smaller: Chain | None
 ) -> Iterator[Draft]:
-    """`tuned`, and for `auto` also the fixed placement, from which tuning may start too."""
+    """`tuned`, and for `auto` also the fixed placement, which is another start of the tuning."""
     starts = [grow(smaller, target, p)] if smaller is not None else []
     if not target.kinks:
         starts += around_bend(target, p)

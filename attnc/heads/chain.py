@@ -49,10 +49,11 @@ def softmax_weights(keys: Array, x: Array) -> Array:
 
 
 def anchor_positions(keys: Array) -> Array:
-    """Where each anchor stands: the middle of the stretch in which its score wins, the outer two mirrored at their tie.
+    """The position of each anchor: the middle of the stretch in which its score is the largest, the outer two mirrored at
+    their tie.
 
-    For a lattice these are the L_k. A key that never wins stands where its weight is largest: where the mean slope
-    Σ w_j κ_j, which grows with x, equals its own.
+    For a lattice these are the L_k. A key whose score is never the largest is placed where its weight is: where the mean
+    slope Σ w_j κ_j, which increases with x, equals its own.
     """
     if len(keys) == 1:
         return np.zeros(1)

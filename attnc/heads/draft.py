@@ -14,8 +14,7 @@ from attnc.records.numbers import Array
 
 @dataclass(frozen=True)
 class Draft:
-    """H heads in the coordinate x. `own` marks the keys that stand for the token itself, whose value is a
-    multiple of s."""
+    """H heads in the coordinate x. `own` marks the keys of the token itself, whose values are multiples of s."""
 
     design: str
     keys: Array  # (H, p, 2)
@@ -45,7 +44,7 @@ def one_head(
 
 
 def padded(draft: Draft, p: int) -> Draft:
-    """The same head with p keys: each stands several times, and its copies share its weight."""
+    """The same head with p keys: keys are repeated, and copies share the weight of the original."""
     times = [
         p // draft.anchors_per_head + (k < p % draft.anchors_per_head) for k in range(draft.anchors_per_head)
     ]
@@ -75,7 +74,7 @@ def solve_values(matrix: Array, y: Array, ridge: float, emphasis: Array | None =
 
 
 def least_squares(tall: Array, goal: Array) -> tuple[Array, Array]:
-    """Q of the matrix and the solution: by QR, which is fast, or by singular values where the triangle is singular."""
+    """Q of the matrix and the solution: by QR, or by singular values if the triangular factor is singular."""
     orthogonal, triangle = np.linalg.qr(tall)
     along = orthogonal.T @ goal
     try:
@@ -88,8 +87,7 @@ def least_squares(tall: Array, goal: Array) -> tuple[Array, Array]:
 
 
 def reweighted(matrix: Array, y: Array, ridge: float, rounds: int) -> tuple[Array, Array, float]:
-    """Values that nearly minimise the largest error: Lawson's reweighted least squares, the best round
-    kept."""
+    """Values that nearly minimise the largest error: Lawson's reweighted least squares; the best round is kept."""
     emphasis = np.ones(len(y))
     best = (np.zeros(matrix.shape[1]), emphasis, np.inf)
     for _ in range(rounds + 1):
@@ -103,7 +101,7 @@ def reweighted(matrix: Array, y: Array, ridge: float, rounds: int) -> tuple[Arra
 
 
 def lawson_step(emphasis: Array, error: Array) -> Array:
-    """Weigh a point the more, the larger its error is."""
+    """Increase the weight of points with large errors."""
     if not error.max() > 0:
         return emphasis
     heavier: Array = emphasis * np.sqrt(error / error.max() + 1e-3)

@@ -1,8 +1,7 @@
-"""From a draft to the numbers that are stored: place the query's centre and the slopes' origin, round, refit.
+"""From a draft to stored numbers: choose the centre of the query and the origin of the slopes, round, refit.
 
-The scores of a head are free up to a common affine function of x. The choice changes nothing in exact
-arithmetic and much in floating point: slopes should be small where the values vary, and may be huge where
-they do not."""
+Scores are determined up to a common affine function of x. The choice makes no difference in exact arithmetic and a large one
+in floating point: slopes should be small where the values vary, and may be large elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from attnc.records.numbers import Array, HeadNumbers
 
 @dataclass(frozen=True)
 class Finished:
-    """Numbers with what sampling suggests of their errors: guides for the search, never a claim."""
+    """Numbers with estimates of their errors from sampling: they guide the search and prove nothing."""
 
     design: str
     numbers: HeadNumbers
@@ -40,7 +39,7 @@ def finish(draft: Draft, target: Target) -> Finished:
     values = draft.values
     if draft.refit and target.dtype == "float32":
         values = _solve_again(query, key, draft, target).reshape(values.shape)
-    rounded = _to_dtype(values, target.dtype)
+    rounded = to_dtype(values, target.dtype)
     value = np.stack([np.where(draft.own, rounded, 0.0), np.where(draft.own, 0.0, rounded)], axis=-1)
     numbers = HeadNumbers(query, key, value, np.ones(len(key)), target.dtype)
     approximation, rounding = estimate(numbers, target)
@@ -57,8 +56,7 @@ def forward(numbers: HeadNumbers, s: Array) -> Array:
 
 
 def estimate(numbers: HeadNumbers, target: Target) -> tuple[float, float]:
-    """The largest error at the sample points, and the rounding bound there (see prove.rounding), in plain
-    floats."""
+    """The largest error at the sample points, and the rounding bound there (see `prove.rounding`), in float64."""
     s = target.to_s(target.x)
     approximation = np.abs(forward(numbers, s) - target.y)
     rounding = np.zeros_like(s)
@@ -85,8 +83,7 @@ def head_rounding_estimate(query: Array, key: Array, value: Array, s: Array, a: 
 
 
 def _place(keys: Array, values: Array, own: Array, target: Target) -> tuple[Array, Array]:
-    """The query (1, -centre) and the rounded keys, for the centre and the slopes' origin with the least
-    rounding."""
+    """The query (1, -centre) and the rounded keys, for the centre and the origin of slopes with the least rounding."""
     s = target.to_s(target.x[:: max(1, len(target.x) // 160)])
     value = np.stack([np.where(own, values, 0.0), np.where(own, 0.0, values)], axis=-1)
     best: tuple[float, Array, Array] | None = None
@@ -110,7 +107,7 @@ def _centres(keys: Array, target: Target) -> list[float]:
     own_middle = middle + half * float(np.median(inside)) if len(inside) else middle
     wanted = [0.0] if 0.0 in target.domain else []
     wanted += [_short(middle), _short(own_middle), *(k for k in target.f.kinks if k in target.domain)]
-    return list(dict.fromkeys(float(_to_dtype(np.array(c), target.dtype)) for c in wanted))
+    return list(dict.fromkeys(float(to_dtype(np.array(c), target.dtype)) for c in wanted))
 
 
 def _origins(keys: Array) -> list[float]:
@@ -120,13 +117,12 @@ def _origins(keys: Array) -> list[float]:
 
 
 def _shifted(keys: Array, centre: float, origin: float, target: Target) -> tuple[Array, Array]:
-    """κ x + c with x = (s - middle)/half becomes κ'(s - centre) + c', less the common part of slope
-    `origin`."""
+    """κ x + c with x = (s - middle)/half becomes κ'(s - centre) + c', without the common part of slope `origin`."""
     slope = keys[:, 0] - origin
     intercept = keys[:, 1] + slope * ((centre - target.domain.middle) / target.half)
     intercept = intercept - intercept.max()
     key = np.stack([slope / target.half, intercept], axis=-1)
-    return np.array([1.0, 0.0 - centre]), _to_dtype(key, target.dtype)
+    return np.array([1.0, 0.0 - centre]), to_dtype(key, target.dtype)
 
 
 def _solve_again(query: Array, key: Array, draft: Draft, target: Target) -> Array:
@@ -138,14 +134,14 @@ def _solve_again(query: Array, key: Array, draft: Draft, target: Target) -> Arra
     return solve_values(np.concatenate(parts, axis=1), target.y, target.ridge, draft.emphasis)
 
 
-def _to_dtype(array: Array, dtype: str) -> Array:
-    """Rounded to the dtype; what would be subnormal is 0, since processors differ in what they do with it."""
+def to_dtype(array: Array, dtype: str) -> Array:
+    """Rounded to the dtype; subnormal numbers become 0, since processors treat them differently."""
     with np.errstate(all="ignore"):
         rounded = array.astype(dtype).astype(np.float64)
     return np.where(np.abs(rounded) < ARITHMETIC[dtype].tiny, 0.0, rounded)
 
 
 def _short(x: float) -> float:
-    """x to ten bits: subtracting it then seldom rounds."""
+    """x rounded to ten bits, so that subtracting it rarely rounds."""
     mantissa, exponent = np.frexp(x)
     return float(np.ldexp(np.round(mantissa * 1024) / 1024, exponent))

@@ -1,9 +1,9 @@
-"""Gated heads: one key stands for the token itself, and its value is a multiple of s.
+"""Gated heads: one key belongs to the token itself, and its value is a multiple of s.
 
     {anchor: 0, itself: B s} gives s·sigmoid(Bs): SiLU exactly at B = 1, ReLU up to 0.28/B as B grows.
     {anchor a: -B(s - a), itself: 0, anchor b: B(s - b)} gives Range_[a,b] up to 0.28/B at each kink.
 
-Literally, a token attends to itself and to anchors; a positional flag keeps the other tokens out.
+A token attends to itself and to anchors; a positional flag masks the other tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attnc.heads.tuned import tune
 
 
 def gated(target: Target, p: int, enough: float = 0.0) -> Draft:
-    """The best of heads with the token's own key in the middle, last or first, keys tuned."""
+    """The best head with the token's own key in the middle, last or first, after tuning the keys."""
     best, best_error = None, np.inf
     for place in dict.fromkeys((p // 2, p - 1, 0)):
         own = np.zeros(p, dtype=bool)
@@ -34,7 +34,7 @@ def gated(target: Target, p: int, enough: float = 0.0) -> Draft:
 
 
 def _starts(target: Target, p: int) -> list[Chain]:
-    """Switches at the kinks where there are as many as switches, and lattices."""
+    """Lattices, and switches at the kinks if their number fits."""
     starts = [lattice(-1.0, 1.0, p, 1.0), lattice(-1.0, 1.0, p, 0.3)]
     if len(target.kinks) == p - 1:
         starts = [Chain(np.full(p - 1, sharp), np.array(target.kinks)) for sharp in (1e4, 1e2)] + starts

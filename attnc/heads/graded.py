@@ -1,7 +1,7 @@
-"""Graded anchors: around a kink the breakpoints grow geometrically and each switch is as sharp as it is near.
+"""Graded heads: distances of breakpoints from a kink grow geometrically, and sharpness is inverse to the distance.
 
-Breakpoints kink ± h r^m, sharpness λ = α/|t - kink|: the head looks alike at every scale, as rational
-approximation of |x| does, and its error falls like exp(-k sqrt(p))."""
+Breakpoints kink ± h r^m, sharpness λ = α/|t - kink|: the head is self-similar, like rational approximations of |x|,
+and its error decreases like exp(-k sqrt(p))."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Grading:
 
 
 def graded(target: Target, p: int) -> Draft:
-    """The best graded chain of p anchors: coarse in the inner scale first, then finer around the best."""
+    """The best graded chain of p anchors: a coarse search over the inner scale, then a finer one around the best."""
     if not target.kinks:
         raise InputError(
             f"design 'graded' needs a kink inside the interval: {target.f.label} has none in "
@@ -97,8 +97,7 @@ def _error(target: Target, p: int, grading: Grading) -> float:
 
 
 def _chain(target: Target, p: int, grading: Grading) -> Chain:
-    """p - 1 breakpoints shared over both sides of every kink, each side reaching to the end or half-way to
-    the next kink."""
+    """p - 1 breakpoints divided among both sides of every kink; a side extends to the end or half-way to the next kink."""
     kinks = target.kinks
     ends = [-1.0, *((a + b) / 2 for a, b in pairwise(kinks)), 1.0]
     flat = [target.flat_below] + [False] * (2 * len(kinks) - 2) + [target.flat_above]

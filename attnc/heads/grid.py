@@ -1,7 +1,7 @@
-"""The Lipschitz grid: cells so small that f cannot leave the value at their centres by more than eps.
+"""The Lipschitz grid: cells so small that f differs from its value at their centres by at most eps.
 
 A cell of sides Δ_j has its centre at most ½√(ΣΔ_j²) from its points; softmax at sharpness c = bΔ² adds a part in a thousand
-(`prove/lookup.py` has the proof). Equal sides are best, for |x - g|₂ is what the Lipschitz constant multiplies."""
+(`prove/lookup.py` has the proof). Equal sides are best because the Lipschitz constant multiplies |x - g|₂."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSTANT = 0.2504
 
 
 def counts_for(lo: Array, hi: Array, lipschitz: float, eps: float) -> list[int]:
-    """Cells on each axis with K √(Σ Δ_j² C₂) <= eps: equal sides, then one fewer wherever that is still enough.
+    """Cells on each axis with K √(Σ Δ_j² C₂) <= eps: equal sides, then one fewer where that suffices.
 
     >>> import numpy as np
     >>> counts_for(np.zeros(2), np.array([1.0, 2.0]), 1.0, 0.05)

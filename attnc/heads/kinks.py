@@ -1,4 +1,4 @@
-"""Looking for kinks that nobody declared: zoom in where fourth differences do not shrink as they would for a smooth function."""
+"""Detection of undeclared kinks: zoom in where fourth differences do not shrink as they do for a smooth function."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def find_kink(f: Function, domain: Interval, candidates: int = 6) -> float | Non
 
 
 def _zoom(f: Function, domain: Interval, a: float, b: float, scale: float) -> float | None:
-    """Follow the largest J into ever smaller intervals: a kink persists, until it drowns in rounding."""
+    """Follow the largest J into smaller and smaller intervals: a kink persists until rounding hides it."""
     first = 0.0
     for zoom in range(_ZOOMS):
         points = np.linspace(max(a - (b - a) / 4, domain.lo), min(b + (b - a) / 4, domain.hi), 41)
         h = float(points[1] - points[0])
-        if not h > 0:  # the floats end here
+        if not h > 0:  # the interval has no more floats
             return None
         y = evaluate(f, points)
         bend = np.abs(np.diff(y, 4))

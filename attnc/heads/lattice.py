@@ -1,11 +1,11 @@
-"""Heads whose anchors stand on a lattice a_k = kΔ, k = -P..P, and heads in which a token attends to itself.
+"""Heads with anchors on a lattice a_k = kΔ, k = -P..P, and heads in which a token attends to itself.
 
 Keys (2ck, -ck²) and the query s/Δ give the weights W_k ∝ exp(-c(s/Δ - k)²): Gaussians of variance σ² = Δ²/(2c). By Poisson
-summation Σ W_k a_k = s and Σ W_k (a_k² - σ²) = s², up to a ripple of the relative size 2 e^{-π²/c} and to what the ends of
-the lattice cut off, e^{-cm²} where it reaches m anchors beyond the interval.
+summation Σ W_k a_k = s and Σ W_k (a_k² - σ²) = s², up to a ripple of the relative size 2 e^{-π²/c} and to the tails beyond the
+ends of the lattice, e^{-cm²} if it extends m anchors beyond the interval.
 
-A function is gate symmetric where f(s) - f(-s) = s, as gelu, silu and relu are. Then f(s) - max(s, 0) is even and dies out,
-and the values max(a_k, 0) + β_|k| need few β: what stands beyond them is zero on one side and the anchor itself on the other.
+A function is gate symmetric if f(s) - f(-s) = s, for example gelu, silu and relu. Then f(s) - max(s, 0) is even and decays,
+and the values max(a_k, 0) + β_|k| need few β: beyond them, values are zero on one side and a_k on the other.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnc.arithmetic import ARITHMETIC
 from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
 from attnc.heads.draft import lawson_step
-from attnc.heads.finish import forward
+from attnc.heads.finish import forward, to_dtype
 from attnc.heads.target import evaluate
 from attnc.records.numbers import Array, HeadNumbers
 
@@ -33,7 +32,7 @@ STEEPEST = 2.0**40
 
 @dataclass(frozen=True)
 class Rung:
-    """A lattice: its spacing Δ, the sharpness c of its weights, and what exponent c·m² its margin of m anchors leaves out."""
+    """A lattice: its spacing Δ, the sharpness c of its weights, and the exponent c·m² of its margin of m anchors."""
 
     spacing: float
     sharpness: float
@@ -54,7 +53,7 @@ BUMPS = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 28.0, 32.0,
 
 
 def is_gate_symmetric(f: Function) -> bool:
-    """Whether f(s) - f(-s) = s and f dies out on the left, as far as is known: proofs do not rest on it.
+    """Whether f is a built-in function with f(s) - f(-s) = s that decays on the left. Proofs do not rest on it.
 
     >>> from attnc.functions import gelu, mish
     >>> is_gate_symmetric(gelu()), is_gate_symmetric(mish())
@@ -84,12 +83,12 @@ def lattice_gate(
 
 
 def lattice_gates(f: Function, radius: float, eps: float, dtype: str) -> Iterator[HeadNumbers]:
-    """Heads that seem to meet eps, coarse lattices first; where none does, the closest."""
+    """Heads whose sampled error is at most eps, coarse lattices first; the closest one if there is none."""
     closest, least = None, math.inf
     for rung in RUNGS:
         previous = math.inf
         for bump in BUMPS:
-            near = min(radius, bump + 8)  # beyond there is but the ripple
+            near = min(radius, bump + 8)  # only the ripple remains beyond it
             error, _ = sampled_error(lattice_gate(f, near, dtype, rung, bump), f, near)
             if error < least:
                 closest, least = (rung, bump), error
@@ -150,7 +149,7 @@ def self_gate(f: Function, eps: float, dtype: str) -> HeadNumbers | None:
 def sampled_error(
     numbers: HeadNumbers, f: Function, radius: float, points: int = 4001
 ) -> tuple[float, float]:
-    """The largest |head - f| seen on [-radius, radius], and where: a guide, never a claim."""
+    """The largest |head - f| at samples of [-radius, radius], and where. It proves nothing."""
     s = np.concatenate(
         [np.linspace(-radius, radius, points), np.linspace(-min(radius, 9), min(radius, 9), points)]
     )
@@ -160,11 +159,11 @@ def sampled_error(
 
 
 class _Fit:
-    """Least squares for the values of the anchors kΔ, |k| <= inner, on a stretch that holds all they reach."""
+    """Least squares for the values of the anchors kΔ, |k| <= inner, on the interval that their weights reach."""
 
     def __init__(self, f: Function, rung: Rung, inner: int) -> None:
         if inner < 1:
-            raise InputError(f"the bump of a lattice holds at least one anchor on each side: got {inner}")
+            raise InputError(f"inner={inner}: a lattice has at least one fitted anchor on each side")
         spacing, c = rung.spacing, rung.sharpness
         reach = inner * spacing + 6 * spacing / math.sqrt(2 * c)
         last = math.ceil(reach / spacing) + math.ceil(math.sqrt(44 / c))
@@ -181,7 +180,7 @@ class _Fit:
         self.inner, self.emphasis = inner, np.ones(len(half))
 
     def bump(self, rounds: int) -> Array:
-        """ramp + β with β symmetric: nearly the least of largest errors, by Lawson's reweighting."""
+        """ramp + β with β symmetric, which nearly minimises the largest error, by Lawson's reweighting."""
         n, inner = len(self.emphasis), self.inner
         left = self.columns[:n][::-1]
         even = np.concatenate(
@@ -206,9 +205,9 @@ class _Fit:
 
 
 def _rounded(fit: _Fit, values: Array, dtype: str) -> Array:
-    """The values in the dtype. Those on the right are kΔ + β_k, of which β_k keeps few digits: they are rounded down or up
-    one after the other, the coarsest first, so that each makes up for what the last ones lost (Babai's nearest plane)."""
-    plain = _to_dtype(values, dtype)
+    """The values in the dtype. Those on the right are kΔ + β_k, where β_k keeps few digits: they are rounded down or up one
+    after the other, the coarsest first, so that each compensates the rounding of the previous ones (Babai's nearest plane)."""
+    plain = to_dtype(values, dtype)
     if dtype == "float64":
         return plain
     right = slice(fit.inner + 1, None)
@@ -226,13 +225,7 @@ def _rounded(fit: _Fit, values: Array, dtype: str) -> Array:
 
 
 def _beside(x: float, wanted: float, dtype: str) -> float:
-    """Of the two numbers of the dtype around x, the one that is nearer to what is wanted."""
+    """Of the two numbers of the dtype around x, the one nearer to `wanted`."""
     near = np.asarray(x, dtype)
     other = np.nextafter(near, np.asarray(math.inf if float(near) < x else -math.inf, dtype))
     return min((float(near), float(other)), key=lambda y: abs(y - wanted))
-
-
-def _to_dtype(x: Array, dtype: str) -> Array:
-    """Rounded to the dtype; what would be subnormal is 0."""
-    near = np.asarray(x).astype(dtype).astype(np.float64)
-    return np.where(np.abs(near) < ARITHMETIC[dtype].tiny, 0.0, near)

@@ -1,9 +1,9 @@
-"""Many heads share the range: each owns a run of anchors, and a sentinel on either side takes over beyond it.
+"""Several heads share the interval: each has a run of anchors, with a sentinel on either side.
 
-With hard switches a head returns its nearest anchor inside its run and its sentinels' 0 outside; at a
-boundary two neighbours' weights add up to 1. The outermost two sentinels carry the end values on. So H heads
-of p keys act as one head of H(p - 2) anchors, each with small scores around its own centre: that is what
-makes float32 accurate. With soft switches the sentinels' values are solved for too."""
+With hard switches a head returns the value of its nearest anchor inside its run and 0, the value of its sentinels, outside; at
+a boundary the weights of two neighbours add up to 1. The outermost sentinels have the end values. So H heads of p keys act as
+one head of H(p - 2) anchors, each with small scores around its own centre, which makes float32 accurate. With soft switches
+the values of the sentinels are solved for too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def many(target: Target, p: int, heads: int, design: Callable[[Target, int], Dra
     """Design one head of heads·(p - 2) anchors and split it."""
     if p < 3:
         raise InputError(
-            f"with heads={heads} each head owns anchors - 2 anchors between two sentinels: got anchors={p}, give at least 3"
+            f"anchors={p}: with heads={heads} each head has anchors - 2 anchors between two sentinels; use at least 3"
         )
     whole = design(target, heads * (p - 2))
     assert whole.chain is not None
@@ -38,8 +38,7 @@ def many(target: Target, p: int, heads: int, design: Callable[[Target, int], Dra
 
 
 def split(chain: Chain, heads: int, p: int) -> list[Chain]:
-    """Runs of p - 2 keys with the neighbouring key on either side as sentinel; beyond the ends the chain is
-    mirrored on."""
+    """Runs of p - 2 keys with the neighbouring keys as sentinels; the chain is mirrored beyond its ends."""
     inner_t, inner_lam = chain.breakpoints, chain.sharpness
     before = inner_t[0] - (inner_t[1] - inner_t[0] if len(inner_t) > 1 else 1.0)
     after = inner_t[-1] + (inner_t[-1] - inner_t[-2] if len(inner_t) > 1 else 1.0)

@@ -1,7 +1,7 @@
-"""How long a search may go on without success: a refusal must come within seconds.
+"""Time limits of searches, so that an error is raised within seconds if no head exists.
 
-The limit holds for a search that has met nothing yet; proofs of what was found, and the search for something smaller behind it,
-are not limited. Time is the processor's, of this thread: on a machine that is busy otherwise nothing is refused sooner."""
+The limit applies until a search finds a head; its proof, and the search for a smaller head, are not limited. Time is the CPU
+time of this thread, so that the load of the machine does not matter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _until: ContextVar[float] = ContextVar("attnc_until", default=math.inf)
 
 
 class Shared:
-    """What all searches of one compilation have left for failing, and whether one was stopped."""
+    """The seconds that failing searches of one compilation have left, and whether one was stopped."""
 
     def __init__(self) -> None:
         self.left, self.stopped = _SHARED * SECONDS, False
@@ -29,11 +29,11 @@ _shared: ContextVar[Shared | None] = ContextVar("attnc_shared", default=None)
 
 
 class OutOfTimeError(Exception):
-    """The search took too long; never leaves attnc."""
+    """The search took too long. Caught inside attnc."""
 
 
 class Clock:
-    """Of one search: when to stop looking, and when to stop altogether."""
+    """The times at which one search stops looking for candidates, and stops altogether."""
 
     def __init__(self, seconds: float) -> None:
         self.began = time.thread_time()
@@ -46,7 +46,7 @@ class Clock:
 
     @contextmanager
     def until(self, end: float) -> Iterator[None]:
-        """What runs inside stops when the time is over, and `stopped` says so."""
+        """Stop the code inside at the given time and set `stopped`."""
         token = _until.set(end)
         try:
             yield
@@ -57,13 +57,13 @@ class Clock:
 
 
 def clock() -> Clock:
-    """For a search that begins."""
+    """The clock of a new search."""
     shared = _shared.get()
     return Clock(SECONDS if shared is None else max(_LEAST, shared.left))
 
 
 def failed(clock: Clock) -> None:
-    """The search of this clock met nothing: its time is taken from what its compilation has left."""
+    """Subtract the time of a failed search from the time that its compilation has left."""
     shared = _shared.get()
     if shared is not None:
         shared.left -= clock.spent
@@ -72,16 +72,16 @@ def failed(clock: Clock) -> None:
 
 @contextmanager
 def sharing() -> Iterator[Shared]:
-    """All searches inside that fail share the seconds of two."""
-    made = Shared()
-    token = _shared.set(made)
+    """Failing searches inside share the time of two searches."""
+    shared = Shared()
+    token = _shared.set(shared)
     try:
-        yield made
+        yield shared
     finally:
         _shared.reset(token)
 
 
 def check() -> None:
-    """Called wherever a search loops."""
+    """Raise `OutOfTimeError` if the time is over; every loop of a search calls this."""
     if time.thread_time() > _until.get():
         raise OutOfTimeError

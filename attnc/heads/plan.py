@@ -1,7 +1,7 @@
-"""From a wish to numbers with a proof: the smallest head that meets eps, or the best with so many anchors.
+"""The search for a head: the smallest one that meets eps, or the best one with a given number of anchors.
 
-Sampling steers the search; what is returned has been proved by `prove.supnorm` (or, for a function without
-an enclosure, measured on fresh points, and called so)."""
+Sampling guides the search; the result is proved by `prove.supnorm`, or, if the function has no enclosure, measured at points
+that the search has not used."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from attnc.records.numbers import HeadNumbers
 
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
 MEASURED_POINTS = 20_011
-_RELAXED = 3  # searches for less, where one fails
+_RELAXED = 3  # searches with a larger eps after one that failed
 
 
 @dataclass(frozen=True)
 class HeadCandidate:
-    """A finished head with its proof, or, where f has no enclosure, with the largest error measured."""
+    """The numbers of a head with their proof, or, if f has no enclosure, with the largest error that was measured."""
 
     design: str
     numbers: HeadNumbers
@@ -51,8 +51,8 @@ def best(plan: Plan, p: int) -> HeadCandidate:
     if not candidates:
         raise InputError(
             f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.f.label} on "
-            f"[{plan.domain.lo:g}, {plan.domain.hi:g}]: a head among several owns anchors - 2, and graded anchors "
-            "stand on both sides of every kink"
+            f"[{plan.domain.lo:g}, {plan.domain.hi:g}]: each of several heads has anchors - 2 anchors of its own, and the "
+            "graded design places anchors on both sides of every kink"
         )
     plan.progress(f"proving {p} anchors, {candidates[0].design}")
     chosen: HeadCandidate | None = None
@@ -65,13 +65,14 @@ def best(plan: Plan, p: int) -> HeadCandidate:
         return chosen
     other = "" if plan.dtype == "float64" else ", or dtype=torch.float64"
     raise ConvergenceError(
-        f"nothing can be proved about a head of {p} anchors for {plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] "
-        f"in {plan.dtype}: rounding drowns it. Use fewer anchors, more heads{other}."
+        f"no error bound could be proved for a head of {p} anchors for {plan.f.label} on "
+        f"[{plan.domain.lo:g}, {plan.domain.hi:g}] in {plan.dtype}: rounding error is too large. Use fewer anchors, more "
+        f"heads{other}."
     )
 
 
 def smallest(plan: Plan, eps: float) -> HeadCandidate:
-    """The smallest head that is proved to stay within eps: gallop upwards, then close the gap.
+    """The smallest head found that is proved to stay within eps: gallop upward, then close the gap.
 
     A search that has met nothing stops after `patience.SECONDS`, and the error says what came closest."""
     refuse_kinks(plan)
@@ -82,21 +83,21 @@ def smallest(plan: Plan, eps: float) -> HeadCandidate:
     if search.found is None or search.eps > eps:
         closest = _closest(search, clock)
         patience.failed(clock)
-        raise _cannot(plan, eps, search, closest, clock)
+        raise _out_of_reach(plan, eps, search, closest, clock)
     _close_gap(search, failed, search.found.numbers.anchors_per_head)
     return search.found
 
 
 def least_error(plan: Plan) -> float:
-    """Nothing below this can be proved of any head: its sum of p >= 2 products and its division round, and growth·Σ w|v| of
+    """No bound below this can be proved: the sum of p >= 2 products and the division round, and growth·Σ w|v| of
     `prove.rounding` is at least 5u|g|, |g| >= |f| - bound."""
     sizes = np.abs(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, 257)))
     return 4 * ARITHMETIC[plan.dtype].unit * float(sizes.max())
 
 
 def _closest(search: _Search, clock: patience.Clock) -> HeadCandidate | None:
-    """The closest head that could be proved. How a search goes depends on what it is asked for: one that asks for less may come
-    closer, so that errors between eps and what was reached are asked for too, as long as there is time."""
+    """The closest head that could be proved. The course of a search depends on its eps, and one with a larger eps may come
+    closer, so values between eps and the error that was reached are tried too, as long as there is time."""
     if search.found is not None:
         return search.found
     plan, best = search.plan, None
@@ -119,18 +120,18 @@ def _closest(search: _Search, clock: patience.Clock) -> HeadCandidate | None:
 
 
 def refuse_kinks(plan: Plan) -> None:
-    """A function of the user's that is not smooth where it claims to be cannot converge: say where."""
+    """Raise if a user's function has a kink that is not declared: the search would not converge."""
     kink = find_kink(plan.f, plan.domain)
     if kink is not None:
         raise ConvergenceError(
-            f"heads for {plan.f.label} do not converge on [{plan.domain.lo:g}, {plan.domain.hi:g}]: "
-            f"it is not smooth near s={kink:.9g}, and no kink is declared there. "
-            f"Declare it: attnc.function(..., kinks=({kink:.6g},)), or shrink the interval."
+            f"heads for {plan.f.label} do not converge on [{plan.domain.lo:g}, {plan.domain.hi:g}]: the function is not "
+            f"smooth near s={kink:.9g}, and no kink is declared there. Declare it with "
+            f"attnc.function(..., kinks=({kink:.6g},)), or use a smaller interval."
         )
 
 
 def bends(plan: Plan, points: int = 2001) -> int:
-    """How often f turns from convex to concave on the domain, roughly: fewer anchors than half of that cannot follow it.
+    """The approximate number of times that f changes between convex and concave: a head needs at least half as many anchors.
 
     >>> from attnc.domain import Interval
     >>> from attnc.functions import sin
@@ -143,7 +144,7 @@ def bends(plan: Plan, points: int = 2001) -> int:
 
 
 def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math.inf) -> HeadCandidate:
-    """Prove, or measure, a candidate; nothing is proved where that takes until after `until`."""
+    """Prove or measure a candidate; the bound is infinite if the proof takes longer than `until`."""
     measured, at = measure(plan, candidate.numbers)
     proof = None
     if plan.f.provable:
@@ -161,8 +162,8 @@ def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math
 
 
 def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
-    """The largest error, in float64, at points that no design has seen: a golden-ratio sequence, the ends,
-    the kinks and their surroundings."""
+    """The largest error, in float64, at points that no design uses: a golden-ratio sequence, the ends, the kinks and their
+    surroundings."""
     golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
     s = plan.domain.lo + plan.domain.width * golden
     near = [
@@ -181,7 +182,7 @@ def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
 
 
 class _Search:
-    """Attempts by size, the best kept."""
+    """Attempts by size; the best is kept."""
 
     def __init__(self, plan: Plan, eps: float) -> None:
         self.plan, self.eps = plan, eps
@@ -194,7 +195,7 @@ class _Search:
         self.chains: dict[int, Chain] = {}
 
     def gallop(self) -> int:
-        """Larger and larger heads until one is proved or there is no hope; the last size that failed."""
+        """Try larger and larger heads until one is proved or progress stops; return the last size that failed."""
         failed = 1
         for p in _gallop(self.plan):
             if self.attempt(p) is not None:
@@ -205,7 +206,7 @@ class _Search:
         return failed
 
     def nearest(self) -> list[Finished]:
-        """What came closest, as far as sampling tells: the closest two."""
+        """The two candidates that came closest, judged by sampling."""
         return self.closest[:-3:-1]
 
     def attempt(self, p: int) -> HeadCandidate | None:
@@ -226,7 +227,7 @@ class _Search:
         return None
 
     def promising(self, p: int) -> bool:
-        """Whether sampling leaves room for a proof, which may exceed it by the proof's quality."""
+        """Whether the sampled error is small enough for a proof to succeed."""
         candidates = self._candidates(p)
         return (
             bool(candidates)
@@ -234,7 +235,7 @@ class _Search:
         )
 
     def _candidates(self, p: int) -> list[Finished]:
-        """By estimate; made once for each size, and grown from the next smaller size that was tried."""
+        """Sorted by estimate; computed once for each size, starting from the next smaller size that was tried."""
         if p not in self.tried:
             smaller = max((q for q in self.chains if q < p), default=None)
             made = candidates_of(
@@ -251,11 +252,11 @@ class _Search:
         return self.found.numbers.anchors_per_head
 
     def hopeless(self, p: int) -> bool:
-        """Five sizes in a row have brought nothing, though they could follow every bend of f; three, where rounding is what
-        stands in the way."""
+        """Whether five sizes in a row brought no progress although they could follow every bend of f; three if rounding
+        dominates."""
         closest = self.closest[-1] if self.closest else None
-        drowned = closest is not None and closest.rounding > max(self.eps, 4 * closest.approximation)
-        return self.stale >= 3 if drowned else self.stale >= 5 and p >= 3 * self.bends
+        dominated = closest is not None and closest.rounding > max(self.eps, 4 * closest.approximation)
+        return self.stale >= 3 if dominated else self.stale >= 5 and p >= 3 * self.bends
 
     def _note(self, candidate: Finished) -> None:
         self.stale += 1
@@ -266,8 +267,8 @@ class _Search:
 
 
 def _close_gap(search: _Search, failed: int, reached: int) -> None:
-    """Look for a smaller size between the last that failed and the first that did not: each in turn, or by
-    halving a wide gap."""
+    """Look for a smaller size between the last that failed and the first that succeeded: one by one, or by halving a wide
+    gap."""
     while reached - failed > 8:
         middle = (failed + reached) // 2
         if search.promising(middle):
@@ -289,31 +290,31 @@ def _gallop(plan: Plan) -> Iterator[int]:
         p += max(1, p // 3 if plan.design != "nearest" else p)
 
 
-def _cannot(
+def _out_of_reach(
     plan: Plan, eps: float, search: _Search, found: HeadCandidate | None, clock: patience.Clock
 ) -> ConvergenceError | PrecisionError:
     where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}]"
     late = f". The search was stopped after {clock.spent:.0f} s" if clock.stopped else ""
     if not search.closest:
-        return ConvergenceError(f"no head for {where} could be made with design={plan.design!r}{late}")
+        return ConvergenceError(f"no head for {where} was found with design={plan.design!r}{late}")
     if found is None:
         return ConvergenceError(
-            f"nothing can be proved about {where} with design={plan.design!r} in {plan.dtype}: use another design, "
-            f"a smaller interval, or, for a function of your own, an enclosure that is sharp on small cells{late}"
+            f"no error bound could be proved for {where} with design={plan.design!r} in {plan.dtype}: use another design, a "
+            f"smaller interval, or, for your own function, an enclosure that is sharp on small cells{late}"
         )
     shown, anchors = f"{round_up(found.bound, 2):.1e}", found.numbers.anchors_per_head
     approximation = found.measured if found.proof is None else found.proof.approximation
     if approximation <= found.rounding or found.rounding > eps / 2:
-        other = "use dtype=torch.float64, " if plan.dtype == "float32" else ""
+        other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
         return PrecisionError(
-            f"eps={eps:g} is below what {plan.dtype} can hold for {where} ({shown}, with {anchors} anchors): {other}"
-            f"{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}{late}",
+            f"eps={eps:g} cannot be met in {plan.dtype} for {where}: {anchors} anchors reach {shown}, limited by rounding. Use "
+            f"{other}{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}{late}",
             float(shown),
             found,
         )
     other = "a smaller interval" if plan.design == "auto" else "design='auto'"
     return ConvergenceError(
-        f"eps={eps:g} is out of reach for {where} with design={plan.design!r}: {anchors} anchors per head reach {shown}. "
+        f"eps={eps:g} cannot be met for {where} with design={plan.design!r}: {anchors} anchors per head reach {shown}. "
         f"Use {other}, more heads, or eps >= {shown}{late}",
         float(shown),
         found,

@@ -1,7 +1,7 @@
-"""The right sharpness: a lattice whose weights overlap, values by least squares, exponential convergence.
+"""Smooth heads: a lattice whose weights overlap, values by least squares, exponential convergence.
 
 The weights are a sampled Gaussian of width σ = 1/sqrt(2b); by Poisson summation their mean is x up to
-exp(-2π²σ²/Δ²), and with values that are free the head spans smooth functions with an error that falls
+exp(-2π²σ²/Δ²), and with free values the head approximates smooth functions with an error that decreases
 exponentially in p."""
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from attnc.heads.chain import lattice, softmax_weights
 from attnc.heads.draft import Draft, one_head, reweighted, solve_values
 from attnc.heads.target import Target
 
-SHARPNESSS = (2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.1, 0.07)
+SHARPNESSES = (2.0, 1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.13, 0.1, 0.07)
 BEYOND = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0)  # anchors beyond each end
 
 
 def smooth(target: Target, p: int) -> Draft:
-    """The best lattice of p anchors over sharpnesses and margins, then Lawson's weights for the largest
-    error."""
+    """The best lattice of p anchors over sharpnesses and margins, then Lawson's weights for the largest error."""
     best, best_error = lattice(-1.0, 1.0, p, 1.0), np.inf
     stride = 1 if p <= 64 else 2
     for beyond in BEYOND[::stride]:
         if 2 * beyond >= p - 1:
             continue
         margin = 2 * beyond / (p - 1 - 2 * beyond)
-        for sharpness in SHARPNESSS[::stride]:
+        for sharpness in SHARPNESSES[::stride]:
             patience.check()
             chain = lattice(-1 - margin, 1 + margin, p, sharpness)
             weights = softmax_weights(chain.keys(), target.x)

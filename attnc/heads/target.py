@@ -1,6 +1,6 @@
-"""What a head is to imitate: a function on an interval, sampled where it matters.
+"""The target of a head: a function on an interval, sampled densely where it bends.
 
-Designs work in the coordinate x = (s - middle)/half of the interval, so that it is always [-1, 1].
+Designs use the coordinate x = (s - middle)/half of the interval, so that it is always [-1, 1].
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attnc.errors import FunctionError
 from attnc.functions import Function
 from attnc.records.numbers import Array
 
-LARGEST = {"float32": 2.0**80, "float64": 2.0**400}  # of |f|: beyond, sums of what is computed would overflow
+LARGEST = {"float32": 2.0**80, "float64": 2.0**400}  # of |f|: sums would overflow beyond it
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,14 @@ class Target:
 
     @property
     def ridge(self) -> float:
-        """What a unit of |value| costs in rounding, roughly: least squares weighs values against errors by
-        it."""
+        """The approximate rounding error that a unit of |value| costs: least squares weighs values against errors by it."""
         return self.arithmetic.exp_units * self.arithmetic.unit / 4
 
     def to_s(self, x: Array) -> Array:
         return np.clip(self.domain.middle + self.half * x, self.domain.lo, self.domain.hi)
 
     def denser(self, points: int) -> Target:
-        """The same target with at least so many sample points."""
+        """The same target with at least this many sample points."""
         return (
             self
             if len(self.x) >= points
@@ -69,8 +68,7 @@ def evaluate(f: Callable[[torch.Tensor], torch.Tensor], s: Array) -> Array:
 def make_target(
     f: Function, domain: Interval, dtype: str, finest: float = 2.0**-30, points: int = 121
 ) -> Target:
-    """Chebyshev points, as many again where f bends, and beside each inner kink points down to a distance of
-    `finest`."""
+    """Chebyshev points, half as many more where f bends, and points beside each inner kink down to a distance of `finest`."""
     half, middle = domain.width / 2, domain.middle
     kinks = tuple((k - middle) / half for k in f.kinks if domain.lo < k < domain.hi)
     parts = [np.cos(np.pi * np.arange(points) / (points - 1)), _where_it_bends(f, domain, points // 2)]
@@ -91,8 +89,7 @@ def make_target(
 
 
 def _where_it_bends(f: Function, domain: Interval, points: int) -> Array:
-    """Points whose density follows |f''|^(1/3), in x: a feature that is narrow against the interval is
-    sampled too."""
+    """Points whose density follows |f''|^(1/3), in x, so that features much narrower than the interval are sampled."""
     x = np.linspace(-1.0, 1.0, 8193)
     y = evaluate(f, np.clip(domain.middle + domain.width / 2 * x, domain.lo, domain.hi))
     density = np.abs(np.diff(y, 2)) ** (1 / 3)

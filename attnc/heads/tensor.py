@@ -21,15 +21,15 @@ from attnc.heads.tensor_plan import Planner
 from attnc.heads.tensor_values import Sampled, along, sample, solved
 from attnc.records.numbers import Array
 
-Ask = Callable[[Array], Array]
-MOST_BLOCK = 2**22  # numbers held at once
-FRESH, CONFIRMING = 20_000, 100_000  # random points that an attempt, and the result, is measured at
-EXECUTED = 2_000  # of them that the lattice is run at, in its dtype
+Values = Callable[[Array], Array]  # points (N, m) → values (N, outputs)
+MOST_BLOCK = 2**22  # numbers in memory at once
+FRESH, CONFIRMING = 20_000, 100_000  # random points at which an attempt, and the result, are measured
+EXECUTED = 2_000  # points at which the lattice runs in its dtype
 _ATTEMPTS, _AIM, _MARGIN = 12, 0.98, 1.02
-_ENOUGH = 3  # lattices within eps, of which the smallest is taken
+_ENOUGH = 3  # lattices within eps; the smallest is used
 _VALUES = (
     0.2 / 100
-)  # what a value may be of eps/u: a unit of |value| costs up to 100 units of rounding u, a fifth of eps in all
+)  # largest value, in units of eps/u: a unit of |value| costs up to 100 roundings u, in all a fifth of eps
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Lattice:
     def __call__(self, x: Array, centre: Array | None = None, dtype: str = "float64") -> Array:
         """Σ_k w_k(x) v_k at points (N, m), in float64, with keys and offsets rounded to the dtype.
 
-        Only the rounding of the offsets is no sum over the axes: with offset_k = Σ_j offset_{k_j} + δ_k it is
+        The rounding of the offsets is the only part that is not a sum over the axes: with offset_k = Σ_j offset_{k_j} + δ_k it is
         Σ_k Π w_{k_j} e^{δ_k} v_k / Σ_k Π w_{k_j} e^{δ_k}.
         """
         point = np.array([axis.points.mean() for axis in self.axes]) if centre is None else centre
@@ -97,15 +97,15 @@ class Lattice:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One lattice of the search: its size, and the largest error at fresh points."""
+    """One lattice of the search: its size, and the largest error at new points."""
 
     counts: tuple[int, ...]
     measured: float
 
 
 @dataclass(frozen=True)
-class Found:
-    """A lattice, its largest error at fresh random points, and where that is."""
+class LatticeFit:
+    """A lattice, its largest error at new random points, and where it occurs."""
 
     lattice: Lattice
     history: tuple[Attempt, ...]
@@ -115,7 +115,7 @@ class Found:
 
 
 def tensor_lattice(
-    ask: Ask,
+    f: Values,
     lo: Array,
     hi: Array,
     eps: float,
@@ -124,11 +124,11 @@ def tensor_lattice(
     most: int = 8192,
     seed: int = 0,
     progress: Progress = lambda _: None,
-) -> Found:
-    """A lattice of at most `most` anchors whose error was measured at fresh random points and is at most eps.
+) -> LatticeFit:
+    """A lattice of at most `most` anchors whose error, measured at new random points, is at most eps.
 
-    `ask` maps points (N, m) to values (N, outputs). 1-D slices of f say what each axis needs; a lattice is built, and measured at
-    random points that it has not seen; its size follows from the ratio of what was promised to what was measured.
+    1-D slices of f determine the anchors of each axis; the error of the lattice is measured at random points that it has not
+    used, and the next size follows from the ratio of the predicted to the measured error.
 
     >>> def f(x):
     ...     return np.exp(np.sin(2 * x[:, :1]) * np.cos(x[:, 1:]))
@@ -138,9 +138,9 @@ def tensor_lattice(
     """
     lo, hi = np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
     _check(lo, hi, eps, dtype, most)
-    planner = Planner(ask, lo, hi, eps, _VALUES * eps / ARITHMETIC[dtype].unit, most, seed)
+    planner = Planner(f, lo, hi, eps, _VALUES * eps / ARITHMETIC[dtype].unit, most, seed)
     goal = eps / _MARGIN
-    search = _Search(ask, lo, hi, goal, dtype, seed, planner)
+    search = _Search(f, lo, hi, goal, dtype, seed, planner)
     share, best, history = 1.0, None, list[Attempt]()
     for _ in range(_ATTEMPTS):
         lattice = search.build(share, progress)
@@ -157,7 +157,7 @@ def tensor_lattice(
 
 
 def _finished(history: list[Attempt], eps: float, largest: int, most: int) -> bool:
-    """Close below eps, or smaller often enough, or out of reach."""
+    """Whether the search ends: just below eps, within eps often enough, or without hope of reaching it."""
     last, met = history[-1], [math.prod(a.counts) for a in history if a.measured <= eps]
     if last.measured <= eps:
         return last.measured >= _AIM * eps or len(met) >= _ENOUGH
@@ -167,30 +167,30 @@ def _finished(history: list[Attempt], eps: float, largest: int, most: int) -> bo
     return math.prod(last.counts) >= largest or _hopeless(history, eps, most)
 
 
-def _better(new: Found, old: Found, eps: float) -> bool:
+def _better(new: LatticeFit, old: LatticeFit, eps: float) -> bool:
     """Within eps the smaller lattice, else the smaller error."""
     if new.measured <= eps and old.measured <= eps:
         return new.lattice.anchors < old.lattice.anchors
     return new.measured < old.measured
 
 
-def _concluded(best: Found, history: list[Attempt], eps: float, most: int) -> Found:
-    found = Found(best.lattice, tuple(history), best.measured, best.worst, best.points)
+def _concluded(best: LatticeFit, history: list[Attempt], eps: float, most: int) -> LatticeFit:
+    found = LatticeFit(best.lattice, tuple(history), best.measured, best.worst, best.points)
     if best.measured <= eps:
         return found
     raise ConvergenceError(
-        f"a lattice of {' × '.join(map(str, best.lattice.counts))} = {best.lattice.anchors} anchors is off by "
-        f"{best.measured:.3g} at x = {[float(f'{v:.6g}') for v in best.worst]}, and eps={eps:g} was asked for; the errors so "
-        f"far ({', '.join(f'{a.measured:.2g} with {math.prod(a.counts)}' for a in history)}) say that {most} anchors do not "
-        "reach it: "
-        f"give eps >= {best.measured * 1.05:.2g} or a smaller box",
+        f"eps={eps:g} cannot be met with {most} anchors: a lattice of {' × '.join(map(str, best.lattice.counts))} = "
+        f"{best.lattice.anchors} anchors has an error of {best.measured:.3g} at "
+        f"x = {[float(f'{v:.6g}') for v in best.worst]}, and larger ones converge too slowly "
+        f"({', '.join(f'{a.measured:.2g} with {math.prod(a.counts)}' for a in history)}). Use "
+        f"eps >= {best.measured * 1.05:.2g} or a smaller box.",
         reachable=best.measured,
         found=found,
     )
 
 
 def _hopeless(history: list[Attempt], eps: float, most: int) -> bool:
-    """Whether the rate of the last attempts, log error against log anchors, leads past twice the anchors allowed."""
+    """Whether the rate of the last attempts, log error against log anchors, predicts more than twice the allowed anchors."""
     if len(history) < 3:
         return False
     size, error = (
@@ -203,7 +203,7 @@ def _hopeless(history: list[Attempt], eps: float, most: int) -> bool:
 
 @dataclass(frozen=True)
 class _Search:
-    ask: Ask
+    f: Values
     lo: Array
     hi: Array
     eps: float
@@ -216,17 +216,17 @@ class _Search:
         return self.lo / 2 + self.hi / 2
 
     def build(self, share: float, progress: Progress) -> Lattice:
-        """The lattice that the planner proposes, rounded to the dtype; with other shapes where its values are too large."""
+        """The lattice that the planner proposes, rounded to the dtype; with other shapes if its values are too large."""
         while True:
             axes = self.planner.axes(self.planner.shapes(share))
             progress(f"lattice {' × '.join(str(axis.count) for axis in axes)}")
-            data = sample(self.ask, axes, self.lo, self.hi, self.planner.ridge)
+            data = sample(self.f, axes, self.lo, self.hi, self.planner.ridge)
             values = solved(data, self.eps)
-            if not self.planner.calm(float(np.ptp(values))):
+            if not self.planner.lower_growth(float(np.ptp(values))):
                 return self.rounded(axes, values, data)
 
-    def measured(self, lattice: Lattice, history: list[Attempt]) -> Found:
-        """The largest error at points that the lattice has not seen; at five times as many where that is within eps."""
+    def measured(self, lattice: Lattice, history: list[Attempt]) -> LatticeFit:
+        """The largest error at points that the lattice has not used; at five times as many if it is within eps."""
         seed = [self.seed, len(history), 1]
         measured, worst, count = self.measure(lattice, FRESH, seed)
         if measured <= self.eps:
@@ -236,10 +236,10 @@ class _Search:
                 lattice, np.concatenate([worst[None], more[1][None], self.fresh(EXECUTED, [*seed, 3])])
             )
             measured, worst = max((measured, worst), more[:2], run, key=lambda pair: pair[0])
-        return Found(lattice, (), measured, worst, count)
+        return LatticeFit(lattice, (), measured, worst, count)
 
     def rounded(self, axes: tuple[Axis, ...], values: Array, data: Sampled) -> Lattice:
-        """The values that make up for the rounding of keys and offsets: v + pinv(W v - what the rounded lattice gives)."""
+        """Values that compensate the rounding of keys and offsets: v + pinv(W v - output of the rounded lattice)."""
         flat = values.reshape(-1, values.shape[-1])
         if self.dtype == "float64":
             return Lattice(axes, flat)
@@ -253,14 +253,14 @@ class _Search:
         return self.place(np.random.default_rng(seed).random((points, len(self.lo))))
 
     def executed(self, lattice: Lattice, x: Array) -> tuple[float, Array]:
-        """The largest error of the lattice as it is run in its dtype, and where."""
+        """The largest error of the lattice executed in its dtype, and where."""
         given = np.clip(_rounded(x, self.dtype), self.lo, self.hi)
-        errors = np.abs(lattice.run(given, self.centre, self.dtype) - self.ask(given)).max(1)
+        errors = np.abs(lattice.run(given, self.centre, self.dtype) - self.f(given)).max(1)
         worst = int(errors.argmax())
         return float(errors[worst]), given[worst]
 
     def measure(self, lattice: Lattice, points: int, seed: list[int]) -> tuple[float, Array, int]:
-        """The largest error at random points, a quarter of them on the boundary, and from the worst ones uphill."""
+        """The largest error at random points, a quarter of them on the boundary, refined around the worst ones."""
         noise = np.random.default_rng(seed)
         share = noise.random((points, len(self.lo)))
         on_side = noise.random(share.shape) < 1 / len(self.lo)
@@ -284,12 +284,12 @@ class _Search:
 
     def errors(self, lattice: Lattice, share: Array) -> Array:
         x = self.place(share)
-        found: Array = np.abs(lattice(x, self.centre, self.dtype) - self.ask(x)).max(1)
+        found: Array = np.abs(lattice(x, self.centre, self.dtype) - self.f(x)).max(1)
         return found
 
 
 def _axis_numbers(axis: Axis, o: float, dtype: str) -> tuple[Array, Array]:
-    """An axis' rounded keys, and its part of the offsets before they are rounded."""
+    """The rounded keys of an axis, and its part of the offsets before rounding."""
     key = _rounded(2 * axis.sharpness * (axis.points - o), dtype)
     return key, -axis.sharpness * (axis.points - o) ** 2 - key * o
 
@@ -307,10 +307,10 @@ def _rounded(numbers: Array, dtype: str) -> Array:
 
 def _check(lo: Array, hi: Array, eps: float, dtype: str, most: int) -> None:
     if lo.ndim != 1 or lo.shape != hi.shape or not len(lo) or not (lo <= hi).all():
-        raise InputError(f"a box lo <= hi of m coordinates is needed: got lo={lo} and hi={hi}")
+        raise InputError(f"lo={lo} and hi={hi}: expected two vectors lo <= hi of one length")
     if not (math.isfinite(eps) and eps > 0):
-        raise InputError(f"eps={eps!r}: a positive number is accepted")
+        raise InputError(f"eps={eps!r}: give a positive number")
     if dtype not in ARITHMETIC:
-        raise InputError(f"dtype={dtype!r}: {', '.join(ARITHMETIC)} are accepted")
+        raise InputError(f"dtype={dtype!r}: accepted are {', '.join(ARITHMETIC)}")
     if most < 1:
-        raise InputError(f"most={most}: at least one anchor is needed")
+        raise InputError(f"most={most}: give at least 1")

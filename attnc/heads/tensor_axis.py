@@ -10,7 +10,7 @@ import numpy as np
 from attnc.records.numbers import Array
 
 LADDER = (*range(1, 25), 26, 28, 30, 33, 36, 40, 44, 48, 56, 64, 80, 96, 128, 160, 192, 256)
-_FINE = 64  # up to so many anchors every sharpness is tried
+_FINE = 64  # every sharpness is tried up to this many anchors
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Shape:
     beyond: float = 0.0
 
     def on(self, lo: float, hi: float) -> Axis:
-        """The axis for the interval [lo, hi]; one anchor stands in its middle and is always chosen."""
+        """The axis for the interval [lo, hi]; a single anchor is in its middle."""
         middle, half = lo / 2 + hi / 2, hi / 2 - lo / 2
         if self.count == 1 or half == 0:
             return Axis(middle, 0.0, self.count, 0.0)
@@ -57,10 +57,10 @@ def weights_of(axis: Axis, x: Array) -> Array:
 
 
 def shapes(count: int) -> Iterator[Shape]:
-    """The sharpnesses and margins worth trying for so many anchors.
+    """The sharpnesses and margins to try for this many anchors.
 
-    Two anchors are a sigmoid of any steepness; few anchors at a small sharpness come near the polynomials; many
-    anchors need a few beyond the ends for smooth functions, none for functions with kinks.
+    Two anchors give a sigmoid of any steepness; few anchors of small sharpness approximate polynomials; many anchors need
+    some beyond the ends for smooth functions, and none for functions with kinks.
     """
     if count == 1:
         yield Shape(1)

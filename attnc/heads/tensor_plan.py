@@ -1,4 +1,4 @@
-"""How many anchors along each axis: 1-D slices of f say what an axis needs, and the cheapest combination is taken."""
+"""The number of anchors on each axis: 1-D slices of f give the error of each count, and the cheapest combination is used."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from attnc.heads.tensor_axis import LADDER, Axis, Shape, fit, nodes, shapes
 from attnc.records.numbers import Array
 
 _POINTS, _COLUMNS, _SLICES = 193, 96, 24
-_LEAST_GROWTH = 2.0  # of values over f along one axis: less would exclude every lattice
-_TASTE = 0.03  # among errors that are alike, values that are small: error·size^_TASTE decides
+_LEAST_GROWTH = 2.0  # of values over f along one axis: a smaller limit would exclude every lattice
+_SIZE_POWER = 0.03  # among similar errors prefer small values: shapes are ranked by error·size^_SIZE_POWER
 
 
 class Planner:
     """For each axis the best shape of 1, 2, 3, … anchors and its error on slices of f.
 
-    `growth` says how far the values may exceed f along one axis: at first by all that rounding bears over all of them, as
-    the axes of a sum of functions, f_1(x_1) + … + f_m(x_m), do not multiply; `calm` lowers it after a lattice whose values are
-    too large.
+    `growth` limits how far the values may exceed f along one axis. It starts at the limit for all axes together, because the
+    axes of a sum f_1(x_1) + … + f_m(x_m) do not multiply; `lower_growth` reduces it after a lattice whose values are too large.
     """
 
     def __init__(
         self,
-        ask: Callable[[Array], Array],
+        f: Callable[[Array], Array],
         lo: Array,
         hi: Array,
         eps: float,
@@ -33,7 +32,7 @@ class Planner:
         most: int,
         seed: int,
     ) -> None:
-        self.ask, self.lo, self.hi, self.eps, self.most = ask, lo, hi, eps, most
+        self.f, self.lo, self.hi, self.eps, self.most = f, lo, hi, eps, most
         self.largest = most
         self._noise = np.random.default_rng([seed, 0])
         self._slices: dict[int, tuple[Array, list[Array]]] = {}
@@ -49,11 +48,11 @@ class Planner:
 
     @property
     def ridge(self) -> float:
-        """Weighs values of the largest size that is allowed along one axis like an error of eps/4 over all axes."""
+        """Weighs the largest values that are allowed along one axis like an error of eps/4 over all axes."""
         return max(min(1e-2, self.eps / (4 * self._active * self._growth * self._scale)), 1e-14)
 
-    def calm(self, largest: float) -> bool:
-        """Whether there are shapes with smaller values, after a lattice whose largest was this; later plans use them."""
+    def lower_growth(self, largest: float) -> bool:
+        """After a lattice whose largest value was this, plan shapes with smaller values; False if there is no need or none."""
         if largest <= self._most_value or self._growth <= _LEAST_GROWTH:
             return False
         less = 0.5 * (self._most_value / largest) ** (1 / self._active)
@@ -69,7 +68,7 @@ class Planner:
         return tuple(s.on(float(a), float(b)) for s, a, b in zip(chosen, self.lo, self.hi, strict=True))
 
     def shapes(self, share: float) -> list[Shape]:
-        """The cheapest shapes whose errors on slices add up to share·eps; the best that fit where that takes too many."""
+        """The cheapest shapes whose errors on slices add up to share·eps; if these have too many anchors, the best that fit."""
         goal = share * self.eps
         for count in LADDER[1:]:
             if count > self.most or self._settled(count, goal / (4 * len(self.lo))):
@@ -78,7 +77,7 @@ class Planner:
         return [self._tables[j][g][1] for j, g in enumerate(self._counts(goal))]
 
     def _settled(self, count: int, enough: float) -> bool:
-        """Whether every axis has an error that is small enough, or one that more anchors do not lower (f jumps)."""
+        """Whether the error of every axis is small enough, or does not decrease with more anchors (f jumps)."""
         for table in self._tables:
             least = min(e for e, _ in table.values())
             before = min((e for g, (e, _) in table.items() if g <= count / 4), default=np.inf)
@@ -87,7 +86,7 @@ class Planner:
         return True
 
     def next_share(self, share: float, counts: tuple[int, ...], factor: float) -> float:
-        """A share that asks for other counts: times `factor`, and on until something changes."""
+        """A share that leads to other counts: `factor` times the old one, then further until the counts change."""
         factor = min(4.0, max(1 / 16, factor))
         share, push = share * factor, (0.8 if factor < 1 else 1.25)
         for _ in range(12):
@@ -98,8 +97,8 @@ class Planner:
         return share
 
     def _counts(self, goal: float) -> tuple[int, ...]:
-        """The fewest anchors with which no axis errs by more than a threshold, the largest threshold for which the errors add up
-        to goal; where that takes too many anchors, the smallest threshold that does not."""
+        """The fewest anchors such that the error of each axis is at most a threshold: the largest threshold for which the errors
+        add up to goal, or, if that needs too many anchors, the smallest one that does not."""
         chosen, self.largest = [1] * len(self.lo), self.most
         for threshold in sorted({e for table in self._tables for e, _ in table.values()}, reverse=True):
             fitting = [[g for g, (e, _) in table.items() if e <= threshold] for table in self._tables]
@@ -113,7 +112,7 @@ class Planner:
         return tuple(chosen)
 
     def _pruned(self, counts: list[int], goal: float) -> tuple[int, ...]:
-        """Fewer anchors on an axis where the errors still add up to goal."""
+        """Remove anchors from axes while the errors still add up to goal."""
         for j in np.argsort(counts)[::-1]:
             others = sum(self._tables[i][g][0] for i, g in enumerate(counts) if i != j)
             fitting = [g for g, (e, _) in self._tables[j].items() if e + others <= goal]
@@ -121,7 +120,7 @@ class Planner:
         return tuple(counts)
 
     def _measure_shapes(self, count: int) -> None:
-        """Every shape of so many anchors on the slices, once."""
+        """Fit every shape of this many anchors to the slices, once."""
         if count in self._tried:
             return
         x, slices = self._cut(_POINTS if 6 * count <= _POINTS else 6 * count + 1)
@@ -129,14 +128,14 @@ class Planner:
         self._rank(count)
 
     def _rank(self, count: int) -> None:
-        """The best shape of so many anchors for every axis, among those whose values are small enough."""
+        """The best shape of this many anchors for every axis, among those whose values are small enough."""
         most = self._growth * self._scale
         for j, table in enumerate(self._tables):
             table[count] = np.inf, self._tried[count][0][1]
             least = np.inf
             for results, shape in self._tried[count]:
                 error, size = results[j]
-                rank = (error + self.ridge * size) * max(size, 1e-300) ** _TASTE
+                rank = (error + self.ridge * size) * max(size, 1e-300) ** _SIZE_POWER
                 if rank < least and size <= most:
                     least, table[count] = rank, (error + self.ridge * size, shape)
 
@@ -153,7 +152,7 @@ class Planner:
             base = self.lo + np.roll(start, j, axis=1) * (self.hi - self.lo)
             x = np.repeat(base, points, 0)
             x[:, j] = np.tile(np.clip(a / 2 + b / 2 + (b / 2 - a / 2) * unit, a, b), _SLICES)
-            y = self.ask(x).reshape(_SLICES, points, -1)
+            y = self.f(x).reshape(_SLICES, points, -1)
             columns = np.moveaxis(y, 1, 0).reshape(points, -1)
             columns = columns[:, np.argsort(mixed[: columns.shape[1]])[:_COLUMNS]]
             slices.append(columns - (columns.max(0) + columns.min(0)) / 2)

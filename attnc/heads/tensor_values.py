@@ -1,7 +1,7 @@
-"""Values of a tensor lattice: the 1-D pseudo-inverse along every axis, then Lawson's weights for the largest error.
+"""The values of a tensor lattice: the 1-D pseudo-inverse along every axis, then Lawson's weights for the largest error.
 
 On a grid of sample points the weights of the lattice are the Kronecker product of those of its axes, W = W_1 ⊗ … ⊗ W_m, and so is
-its pseudo-inverse. Everything here is done axis by axis and never forms W."""
+its pseudo-inverse. All operations work axis by axis and never form W."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def along(matrices: Sequence[Array], tensor: Array) -> Array:
 
 
 def sample(
-    ask: Callable[[Array], Array], axes: tuple[Axis, ...], lo: Array, hi: Array, ridge: float
+    f: Callable[[Array], Array], axes: tuple[Axis, ...], lo: Array, hi: Array, ridge: float
 ) -> Sampled:
-    """f on a grid: so many points for each anchor along every axis, fewer where that would be too many."""
+    """f on a grid with several points for each anchor along every axis, fewer if the grid would be too large."""
     over = _OVER.get(len(axes), 3.0)
     while over > 1.25 and math.prod(_points(axis, over) for axis in axes) > MOST_SAMPLES:
         over -= 0.125
@@ -53,7 +53,7 @@ def sample(
     for axis, a, b in zip(axes, lo, hi, strict=True):
         points.append(np.clip(a / 2 + b / 2 + (b / 2 - a / 2) * nodes(_points(axis, over)), a, b))
     grid = np.stack(np.meshgrid(*points, indexing="ij"), -1)
-    answers = ask(grid.reshape(-1, len(axes)))
+    answers = f(grid.reshape(-1, len(axes)))
     weights = tuple(weights_of(axis, x) for axis, x in zip(axes, points, strict=True))
     q, r = zip(*(factors(w, ridge) for w in weights), strict=True)
     return Sampled(tuple(points), answers.reshape(*grid.shape[:-1], -1), weights, q, r)
@@ -64,7 +64,7 @@ def _points(axis: Axis, over: float) -> int:
 
 
 def solved(data: Sampled, allowed: float) -> Array:
-    """Values (g_1, …, g_m, outputs): least squares; where these miss `allowed` by less than a factor of four, Lawson's.
+    """Values (g_1, …, g_m, outputs): least squares, then Lawson's weights if these miss `allowed` by less than a factor of four.
 
     Values are solved for f minus the middle of its range, as weights add up to one.
     """

@@ -1,10 +1,9 @@
-"""Every key tuned, not only the values: variable projection over breakpoints and sharpness.
+"""Tuned heads: keys and values are optimised, by variable projection over breakpoints and sharpness.
 
 A head of p keys has p values, which enter linearly, and 2(p - 1) breakpoints and log-sharpnesses, which do
 not. For given keys the best values solve least squares; Levenberg-Marquardt with Kaufman's Jacobian moves the
-keys. The head then finds by itself what closed forms say: tanh is exactly two keys, x·sigmoid(Bx) is three
-(two keys whose slopes differ by 2δ, with values ±1/δ, together carry the value x up to δ²x³/3), Range is
-four. So a kink costs weight, not anchors."""
+keys. The search finds closed forms by itself: tanh needs exactly two keys, x·sigmoid(Bx) three (two keys
+whose slopes differ by 2δ, with values ±1/δ, represent x up to δ²x³/3), Range four."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class Tuning:
         self.ridge = target.ridge * np.sqrt(len(target.x))
 
     def state(self, log_sharpness: Array, breakpoints: Array) -> State | None:
-        """None where the chain is numerically out of reach."""
+        """None if the chain exceeds the range of floating point."""
         p = len(log_sharpness) + 1
         if not (np.abs(log_sharpness) < 200).all() or not np.isfinite(breakpoints).all():
             return None
@@ -85,7 +84,7 @@ class Tuning:
         return projected
 
     def run(self, start: Chain, steps: int) -> State | None:
-        """Levenberg-Marquardt from a chain, until six steps together gain less than a thousandth."""
+        """Levenberg-Marquardt from a chain, until six steps together reduce the cost by less than a thousandth."""
         now = self.state(np.log(start.sharpness), start.breakpoints)
         damping, gains = 1e-2, [1.0]
         scale: Array | None = None
@@ -118,14 +117,13 @@ class Tuning:
 
 
 def tuned(target: Target, p: int, enough: float = 0.0, extra: Sequence[Chain] = ()) -> Draft:
-    """The best of several starts, each tuned; a start that reaches `enough` ends the search. Large heads get fewer starts."""
+    """The best of several tuned starts; a start that reaches `enough` ends the search. Large heads have fewer starts."""
     starts = [*extra, *lattice_starts(p)]
     return tune(target, starts if p <= 16 else starts[:4], np.zeros(p, dtype=bool), "tuned", enough)
 
 
 def grow(chain: Chain, target: Target, p: int) -> Chain:
-    """A chain of p keys from a smaller one: new breakpoints where the error is largest, as sharp as their
-    neighbours."""
+    """A chain of p keys from a smaller one, with new breakpoints where the error is largest, as sharp as their neighbours."""
     own = np.zeros(chain.size, dtype=bool)
     sharpness, breakpoints = chain.sharpness, chain.breakpoints
     state = Tuning(target, own, np.ones(len(target.x))).state(np.log(sharpness), breakpoints)
@@ -152,10 +150,9 @@ def lattice_starts(p: int) -> list[Chain]:
 
 
 def tune(target: Target, starts: Sequence[Chain], own: Array, design: str, enough: float) -> Draft:
-    """Tune from each start, then reweight the best after Lawson so that its largest error falls.
+    """Tune from each start, then apply Lawson's weights to the best to lower its largest error.
 
-    Results are compared as they would be stored, rounding included. What is hopeless against `enough` is not
-    polished."""
+    Results are compared as they would be stored, rounding included. Results far above `enough` are not refined."""
     flat, steps = np.ones(len(target.x)), 120 if len(own) <= 10 else 60
     best = _Best(target, own, design)
     for tried, start in enumerate(starts):
@@ -174,13 +171,13 @@ def tune(target: Target, starts: Sequence[Chain], own: Array, design: str, enoug
             best.offer(state, emphasis)
     if best.draft is None:
         raise ConvergenceError(
-            f"no head of {len(own)} anchors could be tuned to {target.f.label}: use design='smooth' or 'nearest'"
+            f"tuning a head of {len(own)} anchors for {target.f.label} failed: use design='smooth' or 'nearest'"
         )
     return best.draft
 
 
 class _Best:
-    """The best state so far, judged by the estimate of the finished head."""
+    """The state with the smallest estimated error after rounding."""
 
     def __init__(self, target: Target, own: Array, design: str) -> None:
         self.target, self.own, self.design = target, own, design

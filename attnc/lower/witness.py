@@ -1,4 +1,4 @@
-"""Where a network errs most: corners of the box, random inputs, and ascent along the error's gradient."""
+"""The search for the input with the largest error: corners of the box, random inputs, and gradient ascent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnc.records.layers import NetworkNumbers
 
 
 def candidates(box: Box, count: int, seed: int = 0) -> Tensor:
-    """Half of them corners of the box, half inside; the middle and the two extreme corners first."""
+    """The middle and the two extreme corners of the box, then random corners and random inputs inside, half each."""
     draw = np.random.default_rng(seed)
     corners = np.where(draw.random((count // 2, *box.shape)) < 0.5, box.lo, box.hi)
     inside = box.lo + draw.random((count - count // 2, *box.shape)) * (box.hi - box.lo)
@@ -26,7 +26,7 @@ def candidates(box: Box, count: int, seed: int = 0) -> Tensor:
 
 
 def ascend(network: nn.Module, program: Program, x: Tensor, box: Box, steps: int) -> Tensor:
-    """Signed steps uphill on the largest |network - program|, shrinking, held within the box."""
+    """Gradient ascent on the largest |network - program| by signed steps of decreasing size inside the box."""
     lo, hi = torch.from_numpy(box.lo.copy()), torch.from_numpy(box.hi.copy())
     dtype = next(network.parameters()).dtype
     x = x.clone()
@@ -40,7 +40,7 @@ def ascend(network: nn.Module, program: Program, x: Tensor, box: Box, steps: int
 
 
 def within(x: Tensor, box: Box, dtype: torch.dtype) -> Tensor:
-    """The inputs in the dtype, moved to the next number inside the box where rounding left it; unique."""
+    """The inputs in the dtype, moved to the next number inside the box if rounding left it."""
     lo, hi = torch.from_numpy(box.lo.copy()), torch.from_numpy(box.hi.copy())
     y = x.to(dtype)
     y = torch.where(y.double() < lo, torch.nextafter(y, y.new_tensor(torch.inf)), y)
@@ -51,7 +51,7 @@ def within(x: Tensor, box: Box, dtype: torch.dtype) -> Tensor:
 def worst(
     network: nn.Module, program: Program, numbers: NetworkNumbers, box: Box, effort: int = 512
 ) -> Witness:
-    """The worst input found: the executed output against the program in high precision."""
+    """The input with the largest error found: the executed output against the program in high precision."""
     dtype = next(network.parameters()).dtype
     effort = max(16, min(effort, 2**27 // max(program.parameters, 1)))
     x = candidates(box, effort)
@@ -70,7 +70,7 @@ def worst(
 
 
 def proved(program: Program, numbers: NetworkNumbers, x: Array, executed: Array) -> Witness:
-    """The largest error among a few inputs, from below, in high precision; as large as the checker will see it too."""
+    """The largest error among a few inputs, bounded from below in high precision, and not above what the checker will find."""
     meant = exact(program, x, PRECISION).reshape(len(x), -1)
     errors = np.zeros(meant.shape)
     for i, row in enumerate(executed.reshape(len(x), -1)):

@@ -141,7 +141,7 @@ class Network(PreciseModule):
         Inputs have the network's shape; where that has no tokens, (d,), n of them may be asked for: (…, n, d).
 
         >>> import torch
-        >>> from attnc.compile import compile
+        >>> from attnc.compiler import compile
         >>> from attnc.domain import Box
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
         >>> net = compile(model, domain=Box(-1, 1, shape=(4,)), eps=1e-3)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnc.compile import compile
+from attnc.compiler import compile
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.heads.candidates import Progress

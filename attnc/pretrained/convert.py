@@ -22,9 +22,9 @@ from attnc.pretrained.guard import check_reached, check_runs
 from attnc.pretrained.report import ConversionReport, Difference, model_certificate
 from attnc.pretrained.samples import calls, outputs
 from attnc.pretrained.store import note_conversion
+from attnc.progress import Progress, silent
 
 Model = TypeVar("Model", bound=nn.Module)
-Progress = Callable[[int, int, str], None]
 
 
 def convert_(
@@ -61,7 +61,7 @@ def convert_(
     _check_arithmetic(found)
     known = entering(model, found.blocks, config)
     parameters = sum(p.numel() for p in model.parameters())
-    planned = _plan(found, known, approximation, config, progress or _silent)
+    planned = _plan(found, known, approximation, config, progress or silent)
     check_runs(model, found.call, planned)
     undo: list[Callable[[], None]] = []
     try:
@@ -112,13 +112,13 @@ def _plan(
 ) -> list[PlannedBlock]:
     plans, total = [], len(found.blocks)
     for i, (site, domain) in enumerate(zip(found.blocks, known, strict=True)):
-        progress(i, total, site.name)
+        progress(site.name, i, total)
 
         def tell(text: str, done: int = i, name: str = site.name) -> None:
-            progress(done, total, f"{name}: {text}")
+            progress(f"{name}: {text}", done, total)
 
         plans.append(plan_block(site, domain, approximation, config, tell))
-    progress(total, total, "done")
+    progress("done", total, total)
     return plans
 
 
@@ -161,7 +161,3 @@ def _apart(new: Tensor, old: Tensor) -> Tensor:
     new, old = new.double(), old.double()
     same = (new == old) | (new.isnan() & old.isnan())
     return (new - old).abs().nan_to_num(torch.inf).masked_fill(same, 0.0)
-
-
-def _silent(done: int, total: int, text: str) -> None:
-    return None

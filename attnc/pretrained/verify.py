@@ -14,7 +14,17 @@ from torch import nn
 
 from attnc import functions
 from attnc.arithmetic import probe_network
-from attnc.check.model import Block, BlockHead, Proofs, check_directory, check_engine, check_heads, summary
+from attnc.check.model import (
+    Block,
+    BlockHead,
+    Proofs,
+    check_directory,
+    check_engine,
+    check_heads,
+    model_problem,
+    summary,
+)
+from attnc.check.values import CheckError
 from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
 from attnc.domain import Box, Normed
@@ -143,8 +153,9 @@ def _head(neurons: Any, head: Head) -> BlockHead:
 
 def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]) -> str | None:
     """What is wrong with the model as a whole, or None."""
-    if not report.blocks:
-        return "the report has no blocks"
+    reason = model_problem(report.certificate)
+    if reason is not None:
+        return reason
     if autocast_is_on("cpu"):
         return "torch.autocast is on: the bounds are for code that runs without it"
     named = {b.name for b in report.blocks}
@@ -177,7 +188,7 @@ def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _verdict(running: _Running, eps: float, proofs: Proofs) -> Verdict:
     report = running.report
-    reason = _claims(running, eps) or _numbers(running) or _code(running)
+    reason = _claims(running, eps) or _numbers(running) or _domain(running) or _code(running)
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason, report.bound, name=report.name)
     block = running.numbers()
@@ -203,8 +214,6 @@ def _claims(running: _Running, eps: float) -> str | None:
     facts = report.facts
     if not report.proved:
         return f"its status is {report.status}: the domain is not proved, so neither is the bound"
-    if running.domain is None or running.domain != report.holds_for:
-        return f"its certificate holds for {report.holds_for}, the norm in front returns {running.domain}"
     if not report.approximation <= eps:
         return f"approximation is {report.approximation:g}, above the requested {eps:g}"
     if report.bound != round_up(report.approximation + report.rounding):
@@ -230,6 +239,13 @@ def _numbers(running: _Running) -> str | None:
         if wiring(running.module) != record["wiring"]:
             return "the assignment of neurons to heads was changed"
     return None
+
+
+def _domain(running: _Running) -> str | None:
+    """Why the inputs of the block are not those of the certificate."""
+    if running.domain is not None and running.domain == running.report.holds_for:
+        return None
+    return f"its certificate holds for {running.report.holds_for}, its inputs are in {running.domain or 'no known domain'}"
 
 
 def _code(running: _Running) -> str | None:
@@ -259,22 +275,23 @@ def _code(running: _Running) -> str | None:
 def _attack(running: _Running, engine: str, block: Block, proofs: Proofs) -> Verdict | None:
     """Execute the activation, and compare with f: it must do what was proved of its heads."""
     f, neurons = functions.get(block.function), running.site.first.sizes[0]
-    for head in block.heads:
+    try:
+        errors = [proofs.executed(head, engine) for head in block.heads]
+    except CheckError:  # `check_engine` gives the reason
+        return None
+    for head, error in zip(block.heads, errors, strict=True):
         assert head.certificate is not None
         s = _points(head.certificate).to(getattr(torch, block.dtype))
         with torch.no_grad():
             rows = running.activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
-        allowed, column = (
-            arb(proofs.executed(head, engine)),
-            0 if head.neurons is None else int(head.neurons[0]),
-        )
+        allowed, column = arb(error), 0 if head.neurons is None else int(head.neurons[0])
         with working(192):
             for at, value in zip(s.tolist(), rows[:, column].tolist(), strict=True):
-                error = error_of(value, f.value(at))
-                if not error <= allowed:
+                off = error_of(value, f.value(at))
+                if not off <= allowed:
                     reason = f"engine {engine}: at {at!r} the activation returns {value!r}, beyond the error proved for {f.label}"
                     bound = running.report.bound
-                    return Verdict(Status.REFUTED, reason, bound, (at,), float(error.mid()), name=block.name)
+                    return Verdict(Status.REFUTED, reason, bound, (at,), float(off.mid()), name=block.name)
     return None
 
 

@@ -1,8 +1,8 @@
 """One head on one cell [a, b]: its Taylor series around the middle, its range, and its rounding error.
 
 With κ̄ any common slope, g(m + t) = Σ v_k e^{z_k + ρ_k t} / Σ e^{z_k + ρ_k t}, z_k = Z_k(m) - Z_r(m), ρ_k =
-gain (κ_k - κ̄): the common factor cancels at every t. Keys whose score stays `distance` below the winner's on
-the whole cell leave the series: they carry at most n e^-distance of the weight."""
+gain (κ_k - κ̄): the common factor cancels at every t. Keys whose score is `distance` below the largest on the
+whole cell are left out of the series: their weight is at most n e^-distance."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from attnc.prove.rounding import Keys, head_rounding, query_error
 from attnc.records.numbers import TENSORS, Array, HeadNumbers
 
 _U64 = 2.0**-53
-_NO_SUBNORMAL = 2.0**-100  # above every τ: covers an s that is flushed to zero
+_NO_SUBNORMAL = 2.0**-100  # above every τ: covers an s that underflows to zero
 
 
 @dataclass(frozen=True)
 class Cell:
-    """[a, b], as a midpoint and a radius that reaches both ends."""
+    """[a, b], with a midpoint and a radius that covers both ends."""
 
     a: float
     b: float
@@ -58,7 +58,7 @@ class HeadOnCell:
 
 
 def head_on_cell(numbers: HeadNumbers, h: int, cell: Cell, order: int, a: Arithmetic) -> HeadOnCell | None:
-    """The Taylor model of head h on the cell, None where the cell is too wide for one.
+    """The Taylor model of head h on the cell, or None if the cell is too wide.
 
     The working series length must be order + 1.
     """
@@ -131,9 +131,9 @@ def rounding_on_cell(numbers: HeadNumbers, h: int, cell: Cell, model: HeadOnCell
 
 
 def leaves_the_range(numbers: HeadNumbers, lo: float, hi: float, a: Arithmetic) -> bool:
-    """Whether a score or a sum might overflow on [lo, hi], or a stored number is subnormal: then nothing is claimed.
+    """Whether a score or a sum might overflow on [lo, hi], or a stored number is subnormal: no bound is proved then.
 
-    (A processor that takes subnormal operands for zero errs by more than τ once they are multiplied.)
+    (A processor that replaces subnormal operands by zero errs by more than τ once they are multiplied.)
     """
     s, limit, outer = arb(max(abs(lo), abs(hi))), arb(a.largest) / 16, arb(0)
     for query, keys, values, w in zip(numbers.query, numbers.key, numbers.value, numbers.output, strict=True):
@@ -147,12 +147,10 @@ def leaves_the_range(numbers: HeadNumbers, lo: float, hi: float, a: Arithmetic) 
 
 
 def _near_keys(query: Array, key: Array, cell: Cell, distance: int, a: Arithmetic) -> tuple[int, list[int]]:
-    """The winner at the middle, and every key that is not provably `distance` below it on the cell, rounding
-    included.
+    """The key with the largest score at the middle, and every key that is not provably `distance` below it on the cell.
 
-    Leads are affine in s, so their maximum is at an end. `doubt` bounds the float64 rounding of `lead` here
-    (at most eight operations), `eta` the score error of the head's own dtype; an infinity or a NaN keeps the
-    key."""
+    Leads are affine in s, so their maximum is at an end. `doubt` bounds the float64 rounding of `lead` here (at most eight
+    operations), `eta` the score error of the head's own dtype; keys with an infinity or a NaN are kept."""
     gain, offset = query
     slope, c = key[:, 0], key[:, 1]
     with np.errstate(all="ignore"):
@@ -168,13 +166,13 @@ def _near_keys(query: Array, key: Array, cell: Cell, distance: int, a: Arithmeti
 
 
 def _distance(value: Array, cell: Cell) -> int:
-    """So far below the winner that what a key could add is below 1e-26, however large its value. Any choice is sound."""
+    """A distance below the largest score such that a key contributes less than 1e-26. Any choice is sound."""
     largest = float(np.abs(value[:, 0]).max() * max(abs(cell.a), abs(cell.b)) + np.abs(value[:, 1]).max())
     return 60 + math.ceil(math.log1p(min(largest, 1e300)))
 
 
 def _mean_slope(query: Array, key: Array, s: float) -> float:
-    """Σ W_k κ_k at s, roughly: any number is sound, this one keeps the series' coefficients small."""
+    """Approximately Σ W_k κ_k at s: any number is sound, and this one keeps the coefficients of the series small."""
     with np.errstate(all="ignore"):
         z = key[:, 0] * (query[0] * s + query[1]) + key[:, 1]
         w = np.exp(z - z.max())

@@ -1,4 +1,4 @@
-"""The exact numbers of an affine map, enclosed: weight and bias with a radius each, zero where nothing was folded."""
+"""Enclosures of the exact numbers of an affine map: weight and bias with a radius, which is zero if nothing was folded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Enclosed:
         return bool(np.any(self.radius))
 
     def gap(self, stored: Numbers) -> Array | None:
-        """At least |stored - exact|; None where they are the same numbers."""
+        """At least |stored - exact|; None if they are the same numbers."""
         if not self.folded and np.array_equal(stored, self.number):
             return None
         return total(above(np.abs(stored.astype(np.float64) - self.number)), self.radius)
@@ -46,7 +46,7 @@ def plain(affine: Affine) -> tuple[Enclosed, Enclosed]:
 
 
 def scaling(step: BatchNorm) -> tuple[Enclosed, Enclosed]:
-    """a = gain/√(variance + ε) and c = shift - a·mean: the normalisation is a∘x + c."""
+    """a = gain/√(variance + ε) and c = shift - a·mean: the batch norm is a∘x + c."""
     scale, shift = [], []
     with working(128):
         for g, v, m, s in zip(step.gain, step.variance, step.mean, step.shift, strict=True):
@@ -57,7 +57,7 @@ def scaling(step: BatchNorm) -> tuple[Enclosed, Enclosed]:
 
 
 def folded(affine: Affine, step: BatchNorm) -> tuple[Enclosed, Enclosed]:
-    """diag(a) W and a∘b + c: the affine map followed by the normalisation."""
+    """diag(a) W and a∘b + c: the affine map followed by the batch norm."""
     (weight, bias), (a, c) = plain(affine), scaling(step)
     columns = Enclosed(a.number[:, None], np.asarray(a.radius)[:, None])
     return _product(columns, weight), _sum(_product(a, bias), c)
@@ -77,7 +77,7 @@ def _sum(x: Enclosed, y: Enclosed) -> Enclosed:
 
 
 def _rounding(number: Array) -> Array:
-    """At least what one operation with this result lost."""
+    """At least the rounding error of one operation with this result."""
     return grown(np.abs(number) * 2.0**-53, 2)
 
 

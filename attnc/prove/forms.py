@@ -1,6 +1,6 @@
-"""Values as affine functions of the input, Aξ + c ± r with |ξ| <= ρ: what cancels between neurons is kept.
+"""Values as affine functions of the input, Aξ + c ± r with |ξ| <= ρ, which keeps what cancels between neurons.
 
-ξ is the input minus the middle of its box. Every operation rounds; what it may lose is added to r."""
+ξ is the input minus the middle of its box. Every operation rounds; a bound of its rounding is added to r."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Form:
 
 
 def input_form(box: Box, program: Program) -> Form | None:
-    """The identity, or None where the products would cost too much."""
+    """The identity, or None if the products would cost too much."""
     rows = max(math.prod(shape) for shape in program.shapes)
     far = max(float(np.abs(box.lo).max()), float(np.abs(box.hi).max()))
     if program.form_work > MOST_FORM_WORK or rows * box.size > MOST_FORM_SIZE or far > 2.0**60:

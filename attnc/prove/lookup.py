@@ -68,7 +68,7 @@ def lookup_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, Va
 
 
 def axes_of(points: Array) -> list[Array] | None:
-    """The axes whose product, row by row, the points are; None where they are no such product.
+    """The axes whose product the points are, row by row; None if they are not such a product.
 
     >>> [axis.tolist() for axis in axes_of(np.array([[0.0, 5.0], [0.0, 6.0], [1.0, 5.0], [1.0, 6.0]]))]
     [[0.0, 1.0], [5.0, 6.0]]
@@ -92,8 +92,8 @@ class _Axis:
 
     @classmethod
     def of(cls, points: Array, column: Array) -> _Axis:
-        """The even lattice beside the points of an axis, and what the keys say of its sharpness: any numbers would do, for
-        whatever is not as they say is counted as an error."""
+        """The even lattice nearest to the points of an axis, with the sharpness of the keys. Any numbers are sound, because every
+        deviation from them is counted as an error."""
         count, width = len(points), float(points[-1] - points[0])
         if count == 1:
             return cls(float(points[0]), 0.0, 1, 0.0)
@@ -142,8 +142,7 @@ def _length(sides: list[float]) -> float:
 
 
 def _residues(layer: Layer, lattice: list[_Axis], reach: Array) -> float:
-    """D: how far the stored scores are from those of the lattice, but for a function of x that all share; `reach` is at least
-    |x - o|."""
+    """D: at least |stored score - score of the lattice|, up to a common function of x; `reach` is at least |x - o|."""
     centre = layer.tensor("centre").astype(np.float64)
     key, offset = layer.tensor("key").astype(np.float64), layer.tensor("offset").astype(np.float64)
     index = np.unravel_index(np.arange(len(offset)), [axis.count for axis in lattice])

@@ -1,4 +1,4 @@
-"""How far the executed head can be from the exact one: a bound from the assumptions of `arithmetic`.
+"""A bound of |executed head - exact head| from the assumptions of `arithmetic`.
 
 Exact scores Z_k, reference key r, q_k = exp(Z_k - Z_r), D = Σ q_k >= 1, W_k = q_k/D, g = Σ W_k v_k. Executed:
 
@@ -23,7 +23,7 @@ from attnc.arithmetic import Arithmetic
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of one head that matter on a cell, with what is known of them there (balls over the cell)."""
+    """The keys of one head with non-negligible weights on a cell, as balls over the cell."""
 
     slope: Sequence[arb]  # κ_k
     intercept: Sequence[arb]  # c_k
@@ -35,8 +35,7 @@ class Keys:
 
 
 def query_error(a: Arithmetic, s: arb, gain: arb, offset: arb) -> arb:
-    """|x - X| for x = fl(gain·s + offset): nothing is lost in multiplying by 1 or adding 0, but for
-    flushing."""
+    """|x - X| for x = fl(gain·s + offset): multiplying by 1 and adding 0 round nothing except what underflows."""
     u, tau = arb(a.unit), arb(a.tiny)
     product = arb(0) if gain == 1 else u * abs(gain * s)
     total = abs(gain * s + offset)
@@ -45,8 +44,8 @@ def query_error(a: Arithmetic, s: arb, gain: arb, offset: arb) -> arb:
 
 
 def score_error(a: Arithmetic, slope: arb, intercept: arb, x: arb, x_error: arb, score: arb) -> arb:
-    """η = |z - Z| for z = fl(fl(κ x) + c) with |x - X| <= x_error: nothing is lost in multiplying by a power of two or 0, or
-    in adding 0, but for flushing."""
+    """η = |z - Z| for z = fl(fl(κ x) + c) with |x - X| <= x_error: multiplying by a power of two or 0 and adding 0 round nothing
+    except what underflows."""
     u, tau = arb(a.unit), arb(a.tiny)
     entering = abs(slope) * x_error
     multiplied = arb(0) if _scales(slope) else u * (abs(slope * x) + entering)

@@ -1,11 +1,11 @@
-"""What a function does on cells: its value in the middle and the range of its slope, enclosed once, for all neurons.
+"""A table of a function: on each cell its value in the middle and the range of its slope, enclosed once for all neurons.
 
 On a cell with middle m and half width r, with the slope of f within [s⁻, s⁺]:
 
     f(s) - λs  lies within  f(m) - λm + [s⁻ - λ, s⁺ - λ]·(s - m)                      for any λ
 
-so that the range of f (λ = 0), a line beside f with the distance from it, and a Lipschitz constant follow for every
-interval by looking at the cells it touches."""
+which gives the range of f (λ = 0), a line near f with its distance, and a Lipschitz constant for every interval from
+the cells that it touches."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from attnc.functions.function import Branch, is_builtin
 from attnc.prove.outward import above, below
 
 Touched = NDArray[np.bool_]
-CELLS, FIRST = 1024, 160  # a quarter of them where there are many neurons to look at
-_ROWS, _KEPT = 1 << 18, 64  # neurons × cells held at once; tables kept
+CELLS, FIRST = 1024, 160  # a quarter of them if there are many neurons
+_ROWS, _KEPT = 1 << 18, 64  # neurons × cells in memory at once; tables in the cache
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Slopes:
         return low, high
 
     def chord(self, lo: Array, hi: Array) -> Array:
-        """The slopes of the chords, roughly: no claim rests on them."""
+        """The approximate slopes of the chords: the proof does not rest on them."""
         f = self.value_lo / 2 + self.value_hi / 2
         with np.errstate(all="ignore"):
             rise = np.interp(hi, self.middle, f) - np.interp(lo, self.middle, f)
@@ -91,20 +91,20 @@ class Slopes:
             yield part, (self.edges[:-1] <= flat_hi[part]) & (self.edges[1:] >= flat_lo[part])
 
 
-_made: dict[tuple[Function, Interval, int], Slopes] = {}  # of built-ins, each one object
+_cache: dict[tuple[Function, Interval, int], Slopes] = {}  # of built-in functions
 
 
 def slopes(f: Function, lo: float, hi: float, neurons: int = 1) -> Slopes:
-    """The cells of f over an interval that holds [lo, hi]; those with the widest range of slopes are halved."""
+    """The cells of f over an interval that contains [lo, hi]; those with the widest range of slopes are halved."""
     domain, cells = covering(lo, hi), CELLS if neurons <= 512 else CELLS // 4
     if not is_builtin(f):
         return _slopes(f, domain, cells)
-    wish = (f, domain, cells)
-    if wish not in _made:
-        _made[wish] = _slopes(f, domain, cells)
-        if len(_made) > _KEPT:
-            _made.pop(next(iter(_made)))
-    return _made[wish]
+    key = (f, domain, cells)
+    if key not in _cache:
+        _cache[key] = _slopes(f, domain, cells)
+        if len(_cache) > _KEPT:
+            _cache.pop(next(iter(_cache)))
+    return _cache[key]
 
 
 def _slopes(f: Function, domain: Interval, count: int) -> Slopes:
@@ -157,7 +157,7 @@ def _cell(branch: Branch, a: float, b: float) -> _Cell:
 
 
 def _refined(cells: list[_Cell]) -> tuple[list[_Cell], bool]:
-    """The worst eighth of the cells halved; nothing where f is straight on all of them."""
+    """Halve the worst eighth of the cells; nothing changes if f is affine on all of them."""
     order = sorted(cells, key=lambda c: -c.spread)
     count = len(cells) // 8 + 1
     worst = [c.spread > 0 and c.a < c.middle < c.b for c in order[:count]]

@@ -1,4 +1,4 @@
-"""The sum of many heads that share a range, proved stretch by stretch: on each of them few heads speak."""
+"""The sum of many heads that share an interval, proved stretch by stretch: few heads are active on each of them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ _PRECISION, _ORDER, _QUALITY = 128, 10, 1.25
 def by_stretches(
     numbers: HeadNumbers, f: Function, domain: Interval, ends: list[float], seen: float
 ) -> SupNorm:
-    """sup |Σ_h head_h - f|, proved stretch by stretch: where the domain is cut at `ends`, only few heads speak.
+    """sup |Σ_h head_h - f|, proved stretch by stretch: the domain is cut at `ends`, and few heads are active on a stretch.
 
-    On a stretch a head is silent if one key with value 0 wins there by so much that what the others may add is bounded once
-    for all (`head_on_cell` on the whole stretch). The heads that may speak are proved by `supnorm`. With G the sum of those, q
-    the sizes of the silent ones, r their rounding errors, and γ = (1 + u)^H - 1, the executed sum of all H heads differs from
-    f by at most
+    A head is inactive on a stretch if one key with value 0 dominates so strongly that a single bound of the others suffices
+    (`head_on_cell` on the whole stretch). The active heads are proved by `supnorm`. With G their sum, q the sizes of the
+    inactive ones, r their rounding errors, and γ = (1 + u)^H - 1, the executed sum of all H heads differs from f by at most
 
         bound(G) + Σq + (1 + γ)Σr + γ(rounding(G) + |values that G averages| + Σq) + 2Hτ."""
     a = ARITHMETIC[numbers.dtype]
@@ -38,28 +37,28 @@ def by_stretches(
     worst = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0)
     for lo, hi in pairwise(cuts):
         with working(_PRECISION, _ORDER + 1):
-            silent = _silent(numbers, Cell(lo, hi), a)
-        speaking = [h for h in range(numbers.heads) if h not in silent]
-        part = supnorm(_only(numbers, speaking), f, Interval(lo, hi), quality=_QUALITY, seen=seen)
+            inactive = _inactive(numbers, Cell(lo, hi), a)
+        active = [h for h in range(numbers.heads) if h not in inactive]
+        part = supnorm(_only(numbers, active), f, Interval(lo, hi), quality=_QUALITY, seen=seen)
         if not math.isfinite(part.bound):
             return SupNorm(math.inf, math.inf, math.inf, 0.0, lo, worst.cells + part.cells, part.stuck)
         with working(_PRECISION, _ORDER + 1):
-            worst = _worse(worst, _joined(part, numbers, speaking, list(silent.values()), a))
+            worst = _worse(worst, _joined(part, numbers, active, list(inactive.values()), a))
     return worst
 
 
-def _silent(numbers: HeadNumbers, cell: Cell, a: Arithmetic) -> dict[int, tuple[arb, arb]]:
-    """The heads whose one key near the top has value 0 on the whole cell: how large they may be, and their rounding error."""
+def _inactive(numbers: HeadNumbers, cell: Cell, a: Arithmetic) -> dict[int, tuple[arb, arb]]:
+    """The heads with a single dominant key, of value 0, on the whole cell: their size there, and their rounding error."""
     found = {}
     for h in range(numbers.heads):
         model = head_on_cell(numbers, h, cell, _ORDER, a)
-        if model is not None and _says_nothing(model):
+        if model is not None and _is_inactive(model):
             weight = abs(arb(numbers.output[h]))
             found[h] = (weight * abs(model.value), weight * rounding_on_cell(numbers, h, cell, model, a))
     return found
 
 
-def _says_nothing(model: HeadOnCell) -> bool:
+def _is_inactive(model: HeadOnCell) -> bool:
     return len(model.keys.constant) == 1 and model.keys.own[0] == 0 and model.keys.constant[0] == 0
 
 
@@ -69,12 +68,12 @@ def _only(numbers: HeadNumbers, heads: list[int]) -> HeadNumbers:
 
 
 def _joined(
-    part: SupNorm, numbers: HeadNumbers, speaking: list[int], silent: list[tuple[arb, arb]], a: Arithmetic
+    part: SupNorm, numbers: HeadNumbers, active: list[int], inactive: list[tuple[arb, arb]], a: Arithmetic
 ) -> SupNorm:
-    """What is proved of the heads that speak, widened by the silent ones."""
+    """The bound of the active heads, widened by the inactive ones."""
     gamma = (1 + arb(a.unit)) ** numbers.heads - 1
-    leak, errors = (sum((pair[i] for pair in silent), arb(0)) for i in (0, 1))
-    sizes = np.abs(numbers.value[speaking, :, 1]).max(axis=1) * np.abs(numbers.output[speaking])
+    leak, errors = (sum((pair[i] for pair in inactive), arb(0)) for i in (0, 1))
+    sizes = np.abs(numbers.value[active, :, 1]).max(axis=1) * np.abs(numbers.output[active])
     averaged = sum(map(arb, sizes.tolist()), leak) * (1 + arb(2) ** -50)
     extra = (1 + gamma) * errors + gamma * (arb(part.rounding) + averaged) + 2 * numbers.heads * arb(a.tiny)
     return SupNorm(

@@ -1,9 +1,8 @@
 """sup |head - f| over an interval, proved: branch and bound over cells with Taylor models in ball arithmetic.
 
 On a cell [m - r, m + r] with d = g - f = Σ d_j t^j:  |d| <= Σ_{j<n} |d_j| r^j + sup|d_n| r^n, where d_j are
-the coefficients at the exact point m and the last one is taken over the whole cell. Cells are cut at the
-kinks of f, and halved until the bound is within a factor of the largest |d(m)| seen: that value is attained,
-so the result comes with its own quality."""
+the coefficients at the exact point m and the last one is over the whole cell. Cells are cut at the kinks of f,
+and halved until the bound is within a factor of the largest |d(m)| found, which is attained."""
 
 from __future__ import annotations
 
@@ -24,14 +23,13 @@ from attnc.prove.cells import Cell, HeadOnCell, head_on_cell, leaves_the_range, 
 from attnc.prove.rounding import projection_rounding
 from attnc.records.numbers import HeadNumbers
 
-ENDLESS = 2500  # cells without a finite bound, after which the search is given up
+ENDLESS = 2500  # cells without a finite bound after which the proof is abandoned
 SMALLEST = 2.0**-70  # relative width of a cell that is not halved any more
 
 
 @dataclass(frozen=True)
 class SupNorm:
-    """`bound` >= |executed - f| everywhere; `approximation` and `rounding` are the suprema of its two
-    terms."""
+    """`bound` >= |executed - f| everywhere; `approximation` and `rounding` are the suprema of its two terms."""
 
     bound: float
     approximation: float
@@ -66,15 +64,15 @@ def supnorm(
 ) -> SupNorm:
     """Prove a bound of sup |head - f| over the domain.
 
-    `seen` is an error believed to be attained (from sampling): it only saves work, no claim rests on it. An approximation below
-    `grain` of the rounding on its cell is not sharpened. A bound of inf says that nothing was proved; so it is as soon as the
-    bound is seen to exceed `needed`, or when the thread has run for `until` seconds (`time.thread_time`)."""
+    `seen` is an error found by sampling: it only saves work, and the proof does not rest on it. An approximation below `grain`
+    of the rounding on its cell is not sharpened. The bound is infinite if nothing was proved; also if it exceeds `needed`, or
+    if the thread has run for `until` seconds (`time.thread_time`)."""
     a = ARITHMETIC[numbers.dtype]
     most = limit or max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
     jump = f.jump(domain.lo, domain.hi)
     if jump is not None:
         raise FunctionError(
-            f"{f.name!r} jumps at s={jump:g}: a head is continuous, so nothing can be proved across a jump"
+            f"{f.name!r} jumps at s={jump:g}: a head is continuous, so its error cannot be bounded across a jump"
         )
     with working(precision, order + 1):
         if leaves_the_range(numbers, domain.lo, domain.hi, a):
@@ -128,7 +126,7 @@ def bound_cell(
 
 
 def enclose(branch: Branch, cell: arb) -> arb_series | None:
-    """The branch over a cell or at a point; None where it cannot say (a division by a ball that holds zero)."""
+    """The branch over a cell or at a point; None if it is undefined there (a division by a ball that contains zero)."""
     try:
         return branch(variable(cell))
     except AttncError:
@@ -144,8 +142,7 @@ def _rounding(numbers: HeadNumbers, cell: Cell, models: list[HeadOnCell], a: Ari
 def check_consistent(
     branch: Branch, name: str, cell: Cell, series: arb_series, last: arb, r: arb, order: int
 ) -> None:
-    """The branch's own Taylor model must meet its value at both ends: a kink that was not declared breaks
-    this."""
+    """The Taylor model of the branch must contain its value at both ends: it does not if there is an undeclared kink."""
     for end in (cell.a, cell.b):
         t = arb(end) - arb(cell.middle)
         model = sum((series[j] * t**j for j in range(order)), arb(0)) + last * arb(0, r**order)
@@ -155,8 +152,8 @@ def check_consistent(
         value = enclosed[0]
         if not model.overlaps(value):
             raise FunctionError(
-                f"the enclosure of {name!r} contradicts itself on [{cell.a:.6g}, {cell.b:.6g}]: its series around the middle "
-                f"gives {model.str(6)} at {end:.6g}, its value there is {value.str(6)}. Is there a kink? Declare it: kinks=(...)."
+                f"the enclosure of {name!r} is inconsistent on [{cell.a:.6g}, {cell.b:.6g}]: its series around the middle "
+                f"gives {model.str(6)} at {end:.6g}, where its value is {value.str(6)}. Declare a kink with kinks=(...)."
             )
 
 

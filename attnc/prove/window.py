@@ -1,4 +1,4 @@
-"""The window of a lattice head: the same function by the few anchors that matter, and its proof.
+"""The closed form of a lattice head: the same function from the few anchors near 0, and its proof.
 
 On a lattice a_k = kΔ with scores -c(x - k)², x = s/Δ, the softmax's denominator is a constant up to a relative 2e^{-π²/c}:
 
@@ -38,7 +38,7 @@ def window_bound(
 ) -> SupNorm:
     """Prove a bound of |executed - f| for every number of the window's dtype in the domain, on whichever path it runs.
 
-    `approximation` is of the stored numbers in exact arithmetic. A bound of inf says that nothing was proved.
+    `approximation` is that of the stored numbers in exact arithmetic. The bound is infinite if nothing was proved.
 
     >>> from attnc import functions
     >>> proof = window_bound(Gate(slope=2.0**40, dtype="float32"), functions.relu(), Interval(-100, 100))
@@ -49,7 +49,7 @@ def window_bound(
     jump = f.jump(domain.lo, domain.hi)
     if jump is not None:
         raise FunctionError(
-            f"{f.name!r} jumps at s={jump:g}: a window is continuous, so nothing can be proved"
+            f"{f.name!r} jumps at s={jump:g}: a closed form is continuous, so its error cannot be bounded"
         )
     nothing = SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
     with working(precision, order + 1):
@@ -74,7 +74,7 @@ def window_bound(
 
 
 def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> bool:
-    """Whether something might overflow on [-reach, reach], or a number is subnormal or not of the dtype: nothing is claimed."""
+    """Whether a value might overflow on [-reach, reach], or a number is subnormal or not of the dtype: nothing is proved then."""
     if isinstance(window, Gate):
         stored, sizes = [window.slope], [arb(reach) * arb(window.slope)]
         fits = window.slope > 0
@@ -93,7 +93,7 @@ def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> boo
 
 
 def _first_cells(window: Window | Gate, f: Function, domain: Interval) -> list[tuple[Cell, Branch]]:
-    """Cut at 0 and at the kinks of f; equally wide where the window is not yet max(s, 0), wider and wider beyond."""
+    """Cells cut at 0 and at the kinks of f: of equal width near 0, of increasing width where the closed form is max(s, 0)."""
     if isinstance(window, Gate):
         step, count = 1 / (8 * window.slope), 8 * 64
     else:

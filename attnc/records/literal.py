@@ -55,10 +55,17 @@ class LiteralRecord:
             if self.encoding:
                 approximation = math.nextafter(approximation + self.encoding, math.inf)
         return Certificate(
-            subject="literal", name=str(self.structure["form"]), status=Status.UNKNOWN,
-            approximation=approximation, rounding=math.inf, bound=math.inf,
-            holds_for=source.holds_for if source is not None else None, dtype=self.dtype, digests=digests, children=() if source is None else (source,),
-        )  # fmt: skip
+            subject="literal",
+            name=str(self.structure["form"]),
+            status=Status.UNKNOWN,
+            approximation=approximation,
+            rounding=math.inf,
+            bound=math.inf,
+            holds_for=None if source is None else source.holds_for,
+            dtype=self.dtype,
+            digests=digests,
+            children=() if source is None else (source,),
+        )
 
 
 def write_literal(path: str | os.PathLike[str], record: LiteralRecord) -> None:

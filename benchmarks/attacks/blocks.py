@@ -112,13 +112,13 @@ def _judge(rivals: Rivals, block: Any, rng: np.random.Generator, count: int, out
     if original.dtype == torch.float64:  # rounding is far below: the exact term alone
         error, size = gaps([found], [meant])
         over = error - block.rounding - 1e-13 * (1 + size)
-        if over > block.exact:
-            outcome.verdict, outcome.note = "false", f"exact={block.exact:.4g} exceeded: {over:.4g}"
+        if over > block.approximation:
+            outcome.verdict, outcome.note = "false", f"exact={block.approximation:.4g} exceeded: {over:.4g}"
 
 
 def _exactly(rivals: Rivals, block: Any, x: Tensor, found: Tensor, outcome: Outcome) -> None:
     with working(BITS):
-        limit = arb(block.exact) + arb(block.rounding)
+        limit = arb(block.approximation) + arb(block.rounding)
         for row, meant in zip(found.double().tolist(), balls(rivals.original, x.double()), strict=True):
             for y, ball in zip(row, meant, strict=True):
                 gap = abs(arb(y) - ball) if math.isfinite(y) else arb("inf")

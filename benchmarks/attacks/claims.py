@@ -12,6 +12,7 @@ from torch import Tensor
 import attnc
 from attacks.drive import attacks, bears, entering, gaps, laid_out, leaving, ways
 from attacks.layouts import Model
+from attnc.domain import Box, Normed
 
 OWN_ROUNDING = (
     1e-13  # of the size of a result: what the reference, itself executed in float64, may lose besides
@@ -52,7 +53,7 @@ def judge_report(rivals: Rivals, report: Any, rng: np.random.Generator, count: i
     named = [b for b in report.blocks if not layer or b.name == layer or b.name.startswith(f"{layer}.")]
     judged.proved = any(b.proved for b in named)
     for block in named:
-        if not block.proved or "calibration" in block.holds_for:
+        if not block.proved:
             continue
         for way in ways(rivals.original.layout.tokens):
             if not bears(rivals.original, way):
@@ -66,16 +67,18 @@ def judge_report(rivals: Rivals, report: Any, rng: np.random.Generator, count: i
 def _covered(rivals: Rivals, block: Any, rng: np.random.Generator, count: int, way: Any) -> Any:
     """(how they come about, inputs of the block) that the claim speaks of."""
     original = rivals.original
-    if "box" in block.holds_for:
+    if isinstance(block.holds_for, Box):
         assert rivals.box is not None
         yield "box", _in_box(rivals.box, rng, count, original.dtype)
         return
     z = attacks(original, rng, count)
-    if block.holds_for != "every input":  # every output of its norm: of that alone
+    if not isinstance(block.holds_for, Normed):  # every output of its norm: of that alone
         with torch.no_grad():
             yield (
                 "norm",
-                original.part(block.norm)(laid_out(z.to(original.dtype), way)).reshape(-1, z.shape[-1]),
+                original.part(block.facts["norm"])(laid_out(z.to(original.dtype), way)).reshape(
+                    -1, z.shape[-1]
+                ),
             )
         return
     for model, name in ((original, ""), (rivals.converted, " of the converted model")):
@@ -113,7 +116,9 @@ def _compare(rivals: Rivals, block: Any, x: Tensor, way: Any, judged: Judged, wh
         return
     narrow = rivals.original.dtype == torch.float32
     error, size = gaps(found, own)
-    error -= OWN_ROUNDING * (1 + size) + block.products  # the original rounds its matrix products, too
+    error -= (
+        OWN_ROUNDING * (1 + size) + block.facts["products"]
+    )  # the original rounds its matrix products, too
     judged.see(error, block.bound, rows, f"{where}, {way.name}")
     if narrow and rivals.wide is not None:
         error, size = gaps(found, leaving(rivals.wide, x.double(), way))
@@ -125,7 +130,7 @@ def _direct(rivals: Rivals, block: Any, rng: np.random.Generator, judged: Judged
     layout = rivals.original.layout
     if layout.family not in ("encoder first", "sequential") or rivals.original.dtype != torch.float64:
         return
-    if block.holds_for != "every input":
+    if not isinstance(block.holds_for, Normed):
         return
     z = attacks(rivals.original, rng, 64)
     z = z[: len(z) // 4 * 4].reshape(4, -1, z.shape[-1])
@@ -133,7 +138,7 @@ def _direct(rivals: Rivals, block: Any, rng: np.random.Generator, judged: Judged
         with torch.set_grad_enabled(grad):
             error, size = gaps([rivals.converted.module(z)], [rivals.original.module(z)])
         judged.see(
-            error - block.products - OWN_ROUNDING * (1 + size),
+            error - block.facts["products"] - OWN_ROUNDING * (1 + size),
             block.bound,
             z.shape[0] * z.shape[1],
             "the whole model, without hooks",

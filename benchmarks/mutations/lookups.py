@@ -130,8 +130,8 @@ LOOKUPS = [
     Mutation(
         "check_lookup: contradictions",
         "attnc/check/lookup.py",
-        "    if empty is not None:\n        return empty",
-        "    if empty is not None and not empty:\n        return empty",
+        "    if empty is not None:\n        raise CheckError(empty)",
+        "    if empty is not None and not empty:\n        raise CheckError(empty)",
         "values that contradict the Lipschitz constant are accepted",
         (f"{LOOKUP}::test_values_that_contradict_their_constant_prove_nothing",),
     ),

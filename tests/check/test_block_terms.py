@@ -9,13 +9,12 @@ import pytest
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.check import affine
-from attnc.check.block import _Stored
-from attnc.check.passing import Passing
-from attnc.check.values import HeadErrors, SquareErrors, start
+from attnc.check.values import HeadErrors, Passing, SquareErrors, start
 from attnc.domain import Box, Normed
 from attnc.program import Affine, Program
 from attnc.program.block import Norm
 from attnc.prove.norm import attainable
+from attnc.records.layers import Layer
 from tests.check.test_block import bounds
 from tests.prove.blocks import (
     TERMS,
@@ -72,7 +71,7 @@ def test_no_normalised_vector_leaves_the_interval(kind: str, row: list[float]) -
     W, b = np.array([row]), np.array([0.5])
     program = Program((6,), (Affine(0, W, b),))
     domain = Normed(kind == "layer", norm.gain, norm.shift)
-    layer = _Stored("affine", (0,), 1, program.steps[0].tensors())
+    layer = Layer("affine", (0,), 1, program.steps[0].tensors())
     found = affine.bound(Passing(program, layer, [start(program, domain)], ARITHMETIC["float32"]))
     lo, hi = (Fraction(float(end[0, 0])) for end in (found.lo, found.hi))
     for sign in (1, -1):

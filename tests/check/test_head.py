@@ -256,9 +256,10 @@ def test_every_cell_of_the_domain_is_proved(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("attnc.check.head._false_witness", lambda *given: None)
 
     def claim(bound: float, lo: float = 0.5) -> attnc.Certificate:
+        facts = {"function": "clip(-1,1)", "design": "any", "precision": 128, "cells": 1}
         return attnc.Certificate(
-            "clip(-1,1)", attnc.Interval(lo, 2.0), "float64", bound, bound, 0.0625, attnc.Witness((2.0,), 0, bound), "any",
-            numbers.digests(), 128, 1, {},
+            subject="head", status=attnc.Status.PROVED, approximation=bound, rounding=0.0625, bound=bound, dtype="float64",
+            holds_for=attnc.Interval(lo, 2.0), witness=attnc.Witness((2.0,), 0, bound), digests=numbers.digests(), facts=facts,
         )  # fmt: skip
 
     monkeypatch.setattr("attnc.check.head.MOST_CELLS", 2000)

@@ -1,4 +1,4 @@
-"""Directories of converted models, checked from their files alone: what was converted is proved, and nothing that was edited is."""
+"""Directories of converted models, checked from their files alone: what was converted is proved, what was edited is not."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from attnc.check.files import TensorFile, read_safetensors
 from attnc.check.model import check_directory
 from attnc.errors import CertificateError, FileError
 from attnc.pretrained import convert_
-from attnc.records.fields import round_up, seal
+from attnc.records.fields import round_up
 from attnc.records.layers import digest
 from tests.frontends.tiny_models import tiny
+from tests.parts import reseal
 
 # transposed maps; tensors that transformers renames; a gated block behind a norm with the gain 1 + weight
 MODELS: dict[str, dict[str, Any]] = {
@@ -31,7 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=MODELS)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tiny(request.param, **MODELS[request.param])
-    convert_(model, eps=1e-2)
+    convert_(model, approximation=1e-2)
     where = tmp_path_factory.mktemp(request.param) / "model"
     model.save_pretrained(where)
     return where
@@ -53,7 +54,7 @@ def _edit(where: Path, change: Callable[[dict[str, Any]], object], sealed: bool 
     config = json.loads((where / "config.json").read_text())
     change(config["attnc"])
     if sealed:
-        config["attnc"]["seal"] = seal({k: v for k, v in config["attnc"].items() if k != "seal"})
+        reseal(config["attnc"])
     (where / "config.json").write_text(json.dumps(config))
 
 
@@ -76,14 +77,17 @@ def test_another_weight_is_noticed(directory: Path, role: str, tmp_path: Path) -
 
 
 EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "approximation": lambda b: b.update(exact=0.9 * b["exact"]),
-    "sum": lambda b: b.update(
-        exact=0.999 * b["exact"], rounding=0.0, roundings=dict.fromkeys(b["roundings"], 0.0)
+    "approximation": lambda b: b.update(approximation=0.9 * b["approximation"]),
+    "sum": lambda b: (
+        b["facts"].update(roundings=dict.fromkeys(b["facts"]["roundings"], 0.0)),
+        b.update(approximation=0.999 * b["approximation"], rounding=0.0),
     ),
-    "products": lambda b: b.update(products=b["products"] / 2),
-    "domain": lambda b: b.update(holds_for="measured on calibration"),
-    "function": lambda b: b.update(activation="gelu"),
+    "products": lambda b: b["facts"].update(products=b["facts"]["products"] / 2),
+    "domain": lambda b: b["holds_for"].update(shift=0.5),
+    "status": lambda b: b.update(status="measured"),
+    "function": lambda b: b["facts"].update(activation="gelu"),
     "dtype": lambda b: b.update(dtype="float32"),
+    "head": lambda b: b["children"][0].update(bound=0.5),
 }
 
 
@@ -93,13 +97,15 @@ def test_no_claim_that_was_edited_is_proved(directory: Path, edit: str, tmp_path
     shutil.copytree(directory, where)
 
     def change(record: dict[str, Any]) -> None:
-        (block,) = record["report"]["blocks"]
+        model = record["report"]["certificate"]
+        (block,) = model["children"]
         EDITS[edit](block)
-        block["bound"] = round_up(block["exact"] + block["rounding"])
+        block["bound"] = round_up(block["approximation"] + block["rounding"])
+        model |= {name: block[name] for name in ("approximation", "rounding", "bound", "status")}
 
     _edit(where, change)
     assert check_directory(where).status == "unknown"
-    _edit(where, lambda record: record["report"]["blocks"][0].update(rounding=0.5))
+    _edit(where, lambda record: record["report"]["certificate"]["children"][0].update(rounding=0.5))
     with pytest.raises(CertificateError):
         check_directory(where)
     shutil.copyfile(directory / "config.json", where / "config.json")
@@ -113,7 +119,7 @@ def test_no_claim_that_was_edited_is_proved(directory: Path, edit: str, tmp_path
 def test_files_are_read_as_safetensors_reads_them(directory: Path, tmp_path: Path) -> None:
     file = directory / "model.safetensors"
     mine, theirs = TensorFile(file), load_file(file)
-    assert set(mine.entries) == set(theirs)
+    assert set(mine.names) == set(theirs)
     assert all(torch.equal(torch.from_numpy(mine.read(name).copy()), theirs[name]) for name in theirs)
     half = {"x": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)}
     save_file(half, tmp_path / "half.safetensors", {"attnc": "{}"})

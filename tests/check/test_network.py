@@ -16,18 +16,18 @@ from flint import arb
 from torch import Tensor, nn
 
 import attnc
-from attnc.records.verdict import Verdict
 from attnc.check.network import check_network
 from attnc.functions.balls import working
 from attnc.network.network import Network
-from attnc.network.rebuild import rebuilt
 from attnc.network.pointwise import AttentionLayer
+from attnc.network.rebuild import rebuilt
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer, NetworkNumbers, heads_of, pointwise_layer
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record
+from attnc.records.verdict import Verdict
 
 
 class Residual(nn.Module):

@@ -15,7 +15,8 @@ from attnc import functions
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check import window as checker
 from attnc.check.rounding import gate_rounding, window_rounding
-from attnc.check.window import check_window, execute_window, window_error
+from attnc.check.values import CheckError
+from attnc.check.window import window_error
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.lower.pointwise import ROOM
@@ -42,18 +43,16 @@ each_case = pytest.mark.parametrize("case", CASES)
 def test_it_agrees_with_the_prover_and_holds_where_it_runs(case: str) -> None:
     window, name, radius = CASES[case]()
     f, on, prover = functions.get(name), Interval(-radius, radius), proof_of(window, name, radius).bound
-    assert check_window(window, f, on, prover).status == "proved"
     found, worst = window_error(window, f, on), 0.0
     assert found <= 1.01 * prover
     s = hard_points(window, radius)
     with working(192):
-        for results in (*both_paths(window, s), execute_window(window, s)):
+        for results in both_paths(window, s):
             for x, y in zip(s.tolist(), results.tolist(), strict=True):
                 off = abs(arb(y) - f.value(x))
                 assert off <= arb(found), (x, y)
                 worst = max(worst, float(off.mid()))
-    assert check_window(window, f, on, worst / 2).status == "refuted"
-    assert check_window(window, f, on, 0.9 * found).status != "proved"
+    assert worst <= found <= 40 * worst
 
 
 class Careless:
@@ -122,7 +121,7 @@ def test_a_changed_coefficient_is_noticed() -> None:
         C = list(window.coefficients)
         C[j] = float(np.float32(C[j] * (1 + 1e-4)))
         changed = replace(window, coefficients=tuple(C))
-        assert check_window(changed, functions.gelu(), on, claimed).status != "proved"
+        assert window_error(changed, functions.gelu(), on) > 1.02 * claimed
 
 
 def test_what_cannot_be_proved_says_why() -> None:
@@ -131,9 +130,9 @@ def test_what_cannot_be_proved_says_why() -> None:
     gelu, on = functions.gelu(), Interval(-8, 8)
 
     def said(window: Window | Gate, f: functions.Function = gelu, on: Interval = on) -> str:
-        found = check_window(window, f, on, 1.0)
-        assert found.status == "unknown" and window_error(window, f, on) == math.inf
-        return found.reason
+        with pytest.raises(CheckError) as problem:
+            window_error(window, f, on)
+        return str(problem.value)
 
     assert "jumps" in said(window, functions.get("step")) if "step" in functions.names() else True
     assert "float32 cannot" in said(replace(window, coefficients=(0.1, 0.2)))
@@ -185,10 +184,9 @@ def test_cells_cover_the_domain_and_none_reaches_over_zero(
 
 def test_a_search_that_is_given_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     window, name, radius = CASES["gelu float32"]()
-    f, on, claimed = functions.get(name), Interval(-radius, radius), proof_of(window, name, radius).bound
     monkeypatch.setattr(checker, "MOST_CELLS", 3)
-    assert check_window(window, f, on, claimed).status == "unknown"
-    assert window_error(window, f, on) == math.inf
+    with pytest.raises(CheckError):
+        window_error(window, functions.get(name), Interval(-radius, radius))
 
 
 def test_exponents_beyond_what_is_assumed_of_exp_are_refused() -> None:
@@ -217,4 +215,3 @@ def test_of_every_gate_the_checker_proves_what_a_block_claims(name: str, slope: 
     for radius in RADII:
         claimed = ROOM * window_bound(gate, f, Interval(-radius, radius)).bound
         assert window_error(gate, f, Interval(-radius, radius)) <= claimed
-        assert check_window(gate, f, Interval(-radius, radius), claimed).status == "proved"

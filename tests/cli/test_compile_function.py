@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from attnc.records.measured import NetworkMeasured
+from attnc.records.network_certificate import NetworkCertificate
 
 import attnc
-from attnc.records.certificate import Certificate
 from tests.plot.unproved_networks import fitted_network, grid_network, lattice_network
 
 from .checks import flip, refused, words
@@ -76,8 +77,8 @@ def test_a_function_and_what_returns_one(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("needs_word", ("takes 'x' and 'word'",)),
-        ("make_two", ("takes 'x' and 'y'",)),
+        ("needs_word", ("needs_word(x, *, word)",)),
+        ("make_two", ("make_two(x, y)",)),
         ("make_number", ("torch.nn.Module", "int")),
         ("Callable", ("is a class",)),
     ],
@@ -91,9 +92,9 @@ def test_what_is_no_function_of_a_tensor(run: Any, module: Write, name: str, sai
 def test_a_function_needs_a_shape(run: Any, module: Write) -> None:
     name = module(FUNCTIONS)
     for wanted in ("wave", "make", "builtin"):
-        refused(run("compile", f"{name}:{wanted}", *ASKED), "InputError", "--shape 3,1")
+        refused(run("compile", f"{name}:{wanted}", *ASKED), "InputError", "--shape", "3,1")
     lists = ("--domain", "0,0", "1,1", "--eps", 1, "--json")
-    refused(run("compile", f"{name}:wave", *lists), "InputError", "--shape 3,1")
+    refused(run("compile", f"{name}:wave", *lists), "InputError", "--shape", "3,1")
 
 
 def test_every_option_reaches_the_compiler(run: Any, module: Write, asked: dict[str, Any]) -> None:
@@ -119,17 +120,17 @@ def test_every_option_reaches_the_compiler(run: Any, module: Write, asked: dict[
     assert asked["form"] == "two-layer"
 
 
-@pytest.mark.usefixtures("no_work")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--form", "three-layer"), "layers, two-layer, attention-softmax"),
-        (("--method", "guess"), "auto, lattice, grid, fit"),
-        (("--lipschitz", "-1"), "not negative"),
-        (("--lipschitz", "nan"), "finite"),
-        (("--lipschitz", "inf"), "finite"),
-        (("--tokens", "0"), "--tokens 0"),
-        (("--seed", "-1"), "--seed -1"),
+        (("--form", "three-layer"), "form='three-layer'"),
+        (("--method", "guess"), "method='guess'"),
+        (("--lipschitz", "-1"), "lipschitz=-1"),
+        (("--lipschitz", "nan"), "lipschitz=nan"),
+        (("--lipschitz", "inf"), "lipschitz=inf"),
+        (("--lipschitz", "1", "--noise", "-1"), "noise=-1"),
+        (("--tokens", "0"), "tokens=0"),
+        (("--seed", "-1"), "seed=-1"),
     ],
 )
 def test_options_that_make_no_sense(run: Any, module: Write, options: tuple[str, ...], said: str) -> None:
@@ -161,27 +162,26 @@ def test_what_is_only_measured_is_told_and_no_success(
     machine = run("compile", *source, "--json")
     assert (table.code, table.err, machine.code, machine.err) == (1, "", 1, "")
     text = words(table.out)
-    assert f"measured, not proved |network - f| <= {net.certificate.error:.4g} at 5,000 random inputs" in text
+    assert str(net.measured) in text and "measured" in str(net.measured)
     assert all(note in text for note in net.notes)
     assert "quality" not in text and "approximation" not in text
     never_proved(text)
     record = machine.json
     assert (record["status"], record["certificate"], record["bound"]) == ("measured", None, None)
-    assert Certificate.from_json(record["certificate"]) == net.certificate
+    assert NetworkMeasured.from_json(record["measured"]) == net.measured
     assert (record["form"], record["layout"]) == (net.form, net.layout)
     assert (record["theorem"], record["notes"]) == (None, list(net.notes))
-    assert attnc.load(path).certificate == net.certificate, "it is written all the same"
+    assert attnc.load(path).measured == net.measured, "it is written all the same"
 
 
 def test_the_layers_of_a_fitted_network_say_against_what(run: Any, tmp_path: Path) -> None:
     path, net = tmp_path / "net.safetensors", fitted_network()
     net.save(path)
     record = run("show", path, "--json").json
-    assert net.certificate.claims is not None
-    assert record["layer_errors_against"] == "fitted network"
-    assert record["layers"][0]["error_out"] == net.certificate.claims.parts("layer")[0].bound
+    assert net.measured is not None and net.measured.fitted is not None
+    assert record["layers"][0]["error out"] == f"{net.measured.fitted.layers[0].error_out:.2e}"
     text = words(run("show", path).out)
-    assert "of the network that was fitted to f: not of f" in text
+    assert "error in, error out: against the fitted network" in text
     assert run("show", path).code == 1
 
 
@@ -193,10 +193,10 @@ def test_verify_does_not_prove_what_was_measured(run: Any, make: Any, tmp_path: 
     assert (table.code, table.err, machine.code, machine.err) == (1, "", 1, "")
     assert machine.json["status"] == "unknown" and machine.json["certificate"] is None
     assert "measured" in machine.json["reason"]
-    assert machine.json["certificate"]["witness"]["error"] == make().certificate.error
-    assert "claim none: |network(x) - f(x)| was measured" in words(table.out)
-    heads = {"lattice_network": 1, "fitted_network": 6}[make.__name__]
-    assert (machine.json["layers"], machine.json["heads"]) == (1, heads)
+    assert machine.json["measured"]["error"] == make().measured.error
+    assert "claim none" in words(table.out)
+    heads = {"lattice_network": "1", "fitted_network": "6"}[make.__name__]
+    assert [layer["heads"] for layer in machine.json["layers"]] == [heads]
     never_proved(words(table.out))
 
 
@@ -206,18 +206,14 @@ def test_show_of_what_was_measured(run: Any, tmp_path: Path) -> None:
     table, machine = run("show", path), run("show", path, "--json")
     assert (table.code, machine.code) == (1, 1)
     record = machine.json
-    assert (record["certified"], record["versions"]) == (False, None)
+    assert (record["certified"], record["certificate"]) == (False, None)
     assert record["reason"] == "its error is measured, not proved"
-    assert (record["layers"], record["layer_errors_against"]) == ([], None)
-    assert record["lookups"] == [
-        {
-            "name": "lookup",
-            "function": "wave (callable)",
-            "anchors": 99,
-            "lattice": [11, 9],
-            "error_out": None,
-        }
-    ]
+    (layer,) = record["layers"]
+    assert (layer["function"], layer["anchors"], layer["error out"]) == (
+        "wave (callable)",
+        "99 lattice 11 × 9",
+        "measured",
+    )
     assert "99 lattice 11 × 9" in table.out
     never_proved(words(table.out))
 
@@ -237,17 +233,14 @@ def test_a_proved_lookup(run: Any, tmp_path: Path) -> None:
     table, machine = run("show", path), run("show", path, "--json")
     assert (table.code, machine.code) == (0, 0)
     text = words(table.out)
-    assert (
-        "assumed an f that has the stored values at 441 points, up to noise of 0, and the Lipschitz constant 1"
-        in text
-    )
-    assert "theorem attention_softmax, bound 0.2: |Attn - f| <= K·radius + leak" in text
+    assert "for every f that has the stored values at 441 points, up to noise of 0" in text
+    assert "theorem attention_softmax: bound 0.2" in text
     record = machine.json
-    assert Certificate.from_json(record["certificate"]) == net.certificate
+    assert NetworkCertificate.from_json(record["certificate"]) == net.certificate
     assert record["theorem"] == {
         "name": "attention_softmax", "statement": "|Attn - f| <= K·radius + leak", "bound": 0.2,
     }  # fmt: skip
-    assert record["lookups"][0]["error_out"] == record["bound"] == 0.1 * 2**0.5
+    assert record["layers"][0]["error out"] == f"{0.1 * 2**0.5:.2e}" and record["bound"] == 0.1 * 2**0.5
     assert (record["measured"], record["form"]) == (None, "attention-softmax")
 
 

@@ -12,14 +12,14 @@ import torch
 
 import attnc
 
-TANH = ("head", "tanh", "--on", -8, 8, "--eps", 1e-5)
+TANH = ("head", "tanh", "--domain", -8, 8, "--eps", 1e-5)
 
 
 def test_the_table_says_what_was_proved(run: Any, tanh: attnc.Head) -> None:
     ran = run(*TANH)
     assert ran.code == 0
     assert ran.err == ""
-    assert tanh.certificate.proved
+    assert tanh.certificate is not None
     for fact in ("tanh", "[-8, 8]", "float32", "approximation", "rounding", "witness", "quality"):
         assert fact in ran.out
     (bound,) = [line.split()[-1] for line in ran.out.splitlines() if "proved bound" in line]
@@ -51,7 +51,7 @@ def test_every_option_reaches_the_compiler(
 
     monkeypatch.setattr(attnc, "head", spy)
     options = ("--anchors", 12, "--design", "smooth", "--heads", 3, "--dtype", "float64")
-    assert run("head", "clip(-25,25)", "--on", "-80.5", "-1e-3", *options).code == 0
+    assert run("head", "clip(-25,25)", "--domain", "-80.5", "-1e-3", *options).code == 0
     del asked["progress"]
     assert asked == {
         "name": "clip(-25,25)", "domain": (-80.5, -1e-3), "eps": None, "anchors": 12, "design": "smooth",
@@ -61,16 +61,16 @@ def test_every_option_reaches_the_compiler(
 
 def test_files_are_written_and_named(run: Any, tmp_path: Path) -> None:
     save, plot = tmp_path / "tanh.safetensors", tmp_path / "tanh.png"
-    ran = run(*TANH, "--save", save, "--plot", plot, "--json")
+    ran = run(*TANH, "--output", save, "--plot", plot, "--json")
     assert ran.code == 0
-    assert ran.json["files"] == {"save": str(save), "plot": str(plot)}
+    assert ran.json["files"] == {"output": str(save), "plot": str(plot)}
     assert attnc.verify(save).status == "proved"
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tanh.png", "tanh.safetensors"]
 
 
 @pytest.mark.usefixtures("no_work")
-@pytest.mark.parametrize("option", ["--save", "--plot"])
+@pytest.mark.parametrize("option", ["--output", "--plot"])
 def test_an_existing_file_is_left_untouched(run: Any, tmp_path: Path, option: str) -> None:
     path = tmp_path / "mine.png"
     path.write_bytes(b"mine")
@@ -83,12 +83,12 @@ def test_an_existing_file_is_left_untouched(run: Any, tmp_path: Path, option: st
 def test_force_overwrites(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "tanh.safetensors"
     path.write_bytes(b"old")
-    assert run(*TANH, "--save", path, "--force").code == 0
-    assert attnc.load(path).certificate.proved
+    assert run(*TANH, "--output", path, "--force").code == 0
+    assert attnc.load(path).certificate is not None
 
 
 @pytest.mark.usefixtures("no_work")
-@pytest.mark.parametrize("option", ["--save", "--plot"])
+@pytest.mark.parametrize("option", ["--output", "--plot"])
 def test_a_missing_directory_is_told_before_any_work(run: Any, tmp_path: Path, option: str) -> None:
     ran = run(*TANH, option, tmp_path / "nowhere" / "tanh.png", "--force")
     assert ran.code == 2
@@ -99,9 +99,9 @@ def test_a_missing_directory_is_told_before_any_work(run: Any, tmp_path: Path, o
 @pytest.mark.usefixtures("no_work")
 def test_a_directory_and_a_file_in_place_of_one_are_told(run: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "is a directory" in run(*TANH, "--save", tmp_path, "--force").err
-    assert "does not exist" in run(*TANH, "--save", tmp_path / "file" / "tanh.safetensors").err
-    assert "too long" in run(*TANH, "--save", tmp_path / ("a" * 300)).err
+    assert "is a directory" in run(*TANH, "--output", tmp_path, "--force").err
+    assert "does not exist" in run(*TANH, "--output", tmp_path / "file" / "tanh.safetensors").err
+    assert "too long" in run(*TANH, "--output", tmp_path / ("a" * 300)).err
 
 
 @pytest.mark.usefixtures("no_work")
@@ -110,7 +110,7 @@ def test_an_unwritable_directory_is_told_before_any_work(run: Any, tmp_path: Pat
     closed.mkdir(mode=0o500)
     if os.access(closed, os.W_OK):  # nothing is closed to the superuser but what the kernel keeps
         closed = Path("/proc/self")
-    ran = run(*TANH, "--save", closed / "tanh.safetensors")
+    ran = run(*TANH, "--output", closed / "tanh.safetensors")
     assert ran.code == 2
     assert "cannot write" in ran.err
 
@@ -119,14 +119,18 @@ def test_an_unwritable_directory_is_told_before_any_work(run: Any, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
-        (("tanh", "--on", -8, 8), "InputError", "--eps E"),
-        (("tanh", "--on", -8, 8, "--eps", 1e-5, "--anchors", 4), "InputError", "both"),
-        (("tanh", "--on", -8, 8, "--eps", 1e-5, "--dtype", "float16"), "InputError", "float32 and float64"),
-        (("tanh", "--on", -8, 8, "--eps", 1e-5, "--plot", "tanh.docx"), "InputError", ".png"),
+        (("tanh", "--domain", -8, 8), "InputError", "--eps E"),
+        (("tanh", "--domain", -8, 8, "--eps", 1e-5, "--anchors", 4), "InputError", "both"),
         (
-            ("tanh", "--on", -8, 8, "--eps", 1e-5, "--save", "t.png", "--plot", "./t.png"),
+            ("tanh", "--domain", -8, 8, "--eps", 1e-5, "--dtype", "float16"),
             "InputError",
-            "twice",
+            "float32 and float64",
+        ),
+        (("tanh", "--domain", -8, 8, "--eps", 1e-5, "--plot", "tanh.docx"), "InputError", ".png"),
+        (
+            ("tanh", "--domain", -8, 8, "--eps", 1e-5, "--output", "t.png", "--plot", "./t.png"),
+            "InputError",
+            "t.png",
         ),
     ],
 )
@@ -140,19 +144,19 @@ def test_a_request_that_makes_no_sense(run: Any, arguments: tuple[object, ...], 
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
-        (("tahn", "--on", -8, 8, "--eps", 1e-5), "UnknownFunctionError", "'tanh'"),
-        (("clip(1)", "--on", -8, 8, "--eps", 1e-5), "InputError", "clip(a, b)"),
-        (("tanh", "--on", 8, -8, "--eps", 1e-5), "InputError", "reversed"),
-        (("tanh", "--on", 8, 8, "--eps", 1e-5), "InputError", "empty"),
-        (("tanh", "--on", "nan", 8, "--eps", 1e-5), "InputError", "finite"),
-        (("tanh", "--on", "-inf", 8, "--eps", 1e-5), "InputError", "finite"),
-        (("tanh", "--on", -8, 8, "--eps", 0), "InputError", "positive"),
-        (("tanh", "--on", -8, 8, "--eps", -1e-5), "InputError", "positive"),
-        (("tanh", "--on", -8, 8, "--eps", "nan"), "InputError", "positive"),
-        (("tanh", "--on", -8, 8, "--eps", 1e-30), "PrecisionError", "float32 can hold"),
-        (("tanh", "--on", -8, 8, "--anchors", 1), "InputError", "anchors=1"),
-        (("tanh", "--on", -8, 8, "--eps", 1e-5, "--design", "best"), "InputError", "'smooth'"),
-        (("tanh", "--on", -8, 8, "--eps", 1e-5, "--heads", 0), "InputError", "heads=0"),
+        (("tahn", "--domain", -8, 8, "--eps", 1e-5), "UnknownFunctionError", "'tanh'"),
+        (("clip(1)", "--domain", -8, 8, "--eps", 1e-5), "InputError", "clip(a, b)"),
+        (("tanh", "--domain", 8, -8, "--eps", 1e-5), "InputError", "reversed"),
+        (("tanh", "--domain", 8, 8, "--eps", 1e-5), "InputError", "empty"),
+        (("tanh", "--domain", "nan", 8, "--eps", 1e-5), "InputError", "finite"),
+        (("tanh", "--domain", "-inf", 8, "--eps", 1e-5), "InputError", "finite"),
+        (("tanh", "--domain", -8, 8, "--eps", 0), "InputError", "positive"),
+        (("tanh", "--domain", -8, 8, "--eps", -1e-5), "InputError", "positive"),
+        (("tanh", "--domain", -8, 8, "--eps", "nan"), "InputError", "positive"),
+        (("tanh", "--domain", -8, 8, "--eps", 1e-30), "PrecisionError", "float32 can hold"),
+        (("tanh", "--domain", -8, 8, "--anchors", 1), "InputError", "anchors=1"),
+        (("tanh", "--domain", -8, 8, "--eps", 1e-5, "--design", "best"), "InputError", "'smooth'"),
+        (("tanh", "--domain", -8, 8, "--eps", 1e-5, "--heads", 0), "InputError", "heads=0"),
     ],
 )
 def test_bad_input(run: Any, arguments: tuple[object, ...], kind: str, said: str) -> None:
@@ -164,13 +168,13 @@ def test_bad_input(run: Any, arguments: tuple[object, ...], kind: str, said: str
 
 
 def test_without_json_an_error_leaves_stdout_empty(run: Any) -> None:
-    ran = run("head", "tahn", "--on", -8, 8, "--eps", 1e-5)
+    ran = run("head", "tahn", "--domain", -8, 8, "--eps", 1e-5)
     assert (ran.code, ran.out) == (2, "")
     assert "did you mean 'tanh'" in ran.err
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize("arguments", [("tanh", "--eps", 1), ("tanh", "--on", -8, "--eps", "x"), ()])
+@pytest.mark.parametrize("arguments", [("tanh", "--eps", 1), ("tanh", "--domain", -8, "--eps", "x"), ()])
 def test_what_cannot_be_parsed_is_bad_input_too(run: Any, arguments: tuple[object, ...]) -> None:
     ran = run("head", *arguments)
     assert (ran.code, ran.out) == (2, "")
@@ -195,5 +199,5 @@ def test_a_head_that_is_only_measured_is_no_success(run: Any, monkeypatch: pytes
     assert (table.code, machine.code) == (1, 1)
     assert "not proved" in table.out
     assert "proved bound" not in table.out
-    assert machine.json["status"] == machine.json["certificate"]["status"] == "measured"
-    assert machine.json["certificate"]["facts"]["points"] > 1000
+    assert (machine.json["status"], machine.json["certificate"]) == ("measured", None)
+    assert machine.json["measured"]["points"] > 1000

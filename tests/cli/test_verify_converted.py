@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from attnc.pretrained import convert_
-from attnc.pretrained.store import seal
-from attnc.records.certificate import round_up
+from attnc.records.fields import round_up
 from tests.frontends.tiny_models import tiny
+from tests.parts import reseal
 
 from .checks import flip, refused, words
 
@@ -34,25 +34,28 @@ def converted(finished: Path, tmp_path: Path) -> Path:
 def test_proved(run: Any, converted: Path) -> None:
     table, machine = run("verify", converted), run("verify", converted, "--json")
     assert (table.code, table.err, machine.code, machine.err) == (0, "", 0, "")
-    for word in ("proved", "2 proved", "every input", "each within 0.001", "in every output of a block"):
+    for word in ("proved", "2 proved", "every input", "exact <= 0.001", "in every output of a block"):
         assert word in words(table.out)
     assert machine.json["status"] == "proved"
-    assert [verdict["status"] for _, verdict in machine.json["blocks"]] == ["proved", "proved"]
-    assert machine.json["report"]["eps"] == 1e-3
+    assert [verdict["status"] for verdict in machine.json["children"]] == ["proved", "proved"]
+    assert machine.json["report"]["certificate"]["facts"]["requested"] == 1e-3
 
 
 def test_a_bound_made_smaller_is_not_proved(run: Any, converted: Path) -> None:
     file = converted / "config.json"
     config = json.loads(file.read_text())
-    block = config["attnc"]["report"]["blocks"][1]
-    block["exact"] /= 4
-    block["bound"] = round_up(block["exact"] + block["rounding"])
-    config["attnc"]["seal"] = seal(config["attnc"])
+    block = config["attnc"]["report"]["certificate"]["children"][1]
+    block["approximation"] /= 4
+    block["bound"] = round_up(block["approximation"] + block["rounding"])
+    model = config["attnc"]["report"]["certificate"]
+    for term in ("approximation", "bound"):
+        model[term] = max(block[term] for block in model["children"])
+    reseal(config["attnc"])
     file.write_text(json.dumps(config))
     table, machine = run("verify", converted), run("verify", converted, "--json")
     assert (table.code, machine.code) == (1, 1)
     assert "1 proved, 1 unknown" in words(table.out)
-    assert machine.json["status"] == "unknown" and "exact is said to be" in machine.json["reason"]
+    assert machine.json["status"] == "unknown" and "approximation" in machine.json["reason"]
 
 
 def test_what_is_damaged_is_refused(run: Any, converted: Path, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "attnc"
 ORDER = [
-    {"errors", "domain"}, {"functions"}, {"arithmetic", "program"}, {"records"}, {"prove", "check"}, {"heads"}, {"network"},
-    {"lower"}, {"frontends", "exporters", "incontext"}, {"compile", "pretrained"}, {"paper"}, {"plot"},
+    {"errors", "domain", "progress"}, {"functions"}, {"arithmetic", "program"}, {"records"}, {"prove", "check"}, {"heads"},
+    {"network"},
+    {"lower"}, {"frontends", "exporters", "incontext"}, {"compiler", "pretrained"}, {"paper"}, {"plot"},
     {"cli", "__init__", "__main__"},
 ]  # fmt: skip
 LAYER = {name: i for i, names in enumerate(ORDER) for name in names}

@@ -7,7 +7,7 @@ import pytest
 
 from attnc.domain import Array
 from attnc.errors import ConvergenceError, InputError
-from attnc.heads.tensor import Found, Lattice, tensor_lattice
+from attnc.heads.tensor import Lattice, LatticeFit, tensor_lattice
 from attnc.heads.tensor_axis import Axis
 
 
@@ -36,7 +36,7 @@ def dense(lattice: Lattice, x: Array) -> Array:
     return weights @ lattice.values / weights.sum(1, keepdims=True)
 
 
-def error(found: Found, f: object, lo: float, hi: float, points: int, dtype: str = "float64") -> float:
+def error(found: LatticeFit, f: object, lo: float, hi: float, points: int, dtype: str = "float64") -> float:
     """The largest error at points that the search has not seen, run in the dtype with its own keys."""
     m = len(found.lattice.axes)
     x = np.random.default_rng(987).uniform(lo, hi, (points, m)).astype(dtype).astype(np.float64)
@@ -170,7 +170,7 @@ def test_a_jump_does_not_converge() -> None:
     with pytest.raises(ConvergenceError) as caught:
         tensor_lattice(lambda x: np.sign(x[:, :1] - 0.3) + x[:, 1:], -np.ones(2), np.ones(2), 1e-2)
     found = caught.value.found
-    assert isinstance(found, Found) and abs(found.worst[0] - 0.3) < 0.05
+    assert isinstance(found, LatticeFit) and abs(found.worst[0] - 0.3) < 0.05
     assert caught.value.reachable == found.measured > 0.5
 
 
@@ -189,7 +189,7 @@ def test_too_few_anchors_are_told() -> None:
     with pytest.raises(ConvergenceError, match="20") as caught:
         tensor_lattice(wave, -np.ones(2), np.ones(2), 1e-6, most=20)
     found = caught.value.found
-    assert isinstance(found, Found) and found.lattice.anchors <= 20
+    assert isinstance(found, LatticeFit) and found.lattice.anchors <= 20
     assert 1e-4 < found.measured < 0.5
 
 

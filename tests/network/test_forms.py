@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import attnc
 from attnc import functions
-from attnc.compile import compile
+from attnc.compiler import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network.affine import AffineLayer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.compile import compile
+from attnc.compiler import compile
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.literal import SelfAttentionNetwork

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,19 @@ import torch
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, Setting, run, settings
-from attnc.paper.experiments.building import build, build_sequence, hidden_model, to_place
-from attnc.paper.experiments.data import hidden, stream, truncated
+from attnc.paper.experiments.building import build, build_sequence, head_to_place, target_network
+from attnc.paper.experiments.data import Task, make_task
+from attnc.paper.experiments.data import generator as stream
 from attnc.paper.experiments.models import Attention, HeatMapModel, SequenceModel, TruncatedModel
 from attnc.paper.experiments.placing import place, place_anchors
+from attnc.paper.experiments.run import square_error
 from attnc.paper.experiments.settings import METHODS, PROTOCOL, QUICK, SWEEPS
-from attnc.paper.experiments.training import square_error
 
 BASE = QUICK.truncated
+
+
+def task_of(setting: Setting) -> Task:
+    return make_task(setting, stream(setting))
 
 
 def generator() -> torch.Generator:
@@ -27,9 +32,9 @@ def generator() -> torch.Generator:
 
 
 def placed(setting: Setting = BASE) -> tuple[TruncatedModel, torch.Tensor, torch.Tensor]:
-    task, model = truncated(setting, stream(setting)), TruncatedModel(setting, generator())
-    place(model, task.W, task.t, to_place(replace(setting, method="placed"), task))
-    return model, task.data.x_test, task.data.y_test
+    task, model = task_of(setting), TruncatedModel(setting, generator())
+    place(model, *task.target, head_to_place(replace(setting, method="placed"), task))
+    return model, task.x_test, task.y_test
 
 
 def same(one: Record, other: Record) -> bool:
@@ -38,29 +43,28 @@ def same(one: Record, other: Record) -> bool:
 
 
 def test_the_protocol_s_data() -> None:
-    task = truncated(PROTOCOL.truncated, stream(PROTOCOL.truncated))
-    x, y = task.data.x_train, task.data.y_train
-    assert x.shape == (800, 50, 10) and y.shape == (800, 50, 1) and len(task.data.x_test) == 200
+    task = task_of(PROTOCOL.truncated)
+    x, y = task.x_train, task.y_train
+    assert x.shape == (800, 50, 10) and y.shape == (800, 50, 1) and len(task.x_test) == 200
     assert -5 <= x.min() < -4.99 and 4.99 < x.max() <= 5
     for i in (0, 17, 49):
-        wanted = np.clip(x[3, i].numpy() @ task.W[i].numpy() + float(task.t[i]), -25, 25)
+        wanted = np.clip(x[3, i].numpy() @ task.target[0][i].numpy() + float(task.target[1][i]), -25, 25)
         assert math.isclose(float(y[3, i, 0]), wanted, rel_tol=1e-12)
     assert y.max() == 25 and y.min() == -25
-    assert not torch.equal(
-        truncated(replace(PROTOCOL.truncated, seed=1), stream(replace(PROTOCOL.truncated, seed=1))).W, task.W
-    )
+    assert not torch.equal(task_of(replace(PROTOCOL.truncated, seed=1)).target[0], task.target[0])
 
 
 def test_the_sequence_s_data() -> None:
-    task = hidden(replace(PROTOCOL.few, samples=100), stream(replace(PROTOCOL.few, samples=100)))
-    x, y = task.data.x_test, task.data.y_test
-    wanted = np.maximum(x[7].numpy().ravel() @ task.W1.numpy().T + task.b1.numpy(), 0)
-    assert np.allclose(y[7].numpy().ravel(), wanted @ task.W2.numpy().T + task.b2.numpy())
-    assert torch.allclose(hidden_model(task)(x), y)
+    task = task_of(replace(PROTOCOL.few, samples=100))
+    x, y = task.x_test, task.y_test
+    W1, b1, W2, b2 = (one.numpy() for one in task.target)
+    wanted = np.maximum(x[7].numpy().ravel() @ W1.T + b1, 0)
+    assert np.allclose(y[7].numpy().ravel(), wanted @ W2.T + b2)
+    assert torch.allclose(target_network(task)(x), y)
 
 
 def test_no_sample_trains_and_tests() -> None:
-    data = truncated(BASE, stream(BASE)).data
+    data = task_of(BASE)
     seen = {tuple(one.ravel().tolist()) for one in data.x_train}
     assert not any(tuple(one.ravel().tolist()) in seen for one in data.x_test)
 
@@ -132,20 +136,20 @@ def test_data_tokens_are_never_picked() -> None:
 
 
 def test_anchors_alone_leave_the_linear_functions() -> None:
-    task, model = truncated(BASE, stream(BASE)), TruncatedModel(BASE, generator())
+    task, model = task_of(BASE), TruncatedModel(BASE, generator())
     before = model.tokens.projection.weight[: BASE.d].clone()
-    head = to_place(replace(BASE, method="fine-tuned"), task)
+    head = head_to_place(replace(BASE, method="fine-tuned"), task)
     place_anchors(model, head)
     assert torch.equal(model.tokens.projection.weight[: BASE.d], before.double())
-    x = task.data.x_test
+    x = task.x_test
     s = model.tokens(x)[:, : BASE.n, : BASE.d + 1].sum(-1)
     assert torch.allclose(model(x)[..., 0], head(s), atol=1e-9)
 
 
 @pytest.mark.parametrize("change", [{"p": BASE.n + 5}, {"width": BASE.d + 4}, {"heads": BASE.width}])
 def test_what_does_not_fit_is_refused(change: dict[str, int]) -> None:
-    head = to_place(replace(BASE, method="placed"), truncated(BASE, stream(BASE)))
-    with pytest.raises(InputError):
+    head = head_to_place(replace(BASE, method="placed"), task_of(BASE))
+    with pytest.raises(InputError, match=r"width=\d+ and heads=\d+"):
         place_anchors(TruncatedModel(replace(BASE, **change), generator()), head)
 
 
@@ -188,7 +192,7 @@ def test_what_is_built_is_within_its_bound(method: str) -> None:
 def test_sequences_are_built_in_each_form(method: str) -> None:
     found = run(replace(QUICK.few, method=method))
     assert found.mse < 1e-10 and found.bound is not None and found.bound <= 1e-5
-    net = build_sequence(replace(QUICK.few, method=method), hidden(QUICK.few, stream(QUICK.few)))
+    net = build_sequence(replace(QUICK.few, method=method), task_of(QUICK.few))
     softmax = ("map", "attention", "map", "softmax", "map")
     wanted = softmax if method == "softmax" else ("map", "attention", "map", "attention", "map")
     assert net.as_self_attention().kinds == wanted
@@ -217,27 +221,22 @@ def test_attention_of_the_built_heat_map_picks_the_nearest_anchor() -> None:
     found = run(replace(QUICK.heat_map, method="nearest"))
     assert found.picked == 1.0 and found.weights is not None
     assert np.allclose(np.sum(found.weights, -1), 1, atol=1e-4) and np.shape(found.weights) == (3, 12, 12)
-    assert (
-        build(
-            replace(QUICK.heat_map, method="nearest"), truncated(QUICK.heat_map, stream(QUICK.heat_map))
-        ).certificate
-        is not None
-    )
+    assert build(replace(QUICK.heat_map, method="nearest"), task_of(QUICK.heat_map)).certificate is not None
 
 
 def test_what_says_nothing_can_learn_to_speak() -> None:
     """Heads and coordinates beside the anchors' are not read, and have a gradient all the same."""
     setting = replace(BASE, heads=4)
-    task, model = truncated(setting, stream(setting)), TruncatedModel(setting, generator())
-    place(model, task.W, task.t, to_place(replace(setting, method="fine-tuned"), task))
+    task, model = task_of(setting), TruncatedModel(setting, generator())
+    place(model, *task.target, head_to_place(replace(setting, method="fine-tuned"), task))
     assert not model.attention.output.weight[1:].any() and not model.attention.output.weight[:, 1:].any()
-    square_error(model(task.data.x_train[:32]), task.data.y_train[:32]).backward()
+    square_error(model(task.x_train[:32]), task.y_train[:32]).backward()
     assert (model.attention.output.weight.grad[0] != 0).all()
     assert (model.attention.query.weight.grad[2:4] != 0).any()  # the first head's other coordinates
 
 
 def test_the_constant_is_the_mean_of_the_training_targets() -> None:
-    found, data = run(replace(QUICK.few, method="heads")), hidden(QUICK.few, stream(QUICK.few)).data
+    found, data = run(replace(QUICK.few, method="heads")), task_of(QUICK.few)
     errors = [
         (data.y_test[:, i, j] - data.y_train[:, i, j].mean()).square().mean().item()
         for i in range(4)
@@ -277,7 +276,7 @@ def test_sweeps_have_what_they_promise(quick: bool) -> None:
     for name, methods in METHODS.items():
         assert {one.method for one in every if one.experiment == name} == set(methods)
     assert {one.seed for one in every} == {1234, 1235, 1236}
-    assert all(Setting.from_json(one.to_json()) == one for one in every[:20])
+    assert all(Setting(**asdict(one)) == one for one in every[:20])
 
 
 @pytest.mark.parametrize("sweep, seeds", [("head", 3), ("heads", 0), ("heads", True), ("all", 1001)])

@@ -1,4 +1,4 @@
-"""The report: every number from the records, nothing of the paper's at other sizes, nothing that fails on odd records."""
+"""The report: every number comes from the records, and unusual records do not break it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import pytest
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, settings
-from attnc.paper.experiments.baselines import baseline
-from attnc.paper.experiments.fits import Fit
-from attnc.paper.experiments.report import FIGURES, figures, html, markdown
-from attnc.paper.experiments.report.slopes import verdict
-from attnc.paper.experiments.report.sweeps import base_points, kind, sweep
+from attnc.paper.experiments.analysis import Fit, checked_frame, learning_runs, sweep_runs
+from attnc.paper.experiments.report import TITLES, figure_names, html, markdown, verdict
 from tests.paper.synthetic_records import all_records, synthetic
 
-SLOPES = "Slopes of the logarithms"
+pytest.importorskip("pandas")
 
 
 @pytest.fixture(scope="module")
@@ -25,262 +22,148 @@ def records() -> list[Record]:
     return all_records()
 
 
-def rows(text: str, title: str, nth: int = 0) -> list[list[str]]:
-    """The body of the nth table of this title."""
-    body = text.split(f"**{title}")[nth + 1].split("\n\n")[1]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()[2:]]
+@pytest.fixture(scope="module")
+def text(records: list[Record]) -> str:
+    return markdown(records)
 
 
-def test_the_papers_figures_stand_beside_ours_with_the_ratio(records: list[Record]) -> None:
-    (row, *others) = rows(markdown(records), "Test MSE of the trained networks")
+def rows(text: str, title: str, nth: int = 0) -> list[dict[str, str]]:
+    """The nth table of this title, a dictionary for each row."""
+    head, _, *body = text.split(f"**{title}**\n\n")[nth + 1].split("\n\n")[0].splitlines()
+    names, *cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (head, *body))
+    return [dict(zip(names, row, strict=True)) for row in cells]
+
+
+def test_the_papers_results_are_beside_ours(records: list[Record], text: str) -> None:
+    row = rows(text, "Trained networks")[0]
     ours = [r.mse for r in records if r.setting.key.startswith("truncated-trained-n50-d10-p60-h1-w32-a-25-")]
     mean = sum(ours) / 3
-    assert row == [
-        "1",
+    assert row["test MSE"] == f"{mean:.3g} ({min(ours):.3g} … {max(ours):.3g})"
+    assert (row["heads H"], row["median"]) == ("1", f"{sorted(ours)[1]:.3g}")
+    assert (row["paper's MSE"], row["/ paper's"], row["limits"]) == (
         "0.144",
-        f"{mean:.3g} ({min(ours):.3g} … {max(ours):.3g})",
-        f"{sorted(ours)[1]:.3g}",
         f"{mean / 0.1438:.3g}",
-        "yes (±35 %)",
-        f"{mean / 5:.3g}",
-    ]
-    assert [other[0] for other in others] == ["2", "4", "8", "16"]
-    assert rows(markdown(records), "Test MSE of the trained networks", 2)[1][1] == "0.049 (0.005 … 0.117)"
+        "0.65 … 1.35",
+    )
+    assert row["/ constant"] == f"{mean / 5:.3g}"
+    keys = [one for one in rows(text, "Trained networks", 2) if one["method"] == "trained"]
+    assert [one["limits"] for one in keys] == ["0.65 … 1.35", "—", "0.5 … 2", "0.5 … 2"]
+    assert keys[1]["paper's MSE"] == "0.049 (0.005 … 0.117)"
+    assert "limits" not in rows(text, "Trained networks", 3)[0]
+    assert rows(text, "Trained networks", 3)[0]["paper's / variance"] == f"{15.4 / 55.3:.3g}"
 
 
-def test_limits_follow_the_numbers(records: list[Record]) -> None:
-    def said(times: float) -> list[str]:
-        other = [replace(r, mse=times * known.mse) if (known := baseline(r.setting)) else r for r in records]
-        return [row[5] for row in rows(markdown(other), "Test MSE of the trained networks", 2)]
-
-    assert said(1.5) == ["no (±35 %)", "no limit (unstable)", "yes (0.5 … 2)", "yes (0.5 … 2)"]
-    assert said(0.4) == ["no (±35 %)", "no limit (unstable)", "no (0.5 … 2)", "no (0.5 … 2)"]
-
-
-def test_seeds_that_lie_apart_are_said(records: list[Record]) -> None:
-    assert "Seeds of trained lie apart" not in markdown(records)
-    one = next(r for r in records if r.setting.method == "trained" and r.setting.p == 100)
-    text = markdown([replace(r, mse=40 * r.mse) if r is one else r for r in records])
-    assert "apart by more than a factor of 3 at keys p = 100:" in text
-
-
-def test_no_better_than_a_constant_is_measured_by_the_constant(records: list[Record]) -> None:
-    found = [r for r in records if r.setting.experiment == "truncated"]
-    assert "and 0 ended no better than the constant output" in markdown(_set_mse(found, 4.9))
-    assert "and 1 ended no better than the constant output" in markdown(_set_mse(found, 5.1))  # variance 6
-
-
-def test_what_is_built_stands_beside_what_is_trained(records: list[Record]) -> None:
-    (row, *_) = [one for one in rows(markdown(records), "Built networks", 2) if one[:2] == ["graded", "120"]]
+def test_built_networks_are_compared_with_trained_ones(records: list[Record], text: str) -> None:
+    (row,) = (r for r in rows(text, "Built networks", 2) if (r["method"], r["keys p"]) == ("graded", "120"))
     ours = [r for r in records if r.setting.method == "graded" and r.setting.p == 120]
-    trained = [r.seconds for r in records if r.setting.method == "trained" and r.setting.p == 120]
-    assert row[3:9] == [
-        f"{max(r.largest for r in ours):.3g}",
-        f"{max(r.bound or 0 for r in ours):.3g}",
-        "—",
-        "120",
-        "8,840",
-        "8,840",
-    ]
-    assert float(row[10]) == pytest.approx(sum(trained) / sum(r.seconds for r in ours), rel=1e-2)
+    trained = [r.mse for r in records if r.setting.method == "trained" and r.setting.p == 120]
+    assert row["largest error"] == f"{max(r.largest for r in ours):.3g}"
+    assert row["proved bound"] == f"{max(r.bound or 0 for r in ours):.3g}"
+    assert (row["theorem's bound"], row["anchors"], row["parameters"]) == ("—", "120", "8,840")
+    assert row["/ trained"] == f"{sum(r.mse for r in ours) / sum(trained):.3g}"
+    placed = [r for r in rows(text, "Built networks") if r["method"] == "placed"]
+    assert {row["proved bound"] for row in placed} == {"measured"}
 
 
-def test_of_placed_nothing_is_called_proved(records: list[Record]) -> None:
-    text = markdown(records)
-    assert {row[4] for row in rows(text, "Built networks") if row[0] == "placed"} == {"measured"}
-    assert "of placed the head alone is proved" in text
-    assert "of placed" not in markdown([replace(r, bound=1.0) if not r.curve else r for r in records])
-
-
-def test_slopes_stand_beside_the_theorems(records: list[Record]) -> None:
-    text = markdown(records)
-    found = {row[0]: row for row in rows(text, SLOPES)}
-    assert found["many-heads"][1] == "test MSE against (n - 2)H - 1"
-    assert float(found["many-heads"][2]) == pytest.approx(-2, abs=0.03)
-    assert found["many-heads"][4:7] == ["-2", "falls; consistent with the theorem's rate", "15"]
-    assert found["trained"][5] == "falls; flatter"
-    assert found["placed"][2:6] == ["—", "—", "-2", "does not depend on heads H"]
-    assert "nearest" not in found  # one size
-    keys = {row[0]: row for row in rows(text, SLOPES, 2)}
-    assert keys["nearest"][1] == "test MSE against p - 1"
-    assert float(keys["nearest"][2]) == pytest.approx(-2, abs=0.1)
-    assert keys["graded"][5] == "falls; steeper"
-    assert text.count("a steeper fall contradicts nothing") == 1
-
-
-def test_against_the_range_the_theorem_speaks_of_the_largest_error(records: list[Record]) -> None:
-    found = rows(markdown(records), SLOPES, 1)
-    assert {row[4] for row in found[:-1]} == {"—"}
-    assert found[-1][:2] == ["nearest", "largest error against b - a"]
-    assert found[-1][4:6] == ["1", "grows; consistent with the theorem's rate"]
+def test_slopes_are_compared_with_the_theorems(text: str) -> None:
+    heads, widths, keys = ({r["method"]: r for r in rows(text, "Slopes", n)} for n in range(3))
+    assert float(heads["many-heads"]["slope"]) == pytest.approx(-2, abs=0.03)
+    assert (heads["many-heads"]["theorem's"], heads["many-heads"]["runs"]) == ("-2", "15 of 15")
+    assert (
+        heads["many-heads"]["verdict"] == "falls; consistent"
+        and heads["trained"]["verdict"] == "falls; flatter"
+    )
+    assert (heads["placed"]["slope"], heads["placed"]["verdict"]) == ("—", "independent of the size")
+    assert "nearest" not in heads  # one size
+    assert float(keys["nearest"]["slope"]) == pytest.approx(-2, abs=0.1)
+    assert keys["graded"]["verdict"] == "falls; steeper"
+    last = rows(text, "Slopes", 1)[-1]
+    assert (last["method"], last["fitted"], last["theorem's"]) == ("nearest", "largest error", "1")
+    assert last["verdict"] == "grows; consistent" and widths["trained"]["theorem's"] == "—"
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "expected"),
     [
-        (-2.1, -1.9, "falls; consistent with the theorem's rate"),
-        (-3.1, -2.2, "falls; steeper"),
-        (-19.5, -16.5, "falls; steeper"),
-        (-1.9, -1.0, "falls; flatter"),
-        (-0.5, 0.0, "not seen to fall; flatter"),
-        (-3.0, -1.9, "falls; undecided"),
-        (-4.0, 0.5, "not seen to fall; undecided"),
-        (None, None, "—"),
+        (-2.1, -1.9, "falls; consistent"), (-3.1, -2.2, "falls; steeper"), (-1.9, -1.0, "falls; flatter"),
+        (-0.5, 0.0, "does not clearly fall; flatter"), (-3.0, -1.9, "falls; undecided"),
+        (-4.0, 0.5, "does not clearly fall; undecided"), (math.nan, math.nan, "—"),
     ],
-)
-def test_verdicts_speak_of_the_whole_interval(low: float | None, high: float | None, said: str) -> None:
-    assert verdict(Fit(-1.0, low, high, 0.0, 9, 3), -2.0) == said
+)  # fmt: skip
+def test_verdicts_use_the_whole_interval(low: float, high: float, expected: str) -> None:
+    assert verdict(Fit((low + high) / 2, low, high, 9), -2.0) == expected
 
 
-def test_words_follow_the_numbers(records: list[Record]) -> None:
-    said = "fine-tuned ends with a smaller mean test MSE than trained in {} of 5 comparisons, and below its own start in {} of 5."
-    assert said.format(5, 0) in markdown(records)
-    worse = [
-        replace(r, mse=1e9 * r.mse, start=1e6) if r.setting.method == "fine-tuned" else r for r in records
-    ]
-    assert said.format(0, 5) in markdown(worse)
-    broken = [replace(r, bound=r.largest / 2) if r.setting.method == "graded" else r for r in records]
-    proved = sum(r.bound is not None for r in records)
-    graded = sum(r.setting.method == "graded" for r in records)
-    assert f"within the proved bound in {proved - graded} of {proved} runs" in markdown(broken)
-    assert f"within the proved bound in {proved} of {proved} runs" in markdown(records)
-    over = [replace(r, theorem=r.largest / 2) if r.theorem else r for r in records]
+def test_bounds_and_trainings_are_counted(records: list[Record], text: str) -> None:
+    proved, theorem = (sum(getattr(r, name) is not None for r in records) for name in ("bound", "theorem"))
     assert (
-        f"within the theorem's bound in 0 of {sum(r.theorem is not None for r in records)} runs"
-        in markdown(over)
+        f"proved bound in {proved} of {proved} runs" in text and f"bound in {theorem} of {theorem}." in text
     )
+    graded = sum(r.setting.method == "graded" for r in records)
+    broken = [replace(r, bound=r.largest / 2) if r.setting.method == "graded" else r for r in records]
+    assert f"proved bound in {proved - graded} of {proved} runs" in markdown(broken)
+    one = next(r for r in records if r.curve)  # the constant output has 5, the variance is 6
+    for mse, poor in ((4.9, 0), (5.1, 1)):
+        found = [
+            replace(r, mse=mse) if r is one else r for r in records if r.setting.experiment == "truncated"
+        ]
+        assert f"0 diverged and {poor} ended no better" in markdown(found)
 
 
-def test_a_result_that_is_the_same_at_several_sizes_counts_once(records: list[Record]) -> None:
-    same = [replace(r, mse=1e-5, start=1.0) if r.setting.method == "fine-tuned" else r for r in records]
-    once = "fine-tuned ends with a smaller mean test MSE than trained in 1 of 1 comparison, and below its own start in 1 of 1."
-    assert markdown(same).count(once) == 5  # heads, range, anchors, and both panels of experiment 3
-    assert "comparison, and below its own start in 0 of 1." in markdown(records).split("## Sequence")[1]
-
-
-def test_what_does_not_depend_on_the_size_has_one_row(records: list[Record]) -> None:
-    text = markdown(records).split("## Sequence")[1]
-    assert [row[:2] for row in rows(text, "Built networks")] == [
-        [m, "any"] for m in ("tokens", "heads", "softmax")
+def test_networks_that_do_not_depend_on_the_size_have_one_row(text: str) -> None:
+    trained, built = (rows(text, title, 3) for title in ("Trained networks", "Built networks"))
+    assert [(r["method"], r["keys p"]) for r in built] == [(m, "any") for m in ("tokens", "heads", "softmax")]
+    sizes = [
+        ("trained", "10"),
+        ("trained", "14"),
+        ("trained", "20"),
+        ("fine-tuned", "any"),
+        ("from-anchors", "any"),
     ]
-    learnt = [row[:2] for row in rows(text, "Training from what was built")]
-    assert learnt == [
-        ["trained", "10"],
-        ["trained", "14"],
-        ["trained", "20"],
-        ["fine-tuned", "any"],
-        ["from-anchors", "any"],
-    ]
-    assert "variance of all numbers of the target" in text
+    assert [(r["method"], r["keys p"]) for r in trained] == sizes
+    best = min(float(r["test MSE"].split()[0]) for r in trained[:3])
+    ours = float(trained[3]["test MSE"].split()[0])
+    assert float(trained[3]["/ trained"]) == pytest.approx(ours / best, rel=0.01)
 
 
-def test_quick_sizes_are_said_and_the_papers_columns_left_out() -> None:
-    text = markdown(all_records(seeds=1, quick=True))
-    assert text.splitlines()[2].startswith("--quick: small sizes, the paper's figures do not apply")
-    assert "paper's code |" not in text
-    assert "0.144" not in text
-    assert rows(text, "Test MSE of the trained networks")[0][0] == "1"
-
-
-def test_other_sizes_are_said(records: list[Record]) -> None:
+def test_other_sizes_have_no_results_of_the_paper(records: list[Record]) -> None:
     other = [replace(r, setting=replace(r.setting, epochs=7)) for r in records]
-    assert (kind(records), kind(other)) == ("protocol", "other")
-    assert "Sizes other than the protocol's" in markdown(other)
-    assert "paper's code |" not in markdown(other)
+    for found in (all_records(seeds=1, quick=True), other):
+        text = markdown(found)
+        assert "not the protocol's" in text and "paper's MSE |" not in text
 
 
 @pytest.mark.parametrize("name", ["heads", "range", "anchors", "heatmaps", "seq2seq"])
-def test_what_was_not_run_has_no_section(name: str) -> None:
+def test_sections_are_those_of_the_records(name: str) -> None:
     found = synthetic(settings(name, seeds=1))
-    drawn = {"heatmaps": ("heat-maps",), "seq2seq": ("seq2seq",)}.get(name, (name, "learning-curves"))
-    assert figures(found) == drawn
+    extra = ("learning-curves",) if name in ("heads", "range", "anchors") else ()
+    drawn = ({"heatmaps": "heat-maps"}.get(name, name), *extra)
     text = markdown(found)
-    assert text.count("\n## ") == len(drawn)
-    assert [f"figures/{one}.svg" in text for one in FIGURES] == [one in drawn for one in FIGURES]
-
-
-def test_figures_that_were_not_drawn_are_not_shown(records: list[Record]) -> None:
-    assert "figures/" not in markdown(records, drawn=())
-    assert "figures/heads.svg" in html(records, drawn=("heads",))
-    assert "figures/range.svg" not in html(records, drawn=("heads",))
+    assert figure_names(found) == drawn and text.count("\n## ") == len(drawn)
+    assert [f"figures/{one}.svg" in text for one in TITLES] == [one in drawn for one in TITLES]
 
 
 def test_diverged_runs_are_counted_and_not_averaged(records: list[Record]) -> None:
-    lost = [_diverge(r) if r.setting.seed == 1234 or r.setting.heads == 2 else r for r in records]
+    lost = [
+        replace(r, mse=math.nan, largest=math.nan)
+        if r.curve and (r.setting.seed == 1234 or r.setting.heads == 2)
+        else r
+        for r in records
+    ]
     text = markdown(lost)
-    found = rows(text, "Test MSE of the trained networks")
-    assert found[0][2].endswith("1 of 3 diverged")
-    assert found[1][2:] == ["3 runs, diverged", "—", "—", "—", "—"]
-    several = sum(not math.isfinite(r.mse) for r in lost)
-    assert f"{several} diverged" in text
-    slopes = {row[0]: row for row in rows(text, SLOPES)}
-    assert slopes["trained"][6:] == ["8", "7"]
-    assert [row[3] for row in rows(text, "Which anchor is picked")][::2] == ["no number"] * 3
+    found = rows(text, "Trained networks")
+    assert found[0]["test MSE"].endswith(", 1 diverged") and found[1]["test MSE"] == "—, 3 diverged"
+    assert f"{sum(not math.isfinite(r.mse) for r in lost)} diverged" in text
+    assert {row["method"]: row for row in rows(text, "Slopes")}["trained"]["runs"] == "8 of 15"
+    assert rows(text, "Which anchor is picked")[0]["largest error"] == "—"
 
 
 def test_zeros_and_missing_numbers_are_dashes(records: list[Record]) -> None:
-    odd = [
-        replace(
-            r,
-            mse=0.0,
-            largest=0.0,
-            seconds=0.0,
-            bound=None,
-            theorem=None,
-            anchors=None,
-            start=None,
-            picked=None,
-            spread=0.0,
-            constant=0.0,
-        )
-        for r in records
-    ]
-    text = markdown(odd)
-    assert rows(text, "Built networks")[0][:3] == ["nearest", "1", "0 (0 … 0)"]
-    assert rows(text, "Built networks")[0][4:7] == ["—"] * 3
-    assert rows(text, "Built networks")[0][10] == "—"
-    assert "**Slopes" not in text
-
-
-def test_the_page_is_whole_and_loads_nothing_from_outside(records: list[Record]) -> None:
-    page = html(records, note="<script>alert(1)</script>")
-    parser = _Balance()
-    parser.feed(page)
-    assert parser.open == []
-    assert "<script" not in page
-    assert "http" not in page
-    assert "prefers-color-scheme: dark" in page
-    assert parser.images == [f"figures/{name}.svg" for name in FIGURES]
-
-
-def test_mixed_and_doubled_records_are_refused(records: list[Record]) -> None:
-    with pytest.raises(InputError):
-        markdown([*records, records[0]])
-    with pytest.raises(InputError):
-        markdown([*records, *all_records(quick=True)])
-
-
-def test_the_order_of_the_records_does_not_matter(records: list[Record]) -> None:
-    assert markdown(records[::-1]) == markdown(records)
-
-
-def test_sweeps_meet_at_the_base(records: list[Record]) -> None:
-    base = settings("heads", seeds=1)[0]
-    assert {replace(p.records[0].setting, method="trained") for p in base_points(records).values()} == {base}
-    found = sweep(records, "truncated", "anchors")
-    assert found is not None
-    assert found.sizes == (60, 80, 100, 120)
-    assert found.line("many-heads") is None  # run at p = 60 only
-
-
-def _set_mse(records: list[Record], mse: float) -> list[Record]:
-    """One training of experiment 1 ends there."""
-    one = next(r for r in records if r.curve)
-    return [replace(r, mse=mse) if r is one else r for r in records]
-
-
-def _diverge(record: Record) -> Record:
-    return replace(record, mse=math.nan, largest=math.nan) if record.curve else record
+    none = dict.fromkeys(("bound", "theorem", "anchors", "start", "picked"))
+    zero = dict.fromkeys(("mse", "largest", "seconds", "spread", "constant"), 0.0)
+    text = markdown([replace(r, **none, **zero) for r in records])  # type: ignore[arg-type]
+    assert rows(text, "Built networks")[0]["test MSE"] == "0 (0 … 0)"
+    assert "theorem's bound |" not in text and "/ constant |" not in text
 
 
 class _Balance(HTMLParser):
@@ -299,3 +182,34 @@ class _Balance(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def test_the_page_is_balanced_and_loads_only_its_figures(records: list[Record]) -> None:
+    page, parser = html(records, note="<script>alert(1)</script>"), _Balance()
+    parser.feed(page)
+    assert parser.open == [] and "<script" not in page and "http" not in page
+    assert parser.images == [f"figures/{name}.svg" for name in TITLES]
+
+
+def test_mixed_and_repeated_records_are_refused(records: list[Record]) -> None:
+    with pytest.raises(InputError, match="truncated-trained"):
+        markdown([*records, records[0]])
+    with pytest.raises(InputError, match="1000"):
+        markdown([*records, *all_records(quick=True)])
+
+
+def test_the_order_of_the_records_does_not_matter(records: list[Record], text: str) -> None:
+    assert markdown(records[::-1]) == text
+
+
+def test_the_sweeps_share_the_base_setting(records: list[Record]) -> None:
+    base = settings("heads", seeds=1)[0]
+    shared = {
+        replace(r.setting, method="trained", seed=1234)
+        for runs in learning_runs(records).values()
+        for r in runs
+    }
+    assert shared == {base}
+    found = sweep_runs(checked_frame(records), "truncated", "anchors")
+    assert sorted(found["size"].unique()) == [60, 80, 100, 120]
+    assert "many-heads" not in set(found.method)  # run at p = 60 only

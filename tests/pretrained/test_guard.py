@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnc.errors import UnsupportedError
 from attnc.frontends.transformers import Call, find_blocks
 from attnc.pretrained import convert_
-from attnc.pretrained.blocks import Planned, plan_block
+from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.entering import entering
 from attnc.pretrained.guard import check_reached, check_runs
@@ -35,7 +35,7 @@ class Tokens(nn.Module):
         return self.down(self.act(self.up(self.norm(x))))  # type: ignore[no-any-return]
 
 
-def planned(model: nn.Module) -> tuple[Call, Sequence[Planned]]:
+def planned(model: nn.Module) -> tuple[Call, Sequence[PlannedBlock]]:
     found, config = find_blocks(model), ConvertConfig()
     known = entering(model, found.blocks, config)
     plans = [

@@ -105,7 +105,7 @@ def test_neurons_that_are_pruned(dtype: torch.dtype) -> None:
             part.weight[3] = 0
             part.bias[3] = 0
     before = model(**example("llama")).logits
-    assert all(block.exact <= EPS for block in convert_(model, approximation=EPS).blocks)
+    assert all(block.approximation <= EPS for block in convert_(model, approximation=EPS).blocks)
     assert bool(((model(**example("llama")).logits - before).abs() < 0.1).all())
 
 

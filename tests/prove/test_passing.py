@@ -14,9 +14,8 @@ from flint import arb
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check.compose import KINDS
-from attnc.check.passing import Passing
 from attnc.check.upward import floats, long
-from attnc.check.values import CheckError, HeadErrors, Value, value
+from attnc.check.values import CheckError, HeadErrors, Passing, Value, value
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.lower.layers import lower_steps

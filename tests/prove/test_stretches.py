@@ -13,7 +13,7 @@ from attnc.arithmetic import FLOAT32, Arithmetic
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.prove.cells import Cell
-from attnc.prove.stretches import _joined, _silent, by_stretches
+from attnc.prove.stretches import _inactive, _joined, by_stretches
 from attnc.prove.supnorm import SupNorm
 from attnc.records.numbers import HeadNumbers
 
@@ -31,7 +31,7 @@ def flat(values: list[float]) -> HeadNumbers:
 @pytest.mark.parametrize("rounding", [0.0, 2.0])
 @pytest.mark.parametrize("leak", [0.0, 1.0])
 @pytest.mark.parametrize("error", [0.0, 0.5])
-def test_what_silent_heads_add_is_counted(size: float, rounding: float, leak: float, error: float) -> None:
+def test_what_inactive_heads_add_is_counted(size: float, rounding: float, leak: float, error: float) -> None:
     """Speaking heads off by `rounding`, silent ones `leak` ± `error`, and a sum that rounds every term H times upwards."""
     heads = 9
     a = Arithmetic("float32", 2.0**-8, 0.0, 2.0**126, 0)
@@ -50,7 +50,7 @@ def test_what_silent_heads_add_is_counted(size: float, rounding: float, leak: fl
         assert arb(0.125) + (heads - 1) * arb(leak) <= arb(found.approximation)
 
 
-def test_only_heads_whose_winner_has_value_zero_are_silent() -> None:
+def test_only_heads_whose_winner_has_value_zero_are_inactive() -> None:
     numbers = HeadNumbers(
         np.array([[1.0, 0.0]] * 3),
         np.array([[(0.0, 0.0), (0.0, -200.0)]] * 3),
@@ -59,7 +59,7 @@ def test_only_heads_whose_winner_has_value_zero_are_silent() -> None:
         "float32",
     )
     with working(128, 11):
-        found = _silent(numbers, Cell(0.0, 1.0), FLOAT32)
+        found = _inactive(numbers, Cell(0.0, 1.0), FLOAT32)
         assert set(found) == {0}
         size, rounding = found[0]
         assert size.upper() >= arb(-200).exp() and rounding.upper() > 0

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attnc.records.network_certificate import NetworkWitness
 from torch import Tensor, nn
 
 import attnc
@@ -24,6 +23,7 @@ from attnc.lower.layers import lower_steps
 from attnc.program import Affine, Pointwise, Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
+from attnc.records.certificate import Witness
 
 WIDE = torch.float64
 
@@ -177,7 +177,7 @@ def test_a_certificate_that_boasts_is_not_proved(change: str) -> None:
     c = net.certificate
     layer = replace(c.layers[0], groups=(replace(c.layers[0].groups[0], neurons=999),))
     net.certificate = {
-        "witness above the bound": replace(c, witness=NetworkWitness(c.witness.input, 0, 5.0)),
+        "witness above the bound": replace(c, witness=Witness(c.witness.input, 0, 5.0)),
         "rounding above the bound": replace(c, rounding=1e3),
         "neurons": replace(c, layers=(layer,)),
     }[change]

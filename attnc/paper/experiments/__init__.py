@@ -1,10 +1,10 @@
-"""The paper's experiments: networks trained by its protocol, and networks built, on the same data, in the same measure."""
+"""The paper's experiments: networks trained with its protocol, and networks built for the same data.
 
-from attnc.paper.experiments.backends import SweepError
-from attnc.paper.experiments.record import Record
-from attnc.paper.experiments.results import Results
-from attnc.paper.experiments.run import run
+`run` and `sweep` need the extra `reproduce` (joblib, pandas, scipy)."""
+
+from attnc.paper.experiments.run import Record, run
 from attnc.paper.experiments.settings import SWEEPS, Setting, settings
-from attnc.paper.experiments.sweep import sweep
+from attnc.paper.experiments.store import frame
+from attnc.paper.experiments.sweep import SweepError, sweep
 
-__all__ = ["SWEEPS", "Record", "Results", "Setting", "SweepError", "run", "settings", "sweep"]
+__all__ = ["SWEEPS", "Record", "Setting", "SweepError", "frame", "run", "settings", "sweep"]

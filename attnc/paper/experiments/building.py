@@ -9,99 +9,90 @@ from torch import nn
 
 from attnc.domain import Box
 from attnc.heads.nearest import SHARPNESS
-from attnc.lower.function_to_head import head as make_head
+from attnc.lower.function_to_head import head as build_head
 from attnc.network.affine import AffineLayer
 from attnc.network.head import Head
 from attnc.network.network import Network
-from attnc.paper.assemble import Truncated as Given
-from attnc.paper.assemble import assembled, truncated
-from attnc.paper.experiments.data import REACH, Hidden, Truncated
+from attnc.paper.assemble import Truncated, assembled, truncated
+from attnc.paper.experiments.data import REACH, Task
 from attnc.paper.experiments.settings import Setting
 from attnc.paper.many_heads import many_heads
 from attnc.paper.one_head import one_head
 from attnc.paper.universal import attention_softmax, two_layer
 
-SMOOTH = 1.0  # c = βΔ² at which neighbours share a token: half of Δ by the nearest becomes a hundredth
+SMOOTH = 1.0  # c = βΔ² of "smooth": neighbouring anchors share a token
 PLACED = 6  # anchors: two for each kink, two for the slope between them
-GENTLE = 10
+GENTLE = 10  # anchors from which training starts
 EPS = 1e-5  # of the networks of experiment 3
 
 
-def build(setting: Setting, task: Truncated) -> Network:
-    """Range_[a,b](<w_i, x_i> + t_i) by p anchors, or by H heads of n keys."""
-    given, ends = (task.W, task.t), (setting.a, setting.b)
+def build(setting: Setting, task: Task) -> Network:
+    """clip(<w_i, x_i> + t_i, a, b) with p anchors, or with H heads of n keys."""
+    (W, t), a, b, domain = task.target, setting.a, setting.b, (-REACH, REACH)
     if setting.method == "many-heads":
-        return many_heads(*given, *ends, heads=setting.heads, domain=(-REACH, REACH))
+        return many_heads(W, t, a, b, heads=setting.heads, domain=domain)
     if setting.method == "graded":
-        return graded(truncated(*given, *ends, (-REACH, REACH), torch.float64), setting.p)
+        functions = _functions(setting, task)
+        program = functions.program([0] * functions.tokens, 1)
+        return assembled(functions, program, _clip_head(functions, "graded", setting.p), None)
     sharpness = SMOOTH if setting.method == "smooth" else SHARPNESS
-    return one_head(*given, *ends, anchors=setting.p, domain=(-REACH, REACH), sharpness=sharpness)
+    return one_head(W, t, a, b, anchors=setting.p, domain=domain, sharpness=sharpness)
 
 
-def graded(given: Given, p: int) -> Network:
-    """p anchors in geometric steps around both kinks."""
-    program = given.program([0] * given.tokens, 1)
-    return assembled(given, program, _head(given, "graded", p), None)
+def head_to_place(setting: Setting, task: Task) -> Head:
+    """A head whose anchors fit into the p - n extra tokens of the model that is trained.
 
-
-def to_place(setting: Setting, task: Truncated) -> Head:
-    """Anchors that fit into the p - n extra tokens of the model that is trained.
-
-    Six tuned ones do as well as many, but their numbers are large, and no optimiser that moves each by 1e-3 can hold them: where
-    training goes on from the anchors, they are ten graded ones."""
-    given = truncated(task.W, task.t, setting.a, setting.b, (-REACH, REACH), torch.float64)
+    Six tuned anchors are as accurate as many, but their numbers are large, and Adam's steps of 1e-3 destroy them. Training
+    starts from ten graded anchors instead."""
     design, most = ("tuned", PLACED) if setting.method == "placed" else ("graded", GENTLE)
-    return _head(given, design, min(most, setting.p - setting.n))
+    return _clip_head(_functions(setting, task), design, min(most, setting.p - setting.n))
 
 
-def _head(given: Given, design: str, p: int) -> Head:
-    reach = given.interval(given.program([0] * given.tokens, 1))
-    return make_head(
-        f"clip({given.a!r},{given.b!r})",
-        domain=(reach.lo, reach.hi),
-        anchors=p,
-        design=design,
-        dtype=torch.float64,
-    )
+def _functions(setting: Setting, task: Task) -> Truncated:
+    W, t = task.target
+    return truncated(W, t, setting.a, setting.b, (-REACH, REACH), torch.float64)
 
 
-def build_sequence(setting: Setting, task: Hidden) -> Network:
-    """The network of experiment 3 by attention alone, proved within 1e-5."""
-    box = Box(0, 1, shape=(setting.n, setting.d))
+def _clip_head(functions: Truncated, design: str, p: int) -> Head:
+    reach = functions.interval(functions.program([0] * functions.tokens, 1))
+    clip, on = f"clip({functions.a!r},{functions.b!r})", (reach.lo, reach.hi)
+    return build_head(clip, domain=on, anchors=p, design=design, dtype=torch.float64)
+
+
+def build_sequence(setting: Setting, task: Task) -> Network:
+    """The network of experiment 3 as attention, with a proved error of at most 1e-5."""
+    model, box = target_network(task), Box(0, 1, shape=(setting.n, setting.d))
     if setting.method == "softmax":
-        return attention_softmax(hidden_model(task), box, eps=EPS)
-    return two_layer(
-        hidden_model(task), box, eps=EPS, layout="tokens" if setting.method == "tokens" else "heads"
-    )
+        return attention_softmax(model, box, eps=EPS)
+    return two_layer(model, box, eps=EPS, layout="tokens" if setting.method == "tokens" else "heads")
 
 
-def hidden_model(task: Hidden) -> nn.Sequential:
+def target_network(task: Task) -> nn.Sequential:
     """W2 relu(W1 vec X + b1) + b2 as a torch module."""
-    inner, outer = nn.Linear(*task.W1.T.shape), nn.Linear(*task.W2.T.shape)
-    shape = task.data.x_test.shape[1:]
-    model = (
-        nn.Sequential(nn.Flatten(), inner, nn.ReLU(), outer, nn.Unflatten(1, tuple(shape))).double().eval()
-    )
+    W1, b1, W2, b2 = task.target
+    inner, outer = nn.Linear(*W1.T.shape), nn.Linear(*W2.T.shape)
+    parts = (nn.Flatten(), inner, nn.ReLU(), outer, nn.Unflatten(1, tuple(task.x_test.shape[1:])))
+    model = nn.Sequential(*parts).double().eval()
     with torch.no_grad():
-        for one, weight, bias in ((inner, task.W1, task.b1), (outer, task.W2, task.b2)):
+        for one, weight, bias in ((inner, W1, b1), (outer, W2, b2)):
             one.weight.copy_(weight)
             one.bias.copy_(bias)
     return model.requires_grad_(False)
 
 
-def calm(net: Network) -> None:
-    """Give every neuron ten graded anchors instead of a few tuned ones: training goes on from them."""
+def use_graded_anchors(net: Network) -> None:
+    """Replace the few tuned anchors of every neuron by ten graded ones, from which training can start."""
     for layer in net.layers:
         for g, (_, head) in enumerate(layer.groups):
-            assert head.certificate.proved
+            assert head.certificate is not None
             on = head.certificate.interval
-            layer[g] = make_head(
+            layer[g] = build_head(
                 "relu", domain=(on.lo, on.hi), anchors=GENTLE, design="graded", dtype=torch.float64
             )
 
 
-def forget_maps(net: Network, draw: torch.Generator) -> None:
-    """Affine maps start anew, as torch starts a linear map; anchors, their keys and values stay."""
+def reset_affine_maps(net: Network, draw: torch.Generator) -> None:
+    """Initialise the affine maps like `nn.Linear`. Anchors keep their keys and values."""
     for stage in net.stages:
         if isinstance(stage, AffineLayer):
             bound = 1 / math.sqrt(stage.weight.shape[1])

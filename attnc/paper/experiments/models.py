@@ -1,4 +1,4 @@
-"""The models that the protocol trains: a map of tokens, extra tokens, softmax attention, linear maps."""
+"""The models that the protocol trains: a token map, extra tokens, softmax attention and linear maps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARPNESS = 25.0  # β of experiment 2
 
 
 class TokenMap(nn.Module):
-    """x_i ↦ (P x_i + c) ∘ m_i, then p - n tokens of their own: (…, n, d) → (…, p, width)."""
+    """x_i ↦ (P x_i + c) ∘ m_i, followed by p - n learned tokens: (…, n, d) → (…, p, width)."""
 
     def __init__(self, setting: Setting, draw: torch.Generator) -> None:
         super().__init__()
@@ -29,31 +29,30 @@ class TokenMap(nn.Module):
 
 
 class Attention(nn.Module):
-    """H heads of softmax self-attention with biases and an output map, as transformers have it."""
+    """Softmax self-attention with H heads, biases and an output map, initialised like `nn.MultiheadAttention`."""
 
     def __init__(self, width: int, heads: int, draw: torch.Generator) -> None:
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value = (linear(width, width, draw) for _ in range(3))
         self.output = linear(width, width, draw)
-        bound = math.sqrt(6 / (width + 3 * width))  # Xavier's, the three maps stacked
+        bound = math.sqrt(6 / (width + 3 * width))  # Xavier's bound for the three stacked maps
         for one in (self.query, self.key, self.value):
             nn.init.uniform_(one.weight, -bound, bound, generator=draw)
         for one in (self.query, self.key, self.value, self.output):
             nn.init.zeros_(one.bias)
 
     def forward(self, z: Tensor) -> Tensor:
-        q, k, v = (self._split(one(z)) for one in (self.query, self.key, self.value))
+        q, k, v = (
+            one(z).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for one in (self.query, self.key, self.value)
+        )
         mixed: Tensor = self.output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return mixed
 
-    def _split(self, z: Tensor) -> Tensor:
-        """(…, p, width) → (…, H, p, width/H)."""
-        return z.reshape(*z.shape[:-1], self.heads, -1).transpose(1, 2)
-
 
 class TruncatedModel(nn.Module):
-    """Experiment 1: one layer of attention; what it writes to the first n tokens is the output, all `width` coordinates."""
+    """Experiment 1: one attention layer. The output is its first n tokens, with all `width` coordinates."""
 
     def __init__(self, setting: Setting, draw: torch.Generator) -> None:
         super().__init__()
@@ -66,10 +65,10 @@ class TruncatedModel(nn.Module):
 
 
 class HeatMapModel(nn.Module):
-    """Experiment 2: token k plays anchor k. L = linspace(a, b, p) is set by hand as the last coordinate of the keys and as the
-    first of the values, so that of the output is Σ_k weights_ik L_k. Queries and the other coordinates are trained.
+    """Experiment 2: token k is anchor k. The last coordinate of the keys and the first of the values are fixed to
+    L = linspace(a, b, p), so the first coordinate of the output is Σ_k weights_ik L_k; the others are trained.
 
-        weights_ik = softmax_k( β (<q_i, k_k> + r_i L_k)/√width )"""
+    weights_ik = softmax_k( β (<q_i, k_k> + r_i L_k)/√width )"""
 
     anchors: Tensor
 
@@ -82,7 +81,7 @@ class HeatMapModel(nn.Module):
         self.register_buffer("anchors", anchors.unsqueeze(1))
 
     def weights(self, x: Tensor) -> Tensor:
-        """(samples, n, p)."""
+        """The attention weights, of shape (samples, n, p)."""
         return self._weights(self.tokens(x))
 
     def _weights(self, z: Tensor) -> Tensor:
@@ -113,11 +112,9 @@ class SequenceModel(nn.Module):
 
 
 def linear(inputs: int, outputs: int, draw: torch.Generator) -> nn.Linear:
-    """A linear map with torch's own start, drawn from a generator: two runs of one seed are equal, whatever ran before."""
-    made = nn.Linear(inputs, outputs, device="meta", dtype=torch.float32).to_empty(
-        device="cpu"
-    )  # no draw of torch's own
+    """`nn.Linear` with torch's own initialisation, drawn from the given generator and not from torch's global one."""
+    layer = nn.Linear(inputs, outputs, device="meta", dtype=torch.float32).to_empty(device="cpu")
     bound = 1 / math.sqrt(inputs)
-    nn.init.uniform_(made.weight, -bound, bound, generator=draw)
-    nn.init.uniform_(made.bias, -bound, bound, generator=draw)
-    return made
+    for one in (layer.weight, layer.bias):
+        nn.init.uniform_(one, -bound, bound, generator=draw)
+    return layer

@@ -1,12 +1,11 @@
-"""One run: train or build, and measure on the test samples."""
+"""One run: train or build a network, and measure it on the test samples."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,36 +13,43 @@ from torch import Tensor, nn
 from attnc.lower.function_to_head import check_arithmetic
 from attnc.network.network import Network
 from attnc.paper.experiments import building
-from attnc.paper.experiments.data import Data, Hidden, Truncated, hidden, stream, truncated
+from attnc.paper.experiments.data import Task, generator, make_task
 from attnc.paper.experiments.models import HeatMapModel, SequenceModel, TruncatedModel
 from attnc.paper.experiments.placing import place, place_anchors
-from attnc.paper.experiments.record import Record
-from attnc.paper.experiments.settings import Setting
-from attnc.paper.experiments.training import test, train
+from attnc.paper.experiments.settings import TRAINED, Setting
 
-Built = TypeVar("Built")
-_MAPS = 3  # test samples whose attention is kept
+RATE = 1e-3  # of Adam
+_ROWS = 256  # test samples per forward pass
+_MAPS = 3  # test samples whose attention weights are stored
+_MODELS = {"truncated": TruncatedModel, "heat-map": HeatMapModel, "seq2seq": SequenceModel}
 
 
 @dataclass(frozen=True)
-class _Made:
-    """What is run on the test samples, and what is known of it beside its error there."""
+class Record:
+    """The result of one run. All fields but `seconds` are reproducible: the same versions give the same numbers for the same
+    setting on the same kind of processor."""
 
-    model: nn.Module
-    dtype: torch.dtype
+    setting: Setting
+    mse: float  # on the test samples, over all coordinates of the output
+    largest: float  # the largest |error| of a test token in the coordinates of the target
     parameters: int
-    seconds: float
-    start: float | None = None
-    curve: tuple[float, ...] = ()
-    bound: float | None = None
-    theorem: float | None = None
-    anchors: int | None = None
+    spread: float  # the variance of all numbers of the test targets, per coordinate of the output
+    constant: float  # the MSE of the constant output that is the mean of the training targets
+    cpu: str  # the instruction set that torch used
+    seconds: float  # of one core, to train or to build
+    start: float | None = None  # test MSE before training
+    curve: tuple[float, ...] = ()  # test MSE after each epoch
+    bound: float | None = None  # proved for every input of the box, in the coordinates of the target
+    theorem: float | None = None  # the theorem's bound for these sizes
+    anchors: int | None = None  # of a built network
+    weights: tuple[tuple[tuple[float, ...], ...], ...] | None = None  # of heat maps: (sample, token, key)
+    picked: float | None = None  # of heat maps: share of tokens with the largest weight on the nearest anchor
 
 
 def run(setting: Setting) -> Record:
-    """Train or build as the setting says; the same setting gives the same record, but for the seconds.
+    """Train or build the network of the setting and measure it. The same setting gives the same record, except for the seconds.
 
-    Trained models are float32, as the protocol's; what is built, and what starts from it, float64. Seconds are those of one core.
+    Trained models are float32, as in the protocol. Built networks, and models trained from them, are float64.
 
     >>> from dataclasses import replace
     >>> from attnc.paper.experiments.settings import QUICK
@@ -51,128 +57,124 @@ def run(setting: Setting) -> Record:
     >>> placed.mse < 1e-12, placed.anchors
     (True, 6)
     """
-    _warm()
-    draw = stream(setting)
-    if setting.experiment == "seq2seq":
-        few = hidden(setting, draw)
-        return _record(setting, few.data, _sequence(setting, few, draw))
-    task = truncated(setting, draw)
-    return _record(setting, task.data, _truncated(setting, task, draw))
+    _warm_up()
+    draw = generator(setting)
+    task = make_task(setting, draw)
+    model, known = _network(setting, task, draw)
+    mse, largest = test(model, task)
+    outputs = setting.d if setting.experiment == "seq2seq" else setting.width
+    share = task.y_test.shape[-1] / outputs  # the protocol's measure counts all coordinates of the output
+    return Record(
+        setting,
+        mse=mse * share if isinstance(model, Network) else mse,  # a network outputs only those of the target
+        largest=largest,
+        spread=float(task.y_test.var(correction=0)) * share,
+        constant=float((task.y_test - task.y_train.mean(0)).square().mean()) * share,
+        cpu=torch.backends.cpu.get_cpu_capability(),
+        **known,
+        **(_heat_map(model, setting, task) if setting.experiment == "heat-map" else {}),
+    )
 
 
-def _truncated(setting: Setting, task: Truncated, draw: torch.Generator) -> _Made:
-    """Experiments 1 and 2."""
-    if setting.experiment == "heat-map" and setting.method == "trained":
-        return _trained(HeatMapModel(setting, draw), task.data, setting, draw)
-    model = TruncatedModel(setting, draw)
+def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:
+    """The network of the setting, and the fields of its record that do not need the test."""
     if setting.method == "trained":
-        return _trained(model, task.data, setting, draw)
-    if setting.method not in ("placed", "fine-tuned", "from-anchors"):
-        return _of_network(*_timed(lambda: building.build(setting, task)))
-    head, seconds = _timed(lambda: building.to_place(setting, task))
-    if setting.method == "from-anchors":
-        place_anchors(model, head)
-        return _trained(model, task.data, setting, draw)
-    place(model, task.W, task.t, head)
-    if setting.method == "fine-tuned":
-        return _trained(model, task.data, setting, draw)
-    return _Made(model, torch.float64, _count(model), seconds, anchors=head.key.shape[1])
+        return _train(_MODELS[setting.experiment](setting, draw), task, setting, draw)
+    began, seq2seq = time.process_time(), setting.experiment == "seq2seq"
+    if setting.method in ("placed", *TRAINED) and not seq2seq:
+        head, model = building.head_to_place(setting, task), TruncatedModel(setting, draw)
+        seconds = time.process_time() - began
+        if setting.method == "from-anchors":
+            place_anchors(model, head)
+        else:
+            W, t = task.target
+            place(model, W, t, head)
+        if setting.method != "placed":
+            return _train(model, task, setting, draw)
+        return model, {"parameters": _count(model), "anchors": head.key.shape[1], "seconds": seconds}
+    net = building.build_sequence(setting, task) if seq2seq else building.build(setting, task)
+    seconds = time.process_time() - began
+    if setting.method in TRAINED:
+        building.use_graded_anchors(net)
+        if setting.method == "from-anchors":
+            building.reset_affine_maps(net, draw)
+        return _train(net.requires_grad_(True), task, setting, draw)
+    assert net.certificate is not None
+    keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
+    known: dict[str, Any] = {
+        "parameters": _count(net),
+        "anchors": sum(int(shape[0] * shape[1]) for shape in keys),
+    }
+    known |= {"bound": net.certificate.bound, "seconds": seconds}
+    if seq2seq:
+        return net.as_self_attention(), known
+    return net, {**known, "theorem": net.theorem.bound if net.theorem else None}
 
 
-def _sequence(setting: Setting, task: Hidden, draw: torch.Generator) -> _Made:
-    """Experiment 3."""
-    if setting.method == "trained":
-        return _trained(SequenceModel(setting, draw), task.data, setting, draw)
-    net, seconds = _timed(lambda: building.build_sequence(setting, task))
-    if setting.method in ("tokens", "heads", "softmax"):
-        return replace(_of_network(net, seconds), model=net.as_self_attention(), theorem=None)
-    building.calm(net)
-    if setting.method == "from-anchors":
-        building.forget_maps(net, draw)
-    return _trained(net.requires_grad_(True), task.data, setting, draw)
+def _train(
+    model: nn.Module, task: Task, setting: Setting, draw: torch.Generator
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Train in place with the protocol's optimiser. The seconds exclude the tests after each epoch."""
+    seconds, start, curve = 0.0, test(model, task)[0], []
+    x, y = task.x_train.to(_dtype(model)), task.y_train.to(_dtype(model))
+    optimiser = torch.optim.Adam(model.parameters(), RATE)
+    for _ in range(setting.epochs):
+        began = time.process_time()
+        for rows in torch.split(torch.randperm(len(x), generator=draw), setting.batch):
+            optimiser.zero_grad()
+            torch.autograd.backward(square_error(model(x[rows]), y[rows]))
+            optimiser.step()
+        seconds += time.process_time() - began
+        curve.append(test(model, task)[0])
+    return model, {"parameters": _count(model), "seconds": seconds, "start": start, "curve": tuple(curve)}
 
 
-def _trained(model: nn.Module, data: Data, setting: Setting, draw: torch.Generator) -> _Made:
-    dtype = next(model.parameters()).dtype
-    start = test(model, data, dtype)[0]
-    curve, seconds = train(model, data, setting, draw)
-    return _Made(model, dtype, _count(model), seconds, start, curve)
+def square_error(output: Tensor, target: Tensor) -> Tensor:
+    """The mean over all coordinates of the output; the target is 0 in the coordinates that it lacks.
+
+    >>> square_error(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0]])).item()
+    2.0
+    """
+    inside, outside = output[..., : target.shape[-1]] - target, output[..., target.shape[-1] :]
+    return (inside.square().sum() + outside.square().sum()) / output.numel()
+
+
+def test(model: nn.Module, task: Task) -> tuple[float, float]:
+    """The MSE on the test samples, and the largest |error| in the coordinates of the target, both computed in float64."""
+    dtype = _dtype(model)
+    with torch.no_grad():
+        output = torch.cat([model(x.to(dtype)).double() for x in torch.split(task.x_test, _ROWS)])
+    inside = output[..., : task.y_test.shape[-1]] - task.y_test
+    return float(square_error(output, task.y_test)), float(inside.abs().max())
+
+
+def _heat_map(model: nn.Module, setting: Setting, task: Task) -> dict[str, Any]:
+    """Attention weights of the first test samples, with six digits, and how often the largest is on the nearest anchor."""
+    with torch.no_grad():
+        if isinstance(model, HeatMapModel):
+            weights = model.weights(task.x_test.float()).double()
+        else:
+            assert isinstance(model, Network)
+            (weights,) = model.attention(task.x_test).values()
+    anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float64)
+    nearest = (task.y_test - anchors).abs().argmin(-1)
+    maps = tuple(tuple(tuple(round(w, 6) for w in row) for row in one) for one in weights[:_MAPS].tolist())
+    return {"weights": maps, "picked": float((weights.argmax(-1) == nearest).double().mean())}
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next((one.dtype for one in model.parameters()), torch.float64)
 
 
 def _count(model: nn.Module) -> int:
     return sum(one.numel() for one in model.parameters())
 
 
-def _timed(build: Callable[[], Built]) -> tuple[Built, float]:
-    began = time.process_time()
-    built = build()
-    return built, time.process_time() - began
-
-
 @cache
-def _warm() -> None:
-    """What a process does but once is on no clock: imports of torch and the trial of the machine's arithmetic."""
-    model = nn.Linear(1, 1, device="meta").to_empty(device="cpu")
-    nn.init.zeros_(model.weight)
-    nn.init.zeros_(model.bias)
-    optimiser = torch.optim.Adam(model.parameters())
-    model(torch.zeros(1, 1, dtype=model.weight.dtype)).sum().backward()
+def _warm_up() -> None:
+    """Do what a process does once, so that no run's time includes it: torch's imports and the check of the arithmetic."""
+    number = nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.Adam([number])
+    torch.autograd.backward(number.sum())
     optimiser.step()
     check_arithmetic("float64", network=True)
-
-
-def _of_network(net: Network, seconds: float) -> _Made:
-    assert net.certificate.proved
-    keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
-    anchors = sum(int(shape[0] * shape[1]) for shape in keys)
-    theorem = None if net.theorem is None else net.theorem.bound
-    bound = net.certificate.bound
-    return _Made(net, torch.float64, _count(net), seconds, bound=bound, theorem=theorem, anchors=anchors)
-
-
-def _record(setting: Setting, data: Data, made: _Made) -> Record:
-    """Networks that are built write the target's coordinates alone: the others, which the protocol's measure counts, are 0."""
-    mse, largest = test(made.model, data, made.dtype)
-    target = data.y_test.shape[-1]
-    outputs = setting.d if setting.experiment == "seq2seq" else setting.width
-    share = target / outputs
-    weights = _weights(made.model, data) if setting.experiment == "heat-map" else None
-    return Record(
-        setting,
-        mse=mse * share if isinstance(made.model, Network) else mse,
-        largest=largest,
-        start=made.start,
-        curve=made.curve,
-        bound=made.bound,
-        theorem=made.theorem,
-        parameters=made.parameters,
-        anchors=made.anchors,
-        spread=float(data.y_test.var(correction=0)) * share,
-        constant=float((data.y_test - data.y_train.mean(0)).square().mean()) * share,
-        weights=None if weights is None else _nested(weights[:_MAPS]),
-        picked=None if weights is None else _picked(weights, setting, data),
-        cpu=torch.backends.cpu.get_cpu_capability(),
-        seconds=made.seconds,
-    )
-
-
-def _weights(model: nn.Module, data: Data) -> Tensor:
-    """Attention of the test tokens over the keys: (samples, n, p)."""
-    with torch.no_grad():
-        if isinstance(model, Network):
-            (weights,) = model.attention(data.x_test).values()
-            return weights
-        assert isinstance(model, HeatMapModel)
-        return model.weights(data.x_test.float()).double()
-
-
-def _picked(weights: Tensor, setting: Setting, data: Data) -> float:
-    """How often the heaviest key is the anchor nearest to the target."""
-    anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float64)
-    nearest = (data.y_test - anchors).abs().argmin(-1)
-    return float((weights.argmax(-1) == nearest).double().mean())
-
-
-def _nested(weights: Tensor) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    """Six digits are enough for a picture."""
-    return tuple(tuple(tuple(round(w, 6) for w in row) for row in one) for one in weights.tolist())

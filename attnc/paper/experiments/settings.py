@@ -1,15 +1,19 @@
-"""Which runs an experiment of the paper consists of: the protocol's sizes, and small ones of the same shape."""
+"""The runs of each experiment: the sizes of the paper's protocol, and small sizes of the same shape."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+import math
+from dataclasses import dataclass, replace
 
 from attnc.errors import InputError
 
 SWEEPS = ("heads", "range", "anchors", "heatmaps", "seq2seq")
 FIRST_SEED = 1234
-TRAINED = ("trained", "fine-tuned", "from-anchors")  # by the protocol's optimiser; the others are built
+TRAINED = (
+    "trained",
+    "fine-tuned",
+    "from-anchors",
+)  # with the protocol's optimiser; all other methods are built
 BUILT = ("nearest", "smooth", "graded", "placed")
 METHODS = {
     "truncated": (*TRAINED, *BUILT, "many-heads"),
@@ -20,7 +24,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One run: what is learnt, by which method, at which size, from which seed. Equal settings give equal results.
+    """One run: the experiment, the method, the sizes and the seed. Equal settings give equal results.
 
     The methods of experiment "truncated":
 
@@ -29,13 +33,13 @@ class Setting:
         smooth          built: the same with c = 1
         graded          built: one head, p anchors, dense around both kinks
         many-heads      built: H heads of n keys
-        placed          built: six anchors written into the very model that is trained, among its p - n extra tokens
-        fine-tuned      ten gentler anchors written into that model, then trained
-        from-anchors    the same, but the linear functions <w_i, x_i> + t_i start as the protocol's
+        placed          built: six anchors written into the model that is trained, among its p - n extra tokens
+        fine-tuned      ten graded anchors written into that model, then trained
+        from-anchors    the same, but the linear functions <w_i, x_i> + t_i start at random
 
-    Of "heat-map": trained, nearest. Of "seq2seq": trained; tokens, heads (built: two layers of attention, neurons as tokens or as
-    heads); softmax (built: attention, then softmax); fine-tuned (from heads, with ten gentler anchors); from-anchors (those
-    anchors, but random affine maps)."""
+    "heat-map" has trained and nearest. "seq2seq" has trained; tokens and heads (built: two attention layers, neurons as tokens
+    or as heads); softmax (built: attention, then softmax); fine-tuned (heads with ten graded anchors, then trained);
+    from-anchors (the same anchors, but random affine maps)."""
 
     experiment: str  # truncated, heat-map, seq2seq
     method: str
@@ -52,43 +56,25 @@ class Setting:
     batch: int = 32
 
     def __post_init__(self) -> None:
-        counts = {
-            name: getattr(self, name)
-            for name in ("n", "d", "p", "heads", "width", "samples", "epochs", "batch")
-        }
-        wrong = [f"{name}={value!r}" for name, value in counts.items() if type(value) is not int or value < 1]
-        wrong += [
-            f"{name}={end!r}"
-            for name in "ab"
-            if type(end := getattr(self, name)) is not float or end - end != 0
-        ]
-        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            wrong.append(f"seed={self.seed!r}")
-        if not wrong:
-            wrong = [text for text, true in self._relations().items() if not true]
-        if wrong:
-            raise InputError(
-                f"a run of {self.experiment!r} cannot have {', '.join(wrong)}: sizes are whole numbers from 1 on, a < b finite "
-                "floats, p >= n (p = n for heat-map), the heads divide the width, and there are 5 samples or more"
-            )
         if self.method not in METHODS.get(self.experiment, ()):
-            known = "; ".join(f"{name}: {', '.join(methods)}" for name, methods in METHODS.items())
             raise InputError(
-                f"experiment {self.experiment!r} has no method {self.method!r}: there are {known}"
+                f"experiment={self.experiment!r}, method={self.method!r}: accepted are {METHODS}"
             )
-
-    def _relations(self) -> dict[str, bool]:
-        fits = self.p == self.n if self.experiment == "heat-map" else self.p >= self.n
-        return {
-            f"p={self.p} with n={self.n}": fits,
-            f"heads={self.heads} with width={self.width}": self.width % self.heads == 0,
-            f"a={self.a} with b={self.b}": self.a < self.b,
-            f"samples={self.samples}": self.samples >= 5,
-        }
+        counts = (self.n, self.d, self.p, self.heads, self.width, self.samples, self.epochs, self.batch)
+        typed = (
+            all(type(one) is int for one in (*counts, self.seed)) and type(self.a) is type(self.b) is float
+        )
+        valid = typed and min(counts) >= 1 and self.samples >= 5 and 0 <= self.seed < 2**63
+        valid = valid and self.width % self.heads == 0 and -math.inf < self.a < self.b < math.inf
+        if not valid or self.p < self.n or (self.experiment == "heat-map" and self.p != self.n):
+            raise InputError(
+                f"{self}: counts are integers >= 1, a < b are finite floats, p >= n (p = n for heat-map), heads divides width, "
+                "samples >= 5 and 0 <= seed < 2**63"
+            )
 
     @property
     def key(self) -> str:
-        """A name that no other setting has, fit for a file.
+        """A unique name of the setting that can serve as a file name.
 
         >>> settings("heads", seeds=1)[0].key
         'truncated-trained-n50-d10-p60-h1-w32-a-25-b25-x1000-e50-k32-s1234'
@@ -97,21 +83,10 @@ class Setting:
         training = f"x{self.samples}-e{self.epochs}-k{self.batch}-s{self.seed}"
         return f"{self.experiment}-{self.method}-{model}-{training}".replace(".0-", "-")
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Setting:
-        """The setting again; unknown and missing fields raise."""
-        known = {field.name for field in fields(cls)}
-        if not isinstance(record, dict) or set(record) != known:
-            raise InputError(f"a setting has the fields {', '.join(sorted(known))}: got {record!r}")
-        return cls(**record)
-
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a sweep goes through."""
+    """The base settings of the experiments, and the values that each sweep takes."""
 
     truncated: Setting
     heat_map: Setting
@@ -152,41 +127,37 @@ QUICK = Sizes(
 
 
 def settings(sweep: str, seeds: int = 3, quick: bool = False) -> tuple[Setting, ...]:
-    """The runs of a sweep, of "all" sweeps without repetition; seeds 1234, 1235, …
+    """The runs of a sweep, or of all sweeps without repetition ("all"), with the seeds 1234, 1235, …
 
     >>> len(settings("anchors", seeds=3)), settings("range", seeds=1)[0].b
     (84, 5.0)
     """
     if sweep not in (*SWEEPS, "all"):
-        raise InputError(f"there is no sweep {sweep!r}: there are {', '.join(SWEEPS)} and all")
+        raise InputError(f"sweep={sweep!r}: accepted are {', '.join(SWEEPS)} and all")
     if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 1000:
-        raise InputError(f"seeds={seeds!r}: give a whole number from 1 to 1000")
-    sizes, wanted = QUICK if quick else PROTOCOL, SWEEPS if sweep == "all" else (sweep,)
-    points = [one for name in wanted for one in _points(name, sizes)]
+        raise InputError(f"seeds={seeds!r}: give an integer from 1 to 1000")
+    sizes, names = QUICK if quick else PROTOCOL, SWEEPS if sweep == "all" else (sweep,)
+    points = [one for name in names for one in _points(name, sizes)]
     return tuple(dict.fromkeys(replace(one, seed=FIRST_SEED + k) for one in points for k in range(seeds)))
 
 
 def _points(sweep: str, sizes: Sizes) -> list[Setting]:
     """The settings of a sweep for one seed."""
-    base = sizes.truncated
+    base, more = sizes.truncated, []
+    methods: tuple[str, ...] = (*TRAINED, *BUILT)
     if sweep == "heads":
-        points = [replace(base, heads=h) for h in sizes.heads]
-        methods: tuple[str, ...] = (*TRAINED, "placed", "many-heads")
-        constant = [replace(base, method=m) for m in BUILT]  # one head: the others have nothing to do
-        return [replace(one, method=m) for one in points for m in methods] + constant
-    if sweep == "range":
+        points, methods = [replace(base, heads=h) for h in sizes.heads], (*TRAINED, "placed", "many-heads")
+        more = [replace(base, method=m) for m in BUILT]  # these have one head
+    elif sweep == "range":
         points = [replace(base, a=-w / 2, b=w / 2) for w in sizes.widths]
-        methods = (*TRAINED, *BUILT)
     elif sweep == "anchors":
-        points, methods = [replace(base, p=p) for p in sizes.anchors], (*TRAINED, *BUILT)
+        points = [replace(base, p=p) for p in sizes.anchors]
     elif sweep == "heatmaps":
         points = [replace(sizes.heat_map, a=-w / 2, b=w / 2) for w in sizes.bands]
         methods = METHODS["heat-map"]
     else:
-        few, many = (
-            (replace(sizes.few, p=p) for p in sizes.few_anchors),
-            (replace(sizes.many, heads=h) for h in sizes.many_heads),
-        )
-        others = [method for method in METHODS["seq2seq"] if method != "trained"]  # p and H do not enter
-        return [*few, *many] + [replace(one, method=m) for one in (sizes.few, sizes.many) for m in others]
-    return [replace(one, method=m) for one in points for m in methods]
+        points = [replace(sizes.few, p=p) for p in sizes.few_anchors]
+        points += [replace(sizes.many, heads=h) for h in sizes.many_heads]
+        methods, others = ("trained",), METHODS["seq2seq"][1:]  # the others do not depend on p and heads
+        more = [replace(one, method=m) for one in (sizes.few, sizes.many) for m in others]
+    return [replace(one, method=m) for one in points for m in methods] + more

@@ -1,277 +1,171 @@
-"""Records on disk: one sealed JSON file per run, whole or not there."""
+"""Records on disk: one JSON file per run with a checksum, and the results of a sweep as JSON and CSV."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import importlib
 import json
 import math
 import os
 import platform
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attnc.errors import AttncError, FileError, InputError
-from attnc.paper.experiments.record import Record
+from attnc.errors import FileError, MissingExtraError
+from attnc.paper.experiments.run import Record
 from attnc.paper.experiments.settings import Setting
 from attnc.records import fields
 
-FORMAT = 1
-PART = ".part"  # how the name of a file ends that is being written
-_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no numbers for these
-_TRIES = 3
-_SOURCES = (
-    *(
-        f"{folder}/**/*.py"
-        for folder in ("functions", "program", "records", "prove", "heads", "network", "lower")
-    ),
-    *(f"{folder}/*.py" for folder in ("frontends", "paper", "paper/experiments")),
-)
+_NUMBERS = ("mse", "largest", "start", "bound", "theorem", "spread", "constant", "picked", "seconds")
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
+_NO_EFFECT = {
+    "cli",
+    "exporters",
+    "incontext",
+    "plot",
+    "pretrained",
+    "analysis.py",
+    "baselines.py",
+    "report.py",
+}
 
 
-@dataclass(frozen=True)
-class Unusable:
-    """A record that is there and cannot be taken: the run is done again."""
-
-    reason: str
-
-
-class Store:
-    """The records of a directory, in `records/<setting.key>.json`: format, versions, record and a seal over all three.
-
-    A file is written under a temporary name and renamed, so that a process that is killed leaves no half of one.
-
-    >>> import tempfile
-    >>> from attnc.paper.experiments import settings
-    >>> Store(tempfile.mkdtemp()).read(settings("heads")[0]) is None
-    True
-    """
-
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = _directory(directory)
-        self._records = self.directory / "records"
-        try:
-            self._records.mkdir(parents=True, exist_ok=True)
-            for leftover in self._records.glob(f".*{PART}"):
-                leftover.unlink(missing_ok=True)
-            with tempfile.TemporaryFile(dir=self._records):
-                pass
-        except OSError as problem:
-            raise FileError(
-                f"cannot keep records in {self.directory}: {problem.strerror or problem}; give a directory "
-                "that can be written to, or a name that is free"
-            ) from problem
-
-    def path(self, setting: Setting) -> Path:
-        """The file of a run."""
-        return self._records / f"{setting.key}.json"
-
-    def read(self, setting: Setting) -> Record | Unusable | None:
-        """The record of a run; why what is there cannot be taken; or None where there is nothing."""
-        try:
-            text = self.path(setting).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as problem:
-            return Unusable(f"it cannot be read: {getattr(problem, 'strerror', None) or problem}")
-        try:
-            return _opened(text, setting)
-        except (AttncError, ValueError, TypeError, RecursionError) as problem:
-            return Unusable(str(problem))
-
-    def write(self, record: Record) -> None:
-        """Keep a record, in place of what was there. A directory of that name is set aside, not deleted."""
-        check(record)
-        body = {"format": FORMAT, "versions": versions(), "record": to_plain(record.to_json())}
-        path = self.path(record.setting)
-        if path.is_dir() and not path.is_symlink():
-            set_aside(path)
-        write_whole(path, json.dumps({**body, "sha256": _seal(body)}, allow_nan=False) + "\n")
+def require(module: str) -> Any:
+    """The module, or `MissingExtraError` if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as problem:
+        extra = "pip install 'attnc[reproduce]'"
+        raise MissingExtraError(f"the experiments need {module} ({problem}): {extra}") from problem
 
 
+@cache
 def versions() -> dict[str, str]:
-    """What decides the digits of a result; `code` is a digest of attnc's own sources.
+    """The versions that a result depends on; `code` is a digest of the sources of attnc, without `_NO_EFFECT`.
 
     >>> list(versions())
     ['attnc', 'torch', 'numpy', 'python-flint', 'python', 'code']
     """
-    return {**fields.versions(), "python": platform.python_version(), "code": _code()}
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if _NO_EFFECT.isdisjoint((relative.parts[0], relative.name)):
+            digest.update(relative.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return {**fields.versions(), "python": platform.python_version(), "code": digest.hexdigest()[:12]}
 
 
-@cache
-def _code() -> str:
-    """Of all that builds, trains and measures: records of one version are not mixed with those of another."""
-    found, root = hashlib.sha256(), Path(fields.__file__).parents[1]
-    for path in sorted(path for pattern in _SOURCES for path in root.glob(pattern)):
-        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()[:12]
-
-
-def difference(theirs: Any) -> str | None:
-    """How the versions given differ from those here, or None.
-
-    >>> difference({**versions(), "numpy": "1.0"}).split(",")[0]
-    'made with numpy 1.0'
-    """
-    here = versions()
-    if theirs == here:
-        return None
-    if not isinstance(theirs, dict) or set(theirs) != set(here):
-        return f"made with other versions: {theirs!r}, and here are {here!r}"
-    others = [name for name in here if theirs[name] != here[name]]
-    made, have = (", ".join(f"{name} {which[name]}" for name in others) for which in (theirs, here))
-    return f"made with {made}, and here is {have}"
-
-
-def to_plain(value: Any) -> Any:
-    """With "nan", "inf" and "-inf" for what JSON has no numbers for; a training that diverged is a result too.
-
-    >>> to_plain({"mse": math.inf, "curve": (1.5, math.nan)})
-    {'mse': 'inf', 'curve': [1.5, 'nan']}
-    """
-    if isinstance(value, dict):
-        return {name: to_plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_plain(one) for one in value]
-    return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def from_plain(record: Any) -> Record:
-    """The record that `Record.to_json` and `to_plain` were given; raises `InputError` where it is none."""
-    if not isinstance(record, dict):
-        raise InputError(f"a record is an object: got {type(record).__name__}")
-    numbers = {name: _numbers(one) for name, one in record.items() if name != "setting"}
-    made = Record.from_json({**record, **numbers})
-    check(made)
-    return made
-
-
-def check(record: Record) -> None:
-    """Raise `InputError` unless every field has its type; errors of a test may be NaN or infinite, sizes and bounds not NaN."""
-    wrong = [name for name, right in _RIGHT.items() if not right(getattr(record, name))]
-    if not isinstance(record.setting, Setting) or wrong:
-        found = {name: getattr(record, name) for name in wrong}
-        raise InputError(f"this is no record of a run: {found or record.setting!r}")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file under a temporary name beside it, to the disk, then rename: a failure leaves what was there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+def prepare(directory: Path) -> None:
+    """Create the folder of the records; raise `FileError` if nothing can be written there."""
     try:
-        for tries in range(1, _TRIES + 1):
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                temporary.replace(path)
-                return
-            except FileNotFoundError:  # a sweep that started this moment took it for a leftover
-                if tries == _TRIES:
-                    raise
+        (directory / "records").mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory / "records"):
+            pass
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise FileError(f"cannot write to {directory} ({reason}): give a writable directory") from problem
+
+
+def record_path(directory: Path, setting: Setting) -> Path:
+    """The file of a run."""
+    return directory / "records" / f"{setting.key}.json"
+
+
+def save_record(directory: Path, record: Record) -> None:
+    """Write a record, with the versions and a checksum over both."""
+    body = {"versions": versions(), "record": to_json(record)}
+    text = json.dumps({**body, "sha256": _checksum(body)}, allow_nan=False)
+    write_text(record_path(directory, record.setting), text + "\n")
+
+
+def load_record(directory: Path, setting: Setting) -> Record | None:
+    """The stored record of a run, or None if there is none. Raises `FileError` if the file is damaged, or if other versions wrote
+    it."""
+    path = record_path(directory, setting)
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if body.pop("sha256") != _checksum(body):
+            raise ValueError("the checksum does not match")
+        if body["versions"] != versions():
+            raise ValueError(f"it was written with {body['versions']}, the current versions are {versions()}")
+        if body["record"]["setting"] != asdict(setting):
+            raise ValueError(f"it holds the record of {body['record']['setting']}")
+        return from_json(body["record"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
+        raise FileError(f"{path.name}: {problem}") from problem
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """The record as values of JSON; a training that diverged has "nan" or "inf"."""
+    return {name: _plain(value) for name, value in asdict(record).items()}
+
+
+def from_json(body: dict[str, Any]) -> Record:
+    """The record from the values that `to_json` gives."""
+    values = {name: _restored(value) for name, value in body.items() if name != "setting"}
+    return Record(Setting(**body["setting"]), **values)
+
+
+def frame(records: Sequence[Record]) -> Any:
+    """A pandas DataFrame with one row per run: key, setting and results. A missing number is NaN.
+
+    >>> list(frame([]).columns[:4])
+    ['key', 'experiment', 'method', 'seed']
+    """
+    values = (*_NUMBERS, "parameters", "anchors")
+    rows = [
+        (one.setting.key, *asdict(one.setting).values(), *(getattr(one, name) for name in values))
+        for one in records
+    ]
+    names = ["key", *Setting.__dataclass_fields__, *values]
+    table = require("pandas").DataFrame(rows, columns=names)
+    return table.astype({**dict.fromkeys(_NUMBERS, float), "anchors": "Int64"})
+
+
+def write_results(records: Sequence[Record], directory: Path) -> list[Path]:
+    """Write results.json and results.csv, which are the same bytes whenever the same runs are repeated, and times.csv."""
+    table, head = frame(records), json.dumps(versions())
+    runs = [{"key": one.setting.key, **to_json(one)} for one in records]
+    lines = (json.dumps({k: v for k, v in one.items() if k != "seconds"}, allow_nan=False) for one in runs)
+    texts = {
+        "results.json": f'{{"versions": {head}, "runs": [\n' + ",\n".join(lines) + "\n]}\n",
+        "results.csv": table.drop(columns="seconds").assign(**versions()).to_csv(index=False),
+        "times.csv": table[["key", "seconds"]].to_csv(index=False),
+    }
+    for name, text in texts.items():
+        write_text(directory / name, text)
+    return [directory / name for name in texts]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it: an interruption leaves no partial file under the name."""
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
     except OSError as problem:
         raise FileError(f"cannot write {path}: {problem.strerror or problem}") from problem
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
-def set_aside(path: Path) -> None:
-    """Give what is in the way another name."""
-    names = (path.with_name(f"{path.name}.set-aside-{count}") for count in range(1, 1000))
-    try:
-        path.rename(next(name for name in names if not os.path.lexists(name)))
-    except (OSError, StopIteration) as problem:
-        raise FileError(f"{path} is a directory, where a record must be written: move it away") from problem
+def _checksum(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def no_constant(name: str) -> Any:
-    """For `json.loads(parse_constant=…)`: JSON has no NaN and no Infinity."""
-    raise ValueError(f"it is not JSON: {name} is no number of JSON")
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _directory(directory: object) -> Path:
-    if not isinstance(directory, (str, os.PathLike)) or not str(directory):
-        raise InputError(f"a directory is given by its path: got {directory!r}")
-    return Path(directory)
-
-
-def _opened(text: str, setting: Setting) -> Record:
-    """The record of a file; raises with the reason where the file is damaged or of another origin."""
-    try:
-        body = json.loads(text, parse_constant=no_constant)
-    except json.JSONDecodeError as problem:
-        raise FileError(f"it is not JSON: {problem}") from problem
-    if not isinstance(body, dict):
-        raise FileError("it is not a record")
-    if type(body.get("format")) is not int or body["format"] != FORMAT:
-        raise FileError(f"it is of format {body.get('format')!r}, and this version writes {FORMAT}")
-    seal = body.pop("sha256", None)
-    if set(body) != {"format", "versions", "record"} or seal != _seal(body):
-        raise FileError("it is damaged: its seal does not fit what it holds")
-    other = difference(body["versions"])
-    if other is not None:
-        raise FileError(f"it was {other}")
-    record = from_plain(body["record"])
-    if record.setting != setting:
-        raise FileError(f"it is the record of another run: {record.setting.key}")
-    return record
-
-
-def _seal(body: dict[str, Any]) -> str:
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _numbers(value: Any) -> Any:
+def _restored(value: Any) -> Any:
     if isinstance(value, list):
-        return [_numbers(one) for one in value]
+        return tuple(_restored(one) for one in value)
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, float)
-
-
-def _is_error(value: object) -> bool:
-    return isinstance(value, float) and not value < 0
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, float) and 0 <= value < math.inf
-
-
-def _is_bound(value: object) -> bool:
-    return value is None or (isinstance(value, float) and value >= 0)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _are_floats(value: object, depth: int = 1) -> bool:
-    if depth == 0:
-        return _is_float(value)
-    return isinstance(value, tuple) and all(_are_floats(one, depth - 1) for one in value)
-
-
-_RIGHT: dict[str, Callable[[object], bool]] = {
-    "mse": _is_error,
-    "largest": _is_error,
-    "start": lambda value: value is None or _is_error(value),
-    "curve": _are_floats,
-    "bound": _is_bound,
-    "theorem": _is_bound,
-    "parameters": _is_count,
-    "anchors": lambda value: value is None or _is_count(value),
-    "spread": _is_size,
-    "constant": _is_size,
-    "cpu": lambda value: isinstance(value, str),
-    "weights": lambda value: value is None or _are_floats(value, 3),
-    "picked": lambda value: value is None or _is_float(value),
-    "seconds": _is_size,
-}

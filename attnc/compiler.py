@@ -78,7 +78,7 @@ def compile(
             question = Question(model, domain, allowed, name, method, lipschitz, noise, tokens, seed, say)
             net = compiled(question, form or "two-layer")
         else:
-            _check_function_words({"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
+            _check_function_words(method, {"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
             net = _of_model(model, domain, allowed, name, say)
             net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
@@ -113,10 +113,11 @@ def _check_words(form: str | None, method: str) -> None:
         raise InputError(f"method={method!r}: accepted are {', '.join(map(repr, METHODS))}")
 
 
-def _check_function_words(words: dict[str, object]) -> None:
-    for name, given in words.items():
+def _check_function_words(method: str, words: dict[str, object]) -> None:
+    """Refuse the options of functions for a model that is compiled from its operations."""
+    for name, given in {**words, "method": None if method == "auto" else method}.items():
         if given is not None:
             raise InputError(
-                f"{name}={given!r} is for functions: this model says itself what it computes; leave it out, or have the model "
-                "asked like a function: method='grid', 'lattice' or 'fit'"
+                f"{name}={given!r} applies to functions only: this model is compiled from its own operations; leave it out. (A "
+                "torch module is compiled as a function with method='grid', 'lattice' or 'fit'.)"
             )

@@ -1,0 +1,142 @@
+"""The runs of one sweep as a DataFrame, their statistics over the seeds, and fitted rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attnc.errors import InputError
+from attnc.paper.experiments.baselines import Baseline, baseline
+from attnc.paper.experiments.run import Record
+from attnc.paper.experiments.settings import FIRST_SEED, METHODS, PROTOCOL, QUICK, Setting
+from attnc.paper.experiments.store import frame, require
+
+ORDER = tuple(dict.fromkeys(method for methods in METHODS.values() for method in methods))
+SIZES = {"heads": "heads H", "range": "width b - a", "anchors": "keys p"}
+THEOREM_OF = {"heads": "many-heads", "range": "nearest", "anchors": "nearest"}  # the networks of the proofs
+RATES = {"heads": -2.0, "range": None, "anchors": -2.0}  # of the square of the theorem's bound
+PAPER = [f"paper_{name}" for name in Baseline.__dataclass_fields__]
+_VARIED = {"heads": {"heads"}, "range": {"a", "b"}, "anchors": {"p"}}
+_EQUAL = 1e-6  # relative: smaller differences are rounding
+
+
+def checked_frame(records: Iterable[Record]) -> Any:
+    """The frame of the records in a fixed order, with `range` = b - a and the paper's results. Raises `InputError` if a run
+    occurs twice, or if an experiment has records with different amounts of data."""
+    found, pandas = tuple(records), require("pandas")
+    table = frame(found)
+    table[PAPER] = np.array([[*asdict(baseline(one.setting)).values()] for one in found]).reshape(
+        -1, len(PAPER)
+    )
+    table["range"] = table.b - table.a
+    table["method"] = pandas.Categorical(table.method, ORDER, ordered=True)
+    if table.key.duplicated().any():
+        raise InputError(f"two records of {table.key[table.key.duplicated()].iloc[0]}: give each run once")
+    amounts = table[["experiment", "d", "samples", "epochs", "batch"]].drop_duplicates()
+    if amounts.experiment.duplicated().any():
+        raise InputError(f"these records are not of one sweep: their sizes are {amounts.to_dict('records')}")
+    return table.sort_values(["experiment", "method", "key"], ignore_index=True)
+
+
+def sweep_runs(table: Any, experiment: str, against: str) -> Any:
+    """The largest set of runs in which only the method, the seed and the named size vary, with that size as `size`; no rows if
+    there are fewer than two sizes. A method with one size is kept if the size does not apply to it: a built network with one
+    head, or a network of experiment 3 that is built or trained from a built one."""
+    fixed = [one for one in Setting.__dataclass_fields__ if one not in _VARIED[against] | {"method", "seed"}]
+    runs = table.assign(size=table["p" if against == "anchors" else against])
+    families = [family for _, family in runs[runs.experiment == experiment].groupby(fixed)]
+    largest = max(families, key=lambda family: family["size"].nunique(), default=runs[:0])
+    if largest["size"].nunique() < 2:
+        return runs[:0]
+    several = largest.groupby("method", observed=True)["size"].transform("nunique") > 1
+    return largest if experiment == "seq2seq" or against == "heads" else largest[several]
+
+
+def summarise(runs: Any) -> Any:
+    """One row per method and size. `mse`, `low`, `high`, `median`, `start`, `constant` and `spread` are taken over the seeds that
+    did not diverge; `largest`, `bound` and `theorem` are the largest of all seeds, NaN if one is missing."""
+    groups = runs.groupby(["method", "size"], observed=True)
+    finite = runs[np.isfinite(runs.mse)].groupby(["method", "size"], observed=True)
+    table = groups.agg(
+        runs=("mse", "size"),
+        seconds=("seconds", "mean"),
+        **{name: (name, "first") for name in PAPER},
+        **{name: (name, lambda values: values.max(skipna=False)) for name in ("largest", "bound", "theorem")},
+        **{name: (name, _low_to_high) for name in ("anchors", "parameters")},
+    )
+    means = {name: (name, "mean") for name in ("mse", "start", "constant", "spread", "picked")}
+    table = table.join(finite.agg(low=("mse", "min"), high=("mse", "max"), median=("mse", "median"), **means))
+    table["diverged"] = table.runs - finite.size().reindex(table.index, fill_value=0)
+    table["level"] = (
+        table.groupby("method", observed=True).runs.transform("size") == 1
+    )  # the size does not apply
+    return table.reset_index()
+
+
+def _low_to_high(values: Any) -> str:
+    known = sorted(set(values.dropna()))
+    return " … ".join(f"{value:,}" for value in (*known[:1], *known[1:][-1:])) or "—"
+
+
+def learning_runs(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """By method, the runs that the sweeps of experiment 1 share: one head, the fewest keys, the widest range."""
+    bases = (PROTOCOL.truncated, QUICK.truncated)
+    shared = [r for r in records if replace(r.setting, method="trained", seed=FIRST_SEED) in bases]
+    return {method: these for method in ORDER if (these := [r for r in shared if r.setting.method == method])}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """value ≈ C_seed · size^slope. The 95 % interval is [low, high]; its ends are NaN where no degrees of freedom are left."""
+
+    slope: float
+    low: float
+    high: float
+    runs: int  # values that have a logarithm
+
+
+def fit(sizes: Sequence[float], values: Sequence[float], seeds: Sequence[int]) -> Fit | None:
+    """The slope of log value against log size by least squares, with one intercept per seed; None if no seed has two sizes.
+    Values without a logarithm are left out.
+
+    A seed draws the same data at every size. The model is log v_i = α_{seed(i)} + σ log s_i + e_i with independent normal e_i of
+    one variance, so least squares works on the logarithms centred within each seed. With N runs of S seeds, the interval is
+    slope ± t_{0.975, N-S-1} · standard error.
+
+    >>> round(fit((10, 20, 10, 20), (1.0, 0.25, 3.0, 0.75), (0, 0, 1, 1)).slope, 6)
+    -2.0
+    """
+    runs = (
+        require("pandas").DataFrame({"x": sizes, "y": values, "seed": seeds}).astype({"x": float, "y": float})
+    )
+    runs = runs[np.isfinite(runs.y) & (runs.y > 0) & (runs.x > 0)]
+    if not (runs.groupby("seed").x.nunique() > 1).any():
+        return None
+    logs = np.log(runs[["x", "y"]])
+    x, y = (logs[name] - logs[name].groupby(runs.seed).transform("mean") for name in "xy")
+    across, freedom = float(x @ x), len(runs) - runs.seed.nunique() - 1
+    slope, reach = float(x @ y) / across, math.nan
+    if freedom > 0:
+        error = math.sqrt(float(((y - slope * x) ** 2).sum()) / freedom / across)
+        reach = float(require("scipy.stats").t.ppf(0.975, freedom)) * error
+    return Fit(slope, slope - reach, slope + reach, len(runs))
+
+
+def fit_rate(runs: Any, against: str, of: str = "mse") -> Fit | None:
+    """The rate of one method. The theorems bound the largest error by about C(b - a)/(N - 1), with N = p for one head and
+    N = (n - 2)H for many. None if the size has no effect."""
+    sizes = {"heads": (runs.n - 2) * runs.heads - 1, "range": runs["range"], "anchors": runs.p - 1}[against]
+    return None if has_no_effect(runs) else fit(sizes, runs[of], runs.seed)
+
+
+def has_no_effect(runs: Any) -> bool:
+    """Whether each seed gives the same test MSE at several sizes, except for rounding."""
+    by_seed = runs.groupby("seed").mse
+    equal = (by_seed.max() - by_seed.min() <= _EQUAL * by_seed.max()).all()
+    return bool(
+        equal and len(runs) > by_seed.ngroups and (runs.mse > 0).all() and np.isfinite(runs.mse).all()
+    )
