@@ -27,7 +27,7 @@ from attnc.lower.certified import certified
 from attnc.lower.layers import check_supported
 from attnc.lower.program_to_network import Request, lower
 from attnc.network.engines import CERTIFIED
-from attnc.network.forms.parts import read
+from attnc.network.literal.parts import read
 from attnc.network.network import Network
 from attnc.program.program import Program
 

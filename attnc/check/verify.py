@@ -14,6 +14,7 @@ import torch
 from attnc.check.files import read_safetensors
 from attnc.check.head import check_head
 from attnc.check.learner import check_learner
+from attnc.check.literal import check_literal
 from attnc.check.model import check_directory
 from attnc.check.network import check_network
 from attnc.errors import InputError
@@ -21,6 +22,7 @@ from attnc.functions import Function, get
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
 from attnc.records.layers import NetworkNumbers
+from attnc.records.literal import LiteralRecord, literal_record_of
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.record import record_of
 from attnc.records.verdict import Verdict
@@ -31,8 +33,8 @@ Checker = Callable[[Any, Function | None], Verdict]
 def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | str | None = None) -> Verdict:
     """Prove again, from the stored numbers alone, what the certificate of an object or a file states.
 
-    Takes a module; the file of a head, a network or a learner; or the directory of a converted model. `function` is needed
-    only if a head was built for a function of your own that is not registered.
+    Takes a module; the file of a head, a network, a learner or a literal network; or the directory of a converted model.
+    `function` is needed only if a head was built for a function of your own that is not registered.
 
     >>> import attnc
     >>> print(attnc.verify(attnc.head("tanh", domain=(-8, 8), eps=1e-5)).status)
@@ -47,16 +49,19 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
     subject = "model" if hasattr(what, MODEL) else getattr(certificate, "subject", None)
     if subject not in CHECKERS:
         raise InputError(
-            "attnc.verify takes a head, a network, a converted model, a learner, or the file or directory of one: got "
-            f"{type(what).__name__}"
+            "attnc.verify takes a head, a network, a converted model, a learner, a literal network, or the file or directory of "
+            f"one: got {type(what).__name__}"
         )
-    if isinstance(certificate, Certificate) and not certificate.proved:
+    if isinstance(certificate, Certificate) and not certificate.proved and subject != "literal":
         return _not_proved(certificate)
     return CHECKERS[subject](what, f)
 
 
 def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
-    record = record_of(path, *read_safetensors(path), f)
+    about, tensors = read_safetensors(path)
+    if about.get("kind") == "literal":
+        return check_literal(literal_record_of(path, about, tensors, f), f)
+    record = record_of(path, about, tensors, f)
     if not record.certificate.proved:
         return _not_proved(record.certificate)
     if record.kind == "head":
@@ -101,6 +106,15 @@ def _learner(module: Any, f: Function | None) -> Verdict:
     with torch.autocast("cpu", enabled=False):
         verdict = check_learner(numbers, module.certificate, f)
     return _as_executed(module, verdict)
+
+
+def _literal(module: Any, f: Function | None) -> Verdict:
+    record = module.record()
+    if not isinstance(record, LiteralRecord) or record.certificate.digests != module.certificate.digests:
+        return Verdict(
+            Status.UNKNOWN, "the certificate does not apply: the matrices changed since it was made"
+        )
+    return _as_executed(module, check_literal(record, f))
 
 
 def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
@@ -158,5 +172,6 @@ CHECKERS: dict[str, Checker] = {
     "head": _head,
     "network": _network,
     "learner": _learner,
+    "literal": _literal,
     "directory": _directory,
 }

@@ -9,13 +9,19 @@ from attnc.incontext.files import learner_of
 from attnc.incontext.learner import Learner
 from attnc.incontext.solver import Solver
 from attnc.network.head import Head
+from attnc.network.literal import SelfAttentionNetwork
+from attnc.network.literal.files import literal_from_record
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.records.record import read
+from attnc.records.files import read_file
+from attnc.records.literal import literal_record_of
+from attnc.records.record import arrays_of, record_of
 
 
-def load(path: str | os.PathLike[str], function: Function | None = None) -> Head | Network | Learner | Solver:
-    """Read the file that `save` of a head, a network or a learner wrote. Nothing in the file is executed.
+def load(
+    path: str | os.PathLike[str], function: Function | None = None
+) -> Head | Network | Learner | Solver | SelfAttentionNetwork:
+    """Read the file that `save` of a head, a network, a learner or a literal network wrote. Nothing in the file is executed.
 
     `function` is needed only for a network or a learner with a user-defined function that is not registered.
 
@@ -25,7 +31,11 @@ def load(path: str | os.PathLike[str], function: Function | None = None) -> Head
     >>> attnc.load(path).certificate.facts["function"]
     'tanh'
     """
-    record = read(path, function)
+    about, tensors = read_file(path)
+    arrays = arrays_of(path, tensors)
+    if about.get("kind") == "literal":
+        return literal_from_record(literal_record_of(path, about, arrays, function))
+    record = record_of(path, about, arrays, function)
     if record.kind == "network":
         return rebuilt(record)
     if record.kind == "learner":

@@ -20,7 +20,6 @@ from attnc.incontext.gathering import gather_error, gathered
 from attnc.incontext.inputs import check_reached, checked_count, largest_eigenvalue
 from attnc.incontext.losses import Loss, loss_named
 from attnc.incontext.reading import reading_head
-from attnc.incontext.registers import Registers
 from attnc.incontext.settings import EXAMPLES, LearnerSettings, Radius, positive, radius_of
 from attnc.lower.function_to_head import check_arithmetic, checked_dtype
 from attnc.lower.function_to_head import head as make_head
@@ -29,7 +28,7 @@ from attnc.network.head import Head
 from attnc.network.running import precise
 
 if TYPE_CHECKING:
-    from attnc.incontext.literal import LiteralLearner
+    from attnc.network.literal import Layout, SelfAttentionNetwork
 
 
 @as_made
@@ -122,19 +121,20 @@ class Learner(InContext):
         return None
 
     @property
-    def registers(self) -> Registers:
+    def registers(self) -> Layout:
         """name → coordinates of a token in the residual stream of the literal form."""
+        from attnc.incontext.literal import registers_of
+
         heads = [0 if head is None else head.heads for head in (self.activation, self.threshold)]
-        return Registers(self.settings.features, *heads)
+        return registers_of(self.settings.features, *heads)
 
-    def as_self_attention(self, unrolled: bool = False) -> LiteralLearner:
-        """The same learner as plain self-attention over all tokens, with a residual stream of named registers.
+    def as_self_attention(self, unrolled: bool = False) -> SelfAttentionNetwork:
+        """The learner as plain self-attention over all tokens, with a residual stream of named registers.
 
-        One step is repeated; `unrolled` makes T distinct steps of it."""
-        from attnc.incontext.literal import LiteralLearner
-        from attnc.incontext.unrolled import UnrolledLearner
+        Every step runs the same layers; with `unrolled`, each step has layers of its own."""
+        from attnc.incontext.literal import literal_learner
 
-        return UnrolledLearner(self) if unrolled else LiteralLearner(self)
+        return literal_learner(self, unrolled)
 
     def _step(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """One step: layers A, B and C, and D for the lasso; and the sizes of w, w·x and w before D."""

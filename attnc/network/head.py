@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,12 +18,14 @@ from attnc.network.altered import as_made, why_altered
 from attnc.network.engines import sdpa
 from attnc.network.inside import check_domain, outside_interval
 from attnc.network.running import FULL, PreciseModule, can_look, precise
-from attnc.network.self_attention import SelfAttention
 from attnc.network.show import head_html, head_text
 from attnc.network.window import DerivedWindow, closed_form
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.record import Record, write
+
+if TYPE_CHECKING:
+    from attnc.network.literal import SelfAttentionNetwork
 
 _CHUNK = 1 << 19  # attention weights held at once: they stay in the cache
 
@@ -145,14 +147,19 @@ class Head(PreciseModule):
         arrays = {name: getattr(self, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
         return HeadNumbers(**arrays, dtype=dtypes.pop())
 
-    def as_self_attention(self, n: int) -> SelfAttention:
-        """The same head as plain self-attention over n data tokens and the anchors: W_Q, W_K, W_V, W_O, no
-        mask."""
-        return SelfAttention.from_head(self.numbers(), n, self._reach())
+    def as_self_attention(self, n: int) -> SelfAttentionNetwork:
+        """The same head as plain self-attention over n data tokens and the anchors: W_Q, W_K, W_V, W_O, no mask."""
+        from attnc.network.literal.layers import literal_head
+
+        return literal_head(self, n)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers and certificate to a safetensors file; `attnc.load` reads it back."""
-        write(path, Record(self.numbers(), self.certificate))
+        write(path, self.record())
+
+    def record(self) -> Record:
+        """Numbers and certificate, as a file holds them."""
+        return Record(self.numbers(), self.certificate)
 
     def why_not_certified(self) -> str | None:
         """None if a proved certificate applies to the head as it is now, else the reason: changed numbers, another dtype or
@@ -220,7 +227,3 @@ class Head(PreciseModule):
             check_domain(
                 self, s, self.strict if strict is None else strict, lambda s: outside_interval(s, domain)
             )
-
-    def _reach(self) -> float:
-        domain = self.domain
-        return max(abs(domain.lo), abs(domain.hi)) if domain else 1.0

@@ -16,9 +16,10 @@ from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import CERTIFIED
-from attnc.network.forms import TheoremNetwork, literal_form
 from attnc.network.inside import check_domain, outside_box
-from attnc.network.literal import LiteralNetwork
+from attnc.network.literal import SelfAttentionNetwork
+from attnc.network.literal.forms import literal_form
+from attnc.network.literal.layers import literal_layers
 from attnc.network.lookup import LookupLayer
 from attnc.network.pointwise import Pointwise, Stage
 from attnc.network.running import FULL, PreciseModule, precise
@@ -127,9 +128,13 @@ class Network(PreciseModule):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers, program and certificate to a safetensors file; `attnc.load` reads it back."""
-        write(path, Record(self.numbers(), self.certificate, self.program, self.presentation))
+        write(path, self.record())
 
-    def as_self_attention(self, n: int | None = None) -> LiteralNetwork | TheoremNetwork:
+    def record(self) -> Record:
+        """Numbers, certificate, program and presentation, as a file holds them."""
+        return Record(self.numbers(), self.certificate, self.program, self.presentation)
+
+    def as_self_attention(self, n: int | None = None) -> SelfAttentionNetwork:
         """The same network as plain self-attention over [data tokens; anchors]: W_Q, W_K, W_V, W_O for every head, no mask.
 
         A network with the form of a theorem is written with exactly the layers of the theorem.
@@ -144,14 +149,14 @@ class Network(PreciseModule):
         >>> literal = net.as_self_attention(3)
         >>> x = torch.rand(5, 3, 4)
         >>> torch.allclose(literal(x), net(x), atol=1e-5), literal.layers[0].W_Q.shape
-        (True, torch.Size([8, 11, 3]))
+        (True, torch.Size([8, 13, 4]))
         """
         if self.form == "layers" and self.selections:
             raise InputError(
                 "form 'layers' has no place for a lookup: set net.form to 'two-layer' or 'attention-softmax'"
             )
         if self.form == "layers":
-            return LiteralNetwork(self, n)
+            return literal_layers(self, n)
         if n is not None:
             raise InputError(
                 f"form {self.form!r} has the data tokens of its domain, {self.program.shape}: leave n out"

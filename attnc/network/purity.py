@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from attnc.errors import InputError
 from attnc.network.head import Head
+from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.pointwise import Pointwise
-from attnc.network.self_attention import SelfAttention
 
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax"})
 SDPA = "scaled_dot_product"  # the start of the names of torch's kernels, after an underscore
@@ -52,7 +52,7 @@ def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
     ('gelu',)
     >>> block = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 4)).eval()
     >>> x = torch.zeros(1, 4)
-    >>> purity(attnc.convert(block, eps=1e-2), x), purity(attnc.convert(block, eps=1e-2, config={"engine": "softmax"}), x)
+    >>> purity(attnc.convert(block, approximation=1e-2), x), purity(attnc.convert(block, approximation=1e-2, config={"engine": "softmax"}), x)
     (('clamp', 'mul', 'native_layer_norm', 'sigmoid'), ('native_layer_norm', 'softmax'))
     """
     if not isinstance(module, nn.Module):
@@ -154,9 +154,15 @@ def _rounds(node: Node) -> bool:
 
 def _example(module: nn.Module) -> Tensor:
     """Zeros of the shape that a module of attnc takes."""
-    shape = getattr(getattr(module, "program", module), "shape", None)  # of a network, or of its literal form
-    if isinstance(module, (Head, SelfAttention)):
-        shape = (getattr(module, "n", 1),)
+    shape = getattr(getattr(module, "program", None), "shape", None)  # of a network
+    if isinstance(module, Head):
+        shape = (1,)
+    elif (
+        isinstance(module, SelfAttentionNetwork)
+        and len(module.inputs) == 1
+        and None not in module.inputs[0].shape
+    ):
+        shape = module.inputs[0].shape
     elif isinstance(module, Pointwise):
         shape = (module.neurons or 1,)
     tensor = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)

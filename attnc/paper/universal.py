@@ -20,7 +20,7 @@ from attnc.errors import InputError
 from attnc.heads.candidates import Progress
 from attnc.heads.grid import CONSTANT, SHARPNESS
 from attnc.heads.nearest import nearest_constant
-from attnc.network.forms.parts import Neurons, read
+from attnc.network.literal.parts import Neurons, read
 from attnc.network.network import Network
 from attnc.program import Lookup, Pointwise
 from attnc.records.presentation import Theorem

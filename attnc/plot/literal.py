@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +10,7 @@ from torch import Tensor
 
 from attnc.domain import Array
 from attnc.errors import InputError
-from attnc.network.forms import TheoremNetwork
-from attnc.network.literal import LiteralNetwork
+from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.network import Network
 from attnc.plot import canvas
 from attnc.plot.canvas import SavePath
@@ -27,7 +25,7 @@ _MOST = 8  # heads of a layer
 
 
 def tokens_and_anchors(
-    net: Network | LiteralNetwork | TheoremNetwork, *, x: Tensor | None = None, heads: int = 4, path: SavePath = None
+    net: Network | SelfAttentionNetwork, *, x: Tensor | None = None, heads: int = 4, path: SavePath = None
 ) -> Figure:  # fmt: skip
     """Plot, for every layer of `net.as_self_attention()`, the weights of every token over every token: data tokens first, then
     the anchors, separated by a line.
@@ -44,7 +42,7 @@ def tokens_and_anchors(
     canvas.prepare(path)
     if isinstance(heads, bool) or not isinstance(heads, int) or not 1 <= heads <= _MOST:
         raise InputError(f"heads={heads!r}: give an integer from 1 to {_MOST}")
-    kinds = (Network, LiteralNetwork, TheoremNetwork)
+    kinds = (Network, SelfAttentionNetwork)
     canvas.expect_kind(net, kinds, "tokens_and_anchors", "give a network or its as_self_attention()")
     literal = net.as_self_attention() if isinstance(net, Network) else net
     if x is None:
@@ -63,7 +61,7 @@ def tokens_and_anchors(
         count = found[name].shape[-3] if found[name].ndim > 2 else 1
         row = [figure.add_subplot(grid[r, h]) for h in range(len(images))]
         for h, (ax, weights) in enumerate(zip(row, images, strict=True)):
-            mesh = _draw(ax, weights, _data_tokens(literal, name, found), name, float(images.max()))
+            mesh = _draw(ax, weights, _data_tokens(literal, name), name, float(images.max()))
             canvas.title(ax, f"{name}, head {h + 1} of {count}" if name != "softmax" and count > 1 else name)
         canvas.colour_bar(mesh, row, pad=0.02, fraction=0.05, aspect=20)
     return canvas.finish(figure, path)
@@ -78,13 +76,11 @@ def _means(weights: Tensor, name: str) -> Array:
     return found
 
 
-def _data_tokens(literal: LiteralNetwork | TheoremNetwork, name: str, found: dict[str, Tensor]) -> int | None:
+def _data_tokens(literal: SelfAttentionNetwork, name: str) -> int | None:
     """The number of tokens before the anchors; None if all tokens are of one kind."""
-    if isinstance(literal, LiteralNetwork):
-        return literal.n if literal.p else None
-    if name != "anchors" or literal.form == "many-heads":
-        return None
-    return found["sum"].shape[-1] if literal.layout == "tokens" else math.prod(literal.result[:-1])
+    tokens = literal.layout_before(name).tokens
+    data = sum(not token.startswith("anchor") for token in tokens)
+    return data if name != "softmax" and data < len(tokens) else None
 
 
 def _draw(ax: Axes, weights: Array, data: int | None, name: str, top: float) -> QuadMesh:

@@ -298,6 +298,8 @@ class Certificate:
         seen = f"largest error seen {self.error:.3g}" if self.error is not None else ""
         if self.status is Status.UNKNOWN:
             bound = "the error is neither proved nor measured"
+            if math.isfinite(self.approximation):
+                bound = f"approximation {at_most(self.approximation)} in exact arithmetic; rounding is not bounded"
         elif self.status is Status.MEASURED and "points" in self.facts:
             bound = f"not proved; {seen} at {self.facts['points']:,} inputs"
         else:

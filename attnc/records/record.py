@@ -70,6 +70,12 @@ class Record:
 
 def write(path: str | os.PathLike[str], record: Record) -> None:
     """Write a file; an existing file is replaced only when the new one is complete."""
+    about, tensors = contents(record)
+    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
+
+
+def contents(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
+    """The sealed metadata and the tensors of a file; `record_of` reads them."""
     if record.certificate.status is Status.UNKNOWN:
         raise CertificateError(
             f"this {record.kind} has no certificate: its error is neither proved nor measured"
@@ -96,13 +102,21 @@ def write(path: str | os.PathLike[str], record: Record) -> None:
             "presentation": record.presentation.to_json(),
         }
     about["seal"] = seal(about)
-    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
+    return about, tensors
 
 
 def read(path: str | os.PathLike[str], function: Function | None = None) -> Record:
     """Read a file; `function` replaces a user-defined function that is not registered."""
     about, tensors = read_file(path)
-    return record_of(path, about, {name: tensor.numpy() for name, tensor in tensors.items()}, function)
+    return record_of(path, about, arrays_of(path, tensors), function)
+
+
+def arrays_of(path: object, tensors: Mapping[str, torch.Tensor]) -> dict[str, Numbers]:
+    """The tensors as arrays."""
+    try:
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
+    except TypeError as problem:
+        raise FileError(f"{path} is not a valid file: {problem}") from problem
 
 
 def record_of(

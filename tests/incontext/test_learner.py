@@ -126,7 +126,9 @@ def test_no_penalty_counts_the_intercept(loss: str) -> None:
         if loss.startswith("lasso"):
             w[:2] = np.sign(w[:2]) * np.maximum(np.abs(w[:2]) - 0.5 * level, 0)
     assert np.abs(made.coefficients(x, y + 2).numpy() - w).max() < 1e-7
-    assert torch.allclose(made.as_self_attention().trajectory(x, y + 2), made.trajectory(x, y + 2), atol=1e-8)
+    literal = made.as_self_attention()
+    found = literal.read(literal.stream(x, y + 2), "w", of="weight")[0]
+    assert torch.allclose(found, made.coefficients(x, y + 2), atol=1e-8)
     curvature = made.curvature(torch.from_numpy(ones))
     assert made.error_bound(60, curvature) == made.error_bound(60)
 
@@ -168,11 +170,11 @@ def test_the_literal_form_repeated_and_unrolled() -> None:
     x, y = context("logistic", 9, 3)
     made = learner("logistic", x, 4, WIDE)
     repeated, unrolled = made.as_self_attention(), made.as_self_attention(unrolled=True)
-    assert torch.allclose(repeated.trajectory(x, y), made.trajectory(x, y), atol=1e-9)
-    assert torch.equal(unrolled.trajectory(x, y), repeated.trajectory(x, y))
+    assert torch.allclose(repeated(x, y, x[:3]), made(x, y, x[:3]), atol=1e-9)
+    assert torch.equal(unrolled.stream(x, y), repeated.stream(x, y))
     assert torch.allclose(unrolled(x, y, x[:3]), made(x, y, x[:3]), atol=1e-9)
-    assert len(unrolled.unrolled) == 4  # type: ignore[arg-type]
-    assert dict(made.registers) == dict(repeated.registers) and "w" in made.registers
+    assert len(repeated.steps) == 3 and len(unrolled.steps) == len(repeated.order) == 4 * 3 + 2
+    assert dict(made.registers) == dict(repeated.layout) and "w" in made.registers
 
 
 # Bad input.

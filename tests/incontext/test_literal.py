@@ -12,11 +12,12 @@ from torch import Tensor
 import attnc
 from attnc.errors import InputError
 from attnc.incontext import Learner, gradient_descent
-from attnc.incontext.literal import LiteralLearner, literal_learner
-from attnc.incontext.registers import Registers, plain_numbers
+from attnc.incontext.literal import literal_learner, plain_numbers, registers_of
+from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.purity import SOFTMAX, impurities, operations
 from tests.incontext.exact import descend
 
+KINDS = ("weight", "bos", "data", "query", "anchor+", "anchor-", "threshold")
 LOSSES = ("squared", "ridge(0.1)", "logistic", "huber(0.5)", "lasso(0.05)")
 OTHERS = ("poisson", "quantile(0.3)")
 D, STEPS = 3, 5
@@ -31,8 +32,21 @@ def learner(loss: str, intercept: bool = False, dtype: torch.dtype = torch.float
 
 
 @functools.cache
-def literal(loss: str) -> LiteralLearner:
+def literal(loss: str) -> SelfAttentionNetwork:
     return literal_learner(learner(loss))
+
+
+def trajectory(net: SelfAttentionNetwork, x: Tensor, y: Tensor) -> Tensor:
+    """w before the first and after every gradient step."""
+    streams, last = net.sequences(x, y), net.order[-2 if "predict: B" in net.layouts else -1][0]
+    assert last == "predict: A"
+    kept = {name.split(":")[0]: stream for name, stream in streams.items() if name.startswith("step")}
+    return torch.cat([net.read(stream, "w", of="weight") for stream in (net.embed(x, y), *kept.values())])
+
+
+def end(net: SelfAttentionNetwork, step: int) -> str:
+    """The name of the last layer of a gradient step."""
+    return [name for name in net.layouts if name.startswith(f"step {step}:")][-1]
 
 
 def data(loss: str, n: int = 7, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -50,13 +64,13 @@ def test_the_trajectory_is_the_learners(loss: str) -> None:
     x, y = data(loss)
     wanted = learner(loss).trajectory(x, y)
     assert float(wanted[-1].abs().min()) > 1e-6  # there is something to agree on
-    assert float((literal(loss).trajectory(x, y) - wanted).abs().max()) < 1e-10
+    assert float((trajectory(literal(loss), x, y) - wanted).abs().max()) < 1e-10
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_trajectory_is_that_of_gradient_descent(loss: str) -> None:
     x, y = data(loss, seed=1)
-    found = literal(loss).trajectory(x, y)
+    found = trajectory(literal(loss), x, y)
     for t in range(STEPS + 1):
         wanted = descend(loss, x.numpy(), y.numpy(), t, 0.3)
         assert float(np.abs(found[t].numpy() - wanted).max()) < 1e-7
@@ -74,17 +88,16 @@ def test_an_intercept_is_a_feature_that_every_token_holds() -> None:
     for loss in ("ridge(0.1)", "logistic"):
         made = learner(loss, intercept=True)
         net, (x, y), query = literal_learner(made), data(loss), data(loss, n=2, seed=3)[0]
-        assert float((net.trajectory(x, y) - made.trajectory(x, y)).abs().max()) < 1e-10
+        assert float((trajectory(net, x, y) - made.trajectory(x, y)).abs().max()) < 1e-10
         assert float((net(x, y, query) - made(x, y, query)).abs().max()) < 1e-10
-        assert torch.equal(
-            net.read(net.tokens(x, y), "tx")[:, -1], torch.tensor([1.0] * 7 + [-1.0] * 7).double()
-        )
+        signs = torch.tensor([1.0] * 7 + [-1.0] * 7).double()
+        assert torch.equal(net.read(net.embed(x, y), "tx", of="data")[:, -1], signs)
 
 
 @pytest.mark.parametrize("loss", ("squared", "logistic"))
 def test_float32_stays_near_gradient_descent(loss: str) -> None:
     x, y = data(loss, dtype=torch.float32)
-    found = literal_learner(learner(loss, dtype=torch.float32)).trajectory(x, y)[-1]
+    found = trajectory(literal_learner(learner(loss, dtype=torch.float32)), x, y)[-1]
     assert found.dtype == torch.float32
     assert float(np.abs(found.numpy() - descend(loss, x.numpy(), y.numpy(), STEPS, 0.3)).max()) < 1e-3
 
@@ -92,32 +105,31 @@ def test_float32_stays_near_gradient_descent(loss: str) -> None:
 @pytest.mark.parametrize("loss", LOSSES + OTHERS)
 def test_after_every_step_u_and_g_are_zero_and_nothing_but_w_has_changed(loss: str) -> None:
     (x, y), query, net = data(loss), data(loss, n=2, seed=4)[0], literal(loss)
-    start = net.tokens(x, y, query)
+    start, streams = net.embed(x, y, query), net.sequences(x, y, query)
     w = torch.zeros_like(start, dtype=torch.bool)
-    w[0, net.registers["w"]] = True
-    stream = start
+    w[net.token_names(x, y, query).index("weight"), net.layout["w"]] = True
     for step in range(1, STEPS + 1):
-        stream = net.step(stream)
-        for name in {"u", "g"} & set(net.registers):
+        stream = streams[end(net, step)]
+        for name in {"u", "g"} & set(net.layout):
             assert (net.read(stream, name) == 0).all()
         assert torch.equal(stream[~w], start[~w])
         assert (stream[w] != start[w]).all()
-        assert torch.equal(net.stream(x, y, query, steps=step), stream)
+        assert torch.equal(net.stream(x, y, query, after=end(net, step)), stream)
 
 
 def test_within_a_step_the_registers_hold_what_their_names_say() -> None:
     for loss in ("logistic", "huber(0.5)"):
         (x, y), net = data(loss), literal(loss)
-        stream = net.stream(x, y, steps=2)
-        w, sign = net.read(stream, "w")[0], net.read(stream, "tau")[:, 0]
+        stream = net.stream(x, y, after=end(net, 2))
+        w, sign = net.read(stream, "w", of="weight")[0], net.read(stream, "tau", of="data")[:, 0]
         assert torch.equal(sign, torch.tensor([1.0] * 7 + [-1.0] * 7).double())
-        stream = stream + net.layers["A"](stream)
+        stream = net.stream(x, y, after="step 3: A")
         u = torch.cat([x @ w, x @ w])
-        assert float((net.read(stream, "u")[:, 0] - sign * u).abs().max()) < 1e-9
-        stream = stream + net.layers["B"](stream)
+        assert float((net.read(stream, "u", of="data")[:, 0] - sign * u).abs().max()) < 1e-9
+        stream = net.stream(x, y, after="step 3: B")
         psi = torch.sigmoid(u) if loss == "logistic" else (u - torch.cat([y, y])).clamp(-0.5, 0.5)
-        assert float((net.read(stream, "g")[:, 0] - sign * psi).abs().max()) < 1e-7
-        assert torch.equal(net.read(stream, "w")[0], w)
+        assert float((net.read(stream, "g", of="data")[:, 0] - sign * psi).abs().max()) < 1e-7
+        assert torch.equal(net.read(stream, "w", of="weight")[0], w)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -127,7 +139,7 @@ def test_the_same_matrices_serve_every_length(loss: str) -> None:
     for n in (1, 5, 9):
         x, y = data(loss, n=n, seed=n)
         wanted = learner(loss).trajectory(x, y)
-        assert float((net.trajectory(x, y) - wanted).abs().max()) < 1e-10
+        assert float((trajectory(net, x, y) - wanted).abs().max()) < 1e-10
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
 
@@ -140,20 +152,20 @@ def test_attention_and_affine_maps_alone(loss: str) -> None:
     (x, y), query = data(loss), data(loss, n=2, seed=5)[0]
     run = functools.partial(net.forward, strict=False)
     assert impurities(run, x, y, query) == []
-    heads = {name: len(layer.heads) for name, layer in net.layers.items()}
-    last = heads["A"] + (heads["B"] if loss == "logistic" else 0)
-    assert sum(name in SOFTMAX for name in operations(run, x, y, query)) == STEPS * sum(heads.values()) + last
+    layers = STEPS * len(net.layers) + (2 if loss == "logistic" else 1)
+    assert sum(name in SOFTMAX for name in operations(run, x, y, query)) == layers == len(net.order)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_who_attends_to_whom(loss: str) -> None:
     (x, y), net = data(loss), literal(loss)
-    tokens = net.tokens(x, y)
-    kinds = [net.registers.kinds[int(row.argmax())] for row in tokens[:, : len(net.registers.kinds)]]
-    tau = tokens[:, net.registers.at("tau")].tolist()
-    for step in (0, STEPS - 1):
-        for layer, weights in net.attention(x, y, step).items():
-            names = net.layers[layer].names
+    tokens, flags = net.embed(x, y), [name for name in net.layout if name in KINDS]
+    kinds = [flags[int(row.argmax())] for row in tokens[:, : len(flags)]]
+    assert [int(row.sum()) for row in tokens[:, : len(flags)]] == [1] * len(tokens)
+    tau, found = net.read(tokens, "tau")[:, 0].tolist(), net.attention(x, y)
+    for layer, weights in found.items():
+        if layer.startswith(("step 1:", f"step {STEPS}:")):
+            names = net.step(layer).heads
             assert weights.shape == (len(names), len(kinds), len(kinds))
             for name, rows in zip(names, weights, strict=True):
                 for i, row in enumerate(rows):
@@ -176,9 +188,10 @@ def expected(head: str, kind: str, tau: float) -> set[str]:
 
 def test_layer_a_looks_at_both_of_its_keys() -> None:
     (x, y), net = data("squared"), literal("squared")
-    weights = net.attention(x, y, step=1)["A"]
-    assert float(weights[:, 2:, :2].min()) > 0.4
-    assert torch.equal(weights[:, 2:, 2:], torch.zeros_like(weights[:, 2:, 2:]))
+    weights = net.attention(x, y)["step 2: A"][:, :14]
+    assert net.token_names(x, y)[14:] == ("weight", "bos")
+    assert float(weights[..., 14:].min()) > 0.4
+    assert torch.equal(weights[..., :14], torch.zeros_like(weights[..., :14]))
 
 
 def test_registers_are_listed_and_read_by_name() -> None:
@@ -199,28 +212,33 @@ def test_registers_are_listed_and_read_by_name() -> None:
         "u",
         "g",
     ]
-    assert list(net.registers) == [*listed, "kappa", "c", "v"]
-    covered = [i for at in net.registers.values() for i in range(at.start, at.stop)]
-    assert covered == list(range(net.registers.width)) == list(range(net.start.shape[1]))
-    assert all(name in net.registers.describe() for name in net.registers)
-    tokens = net.tokens(x, y)
-    assert torch.equal(net.read(tokens, "x"), torch.cat([x, x]))
-    assert torch.equal(net.read(tokens, "tx"), torch.cat([x, -x]))
-    assert torch.equal(net.read(tokens, "ty")[:, 0], torch.cat([y, -y]))
+    assert list(net.layout) == [*listed, "kappa", "c", "v"]
+    covered = [i for at in net.layout.values() for i in range(at.start, at.stop)]
+    assert covered == list(range(len(net.coordinates)))
+    tokens, names = net.embed(x, y, x[:2]), net.token_names(x, y, x[:2])
+    assert tokens.shape == (len(names), len(net.coordinates))
+    assert (
+        names[:2] == ("example 0", "example 1")
+        and names[7] == "twin 0"
+        and names[14:17] == ("query 0", "query 1", "weight")
+    )
+    assert torch.equal(net.read(tokens, "x", of="data"), torch.cat([x, x]))
+    assert torch.equal(net.read(tokens, "tx", of="data"), torch.cat([x, -x]))
+    assert torch.equal(net.read(tokens, "ty", of="data")[:, 0], torch.cat([y, -y]))
     head = learner("logistic").activation
     assert head is not None
     assert torch.equal(net.read(tokens, "v", of="anchor-"), -head.value[..., 1].T)
-    assert "threshold v" in literal("lasso(0.05)").registers and "g" not in literal("squared").registers
+    assert "threshold v" in literal("lasso(0.05)").layout and "g" not in literal("squared").layout
 
 
 def test_the_matrices_of_a_layer() -> None:
-    layer = literal("ridge(0.1)").layers["C"]
-    width = Registers(D).width
-    assert {name: tuple(m.shape) for name, m in layer.matrices.items()} == {
+    a, c = literal("ridge(0.1)").layers
+    width = registers_of(D).width
+    assert {name: tuple(m.shape) for name, m in c.matrices.items()} == {
         "W_Q": (5, width, D + 2), "W_K": (5, width, D + 2), "W_V": (5, width, D), "W_O": (5, D, width)
     }  # fmt: skip
-    assert torch.equal(layer.matrices["W_Q"][0, :, : 1 + 2], layer.heads[0].W_Q)
-    assert torch.equal(layer.heads[3].W_O, -literal("ridge(0.1)").layers["A"].heads[0].W_O)
+    assert not c.W_Q[0, :, 3:].any() and not c.W_V[3, :, 1:].any()  # filled up with 0
+    assert torch.equal(c.W_O[3], -a.W_O[0]) and c.heads[3] == "clear u: head 0"
 
 
 def test_what_is_refused() -> None:
@@ -228,17 +246,18 @@ def test_what_is_refused() -> None:
     bad = x.clone()
     bad[2, 1] = float("nan")
     refused = [
-        (lambda: net(x, y, x.float()), "query_x is a tensor"),
-        (lambda: net(x, y[:-1], x), r"context_y is a tensor \(7,\)"),
-        (lambda: net(x[:, :2], y, x), "context_x is a tensor"),
-        (lambda: net(x, y, x[:0]), "query_x is a tensor"),
-        (lambda: net(bad, y, x), "context_x holds nan"),
-        (lambda: net(x, y, bad), "query_x holds nan"),
-        (lambda: net.trajectory(4 * x, y), "within the radius 3"),
-        (lambda: net.trajectory(x, y + 0.5), "labels 0 and 1"),
-        (lambda: net.attention(x, y, step=STEPS), f"{STEPS} steps"),
-        (lambda: net.read(net.tokens(x, y), "z"), "no register 'z'"),
-        (lambda: net.read(net.tokens(x, y), "w", of="mask"), "kinds of tokens"),
+        (lambda: net(x, y, x.float()), "query_x.*float64"),
+        (lambda: net(x, y[:-1], x), r"context_y.*\(6,\)"),
+        (lambda: net(x[:, :2], y, x), "context_x"),
+        (lambda: net(x, y, x[:0]), "query_x"),
+        (lambda: net(bad, y, x), "context_x.*nan"),
+        (lambda: net(x, y, bad), "query_x.*nan"),
+        (lambda: net.stream(4 * x, y), "context_x.* 3:"),
+        (lambda: net.stream(x, y + 0.5), "context_y.*labels 0 and 1"),
+        (lambda: net(x, y), "query_x"),
+        (lambda: net.stream(x, y, after=f"step {STEPS + 1}: A"), f"step {STEPS + 1}: A"),
+        (lambda: net.read(net.embed(x, y), "z"), "'z'"),
+        (lambda: net.read(net.embed(x, y), "w", of="mask"), "'mask'"),
     ]
     for call, message in refused:
         with pytest.raises(InputError, match=message):
@@ -249,9 +268,9 @@ def test_w_beyond_the_radius_is_refused() -> None:
     made = gradient_descent("squared", features=1, steps=30, step_size=0.5, radius=2.0)
     x, y = torch.tensor([[0.5], [-0.5]]).double(), torch.tensor([2.0, -2.0]).double()
     net = literal_learner(made)
-    with pytest.raises(InputError):
-        net.trajectory(x, y)
-    assert net.trajectory(x, y, strict=False).shape == (31, 1)
+    with pytest.raises(InputError, match=r"\|w\|"):
+        net(x, y, x)
+    assert net(x, y, x, strict=False).shape == (2,)
 
 
 def test_a_head_that_attends_to_itself_is_refused() -> None:

@@ -109,12 +109,12 @@ def test_the_literal_form_is_plain_softmax_of_query_times_key(head: attnc.Head) 
     """No mask, no hidden step: the four matrices give the output, and no weight falls on another data token."""
     literal = head.as_self_attention(4)
     s = inputs(head, 4)
-    x = literal.tokens(s)
+    x, layer = literal.embed(s), literal.layers[0]
     out = torch.zeros(4, dtype=s.dtype)
     for h in range(head.heads):
-        q, k, v = x @ literal.W_Q[h], x @ literal.W_K[h], x @ literal.W_V[h]
+        q, k, v = x @ layer.W_Q[h], x @ layer.W_K[h], x @ layer.W_V[h]
         weights = torch.softmax(q @ k.T, -1)
-        out += (weights @ v @ literal.W_O[h])[:4, 0]
+        out += (weights @ v @ layer.W_O[h])[:4, literal.layout.coordinate("y")]
         assert (weights[:4, :4] - torch.diag(weights[:4, :4].diagonal())).abs().max() == 0
         if head.design != "gated":
             assert weights[:4, :4].abs().max() == 0

@@ -13,7 +13,7 @@ import attnc
 from attnc.compiler import compile
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.network.literal import LiteralNetwork, TokenMap
+from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise
 from attnc.network.purity import LINEAR, MOVES, SOFTMAX, operations
@@ -93,15 +93,20 @@ def close(found: Tensor, wanted: Tensor) -> bool:
     return bool((found - wanted).abs().max() <= AGREE[wanted.dtype] * wanted.abs().max())
 
 
-def isolated(literal: LiteralNetwork, x: Tensor) -> bool:
-    """Data tokens attend to anchors, anchors to data tokens; nobody else gets any weight at all. Anchors do not change."""
+def data_tokens(literal: SelfAttentionNetwork) -> int:
+    return sum(name.startswith("data") for name in literal.tokens)
+
+
+def isolated(literal: SelfAttentionNetwork, x: Tensor) -> bool:
+    """Data tokens attend to anchors and anchors to data tokens only: all other weights are 0. Anchors do not change."""
+    n = data_tokens(literal)
     quiet = [
         float(weights[..., part, part].abs().max())
         for layer, weights in zip(literal.layers, literal.attention(x).values(), strict=True)
-        if layer.W_Q.shape[-1] == 3  # not a reshape
-        for part in (slice(literal.n), slice(literal.n, None))
+        if "neuron" in layer.heads[0]  # not a reshape
+        for part in (slice(n), slice(n, None))
     ]
-    still = torch.equal(literal.stream(x)[..., literal.n :, :], literal.tokens(x)[..., literal.n :, :])
+    still = torch.equal(literal.stream(x)[..., n:, :], literal.embed(x)[..., n:, :])
     return still and not any(quiet)
 
 
@@ -140,21 +145,22 @@ def test_the_matrices_are_those_of_the_layers(tanh: tuple[Any, Network]) -> None
     literal = net.as_self_attention()
     a, b = literal.layers
     at = literal.layout
-    assert list(at) == ["data", "anchor", "v0", "v3", "v5", "anchors v2", "anchors v4"]
-    assert not any(isinstance(step, TokenMap) for step in literal.steps)
+    anchors = [f"layer {i}: {what}" for i in (1, 2) for what in ("slope", "offset", "value", "unused")]
+    assert list(at) == ["data", "anchor", "one", "x", "v3", "y", *anchors]
+    assert not literal.maps
     head = net.layers[0].groups[0][1]
     gain, offset = head.query[0]
-    assert torch.equal(a.W_Q[:, at["v0"], 0], gain * first.weight)
-    assert torch.equal(a.W_Q[:, 0, 0], gain * first.bias + offset)
+    assert torch.equal(a.W_Q[:, at["x"], 0], gain * first.weight)
+    assert torch.equal(a.W_Q[:, 0, 0], gain * first.bias) and a.W_Q[0, at["one"], 0] == offset
     assert torch.equal(a.W_O[:, 0, at["v3"]], second.weight.T)
-    assert torch.equal(literal.start[0, at["v3"]], second.bias)
+    assert torch.equal(literal.embed(inputs(net))[0, at["v3"]], second.bias)
     gain, _ = net.layers[1].groups[0][1].query[0]
     assert torch.equal(b.W_Q[:, at["v3"], 0], gain * torch.eye(12, dtype=torch.float64))
-    assert torch.equal(b.W_O[:, 0, at["v5"]], third.weight.T)
-    assert a.W_K.shape == (1, literal.start.shape[1], 3)
-    keys = literal.start[literal.n :, at["anchors v2"]]
-    assert torch.equal(keys[: head.key.shape[1]], torch.cat([head.key[0], head.value[0, :, 1:]], 1))
-    for matrix, written in ((a.W_Q, 16 * 10), (a.W_O, 16 * 12), (a.W_K, 3), (a.W_V, 1)):
+    assert torch.equal(b.W_O[:, 0, at["y"]], third.weight.T)
+    assert a.W_K.shape == (1, len(literal.coordinates), 4)
+    keys = literal.fixed[: head.key.shape[1], at["layer 1: slope"].start : at["layer 1: value"].stop]
+    assert torch.equal(keys, torch.cat([head.key[0], head.value[0, :, 1:]], 1))
+    for matrix, written in ((a.W_Q, 16 * 10), (a.W_O, 16 * 12), (a.W_K, 5), (a.W_V, 1)):
         assert int(matrix.count_nonzero()) == written
 
 
@@ -162,22 +168,22 @@ def test_it_is_plain_softmax_attention_head_by_head(tanh: tuple[Any, Network]) -
     _, net = tanh
     literal = net.as_self_attention(2)
     x = inputs(net, 2)
-    stream = literal.tokens(x)
+    stream = literal.embed(x)
     for layer in literal.layers:
         added = torch.zeros_like(stream)
-        for h, g in enumerate(layer.shared.tolist()):
+        for h, g in enumerate(layer.shared):
             weights = torch.softmax((stream @ layer.W_Q[h]) @ (stream @ layer.W_K[g]).T, -1)
             assert torch.allclose(weights, layer.weights(stream[None])[0, h], atol=1e-15)
             added += weights @ stream @ layer.W_V[g] @ layer.W_O[h]
         stream = stream + added
-    assert torch.allclose(stream[:2, literal.layout["v5"]], net(x), rtol=1e-13, atol=1e-13)
+    assert torch.allclose(stream[:2, literal.layout["y"]], net(x), rtol=1e-13, atol=1e-13)
 
 
 def test_the_stream_holds_every_value(tanh: tuple[Any, Network]) -> None:
     model, net = tanh
     literal, x = net.as_self_attention(), inputs(net, 9)
     at, stream = literal.layout, literal.stream(x)[:, 0].detach()
-    for name, depth in {"v0": 0, "v3": 3, "v5": 5}.items():
+    for name, depth in {"x": 0, "v3": 3, "y": 5}.items():
         assert torch.allclose(stream[:, at[name]], model[:depth](x), atol=1e-5)
 
 
@@ -207,7 +213,7 @@ def test_chunks_and_autocast_change_nothing(
     _, net = tanh
     literal, x = net.as_self_attention(), inputs(net, 50)
     whole = literal(x)
-    monkeypatch.setattr("attnc.network.literal._CHUNK", 500)
+    monkeypatch.setattr("attnc.network.literal.network._CHUNK", 500)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.allclose(literal(x), whole, rtol=1e-14, atol=1e-14)
 
@@ -231,7 +237,7 @@ def test_groups_have_their_own_keys_and_values(tanh: tuple[Any, Network]) -> Non
     assert isolated(literal, x)
     layer = literal.layers[0]
     assert layer.W_K.shape[0] == layer.W_V.shape[0] == 2
-    assert layer.shared.tolist() == [0] * 4 + [1] * 12
+    assert list(layer.shared) == [0] * 4 + [1] * 12
     weights = literal.attention(x)["layer 1"][:, :, 0, 1:]
     assert torch.equal(weights[:, :4, 2:], torch.zeros_like(weights[:, :4, 2:]))  # anchors of the others
     assert torch.allclose(weights.sum(-1), torch.ones_like(weights[..., 0]))
@@ -262,7 +268,7 @@ def test_a_layer_that_runs_twice_is_shown_twice() -> None:
     net = compiled(Residual(), (4,))
     literal = net.as_self_attention()
     assert list(literal.attention(inputs(net))) == ["layer 1 (act)", "layer 2 (act)", "layer 3 (act)"]
-    assert sum(isinstance(step, TokenMap) for step in literal.steps) == 6  # enter, 2 · (half, sum), norm
+    assert len(literal.maps) == 6  # enter, 2 · (half, sum), norm
 
 
 def test_what_is_too_large_is_refused_with_its_size(
@@ -270,11 +276,11 @@ def test_what_is_too_large_is_refused_with_its_size(
 ) -> None:
     _, net = tanh
     literal = net.as_self_attention()
-    size = sum(p.numel() for step in literal.steps for p in step.parameters())
-    monkeypatch.setattr("attnc.network.literal.LARGEST", size)
+    size = max(sum(p.numel() for step in literal.steps for p in step.parameters()), 16 * 9)
+    monkeypatch.setattr("attnc.network.literal.steps.LARGEST", size)
     net.as_self_attention()
-    monkeypatch.setattr("attnc.network.literal.LARGEST", size - 1)
-    with pytest.raises(InputError, match=rf"{size:,} numbers \(28 heads over tokens of 29"):
+    monkeypatch.setattr("attnc.network.literal.steps.LARGEST", size - 1)
+    with pytest.raises(InputError, match=f"{size:,} numbers"):
         net.as_self_attention()
 
 
@@ -287,7 +293,7 @@ def test_the_number_of_tokens_is_checked(tanh: tuple[Any, Network], n: Any) -> N
 def test_tokens_of_the_input_are_not_multiplied() -> None:
     make, shape = CASES["tokens"]
     net = compiled(make(), shape)
-    assert net.as_self_attention(4).n == 4
+    assert data_tokens(net.as_self_attention(4)) == 4
     with pytest.raises(InputError, match="n=5"):
         net.as_self_attention(5)
 
@@ -295,10 +301,38 @@ def test_tokens_of_the_input_are_not_multiplied() -> None:
 @pytest.mark.parametrize("x", [None, [0.0] * 6, torch.zeros(6), torch.zeros(5, dtype=torch.float64)])
 def test_inputs_are_never_cast_or_reshaped(tanh: tuple[Any, Network], x: Any) -> None:
     literal = tanh[1].as_self_attention()
-    for call in (literal, literal.attention, literal.tokens):
+    for call in (literal, literal.attention, literal.embed):
         with pytest.raises(InputError):
             call(x)
 
 
-def test_it_tells_what_its_coordinates_are(tanh: tuple[Any, Network]) -> None:
-    assert "data 0:1, anchor 1:2, v0 2:8, v3 8:20, v5 20:23" in repr(tanh[1].as_self_attention())
+def test_every_token_and_coordinate_has_a_name(tanh: tuple[Any, Network]) -> None:
+    literal, x = tanh[1].as_self_attention(2), inputs(tanh[1], 2)
+    assert "data 0:1, anchor 1:2, one 2:3, x 3:9, v3 9:21, y 21:24" in repr(literal)
+    assert literal.embed(x).shape == (len(literal.tokens), len(literal.coordinates))
+    assert len(set(literal.tokens)) == len(literal.tokens) and len(set(literal.coordinates)) == len(
+        literal.coordinates
+    )
+    assert literal.tokens[:3] == ("data 0", "data 1", "anchor 0")
+    assert torch.equal(literal.embed(x)[:2, literal.layout.coordinate("x[3]")], x[:, 3])
+    assert literal.layers[0].heads[5] == "layer 1: neuron 5"
+    for missing in (literal.layout.coordinate, literal.layout.token, literal.layout.__getitem__):
+        with pytest.raises(InputError, match="'z'"):
+            missing("z")
+
+
+def test_hooks_see_and_replace_the_pattern(tanh: tuple[Any, Network]) -> None:
+    literal, x, seen = tanh[1].as_self_attention(), inputs(tanh[1], 2), []
+    before, layer = literal(x), literal.layers[0]
+
+    def patch(module: nn.Module, scores: Any, pattern: Tensor) -> Tensor:
+        seen.append((scores[0], pattern))
+        return torch.full_like(pattern, 1 / pattern.shape[-1])
+
+    handle = layer.pattern.register_forward_hook(patch)
+    assert not torch.allclose(literal(x), before)
+    handle.remove()
+    assert torch.equal(literal(x), before)
+    (scores, pattern) = seen[0]
+    assert torch.equal(pattern, torch.softmax(scores, -1)) and pattern.shape == (2, 16, 3, 3)
+    assert torch.equal(pattern, literal.attention(x)["layer 1"])

@@ -48,7 +48,7 @@ def test_weights_of_every_token_over_every_token(net: attnc.Network, lead: tuple
     ax = figure.axes[0]
     row, column = ax.lines
     assert row.get_ydata()[0] == column.get_xdata()[0] == 4
-    assert ax.get_xlabel() == f"4 data tokens, {literal.p} anchors"
+    assert ax.get_xlabel() == f"4 data tokens, {len(literal.tokens) - 4} anchors"
     assert ax.yaxis_inverted(), "the first token is at the top"
 
 

@@ -1,0 +1,313 @@
+"""The checker of literal networks: in exact arithmetic, the matrices compute what the certified source computes.
+
+Both are evaluated symbolically, over rational numbers (`check/symbolic.py`): every number is an affine form in the inputs and in
+the weights of softmaxes. The source is evaluated layer by layer from its stored numbers. The literal network is evaluated from
+its matrices, without regard to names; three rules cover attention:
+
+    equal scores      the weights are 1/m
+    known scores      the weights are those of a softmax of the source
+    anything else     the result is an unknown number, which must not reach the output
+
+In the first two, all other tokens must score lower by so much that exp of the difference rounds to 0 in the dtype, on the whole
+domain that the source is certified for. These weights count as 0, as they do when the network runs.
+
+If the outputs differ by forms of size at most δ, then the literal network approximates within the approximation term of the
+source plus δ. Nothing is claimed about the rounding errors of the literal network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnc.check.head import check_head
+from attnc.check.network import check_network
+from attnc.check.symbolic import ONE, Argument, EncodingError, Exact, Form
+from attnc.domain import Box, Interval
+from attnc.functions import Function
+from attnc.records.certificate import Status
+from attnc.records.layers import Layer, heads_of, pointwise_layer
+from attnc.records.literal import LiteralRecord
+from attnc.records.numbers import HeadNumbers
+from attnc.records.record import Record
+from attnc.records.verdict import Verdict
+
+Token = dict[int, Form]  # coordinate → form; missing coordinates are 0
+
+
+def check_literal(record: LiteralRecord, function: Function | None = None) -> Verdict:
+    """Prove the certificate of the source, and that the matrices encode the source: the approximation term holds for them."""
+    claimed, source = record.certificate.approximation, record.source
+    if source is None or not source.certificate.proved:
+        return Verdict(Status.UNKNOWN, "the source has no proved certificate")
+    if isinstance(source.numbers, HeadNumbers):
+        verdict = check_head(source.numbers, source.certificate, function)
+    else:
+        verdict = check_network(*source.network, source.certificate)
+    if not verdict:
+        return replace(verdict, reason=f"the source: {verdict.reason}")
+    try:
+        error = encoding_error(record, source)
+    except EncodingError as problem:
+        return Verdict(Status.UNKNOWN, str(problem), children=(verdict,))
+    if not error <= record.encoding:
+        reason = f"the literal network differs from its source by up to {error:.3g}, more than {record.encoding:.3g}"
+        return Verdict(Status.UNKNOWN, reason, children=(verdict,))
+    reason = (
+        f"the matrices encode the certified source: the error is at most {claimed:.4g} in exact arithmetic"
+    )
+    return Verdict(Status.PROVED, reason, bound=claimed, cells=verdict.cells, children=(verdict,))
+
+
+def encoding_error(record: LiteralRecord, source: Record) -> float:
+    """δ: at least the distance of the outputs of the literal network and of its source, on the domain of the source."""
+    given = source.certificate.holds_for
+    size = 1 if isinstance(given, Interval) else math.prod(source.network[0].shape)
+    structure, shape = record.structure, record.structure["inputs"][0]["shape"]
+    single = (
+        len(structure["inputs"]) == 1 and len(structure["embeddings"]) <= 1 and structure["output"][2] == 0
+    )
+    if not isinstance(given, Interval | Box) or not single or None in shape or math.prod(shape) % size:
+        raise EncodingError(f"inputs of the shape {shape} are not those of the source")
+    lo, hi = ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
+    copies = math.prod(shape) // size
+    exact = Exact(
+        [Fraction(float(x)) for x in lo] * copies, [Fraction(float(x)) for x in hi] * copies, record.dtype
+    )
+    wanted = [form for c in range(copies) for form in _source(exact, source, c * size, size)]
+    found = _Literal(exact, record).outputs()
+    if len(found) != len(wanted):
+        raise EncodingError(f"there are {len(found)} outputs, the source has {len(wanted)}")
+    pairs = zip(found, wanted, strict=True)
+    worst = max(exact.size(exact.sum([(Fraction(1), a), (Fraction(-1), b)])) for a, b in pairs)
+    return math.nextafter(float(worst), math.inf) if worst else 0.0
+
+
+def _source(exact: Exact, source: Record, first: int, size: int) -> list[Form]:
+    """The outputs of the source for the inputs first, …, first + size - 1."""
+    claims: dict[int, list[Interval]] = {}
+    if isinstance(source.numbers, HeadNumbers):
+        layers: Sequence[Layer] = [pointwise_layer(0, 1, [(None, source.numbers)])]
+        claims, widths = {1: [source.certificate.interval]}, [1, 1]
+    else:
+        program, numbers = source.network
+        layers, widths = numbers.layers, [shape[-1] for shape in program.shapes]
+        for claim in source.certificate.parts("layer"):
+            claims[claim.facts["value"]] = [child.interval for child in claim.children]
+    values: dict[int, list[Form]] = {0: [{("input", first + i): Fraction(1)} for i in range(size)]}
+    for layer in layers:
+        given, t = [values[i] for i in layer.inputs], layer.tensors
+        x, width = given[0], widths[layer.input]
+        if layer.kind == "affine":
+            found = _affine(exact, x, t["weight"], t.get("bias"))
+        elif layer.kind == "batch_norm":
+            found = _affine(exact, x, np.diag(t["scale"]), t["shift"])
+        elif layer.kind == "combine":
+            factors = [Fraction(c) for c in layer.settings["coefficients"]]
+            found = [exact.sum(zip(factors, terms, strict=True)) for terms in zip(*given, strict=True)]
+        elif layer.kind == "lookup":
+            moved = _affine(exact, x, np.eye(len(x)), -t["centre"])
+            weights = exact.softmax(_affine(exact, moved, t["key"], t["offset"]), None)
+            found = _affine(exact, weights, t["values"].T, None)
+        elif layer.kind == "pointwise":
+            found = _pointwise(exact, x, layer, claims[layer.value], width)
+        elif layer.kind == "reshape":
+            found = x
+        else:
+            raise EncodingError(f"layers of the kind {layer.kind!r} are not supported")
+        values[layer.value] = found
+    return values[layers[-1].value]
+
+
+def _affine(exact: Exact, x: Sequence[Form], weight: NDArray[Any], bias: NDArray[Any] | None) -> list[Form]:
+    """W x + b for every token."""
+    width, found = weight.shape[1], []
+    rows = [[(int(i), Fraction(float(row[i]))) for i in np.flatnonzero(row)] for row in weight]
+    for t in range(len(x) // width):
+        for o, row in enumerate(rows):
+            constant = Fraction(0) if bias is None else Fraction(float(bias[o]))
+            terms = [(c, x[t * width + i]) for i, c in row]
+            found.append(exact.sum([*terms, (constant, {ONE: Fraction(1)})]))
+    return found
+
+
+def _pointwise(
+    exact: Exact, x: Sequence[Form], layer: Layer, domains: Sequence[Interval], width: int
+) -> list[Form]:
+    found: list[Form] = [{} for _ in x]
+    for (neurons, head), domain in zip(heads_of(layer), domains, strict=True):
+        own = set(range(width)) if neurons is None else set(neurons.tolist())
+        for i, s in enumerate(x):
+            if i % width in own:
+                found[i] = _head(exact, s, head, (s, Fraction(domain.lo), Fraction(domain.hi)))
+    return found
+
+
+def _head(exact: Exact, s: Form, n: HeadNumbers, argument: Argument) -> Form:
+    one, terms = {ONE: Fraction(1)}, []
+    for h in range(n.heads):
+        a, o = (Fraction(float(x)) for x in n.query[h])
+        keys = [(Fraction(float(k)), Fraction(float(c))) for k, c in n.key[h]]
+        scores = [exact.sum([(k * a, s), (k * o + c, one)]) for k, c in keys]
+        for weight, (slope, value) in zip(exact.softmax(scores, argument), n.value[h], strict=True):
+            averaged = exact.sum([(Fraction(float(slope)), s), (Fraction(float(value)), one)])
+            terms.append((Fraction(float(n.output[h])), exact.product(weight, averaged)))
+    return exact.sum(terms)
+
+
+class _Literal:
+    """The symbolic run of a literal network, beside a run in floats at one input, the middle of the domain."""
+
+    def __init__(self, exact: Exact, record: LiteralRecord) -> None:
+        self.exact, self.record, self.unknown = exact, record, 0
+
+    def outputs(self) -> list[Form]:
+        structure = self.record.structure
+        residual, tokens = bool(structure["embeddings"]), self._tokens()
+        for name, index in structure["order"]:
+            step = structure["steps"][index]
+            run = {"attention": self._attention, "map": self._map, "softmax": self._softmax}[step["kind"]]
+            added = run(tokens, step, self._tensors(f"steps.{index}."))
+            if residual and len(added) != len(tokens):
+                raise EncodingError(f"step {name!r} changes the number of tokens")
+            tokens = [self._add(x, y) for x, y in zip(tokens, added, strict=True)] if residual else added
+        register, shape, _ = structure["output"]
+        layout = structure["layout"] if residual else structure["steps"][structure["order"][-1][1]]["layout"]
+        first, at = 0, slice(0, sum(width for _, width in layout["registers"]))
+        for known, width in layout["registers"]:
+            at = slice(first, first + width) if known == register else at
+            first += width
+        count = math.prod(shape) // (at.stop - at.start)
+        return [tokens[t].get(d, {}) for t in range(count) for d in range(at.start, at.stop)]
+
+    def _tensors(self, prefix: str) -> dict[str, NDArray[Any]]:
+        return {k.removeprefix(prefix): v for k, v in self.record.tensors.items() if k.startswith(prefix)}
+
+    def _tokens(self) -> list[Token]:
+        """The sequence before the first step."""
+        structure, tensors = self.record.structure, self.record.tensors
+        width = structure["inputs"][0]["width"]
+        rows: list[Token] = [
+            {i: {("input", first + i): Fraction(1)} for i in range(width)}
+            for first in range(0, math.prod(structure["inputs"][0]["shape"]), width)
+        ]
+        if not structure["embeddings"]:
+            return rows
+        weight, start = tensors["embeddings.0.W"], tensors["embeddings.0.start"]
+        found = [
+            self._add(self._project(row, _sparse(weight)), _constant(start[r if len(start) > 1 else 0]))
+            for r, row in enumerate(rows)
+        ]
+        return [*found, *map(_constant, tensors["fixed"])]
+
+    def _map(self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]) -> list[Token]:
+        (n, d), (m, e) = step["in_shape"], step["out_shape"]
+        core, rows, columns = t["core"], t["rows"].tolist(), t["columns"].tolist()
+        if len(tokens) % n:
+            raise EncodingError(f"a map of {n} tokens does not fit a sequence of {len(tokens)}")
+        entries: dict[int, list[tuple[int, Fraction]]] = {}
+        for i, row in enumerate(rows):
+            listed = [(columns[i], core[i])] if core.ndim == 1 else zip(columns, core[i], strict=True)
+            entries[row] = [(c, Fraction(float(x))) for c, x in listed if x]
+        found = []
+        for first in range(0, len(tokens), n):
+            flat = {i * d + c: f for i, x in enumerate(tokens[first : first + n]) for c, f in x.items()}
+            for token in range(m):
+                made = _constant(t["bias"][token * e : token * e + e])
+                for c in range(e):
+                    terms = [(x, flat[i]) for i, x in entries.get(token * e + c, ()) if i in flat]
+                    if terms:
+                        made[c] = self.exact.sum([(Fraction(1), made.get(c, {})), *terms])
+                found.append(made)
+        return found
+
+    def _attention(
+        self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]
+    ) -> list[Token]:
+        found: list[Token] = [{} for _ in tokens]
+        x = self._at_middle(tokens, t["W_Q"].shape[1])
+        for h, g in enumerate(step["shared"]):
+            w_q, w_k, w_v, w_o = (_sparse(w) for w in (t["W_Q"][h], t["W_K"][g], t["W_V"][g], t["W_O"][h]))
+            keys = [self._project(token, w_k) for token in tokens]
+            values = [self._project(self._project(token, w_v), w_o) for token in tokens]
+            sizes = (x @ t["W_Q"][h]) @ (x @ t["W_K"][g]).T
+            done: dict[Hashable, Token] = {}
+            for i, token in enumerate(tokens):
+                query = self._project(token, w_q)
+                seen = frozenset((r, frozenset(form.items())) for r, form in query.items())
+                if seen not in done:
+                    done[seen] = self._attend(query, keys, values, sizes[i], w_o)
+                found[i] = self._add(found[i], done[seen])
+        return found
+
+    def _attend(self, query: Token, keys: list[Token], values: list[Token], sizes: Any, w_o: Any) -> Token:
+        """The result of one head for one query."""
+        one = Fraction(1)
+        scores = [
+            self.exact.sum((one, self.exact.product(form, key[r])) for r, form in query.items() if r in key)
+            for key in keys
+        ]
+        weights = self.exact.weights(scores, sizes)
+        if weights is None:
+            return {d: self._unknown() for d in {d for row in w_o.values() for d, _ in row}}
+        found: dict[int, list[tuple[Fraction, Form]]] = {}
+        for j, weight in weights.items():
+            for d, value in values[j].items():
+                found.setdefault(d, []).append((one, self.exact.product(weight, value)))
+        return {d: self.exact.sum(parts) for d, parts in found.items()}
+
+    def _softmax(
+        self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]
+    ) -> list[Token]:
+        """Softmax over the tokens, coordinate by coordinate."""
+        if step["axis"] != -2:
+            raise EncodingError(f"softmax over axis {step['axis']} is not softmax over the tokens")
+        found: list[Token] = [{} for _ in tokens]
+        for c in range(max(max(token, default=0) for token in tokens) + 1):
+            scores = [token.get(c, {}) for token in tokens]
+            weights = self.exact.weights(scores, self._at_middle(tokens, c + 1)[:, c])
+            for i in range(len(tokens)):
+                found[i][c] = self._unknown() if weights is None else weights.get(i, {})
+        return found
+
+    def _project(self, token: Token, matrix: Mapping[int, Sequence[tuple[int, Fraction]]]) -> Token:
+        parts: dict[int, list[tuple[Fraction, Form]]] = {}
+        for d in token.keys() & matrix.keys():
+            for r, x in matrix[d]:
+                parts.setdefault(r, []).append((x, token[d]))
+        found = {r: self.exact.sum(terms) for r, terms in parts.items()}
+        return {r: form for r, form in found.items() if form}
+
+    def _add(self, x: Token, y: Token) -> Token:
+        one = Fraction(1)
+        both = {d: self.exact.sum([(one, x[d]), (one, y[d])]) for d in x.keys() & y.keys()}
+        return {d: form for d, form in {**x, **y, **both}.items() if form}
+
+    def _unknown(self) -> Form:
+        self.unknown += 1
+        return {("unknown", self.unknown): Fraction(1)}
+
+    def _at_middle(self, tokens: list[Token], width: int) -> NDArray[np.float64]:
+        found = np.zeros((len(tokens), width))
+        for i, token in enumerate(tokens):
+            for d, form in token.items():
+                if d < width:
+                    found[i, d] = self.exact.middle(form)
+        return found
+
+
+def _sparse(matrix: NDArray[Any]) -> dict[int, list[tuple[int, Fraction]]]:
+    """The numbers of a matrix that are not 0, by row."""
+    found: dict[int, list[tuple[int, Fraction]]] = {}
+    for d, r in zip(*np.nonzero(matrix), strict=True):
+        found.setdefault(int(d), []).append((int(r), Fraction(float(matrix[d, r]))))
+    return found
+
+
+def _constant(row: NDArray[Any]) -> Token:
+    return {int(d): {ONE: Fraction(float(row[d]))} for d in np.flatnonzero(row)}

@@ -1,0 +1,378 @@
+"""The networks of the theorems: affine maps of the sequence and self-attention, without a residual stream.
+
+    form                 steps
+    one-head             Attn∘A                one head over n data tokens and p anchor tokens for each output coordinate
+    many-heads           Attn∘A                H heads over the n data tokens alone
+    two-layer, tokens    A∘Attn∘A∘Attn∘A       anchors, then equal weights that add up the neurons
+    two-layer, heads     A∘Attn∘A∘Attn∘A       equal weights that gather vec(X), then a head over anchors for every neuron
+    attention-softmax    A∘Softmax∘A∘Attn∘A    equal weights, then softmax over anchors
+
+A lookup has no neurons: as 'two-layer' it gathers, then one head attends to its anchors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnc.domain import Box
+from attnc.errors import InputError
+from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
+from attnc.network.literal.layout import Layout, data_tokens
+from attnc.network.literal.network import Input, SelfAttentionNetwork
+from attnc.network.literal.parts import Group, Lookup, Neurons, Parts, read
+from attnc.network.literal.steps import Index, Softmax, Step
+from attnc.records.numbers import Array
+
+if TYPE_CHECKING:
+    from attnc.network.network import Network
+
+Steps = list[tuple[str, Step]]
+
+
+def literal_form(net: Network) -> SelfAttentionNetwork:
+    """The network as the composition that its form names, with exactly the layers of the theorem.
+
+    >>> import attnc, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).eval()
+    >>> net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3, 2)), eps=1e-3)
+    >>> net.form, net.layout = "two-layer", "tokens"
+    >>> literal = literal_form(net)
+    >>> x = torch.rand(5, 3, 2)
+    >>> literal.kinds, torch.allclose(literal(x), net(x), atol=1e-5)
+    (('map', 'attention', 'map', 'attention', 'map'), True)
+    >>> literal.layers[0].W_Q.shape, literal.maps[1].matrix.shape
+    (torch.Size([1, 6, 3]), torch.Size([144, 14]))
+    """
+    forms = list(dict.fromkeys(form for form, _ in _NEURONS))
+    if net.form not in forms:
+        raise InputError(f"form={net.form!r}: accepted are {', '.join(map(repr, forms))}")
+    parts, arrangement = read(net), net.layout if net.form == "two-layer" else ""
+    build = Builder(net.form, parts.dtype)
+    if isinstance(parts.body, Lookup):
+        if net.form not in _LOOKUPS:
+            raise InputError(
+                f"form {net.form!r} needs neurons, functions of one number, and this network is a lookup of the whole input: "
+                f"use {' or '.join(f'form={form!r}' for form in _LOOKUPS)}"
+            )
+        arrangement, steps = "", _LOOKUPS[net.form](build, parts, parts.body)
+    else:
+        if (net.form, arrangement) not in _NEURONS:
+            raise InputError(f"layout={net.layout!r}: the form 'two-layer' accepts 'tokens' and 'heads'")
+        steps = _NEURONS[net.form, arrangement](build, parts, parts.body)
+    domain = net.certificate.holds_for
+    literal = SelfAttentionNetwork(
+        net.form, [Input("x", parts.shape, parts.shape[-1])], steps,
+        Layout({"x": parts.given[1]}, data_tokens(parts.given[0])), (None, parts.result, 0), parts.dtype,
+        arrangement=arrangement, domain=domain if isinstance(domain, Box) else None, strict=net.strict,
+        source=net.record(), encoding=_encoding(parts.body, parts.dtype),
+    )  # fmt: skip
+    return literal.to(next(net.parameters()).device)
+
+
+def _encoding(body: Neurons | Lookup, dtype: str) -> float:
+    """At least what the rounding of products in the last map or W_O, such as second·v, changes in exact arithmetic."""
+    sizes = np.ones(body.second.shape[1])
+    for group in body.groups if isinstance(body, Neurons) else ():
+        sizes[group.neurons] = np.abs(group.numbers.value).max() * group.numbers.heads
+    rows = np.abs(body.second) @ sizes + np.abs(body.shift)
+    return float(4 * np.finfo(dtype).eps * rows.max())
+
+
+def anchor_layer(
+    build: Builder,
+    s: tuple[Array, Array],
+    of: Sequence[int],
+    sets: Sequence[tuple[Group, Array]],
+    parts: Parts,
+) -> Steps:
+    """Token i becomes g(s_i)·row; (g, row) is number of[i] of `sets`; s = first·vec(X) + offset.
+
+        register       in data token i               in an anchor of set c
+        s              s_i at the head of its set    0
+        set            one-hot, its set              0
+        hidden         1 for every set               1 for every set but c
+        slope, offset, value of each head: 0         κ, c, v·row
+
+    q = (a s + o, 1)   k = (κ, c): an anchor of the own set scores κ(a s + o) + c; gates close the data tokens and the anchors of
+    the other sets. An anchor has the query 0, and its result is not read."""
+    tokens, count, heads = len(of), len(sets), max(group.numbers.heads for group, _ in sets)
+    alike = list(dict.fromkeys(id(group.numbers) for group, _ in sets))
+    kind = [alike.index(id(group.numbers)) for group, _ in sets]
+    e, anchors = len(sets[0][1]), np.repeat(np.arange(count), [g.numbers.anchors_per_head for g, _ in sets])
+    layout = Layout({"s": len(alike), "set": count, "hidden": count})
+    layout.tokens = (
+        *data_tokens(tokens),
+        *(f"anchor {k}" + f" of set {c}" * (count > 1) for k, c in enumerate(anchors)),
+    )
+    for h in range(heads):
+        for what, size in (("slope", 1), ("offset", 1), ("value", e)):
+            layout.add(f"{what} {h}", size)
+    start = build.zeros("the tokens", len(layout.tokens), layout.width)
+    at, of_token = np.arange(tokens), np.array([kind[c] for c in of])
+    start[at, of_token], start[at, layout["set"].start + np.array(of)] = s[1], 1.0
+    start[:, layout["hidden"]] = 1.0
+    start[tokens + np.arange(len(anchors)), layout["hidden"].start + anchors] = 0.0
+    found = []
+    for h in range(heads):
+        here = [(c, group, row) for c, (group, row) in enumerate(sets) if h < group.numbers.heads]
+        query = np.zeros((1, layout.width, 2))
+        query[0, layout["set"], 1] = 1.0
+        for c, group, row in here:
+            numbers, rows = group.numbers, tokens + np.flatnonzero(anchors == c)
+            start[rows, layout[f"slope {h}"].start : layout[f"offset {h}"].stop] = numbers.key[h]
+            start[rows, layout[f"value {h}"]] = np.outer(numbers.output[h] * numbers.value[h, :, 1], row)
+            query[0, kind[c], 0], query[0, layout["set"].start + c, 0] = numbers.query[h]
+        top = max(
+            largest_score(a.numbers, h, a.lo, a.hi, b.numbers.key[h]) for _, a, _ in here for _, b, _ in here
+        )
+        gates = [(layout.form("set", c), layout.form("hidden", c)) for c in range(count)]
+        key, value = (
+            np.c_[layout.block(f"slope {h}"), layout.block(f"offset {h}")],
+            layout.block(f"value {h}"),
+        )
+        found.append(
+            KeySet([head_names("anchors", heads)[h]], query, key, value, np.eye(e)[None], gates, top)
+        )
+    where = (at * layout.width + of_token, np.arange(math.prod(parts.given)))
+    lay = build.map(s[0], start.reshape(-1), (parts.given, start.shape), where, layout)
+    return [
+        ("lay out", lay),
+        ("anchors", build.attention(found, len(start), Layout({"y": e}, layout.tokens))),
+    ]
+
+
+def one_head(build: Builder, parts: Parts, body: Neurons) -> Steps:
+    """One head over n data tokens and copies of the anchors: token i becomes g(s_i) e_{k_i}.
+
+    Each output coordinate has its own copy of the anchors, with the values v e_k; token i sees that of its coordinate."""
+    if body.heads > 1:
+        raise InputError(
+            f"form 'one-head' has one head, and this network has {body.heads} for every neuron: use form='many-heads'"
+        )
+    neurons, rows = _placement(parts, body)
+    group_of = {int(j): g for g, group in enumerate(body.groups) for j in group.neurons}
+    sets: dict[tuple[int, bytes], tuple[Group, Array]] = {}
+    of = []
+    for j, row in zip(neurons, rows, strict=True):
+        wanted = (group_of[j], row.tobytes())
+        sets.setdefault(wanted, (body.groups[group_of[j]], row))
+        of.append(list(sets).index(wanted))
+    s = body.first[neurons], body.offset[neurons]
+    return anchor_layer(build, s, of, list(sets.values()), parts)
+
+
+def many_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
+    """H heads over the n data tokens alone. Token k carries anchor k of every head:
+
+        token k = (s_k, 1, e_k)     q^h = (a_h s + o_h, 1)     k^h = Σ_k position_k (κ_k^h, c_k^h)     v^h = Σ_k position_k v_k^h
+
+    so a score is κ_k^h (a_h s_i + o_h) + c_k^h and does not depend on the input that token k holds."""
+    (n, _), (out_tokens, width) = parts.given, parts.made
+    group, numbers, p = body.groups[0], body.groups[0].numbers, body.groups[0].numbers.anchors_per_head
+    neurons, rows = _placement(parts, body)
+    if len(body.groups) > 1 or (rows != rows[0]).any():
+        what = "keys and values" if len(body.groups) > 1 else "an output coordinate"
+        raise InputError(f"in the form 'many-heads' all tokens share {what}: use form='one-head'")
+    if out_tokens != n or p > n:
+        raise InputError(
+            f"form 'many-heads' has only the n = {n} tokens of the input, each an anchor of every head, and this network has "
+            f"{p} anchors in a head and {out_tokens} output tokens: use at most {n} of each, or form='one-head'"
+        )
+    layout = Layout({"s": 1, "one": 1, "position": n}, data_tokens(n))
+    start = build.zeros("the tokens", n, layout.width)
+    start[:, 0], start[:, 1], start[:, 2:] = body.offset[neurons], 1.0, np.eye(n)
+    found, one = [], layout.form("one")
+    unused = layout.block("position")[:, p:].sum(1)  # these tokens are no anchors: their weight is exactly 0
+    for h, name in enumerate(head_names("anchors", numbers.heads)):
+        query = np.stack([numbers.query[h, 0] * layout.form("s") + numbers.query[h, 1] * one, one], 1)
+        key, value = np.zeros((layout.width, 2)), np.zeros((layout.width, 1))
+        key[2 : 2 + p], value[2 : 2 + p, 0] = numbers.key[h], numbers.value[h, :, 1]
+        out, top = numbers.output[h] * rows[0][None, None], largest_score(numbers, h, group.lo, group.hi)
+        found.append(KeySet([name], query[None], key, value, out, [(one, unused)] * (p < n), top))
+    at = (np.arange(n) * layout.width, np.arange(body.first.shape[1]))
+    lay = build.map(body.first[neurons], start.reshape(-1), (parts.given, start.shape), at, layout)
+    return [("lay out", lay), ("anchors", build.attention(found, n, Layout({"y": width}, data_tokens(n))))]
+
+
+def _placement(parts: Parts, body: Neurons) -> tuple[list[int], Array]:
+    """For every output token the one neuron that it gets, and the row that the neuron is multiplied by."""
+    tokens, width = parts.made
+    if body.shift.any():
+        raise InputError("a network of one layer of attention has no bias behind it: use form='two-layer'")
+    second = body.second.reshape(tokens, width, -1)
+    used: NDArray[np.bool_] = np.abs(second).max(1) > 0
+    if (used.sum(1) > 1).any():
+        i = int(np.argmax(used.sum(1)))
+        raise InputError(
+            f"in a network of one layer of attention every token gets one neuron, and output token {i} of {tokens} gets "
+            f"{int(used[i].sum())}: use form='two-layer', or an output of the shape (tokens, coordinates)"
+        )
+    neurons = used.argmax(1)
+    rows: Array = second[np.arange(tokens), :, neurons] + 0.0  # never -0: their bytes are compared
+    return neurons.tolist(), rows
+
+
+def neurons_as_tokens(build: Builder, parts: Parts, body: Neurons) -> Steps:
+    """Layer 1 turns neuron token j into g(s_j); a map writes it into coordinate j; layer 2 adds up: Σ_j second_j g(s_j)."""
+    count = len(body.first)
+    group_of = np.empty(count, np.int64)
+    for g, group in enumerate(body.groups):
+        group_of[group.neurons] = g
+    sets = [(group, np.ones(1)) for group in body.groups]
+    layers = anchor_layer(build, (body.first, body.offset), group_of.tolist(), sets, parts)
+    each, names = np.arange(count), [f"neuron {j}" for j in range(count)]
+    shapes, zeros = (
+        ((len(layers[0][1].layout.tokens), 1), (count, count)),
+        build.zeros("spread", count * count),
+    )
+    spread = build.map(
+        np.ones(count), zeros, shapes, (each * (count + 1), each), Layout({"neuron": count}, names)
+    )
+    add = build.uniform("sum", body.second, Layout({"y": len(body.second)}, names))
+    return [*layers, ("spread", spread), ("sum", add), ("keep", build.keep(count, body.shift, parts.made))]
+
+
+def neurons_as_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
+    """Layer 1 gathers vec(X) in every token; a map adds anchor tokens; layer 2 has a head for every neuron, W_O^j = second_j."""
+    keys = [(group, h) for group in body.groups for h in range(group.numbers.heads)]
+    p = max(group.numbers.anchors_per_head for group in body.groups)
+    registers = {
+        f"{what} {i}": 1 for i in range(len(keys)) for what in ("slope", "offset", "value", "unused")
+    }
+    anchors = build.zeros("the anchors", p, len(registers))
+    for i, (group, h) in enumerate(keys):
+        own = group.numbers.anchors_per_head
+        anchors[:own, 4 * i : 4 * i + 3] = np.c_[group.numbers.key[h], group.numbers.value[h, :, 1]]
+        anchors[own:, 4 * i + 3] = 1.0
+    gather, layout = _gathered(build, parts, anchors, registers, None)
+    found, data = [], layout.form("one")
+    for i, (group, h) in enumerate(keys):
+        numbers, neurons = group.numbers, group.neurons
+        query = np.zeros((len(neurons), layout.width, 2))
+        query[:, layout["x"], 0] = numbers.query[h, 0] * body.first[neurons]
+        query[:, layout["one"], 0] = np.c_[
+            numbers.query[h, 0] * body.offset[neurons], np.full(len(neurons), numbers.query[h, 1])
+        ]
+        query[:, layout["one"].start, 1] = 1.0
+        key = np.c_[layout.form(f"slope {i}"), layout.form(f"offset {i}")]
+        gates = [(data, data + layout.form(f"unused {i}"))]
+        out, top = (
+            numbers.output[h] * body.second[:, neurons].T[:, None],
+            largest_score(numbers, h, group.lo, group.hi),
+        )
+        names = [head_names(f"neuron {j}", numbers.heads)[h] for j in neurons]
+        found.append(KeySet(names, query, key, layout.block(f"value {i}"), out, gates, top))
+    layer = build.attention(found, len(layout.tokens), Layout({"y": len(body.second)}, layout.tokens))
+    return [*gather, ("anchors", layer), ("keep", build.keep(len(layout.tokens), body.shift, parts.made))]
+
+
+def lookup_as_head(build: Builder, parts: Parts, body: Lookup) -> Steps:
+    """Layer 1 gathers vec(X) - centre in every token; a map adds K anchor tokens; layer 2 is one head over them.
+
+    q = (vec(X) - centre, 1)     k = (key_k, offset_k) for an anchor; a gate closes the data tokens."""
+    inputs, outputs = body.key.shape[1], len(body.second)
+    build.reserve(len(body.key) * (inputs + 1 + outputs), "the anchors")
+    registers = {"slope": inputs, "offset": 1, "value": outputs}
+    gather, layout = _gathered(
+        build, parts, np.c_[body.key, body.offset, body.second.T], registers, body.centre
+    )
+    data, value = layout.form("one"), layout.block("value")
+    query, key = np.c_[layout.block("x"), data], np.c_[layout.block("slope"), layout.block("offset")]
+    lookup = KeySet(["lookup"], query[None], key, value, np.eye(outputs)[None], [(data, data)], body.largest)
+    layer = build.attention([lookup], len(layout.tokens), Layout({"y": outputs}, layout.tokens))
+    return [*gather, ("anchors", layer), ("keep", build.keep(len(layout.tokens), body.shift, parts.made))]
+
+
+def _gathered(
+    build: Builder, parts: Parts, anchors: Array, registers: dict[str, int], centre: Array | None
+) -> tuple[Steps, Layout]:
+    """x_i in block i of token i; equal weights; data tokens (vec(X) - centre, 1, 1, 0) and anchors (0, 0, 0, anchor)."""
+    (n, d), tokens = parts.given, parts.made[0]
+    inputs = n * d
+    names = [*data_tokens(tokens), *(f"anchor {k}" for k in range(len(anchors)))]
+    layout = Layout({"x": inputs, "one": 2} | registers, names)
+    bias = build.zeros("the tokens", len(names), layout.width)
+    bias[:tokens, layout["one"]], bias[tokens:, inputs + 2 :] = 1.0, anchors
+    token, coordinate = (index.reshape(-1) for index in np.indices((tokens, inputs)))
+    at: tuple[Index, Index] = token * layout.width + coordinate, token % n * inputs + coordinate
+    gather = build.uniform("gather", np.eye(inputs), Layout({"x": inputs}, data_tokens(n)))
+    beside = build.map(np.ones(len(token)), bias.reshape(-1), ((n, inputs), bias.shape), at, layout)
+    return [
+        ("lay out", build.blocks(parts.given, centre)),
+        ("gather", gather),
+        ("anchors beside", beside),
+    ], layout
+
+
+def neurons_as_columns(build: Builder, parts: Parts, body: Neurons) -> Steps:
+    """Every token holds x_j = a s_j + o; a map turns it into the scores κ_k x_j + c_k, (p, N); softmax over k; a map reads
+
+        vec(Y) = Σ_jk second_j v_k softmax(scores)_kj + shift.
+
+    A neuron with several heads has a column for each; the unused rows of a group with fewer anchors score -M."""
+    columns = [
+        (group, h, j) for group in body.groups for h in range(group.numbers.heads) for j in group.neurons
+    ]
+    p, wide = max(group.numbers.anchors_per_head for group in body.groups), len(columns)
+    scores = build.zeros("the scores", wide, body.first.shape[1] + 2)
+    core, bias = (build.zeros("the scores", p, wide) for _ in range(2))
+    readout = build.zeros("read out", len(body.second), p, wide)
+    for i, (group, h, j) in enumerate(columns):
+        numbers, own = group.numbers, group.numbers.anchors_per_head
+        gain, offset = numbers.query[h]
+        scores[i] = [*(gain * body.first[j]), gain * body.offset[j], offset]
+        core[:own, i], bias[:own, i] = numbers.key[h].T
+        if own < p:
+            bias[own:, i] = -build.distance(largest_score(numbers, h, group.lo, group.hi))
+        readout[:, :own, i] = np.outer(body.second[:, j], numbers.output[h] * numbers.value[h, :, 1])
+    names = [head_names(f"neuron {j}", group.numbers.heads)[h] for group, h, j in columns]
+    last = readout.reshape(len(readout), -1), body.shift
+    return _columns(build, parts, scores, (core, bias), np.tile(np.arange(wide), p), last, None, names)
+
+
+def lookup_as_column(build: Builder, parts: Parts, body: Lookup) -> Steps:
+    """Every token holds z_k = key_k·(vec(X) - centre) + offset_k; a map lays them out as a column; softmax; a map reads
+
+    vec(Y) = Σ_k values_k softmax(z)_k."""
+    count = len(body.key)
+    build.reserve(body.key.size + count, "the scores")
+    table = np.ones((count, 1)), build.zeros("the scores", count, 1)
+    scores, last = np.c_[body.key, body.offset], (body.second, body.shift)
+    return _columns(build, parts, scores, table, np.arange(count), last, body.centre, ["lookup"])
+
+
+def _columns(
+    build: Builder, parts: Parts, scores: Array, table: tuple[Array, Array], of: Index, last: tuple[Array, Array],
+    centre: Array | None, names: list[str],
+) -> Steps:  # fmt: skip
+    """Every token holds x = scores·(vec(X) - centre, 1, …); entry (k, j) of the table is core_kj x_i + bias_kj with i = of[k, j],
+    read from token k mod n; softmax over k."""
+    (n, _), held, (core, bias), (read_out, shift) = parts.given, len(scores), table, last
+    laid = Layout(dict.fromkeys(names, 1), [f"anchor {k}" for k in range(len(core))])
+    y = Layout({"y": parts.made[1]}, data_tokens(parts.made[0]))
+    taken = np.repeat(np.arange(len(core)), core.shape[1]) % n * held + of
+    at, ones = np.arange(core.size), scores.shape[1] - math.prod(parts.given)
+    return [
+        ("lay out", build.blocks(parts.given, centre, ones)),
+        ("scores", build.uniform("scores", scores, Layout({"s": held}, data_tokens(n)))),
+        ("table", build.map(core.reshape(-1), bias.reshape(-1), ((n, held), core.shape), (at, taken), laid)),
+        ("softmax", Softmax(-2, laid)),
+        ("read out", build.map(read_out, shift, (core.shape, parts.made), (np.arange(len(read_out)), at), y)),
+    ]
+
+
+_NEURONS: dict[tuple[str, str], Callable[[Builder, Parts, Neurons], Steps]] = {
+    ("one-head", ""): one_head,
+    ("many-heads", ""): many_heads,
+    ("two-layer", "tokens"): neurons_as_tokens,
+    ("two-layer", "heads"): neurons_as_heads,
+    ("attention-softmax", ""): neurons_as_columns,
+}
+_LOOKUPS: dict[str, Callable[[Builder, Parts, Lookup], Steps]] = {
+    "two-layer": lookup_as_head,
+    "attention-softmax": lookup_as_column,
+}

@@ -1,0 +1,395 @@
+"""SelfAttentionNetwork: what `as_self_attention` returns for heads, networks, learners and solvers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnc.domain import Box, Interval
+from attnc.errors import InputError
+from attnc.network.altered import as_made, why_altered
+from attnc.network.inside import check_domain, outside_box, outside_interval
+from attnc.network.literal.layout import Layout
+from attnc.network.literal.steps import (
+    LETTERS,
+    Embedding,
+    SelfAttention,
+    SequenceMap,
+    Softmax,
+    Step,
+    parameter,
+)
+from attnc.network.running import PreciseModule, can_look, precise
+from attnc.records.domains import domain_to_json
+from attnc.records.literal import LiteralRecord, write_literal
+from attnc.records.numbers import Array
+from attnc.records.record import Record
+
+_CHUNK = 1 << 22  # numbers held at once
+_VALUES: dict[str, Callable[[Tensor], Tensor]] = {
+    "real numbers": lambda x: x == x,
+    "the labels 0 and 1": lambda x: (x == 0) | (x == 1),
+    "counts 0, 1, 2, …": lambda x: (x >= 0) & (x == x.floor()),
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor (…, *shape) whose rows of `width` numbers become tokens; None in the shape stands for any size."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    width: int
+    limit: float = math.inf  # of the absolute values, checked with strict=True
+    values: str = "real numbers"
+
+
+@as_made
+class SelfAttentionNetwork(PreciseModule):
+    """Layers of plain self-attention over [data tokens; fixed tokens], with W_Q, W_K, W_V, W_O and without a mask.
+
+    With a residual stream (`residual`), every step adds to the sequence, X ← X + step(X). The networks of theorems have none:
+    X ← step(X). Steps are self-attention (`SelfAttention`), affine maps (`SequenceMap`) and, in the form 'attention-softmax', one
+    `Softmax` over columns; a step may run several times. Every token and every coordinate has a name (`tokens`, `coordinates`,
+    `layouts`). The result is that of the source up to rounding.
+
+    `output` says where the result is read: a register (None: all coordinates), its shape (None: one number for each token), and
+    the embedding whose tokens hold it. `limits` bound registers; with strict=True they are checked."""
+
+    fixed: nn.Parameter  # (fixed tokens, D)
+
+    def __init__(
+        self,
+        form: str,
+        inputs: Sequence[Input],
+        steps: Sequence[tuple[str, Step]],
+        layout: Layout,  # of the sequence before the first step
+        output: tuple[str | None, tuple[int, ...] | None, int],
+        dtype: str,
+        *,
+        embeddings: Sequence[Embedding] = (),  # none: the first step reads the rows of the input
+        fixed: Array | None = None,
+        arrangement: str = "",  # how neurons are laid out, in the form 'two-layer'
+        domain: Interval | Box | None = None,
+        limits: Mapping[str, float] | None = None,
+        strict: bool | None = None,
+        source: Record | None = None,
+        encoding: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.form, self.arrangement, self.inputs, self.output = form, arrangement, tuple(inputs), output
+        self.domain, self.limits, self.strict, self.first = domain, dict(limits or {}), strict, layout
+        distinct = list(dict.fromkeys(step for _, step in steps))
+        self.order = tuple((name, distinct.index(step)) for name, step in steps)
+        self.embeddings, self.steps = nn.ModuleList(embeddings), nn.ModuleList(distinct)
+        self.fixed = parameter(np.zeros((0, 0)) if fixed is None else fixed, dtype)
+        self.source, self.encoding = source, encoding
+        self.certificate = self.record().certificate
+
+    @property
+    def residual(self) -> bool:
+        """Whether every step adds to the sequence."""
+        return len(self.embeddings) > 0
+
+    @property
+    def layers(self) -> list[SelfAttention]:
+        """The layers of self-attention."""
+        return [step for step in self.steps if isinstance(step, SelfAttention)]
+
+    @property
+    def maps(self) -> list[SequenceMap]:
+        """The affine maps of the sequence."""
+        return [step for step in self.steps if isinstance(step, SequenceMap)]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of the steps as they run: "map", "attention", "softmax"."""
+        return tuple(step.kind for _, step in self._ordered())
+
+    def step(self, name: str) -> Step:
+        """The step of a name."""
+        found = [step for known, step in self._ordered() if known == name]
+        if not found:
+            raise InputError(
+                f"no step {name!r}: there are {', '.join(repr(known) for known, _ in self.order)}"
+            )
+        return found[0]
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The names of the sequence before the first step ("input") and after every step."""
+        return {"input": self.first} | {name: step.layout for name, step in self._ordered()}
+
+    @property
+    def layout(self) -> Layout:
+        """The names of the sequence that the first layer of attention reads; with a residual stream, every step reads it."""
+        names = [name for name, step in self._ordered() if isinstance(step, SelfAttention)]
+        return self.first if self.residual or not names else self.layout_before(names[0])
+
+    def layout_before(self, name: str) -> Layout:
+        """The names of the sequence that a step reads."""
+        self.step(name)
+        before = list(self.layouts)
+        return self.layouts[before[before.index(name) - 1]]
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """The names of the coordinates that the first layer of attention reads."""
+        return self.layout.coordinates
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The names of the tokens that the first layer of attention reads; without those that depend on the inputs."""
+        return self.layout.tokens
+
+    def token_names(self, *inputs: Tensor) -> tuple[str, ...]:
+        """The names of all tokens of `embed(*inputs)`."""
+        parts, _ = self._parts(inputs)
+        free = [
+            f"{e.name} {i}"
+            for e, rows in parts
+            if None in self.inputs[e.reads[0]].shape
+            for i in range(rows.shape[-2])
+        ]
+        return (*free, *self.first.tokens)
+
+    @precise
+    def embed(self, *inputs: Tensor) -> Tensor:
+        """(…, tokens, D): the sequence before the first step."""
+        parts, lead = self._parts(inputs)
+        if not self.residual:
+            return self._rows(0, inputs[0])
+        fixed = self.fixed.expand(*lead, *self.fixed.shape)
+        return torch.cat([*(embedding(rows) for embedding, rows in parts), fixed], -2)
+
+    @precise
+    def stream(self, *inputs: Tensor, after: str | None = None) -> Tensor:
+        """(…, tokens, D): the sequence after the step of this name; by default after the last one."""
+        if after is not None:
+            self.step(after)
+        x = self.embed(*inputs)
+        self._check_values(inputs, self.strict)
+        return self._chunked(x, after, self.strict)
+
+    @precise
+    def forward(self, *inputs: Tensor, strict: bool | None = None) -> Tensor:
+        """The outputs for inputs of the shapes of the source. `strict` overrides the network's own for this call."""
+        if len(inputs) < len(self.inputs):
+            raise InputError(f"give {', '.join(i.name for i in self.inputs)}: got {len(inputs)} inputs")
+        strict = self.strict if strict is None else strict
+        x = self.embed(*inputs)
+        self._check_values(inputs, strict)
+        return self._read_output(self._chunked(x, None, strict), inputs)
+
+    @precise
+    def attention(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """By step, (…, heads, tokens, tokens): the weights of every token over every token; of a softmax over columns, its
+        result."""
+        x, found = self.embed(*inputs), dict[str, Tensor]()
+        for name, before, step, after in self._trace(x.reshape(-1, *x.shape[-2:])):
+            if not isinstance(step, SequenceMap):
+                found[name] = step.weights(before) if isinstance(step, SelfAttention) else after
+        return {name: w.reshape(*x.shape[:-2], *w.shape[1:]) for name, w in found.items()}
+
+    @precise
+    def sequences(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """By step, (…, tokens, coordinates): the sequence after it."""
+        x = self.embed(*inputs)
+        runs = self._trace(x.reshape(-1, *x.shape[-2:]))
+        return {name: after.reshape(*x.shape[:-2], *after.shape[1:]) for name, _, _, after in runs}
+
+    def read(self, sequence: Tensor, register: str, of: str | None = None) -> Tensor:
+        """(tokens, width): a register of the stream; with `of`, only in the tokens in which the register `of` is 1.
+
+        >>> import attnc
+        >>> literal = attnc.head("tanh", domain=(-8, 8), eps=1e-5).as_self_attention(2)
+        >>> literal.read(literal.embed(torch.tensor([0.5, 1.0])), "x", of="data").tolist()
+        [[0.5], [1.0]]
+        """
+        if of is not None:
+            flag = self.layout[of]
+            sequence = sequence[sequence[..., flag.start] == 1]
+        return sequence[..., self.layout[register]]
+
+    def record(self) -> LiteralRecord:
+        """Structure, matrices and source, for files and for the checker."""
+        steps = [cast(Step, step) for step in self.steps]
+        structure = {
+            "form": self.form,
+            "arrangement": self.arrangement,
+            "inputs": [asdict(i) | {"limit": None if i.limit == math.inf else i.limit} for i in self.inputs],
+            "output": self.output,
+            "order": self.order,
+            "layout": self.first.to_json(),
+            "embeddings": [
+                {"name": e.name, "reads": e.reads} for e in cast(Sequence[Embedding], self.embeddings)
+            ],
+            "steps": [{"kind": s.kind, "layout": s.layout.to_json(), **s.settings()} for s in steps],
+            "domain": domain_to_json(self.domain),
+            "limits": self.limits,
+            "strict": self.strict,
+        }
+        tensors = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
+        dtype = str(self.fixed.dtype).removeprefix("torch.")
+        return LiteralRecord(json.loads(json.dumps(structure)), tensors, dtype, self.source, self.encoding)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the matrices, the names and the source with its certificate to a safetensors file; `attnc.load` reads it."""
+        write_literal(path, self.record())
+
+    def why_not_certified(self) -> str | None:
+        """None if the certificate applies to the module as it is now, else the reason."""
+        altered = why_altered(self)
+        if altered is not None:
+            return altered
+        found, known = self.record().certificate.digests, self.certificate.digests
+        changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
+        return f"changed since it was certified: {', '.join(changed)}" if changed else None
+
+    def describe(self) -> str:
+        """A line for every step: its kind, its name and the shapes of its matrices. A step that repeats has one line."""
+        arrangement = f", layout {self.arrangement!r}" if self.arrangement else ""
+        shapes = ", ".join(f"{i.name} {_shape(i.shape)}" for i in self.inputs)
+        first = {i: name for name, i in reversed(self.order)}
+        rows = [
+            (f"{i + 1}", cast(Step, self.steps[i]).kind, name, _matrices(cast(Step, self.steps[i])))
+            for i, name in sorted(first.items())
+        ]
+        widths = [max((len(row[c]) for row in rows), default=0) for c in range(3)]
+        lines = ["  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows]
+        repeated = f", {len(self.order)} steps" if len(self.order) > len(lines) else ""
+        title = f"form {self.form!r}{arrangement}: {shapes}{repeated}"
+        stream = [f"{len(self.tokens)} tokens; coordinates: {self.layout!r}"] if self.residual else []
+        return "\n".join([title, *stream, *lines])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}, {self.describe()}"
+
+    def _ordered(self) -> Iterator[tuple[str, Step]]:
+        for name, index in self.order:
+            yield name, cast(Step, self.steps[index])
+
+    def _trace(self, x: Tensor) -> Iterator[tuple[str, Tensor, Step, Tensor]]:
+        """Every step in order: its name, the sequence before it, the step, the sequence after it."""
+        for name, step in self._ordered():
+            after = x + step(x) if self.residual else step(x)
+            yield name, x, step, after
+            x = after
+
+    def _chunked(self, x: Tensor, after: str | None, strict: bool | None) -> Tensor:
+        flat = x.reshape(-1, *x.shape[-2:])
+        held = max([x.shape[-2] * x.shape[-1], *self._held(x.shape[-2])])
+        parts = [self._run(part, after, strict) for part in torch.split(flat, max(1, _CHUNK // held))]
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return out.reshape(*x.shape[:-2], *out.shape[1:])
+
+    def _run(self, x: Tensor, last: str | None, strict: bool | None) -> Tensor:
+        for name, _, _, after in self._trace(x):
+            x = after
+            if strict and can_look(x):
+                self._check_limits(x)
+            if name == last:
+                break
+        return x
+
+    def _held(self, tokens: int) -> Iterator[int]:
+        """How many numbers the steps hold for one input."""
+        for _, step in self._ordered():
+            if isinstance(step, SelfAttention):
+                inner = sum(getattr(step, letter).shape[2] for letter in LETTERS[:3])
+                yield len(step.heads) * tokens * (tokens + inner)
+            elif isinstance(step, SequenceMap):
+                tokens = tokens // step.in_shape[0] * step.out_shape[0]
+                yield tokens * step.out_shape[1]
+
+    def _read_output(self, x: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+        parts, lead = self._parts(inputs)
+        register, shape, embedding = self.output
+        shape = (parts[embedding][1].shape[-2],) if shape is None else shape
+        held = x if register is None else x[..., self.layout[register]]
+        first = sum(rows.shape[-2] for _, rows in parts[:embedding])
+        return held[..., first : first + math.prod(shape) // held.shape[-1], :].reshape(*lead, *shape)
+
+    def _parts(self, inputs: Sequence[Tensor]) -> tuple[list[tuple[Embedding, Tensor]], tuple[int, ...]]:
+        """The rows that every embedding reads, and the leading axes of the inputs. The last input may be missing."""
+        if not len(self.inputs) - (len(self.inputs) > 1) <= len(inputs) <= len(self.inputs):
+            raise InputError(f"give {', '.join(i.name for i in self.inputs)}: got {len(inputs)} inputs")
+        rows = [self._rows(i, x) for i, x in enumerate(inputs)]
+        found, lead = [], rows[0].shape[:-2]
+        for embedding in cast(Sequence[Embedding], self.embeddings):
+            if max(embedding.reads) >= len(rows):
+                continue
+            given = [rows[i] for i in embedding.reads]
+            for i, x in zip(embedding.reads, given, strict=True):
+                if x.shape[:-1] != (*lead, given[0].shape[-2]) or not x.shape[-2]:
+                    wanted = f"{self.inputs[embedding.reads[0]].name} has {given[0].shape[-2]} rows"
+                    raise InputError(
+                        f"{self.inputs[i].name} has the shape {tuple(inputs[i].shape)}: {wanted}"
+                    )
+            found.append((embedding, torch.cat(given, -1)))
+        return found, tuple(lead)
+
+    def _rows(self, i: int, x: Any) -> Tensor:
+        """(…, rows, width): an input as rows."""
+        spec, dtype = self.inputs[i], self.fixed.dtype
+        if not isinstance(x, Tensor) or x.dtype != dtype:
+            raise InputError(
+                f"{spec.name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}"
+            )
+        split = x.ndim - len(spec.shape)
+        sizes = zip(x.shape[max(split, 0) :], spec.shape, strict=False)
+        if split < 0 or any(wanted not in (None, size) for size, wanted in sizes):
+            raise InputError(
+                f"{spec.name} must have the shape (…, {_shape(spec.shape)[1:-1]}): got {tuple(x.shape)}"
+            )
+        lead, own = x.shape[:split], math.prod(x.shape[split:])
+        return x.reshape(*lead, own // spec.width, spec.width)
+
+    def _check_values(self, inputs: Sequence[Tensor], strict: bool | None) -> None:
+        if self.domain is not None:
+            domain = self.domain
+            outside = outside_interval if isinstance(domain, Interval) else outside_box
+            check_domain(self, inputs[0], strict, lambda x: cast(Any, outside)(x, domain))
+        for spec, x in zip(self.inputs, inputs, strict=False):
+            if strict and can_look(x) and x.numel():
+                worst = x.flatten()[int(x.abs().flatten().argmax())]  # a NaN counts as the largest
+                if not float(worst.abs()) <= spec.limit:
+                    raise InputError(_beyond(spec.name, float(worst), spec.limit))
+                if not bool(_VALUES[spec.values](x).all()):
+                    raise InputError(f"{spec.name} must hold {spec.values}")
+
+    def _check_limits(self, x: Tensor) -> None:
+        for register, limit in self.limits.items():
+            size = float(x[..., self.layout[register]].abs().max())
+            if not size <= limit:
+                raise InputError(_beyond(f"|{register}|", size, limit))
+
+
+def _beyond(name: str, size: float, limit: float) -> str:
+    return (
+        f"{name} reaches {size:.6g}, the limit is {limit:g}: scale the data, build the source with a larger radius, or call "
+        "with strict=False"
+    )
+
+
+def _shape(shape: Sequence[int | None]) -> str:
+    return f"({', '.join('n' if size is None else str(size) for size in shape)})"
+
+
+def _matrices(step: Step) -> str:
+    match step:
+        case SequenceMap():
+            return f"{step.in_shape} → {step.out_shape}: {len(step.rows)} rows, {len(step.columns)} columns"
+        case SelfAttention():
+            shapes = ", ".join(f"{name} {tuple(getattr(step, name).shape)}" for name in LETTERS)
+            return f"{len(step.heads)} head{'s' * (len(step.heads) > 1)}: {shapes}"
+        case Softmax():
+            return "over the rows"

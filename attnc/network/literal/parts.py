@@ -1,0 +1,191 @@
+"""A network with its affine maps multiplied out: neurons, or a lookup, between two maps of the whole sequence.
+
+neurons    s = first·vec(X) + offset        h_j = g_j(s_j)                          vec(Y) = second·h + shift
+lookup     z = key·(vec(X) - centre) + offset          h = softmax(z)               vec(Y) = second·h + shift
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnc.domain import Box, Interval
+from attnc.errors import InputError
+from attnc.network.literal import steps
+from attnc.program.step import Numbers
+from attnc.records.layers import Index, Layer, heads_of
+from attnc.records.numbers import Array, HeadNumbers
+
+if TYPE_CHECKING:
+    from attnc.network.network import Network
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Neurons that share keys and values, certified on [lo, hi]."""
+
+    numbers: HeadNumbers
+    neurons: Index
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True, eq=False)
+class Neurons:
+    first: Array  # (N, m)
+    offset: Array  # (N,)
+    groups: tuple[Group, ...]
+    second: Array  # (outputs, N)
+    shift: Array  # (outputs,)
+
+    @property
+    def heads(self) -> int:
+        """The largest number of heads of a neuron."""
+        return max(group.numbers.heads for group in self.groups)
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    centre: Array  # (m,)
+    key: Array  # (K, m)
+    offset: Array  # (K,)
+    second: Array  # (outputs, K)
+    shift: Array  # (outputs,)
+    largest: float  # at least every score on the box
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    shape: Shape
+    result: Shape
+    dtype: str
+    body: Neurons | Lookup
+
+    @property
+    def given(self) -> tuple[int, int]:
+        """(n, d): tokens and coordinates of the input."""
+        return math.prod(self.shape[:-1]), self.shape[-1]
+
+    @property
+    def made(self) -> tuple[int, int]:
+        """Tokens and coordinates of the output."""
+        return math.prod(self.result[:-1]), self.result[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Affine:
+    """A value as an affine function of the input or, if `hidden`, of the neurons: its images of the unit vectors, then of 0."""
+
+    hidden: bool
+    images: Array  # (numbers of the source + 1, *shape of the value)
+
+    def matrix(self) -> tuple[Array, Array]:
+        flat = self.images.reshape(len(self.images), -1)
+        return np.ascontiguousarray(flat[:-1].T), flat[-1]
+
+
+def read(net: Network) -> Parts:
+    """Multiply out the affine maps of a network with one layer of attention, or one lookup."""
+    numbers, values = net.numbers(), {0: _units(False, net.program.shape)}
+    found: list[tuple[Layer, _Affine]] = []
+    for layer in numbers.layers:
+        given = [values[value] for value in layer.inputs]
+        if layer.kind in ("pointwise", "lookup"):
+            found.append((layer, given[0]))
+        if layer.kind == "lookup":  # an affine function of the weights of its anchors
+            table = array(layer.tensor("values"))
+            values[layer.value] = _Affine(True, np.r_[table, np.zeros_like(table[:1])])
+        elif layer.kind == "pointwise":
+            values[layer.value] = _units(True, given[0].images.shape[1:])
+        else:
+            values[layer.value] = _applied(layer, given)
+    last = values[numbers.layers[-1].value] if numbers.layers else values[0]
+    if len(found) != 1 or found[0][1].hidden or not last.hidden:
+        raise InputError(
+            f"form {net.form!r} is for affine maps around one layer of neurons or one lookup, and this network has "
+            f"{len(found)} of them: use form='layers'"
+        )
+    (layer, entering), (second, shift) = found[0], last.matrix()
+    first, offset = entering.matrix()
+    body: Neurons | Lookup
+    if layer.kind == "pointwise":
+        groups = _groups(domains_of(net)[layer.value], layer, entering.images.shape[1:])
+        body = Neurons(first, offset, tuple(groups), second, shift)
+    else:
+        centre, key, score = (array(layer.tensor(name)) for name in ("centre", "key", "offset"))
+        if offset.any() or not np.array_equal(first, np.eye(len(first))):
+            score, centre, key = score + key @ (offset - centre), np.zeros(first.shape[1]), key @ first
+        body = Lookup(centre, key, score, second, shift, _largest(centre, key, score, net.domain))
+    return Parts(net.program.shape, last.images.shape[1:], numbers.dtype, body)
+
+
+def domains_of(net: Network) -> dict[int, list[Interval | None]]:
+    """By the value of a layer of attention: the intervals of its heads."""
+    return {layer.value: [head.domain for _, head in layer.groups] for layer in net.layers}
+
+
+def groups_of(layer: Layer, domains: Sequence[Interval | None], gated: bool = False) -> Iterator[Group]:
+    """The groups of neurons of a layer that share keys and values; all neurons if `neurons` is empty."""
+    for (neurons, numbers), domain in zip(heads_of(layer), domains, strict=True):
+        if domain is None or (numbers.gated and not gated):
+            reason = "an unknown interval" if domain is None else "the design 'gated'"
+            raise InputError(f"value {layer.value}: a head with {reason} cannot be written as self-attention")
+        yield Group(numbers, np.zeros(0, np.int64) if neurons is None else neurons, domain.lo, domain.hi)
+
+
+def _units(hidden: bool, shape: Shape) -> _Affine:
+    """A source: its unit vectors, and 0."""
+    size = math.prod(shape)
+    _check(size * size)
+    return _Affine(hidden, np.r_[np.eye(size), np.zeros((1, size))].reshape(size + 1, *shape))
+
+
+def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
+    if len({x.hidden for x in given}) > 1:
+        raise InputError(
+            "the networks of theorems have no residual stream, and this network adds its input to neurons: use form='layers'"
+        )
+    x, constant = given[0].images, layer.tensors.get("bias", layer.tensors.get("shift"))
+    if layer.kind == "affine":
+        weight = array(layer.tensor("weight"))
+        _check(x[..., 0].size * len(weight))
+        images = x @ weight.T
+    elif layer.kind == "batch_norm":
+        images = x * array(layer.tensor("scale"))
+    elif layer.kind == "combine":
+        terms = zip(layer.settings["coefficients"], given, strict=True)
+        images = np.sum([c * term.images for c, term in terms], axis=0)
+    else:
+        images = x.reshape(len(x), *layer.settings["to"])
+    if constant is not None:
+        images[-1] += array(constant)
+    return _Affine(given[0].hidden, images)
+
+
+def _groups(domains: Sequence[Interval | None], layer: Layer, shape: Shape) -> Iterator[Group]:
+    """The neurons of a group in every token."""
+    tokens = np.arange(math.prod(shape[:-1]))
+    for group in groups_of(layer, domains):
+        own = group.neurons if len(group.neurons) else np.arange(shape[-1])
+        yield replace(group, neurons=(tokens[:, None] * shape[-1] + own).reshape(-1))
+
+
+def _largest(centre: Array, key: Array, offset: Array, box: Box) -> float:
+    """max over k and x in the box of |key_k·(x - centre) + offset_k|."""
+    middle, radius = ((box.hi + box.lo) / 2).reshape(-1), ((box.hi - box.lo) / 2).reshape(-1)
+    return float((np.abs(key @ (middle - centre) + offset) + np.abs(key) @ radius).max())
+
+
+def _check(size: int) -> None:
+    if size > steps.LARGEST:
+        raise InputError(f"a map of the sequence would have {size:,} numbers, the limit is {steps.LARGEST:,}")
+
+
+def array(numbers: Numbers) -> Array:
+    return numbers.astype(np.float64)

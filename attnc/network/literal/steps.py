@@ -1,0 +1,225 @@
+"""The parts of a literal network: embedding, self-attention, affine maps of the sequence, and softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from attnc.errors import InputError
+from attnc.network.altered import as_made
+from attnc.network.literal.layout import Layout
+from attnc.network.running import PreciseModule, precise
+
+LARGEST = 1 << 27  # numbers in all matrices together
+LETTERS = ("W_Q", "W_K", "W_V", "W_O")
+Size = tuple[int, int]  # tokens, coordinates
+Index = NDArray[np.int64]
+
+
+@as_made
+class Softmax(PreciseModule):
+    """scores ↦ softmax(scores) along one axis.
+
+    In a layer of attention, forward hooks on this module see the scores as the input and the attention pattern as the output,
+    both (batch, heads, queries, keys). A hook that returns a tensor replaces the pattern."""
+
+    kind = "softmax"
+
+    layout: Layout
+
+    def __init__(self, axis: int = -1, layout: Layout | None = None) -> None:
+        super().__init__()
+        self.axis, self.layout = axis, layout or Layout({})
+
+    @precise
+    def forward(self, scores: Tensor) -> Tensor:
+        return torch.softmax(scores, self.axis)
+
+    def settings(self) -> dict[str, Any]:
+        return {"axis": self.axis}
+
+
+@as_made
+class SelfAttention(PreciseModule):
+    """X ↦ Σ_h softmax(X W_Q^h (X W_K^h)ᵀ) X W_V^h W_O^h over all tokens.
+
+    Head h uses the keys and values number `shared[h]`; `heads` are the names of the heads. Heads that do not share keys are
+    evaluated one by one, with the same shapes: a head that repeats another one makes the same rounding errors."""
+
+    kind = "attention"
+    W_Q: nn.Parameter  # (heads, D, r)
+    W_K: nn.Parameter  # (sets, D, r)
+    W_V: nn.Parameter  # (sets, D, m)
+    W_O: nn.Parameter  # (heads, m, E)
+
+    def __init__(
+        self,
+        matrices: Mapping[str, NDArray[Any]],
+        shared: Sequence[int],
+        heads: Sequence[str],
+        layout: Layout,
+        dtype: str,
+    ) -> None:
+        super().__init__()
+        self.shared, self.heads, self.layout = tuple(map(int, shared)), tuple(heads), layout
+        if sorted(self.shared) != list(self.shared) or len(self.heads) != len(self.shared):
+            raise InputError("heads that share keys must be neighbours, and every head needs a name")
+        for letter in LETTERS:
+            setattr(self, letter, parameter(matrices[letter], dtype))
+        self.pattern = Softmax()
+
+    @precise
+    def scores(self, x: Tensor) -> Tensor:
+        """(batch, heads, tokens, tokens): X W_Q (X W_K)ᵀ."""
+        parts = []
+        for g, heads in self._sets():
+            query = torch.einsum("btd,hdr->bhtr", x, self.W_Q[heads])
+            key = x @ self.W_K[g]
+            parts.append(query @ key.transpose(-1, -2).unsqueeze(1))
+        return torch.cat(parts, 1)
+
+    @precise
+    def weights(self, x: Tensor) -> Tensor:
+        """(batch, heads, tokens, tokens): the weights of every token over every token."""
+        found: Tensor = self.pattern(self.scores(x))
+        return found
+
+    @precise
+    def mix(self, weights: Tensor, x: Tensor) -> Tensor:
+        """(batch, tokens, E): the values of x, averaged with the weights."""
+        out = None
+        for g, heads in self._sets():
+            mixed = weights[:, heads] @ (x @ self.W_V[g]).unsqueeze(1)
+            part = torch.einsum("bhtm,hmd->btd", mixed, self.W_O[heads])
+            out = part if out is None else out + part
+        assert out is not None
+        return out
+
+    @precise
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mix(self.weights(x), x)
+
+    @property
+    def matrices(self) -> dict[str, Tensor]:
+        """W_Q, W_K, W_V and W_O, each stacked over all heads."""
+        shared = list(self.shared)
+        return {"W_Q": self.W_Q, "W_K": self.W_K[shared], "W_V": self.W_V[shared], "W_O": self.W_O}
+
+    def settings(self) -> dict[str, Any]:
+        return {"shared": list(self.shared), "heads": list(self.heads)}
+
+    def extra_repr(self) -> str:
+        return f"{len(self.heads)} head{'s' * (len(self.heads) > 1)}"
+
+    def _sets(self) -> list[tuple[int, slice]]:
+        """The sets of keys, each with the heads that share it."""
+        edges = [i for i, g in enumerate(self.shared) if i == 0 or g != self.shared[i - 1]]
+        return [(self.shared[a], slice(a, b)) for a, b in pairwise([*edges, len(self.shared)])]
+
+
+@as_made
+class SequenceMap(PreciseModule):
+    """X ↦ A·vec(X) + B, an affine map (n, d) → (m, e), applied to every n consecutive tokens of the sequence.
+
+    n = 1 is a token-wise map. Only the numbers of A that are not zero are stored: A[rows, columns] = core if `core` is a matrix;
+    A[rows[i], columns[i]] = core[i] if it is a vector. `matrix` is A, (m·e, n·d), and `bias` is B, (m·e,).
+
+    >>> import numpy as np
+    >>> layout = Layout({"x": 1}, ["a", "b", "c", "d"])
+    >>> double = SequenceMap(2 * np.eye(4), np.ones(4), (2, 2), (4, 1), layout, "float64")
+    >>> double(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]], dtype=torch.float64))[0, :, 0].tolist()
+    [3.0, 5.0, 7.0, 9.0]
+    """
+
+    kind = "map"
+    core: nn.Parameter  # (r, c) or (r,)
+    bias: nn.Parameter  # (m·e,)
+    rows: Tensor  # (r,)
+    columns: Tensor  # (c,) or (r,)
+
+    def __init__(
+        self,
+        weight: NDArray[Any],
+        bias: NDArray[Any],
+        in_shape: Size,
+        out_shape: Size,
+        layout: Layout,
+        dtype: str,
+        at: tuple[Index, Index] | None = None,
+    ) -> None:
+        """`weight` is A or, with `at` = (rows, columns), its core."""
+        super().__init__()
+        self.in_shape, self.out_shape, self.layout = in_shape, out_shape, layout
+        shape = math.prod(out_shape), math.prod(in_shape)
+        if at is None and weight.shape == shape:
+            at = np.flatnonzero(weight.any(1)), np.flatnonzero(weight.any(0))
+            weight = weight[np.ix_(*at)]
+        sizes = [] if at is None else [tuple(map(len, at)), (len(at[0]),)]
+        if at is None or bias.shape != shape[:1] or weight.shape not in sizes:
+            raise InputError(
+                f"a map {in_shape} → {out_shape} has a matrix {shape} and a bias {shape[:1]}: got {weight.shape} and {bias.shape}"
+            )
+        self.core, self.bias = parameter(weight, dtype), parameter(bias, dtype)
+        for key, index in (("rows", at[0]), ("columns", at[1])):
+            self.register_buffer(key, torch.from_numpy(np.ascontiguousarray(index, np.int64)))
+
+    @precise
+    def forward(self, x: Tensor) -> Tensor:
+        n, size = x.shape[-2] // self.in_shape[0], math.prod(self.in_shape)
+        picked = x.reshape(x.shape[0], n, size).index_select(-1, self.columns)
+        product = picked * self.core if self.core.ndim == 1 else picked @ self.core.T
+        zeros = torch.zeros(x.shape[0], n, len(self.bias), dtype=x.dtype, device=x.device)
+        out = zeros.index_copy(-1, self.rows, product) + self.bias
+        return out.reshape(x.shape[0], n * self.out_shape[0], self.out_shape[1])
+
+    @property
+    def matrix(self) -> Tensor:
+        """A, (m·e, n·d), with its zeros."""
+        shape = (math.prod(self.out_shape), math.prod(self.in_shape))
+        if math.prod(shape) > LARGEST:
+            raise InputError(
+                f"this matrix has {shape[0]:,} × {shape[1]:,} numbers, the limit is {LARGEST:,}: use rows, columns and core"
+            )
+        found = torch.zeros(shape, dtype=self.core.dtype, device=self.core.device)
+        dense = self.core.ndim == 2
+        found[self.rows[:, None] if dense else self.rows, self.columns] = self.core
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        return {"in_shape": list(self.in_shape), "out_shape": list(self.out_shape)}
+
+    def extra_repr(self) -> str:
+        return f"{self.in_shape} → {self.out_shape}"
+
+
+@as_made
+class Embedding(PreciseModule):
+    """Rows of the inputs ↦ rows W + start: one token for every row. `reads` are the inputs whose rows are joined."""
+
+    W: nn.Parameter  # (numbers of a row, D)
+    start: nn.Parameter  # (1, D) or (rows, D)
+
+    def __init__(
+        self, name: str, reads: Sequence[int], weight: NDArray[Any], start: NDArray[Any], dtype: str
+    ) -> None:
+        super().__init__()
+        self.name, self.reads = name, tuple(reads)
+        self.W, self.start = parameter(weight, dtype), parameter(start, dtype)
+
+    @precise
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows @ self.W + self.start
+
+
+def parameter(array: NDArray[Any], dtype: str) -> nn.Parameter:
+    return nn.Parameter(torch.from_numpy(np.ascontiguousarray(array, dtype)), requires_grad=False)
+
+
+Step = SelfAttention | SequenceMap | Softmax
