@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +179,27 @@ class Normed:
         return f"Normed({'LayerNorm' if self.centred else 'RMSNorm'}, d={len(self.gain)})"
 
 
-Domain = Interval | Box | Normed
+@dataclass(frozen=True)
+class Context:
+    """Contexts of at most `examples` examples in which every quantity stays within its limit: |x_ij| <= limits["x"], |y_i| <=
+    limits["y"], and so on for the quantities that a learner computes."""
+
+    examples: int
+    limits: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if type(self.examples) is not int or self.examples < 1:
+            raise InputError(f"examples={self.examples!r}: give a positive whole number")
+        for name, limit in self.limits.items():
+            if type(limit) is not float or not 0 < limit < math.inf:
+                raise InputError(f"limit {name}={limit!r}: give a positive finite float")
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"|{name}| <= {limit:g}" for name, limit in self.limits.items())
+        return f"Context(up to {self.examples:,} examples, {sizes})"
+
+
+Domain = Interval | Box | Normed | Context
 
 
 def _span(end: Array) -> str:

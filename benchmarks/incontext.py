@@ -72,7 +72,7 @@ def agree(loss: str, dtype: str) -> dict[str, Any]:
     found = learner.coefficients(*given).double().numpy()
     meant = descend(loss, *(g.double().numpy() for g in given), 100, eta)
     error = float(np.sqrt(np.square(found - meant).sum()))
-    bound = learner.certificate.bound(200, learner.curvature(given[0]))
+    bound = learner.error_bound(200, learner.curvature(given[0]))
     return {
         "loss": loss,
         "dtype": dtype,
@@ -92,7 +92,9 @@ def lasting(loss: str, n: int) -> dict[str, Any]:
     progress(f"{loss}, n = {n}")
     x, y = context(loss, n, 10)
     eta = 1 / (float(np.linalg.eigvalsh(x.T @ x / n)[-1]) + 0.1)
-    learner = gradient_descent(loss, features=10, steps=20, step_size=eta, radius=Radius(4, 12, 3, 12))
+    learner = gradient_descent(
+        loss, features=10, steps=20, step_size=eta, radius=Radius(4, 12, 3, 12), dtype=torch.float64
+    )
     given = [torch.from_numpy(a) for a in (x, y)]
     own, numpy_own = [], []
     for _ in range(5):
@@ -115,7 +117,9 @@ def draw() -> None:
     draws = torch.Generator().manual_seed(0)
     x = torch.randn(24, 3, generator=draws, dtype=torch.float64).clamp(-3, 3)
     y = (torch.rand(24, generator=draws, dtype=torch.float64) < torch.sigmoid(2 * x[:, 0] - x[:, 1])).double()
-    learner = gradient_descent("logistic", features=3, steps=60, step_size=1.0, radius=Radius(3, 1, 6, 16))
+    learner = gradient_descent(
+        "logistic", features=3, steps=60, step_size=1.0, radius=Radius(3, 1, 6, 16), dtype=torch.float64
+    )
     plot.learning(learner, x=x, y=y, path=ROOT / "docs" / "img" / "learning.png")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnc.domain import Box
 from attnc.records.certificate import Certificate, Status, Witness
-from attnc.records.fields import versions
+from attnc.records.fields import seal, versions
 from attnc.records.layers import Layer
 
 Array = np.ndarray[Any, Any]
@@ -47,3 +47,9 @@ def network_certificate(
         "dtype": dtype, "witness": Witness((0.0,) * box.size, 0, error), "versions": versions(),
     }  # fmt: skip
     return Certificate(**(given | changes | {"facts": facts | changes.get("facts", {})}))
+
+
+def reseal(record: dict[str, Any]) -> None:
+    """Seal the record of a converted model, and its certificate, as they are now."""
+    for sealed in (record["report"]["certificate"], record):
+        sealed["seal"] = seal({name: value for name, value in sealed.items() if name != "seal"})

@@ -147,11 +147,11 @@ def test_describe_says_what_and_why_and_what_it_takes_to_prove_more() -> None:
     for words in (
         "method: lattice",
         "measured, not proved",
-        "to prove eps=0.001: give lipschitz=K",
+        "lipschitz=K",
         "% confidence",
     ):
         assert words in text
-    found = re.search(r"a grid has ([\d.e+,]+) anchors", text)
+    found = re.search(r"a grid takes ([\d.e+,]+)", text)
     assert found is not None and float(found[1].replace(",", "")) > 1e6
 
 
@@ -219,7 +219,7 @@ def test_tokens_that_change_untold() -> None:
 
 
 def test_nan_says_where() -> None:
-    bad(lambda x: x.sqrt(), r"nan at x = ")
+    bad(lambda x: x.sqrt(), r"nan.* at x = ")
     bad(lambda x: 1 / (x - x), r"at x = ")
 
 
@@ -282,15 +282,15 @@ def test_too_large_for_a_lattice() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"lipschitz": -1}, "not negative"),
-        ({"lipschitz": float("nan")}, "not negative"),
-        ({"lipschitz": "one"}, "not negative"),
+        ({"lipschitz": -1}, "lipschitz=-1"),
+        ({"lipschitz": float("nan")}, "lipschitz=nan"),
+        ({"lipschitz": "one"}, "lipschitz='one'"),
         ({"method": "grid"}, "lipschitz=K"),
         ({"method": "magic"}, "accepted are"),
         ({"form": "three-layer"}, "accepted are"),
         ({"form": "layers"}, "two-layer"),
-        ({"seed": -1}, "whole number"),
-        ({"seed": 0.5}, "whole number"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 0.5}, "seed=0.5"),
         ({"tokens": 0}, "tokens"),
         ({"eps": 0}, "eps"),
         ({"domain": (0, 1)}, "Box"),
@@ -308,7 +308,7 @@ def test_noise_is_an_assumption_that_is_said_and_can_be_given() -> None:
     assert net.certificate.proved and attnc.verify(net).status == "proved"
     assert "assumed" in str(attnc.compile(torch.sin, domain=PAIR, eps=0.2, lipschitz=1).describe())
     bad(f, "lipschitz=K", noise=1e-9)
-    bad(f, "not negative", noise=-1.0, lipschitz=1)
+    bad(f, "noise=-1.0", noise=-1.0, lipschitz=1)
 
 
 def test_a_function_is_asked_where_it_is_said_to_be_known() -> None:
@@ -326,7 +326,7 @@ def test_a_function_is_asked_where_it_is_said_to_be_known() -> None:
             torch.from_numpy(step.values.copy()), line(torch.from_numpy(step.points.copy()).float()).double()
         )
     tiny = attnc.Box(0.1, 0.1 + 1e-12, shape=(1,))
-    bad(line, "no number lies in", domain=tiny, lipschitz=1, method="grid", dtype=WIDE)
+    bad(line, "torch.float32", domain=tiny, lipschitz=1, method="grid", dtype=WIDE)
 
 
 def test_a_module_that_is_read_takes_no_constant() -> None:

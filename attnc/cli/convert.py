@@ -46,15 +46,15 @@ def convert(
 
     Example: attnc convert all-MiniLM-L6-v2 -o minilm-attention --approximation 1e-4
     """
+    from attnc.arguments import checked_eps
     from attnc.frontends.transformers.calls import example_call
-    from attnc.lower.function_to_head import checked_target
     from attnc.pretrained.config import ConvertConfig
     from attnc.pretrained.convert import convert_
     from attnc.pretrained.directory import load_model, read_config
     from attnc.pretrained.saving import check_new, save_converted
 
     with errors_reported(json):
-        approximation = checked_target("approximation", approximation)
+        approximation = checked_eps(approximation, "approximation")
         config = ConvertConfig(engine=engine, design=design)
         check_new(output)
         if "attnc" in read_config(source):

@@ -1,20 +1,23 @@
-"""attnc.load: a head or a network from its safetensors file."""
+"""attnc.load: a head, a network or a learner from its safetensors file."""
 
 from __future__ import annotations
 
 import os
 
 from attnc.functions import Function
+from attnc.incontext.files import learner_of
+from attnc.incontext.learner import Learner
+from attnc.incontext.solver import Solver
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.records.record import read
 
 
-def load(path: str | os.PathLike[str], function: Function | None = None) -> Head | Network:
-    """Read the file of `Head.save` or `Network.save`. Nothing in the file is executed.
+def load(path: str | os.PathLike[str], function: Function | None = None) -> Head | Network | Learner | Solver:
+    """Read the file that `save` of a head, a network or a learner wrote. Nothing in the file is executed.
 
-    `function` is needed only for a network with a user-defined function that is not registered.
+    `function` is needed only for a network or a learner with a user-defined function that is not registered.
 
     >>> import attnc, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "tanh.safetensors")
@@ -25,4 +28,6 @@ def load(path: str | os.PathLike[str], function: Function | None = None) -> Head
     record = read(path, function)
     if record.kind == "network":
         return rebuilt(record)
+    if record.kind == "learner":
+        return learner_of(record, function)
     return Head(record.head, str(record.certificate.facts["design"]), record.certificate)

@@ -1,4 +1,4 @@
-"""IN: networks from elsewhere, as programs."""
+"""IN: models as programs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["estimator_to_program", "mlp", "module_to_program", "read_state_dict"
 
 
 def to_program(model: object, shape: tuple[int, ...], box: Box | None = None) -> Program:
-    """The exact meaning of a model, for inputs of a shape (tokens …, features), the batch left out.
+    """The program of a model, for inputs of a shape (tokens …, features), without the batch axis.
 
-    A model is a torch module in eval mode, a fitted scikit-learn network, or a program. A module is also run beside its program
-    at points of the box, where one is given.
+    A model is a torch module in eval mode, a fitted scikit-learn network, or a program. A module is also compared with its
+    program at points of the box, if it is given.
 
     >>> from torch import nn
     >>> to_program(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).eval(), (3,)).shapes
@@ -35,14 +35,14 @@ def to_program(model: object, shape: tuple[int, ...], box: Box | None = None) ->
     if is_estimator(model):
         return estimator_to_program(model, tuple(shape))
     raise InputError(
-        "what is compiled is a torch.nn.Module, a scikit-learn network, a Program, or a function of a tensor "
-        f"(batch, n, d): got {_given(model)}"
+        "a model is a torch.nn.Module, a scikit-learn network, a Program, or a function of a tensor (batch, n, d): got "
+        f"{_shown(model)}"
     )
 
 
-def _given(model: object) -> str:
+def _shown(model: object) -> str:
     if isinstance(model, type):
-        return f"the class {model.__name__}; make an object of it"
+        return f"the class {model.__name__}; create an object of it"
     if isinstance(model, dict):
         return "a dict; a state dict is read by attnc.frontends.mlp(tensors, activation)"
     if isinstance(model, (str, bytes)) or hasattr(model, "__fspath__"):

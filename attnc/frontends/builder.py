@@ -1,64 +1,57 @@
-"""The vocabulary of the front ends: what torch can say exactly, as steps of a program."""
+"""Builder: the steps of a program, put together without rounding a number of the source."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from attnc.errors import AttncError, InputError, Problem
+from attnc.errors import InputError, Problem
+from attnc.frontends.activations import Activation, RefusedError, finite
 from attnc.frontends.problems import tensor_problem
-from attnc.functions import Function, square
+from attnc.functions import square
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Reshape, Step
 from attnc.program.step import Numbers, Shape
 
 
-class RefusedError(AttncError):
-    """Why one operation cannot be taken; the translator adds where it stands."""
-
-
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A value of the program. Values of one `storage` share torch's memory: changed in place, they change together."""
+    """A value of the program."""
 
-    index: int  # 0 is the input; step i makes value i + 1
+    index: int  # 0 is the input; step i computes value i + 1
     shape: Shape  # without the batch axis
-    storage: int
 
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A tensor that does not depend on the input, under its name: the model's own, or one made in forward."""
+    """A tensor that does not depend on the input, with its name: the model's own, or one that forward creates."""
 
     tensor: Tensor
     name: str
-    made: bool = False  # from python numbers alone, in forward, as by torch.ones(3): it is nobody else's
+    created: bool = False  # by forward, from python numbers alone, as by torch.ones(3)
 
 
 class Builder:
-    """Steps in the making. Every method is an identity of real arithmetic: none rounds a number of the source.
+    """A list of steps. Every method is an identity of real arithmetic.
 
     >>> from attnc import functions
     >>> b = Builder((2,), np.dtype(np.float64))
-    >>> y = b.divided(b.apply(b.input, functions.relu()), np.float64(3))
+    >>> y = b.divided(b.apply(b.input, Activation(functions.relu())), np.float64(3))
     >>> [step.kind for step in b.program(y).steps]
-    ['pointwise', 'normalise', 'normalise']
+    ['pointwise', 'batch_norm', 'batch_norm']
     """
 
     def __init__(self, shape: Shape, dtype: np.dtype[np.floating]) -> None:
         self.shape, self.dtype = shape, dtype
-        self.where = self.name = (
-            ""  # the part that is being read: how messages name it, how its steps are named
-        )
+        self.where = self.name = ""  # the current part of the source, in messages and in the names of steps
         self.problems: list[Problem] = []
         self._steps: list[Step] = []
-        self._storages = 0
-        self.input = Value(0, shape, 0)
+        self.input = Value(0, shape)
 
     def add(self, step: Step, *inputs: Value) -> Value:
         try:
@@ -66,38 +59,31 @@ class Builder:
         except InputError as problem:
             raise RefusedError(str(problem)) from None
         self._steps.append(step)
-        return Value(len(self._steps), shape, self._storage())
+        return Value(len(self._steps), shape)
 
     def step(self, x: Value) -> Step | None:
-        """The step that makes a value; None is the input."""
+        """The step that computes a value; None for the input."""
         return self._steps[x.index - 1] if x.index else None
 
-    def _storage(self) -> int:
-        self._storages += 1
-        return self._storages
-
-    def copy(self, x: Value) -> Value:
-        """The same numbers in memory of their own."""
-        return replace(x, storage=self._storage())
-
-    def apply(
-        self, x: Value, function: Function, *, deviation: float = 0.0, beyond: float = math.inf
-    ) -> Value:
-        return self.add(Pointwise(x.index, function, deviation, beyond, name=self.name), x)
+    def apply(self, x: Value, f: Activation) -> Value:
+        if f.function.label == "identity":
+            return x
+        return self.add(Pointwise(x.index, f.function, f.deviation, f.beyond, name=self.name), x)
 
     def combine(self, values: Sequence[Value], coefficients: Sequence[float]) -> Value:
         step = Combine(tuple(x.index for x in values), tuple(coefficients), name=self.name)
         return self.add(step, *values)
 
     def scaled(self, x: Value, c: float) -> Value:
-        return self.copy(x) if c == 1 else self.combine([x], [c])
+        return x if c == 1 else self.combine([x], [c])
 
     def product(self, x: Value, y: Value) -> Value:
         """x·y = ((x + y)² - (x - y)²)/4, and x·x = x²."""
+        squared = Activation(square())
         if x.index == y.index and x.shape == y.shape:
-            return self.apply(x, square())
+            return self.apply(x, squared)
         halves = [self.combine([x, y], [1.0, sign]) for sign in (1.0, -1.0)]
-        return self.combine([self.apply(half, square()) for half in halves], [0.25, -0.25])
+        return self.combine([self.apply(half, squared) for half in halves], [0.25, -0.25])
 
     def divided(self, x: Value, c: Numbers | np.floating) -> Value:
         """x/c. Where 1/c is no float: two normalisations of variance |c| each, x/√|c|/√|c|·sign c."""
@@ -121,14 +107,13 @@ class Builder:
         filled = {}
         for part, given in parts.items():
             default = np.asarray(float(part in ("gain", "variance")), dtype=self.dtype)
-            filled[part] = _fitted(default if given is None else np.asarray(given), x.shape)
+            filled[part] = _broadcastable(default if given is None else np.asarray(given), x.shape)
         if all(a.ndim == 1 for a in filled.values()):
             wide = {part: np.broadcast_to(a, x.shape[-1:]) for part, a in filled.items()}
-            return self.add(BatchNorm(x.index, **wide, epsilon=0.0, name=self.name), x)
+            return self.normalise(x, wide, 0.0)
         wide = {part: np.broadcast_to(a, x.shape).reshape(-1) for part, a in filled.items()}
         flat = self.reshaped(x, (math.prod(x.shape),))
-        moved = self.add(BatchNorm(flat.index, **wide, epsilon=0.0, name=self.name), flat)
-        return self.reshaped(moved, x.shape)
+        return self.reshaped(self.normalise(flat, wide, 0.0), x.shape)
 
     def affine(self, x: Value, weight: Constant, bias: Constant | None, *, transposed: bool = False) -> Value:
         w = self.numbers(weight)
@@ -141,8 +126,8 @@ class Builder:
                 f"has a weight of shape {w.shape} and a bias of shape {b.shape}: give a bias of shape {w.shape[:1]}"
             )
         if not x.shape or x.shape[-1] != w.shape[1]:
-            self.report(f"takes {w.shape[1]} features, and gets the shape {x.shape}")
-            return Value(x.index, (*x.shape[:-1], w.shape[0]), self._storage())
+            self.report(f"takes {w.shape[1]} features, and its input has shape {x.shape}")
+            return Value(x.index, (*x.shape[:-1], w.shape[0]))
         return self.add(Affine(x.index, w, b, name=self.name), x)
 
     def normalise(self, x: Value, parts: dict[str, Numbers], epsilon: float) -> Value:
@@ -152,15 +137,12 @@ class Builder:
             raise RefusedError(str(problem)) from None
 
     def reshaped(self, x: Value, to: Shape) -> Value:
-        """The same memory in another shape."""
         if not to:
             raise RefusedError("leaves no axis of features: keep one, as in (batch, 1)")
-        if to == x.shape:
-            return x
-        return replace(self.add(Reshape(x.index, to, name=self.name), x), storage=x.storage)
+        return x if to == x.shape else self.add(Reshape(x.index, to, name=self.name), x)
 
     def numbers(self, constant: Constant) -> Numbers:
-        """A tensor of the model as it is stored. One that cannot be taken is reported, and ones stand in for it."""
+        """A tensor of the model as it is stored. One that is not accepted is reported, and ones take its place."""
         reason = tensor_problem(constant.tensor)
         if reason is None:
             found: Numbers = constant.tensor.detach().cpu().resolve_neg().numpy()
@@ -178,11 +160,9 @@ class Builder:
                     f"{what} is {c.name} of shape {tuple(c.tensor.shape)}: a single number is accepted"
                 )
             return float(self.numbers(c).reshape(()))
-        if isinstance(c, bool) or not isinstance(c, (int, float, np.floating, np.integer)):
-            raise RefusedError(f"{what} is {_shown(c)}: a number is accepted")
-        if not math.isfinite(c) or float(c) != c:
-            raise RefusedError(f"{what} is {c}: a finite number that a float can hold is accepted")
-        return float(c)
+        if isinstance(c, Value):
+            raise RefusedError(f"{what} is a value that depends on the input: a number is accepted")
+        return finite(c, what)
 
     def in_dtype(self, c: float) -> np.floating:
         """The number in the source's dtype if that holds it, else in float64."""
@@ -196,7 +176,7 @@ class Builder:
             self.problems.append(problem)
 
     def program(self, output: Value) -> Program:
-        """The steps that the output needs, in their order: the output is made by the last of them."""
+        """The steps that the output needs, in their order; the last of them computes the output."""
         needed = {output.index}
         for i in range(output.index, 0, -1):
             if i in needed:
@@ -210,7 +190,7 @@ def _reciprocal_is_exact(c: float) -> bool:
     return math.isfinite(1 / c) and Fraction(1 / c) * Fraction(c) == 1
 
 
-def _fitted(a: Numbers, shape: Shape) -> Numbers:
+def _broadcastable(a: Numbers, shape: Shape) -> Numbers:
     """Numbers that broadcast to (batch, *shape) without touching the batch: a vector of the last axis, or of the
     whole shape's rank."""
     axes: Shape = a.shape
@@ -219,13 +199,6 @@ def _fitted(a: Numbers, shape: Shape) -> Numbers:
     axes = (1,) * (len(shape) - len(axes)) + axes
     if len(axes) != len(shape) or any(n not in (1, wanted) for n, wanted in zip(axes, shape, strict=True)):
         raise RefusedError(
-            f"meets a value of shape {shape} with a tensor of shape {a.shape}, which does not fit it"
+            f"combines a value of shape {shape} with a tensor of shape {a.shape}, which does not fit it"
         )
     return a.reshape(axes[-1:] if all(n == 1 for n in axes[:-1]) else axes)
-
-
-def _shown(c: object) -> str:
-    if isinstance(c, Value):
-        return "a value that depends on the input"
-    text = repr(c)
-    return text if len(text) <= 40 else type(c).__name__

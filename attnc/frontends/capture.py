@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from attnc.errors import AttncError
-from attnc.frontends.memory import changed_tensors, overwrites, without_dropout
+from attnc.frontends.memory import changed_tensors, impurity, overwrites, without_dropout
 
 _SLICE = re.compile(r"\.slice\((\S+), (\S+), (\S+)\)\.(\d+)")
 _SEED = 1  # of torch's generator during a capture; the generator is put back afterwards
 
 
 class CaptureError(AttncError):
-    """A module whose forward cannot be recorded as one graph, the part that failed (`path` is '' for the module), and why."""
+    """A forward that cannot be recorded as one graph: the part that failed (`path` is '' for the module itself), and why."""
 
     def __init__(self, path: str, kind: str, reason: str, shape: tuple[object, ...] | None = None) -> None:
         self.path, self.kind, self.reason = path, kind, reason
@@ -48,8 +48,8 @@ class Place:
 class Captured:
     """The executed graph of a module: ATen operations with all their arguments.
 
-    Regions under `torch.no_grad` are inlined, so the graph is flat. Operations in place are kept as they are
-    (`aten.relu_`): see `written`. Whatever else torch wraps (autocast, control flow) stays a `higher_order` node.
+    Regions under `torch.no_grad` are inlined, so the graph is flat. Operations in place remain (`aten.relu_`): see
+    `aten.written`. Other regions (autocast, control flow) are `higher_order` nodes.
     """
 
     module: nn.Module
@@ -58,9 +58,7 @@ class Captured:
     names: Mapping[str, str]  # placeholder's name → its qualified name in the module
     inputs: tuple[fx.Node, ...]  # the placeholders of args and kwargs, flattened
     outputs: tuple[object, ...]  # what forward returns, flattened: nodes, or python values
-    structure: (
-        Any  # the pytree of the outputs; `structure.num_leaves == 1 and structure.is_leaf()` is one tensor
-    )
+    structure: Any  # the pytree of the outputs; `structure.is_leaf()` is one tensor
     assumptions: tuple[str, ...]  # what was assumed about dynamic sizes, e.g. 'Ne(s77, 8)': () is "any size"
     changed: tuple[str, ...] = ()  # placeholders whose tensors an operation in place writes to
 
@@ -72,9 +70,7 @@ class Captured:
         [('aten.linear.default', '0 (Linear)'), ('aten.relu.default', '1 (ReLU)')]
         """
         stack = (node.meta.get("nn_module_stack") or {}).values()
-        paths = [
-            self._resolved(str(path).split("@")[0]) for path, _ in stack
-        ]  # '0@1' is the second call of part 0
+        paths = [self._resolved(str(path).split("@")[0]) for path, _ in stack]  # '0@1': second call of part 0
         path = next((path for path in reversed(paths) if path in self._parts), "")
         return Place(path, type(self._parts[path]).__name__)
 
@@ -107,21 +103,24 @@ def capture(
     *,
     grad: bool = True,
     functional: bool = False,
+    pure: bool = False,
 ) -> Captured:
-    """The operations that `module(*args, **kwargs)` executes, as a flat graph; the module is left as it was.
+    """The operations that `module(*args, **kwargs)` executes, as a flat graph. The module is not changed.
 
-    Hooks, patched forwards and replaced parts run as they do in a call, so they are in the graph. `dynamic_shapes` is
+    Hooks, patched forwards and replaced parts run as in a call, so they are in the graph. `dynamic_shapes` is
     torch.export's. `grad` is the grad mode of the recording; the enclosing one does not matter, nor does autocast. With
-    `functional`, every node stands for one value: an operation in place can be read as one that returns its result.
+    `functional`, every node is one value: an operation in place can be read as one that returns its result. `pure` implies
+    `functional`, and raises CaptureError if the forward changes its inputs or its own tensors, or if what it computes depends on
+    the strides of its input.
 
     >>> linear = nn.Linear(2, 1).eval()
     >>> found = capture(linear, (torch.zeros(3, 2),))
     >>> [found.names[name] for name in found.tensors], [node.name for node in found.inputs]
     (['weight', 'bias'], ['input'])
     """
-    import torch.export  # seconds of import, which only a compilation pays
+    import torch.export  # takes seconds
 
-    # tensors that were made under inference_mode work nowhere else
+    # tensors that were created in inference mode work nowhere else
     inference = any(t.is_inference() for t in (*module.parameters(), *module.buffers()))
     with (
         _same_attributes(module),
@@ -130,7 +129,7 @@ def capture(
         fused_path(False),
         torch.inference_mode(inference),
         _any_size(),
-        _inference_is_not_asked_for(),
+        _no_test_of_inference_mode(),
     ):
         with torch.set_grad_enabled(grad), torch.autocast("cpu", enabled=False):
             try:
@@ -140,17 +139,20 @@ def capture(
             except Exception as problem:
                 raise _capture_error(module, problem) from problem
             changed = changed_tensors(exported.graph)
-            if functional and overwrites(exported.graph):
+            impure = impurity(exported.graph) if pure else None
+            if impure is not None:
+                raise CaptureError("", type(module).__name__, impure)
+            if (functional or pure) and overwrites(exported.graph):
                 without_dropout(exported.graph)
                 try:
                     exported = exported.run_decompositions({})
                 except Exception as problem:
                     raise _capture_error(module, problem) from problem
         _inline_grad_regions(exported.graph_module)
-    return _captured(module, exported, functional, changed)
+    return _captured(module, exported, changed)
 
 
-def _captured(module: nn.Module, exported: Any, functional: bool, changed: tuple[str, ...]) -> Captured:
+def _captured(module: nn.Module, exported: Any, changed: tuple[str, ...]) -> Captured:
     """The parts of torch's ExportedProgram, with the module's own tensors in place of torch's copies of constants."""
     from torch.export.graph_signature import InputKind
 
@@ -167,29 +169,13 @@ def _captured(module: nn.Module, exported: Any, functional: bool, changed: tuple
         if not isinstance(kept, Tensor):
             raise CaptureError("", type(module).__name__, f"holds {spec.target}, which is not a tensor")
         tensors[node.name], names[node.name] = kept, spec.target
-    signature = exported.graph_signature
-    mutated = {
-        **signature.buffers_to_mutate,
-        **signature.user_inputs_to_mutate,
-        **signature.parameters_to_mutate,
-    }
-    if mutated and not functional:
-        raise CaptureError("", type(module).__name__, f"changes {', '.join(mutated.values())} when it runs")
     returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     structure = exported.call_spec.out_spec
     sizes = [shape_env for node in exported.graph.nodes if (shape_env := _shape_env(node)) is not None]
     assumed = {str(guard.expr): None for shape_env in sizes[:1] for guard in shape_env.guards}
     return Captured(
-        module,
-        exported.graph,
-        tensors,
-        names,
-        tuple(inputs),
-        tuple(returned),
-        structure,
-        tuple(assumed),
-        changed,
-    )
+        module, exported.graph, tensors, names, tuple(inputs), tuple(returned), structure, tuple(assumed), changed
+    )  # fmt: skip
 
 
 def _shape_env(node: fx.Node) -> Any:
@@ -232,9 +218,9 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
     lines = [line for line in str(problem).splitlines() if line.strip()]
     first = f"{type(problem).__name__}: {lines[0].strip()}" if lines else type(problem).__name__
     if type(problem).__name__ == "GuardOnDataDependentSymNode":
-        reason = f"lets numbers of the input decide what is computed (a branch, a loop or a length): {first}"
+        reason = f"has a branch, a loop or a length that depends on the numbers of the input: {first}"
     elif "Constraints violated" in str(problem):
-        reason = "depends on a size that may vary, such as the batch size, as on a constant"
+        reason = "fixes a size that may vary, such as the batch size"
     else:
         reason = f"cannot be recorded by torch.export: {first}"
     return CaptureError(path, kind, reason, shape)
@@ -242,7 +228,7 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
 
 @contextlib.contextmanager
 def _same_attributes(module: nn.Module) -> Iterator[None]:
-    """torch.export puts copies in the place of tuples, lists and dicts that a part holds: put the originals back."""
+    """torch.export replaces tuples, lists and dicts of a part by copies: put the originals back."""
     held = [
         (part, key, value)
         for part in module.modules()
@@ -260,7 +246,7 @@ def _same_attributes(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing of torch's warnings, logs and printed graphs: a refusal says all of it in one line."""
+    """Suppress torch's warnings, logs and printed graphs: an error has the reason in one line."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     nowhere = io.StringIO()
@@ -292,22 +278,22 @@ def fused_path(enabled: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _inference_is_not_asked_for() -> Iterator[None]:
-    """torch.export cannot record in inference mode: a forward that asks for it could do anything there, and is refused."""
-    asked = torch.is_inference_mode_enabled
+def _no_test_of_inference_mode() -> Iterator[None]:
+    """torch.export cannot record in inference mode, so that a forward must not test whether it is enabled."""
+    original = torch.is_inference_mode_enabled
 
-    def answer() -> bool:
+    def refuse() -> bool:
         if str(sys._getframe(1).f_globals.get("__name__", "")).split(".")[0] != "torch":
             raise RuntimeError(
-                "forward asks torch.is_inference_mode_enabled(): make it independent of the mode"
+                "forward calls torch.is_inference_mode_enabled(): make it independent of the mode"
             )
-        return asked()
+        return original()
 
-    torch.is_inference_mode_enabled = answer
+    torch.is_inference_mode_enabled = refuse
     try:
         yield
     finally:
-        torch.is_inference_mode_enabled = asked
+        torch.is_inference_mode_enabled = original
 
 
 @contextlib.contextmanager

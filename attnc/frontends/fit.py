@@ -1,10 +1,8 @@
-"""A callable of many inputs as a network: f(X) ≈ W2 tanh(W1 vec X + b1) + b2, fitted to its values.
+"""fit: a function of many inputs as a network, f(X) ≈ W2 tanh(W1 vec X + b1) + b2.
 
-A tanh neuron is one head with two anchors, exactly; so what is left of the error is that of the fit: measured, never proved.
-
-The output weights are always those of least squares; the hidden ones are refined by Levenberg and Marquardt's method on what
-least squares leaves (variable projection). Where f depends on few projections of its input, its slopes tell, and neurons look at
-these alone."""
+A tanh neuron is exactly one head with two anchors, so that the error is that of the fit: measured, not proved. Least squares
+gives the output weights; Levenberg and Marquardt's method refines the hidden ones on the residual (variable projection). If f
+depends on few projections of its input, its slopes show them, and neurons use these alone."""
 
 from __future__ import annotations
 
@@ -16,9 +14,10 @@ import torch
 from torch import Tensor
 
 from attnc import functions
+from attnc.arguments import checked_count, checked_eps
 from attnc.domain import Array
-from attnc.errors import ConvergenceError, InputError
-from attnc.frontends.asked import Asked
+from attnc.errors import ConvergenceError
+from attnc.frontends.callable_source import CallableSource
 from attnc.heads.candidates import Progress
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
 
@@ -31,7 +30,7 @@ _LAWSON = 8  # rounds of it for the output weights at the end
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedNetwork:
     """The fitted network as a program, and its largest error at fresh random points."""
 
     program: Program
@@ -42,49 +41,51 @@ class Fitted:
     notes: tuple[str, ...]
 
 
-def fitted(
-    ask: Asked,
+def fit(
+    source: CallableSource,
     eps: float,
     *,
     seed: int = 0,
     progress: Progress = lambda _: None,
     most_neurons: int = 256,
     steps: int = 120,
-) -> Fitted:
+) -> FittedNetwork:
     """A one-hidden-layer tanh network whose error at fresh points of the box is at most eps.
 
-    Neurons are doubled from 16 to `most_neurons`; `steps` are those of refining, over all sizes. Equal seeds give equal networks.
+    The number of neurons doubles from 16 to `most_neurons`; `steps` limits the refinement, over all sizes. Equal seeds give equal
+    networks.
 
     >>> from attnc.domain import Box
-    >>> found = fitted(Asked(lambda x: x.cumsum(1) / 4, Box(-1, 1, shape=(4, 1))), 1e-3)
+    >>> found = fit(CallableSource(lambda x: x.cumsum(1) / 4, Box(-1, 1, shape=(4, 1))), 1e-3)
     >>> found.error <= 1e-3, found.program.shapes[-1]
     (True, (4, 1))
     """
-    _check(eps, most_neurons, steps)
-    data = _Data.draw(ask, eps / _MARGIN, seed)
+    eps, steps = checked_eps(eps), checked_count("steps", steps)
+    checked_count("most_neurons", most_neurons)
+    data = _Data.draw(source, eps / _MARGIN, seed)
     hidden = _linear_neurons(data)
-    best, notes, left = _finished(ask, data, hidden, 0), list[str](), steps
+    best, notes, left = _finished(source, data, hidden, 0), list[str](), steps
     notes.append(f"{best.neurons} nearly linear neurons: error {best.error:.2g}")
     size, linear = _FIRST, len(hidden[1])
     while best.error > eps / _MARGIN and size + linear <= most_neurons and left > 0:
         progress(f"fitting {size + linear} neurons")
-        data = data.with_points(ask, best.worst, 8 * size * data.basis.shape[1], size)
+        data = data.with_points(source, best.worst, 8 * size * data.basis.shape[1], size)
         more = _new_neurons(data, size + linear - len(hidden[1]), size)
         hidden = torch.cat([hidden[0], more[0]]), torch.cat([hidden[1], more[1]])
         part = min(left, max(24, steps // 4))
         hidden, left = _refined(data, hidden, linear, part), left - part
-        found = _finished(ask, data, hidden, size)
+        found = _finished(source, data, hidden, size)
         notes.append(f"{found.neurons} neurons: error {found.error:.2g}")
         best = found if found.error < best.error else best
         size *= 2
-    best = Fitted(best.program, best.error, best.neurons, best.points, best.worst, tuple(notes))
+    best = replace(best, notes=tuple(notes))
     if best.error <= eps:
         return best
     shown = [float(f"{v:.4g}") for v in best.worst[:8]]
     raise ConvergenceError(
-        f"a network of {best.neurons} neurons, fitted to f on {ask.box}, is off by {best.error:.3g} at x = "
-        f"{shown}{' …' if len(best.worst) > 8 else ''}, and eps={eps:g} was asked for: give eps >= {best.error * 1.05:.2g}, "
-        "a smaller box, or f itself as a torch module of Linear layers and activations",
+        f"a network of {best.neurons} neurons, fitted to f on {source.box}, has the error {best.error:.3g} > eps={eps:g} at x = "
+        f"{shown}{' …' if len(best.worst) > 8 else ''}: use eps >= {best.error * 1.05:.2g}, a smaller box, or f itself as a "
+        "torch module of Linear layers and activations",
         reachable=best.error,
         found=best,
     )
@@ -95,8 +96,8 @@ Hidden = tuple[Tensor, Tensor]  # weights (neurons, inputs) and biases (neurons,
 
 @dataclass(frozen=True)
 class _Data:
-    """What the network is fitted to: points u of [-1, 1]^N and values y of f, in units of the box and of f; f's slopes, and
-    an orthonormal basis of the directions in which f changes."""
+    """Points u of [-1, 1]^N and values y of f, in units of the box and of f; f's slopes, and an orthonormal basis of the
+    directions in which f changes."""
 
     u: Tensor  # (points, inputs)
     y: Tensor  # (points, outputs)
@@ -111,37 +112,37 @@ class _Data:
     seed: int
 
     @staticmethod
-    def draw(ask: Asked, eps: float, seed: int) -> _Data:
-        lo, hi = ask.box.lo.reshape(-1), ask.box.hi.reshape(-1)
+    def draw(source: CallableSource, eps: float, seed: int) -> _Data:
+        lo, hi = source.box.lo.reshape(-1), source.box.hi.reshape(-1)
         middle, half = lo / 2 + hi / 2, hi / 2 - lo / 2
         u = scattered(int(min(6000, max(2000, 50 * len(lo)))), len(lo), [seed, 0])
-        y = ask(middle + half * u)
+        y = source(middle + half * u)
         level = (y.max(0) + y.min(0)) / 2
         size = max(float(np.abs(y - level).max()), eps)
         some = max(8, min(256, 4096 // len(lo)))
         at, step = u[:some] * 0.98, 1e-4
         shift = step * np.eye(len(lo))
         near = (at[:, None, :] + np.stack([shift, -shift])[:, None]).reshape(-1, len(lo))
-        sides = ask(middle + half * near).reshape(2, some, len(lo), -1)
+        sides = source(middle + half * near).reshape(2, some, len(lo), -1)
         slopes = np.swapaxes(sides[0] - sides[1], 1, 2) / (2 * step * size)
         values, vectors = np.linalg.eigh(np.einsum("soi,soj->ij", slopes, slopes) / some)
         kept = np.sqrt(np.maximum(values, 0)) * np.abs(vectors).sum(0) > 0.02 * eps / size
         basis = vectors[:, kept] if kept.any() else vectors[:, -1:]
         extreme = noise_along(basis, len(u) // 4, [seed, 4])
-        u, y = np.concatenate([u, extreme]), np.concatenate([y, ask(middle + half * extreme)])
+        u, y = np.concatenate([u, extreme]), np.concatenate([y, source(middle + half * extreme)])
         arrays = (u, (y - level) / size, at, slopes, basis)
         points, values_, places, steep, directions = (
             torch.from_numpy(np.ascontiguousarray(a)) for a in arrays
         )
         return _Data(points, values_, places, steep, directions, middle, half, level, size, eps / size, seed)
 
-    def with_points(self, ask: Asked, worst: Array, wanted: int, size: int) -> _Data:
-        """The same with fresh points added, some of them around the input where the last network was worst."""
+    def with_points(self, source: CallableSource, worst: Array, wanted: int, size: int) -> _Data:
+        """With fresh points added, some of them around the input at which the last network was worst."""
         fresh = scattered(max(1000, wanted - len(self.u)), len(self.half), [self.seed, 1, size])
         fresh[::3] = noise_along(self.basis.numpy(), len(fresh[::3]), [self.seed, 5, size])
         centre = (worst - self.middle) / np.where(self.half > 0, self.half, 1.0)
         fresh[:100] = np.clip(centre + 0.2 * fresh[:100], -1, 1)
-        y = (ask(self.middle + self.half * fresh) - self.level) / self.size
+        y = (source(self.middle + self.half * fresh) - self.level) / self.size
         return replace(
             self, u=torch.cat([self.u, torch.from_numpy(fresh)]), y=torch.cat([self.y, torch.from_numpy(y)])
         )
@@ -177,7 +178,7 @@ def _linear_neurons(data: _Data) -> Hidden:
     left, values, _ = torch.linalg.svd(affine, full_matrices=False)
     kept = values * math.sqrt(len(affine)) > 0.05 * data.eps
     directions = left.T[kept][:_MOST_LINEAR]
-    if not len(directions):  # a network has a neuron, though it may say nothing
+    if not len(directions):  # f is constant: one neuron that does nothing
         return torch.zeros(1, len(affine), dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     directions = directions / directions.abs().sum(1, keepdim=True)
     bend = min(0.5, (0.3 * data.eps) ** 0.25)
@@ -186,9 +187,9 @@ def _linear_neurons(data: _Data) -> Hidden:
 
 
 def _new_neurons(data: _Data, count: int, size: int) -> Hidden:
-    """Neurons that bend where f does: across the difference of f's slopes at two points, half way between these.
+    """Neurons in the direction of the difference of f's slopes at two points, bent between these points.
 
-    A kink of f has this difference for its normal, and a function of few projections has all of them among these.
+    This difference is the normal of a kink of f; if f is a function of few projections, it is a combination of these.
     """
     noise = np.random.default_rng([data.seed, 2, size])
     slopes, at = data.slopes.numpy(), data.at.numpy()
@@ -205,17 +206,18 @@ def _new_neurons(data: _Data, count: int, size: int) -> Hidden:
     return torch.from_numpy(normal * steep[:, None]), torch.from_numpy(-steep * across)
 
 
-def _factored(features: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """Q (points, p) and R with w = R⁻¹ Qᵀ y = argmin mean |features·w - y|² + ridge²·|w|², features = Q R."""
-    n, p = features.shape
-    tall = torch.cat([features, ridge * math.sqrt(n) * torch.eye(p, dtype=torch.float64)])
+def _least_squares(features: Tensor, y: Tensor, heavy: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """w = argmin mean heavy·|features·w - y|² + ridge²·|w|², and Q with features·√heavy = Q R."""
+    root, (n, p) = heavy.sqrt(), features.shape
+    tall = torch.cat([root * features, ridge * math.sqrt(n) * torch.eye(p, dtype=torch.float64)])
     orthogonal, triangle = torch.linalg.qr(tall)
-    return orthogonal[:n], triangle
+    q = orthogonal[:n]
+    return torch.linalg.solve_triangular(triangle, q.T @ (root * y), upper=True), q
 
 
 def _refined(data: _Data, hidden: Hidden, linear: int, steps: int) -> Hidden:
-    """Hidden weights after so many steps of Levenberg and Marquardt, the nearly linear neurons left as they are; every few steps
-    points with large errors get heavier."""
+    """Hidden weights after so many steps of Levenberg and Marquardt, without change to the nearly linear neurons; every few steps
+    points with large errors get larger weights."""
     heavy = torch.ones(len(data.u), 1, dtype=torch.float64)
     damping, best, least = 1e-2, hidden, math.inf
     for step in range(steps):
@@ -245,10 +247,10 @@ def _refined(data: _Data, hidden: Hidden, linear: int, steps: int) -> Hidden:
 
 @dataclass(frozen=True)
 class _State:
-    """One point of the refinement: what least squares leaves, and its derivatives in the hidden weights.
+    """One point of the refinement: the residual of least squares, and its derivatives in the hidden weights.
 
-    The residual r = F w - y changes by w_k tanh'(a_k·u + c_k)(da_k·u + dc_k), minus what new output weights make good, the
-    projection Q Qᵀ on the features. With Z_k = tanh'·(u, 1), the normal matrix of all outputs is (wwᵀ)_{kl} · Z_kᵀ(1 - QQᵀ)Z_l.
+    The residual r = F w - y changes by w_k tanh'(a_k·u + c_k)(da_k·u + dc_k), minus its projection Q Qᵀ on the features, which
+    new output weights remove. With Z_k = tanh'·(u, 1), the normal matrix of all outputs is (wwᵀ)_{kl} · Z_kᵀ(1 - QQᵀ)Z_l.
     """
 
     loss: float
@@ -260,8 +262,7 @@ class _State:
     @staticmethod
     def of(data: _Data, hidden: Hidden, linear: int, heavy: Tensor) -> _State:
         features, root = _features(hidden, data.u), heavy.sqrt()
-        q, r = _factored(root * features, _RIDGE * data.eps)
-        w = torch.linalg.solve_triangular(r, q.T @ (root * data.y), upper=True)
+        w, q = _least_squares(features, data.y, heavy, _RIDGE * data.eps)
         left = features @ w - data.y
         seen = torch.cat([data.u @ data.basis, torch.ones_like(root)], 1)
         bend = root * (1 - features[:, linear:-1] ** 2)
@@ -278,9 +279,8 @@ class _State:
 
     @staticmethod
     def loss_of(data: _Data, hidden: Hidden, heavy: Tensor) -> float:
-        features, root = _features(hidden, data.u), heavy.sqrt()
-        q, _ = _factored(root * features, _RIDGE * data.eps)
-        y = root * data.y
+        _, q = _least_squares(_features(hidden, data.u), data.y, heavy, _RIDGE * data.eps)
+        y = heavy.sqrt() * data.y
         return float(((y - q @ (q.T @ y)) ** 2).sum(1).mean())
 
     def moved(self, data: _Data, damping: float) -> Tensor:
@@ -289,59 +289,51 @@ class _State:
         damped = self.normal + torch.diag(damping * diagonal + 1e-12 * diagonal.max() + 1e-300)
         factor, failed = torch.linalg.cholesky_ex(damped)
         if int(failed):
-            return torch.zeros(
-                len(self.slope) // (data.basis.shape[1] + 1), data.basis.shape[1] + 1, dtype=torch.float64
-            )
+            return torch.zeros_like(self.slope).reshape(-1, data.basis.shape[1] + 1)
         step = -torch.cholesky_solve(self.slope[:, None], factor)
         return step.reshape(-1, data.basis.shape[1] + 1)
 
 
-def _finished(ask: Asked, data: _Data, hidden: Hidden, size: int) -> Fitted:
+def _finished(source: CallableSource, data: _Data, hidden: Hidden, size: int) -> FittedNetwork:
     """The program with output weights for the largest error (Lawson's), measured at fresh points."""
     features = _features(hidden, data.u)
     heavy = torch.ones(len(data.u), 1, dtype=torch.float64)
     best, least = torch.zeros(features.shape[1], data.y.shape[1], dtype=torch.float64), math.inf
     for _ in range(_LAWSON):
-        q, r = _factored(heavy.sqrt() * features, _RIDGE * data.eps)
-        w = torch.linalg.solve_triangular(r, q.T @ (heavy.sqrt() * data.y), upper=True)
+        w, _ = _least_squares(features, data.y, heavy, _RIDGE * data.eps)
         errors = (features @ w - data.y).abs().amax(1, keepdim=True)
         if float(errors.max()) < least:
             best, least = w, float(errors.max())
         heavy = heavy * (errors / (errors.max() + 1e-300) + 1e-3)
         heavy = heavy / heavy.mean()
-    error, worst = _measured(ask, data, hidden, best, size)
-    return Fitted(_program(ask, data, hidden, best), error, len(hidden[1]), FRESH, worst, ())
+    error, worst = _measured(source, data, hidden, best, size)
+    return FittedNetwork(_program(source, data, hidden, best), error, len(hidden[1]), FRESH, worst, ())
 
 
-def _measured(ask: Asked, data: _Data, hidden: Hidden, output: Tensor, size: int) -> tuple[float, Array]:
+def _measured(
+    source: CallableSource, data: _Data, hidden: Hidden, output: Tensor, size: int
+) -> tuple[float, Array]:
     """The largest error at points that the network was not fitted to, and where."""
     fresh = scattered(FRESH, len(data.half), [data.seed, 3, size])
-    x = np.clip(data.middle + data.half * fresh, ask.box.lo.reshape(-1), ask.box.hi.reshape(-1))
+    x = np.clip(data.middle + data.half * fresh, source.box.lo.reshape(-1), source.box.hi.reshape(-1))
     blocks = [_features(hidden, part) @ output for part in torch.split(torch.from_numpy(fresh), 4096)]
-    errors = np.abs(torch.cat(blocks).numpy() * data.size + data.level - ask(x)).max(1)
+    errors = np.abs(torch.cat(blocks).numpy() * data.size + data.level - source(x)).max(1)
     worst = int(errors.argmax())
     return float(errors[worst]), x[worst]
 
 
-def _program(ask: Asked, data: _Data, hidden: Hidden, output: Tensor) -> Program:
+def _program(source: CallableSource, data: _Data, hidden: Hidden, output: Tensor) -> Program:
     """W2 tanh(W1 vec X + b1) + b2 in the coordinates of the box and of f."""
     scale = np.divide(1.0, data.half, out=np.zeros_like(data.half), where=data.half > 0)
     w1 = hidden[0].numpy() * scale
     b1 = hidden[1].numpy() - w1 @ data.middle
     w2, b2 = data.size * output[:-1].numpy().T, data.size * output[-1].numpy() + data.level
     steps: list[Step] = []
-    if len(ask.box.shape) > 1:
-        steps.append(Reshape(0, (ask.box.size,)))
+    if len(source.box.shape) > 1:
+        steps.append(Reshape(0, (source.box.size,)))
     steps.append(Affine(len(steps), w1, b1, name="hidden"))
     steps.append(Pointwise(len(steps), functions.get("tanh"), name="tanh"))
     steps.append(Affine(len(steps), w2, b2, name="output"))
-    if len(ask.shape) > 1:
-        steps.append(Reshape(len(steps), ask.shape))
-    return Program(ask.box.shape, tuple(steps))
-
-
-def _check(eps: float, most_neurons: int, steps: int) -> None:
-    if not (math.isfinite(eps) and eps > 0):
-        raise InputError(f"eps={eps!r}: a positive number is accepted")
-    if most_neurons < 1 or steps < 1:
-        raise InputError(f"most_neurons={most_neurons} and steps={steps}: positive numbers are accepted")
+    if len(source.shape) > 1:
+        steps.append(Reshape(len(steps), source.shape))
+    return Program(source.box.shape, tuple(steps))

@@ -1,15 +1,16 @@
-"""torch's arithmetic, reshaping and linear maps. Each takes the arguments of its ATen operation, by their names."""
+"""torch's arithmetic, reshapes and linear maps as steps. Each takes the arguments of its ATen operation, by their names."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from attnc import functions
-from attnc.frontends.activations import Operation
-from attnc.frontends.builder import Builder, Constant, RefusedError, Value
+from attnc.frontends.activations import Activation, RefusedError
+from attnc.frontends.aten import CASTS, COPIES, DROPOUTS
+from attnc.frontends.builder import Builder, Constant, Value
 from attnc.program import BatchNorm, Pointwise
 from attnc.program.step import Numbers, Shape
 
@@ -23,28 +24,26 @@ class _Batch:
 
 BATCH = _Batch()
 Axes = tuple[object, ...]  # of ints and BATCH
+Operation = Callable[..., object]
+OWN_NUMBERS = "computes with the model's own numbers alone: store the result as a parameter or a buffer"
 
 
 def _constant(b: Builder, c: object) -> Numbers | np.floating:
     return b.numbers(c) if isinstance(c, Constant) else b.in_dtype(b.number(c))
 
 
-def _values(*given: object) -> None:
-    if not any(isinstance(x, Value) for x in given):
+def _same_shapes(input: Value, other: Value) -> None:
+    if input.shape != other.shape:
         raise RefusedError(
-            "computes with the model's own numbers alone: store the result as a parameter or a buffer"
+            f"combines values of shapes {input.shape} and {other.shape}: give both the same shape"
         )
 
 
 def add(b: Builder, input: object, other: object, alpha: object = 1, *, sign: float = 1.0) -> Value:
     """input + sign·alpha·other."""
-    _values(input, other)
     factor = sign * b.number(alpha, "alpha")
     if isinstance(input, Value) and isinstance(other, Value):
-        if input.shape != other.shape:
-            raise RefusedError(
-                f"joins values of the shapes {input.shape} and {other.shape}: give both one shape"
-            )
+        _same_shapes(input, other)
         return b.combine([input, other], [1.0, factor])
     if factor not in (1, -1):
         raise RefusedError("has an alpha and a constant: alpha is accepted between two values")
@@ -64,12 +63,8 @@ def rsub(b: Builder, input: object, other: object, alpha: object = 1) -> Value:
 
 
 def mul(b: Builder, input: object, other: object) -> Value:
-    _values(input, other)
     if isinstance(input, Value) and isinstance(other, Value):
-        if input.shape != other.shape:
-            raise RefusedError(
-                f"multiplies values of the shapes {input.shape} and {other.shape}: give both one shape"
-            )
+        _same_shapes(input, other)
         return b.product(input, other)
     value, factor = (input, other) if isinstance(input, Value) else (other, input)
     assert isinstance(value, Value)
@@ -77,17 +72,16 @@ def mul(b: Builder, input: object, other: object) -> Value:
         return b.diagonal(value, gain=b.numbers(factor))
     if isinstance(factor, Constant) and factor.tensor.ndim > len(value.shape) + 1:
         raise RefusedError(
-            f"meets a value of shape {value.shape} with a tensor of shape {tuple(factor.tensor.shape)}"
+            f"combines a value of shape {value.shape} with a tensor of shape {tuple(factor.tensor.shape)}"
         )
     return b.scaled(value, b.number(factor))
 
 
 def div(b: Builder, input: object, other: object, rounding_mode: str | None = None) -> Value:
-    _values(input, other)
     if rounding_mode is None and isinstance(input, Value) and _is_one_plus_abs(b, other, input):
-        return b.apply(input, functions.softsign())
+        return b.apply(input, Activation(functions.softsign()))
     if rounding_mode is not None or not isinstance(input, Value) or isinstance(other, Value):
-        raise RefusedError("divides by a value, or rounds: the division by a number is accepted")
+        raise RefusedError("divides by a value, or rounds: division by a number is accepted")
     return b.divided(input, _constant(b, other))
 
 
@@ -101,7 +95,7 @@ def _is_one_plus_abs(b: Builder, other: object, x: Value) -> bool:
     parts = {"mean": 0.0, "variance": 1.0, "gain": 1.0, "shift": 1.0}
     if shifted.epsilon != 0 or any((getattr(shifted, part) != n).any() for part, n in parts.items()):
         return False
-    inner = b.step(Value(shifted.input, other.shape, 0))
+    inner = b.step(Value(shifted.input, other.shape))
     return isinstance(inner, Pointwise) and inner.function.label == "abs" and inner.input == x.index
 
 
@@ -115,14 +109,12 @@ def linear(b: Builder, input: Value, weight: object, bias: object = None) -> Val
     return b.affine(input, weight, bias)
 
 
-def matmul(b: Builder, input: object, other: object) -> Value:
-    if not isinstance(input, Value) or not isinstance(other, Constant):
-        raise RefusedError("multiplies matrices that are not (a value) @ (a parameter)")
-    return b.affine(input, other, None, transposed=True)
-
-
-def mm(b: Builder, input: object, mat2: object) -> Value:
-    return matmul(b, input, mat2)
+def matmul(b: Builder, input: object, other: object = None, mat2: object = None) -> Value:
+    """x W. (aten.mm calls W `mat2`.)"""
+    weight = mat2 if other is None else other
+    if not isinstance(input, Value) or not isinstance(weight, Constant):
+        raise RefusedError("is accepted as (a value) @ (a parameter)")
+    return b.affine(input, weight, None, transposed=True)
 
 
 def addmm(b: Builder, input: object, mat1: object, mat2: object) -> Value:
@@ -133,28 +125,22 @@ def addmm(b: Builder, input: object, mat1: object, mat2: object) -> Value:
 
 
 def batch_norm(
-    b: Builder,
-    input: Value,
-    weight: object,
-    bias: object,
-    running_mean: object,
-    running_var: object,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Value:
-    """(x - mean)/√(var + ε)·weight + bias, by the statistics that were collected in training."""
-    if training is not False:
-        raise RefusedError("normalises by the batch, as training=True: give training=False")
+    b: Builder, input: Value, weight: object, bias: object, running_mean: object, running_var: object, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool,
+) -> Value:  # fmt: skip
+    """(x - mean)/√(var + ε)·weight + bias, with the running statistics."""
+    if (
+        training is not False
+        or not isinstance(running_mean, Constant)
+        or not isinstance(running_var, Constant)
+    ):
+        raise RefusedError(
+            "normalises by the batch: it is accepted with training=False and running statistics (track_running_stats=True)"
+        )
     if len(input.shape) != 1:
         raise RefusedError(
             f"normalises the second axis of (batch, {', '.join(map(str, input.shape))}), which is not the features: "
             "it is accepted on (batch, features)"
-        )
-    if not isinstance(running_mean, Constant) or not isinstance(running_var, Constant):
-        raise RefusedError(
-            "has no running statistics, so that it normalises by the batch: train it with track_running_stats=True"
         )
     mean, variance = b.numbers(running_mean), b.numbers(running_var)
     gain = np.ones_like(mean) if weight is None else _constant(b, weight)
@@ -165,22 +151,17 @@ def batch_norm(
 
 def dropout(b: Builder, input: Value, p: float, train: bool) -> Value:
     if train is not False and p != 0:
-        raise RefusedError(
-            "drops values at random, as training=True: give training=False, or training=self.training"
-        )
+        raise RefusedError("is random with training=True: give training=False, or training=self.training")
     return input
 
 
-def same(b: Builder, input: Value) -> Value:
-    return input
+def log_sigmoid(b: Builder, input: Value) -> Value:
+    """log(1/(1 + e^-s)) = -softplus(-s)."""
+    return b.scaled(b.apply(b.scaled(input, -1.0), Activation(functions.softplus())), -1.0)
 
 
-def clone(b: Builder, input: Value, memory_format: object = None) -> Value:
-    return b.copy(input)
-
-
-def converted(b: Builder, input: Value, **target: object) -> Value:
-    """A cast to the dtype that the value has: the reader compares the dtypes of all values."""
+def same(b: Builder, input: Value, **layout: object) -> Value:
+    """A copy, or a cast to the dtype that the value has: the translator compares the dtypes of all values."""
     return input
 
 
@@ -194,24 +175,20 @@ def flatten(b: Builder, input: Value, start_dim: int, end_dim: int) -> Value:
 
 def unflatten(b: Builder, input: Value, dim: int, sizes: object) -> Value:
     axis = _axis(input, dim)
-    asked = tuple(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else (sizes,)
-    cut = _resolved(asked, input.shape[axis - 1])
+    listed = tuple(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else (sizes,)
+    cut = _resolved(listed, input.shape[axis - 1])
     return b.reshaped(input, (*input.shape[: axis - 1], *cut, *input.shape[axis:]))
 
 
-def reshape(b: Builder, input: Value, shape: Sequence[object]) -> Value:
-    """To (batch, …): the first size is the batch size, or a -1 that can only stand for it."""
-    asked = tuple(shape)
-    keeps = bool(asked) and (asked[0] is BATCH or (asked[0] == -1 and -1 not in asked[1:]))
-    if not keeps or BATCH in asked[1:] or len(asked) == 1:
+def reshape(b: Builder, input: Value, shape: Sequence[object] = (), size: Sequence[object] = ()) -> Value:
+    """To (batch, …): the first size is the batch size, or a -1 that can only stand for it. (aten.view calls it `size`.)"""
+    sizes = (*shape, *size)
+    keeps = bool(sizes) and (sizes[0] is BATCH or (sizes[0] == -1 and -1 not in sizes[1:]))
+    if not keeps or BATCH in sizes[1:] or len(sizes) == 1:
         raise RefusedError(
-            f"reshapes to {asked}, which does not keep the batch axis: write x.flatten(1), or x.reshape(len(x), …) by x.shape[0]"
+            f"reshapes to {sizes}, which does not keep the batch axis: write x.flatten(1), or x.reshape(len(x), …) by x.shape[0]"
         )
-    return b.reshaped(input, _resolved(asked[1:], math.prod(input.shape)))
-
-
-def view(b: Builder, input: Value, size: Sequence[object]) -> Value:
-    return reshape(b, input, size)
+    return b.reshaped(input, _resolved(sizes[1:], math.prod(input.shape)))
 
 
 def reshape_as(b: Builder, input: Value, other: object) -> Value:
@@ -222,9 +199,7 @@ def reshape_as(b: Builder, input: Value, other: object) -> Value:
 
 def squeeze(b: Builder, input: Value, dim: object = None) -> Value:
     if not isinstance(dim, int):
-        raise RefusedError(
-            "drops every axis of size 1, the batch's too if it has one: name the axis, squeeze(dim)"
-        )
+        raise RefusedError("drops every axis of size 1, also the batch: name the axis, squeeze(dim)")
     axis = _axis(input, dim)
     if input.shape[axis - 1] != 1:
         return input
@@ -253,34 +228,28 @@ def _axis(x: Value, dim: object) -> int:
     return dim % axes
 
 
-def _resolved(asked: Axes, elements: int) -> Shape:
-    """The sizes with -1 filled in; together they hold the elements."""
-    sizes = [n for n in asked if isinstance(n, int) and not isinstance(n, bool)]
-    if len(sizes) != len(asked) or sizes.count(-1) > 1 or any(n < -1 or n == 0 for n in sizes):
-        raise RefusedError(f"reshapes to {asked}: positive sizes, and one -1, are accepted")
+def _resolved(given: Axes, elements: int) -> Shape:
+    """The sizes with -1 filled in; their product is the number of elements."""
+    sizes = [n for n in given if isinstance(n, int) and not isinstance(n, bool)]
+    if len(sizes) != len(given) or sizes.count(-1) > 1 or any(n < -1 or n == 0 for n in sizes):
+        raise RefusedError(f"reshapes to {given}: positive sizes, and one -1, are accepted")
     known = math.prod(n for n in sizes if n != -1)
     if elements % known or (-1 not in sizes and elements != known):
-        raise RefusedError(f"cuts {elements} numbers into {asked}, which hold {known}")
+        raise RefusedError(f"reshapes {elements} numbers to {given}, which holds {known}")
     return tuple(elements // known if n == -1 else n for n in sizes)
 
 
 # by the name of the ATen operation
 OPERATIONS: dict[str, Operation] = {
     "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "mul": mul, "multiply": mul, "div": div, "divide": div,
-    "true_divide": div, "neg": neg, "negative": neg, "linear": linear, "matmul": matmul, "mm": mm, "addmm": addmm,
-    "batch_norm": batch_norm, "clone": clone, "lift_fresh_copy": clone, "sym_size": sym_size,
-    # results that are the same memory
-    "dropout": dropout, "alpha_dropout": dropout, "feature_dropout": dropout, "feature_alpha_dropout": dropout,
-    "detach": same, "alias": same, "view": view, "view_as": reshape_as, "unflatten": unflatten, "squeeze": squeeze,
-    "unsqueeze": unsqueeze,
-    # results that are the same memory or a copy, depending on its layout
-    "flatten": flatten, "reshape": reshape, "reshape_as": reshape_as, "contiguous": converted, "to": converted,
-    "type_as": converted, "_to_copy": converted,
+    "true_divide": div, "neg": neg, "negative": neg, "linear": linear, "matmul": matmul, "mm": matmul, "addmm": addmm,
+    "batch_norm": batch_norm, "log_sigmoid": log_sigmoid, "sym_size": sym_size, "view": reshape, "_unsafe_view": reshape,
+    "view_as": reshape_as, "reshape": reshape, "reshape_as": reshape_as, "flatten": flatten, "unflatten": unflatten,
+    "squeeze": squeeze, "unsqueeze": unsqueeze, **dict.fromkeys(DROPOUTS, dropout), **dict.fromkeys(COPIES | CASTS, same),
 }  # fmt: skip
-COPIES_OR_NOT = frozenset({"flatten", "reshape", "reshape_as", "contiguous", "to", "type_as"})
 # operations that only rearrange numbers: exact on the model's own tensors, too
-REARRANGES = frozenset({
+REARRANGES = COPIES | {
     "t", "numpy_T", "mT", "transpose", "permute", "view", "reshape", "view_as", "reshape_as", "flatten", "unflatten",
-    "squeeze", "unsqueeze", "select", "slice", "expand", "detach", "alias", "contiguous", "clone", "lift_fresh_copy",
-})  # fmt: skip
+    "squeeze", "unsqueeze", "select", "slice", "expand",
+}  # fmt: skip
 HINTS = dict.fromkeys(("softmax", "log_softmax"), "leave it off and compile the logits")

@@ -1,10 +1,11 @@
-"""What stands in the way of reading a module: found by looking, before anything of it runs."""
+"""Problems of a module that are found by inspection, before it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.utils.parametrize as parametrize
 from torch import Tensor, fx, nn
@@ -14,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from attnc.errors import Problem
 
 DTYPES = (torch.float32, torch.float64)
+_PLAIN = (Tensor, nn.Parameter)
 _WRAPPERS = {
     "DataParallel": "give model.module, the module inside it",
     "DistributedDataParallel": "give model.module, the module inside it",
@@ -28,52 +30,56 @@ _REMOVERS = {
 
 @dataclass(frozen=True)
 class Inspection:
-    """The problems, and the modules that are not worth looking into, as their problem is told."""
+    """The problems, and the names of modules that cannot be recorded because of them."""
 
     problems: tuple[Problem, ...]
     opaque: frozenset[str]
 
 
-def called(name: str, module: nn.Module) -> str:
+def part_name(name: str, module: nn.Module) -> str:
     """How messages name a part: 'net.0 (Linear)'."""
     kind = type(module).__name__
     return f"{name} ({kind})" if name else f"the model ({kind})"
 
 
+def model_dtype(model: nn.Module) -> torch.dtype:
+    """The dtype of the first floating-point tensor; `inspected` reports mixtures."""
+    tensors = (*model.parameters(), *model.buffers())
+    return next((t.dtype for t in tensors if t.dtype in DTYPES), torch.float32)
+
+
 def inspected(model: nn.Module) -> Inspection:
-    """Every reason, over all parts, why what `forward` says may not be what calling the model computes.
+    """Every reason, over all parts, why calling the model may compute something else than its `forward`.
 
     >>> [str(p) for p in inspected(nn.Linear(2, 2)).problems]
     ['the model (Linear): is in training mode: call model.eval()']
     """
-    problems = [*_global_problems(), *_training(model), *_tensors(model)]
+    problems = [*global_hooks(), *training_parts(model), *_tensors(model)]
     opaque = set()
     for name, part in model.named_modules():
-        where = called(name, part)
-        found = [Problem(where, reason) for reason in _wrapping(part)]
-        if found:
-            opaque.add(name)
-        problems += found or [Problem(where, reason) for reason in _interference(part)]
-        for attribute, tensor in vars(part).items():
-            if isinstance(tensor, Tensor) and type(tensor) not in (Tensor, nn.Parameter):
-                problems.append(
-                    Problem(f"{name}.{attribute}" if name else attribute, str(tensor_problem(tensor)))
-                )
-                opaque.add(name)
-        if any(t is not None and t.layout is not torch.strided for t in part._parameters.values()):
-            opaque.add(name)
-        if parametrize.is_parametrized(part) or _is_lazy(part):
+        where = part_name(name, part)
+        wrapping = [Problem(where, reason) for reason in _wrapping(part)]
+        problems += wrapping or [Problem(where, reason) for reason in _interference(part)]
+        foreign = {a: t for a, t in vars(part).items() if isinstance(t, Tensor) and type(t) not in _PLAIN}
+        problems += [
+            Problem(".".join(filter(None, (name, a))), str(tensor_problem(t))) for a, t in foreign.items()
+        ]
+        sparse = any(t is not None and t.layout is not torch.strided for t in part._parameters.values())
+        if wrapping or foreign or sparse or parametrize.is_parametrized(part) or _is_lazy(part):
             opaque.add(name)
     return Inspection(tuple(problems), frozenset(opaque))
 
 
 def tensor_problem(tensor: object) -> str | None:
-    """Why the numbers of a tensor cannot be taken, or None."""
+    """Why the numbers of a tensor or of a numpy array are not accepted, or None."""
+    if isinstance(tensor, np.ndarray) and tensor.dtype in (np.float32, np.float64):
+        tensor = torch.from_numpy(np.array(tensor))
     if not isinstance(tensor, Tensor):
-        return f"is of type {type(tensor).__name__}: a tensor is accepted"
+        kind = getattr(tensor, "dtype", f"type {type(tensor).__name__}")
+        return f"is of {kind}: tensors and arrays of float32 or float64 are accepted"
     if is_lazy(tensor):
         return "is not initialised: run one input through the model first"
-    if type(tensor) not in (Tensor, nn.Parameter):
+    if type(tensor) not in _PLAIN:
         return f"is a {type(tensor).__name__}: plain tensors are accepted"
     if tensor.is_quantized or tensor.layout is not torch.strided:
         return f"is {'quantized' if tensor.is_quantized else tensor.layout}: dense floating-point tensors are accepted"
@@ -89,18 +95,18 @@ def tensor_problem(tensor: object) -> str | None:
     return None
 
 
-def _global_problems() -> Iterator[Problem]:
+def global_hooks() -> Iterator[Problem]:
     if calls._global_forward_hooks or calls._global_forward_pre_hooks:
         yield Problem("torch", "has global forward hooks, which may change every result: remove them")
 
 
-def _training(model: nn.Module) -> Iterator[Problem]:
+def training_parts(model: nn.Module) -> Iterator[Problem]:
     """The outermost parts that are in training mode."""
-    told: list[str] = []
+    outermost: list[str] = []
     for name, part in model.named_modules():
-        if part.training and not any(name.startswith(outer) for outer in told):
-            told.append(f"{name}." if name else "")
-            yield Problem(called(name, part), "is in training mode: call model.eval()")
+        if part.training and not any(name.startswith(outer) for outer in outermost):
+            outermost.append(f"{name}." if name else "")
+            yield Problem(part_name(name, part), "is in training mode: call model.eval()")
 
 
 def _tensors(model: nn.Module) -> Iterator[Problem]:
@@ -122,13 +128,13 @@ def _tensors(model: nn.Module) -> Iterator[Problem]:
 
 def _wrapping(part: nn.Module) -> Iterator[str]:
     if isinstance(part, torch.jit.ScriptModule):
-        yield "is compiled by torch.jit: give the nn.Module it was made from"
+        yield "is compiled by torch.jit: give the original nn.Module"
     elif type(part).__module__.startswith("torch.") and type(part).__name__ in _WRAPPERS:
         yield f"is a wrapper: {_WRAPPERS[type(part).__name__]}"
 
 
 def _interference(part: nn.Module) -> Iterator[str]:
-    """What runs besides, or instead of, the `forward` of the class."""
+    """What runs beside, or instead of, the `forward` of the class."""
     if _is_lazy(part):
         return  # its hooks are those that initialise it; the tensors themselves are reported
     if parametrize.is_parametrized(part):
@@ -145,13 +151,13 @@ def _interference(part: nn.Module) -> Iterator[str]:
         )
         yield f"has forward hooks ({', '.join(kinds)}), which may change its result: remove them by {how}"
     if "forward" in vars(part):
-        yield "has a forward that was put on the object: give a class its own forward"
+        yield "has a forward that was assigned to the object: define forward in a class"
     patched = "_call_impl" in vars(part) or type(part)._call_impl is not nn.Module._call_impl
     own_call = type(part).__call__ is not nn.Module.__call__ and not isinstance(part, fx.GraphModule)
     if patched or own_call:
         yield "has a __call__ of its own: put what it does into forward"
     if part._compiled_call_impl is not None:
-        yield "was compiled in place by module.compile(): give it as it was before"
+        yield "was compiled in place by module.compile(): give the original module"
 
 
 def _is_lazy(part: nn.Module) -> bool:

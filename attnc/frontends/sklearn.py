@@ -1,4 +1,4 @@
-"""estimator_to_program: scikit-learn's networks. scikit-learn itself is never imported: the estimator brings it."""
+"""estimator_to_program: scikit-learn's networks as programs. attnc does not import scikit-learn: the estimator has done so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import torch
 from attnc import functions
 from attnc.domain import Array
 from attnc.errors import InputError, Problem, UnsupportedError
-from attnc.frontends.builder import Builder, RefusedError, Value
+from attnc.frontends.activations import Activation, RefusedError
+from attnc.frontends.builder import Builder, Value
+from attnc.frontends.problems import tensor_problem
 from attnc.functions import Function
 from attnc.program import Affine, Program
 from attnc.program.evaluate import approximate
@@ -23,6 +25,7 @@ from attnc.program.step import Shape
 _ACTIVATIONS: dict[str, Callable[[], Function] | None] = {
     "identity": None, "logistic": functions.sigmoid, "tanh": functions.tanh, "relu": functions.relu, "exp": functions.exp,
 }  # fmt: skip
+_NETWORKS = ("MLPRegressor", "MLPClassifier")
 _ACCEPTED = (
     "MLPRegressor, MLPClassifier, and a Pipeline of StandardScaler, RobustScaler, MaxAbsScaler or MinMaxScaler with one of "
     "them at its end"
@@ -30,17 +33,17 @@ _ACCEPTED = (
 
 
 def is_estimator(model: object) -> bool:
-    """Whether a class of scikit-learn is among the object's."""
+    """Whether the object is of a class of scikit-learn, or of a subclass."""
     return any(kind.__module__.split(".")[0] == "sklearn" for kind in type(model).__mro__)
 
 
 def estimator_to_program(estimator: Any, shape: Shape) -> Program:
     """The program of a fitted MLPRegressor or MLPClassifier, alone or behind scalers in a Pipeline.
 
-    A classifier becomes its *logits*: the softmax, or for two classes and for many labels the logistic function,
-    that makes probabilities of them is left off, and a bound is one on logits. With a bound B on every logit, the
-    decision is the same wherever the two largest logits are more than 2B apart (one logit: more than B from 0); a
-    probability moves by at most B/2 through the softmax, by at most B/4 through the logistic function.
+    The program of a classifier computes its *logits*, without the softmax (or the logistic function, for two classes and for
+    many labels) that follows. If every logit has the error bound B, the decision is the same if the two largest logits differ by
+    more than 2B (one logit: if it is more than B from 0); a probability changes by at most B/2 through the softmax, by at most
+    B/4 through the logistic function.
 
     >>> from sklearn.neural_network import MLPRegressor
     >>> x = np.linspace(-1, 1, 40)[:, None]
@@ -52,17 +55,17 @@ def estimator_to_program(estimator: Any, shape: Shape) -> Program:
     scalers, network = _parts(estimator)
     for part in (*(s for _, s in scalers), network):
         if not _is_fitted(part):
-            raise InputError(f"this {type(part).__name__} is not fitted: call fit(X, y) first")
+            raise InputError(f"{type(part).__name__} is not fitted: call fit(X, y) first")
     problems = [*_network_problems(network), *(p for where, s in scalers for p in _scaler_problems(where, s))]
     features = getattr(scalers[0][1] if scalers else network, "n_features_in_", None)
     if shape != (features,):
-        problems.append(Problem(name, f"takes inputs of {features} features, and gets the shape {shape}"))
+        problems.append(Problem(name, f"takes {features} features, and the shape is {shape}"))
     if problems:
-        raise UnsupportedError(f"{name} cannot be made into a program", problems)
+        raise UnsupportedError(f"{name} cannot be compiled", problems)
     program = _built(network, scalers, shape)
     found = _disagreement(estimator, network, program)
     if found:
-        raise UnsupportedError(f"{name} cannot be made into a program", [Problem(name, found)])
+        raise UnsupportedError(f"{name} cannot be compiled", [Problem(name, found)])
     return program
 
 
@@ -74,7 +77,7 @@ def _built(network: Any, scalers: list[tuple[str, Any]], shape: Shape) -> Progra
             b.where = b.name = where
             x = _SCALERS[_kind(scaler)](b, x, scaler)
     except RefusedError as refusal:
-        raise UnsupportedError(f"{where} cannot be made into steps", [Problem(where, str(refusal))]) from None
+        raise UnsupportedError(f"{where} cannot be compiled", [Problem(where, str(refusal))]) from None
     last = len(network.coefs_) - 1
     for i, (weight, bias) in enumerate(zip(network.coefs_, network.intercepts_, strict=True)):
         b.name = f"coefs_[{i}]"
@@ -82,41 +85,34 @@ def _built(network: Any, scalers: list[tuple[str, Any]], shape: Shape) -> Progra
         left_off = ("softmax", "logistic") if _kind(network) == "MLPClassifier" else ()
         after = network.out_activation_ if i == last else network.activation
         make = None if i == last and after in left_off else _ACTIVATIONS[after]
-        x = x if make is None else b.apply(x, make())
+        x = x if make is None else b.apply(x, Activation(make()))
     return b.program(x)
 
 
 def _parts(estimator: Any) -> tuple[list[tuple[str, Any]], Any]:
     """The scalers, with their names, and the network."""
+    name = type(estimator).__name__
+    steps = [(name, estimator)]
     if _kind(estimator) == "Pipeline":
-        steps = [(name, s) for name, s in estimator.steps if s is not None and not isinstance(s, str)]
-        unknown = [Problem(name, _refused(s)) for name, s in steps[:-1] if _kind(s) not in _SCALERS]
-        if steps and _kind(steps[-1][1]) not in ("MLPRegressor", "MLPClassifier"):
-            unknown.append(Problem(steps[-1][0], _refused(steps[-1][1])))
-        if unknown or not steps:
-            raise UnsupportedError(
-                "the Pipeline cannot be made into a program", unknown or [Problem("Pipeline", "is empty")]
-            )
-        return steps[:-1], steps[-1][1]
-    if _kind(estimator) not in ("MLPRegressor", "MLPClassifier"):
-        raise UnsupportedError(
-            "the estimator cannot be made into a program",
-            [Problem(type(estimator).__name__, _refused(estimator))],
-        )
-    return [], estimator
+        steps = [(key, s) for key, s in estimator.steps if s is not None and not isinstance(s, str)]
+    unknown = [Problem(key, _refused(s)) for key, s in steps[:-1] if _kind(s) not in _SCALERS]
+    unknown += [Problem(key, _refused(s)) for key, s in steps[-1:] if _kind(s) not in _NETWORKS]
+    if unknown or not steps:
+        raise UnsupportedError(f"{name} is not supported", unknown or [Problem("Pipeline", "is empty")])
+    return steps[:-1], steps[-1][1]
 
 
 def _refused(part: Any) -> str:
     if hasattr(part, "best_estimator_"):
         return "is a search: give its best_estimator_"
     own = [k.__name__ for k in type(part).__mro__[1:] if k.__module__.startswith("sklearn.neural_network")]
-    if any(n in ("MLPRegressor", "MLPClassifier") for n in own):
-        return f"is a class of its own below {own[0]}, which may compute something else: accepted are {_ACCEPTED}"
+    if any(n in _NETWORKS for n in own):
+        return f"is a subclass of {own[0]}, which may compute something else: accepted are {_ACCEPTED}"
     return f"is a {type(part).__name__}: accepted are {_ACCEPTED}"
 
 
 def _kind(part: Any) -> str:
-    """The name of scikit-learn's class; empty for any other, subclasses too."""
+    """The name of scikit-learn's own class; '' for any other, also for subclasses."""
     kind = type(part)
     home = ".".join(kind.__module__.split(".")[:2])
     return kind.__name__ if getattr(sys.modules.get(home), kind.__name__, None) is kind else ""
@@ -131,8 +127,7 @@ def _network_problems(network: Any) -> Iterator[Problem]:
         yield Problem("activation", f"is {name!r}: accepted are {', '.join(_ACTIVATIONS)}")
     for i, (weight, bias) in enumerate(zip(network.coefs_, network.intercepts_, strict=True)):
         for where, numbers in ((f"coefs_[{i}]", weight), (f"intercepts_[{i}]", bias)):
-            reason = numbers_problem(numbers)
-            if reason:
+            if (reason := tensor_problem(numbers)) is not None:
                 yield Problem(where, reason)
     widths = [w.shape for w in network.coefs_]
     for i, (left, right) in enumerate(pairwise(widths)):
@@ -145,16 +140,8 @@ def _scaler_problems(where: str, scaler: Any) -> Iterator[Problem]:
         yield Problem(where, "clips its result: give clip=False")
     for part in ("mean_", "center_", "scale_", "min_"):
         numbers = getattr(scaler, part, None)
-        reason = None if numbers is None else numbers_problem(numbers)
-        if reason:
+        if numbers is not None and (reason := tensor_problem(numbers)) is not None:
             yield Problem(f"{where}.{part}", reason)
-
-
-def numbers_problem(numbers: object) -> str | None:
-    """Why an array cannot be taken, or None."""
-    if not isinstance(numbers, np.ndarray) or numbers.dtype not in (np.float32, np.float64):
-        return f"is of {getattr(numbers, 'dtype', type(numbers).__name__)}: arrays of float32 or float64 are accepted"
-    return None if np.isfinite(numbers).all() else "holds NaN or infinite numbers: finite ones are accepted"
 
 
 def _centred(centre: str, if_centred: str, if_scaled: str) -> Callable[[Builder, Value, Any], Value]:
@@ -177,7 +164,7 @@ _SCALERS: dict[str, Callable[[Builder, Value, Any], Value]] = {
 
 
 def _disagreement(estimator: Any, network: Any, program: Program) -> str | None:
-    """The estimator's own prediction, against the program with the last function put back on."""
+    """How far the estimator's own prediction is from the program, followed by the softmax or logistic function."""
     x = np.random.default_rng(0).uniform(-2, 2, (8, *program.shape))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the names of columns
@@ -187,11 +174,11 @@ def _disagreement(estimator: Any, network: Any, program: Program) -> str | None:
     gap = float(np.abs(theirs - ours).max())
     if gap <= 1e-6 * (1e-3 + float(np.abs(theirs).max())):
         return None
-    return f"predicts what is {gap:.3g} off the program at a random input: something of it was replaced"
+    return f"differs from its program by {gap:.3g} at a random input: a part of it was replaced"
 
 
 def _finished(network: Any, outputs: Array) -> Array:
-    """Logits as probabilities; whatever a regressor returns as it is."""
+    """Probabilities of logits; the outputs of a regressor unchanged."""
     if _kind(network) != "MLPClassifier":
         return outputs
     logits = torch.from_numpy(outputs)

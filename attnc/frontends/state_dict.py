@@ -1,4 +1,4 @@
-"""A network as a plain collection of weights: the layers by name, the activation by word."""
+"""mlp: the program of a state dict whose layers are linear; read_state_dict: the tensors of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from torch import Tensor
@@ -34,9 +33,10 @@ def mlp(
 ) -> Program:
     """The network whose layers are the pairs `<prefix>.weight` (out, in) and `<prefix>.bias`, which may be missing.
 
-    Layers follow the natural order of their prefixes ("net.2" before "net.10"), or `order`. The activation stands between
-    layers; after the last stands `output_activation`, if any.
+    Layers are in the natural order of their prefixes ("net.2" before "net.10"), or in the given `order`. The activation is
+    applied between layers, `output_activation` after the last one.
 
+    >>> import torch
     >>> w = {"0.weight": torch.ones(3, 2), "0.bias": torch.zeros(3), "2.weight": torch.ones(1, 3)}
     >>> [step.name or step.function.label for step in mlp(w, "leaky_relu(0.2)").steps]
     ['0', 'leaky_relu(0.2)', '2']
@@ -53,7 +53,7 @@ def mlp(
     if not problems:
         problems = list(_unchained(tensors, prefixes))
     if problems:
-        raise UnsupportedError("the state dict is not that of a plain network", problems)
+        raise UnsupportedError("the state dict is not that of a network of linear layers", problems)
     steps: list[Step] = []
     for i, prefix in enumerate(prefixes):
         bias = tensors.get(_joined(prefix, "bias"))
@@ -67,7 +67,7 @@ def mlp(
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a safetensors file. Nothing in the file is executed.
 
-    >>> import tempfile
+    >>> import tempfile, torch
     >>> from safetensors.torch import save_file
     >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
     >>> save_file(torch.nn.Linear(2, 1).state_dict(), path)
@@ -75,7 +75,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     ['bias', 'weight']
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise InputError(f"a file is given by its path: got {type(path).__name__}")
+        raise InputError(f"path is a str or a Path: got {type(path).__name__}")
     source = Path(path)
     try:
         data = source.read_bytes()
@@ -94,7 +94,7 @@ def _function(given: object) -> Function:
         return given
     if isinstance(given, str):
         return functions.get(given)
-    raise InputError(f"an activation is a name like 'gelu', or a Function: got {given!r}")
+    raise InputError(f"an activation is a name, e.g. 'gelu', or a Function: got {given!r}")
 
 
 def _part(name: str) -> tuple[str, str]:
@@ -111,21 +111,20 @@ def _array(given: Any) -> Any:
 
 
 def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is no weight or bias of a linear layer, and numbers that cannot be taken."""
+    """Tensors that are no weight or bias of a linear layer, or whose numbers are not accepted."""
     dtypes: dict[str, str] = {}
     for name, given in tensors.items():
         prefix, part = _part(name)
-        wanted = {"weight": 2, "bias": 1}.get(part)
-        reason = _numbers_problem(given)
-        axes = np.ndim(given) if reason is None else wanted
-        if wanted is None:
+        axes = {"weight": 2, "bias": 1}.get(part)
+        reason = tensor_problem(given)
+        if axes is None:
             yield Problem(
-                name, "is neither the weight nor the bias of a linear layer: take it out, or give the module"
+                name, "is neither weight nor bias of a linear layer: leave it out, or give the module"
             )
-        elif axes != wanted:
-            shape = tuple(given.shape)
+        elif reason is None and np.ndim(given) != axes:
             yield Problem(
-                name, f"has the shape {shape}: a {part} has {wanted} {'axes' if wanted > 1 else 'axis'}"
+                name,
+                f"has the shape {tuple(given.shape)}: a {part} has {axes} {'axes' if axes > 1 else 'axis'}",
             )
         elif part == "bias" and _joined(prefix, "weight") not in tensors:
             yield Problem(name, f"has no {_joined(prefix, 'weight')} beside it")
@@ -138,36 +137,22 @@ def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("the state dict", f"mixes dtypes: {listed}; give all in one")
 
 
-def _numbers_problem(given: object) -> str | None:
-    if isinstance(given, Tensor):
-        return tensor_problem(given)
-    if not isinstance(given, np.ndarray):
-        return f"is of type {type(given).__name__}: tensors and arrays are accepted"
-    if given.dtype not in (np.float32, np.float64):
-        return f"is of {given.dtype}: float32 and float64 are accepted"
-    return tensor_problem(torch.from_numpy(np.ascontiguousarray(given)))
-
-
 def _ordered(weights: list[str], order: Sequence[str] | None) -> list[str]:
     found = [_part(name)[0] for name in weights]
     if order is None:
         if len({re.sub(r"\d+", "#", p) for p in found}) > 1 or _numbers_that_vary(found) > 1:
             listed = ", ".join(map(repr, sorted(found, key=_natural)))
             raise InputError(
-                f"the names {listed} do not say which layer comes first: give order=[…] with all of them"
+                f"the order of the layers is not clear from the names {listed}: give order=[…] with all of them"
             )
         return sorted(found, key=_natural)
-    if isinstance(order, str) or not isinstance(order, Sequence):
-        raise InputError(f"order lists the prefixes of the layers, e.g. order=['fc1', 'fc2']: got {order!r}")
-    asked = list(order)
-    unknown, left_out = [p for p in asked if p not in found], [p for p in found if p not in asked]
-    if unknown:
+    named = isinstance(order, Sequence) and all(isinstance(prefix, str) for prefix in order)
+    if isinstance(order, str) or not named or set(order) != set(found):
+        listed = ", ".join(map(repr, found))
         raise InputError(
-            f"order names {', '.join(map(repr, unknown))}: there are {', '.join(map(repr, found))}"
+            f"order={order!r}: list the prefixes of the layers in their order; there are {listed}"
         )
-    if left_out:
-        raise InputError(f"order leaves out {', '.join(map(repr, left_out))}: name every layer")
-    return asked
+    return list(order)
 
 
 def _numbers_that_vary(prefixes: list[str]) -> int:
@@ -184,19 +169,17 @@ def _natural(prefix: str) -> list[tuple[bool, int, str]]:
 
 def _unchained(tensors: Mapping[str, Any], prefixes: list[str]) -> Iterator[Problem]:
     """Layers whose sizes do not fit one another."""
-    width, before = None, ""
+    width = None
     for prefix in prefixes:
-        weight, bias = tensors[_joined(prefix, "weight")], tensors.get(_joined(prefix, "bias"))
-        rows, columns = weight.shape
+        where, bias = _joined(prefix, "weight"), tensors.get(_joined(prefix, "bias"))
+        rows, columns = tensors[where].shape
         if 0 in (rows, columns):
-            yield Problem(_joined(prefix, "weight"), f"has the shape {tuple(weight.shape)}: it is empty")
+            yield Problem(where, f"has the shape {(rows, columns)}: it is empty")
         if bias is not None and bias.shape[0] != rows:
-            yield Problem(
-                _joined(prefix, "bias"), f"holds {bias.shape[0]} numbers where the weight has {rows} rows"
-            )
+            yield Problem(_joined(prefix, "bias"), f"has {bias.shape[0]} numbers, and the weight {rows} rows")
         if width is not None and columns != width:
             yield Problem(
-                _joined(prefix, "weight"),
-                f"takes {columns} features, and {before!r} before it makes {width}: give order=[…] if the layers run otherwise",
+                where,
+                f"takes {columns} features, and the layer before it returns {width}: give order=[…] if the order is another one",
             )
-        width, before = rows, prefix
+        width = rows

@@ -1,4 +1,4 @@
-"""graph_to_steps: the operations that a module executes, one by one, into the steps of a program."""
+"""Translator: the operations that a module executes, one by one, into the steps of a program."""
 
 from __future__ import annotations
 
@@ -10,37 +10,35 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from attnc.frontends.activations import ACTIVATIONS
-from attnc.frontends.builder import Builder, Constant, RefusedError, Value
+from attnc.frontends import aten
+from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
+from attnc.frontends.builder import Builder, Constant, Value
 from attnc.frontends.capture import Captured
-from attnc.frontends.memory import written
-from attnc.frontends.operations import BATCH, COPIES_OR_NOT, HINTS, OPERATIONS, REARRANGES
+from attnc.frontends.operations import BATCH, HINTS, OPERATIONS, OWN_NUMBERS, REARRANGES
 
-KNOWN = ACTIVATIONS | OPERATIONS
-_PARAMETERS = {operation: inspect.signature(operation).parameters for operation in KNOWN.values()}
+KNOWN = frozenset({*ACTIVATIONS, *OPERATIONS})
+_PARAMETERS = {name: inspect.signature(f).parameters for name, f in {**OPERATIONS, **ACTIVATIONS}.items()}
 _UNKNOWN = object()  # the result of something that was refused: whatever reads it is not refused again
-_STALE = object()  # memory that was written to if the layout of the input makes it shared, and else was not
 _TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
 class Translator:
-    """Walks a captured graph in the order of execution, with the value of every node so far."""
+    """Walks a captured graph, in which every node is one value, in the order of execution."""
 
     def __init__(self, builder: Builder, captured: Captured) -> None:
         self.builder, self._captured = builder, captured
-        self._known: dict[fx.Node, object] = {}
-        self._families: dict[int, int] = {}  # storage → the oldest storage that it may share memory with
+        self._known: dict[fx.Node, Any] = {}
         self._batch = str(captured.inputs[0].meta["val"].shape[0])
 
     def output(self) -> Value | None:
-        """The value that the forward returns, or None where that was refused."""
-        live = _live(self._captured)
+        """The value that the forward returns; None if it was refused."""
+        live = _live(self._captured.graph)
         returned: object = _UNKNOWN
         for node in self._captured.graph.nodes:
             place = self._captured.place(node)
             self.builder.name = place.path
             self.builder.where = (
-                f"{_name(node)} in {place}" if node.op == "call_function" else f"the model ({place.kind})"
+                f"{_shown(node)} in {place}" if node.op == "call_function" else f"the model ({place.kind})"
             )
             try:
                 if node.op == "output":
@@ -58,15 +56,20 @@ class Translator:
             return self._placeholder(node)
         if node.op != "call_function":
             return _UNKNOWN  # the body of a higher-order operation, which is refused where it is called
-        args, kwargs = self._read(node.args), self._read(node.kwargs)
+        given: dict[str, Any] = fx.node.map_arg(aten.arguments(node), self._known.__getitem__)
         if not isinstance(node.target, OpOverload):
-            return self._python(node, args)
-        given = _bound(node.target, args, kwargs)
-        if _holds(_UNKNOWN, list(given.values())):
-            if _base(node.target) not in KNOWN:
-                raise RefusedError(_unsupported(node.target))
+            return self._python(node, list(given.values()))
+        name, leaves = aten.name(node), aten.leaves(list(given.values()))
+        if any(leaf is _UNKNOWN for leaf in leaves):
+            if name not in KNOWN:
+                raise RefusedError(_unsupported(name))
             return self._stand_in(node)
-        result = self._operation(node, node.target, given)
+        changed = aten.written(node)
+        if len(changed) > 1 or (changed and changed[0] is not node.args[0]):
+            raise RefusedError("writes into a tensor that is given to it, as by out=: use what it returns")
+        if not any(isinstance(leaf, Value) for leaf in leaves):
+            return self._folded(node.target, name, given, bool(changed))
+        result = self._operation(node, name, given)
         return self._checked(node, result) if isinstance(result, Value) else result
 
     def _placeholder(self, node: fx.Node) -> object:
@@ -74,126 +77,82 @@ class Translator:
             return self.builder.input if node is self._captured.inputs[0] else _UNKNOWN
         return Constant(self._captured.tensors[node.name], self._captured.names[node.name])
 
-    def _read(self, given: Any) -> Any:
-        def look_up(node: fx.Node) -> Any:
-            if self._known[node] is _STALE:
-                raise RefusedError(
-                    f"reads {node.name} after a change in place that reaches it or not, depending on the strides of "
-                    "the input: leave the trailing _ (or inplace=True) off"
-                )
-            return self._known[node]
-
-        return fx.node.map_arg(given, look_up)
-
     def _returned(self) -> object:
         captured = self._captured
         if not captured.structure.is_leaf():
             raise RefusedError(
                 f"returns a {captured.structure.type.__name__}: one tensor that depends on the input is accepted"
             )
-        result = self._read(captured.outputs[0])
+        last = captured.outputs[-1]  # tensors that an operation in place has changed stand before it
+        result = self._known[last] if isinstance(last, fx.Node) else last
         if result is _UNKNOWN or isinstance(result, Value):
             return result
         what = "its own numbers" if isinstance(result, Constant) else f"a {type(result).__name__}"
         raise RefusedError(f"returns {what}: one tensor that depends on the input is accepted")
 
-    def _python(self, node: fx.Node, args: Any) -> object:
+    def _python(self, node: fx.Node, given: list[Any]) -> object:
         """Arithmetic of sizes, parts of tuples, and torch's higher-order operations."""
-        if _holds(_UNKNOWN, args) and getattr(node.target, "__name__", "") == "getitem":
+        leaves = aten.leaves(given)
+        if any(leaf is _UNKNOWN for leaf in leaves) and getattr(node.target, "__name__", "") == "getitem":
             return self._stand_in(node)
-        if _holds(BATCH, args):
+        if any(leaf is BATCH for leaf in leaves):
             raise RefusedError("computes with the batch size: a result must not depend on it")
-        if "autocast" in _name(node):
+        if "autocast" in _shown(node):
             raise RefusedError("rounds to a narrower type: leave torch.autocast out of forward")
         raise RefusedError("is not supported")
 
-    def _operation(self, node: fx.Node, target: OpOverload, given: dict[str, Any]) -> object:
-        name, changed = _base(target), written(node)
-        first = next(iter(given.values()), None)
-        if len(changed) > 1 or (changed and changed[0] is not node.args[0]):
-            raise RefusedError("writes into a tensor that is given to it, as by out=: use what it returns")
-        if not _holds_value(list(given.values())):
-            return self._folded(target, given, bool(changed))
-        if changed and name != "detach":
-            if not isinstance(first, Value):
-                raise RefusedError(
-                    "changes the model's own numbers: a forward that only computes is accepted"
-                )
-            if self._family(first) == 0:
-                raise RefusedError("changes the input in place: leave the trailing _ (or inplace=True) off")
-        result = self._called(target, given)
-        if changed and name != "detach" and isinstance(first, Value) and isinstance(result, Value):
-            return self._overwritten(first, result)
-        if name in COPIES_OR_NOT and isinstance(first, Value) and isinstance(result, Value):
-            apart = self.builder.copy(result)
-            self._families[apart.storage] = self._family(first)
-            return apart
-        return result
+    def _operation(self, node: fx.Node, name: str, given: dict[str, Any]) -> object:
+        """The operation, called with the arguments that it supports; the others must have their default values."""
+        if name not in KNOWN:
+            raise RefusedError(_unsupported(name))
+        (_, first), *rest = given.items()
+        supported = _PARAMETERS[name]
+        if not isinstance(first, Value) and (name in ACTIVATIONS or supported["input"].annotation == "Value"):
+            raise RefusedError(
+                "is applied to the model's own numbers, not to a value that depends on the input"
+            )
+        everything = any(p.kind is p.VAR_KEYWORD for p in supported.values())
+        defaults = aten.defaults(node)
+        for key, value in rest:
+            if key not in supported and not everything and (key not in defaults or value != defaults[key]):
+                raise RefusedError(f"has {key}={value!r}, which is not supported")
+        named = {key: value for key, value in rest if key in supported or everything}
+        required = [
+            p for p in supported.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+        if any(p.name not in ("b", "input") and p.name not in named for p in required):
+            raise RefusedError(f"is called as {node.target}, which is not supported")
+        if name in OPERATIONS:
+            return OPERATIONS[name](self.builder, first, **named)
+        assert isinstance(first, Value)
+        numbers = {
+            key: self.builder.number(x, key) if isinstance(x, Constant) else x for key, x in named.items()
+        }
+        return self.builder.apply(first, activation(name, numbers))
 
-    def _called(self, target: OpOverload, given: dict[str, Any]) -> object:
-        """The operation with those arguments that it knows; the others must have the values that torch gives them."""
-        operation = KNOWN.get(_base(target))
-        if operation is None:
-            raise RefusedError(_unsupported(target))
-        first, *rest = given.items()
-        takes = _PARAMETERS[operation]
-        if takes["input"].annotation == "Value" and not isinstance(first[1], Value):
-            raise RefusedError("works on the model's own numbers, not on a value that depends on the input")
-        everything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-        defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
-        for name, value in rest:
-            if name not in takes and not everything and (name not in defaults or value != defaults[name]):
-                raise RefusedError(f"has {name}={value!r}, which is not supported")
-        named = {name: value for name, value in rest if name in takes or everything}
-        if any(p.default is p.empty and n not in named for n, p in list(takes.items())[2:] if not everything):
-            raise RefusedError(f"is called as {target}, which is not supported")
-        return operation(self.builder, first[1], **named)
-
-    def _folded(self, target: OpOverload, given: dict[str, Any], changes: bool) -> object:
+    def _folded(self, target: OpOverload, name: str, given: dict[str, Any], changes: bool) -> object:
         """An operation on constants alone. On the model's numbers only those that round nothing are carried out."""
-        constants = [x for x in _leaves(list(given.values())) if isinstance(x, Constant)]
-        made = all(c.made for c in constants)
-        if changes and not made:
+        leaves = aten.leaves(list(given.values()))
+        constants = [leaf for leaf in leaves if isinstance(leaf, Constant)]
+        created = all(c.created for c in constants)
+        if changes and not created:
             raise RefusedError("changes the model's own numbers: a forward that only computes is accepted")
-        if _holds(BATCH, list(given.values())):
-            raise RefusedError("makes a tensor of the batch size: a result must not depend on it")
-        name = _base(target)
+        if any(leaf is BATCH for leaf in leaves):
+            raise RefusedError("creates a tensor of the batch size: a result must not depend on it")
         if torch.Tag.nondeterministic_seeded in target.tags:
             raise RefusedError("draws random numbers: a result that depends on the input alone is accepted")
         if target.namespace != "aten":
             raise RefusedError("is not supported")
-        if not made and name not in REARRANGES:
-            raise RefusedError(
-                "computes with the model's own numbers alone: store the result as a parameter or a buffer"
-            )
+        if not created and name not in REARRANGES:
+            raise RefusedError(OWN_NUMBERS)
         if "empty" in name:
             raise RefusedError("leaves its numbers undefined: give them, as by torch.zeros")
         with torch.no_grad():
             result = target(**_plain(given))
         if not isinstance(result, Tensor):
             raise RefusedError("is not supported on constants")
-        fresh = made or name == "lift_fresh_copy"  # python's numbers, which torch.export keeps as a tensor
-        names = [c.name for c in constants] or ["a tensor made in forward"]
-        return Constant(result, names[0], made=fresh)
-
-    def _family(self, x: Value) -> int:
-        return self._families.get(x.storage, x.storage)
-
-    def _overwritten(self, old: Value, new: Value) -> Value:
-        """After a change in place, every name of that memory means the new numbers, in its own shape."""
-        if new.shape != old.shape:
-            raise RefusedError(
-                f"changes the shape {old.shape} to {new.shape} in place: leave the trailing _ off"
-            )
-        for node, value in self._known.items():
-            if not isinstance(value, Value):
-                continue
-            if value.storage == old.storage:
-                now = self.builder.reshaped(new, value.shape)
-                self._known[node] = Value(now.index, now.shape, old.storage)
-            elif self._family(value) == self._family(old):
-                self._known[node] = _STALE
-        return Value(new.index, new.shape, old.storage)
+        fresh = created or name == "lift_fresh_copy"  # python's numbers, which torch.export keeps as a tensor
+        return Constant(result, constants[0].name if constants else "a tensor created in forward", fresh)
 
     def _checked(self, node: fx.Node, result: Value) -> Value:
         """A value has the shape and the dtype that torch says the node has."""
@@ -206,78 +165,35 @@ class Translator:
         return result
 
     def _stand_in(self, node: fx.Node) -> object:
-        """In place of something refused, a value of its shape: what follows is looked at as well."""
+        """In place of something refused, a value of its shape, so that what follows is inspected as well."""
         fake = node.meta.get("val")
         sizes = tuple(fake.shape) if isinstance(fake, Tensor) else ()
         if len(sizes) < 2 or str(sizes[0]) != self._batch or not all(type(n) is int for n in sizes[1:]):
             return _UNKNOWN
-        return self.builder.copy(Value(0, sizes[1:], 0))
+        return Value(0, sizes[1:])
 
 
-def _bound(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """All arguments by name, in torch's order, with torch's defaults filled in."""
-    schema = target._schema.arguments
-    given = dict(zip((a.name for a in schema), args, strict=False)) | kwargs
-    return {
-        a.name: given.get(a.name, a.default_value if a.has_default_value() else None)
-        for a in schema
-        if a.name in given or a.has_default_value()
-    }
-
-
-def _base(target: OpOverload) -> str:
-    """'relu' for aten.relu.default and for aten.relu_.default; what is not ATen's keeps its namespace."""
-    name = target._schema.name
-    plain = name.removeprefix("aten::")
-    return plain.removesuffix("_") if any(_writes(a) for a in target._schema.arguments) else plain
-
-
-def _writes(argument: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
-
-
-def _name(node: fx.Node) -> str:
+def _shown(node: fx.Node) -> str:
     """How messages name an operation: 'aten.relu_'."""
     if isinstance(node.target, OpOverload):
         return node.target._schema.name.replace("::", ".")
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _unsupported(target: OpOverload) -> str:
-    hint = HINTS.get(_base(target))
-    return f"is not supported{': ' + hint if hint else ''}"
+def _unsupported(name: str) -> str:
+    return f"is not supported{': ' + HINTS[name] if name in HINTS else ''}"
 
 
-def _live(captured: Captured) -> set[fx.Node]:
-    """The nodes that the output is computed from, or that may change what it is computed from."""
+def _live(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that the output is computed from, and those that write to memory."""
     found: set[fx.Node] = set()
-    todo = [
-        node
-        for node in captured.graph.nodes
-        if node.op == "output"
-        or written(node)
-        or "higher_order" in str(getattr(node.target, "namespace", ""))
-    ]
+    todo = [node for node in graph.nodes if node.op == "output" or aten.written(node)]
     while todo:
         node = todo.pop()
         if node not in found:
             found.add(node)
             todo += node.all_input_nodes
     return found
-
-
-def _leaves(given: Any) -> list[Any]:
-    if isinstance(given, (list, tuple)):
-        return [leaf for part in given for leaf in _leaves(part)]
-    return [given]
-
-
-def _holds(wanted: object, given: Any) -> bool:
-    return any(leaf is wanted for leaf in _leaves(given))
-
-
-def _holds_value(given: Any) -> bool:
-    return any(isinstance(leaf, Value) for leaf in _leaves(given))
 
 
 def _plain(given: Any) -> Any:

@@ -29,8 +29,7 @@ def _shortest(x: float) -> str:
 
 @dataclass(frozen=True)
 class Piece:
-    """[lo, hi] holds no kink in its interior: there the function is the branch, and the branch is
-    analytic."""
+    """An interval [lo, hi] without kinks in its interior: the function equals the branch, which is analytic."""
 
     lo: float
     hi: float
@@ -42,8 +41,8 @@ class Piece:
 class Function:
     """f: R → R. `branches[i]` is f between the i-th pair of neighbouring kinks, as a map of power series.
 
-    Without branches nothing can be proved about f; its errors are then only `measured`. Functions are compared by identity:
-    `attnc.functions.relu()` returns the same object on every call, and only that object is called "relu".
+    Without branches errors are measured, not proved. Functions are compared by identity: `attnc.functions.relu()` returns the
+    same object on every call, and only that object may have the name "relu".
 
     >>> from attnc import functions
     >>> functions.relu().kinks, functions.relu().provable
@@ -59,7 +58,7 @@ class Function:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.parameters, Mapping):
             raise InputError(
-                f"a function has a name and a mapping of parameters: got {self.name!r}, {self.parameters!r}"
+                f"name is a str and parameters a mapping: got {self.name!r}, {self.parameters!r}"
             )
         if reserved.is_reserved(self.name) and not reserved.building():
             raise reserved.taken(self.name)
@@ -67,15 +66,15 @@ class Function:
             raise InputError(f"the kinks of {self.name!r} must be finite and increasing: got {self.kinks}")
         if self.branches and len(self.branches) != len(self.kinks) + 1:
             raise InputError(
-                f"{self.name!r} has {len(self.kinks)} kinks and {len(self.branches)} branches: give one branch for each "
-                f"of the {len(self.kinks) + 1} stretches between kinks, from left to right"
+                f"{self.name!r} has {len(self.kinks)} kinks and {len(self.branches)} branches: give {len(self.kinks) + 1}, from "
+                "left to right"
             )
         if not all(map(math.isfinite, self.parameters.values())):
             raise InputError(f"the parameters of {self.name!r} must be finite: got {dict(self.parameters)}")
 
     @property
     def provable(self) -> bool:
-        """Whether ball arithmetic encloses it, so that errors can be proved and not only measured."""
+        """Whether it has a ball-arithmetic form, so that errors can be proved."""
         return bool(self.branches)
 
     @property
@@ -92,13 +91,12 @@ class Function:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
-        """A built-in is one object in a process; a user's function is copied with all it holds."""
+        """A built-in is one object in a process; a user's function is copied with its fields."""
         if is_builtin(self):
             return self
-        made = object.__new__(type(self))
-        memo[id(self)] = made
-        vars(made).update({key: copy.deepcopy(value, memo) for key, value in vars(self).items()})
-        return made
+        copied = memo[id(self)] = object.__new__(type(self))
+        vars(copied).update({key: copy.deepcopy(value, memo) for key, value in vars(self).items()})
+        return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A built-in is stored by its label."""
@@ -115,15 +113,12 @@ class Function:
                 f"{self.name!r} failed on a tensor of {s.dtype}: {type(problem).__name__}: {problem}"
             ) from problem
         if not isinstance(out, Tensor):
+            raise FunctionError(f"{self.name!r} returned {type(out).__name__}: it must return a torch.Tensor")
+        if out.shape != s.shape or out.dtype != s.dtype:
             raise FunctionError(
-                f"{self.name!r} returned {type(out).__name__}: it must return a torch.Tensor of the input's shape"
+                f"{self.name!r} returned {out.dtype} of shape {tuple(out.shape)} for {s.dtype} of shape {tuple(s.shape)}: both "
+                "must be the same"
             )
-        if out.shape != s.shape:
-            raise FunctionError(
-                f"{self.name!r} turned shape {tuple(s.shape)} into {tuple(out.shape)}: it must act on each element alone"
-            )
-        if out.dtype != s.dtype:
-            raise FunctionError(f"{self.name!r} turned {s.dtype} into {out.dtype}: it must keep the dtype")
         bad = torch.isfinite(s) & ~torch.isfinite(out)
         if bool(bad.any()):
             where, what = s[bad].flatten()[0].item(), out[bad].flatten()[0].item()
@@ -159,7 +154,7 @@ class Function:
         return found
 
     def jump(self, lo: float, hi: float) -> float | None:
-        """A kink of [lo, hi] at which the branches beside it disagree, or None: no head comes near a jump."""
+        """A kink of [lo, hi] at which the branches on both sides differ, or None: attention is continuous."""
         self._require_branches()
         with working(96, 2):
             for i, kink in enumerate(self.kinks):
@@ -170,7 +165,7 @@ class Function:
         return None
 
     def _branch(self, i: int) -> Branch:
-        """The i-th branch, its results checked: a series that lost coefficients would pass for one whose last are zero."""
+        """The i-th branch, with its results checked: a series that lost coefficients would look like one with zeros."""
 
         def guarded(x: arb_series) -> arb_series:
             length = ctx.cap
@@ -185,25 +180,24 @@ class Function:
             if not isinstance(y, arb_series) or y.prec < length or ctx.cap != length:
                 what = f"a series of {y.prec} coefficients" if isinstance(y, arb_series) else type(y).__name__
                 raise FunctionError(
-                    f"the enclosure of {self.name!r} returned {what} for a flint.arb_series of {length}: it must keep the length "
-                    "(derivative() loses one: write the formula out)"
+                    f"the enclosure of {self.name!r} returned {what} for a flint.arb_series of {length}: it must return the same "
+                    "length (derivative() loses one: write the formula out)"
                 )
             return y
 
         return guarded
 
     def lipschitz(self, lo: float, hi: float, cells: int = 64) -> float:
-        """A proved Lipschitz constant on [lo, hi]: on each cell |f'| <= |f'(m)| + h·sup|f''|.
+        """A proved Lipschitz constant on [lo, hi]: on each cell |f'| <= |f'(m)| + h·sup|f''|; inf if f jumps at a kink.
 
-        The worst of the cells is halved until it is within 1 % of a slope that is attained. inf where f jumps
-        at a kink.
+        The worst of the cells is halved until its bound is within 1 % of a slope that f has.
 
         >>> from attnc import functions
         >>> 1.0 <= functions.tanh().lipschitz(-8, 8) < 1.02
         True
         """
         if cells < 1:
-            raise InputError(f"a Lipschitz constant is proved on at least one cell: got cells={cells}")
+            raise InputError(f"cells={cells}: give at least 1")
         with working(96, 3):
             pieces = self.pieces(lo, hi)
             if any(_jumps(left, right) for left, right in pairwise(pieces)):
@@ -217,7 +211,7 @@ class Function:
     def _require_branches(self) -> None:
         if not self.branches:
             raise FunctionError(
-                f"{self.name!r} has no enclosure, so nothing can be proved about it: give attnc.function(..., enclosure=...)"
+                f"{self.name!r} has no enclosure, so that nothing can be proved: give attnc.function(..., enclosure=...)"
             )
 
 
@@ -250,8 +244,7 @@ def _slope(branch: Branch, a: float, b: float) -> _Slope:
 
 
 def _refined(cells: list[_Slope], quality: float = 1.01, limit: int = 2000) -> float:
-    """The largest bound, after the worst cells have been halved. `attained` only says when to stop: no claim
-    rests on it."""
+    """The largest bound, after the worst cells have been halved; `attained` decides only when to stop."""
     heapq.heapify(cells)
     attained = max(cell.attained for cell in cells)
     for _ in range(limit):
@@ -281,8 +274,8 @@ def function(
 ) -> Function:
     """A function of your own.
 
-    `torch_form` alone suffices, and then errors are `measured`. With `enclosure`, a map of `flint.arb_series`
-    (one for each stretch between kinks), they are proved. `kinks` are the points where f is not analytic.
+    With `torch_form` alone, errors are measured. With `enclosure`, a map of `flint.arb_series` (one for each interval between
+    kinks), they are proved. `kinks` are the points where f is not analytic.
 
     >>> import torch
     >>> f = function(lambda s: 1 / (1 + s * s), name="runge", enclosure=lambda x: 1 / (1 + x * x))
@@ -290,31 +283,27 @@ def function(
     (True, tensor([1., 1.]))
     """
     if not callable(torch_form):
-        raise InputError(f"a function is given by a callable on tensors: got {torch_form!r}")
-    branches: tuple[Branch, ...] = ()
-    if enclosure is not None:
-        branches = (
-            (enclosure,)
-            if callable(enclosure)
-            else tuple(enclosure)
-            if isinstance(enclosure, Sequence)
-            else ()
+        raise InputError(f"torch_form is a callable on tensors: got {torch_form!r}")
+    given = (enclosure,) if callable(enclosure) else () if enclosure is None else enclosure
+    if (
+        not isinstance(given, Sequence)
+        or not all(map(callable, given))
+        or (enclosure is not None and not given)
+    ):
+        raise InputError(
+            f"enclosure is a map of flint.arb_series, or one such map for each interval between kinks: got {enclosure!r}"
         )
-        if not branches or not all(map(callable, branches)):
-            raise InputError(
-                f"an enclosure is a map of flint.arb_series, or one such map for each stretch: got {enclosure!r}"
-            )
     if not isinstance(kinks, Sequence) or not all(isinstance(k, (int, float)) for k in kinks):
-        raise InputError(f"kinks are given as a list of numbers, e.g. kinks=(0.0,): got {kinks!r}")
+        raise InputError(f"kinks is a list of numbers, e.g. kinks=(0.0,): got {kinks!r}")
     if name is not None and not isinstance(name, str):
-        raise InputError(f"name is a text: got {name!r}")
+        raise InputError(f"name is a str: got {name!r}")
     chosen = name or str(getattr(torch_form, "__name__", "function"))
     if name is None and reserved.is_reserved(chosen):
         chosen = f"my_{chosen}"
-    made = Function(chosen, torch_form, branches, tuple(float(k) for k in kinks))
-    if branches:
-        check_enclosure(made)
-    return made
+    created = Function(chosen, torch_form, tuple(given), tuple(float(k) for k in kinks))
+    if given:
+        check_enclosure(created)
+    return created
 
 
 def is_builtin(f: Function) -> bool:
@@ -323,10 +312,10 @@ def is_builtin(f: Function) -> bool:
 
 
 def label_of(f: Function) -> str:
-    """The name with its parameters: what certificates, files and messages call f.
+    """The name with its parameters, as in certificates, files and messages.
 
-    Only attnc's own object has the name of a built-in. Construction refuses the name to others; this refuses it to what was
-    made without construction (read from a stored state, `object.__setattr__`, a subclass).
+    Raises InputError for another object with the name of a built-in. The constructor does so too; this finds objects that did not
+    pass it (a stored state, `object.__setattr__`, a subclass).
     """
     label = f.name if not f.parameters else f"{f.name}({','.join(map(_shortest, f.parameters.values()))})"
     if reserved.is_reserved(label) and not is_builtin(f):
@@ -343,22 +332,19 @@ def _by_label(label: str) -> Function:
 def _restored(cls: type[Function], state: dict[str, Any]) -> Function:
     if not issubclass(cls, Function):
         raise InputError(f"a stored function is of the type {cls!r}: a Function is expected")
-    made = object.__new__(cls)
-    vars(made).update(state)
-    made.__post_init__()
-    return made
+    restored = object.__new__(cls)
+    vars(restored).update(state)
+    restored.__post_init__()
+    return restored
 
 
 def check_enclosure(f: Function, lo: float = -2.0, hi: float = 2.0, points: int = 33) -> None:
-    """Refuse an enclosure that contradicts the torch form at a point, by more than torch's own rounding can
-    explain.
+    """Raise FunctionError if the enclosure differs from the torch form at a point by more than rounding explains.
 
-    This catches slips; it proves nothing: the enclosure is what defines f in a certificate.
-    """
+    This finds mistakes; it proves nothing: in a certificate, the enclosure defines f."""
     beside_kinks = [k + side for k in f.kinks for side in (-0.5, 0.5)]
-    s = torch.tensor(
-        [*torch.linspace(lo, hi, points, dtype=torch.float64).tolist(), *beside_kinks], dtype=torch.float64
-    )
+    grid = torch.linspace(lo, hi, points, dtype=torch.float64)
+    s = torch.cat([grid, torch.tensor(beside_kinks, dtype=torch.float64)])
     try:
         y = f.torch_form(s)
     except Exception as problem:
@@ -376,6 +362,6 @@ def check_enclosure(f: Function, lo: float = -2.0, hi: float = 2.0, points: int 
             gap = abs(enclosed - arb(value)) if enclosed.is_finite() else arb(0)
             if gap > 1e-6 * (1 + abs(value)):
                 raise FunctionError(
-                    f"the enclosure of {f.name!r} says {enclosed.str(12)} at s={at} where the torch form says {value:.12g}: "
-                    "both must be the same function"
+                    f"the enclosure of {f.name!r} is {enclosed.str(12)} at s={at}, and the torch form {value:.12g}: both must be "
+                    "the same function"
                 )

@@ -1,4 +1,4 @@
-"""The functions by name. Each states its enclosure in a form that stays tight for saturated inputs."""
+"""The built-in functions. Each enclosure has a form that is tight for saturated inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from attnc.errors import InputError
 from attnc.functions import reserved
 from attnc.functions.function import Branch, Function
 
-_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543773  # torch's, to the last digit of a float
+__all__ = [
+    "abs", "celu", "clip", "cos", "elu", "exp", "gelu", "gelu_10", "gelu_fast", "gelu_tanh", "hardsigmoid", "hardswish",
+    "hardtanh", "identity", "leaky_relu", "mish", "pinball", "quick_gelu", "relu", "relu2", "selu", "sigmoid", "silu", "sin",
+    "soft_threshold", "softplus", "softsign", "square", "tanh",
+]  # fmt: skip
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # the floats that torch uses
 
 
 def _zero(x: arb_series) -> arb_series:
@@ -26,13 +31,20 @@ def _same(x: arb_series) -> arb_series:
 
 
 def _real(name: str, x: object) -> float:
-    """A parameter as the float that label, torch form and branch share."""
+    """A parameter as a float."""
     if isinstance(x, bool) or not isinstance(x, (int, float, np.floating, np.integer)):
         raise InputError(f"{name} is a number: got {x!r}")
     try:
         return float(x) + 0.0  # -0.0 is 0.0, so that equal parameters have one label
     except OverflowError:
         raise InputError(f"{name} is too large for floating point") from None
+
+
+def _positive(name: str, x: object) -> float:
+    number = _real(name, x)
+    if not number > 0:
+        raise InputError(f"{name}={number}: give a positive number")
+    return number
 
 
 def _own(
@@ -42,7 +54,7 @@ def _own(
     kinks: tuple[float, ...] = (),
     parameters: dict[str, float] | None = None,
 ) -> Function:
-    """One of attnc's own functions: the same object for the same parameters."""
+    """A built-in function: the same object for the same parameters."""
     given = parameters or {}
     return reserved.own(name, given, lambda: Function(name, torch_form, branches, kinks, given))
 
@@ -88,13 +100,8 @@ def relu2() -> Function:
 def leaky_relu(slope: float = 0.01) -> Function:
     """s for s > 0, slope·s below."""
     slope = _real("slope", slope)
-    return _own(
-        "leaky_relu",
-        lambda s: torch.where(s > 0, s, s * slope),
-        (lambda x: x * arb(slope), _same),
-        (0.0,),
-        {"slope": slope},
-    )
+    branches = (lambda x: x * arb(slope), _same)
+    return _own("leaky_relu", lambda s: torch.where(s > 0, s, s * slope), branches, (0.0,), {"slope": slope})
 
 
 def abs() -> Function:
@@ -116,41 +123,21 @@ def _clip(name: str, a: float, b: float) -> Function:
     a, b = _real("a", a), _real("b", b)
     if not a < b:
         raise InputError(f"{name}(a,b) needs a < b: got a={a}, b={b}")
-    return _own(
-        name,
-        lambda s: s.clamp(a, b),
-        (_constant(a), _same, _constant(b)),
-        (float(a), float(b)),
-        {"a": a, "b": b},
-    )
+    branches = (_constant(a), _same, _constant(b))
+    return _own(name, lambda s: s.clamp(a, b), branches, (a, b), {"a": a, "b": b})
 
 
 def soft_threshold(lam: float = 0.5) -> Function:
     """sign(s)·max(|s| - λ, 0): the proximal map of λ|s|."""
-    lam = _real("lam", lam)
-    if not lam > 0:
-        raise InputError(f"soft_threshold(λ) needs λ > 0: got {lam}")
-
-    def torch_form(s: Tensor) -> Tensor:
-        return s - s.clamp(-lam, lam)
-
-    return _own(
-        "soft_threshold",
-        torch_form,
-        (lambda x: x + arb(lam), _zero, lambda x: x - arb(lam)),
-        (-float(lam), float(lam)),
-        {"lam": lam},
-    )
+    lam = _positive("lam", lam)
+    branches = (lambda x: x + arb(lam), _zero, lambda x: x - arb(lam))
+    return _own("soft_threshold", lambda s: s - s.clamp(-lam, lam), branches, (-lam, lam), {"lam": lam})
 
 
 def hardsigmoid() -> Function:
     """min(max(s/6 + 1/2, 0), 1)."""
-    return _own(
-        "hardsigmoid",
-        lambda s: (s + 3).clamp(0, 6) / 6,
-        (_zero, lambda x: (x + 3) / 6, _constant(1.0)),
-        (-3.0, 3.0),
-    )
+    branches = (_zero, lambda x: (x + 3) / 6, _constant(1.0))
+    return _own("hardsigmoid", lambda s: (s + 3).clamp(0, 6) / 6, branches, (-3.0, 3.0))
 
 
 def hardswish() -> Function:
@@ -196,11 +183,8 @@ def gelu_10() -> Function:
 
 def quick_gelu() -> Function:
     """s/(1 + e^(-1.702 s))."""
-    return _own(
-        "quick_gelu",
-        lambda s: s * torch.sigmoid(1.702 * s),
-        (lambda x: x * _logistic(arb("1.702") * x),),
-    )
+    branch = (lambda x: x * _logistic(arb("1.702") * x),)
+    return _own("quick_gelu", lambda s: s * torch.sigmoid(1.702 * s), branch)
 
 
 def silu() -> Function:
@@ -213,6 +197,19 @@ def sigmoid() -> Function:
     return _own("sigmoid", torch.sigmoid, (_logistic,))
 
 
+def pinball(tau: float = 0.5, width: float = 0.1) -> Function:
+    """1/(1 + e^(-s/width)) - tau: the derivative of the quantile loss, whose jump at 0 is smoothed."""
+    tau, width = _real("tau", tau), _positive("width", width)
+    parameters = {"tau": tau, "width": width}
+    return _own(
+        "pinball",
+        lambda s: torch.sigmoid(s / width) - tau,
+        (lambda x: _logistic(x / width) - tau,),
+        (),
+        parameters,
+    )
+
+
 def tanh() -> Function:
     """The hyperbolic tangent."""
     return _own("tanh", torch.tanh, (_hyperbolic_tangent,))
@@ -220,9 +217,7 @@ def tanh() -> Function:
 
 def softplus(beta: float = 1.0) -> Function:
     """log(1 + e^(βs))/β. (torch's own turns linear beyond a threshold, a jump of 2e-9; this one does not.)"""
-    beta = _real("beta", beta)
-    if not beta > 0:
-        raise InputError(f"softplus(β) needs β > 0: got {beta}")
+    beta = _positive("beta", beta)
 
     def series(x: arb_series) -> arb_series:
         y = x * arb(beta)
@@ -247,9 +242,7 @@ def elu(alpha: float = 1.0) -> Function:
 
 def celu(alpha: float = 1.0) -> Function:
     """s for s > 0, α(e^(s/α) - 1) below. Its slope is continuous, its second derivative jumps at 0."""
-    alpha = _real("alpha", alpha)
-    if not alpha > 0:
-        raise InputError(f"celu(α) needs α > 0: got {alpha}")
+    alpha = _positive("alpha", alpha)
 
     def torch_form(s: Tensor) -> Tensor:
         return torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0) / alpha))
@@ -259,7 +252,7 @@ def celu(alpha: float = 1.0) -> Function:
 
 
 def selu() -> Function:
-    """λs for s > 0, λα(e^s - 1) below, λ = 1.0507009873554805, α = 1.6732632423543773."""
+    """λs for s > 0, λα(e^s - 1) below, λ = 1.0507009873554805, α = 1.6732632423543772."""
 
     def left(x: arb_series) -> arb_series:
         return arb(_SELU_SCALE) * arb(_SELU_ALPHA) * (x.exp() - 1)

@@ -11,20 +11,12 @@ from attnc.errors import InputError, UnknownFunctionError
 from attnc.functions import library, reserved
 from attnc.functions.function import Function, label_of
 
-_FACTORIES: dict[str, Callable[..., Function]] = {
-    factory.__name__: factory
-    for factory in (
-        library.identity, library.relu, library.leaky_relu, library.abs, library.clip, library.hardtanh, library.soft_threshold,
-        library.gelu, library.gelu_tanh, library.silu, library.sigmoid, library.tanh, library.softplus, library.elu, library.mish,
-        library.exp, library.square, library.sin, library.cos, library.softsign, library.quick_gelu, library.gelu_fast,
-        library.gelu_10, library.relu2, library.hardswish, library.hardsigmoid, library.selu, library.celu,
-    )
-}  # fmt: skip
+_FACTORIES: dict[str, Callable[..., Function]] = {name: getattr(library, name) for name in library.__all__}
 reserved.reserve(set(_FACTORIES))
 
 
 def names() -> tuple[str, ...]:
-    """The names that `get` knows.
+    """The names that `get` accepts.
 
     >>> "gelu" in names()
     True
@@ -49,14 +41,14 @@ def meaning(name: str) -> str:
 
 
 def get(spec: str) -> Function:
-    """The function that a name, with arguments where it takes them, stands for.
+    """The function of a name, with arguments if it takes any.
 
     >>> get("clip(-25, 25)").kinks
     (-25.0, 25.0)
     """
     match = reserved.SPEC.fullmatch(spec) if isinstance(spec, str) else None
     if match is None:
-        raise InputError(f"a function is named like 'gelu' or 'clip(-25,25)': got {spec!r}")
+        raise InputError(f"{spec!r} is not the name of a function: write e.g. 'gelu' or 'clip(-25,25)'")
     name, inside = match.group(1), match.group(2)
     _factory(name)
     return build(name, _arguments(spec, inside))
@@ -67,15 +59,12 @@ def build(name: str, arguments: list[float]) -> Function:
     try:
         inspect.signature(_factory(name)).bind(*arguments)
     except TypeError as problem:
-        raise InputError(
-            f"{name!r} was given {len(arguments)} arguments: it is written {signature(name)}"
-        ) from problem
+        raise InputError(f"{name!r} got {len(arguments)} arguments: write {signature(name)}") from problem
     return _FACTORIES[name](*arguments)
 
 
 def register(f: Function) -> Function:
-    """Make a function of your own known by its name, so that files which mention it can be loaded and
-    verified.
+    """Register a function of your own by its name, so that files which contain the name can be loaded and verified.
 
     >>> from attnc import function
     >>> f = register(function(lambda s: s / 2, name="half", enclosure=lambda x: x / 2))
@@ -84,14 +73,14 @@ def register(f: Function) -> Function:
     """
     if not isinstance(f, Function):
         raise InputError(
-            f"what is registered is a Function: got {f!r}; make one by attnc.function(callable, name='my_f')"
+            f"register takes a Function: got {f!r}; create one by attnc.function(callable, name='my_f')"
         )
     if not f.name.isidentifier():
         raise InputError(
-            f"a function is registered under an identifier: got {f.name!r}; give attnc.function(..., name='my_f')"
+            f"the name of a function is an identifier: got {f.name!r}; give attnc.function(..., name='my_f')"
         )
     if reserved.is_reserved(label_of(f)):
-        raise InputError(f"{f.name!r} is a built-in function, and known already")
+        raise InputError(f"{f.name!r} is a built-in function: give yours another name")
 
     def factory() -> Function:
         return f
@@ -105,9 +94,11 @@ def register(f: Function) -> Function:
 def _factory(name: str) -> Callable[..., Function]:
     if name not in _FACTORIES:
         near = difflib.get_close_matches(name.lower(), _FACTORIES, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known are {', '.join(names())}."
+        hint = (
+            f"did you mean {' or '.join(map(repr, near))}?" if near else f"accepted are {', '.join(names())}."
+        )
         raise UnknownFunctionError(
-            f"unknown function {name!r}: {hint} A function of your own is made by attnc.function(callable)."
+            f"unknown function {name!r}: {hint} Use attnc.function(callable) for a function of your own."
         )
     return _FACTORIES[name]
 

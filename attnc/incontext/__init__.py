@@ -1,22 +1,15 @@
 """Learning in context: algorithms as attention with fixed weights."""
 
 from attnc.incontext.learner import Learner, gradient_descent
-from attnc.incontext.literal import LiteralLearner
 from attnc.incontext.losses import Loss
-from attnc.incontext.newton import Solver, SolverCertificate, SolverRadius, ridge_regression
-from attnc.incontext.proof import LearnerCertificate
-from attnc.incontext.radius import Radius
-from attnc.incontext.registers import Registers
-from attnc.incontext.unrolled import UnrolledLearner
+from attnc.incontext.settings import Radius, SolverRadius
+from attnc.incontext.solver import Solver, ridge_regression
 
-__all__ = [
-    "Learner", "LearnerCertificate", "LiteralLearner", "Loss", "Radius", "Registers", "Solver", "SolverCertificate",
-    "SolverRadius", "UnrolledLearner", "gradient_descent", "ridge_regression",
-]  # fmt: skip
+__all__ = ["Learner", "Loss", "Radius", "Solver", "SolverRadius", "gradient_descent", "ridge_regression"]
 
 
 def __getattr__(name: str) -> object:
-    """The estimators need the extra `sklearn`, which is imported when they are asked for."""
+    """The estimators are imported on first use, because they need the extra `sklearn`."""
     if name in ("InContextClassifier", "InContextRegressor"):
         from attnc.incontext import estimators
 

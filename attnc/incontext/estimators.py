@@ -1,19 +1,18 @@
-"""The learner as scikit-learn's estimators: `fit` stores the context, `predict` is one forward pass over [context, query].
+"""Learners as scikit-learn estimators: `fit` stores the context, `predict` is one forward pass over [context, query].
 
-Nothing is trained. `fit` standardises the examples, takes from them the step size and the radius, and builds the weights of the
-learner from these numbers; the coefficients come into being in the residual stream, anew in every `predict`.
+Nothing is trained. `fit` standardises the examples, derives the step size and the radius from them, and builds the learner for
+these numbers; every `predict` computes the coefficients again, in the residual stream.
 
-*Step size*, where none is given: η = 1/L, L = Lip(ψ)·(largest eigenvalue of XᵀX/n) + λ, X the stored examples, with their 1.
+*Step size*, by default: η = 1/L, L = Lip(ψ)·(largest eigenvalue of XᵀX/n) + λ, X the stored examples with their column of ones.
 
-*Radius*, where none is given. |x| is at most twice, and |y| at most, the largest of the context. Let F be the mean loss with its
-penalty, w₀ = 0 and ηL < 2. A step goes down by F(w_t) - F(w_{t+1}) >= (1/η - L/2)|w_{t+1} - w_t|², a proximal one too. Added
-up, with Cauchy and Schwarz,
+*Radius*, by default: |x| is at most twice, and |y| at most, the largest of the context. Let F be the mean loss with its
+penalty, w₀ = 0 and ηL < 2. A step decreases F by F(w_t) - F(w_{t+1}) >= (1/η - L/2)|w_{t+1} - w_t|², also a proximal one. By
+summation and the Cauchy-Schwarz inequality,
 
     |w_t|₂ <= sqrt(t (F(0) - inf F)/(1/η - L/2)),     and λ|w_t|₂²/2 <= F(0) for ridge,     λ|w_t|₁ <= F(0) for lasso,
 
-and |w·x_i| <= |w|₂|x_i|₂: with one part in a hundred added for the learner's own error, these are the radius of w and of w·x.
-For the poisson loss, whose curvature has no bound, |w·x| is taken as 1 + log(1 + max y), which nothing ensures: `certified` says
-whether it was kept."""
+and |w·x_i| <= |w|₂|x_i|₂. These bounds, plus 1 % for the learner's own error, are the radius of w and of w·x. The curvature of
+the poisson loss is unbounded, so |w·x| <= 1 + log(1 + max y) is assumed; `certified` reports whether it holds."""
 
 from __future__ import annotations
 
@@ -28,9 +27,10 @@ from torch import Tensor
 from attnc.domain import Array
 from attnc.errors import InputError, MissingExtraError
 from attnc.functions import Function
+from attnc.incontext.inputs import checked_count
 from attnc.incontext.learner import Learner, gradient_descent
 from attnc.incontext.losses import Loss, loss_named
-from attnc.incontext.radius import Radius, radius_of
+from attnc.incontext.settings import Radius, radius_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -39,16 +39,15 @@ try:
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as problem:
     raise MissingExtraError(
-        "InContextRegressor and InContextClassifier need scikit-learn, 1.6 or later, which cannot be imported "
-        f"({problem}): pip install 'attnc[sklearn]'"
+        f"InContextRegressor and InContextClassifier need scikit-learn 1.6 or later ({problem}): pip install 'attnc[sklearn]'"
     ) from problem
 
-_ROOM = 1.01  # of the radius of w and w·x, for the learner's distance from exact gradient descent
+_ROOM = 1.01  # factor on the radius of w and w·x, for the learner's own error
 
 
 @dataclass(frozen=True)
 class _Recipe:
-    """All that a learner is built from: numbers and names, so that an estimator can be copied and stored."""
+    """The arguments of `gradient_descent`, so that an estimator can be copied and stored."""
 
     loss: str | Loss | Function
     ridge: float
@@ -67,16 +66,14 @@ class _Recipe:
 
 
 class _InContext(BaseEstimator):  # type: ignore[misc]
-    """What the regressor and the classifier share: the stored context, and the passes over it."""
+    """The common part of the regressor and the classifier: the stored context and the passes over it."""
 
     def _stored(self, x: Array, labels: list[Array], ridge: float) -> None:
-        """Store the context, x raw and labels as the learner shall see them, and build the learner."""
+        """Store the context (x raw, labels as the learner gets them) and build the learner."""
         for name in ("standardise", "intercept"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
-                raise InputError(f"{name}={getattr(self, name)!r}: True or False is accepted")
-        steps = self.steps
-        if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
-            raise InputError(f"steps={steps!r}: a positive whole number is accepted")
+                raise InputError(f"{name}={getattr(self, name)!r}: give True or False")
+        steps = checked_count("steps", self.steps)
         dtype = _dtype(self.dtype)
         self.x_scaler_ = StandardScaler().fit(x) if self.standardise else None
         self.context_x_ = torch.tensor(self._scaled(x), dtype=dtype)
@@ -87,15 +84,15 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         steep = loss.steepest(-reach, reach)
         curvature = steep * seen.largest_eigenvalue() * (1 + 1e-9) + loss.ridge
         self.step_size_ = _step_size(self.step_size, curvature)
-        made = None if self.radius is not None else seen.radius(loss, int(steps), self.step_size_, curvature)
+        made = None if self.radius is not None else seen.radius(loss, steps, self.step_size_, curvature)
         self._recipe = _Recipe(
-            self.loss, ridge, x.shape[1], int(steps), self.step_size_, made or self.radius, seen.intercept, self.dtype
+            self.loss, ridge, x.shape[1], steps, self.step_size_, made or self.radius, seen.intercept, self.dtype
         )  # fmt: skip
         self.learner_ = self._recipe.learner()
         self.radius_ = self.learner_.radius
         seen.check(self.radius_, bool(self.standardise))
         _step_size(self.step_size_, self.learner_.curvature(self._tokens(self.context_x_)) + loss.ridge)
-        self.bound_ = self.learner_.certificate.bound(len(x), curvature - loss.ridge)
+        self.bound_ = self.learner_.error_bound(len(x), curvature - loss.ridge)
 
     def _scaled(self, x: Array) -> Array:
         found: Array = x if self.x_scaler_ is None else self.x_scaler_.transform(x)
@@ -107,7 +104,7 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         return torch.tensor(self._scaled(x), dtype=self.context_x_.dtype)
 
     def _passes(self, query: Tensor) -> Array:
-        """What the learner predicts for each row of labels, (labels, queries)."""
+        """The predictions for each row of labels, (labels, queries)."""
         found = [self.learner_(self.context_x_, y, query, strict=False) for y in self.context_y_]
         return _numpy(torch.stack(found))
 
@@ -118,7 +115,7 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         return [self.learner_.coefficients(self.context_x_, y, strict) for y in self.context_y_]
 
     def _unscaled(self) -> tuple[Array, Array]:
-        """Coefficients and intercepts for x as the user gives it."""
+        """Coefficients and intercepts in the units of X."""
         check_is_fitted(self)
         w = np.stack([_numpy(row) for row in self._weights(strict=False)])
         slope, shift = (w[:, :-1], w[:, -1]) if self._recipe.intercept else (w, np.zeros(len(w)))
@@ -128,10 +125,10 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         return slope, shift - slope @ self.x_scaler_.mean_
 
     def certified(self, X: Any) -> Array:
-        """Of each row of X, whether the proof covers it: a boolean array.
+        """Whether the proof covers each row of X: a boolean array.
 
-        It does where the coefficients stayed within the radius at every step, and |x| and |w·x| of the row, standardised, are
-        within it; `bound_` is then at least |w - w_GD|₂, in standardised units. Rows beyond are predicted all the same."""
+        It does if the coefficients stay within the radius at every step, and so do |x| and |w·x| of the standardised row; then
+        `bound_` is at least |w - w_GD|₂ in standardised units. `predict` works for the other rows too."""
         query = self._query(X)
         inside = (query.abs() <= self.learner_.radius.x).all(1)
         try:
@@ -145,7 +142,7 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        state.pop("learner_", None)  # rebuilt from its recipe, number for number
+        state.pop("learner_", None)  # __setstate__ builds the same one
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -158,14 +155,13 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
     """Regression by gradient descent in context: attention with fixed weights reads the examples and predicts.
 
     `loss` is "squared", "ridge(λ)", "lasso(λ)", "huber(δ)", "quantile(τ)", "poisson", or an `attnc.Function` ψ, the derivative of
-    a loss of your own. Ridge is (1/2n)|y - Xw|² + λ|w|²/2, so that scikit-learn's Ridge has alpha = nλ; lasso is
-    (1/2n)|y - Xw|² + λ|w|₁, and alpha = λ.
+    a loss of your own. Ridge is (1/2n)|y - Xw|² + λ|w|²/2, which is scikit-learn's Ridge with alpha = nλ; lasso is
+    (1/2n)|y - Xw|² + λ|w|₁, with alpha = λ.
 
-    `standardise` gives every column of x, and y but for the poisson loss, the mean 0 and the variance 1 (a constant column
-    becomes 0): λ, δ, `step_size` and `radius` are in these units. `intercept` adds a feature 1, which no penalty counts.
+    `standardise` scales every column of x, and y (except for the poisson loss), to mean 0 and variance 1; a constant column
+    becomes 0. λ, δ, `step_size` and `radius` are in these units. `intercept` adds a feature 1, which the penalty leaves out.
 
-    After `fit`: `learner_`, `step_size_`, `radius_`, `bound_`. Queries beyond the radius are predicted too: `certified(X)` says
-    which rows the proof covers.
+    `fit` sets `learner_`, `step_size_`, `radius_` and `bound_`. `certified(X)` reports which rows the proof covers.
 
     >>> import numpy as np
     >>> from attnc.incontext.estimators import InContextRegressor
@@ -190,12 +186,12 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
         self.standardise, self.radius, self.dtype = standardise, radius, dtype
 
     def fit(self, X: Any, y: Any) -> InContextRegressor:
-        """Store the examples as the context, and build the learner's weights for their step size and radius."""
+        """Store the examples as the context and build the learner."""
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         labels = np.asarray(y, dtype=np.float64)
         kind = loss_named(self.loss)
         if kind.name == "logistic":
-            raise InputError("the logistic loss is for classes: use attnc.incontext.InContextClassifier")
+            raise InputError("loss='logistic' is for classification: use attnc.incontext.InContextClassifier")
         kind.check_labels(labels)
         self.y_mean_, self.y_scale_ = 0.0, 1.0
         if self.standardise and kind.name != "poisson":
@@ -210,7 +206,7 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
         return found
 
     def coefficients(self) -> tuple[Array, float]:
-        """w (d,) and the intercept in the units of X and y, from the weight token at the end of a pass.
+        """w (d,) and the intercept in the units of X and y.
 
         >>> import numpy as np
         >>> from attnc.incontext.estimators import InContextRegressor
@@ -223,11 +219,11 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
 
 
 class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
-    """Logistic regression in context; several classes one against the rest, each a pass with the same weights.
+    """Logistic regression in context; for several classes one against the rest, each in its own pass with the same weights.
 
-    The mean loss is (1/n) Σ log(1 + exp(∓w·x_i)) + λ|w|²/2, λ = `ridge`: scikit-learn's LogisticRegression has C = 1/(nλ). The
-    penalty leaves the intercept out, as scikit-learn's does (but for its solver "liblinear"). The other parameters are those of
-    `InContextRegressor`.
+    The mean loss is (1/n) Σ log(1 + exp(∓w·x_i)) + λ|w|²/2 with λ = `ridge`: scikit-learn's LogisticRegression with C = 1/(nλ).
+    The penalty leaves the intercept out, as scikit-learn does (except with its solver "liblinear"). The other parameters are
+    those of `InContextRegressor`.
 
     >>> from attnc.incontext.estimators import InContextClassifier
     >>> model = InContextClassifier(steps=100).fit([[0.0], [1.0], [2.0], [3.0]], ["low", "low", "high", "high"])
@@ -252,18 +248,20 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         self.standardise, self.radius, self.dtype = standardise, radius, dtype
 
     def fit(self, X: Any, y: Any) -> InContextClassifier:
-        """Store the examples as the context, and build the learner's weights for their step size and radius."""
+        """Store the examples as the context and build the learner."""
         x, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y holds 1 class only, {self.classes_[0]!r}: give examples of two or more")
+            raise InputError(
+                f"y contains only the class {self.classes_[0]!r}: give examples of two or more classes"
+            )
         wanted = range(len(self.classes_)) if len(self.classes_) > 2 else [1]
         self._stored(x, [(index == k).astype(np.float64) for k in wanted], _ridge(self.ridge))
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """w·x: of two classes for the second, (n,); of several for each, (n, classes)."""
+        """w·x: (n,) for the second of two classes, or (n, classes)."""
         tokens = self._tokens(self._query(X))
         found = [_numpy(self.learner_.reading(tokens @ w, strict=False)) for w in self._weights(strict=False)]
         return found[0] if len(found) == 1 else np.stack(found, 1)
@@ -276,10 +274,10 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         return named
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities, (n, classes), of several classes divided by their sum.
+        """Probabilities, (n, classes); those of more than two classes are divided by their sum.
 
-        The head of the logistic function may leave [0, 1] by its proved error: what it returns is moved into [0, 1], which brings
-        it no further from the exact probability."""
+        The head of the logistic function may leave [0, 1] by its error, so its output is clipped, which cannot increase the
+        error."""
         found = self._passes(self._query(X)).clip(0, 1)
         if len(found) == 1:
             return np.stack([1 - found[0], found[0]], 1)
@@ -288,13 +286,13 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         return shares
 
     def coefficients(self) -> tuple[Array, Array]:
-        """w (labels, d) and the intercepts (labels,) in the units of X: one row for two classes, else one for each class."""
+        """w (labels, d) and the intercepts (labels,) in the units of X: one row for two classes, else one per class."""
         return self._unscaled()
 
 
 @dataclass(frozen=True)
 class _Context:
-    """The examples as the learner sees them: x (n, d), y (labels, n), and whether a 1 is added."""
+    """The examples as the learner gets them: x (n, d), y (labels, n), and whether a column of ones is added."""
 
     x: Tensor
     y: Tensor
@@ -311,7 +309,7 @@ class _Context:
         return float(self.y.abs().max())
 
     def reach(self, loss: Loss, radius: Any) -> float:
-        """How far ψ is asked for its slope."""
+        """The interval [-reach, reach] on which the slope of ψ is bounded."""
         if loss.name == "poisson":
             features = self.x.shape[1] + self.intercept
             return 1.05 * (
@@ -336,7 +334,7 @@ class _Context:
         return float(each.mean(1).max())
 
     def radius(self, loss: Loss, steps: int, eta: float, curvature: float) -> Radius:
-        """The radius of the module's docstring."""
+        """The radius that the module's docstring derives."""
         drop, slack = self.drop(loss), 1 / eta - curvature / 2
         ways = [math.sqrt(steps * drop / slack) if slack > 0 else math.inf]
         if loss.ridge > 0 and not self.intercept:
@@ -345,19 +343,21 @@ class _Context:
             ways.append(drop / loss.lasso)
         w = _ROOM * min(ways) or 1.0
         if not math.isfinite(w):
-            raise InputError(f"step_size={eta:g} only just does not diverge: give a smaller one, or a radius")
+            raise InputError(
+                f"step_size={eta:g} is at the limit of divergence: use a smaller one, or give a radius"
+            )
         u = w * float(np.linalg.norm(self.wide(), axis=1).max()) or 1.0
         if loss.name == "poisson":
             u = min(u, self.poisson_reach())
         return Radius(2 * float(self.x.abs().max()) or 1.0, self.largest_y() or 1.0, w, u)
 
     def check(self, radius: Radius, standardised: bool) -> None:
-        """Refuse a context that a radius, as given, does not hold."""
+        """Raise if the context exceeds a given radius."""
         for name, size in (("x", float(self.x.abs().max())), ("y", self.largest_y())):
             if size > getattr(radius, name):
+                what = f"the {'standardised ' * standardised}context has |{name}| = {size:.6g}"
                 raise InputError(
-                    f"the {'standardised ' * standardised}context reaches |{name}| = {size:.6g}, beyond the radius "
-                    f"{getattr(radius, name):g}: give a larger radius, or None"
+                    f"{what}, outside the radius {getattr(radius, name):g}: use a larger radius, or radius=None"
                 )
 
 
@@ -372,26 +372,28 @@ def _penalised(loss: str | Loss | Function, ridge: float) -> Loss:
 
 def _dtype(given: Any) -> torch.dtype:
     if given not in ("float32", "float64"):
-        raise InputError(f'dtype={given!r}: "float64" or "float32" is accepted')
+        raise InputError(f'dtype={given!r}: give "float64" or "float32"')
     return torch.float32 if given == "float32" else torch.float64
 
 
 def _ridge(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 <= given < math.inf:
-        raise InputError(f"ridge={given!r}: a finite number λ >= 0 is accepted")
+        raise InputError(f"ridge={given!r}: give a finite number >= 0")
     return float(given)
 
 
 def _step_size(given: Any, curvature: float) -> float:
-    """1/L where none is given; refused where gradient descent may diverge on the context."""
+    """1/L by default; raises if gradient descent may diverge on the context."""
     if not math.isfinite(curvature) or curvature > 1e150:
-        raise InputError(f"the curvature of the context is {curvature:g}, too large: give standardise=True")
+        raise InputError(
+            f"the curvature of the context is {curvature:g}, which is too large: use standardise=True"
+        )
     if given is None:
         return 1 / (curvature or 1.0)
     if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 < given < math.inf:
-        raise InputError(f"step_size={given!r}: a positive finite number, or None, is accepted")
+        raise InputError(f"step_size={given!r}: give a positive finite number or None")
     if not given * curvature <= 2:
         raise InputError(
-            f"step_size={given:g} may diverge on these examples: the largest that does not is {2 / curvature:.6g}"
+            f"step_size={given:g} may diverge on these examples: use at most {2 / curvature:.6g}"
         )
     return float(given)

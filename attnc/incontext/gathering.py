@@ -64,17 +64,17 @@ def gather_error(e: float, n: int, largest_r: float, largest_x: float, a: Arithm
 
 
 def _rounded(rho: arb, n: int, x: arb, a: Arithmetic) -> tuple[arb, arb]:
-    """Of Σ (p⁺_i - p⁻_i) x_i, |score| <= ρ, |x_i| <= x: how far the executed sum can be off, and its size.
+    """The error and the size of the executed Σ (p⁺_i - p⁻_i) x_i, for |score| <= ρ and |x_i| <= x.
 
-    A weight is off by a factor 1 ± θ of its own, from exp, the rounding of z - max z and the quotient, and by one, 1 ± σ, that
-    all share, from the sum. Exactly, Σ |p⁺_i - p⁻_i| = Σ|sinh|/Σcosh <= tanh ρ: of that size are the terms that are summed.
-
-    The denominator has the mean of the θ's too; in all it moves the result by at most Σ p_k|θ_k||v_k - Σpv|, and
-    Σ p|v - Σpv| <= x for |v| <= x: the term x·θ holds both."""
+    The executed weight is p(1 + θ)(1 + φ)/((1 + m)(1 + σ)): θ from exp and from the rounding of z - max z, m = Σpθ, φ from the
+    division, σ from the sum in the denominator, which all weights share. As Σp(θ - m)v = Σpθ(v - Σpv), and Σp|v - Σpv| <= x for
+    |v| <= x, θ moves the result by at most xθ/(1 - θ), and φ by at most xφ(1 + θ)/(1 - θ). The terms of the sum have the sizes
+    |p⁺ - p⁻|x, exactly Σ|sinh|/Σcosh·x <= tanh ρ·x in all."""
     u, tau = arb(a.unit), arb(a.tiny)
     if not 2 * n * u < arb(0.25):
         return arb("inf"), arb("inf")
-    own = (2 * rho * u + 2 * tau).exp() * (1 + a.exp_units * u) * (1 + u) ** a.division_units - 1 + tau
+    theta = (2 * rho * u + 4 * tau).exp() * (1 + a.exp_units * u) - 1 + tau
+    own = (theta + ((1 + u) ** a.division_units - 1) * (1 + theta)) / (1 - theta)
     shared = 2 * n * u / (1 - 2 * n * u)
     shared = shared / (1 - shared)
     summed = (n + 2) * u / (1 - (n + 2) * u)

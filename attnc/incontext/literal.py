@@ -230,8 +230,8 @@ class _Build:
     """The matrices of the layers."""
 
     def __init__(self, learner: Learner) -> None:
-        self.learner, self.certificate = learner, learner.certificate
-        self.d, self.dtype = learner.certificate.features, learner.certificate.dtype
+        self.learner, self.settings = learner, learner.settings
+        self.d, self.dtype = learner.settings.features, learner.settings.dtype
         self.reading = plain_numbers("reading", learner.reading)
         self.activation = (
             None if learner.activation is None else plain_numbers("activation", learner.activation)
@@ -283,8 +283,8 @@ class _Build:
 
     def _gathers(self) -> list[LiteralHead]:
         """C: scores e τr and 2e τr, values τx, coefficients -4η/(3e) and η/(6e); and -ηλ w from the weight token itself."""
-        r, e, eta, loss = self.r, self.certificate.e, self.certificate.step_size, self.learner.loss
-        weight, largest = r.marks("weight"), self.certificate.residual()[0]
+        r, e, eta, loss = self.r, self.settings.e, self.settings.step_size, self.learner.loss
+        weight, largest = r.marks("weight"), self.learner._bounds("bound").residual()[0]
         tx, w = (np.eye(r.width)[:, r[name]] for name in ("tx", "w"))
         residual = r.form("u" if self.activation is None else "g")
         if self.activation is None or not loss.of_residual:

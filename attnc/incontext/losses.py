@@ -1,4 +1,4 @@
-"""Losses by name: what layer B computes, which labels fit, and how steep a gradient can be.
+"""Losses by name: the function of layer B, the labels that they accept, and their curvature.
 
 The gradient of the mean loss at w is (1/n) Σ r_i x_i + λw, where
 
@@ -12,13 +12,12 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.functions import Function, clip, exp, sigmoid
-from attnc.functions.function import Branch, is_builtin
-from attnc.functions.function import function as make_function
+from attnc.functions.function import is_builtin
+from attnc.functions.library import pinball
 
 _STEEPEST_AT_ZERO = ("sigmoid", "tanh", "clip", "hardtanh")
 DEFAULTS = {"ridge": 0.01, "lasso": 0.01, "huber": 1.35, "quantile": 0.5}
@@ -27,7 +26,7 @@ NAMES = ("squared", "ridge(λ)", "lasso(λ)", "logistic", "poisson", "huber(δ)"
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """r = ψ(u) - y, or ψ(u - y) where `of_residual`; ψ None is the identity. `ridge` and `lasso` are their λ."""
+    """r = ψ(u) - y, or ψ(u - y) if `of_residual`; function=None is the identity. `ridge` and `lasso` are penalties λ."""
 
     name: str
     function: Function | None = None
@@ -40,16 +39,16 @@ class Loss:
         for part in ("ridge", "lasso"):
             size = getattr(self, part)
             if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size < math.inf:
-                raise InputError(f"{part}={size!r}: a finite number λ that is not negative is accepted")
+                raise InputError(f"{part}={size!r}: give a finite number >= 0")
             object.__setattr__(self, part, float(size))
         if self.function is not None and not isinstance(self.function, Function):
             raise InputError(
-                f"the derivative of a loss is an attnc.Function: got {type(self.function).__name__}"
+                f"the derivative of a loss must be an attnc.Function: got {type(self.function).__name__}"
             )
 
     @property
     def local(self) -> bool:
-        """Whether its curvature is known on an interval alone: unless ψ is one of the few that are steepest at 0."""
+        """Whether its curvature is bounded on an interval only. Functions that are steepest at 0 are bounded everywhere."""
         f = self.function
         return f is not None and not (is_builtin(f) and f.name in _STEEPEST_AT_ZERO)
 
@@ -58,21 +57,19 @@ class Loss:
         return 1.0 if self.function is None else self.function.lipschitz(lo, hi)
 
     def check_labels(self, y: Array) -> None:
-        """Raise where a label does not fit the loss."""
+        """Raise if a label does not fit the loss."""
         if self.name == "logistic":
             found = np.unique(y)
             if not set(found.tolist()) <= {0.0, 1.0}:
-                raise InputError(
-                    f"the logistic loss has the labels 0 and 1: got {found[:6].tolist()}; map yours to 0 and 1"
-                )
+                raise InputError(f"the logistic loss takes the labels 0 and 1: got {found[:6].tolist()}")
         if self.name == "poisson" and ((y < 0) | (y != np.floor(y))).any():
             bad = y[(y < 0) | (y != np.floor(y))][0]
-            raise InputError(f"the poisson loss has counts, 0, 1, 2, …: got {bad:g}")
+            raise InputError(f"the poisson loss takes counts 0, 1, 2, …: got {bad:g}")
 
 
 def loss_named(given: str | Loss | Function) -> Loss:
-    """The loss that a name says: "ridge(0.1)", "huber"; a `Function` is the derivative of a loss of the residual. Without a
-    number ridge and lasso have λ = 0.01, huber δ = 1.35, quantile τ = 0.5.
+    """A loss by name: "ridge(0.1)", "huber"; a `Function` is the derivative of a loss of the residual. By default ridge and lasso
+    have λ = 0.01, huber δ = 1.35, quantile τ = 0.5.
 
     >>> loss_named("ridge(0.5)").ridge, loss_named("huber(1)").function.label
     (0.5, 'clip(-1,1)')
@@ -107,16 +104,8 @@ def loss_named(given: str | Loss | Function) -> Loss:
 
 def _quantile(tau: float, width: float = 0.1) -> Loss:
     """The derivative of the pinball loss jumps from -τ to 1 - τ at 0; smoothed, it is sigmoid(s/h) - τ, h = 0.1."""
-
-    def torch_form(s: Tensor) -> Tensor:
-        return (s / width).sigmoid() - tau
-
-    inner: Branch = sigmoid().pieces(-1, 1)[0].branch
-    smooth = make_function(
-        torch_form, name=f"pinball({tau:g},{width:g})", enclosure=lambda x: inner(x / width) - tau
-    )
     note = f"the jump of the quantile loss at 0 is smoothed: sigmoid(s/{width:g}) - {tau:g}"
-    return Loss(f"quantile({tau:g})", smooth, of_residual=True, note=note)
+    return Loss(f"quantile({tau:g})", pinball(tau, width), of_residual=True, note=note)
 
 
 def _number(name: str, word: str) -> float:
@@ -125,5 +114,5 @@ def _number(name: str, word: str) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise InputError(f"loss={name}({word}): a finite number is expected")
+        raise InputError(f"loss={name}({word}): give a finite number")
     return found

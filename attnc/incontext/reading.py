@@ -5,7 +5,7 @@ second head with 2e cancels the cubic term:
 
     (4 a(e) - a(2e))/3 = s - e⁴ s⁵/30 + …
 
-As a function of s this is a head with two keys, and is proved like any other to be the identity on [-S, S]."""
+As a function of s this is a head with two keys; it is proved to be close to the identity on [-S, S] like any other head."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reading_head(reach: float, dtype: str) -> Head:
     numbers, proof = _best(plan)
     if not math.isfinite(proof.bound):
         raise PrecisionError(
-            f"nothing can be proved of w·x up to {reach:g} in {dtype}: give a smaller radius"
+            f"no head can read w·x up to {reach:g} with a proof in {dtype}: use a smaller radius"
         )
     found = HeadCandidate("reading", numbers, proof, proof.attained, proof.at, proof.rounding)
     return finished_head(plan, found, math.inf)

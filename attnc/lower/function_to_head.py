@@ -10,23 +10,33 @@ import torch
 from flint import arb
 from torch import Tensor
 
-from attnc.arithmetic import probe, probe_network
+from attnc.arguments import (
+    check_arithmetic,
+    check_box,
+    checked_choice,
+    checked_count,
+    checked_dtype,
+    checked_eps,
+    checked_interval,
+    checked_strict,
+    resolve_dtype,
+)
 from attnc.check.witness import ROOM, attained, head_error
-from attnc.domain import Box, Interval
-from attnc.errors import CertificateError, ConvergenceError, InputError, PrecisionError
+from attnc.domain import Interval
+from attnc.errors import CertificateError, ConvergenceError, InputError
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
 from attnc.functions.function import label_of
 from attnc.heads.candidates import DESIGNS, Plan, Progress
 from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest
 from attnc.network.head import Head
-from attnc.network.inside import checked_strict
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
 from attnc.records.numbers import Array
 
+__all__ = ["check_arithmetic", "check_box", "checked_dtype", "checked_eps", "finished_head", "head"]
+
 _PRECISION = 128
-_REACH = {"float32": 2.0**80, "float64": 2.0**400}  # beyond, squares of what is computed would overflow
 
 
 def head(
@@ -37,7 +47,7 @@ def head(
     anchors: int | None = None,
     design: str = "auto",
     heads: int = 1,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     strict: bool | None = None,
     progress: Progress | None = None,
 ) -> Head:
@@ -45,8 +55,8 @@ def head(
 
     With `eps`, the smallest head found whose error, rounding included, is proved to be at most eps on the whole interval. With
     `anchors`, the best head of that size. `f` is a name ("gelu", "clip(-25,25)"), an `attnc.Function`, or any callable on
-    tensors; the error of a bare callable can only be measured, and the status of its certificate says so. `strict` controls
-    inputs outside the interval: None warns once, True raises, False does nothing.
+    tensors; the error of a bare callable can only be measured, and the status of its certificate says so. `dtype` defaults
+    to torch's default dtype. `strict` controls inputs outside the interval: None warns once, True raises, False does nothing.
 
     >>> import attnc, torch
     >>> h = attnc.head("tanh", domain=(-8, 8), eps=1e-6, dtype=torch.float64)
@@ -55,12 +65,13 @@ def head(
     >>> h(torch.tensor([0.5], dtype=torch.float64))
     tensor([0.4621], dtype=torch.float64)
     """
+    name = resolve_dtype(dtype)
     plan = Plan(
         _function(f),
-        _interval(domain, checked_dtype(dtype)),
+        checked_interval(domain, name),
         _design(design, heads),
-        _heads(heads),
-        checked_dtype(dtype),
+        checked_count("heads", heads, most=4096),
+        name,
         progress or (lambda _: None),
     )
     strict = checked_strict(strict)
@@ -167,15 +178,6 @@ def _attack_points(plan: Plan, found: HeadCandidate) -> Tensor:
     return s[inside]
 
 
-def check_arithmetic(dtype: str, network: bool = False) -> None:
-    """Refuse to claim anything on a machine, or under a setting, that breaks what certificates assume."""
-    broken = probe(dtype) or (probe_network(dtype) if network else None)
-    if broken is not None:
-        raise PrecisionError(
-            f"this machine's {dtype} arithmetic is not what certificates assume ({broken}): see docs/arithmetic.md"
-        )
-
-
 def _function(f: object) -> Function:
     if isinstance(f, Function):
         return f
@@ -186,70 +188,16 @@ def _function(f: object) -> Function:
     raise InputError(f"a function is a name, an attnc.Function or a callable on tensors: got {f!r}")
 
 
-def _interval(on: object, dtype: str) -> Interval:
-    if not isinstance(on, Interval):
-        if not isinstance(on, (tuple, list)) or len(on) != 2:
-            raise InputError(f"the interval is given as domain=(lo, hi): got {on!r}")
-        on = Interval(*on)
-    largest, smallest_width = _REACH[dtype], 1 / _REACH[dtype]
-    if max(abs(on.lo), abs(on.hi)) > largest or on.width < smallest_width:
-        raise InputError(
-            f"the interval ({on.lo}, {on.hi}) is out of reach for {dtype}: ends up to {largest:.3g} and widths from "
-            f"{smallest_width:.3g} are accepted"
-        )
-    return on
-
-
 def _design(design: object, heads: int) -> str:
-    if design not in DESIGNS:
-        raise InputError(f"design={design!r}: accepted are {', '.join(map(repr, DESIGNS))}")
     if heads != 1 and design in ("gated", "tuned"):
         raise InputError(
             f"design={design!r} is for one head: with heads={heads} use 'auto', 'nearest', 'smooth' or 'graded'"
         )
-    return str(design)
-
-
-def _heads(heads: object) -> int:
-    if isinstance(heads, bool) or not isinstance(heads, int) or not 1 <= heads <= 4096:
-        raise InputError(f"heads={heads!r}: give a whole number from 1 to 4096")
-    return heads
-
-
-def checked_dtype(dtype: object) -> str:
-    names = {torch.float32: "float32", torch.float64: "float64"}
-    if not isinstance(dtype, torch.dtype) or dtype not in names:
-        raise InputError(f"dtype={dtype!r}: heads run in torch.float32 or torch.float64")
-    return names[dtype]
-
-
-def checked_eps(eps: object) -> float:
-    return checked_target("eps", eps)
-
-
-def checked_target(name: str, given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < 2.0**1023:
-        raise InputError(f"{name}={given!r}: give a positive, finite number, e.g. {name}=1e-6")
-    return float(given)
+    return checked_choice("design", design, DESIGNS)
 
 
 def _anchors(anchors: object, heads: int) -> int:
-    least = 3 if heads > 1 else 2
-    if isinstance(anchors, bool) or not isinstance(anchors, int) or not least <= anchors <= 8192:
-        why = " (a head among several owns anchors - 2 between two sentinels)" if heads > 1 else ""
-        raise InputError(f"anchors={anchors!r}: give a whole number from {least} to 8192{why}")
-    return anchors
-
-
-def check_box(box: Box, dtype: str) -> None:
-    """Every coordinate must have a number of the dtype, or the promise would be empty."""
-    with np.errstate(over="ignore"):
-        near = box.lo.astype(dtype)
-    low = np.where(near < box.lo, np.nextafter(near, np.array(np.inf, dtype)), near)
-    empty = np.argwhere(~(low <= box.hi))
-    if len(empty):
-        at = tuple(int(i) for i in empty[0])
-        raise InputError(
-            f"no {dtype} lies between lo={box.lo[at]!r} and hi={box.hi[at]!r} at coordinate {at}: widen the box there, "
-            "or use another dtype"
-        )
+    why = (
+        "each of several heads has anchors - 2 anchors of its own, between two sentinels" if heads > 1 else ""
+    )
+    return checked_count("anchors", anchors, 3 if heads > 1 else 2, 8192, why)

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from attnc.arguments import check_arithmetic, checked_eps
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function
@@ -15,7 +16,7 @@ from attnc.functions.function import is_builtin
 from attnc.heads.candidates import Plan, Progress
 from attnc.heads.exact_term import smallest_exact
 from attnc.heads.plan import HeadCandidate, smallest
-from attnc.lower.function_to_head import check_arithmetic, checked_eps, checked_target, finished_head
+from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
 
 _KEPT = 256
@@ -46,7 +47,7 @@ class HeadRequest:
         if self.approximation is None:
             return replace(self, eps=few_digits(checked_eps(self.eps)))
         radius = ladder(max(abs(self.domain.lo), abs(self.domain.hi)))
-        target = few_digits(checked_target("approximation", self.approximation))
+        target = few_digits(checked_eps(self.approximation, "approximation"))
         return replace(self, domain=Interval(-radius, radius), approximation=target)
 
 

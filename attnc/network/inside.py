@@ -13,23 +13,12 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from attnc.arguments import checked_strict as checked_strict
 from attnc.domain import Box, Interval
 from attnc.errors import DomainWarning, InputError
 from attnc.network.running import can_look
 
 _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-
-
-def checked_strict(strict: object) -> bool | None:
-    """strict as a module keeps it.
-
-    >>> checked_strict("yes")
-    Traceback (most recent call last):
-    attnc.errors.InputError: strict='yes': give None (warn once), True (raise) or False (say nothing)
-    """
-    if strict is None or isinstance(strict, bool):
-        return strict
-    raise InputError(f"strict={strict!r}: give None (warn once), True (raise) or False (say nothing)")
 
 
 def check_domain(

@@ -37,7 +37,7 @@ def learning(
     plots show the difference. `names` are those of the features. Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc.incontext, attnc.plot
-    >>> learner = attnc.incontext.gradient_descent("squared", features=1, steps=5, step_size=0.5)
+    >>> learner = attnc.incontext.gradient_descent("squared", features=1, steps=5, step_size=0.5, dtype=torch.float64)
     >>> x = torch.tensor([[1.0], [-1.0], [0.5]], dtype=torch.float64)
     >>> figure = attnc.plot.learning(learner, x=x, y=2 * x[:, 0])
     >>> [ax.get_title(loc="left") for ax in figure.axes[:3]]
@@ -108,7 +108,7 @@ def step_weights(learner: Learner, w: Tensor, x: Tensor, y: Tensor) -> StepWeigh
         s = u - y if learner.loss.of_residual else u
         anchors = learner.activation.weights(s).reshape(len(s), -1).double().numpy()
         r = learner.activation(s) - (0 if learner.loss.of_residual else y)
-    twins = torch.softmax(learner.certificate.e * torch.cat([r, -r]), 0).reshape(2, -1)
+    twins = torch.softmax(learner.settings.e * torch.cat([r, -r]), 0).reshape(2, -1)
     return StepWeights(on_weight.double().numpy(), anchors, twins.double().numpy())
 
 

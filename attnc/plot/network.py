@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnc.domain import Array
 from attnc.errors import InputError
-from attnc.frontends.asked import Asked
+from attnc.frontends.callable_source import CallableSource
 from attnc.network.describe import function_label
 from attnc.network.network import Network
 from attnc.plot import canvas
@@ -209,7 +209,7 @@ def _lines(
 ) -> list[tuple[Array, Array, Array]]:
     """For each coordinate, its values in the network's dtype, and there f and the executed network, (points, outputs)."""
     box, shape, parameter = net.domain, net.program.shapes[-1], next(net.parameters())
-    checked = Asked(f, box, shape[0] if len(box.shape) == 2 and len(shape) == 2 else None)
+    checked = CallableSource(f, box, shape[0] if len(box.shape) == 2 and len(shape) == 2 else None)
     if checked.shape != shape:
         raise InputError(f"f returns the shape {checked.shape} for an input: the network returns {shape}")
     middle = torch.from_numpy(box.lo / 2 + box.hi / 2) if x is None else torch.as_tensor(x).double().cpu()

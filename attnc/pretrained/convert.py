@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attnc.arguments import check_arithmetic, checked_eps
 from attnc.arithmetic import probe_window
 from attnc.errors import InputError, PrecisionError
-from attnc.frontends.transformers import Call, Found, Site, find_blocks
-from attnc.lower.function_to_head import check_arithmetic, checked_target
+from attnc.frontends.transformers import BlockList, Call, Site, find_blocks
 from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.entering import Entering, entering
@@ -54,7 +54,7 @@ def convert_(
     (Normed(LayerNorm, d=8), True)
     """
     began = time.perf_counter()
-    approximation, config = checked_target("approximation", approximation), checked_config(config)
+    approximation, config = checked_eps(approximation, "approximation"), checked_config(config)
     given = calls(samples) if samples is not None else []
     before = outputs(model, samples) if given and isinstance(model, nn.Module) else []
     found = find_blocks(model, filter_fn, call=_call(model, samples, config))
@@ -108,7 +108,7 @@ def convert(
 
 
 def _plan(
-    found: Found, known: list[Entering], approximation: float, config: ConvertConfig, progress: Progress
+    found: BlockList, known: list[Entering], approximation: float, config: ConvertConfig, progress: Progress
 ) -> list[PlannedBlock]:
     plans, total = [], len(found.blocks)
     for i, (site, domain) in enumerate(zip(found.blocks, known, strict=True)):
@@ -133,7 +133,7 @@ def _call(model: nn.Module, samples: object, config: ConvertConfig) -> Call | No
     return Call(*first)
 
 
-def _check_arithmetic(found: Found) -> None:
+def _check_arithmetic(found: BlockList) -> None:
     for dtype in {str(site.dtype).removeprefix("torch.") for site in found.blocks}:
         check_arithmetic(dtype, network=True)
         broken = probe_window(dtype)

@@ -1,4 +1,4 @@
-"""What flows from a norm to a block as a model runs; and how to run a model without leaving a trace."""
+"""What a model passes from a norm to a block when it runs."""
 
 from __future__ import annotations
 
@@ -9,52 +9,48 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnc.domain import Array
+from attnc.domain import Array, Normed
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.norms import NormRead
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
-from attnc.program.block import Norm
+from attnc.pretrained.samples import removed
 
 MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 
 
 def check_flow(model: nn.Module, call: Call, sites: Sequence[Site]) -> None:
-    """That every block with a norm in front is handed outputs of that norm, as the model runs now."""
+    """Raise UnsupportedError unless every block with a norm before it receives outputs of that norm when the model runs."""
     for mode in MODES:
         seen: list[tuple[Site, list[Tensor], list[Tensor]]] = [(site, [], []) for site in sites]
         handles = []
         for site, entering, normed in seen:
-            handles.append(site.first.module.register_forward_pre_hook(note_input(entering)))
+            handles.append(site.first.module.register_forward_pre_hook(record_input(entering)))
             if (part := norm_module(model, site)) is not None:
-                handles.append(part.register_forward_hook(note_output(normed)))
-        try:
-            with mode(), fused_path(False), silent(model):
-                run(model, call)
-        finally:
-            for handle in handles:
-                handle.remove()
-        found = [(site.name, behind(site.norm, entering, normed)) for site, entering, normed in seen]
+                handles.append(part.register_forward_hook(record_output(normed)))
+        with removed(handles), mode(), fused_path(False), silent(model):
+            run(model, call)
+        found = [(site.name, check_normed(site.norm, entering, normed)) for site, entering, normed in seen]
         refuse(model, [Problem(name, reason) for name, reason in found if reason is not None])
 
 
-def behind(norm: NormRead | None, entering: Sequence[Tensor], normed: Sequence[Tensor]) -> str | None:
-    """Whether a block is handed outputs of its norm: rows that the norm returned, where it is a module, and rows that are as
-    long as a norm leaves them."""
+def check_normed(norm: NormRead | None, entering: Sequence[Tensor], normed: Sequence[Tensor]) -> str | None:
+    """Why the inputs of a block are not outputs of its norm, or None: they must be rows that the norm returned, if it is a
+    module, and no longer than a norm's outputs."""
     if norm is None:
         return None
     known = {row.tobytes() for out in normed for row in rows_of(out)}
     for x in map(rows_of, entering):
-        strange = bool(known) and any(row.tobytes() not in known for row in x)
-        if strange or not _normalised(x, norm.numbers()):
+        foreign = bool(known) and any(row.tobytes() not in known for row in x)
+        if foreign or not _normalised(x, norm.domain()):
             return f"its input is not the output of {norm.name or 'its norm'}"
     return None
 
 
-def _normalised(x: Array, norm: Norm) -> bool:
-    """|(x - shift)/gain|₂ <= √d, up to the room of 2^-10 that the bounds leave to executed norms."""
+def _normalised(x: Array, norm: Normed) -> bool:
+    """|(x - shift)/gain|₂ <= √d, up to the relative 2^-10 that the bounds allow for executed norms."""
     used = norm.gain != 0
     with np.errstate(all="ignore"):
         y = (x[:, used] - norm.shift[used]) / norm.gain[used]
@@ -64,17 +60,17 @@ def _normalised(x: Array, norm: Norm) -> bool:
 
 
 def norm_module(model: nn.Module, site: Site) -> nn.Module | None:
-    """The norm, where it is a module of its own and not written out in the one that holds the block."""
+    """The norm, if it is a module of its own and not written out in the module that contains the block."""
     name = site.norm_name
     inline = not name or f"{site.name}.".startswith(f"{name}.")
     return None if inline or name is None else model.get_submodule(name)
 
 
-def note_input(into: list[Tensor]) -> Callable[..., None]:
+def record_input(into: list[Tensor]) -> Callable[..., None]:
     return lambda module, given: into.append(given[0].detach().clone())
 
 
-def note_output(into: list[Tensor]) -> Callable[..., None]:
+def record_output(into: list[Tensor]) -> Callable[..., None]:
     return lambda module, given, out: into.append(out.detach().clone())  # the model may change it in place
 
 
@@ -89,7 +85,7 @@ def run(model: nn.Module, call: Call) -> None:
             model(*call.args, **(call.kwargs or {}))
     except Exception as problem:
         raise UnsupportedError(
-            f"{type(model).__name__} cannot be converted, and is left as it was",
+            f"{type(model).__name__} cannot be converted, and is unchanged",
             [Problem("the model", f"fails when it runs: {type(problem).__name__}: {problem}")],
         ) from problem
 
@@ -97,13 +93,13 @@ def run(model: nn.Module, call: Call) -> None:
 def refuse(model: nn.Module, problems: list[Problem]) -> None:
     if problems:
         raise UnsupportedError(
-            f"{type(model).__name__} runs something else than was read, and is left as it was", problems
+            f"{type(model).__name__} runs something else than was read, and is unchanged", problems
         )
 
 
 @contextmanager
 def silent(model: nn.Module) -> Iterator[None]:
-    """Inputs outside of a domain are the user's affair, not of a run of ours."""
+    """No warnings and errors about inputs outside of a domain while attnc itself runs the model."""
     parts = [part for part in model.modules() if isinstance(part, (AnchorActivation, AnchorGate))]
     before = [part.strict for part in parts]
     for part in parts:

@@ -1,11 +1,12 @@
-"""The model as it runs, beside the blocks as they were read: a last guard before anything is replaced. It proves nothing."""
+"""A last test before anything is replaced: the model runs, and each part of a block is compared with what was read. It proves
+nothing."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,70 +15,162 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnc import functions
 from attnc.domain import Array
-from attnc.errors import Problem, UnsupportedError
+from attnc.errors import Problem
 from attnc.frontends.capture import fused_path
 from attnc.frontends.transformers import Call, Site
+from attnc.functions import Function
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.flow import (
     MODES,
-    behind,
+    check_normed,
     norm_module,
-    note_input,
-    note_output,
+    record_input,
+    record_output,
     refuse,
     rows_of,
     run,
     silent,
 )
-from attnc.pretrained.store import digest
-from attnc.program.block import FeedForward
+from attnc.pretrained.samples import removed
+from attnc.program import Affine, Pointwise
 
 _ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
-_FAR = 1e8  # no input of a block is taken farther out than this
+_FAR = 1e8  # the largest input of a block that is tried
 _SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))
 _MANY = 1 << 19  # numbers in the largest input that a part is called on
+_NEAR_KINKS = (0.0, 1e-3, -1e-3, 0.05, -0.05)
 
 
 def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
-    """Run the model with inputs of our own choice at every block's first map, and compare what comes out of each part of the
-    block with what was read: at the ends of every interval, at kinks and around them, at random; with and without gradients;
-    with contiguous and strided inputs. The choice is another one each time. The numbers of the blocks must stay as they are."""
-    before = [digest(plan.site.feed_forward()) for plan in planned]
+    """Run the model with chosen inputs at every block's first map, and compare the output of each part of the block with what
+    was read: at the ends of every interval, at kinks and around them, and at random points, which are drawn anew each time; with
+    and without gradients; on contiguous and strided inputs. The numbers of the blocks must not change."""
+    before = [_digest(plan.site) for plan in planned]
     for strided in (False, True):
         for mode in MODES:
-            for wanted in (False, True)[: 1 + (mode is torch.enable_grad)]:
-                seen = [_Watch(plan, strided) for plan in planned]
-                with _hooked(model, seen), mode(), fused_path(False):
-                    run(model, _with_gradients(call) if wanted else call)
-                problems = [Problem(w.site.name, reason) for w in seen if (reason := w.problem())]
+            for tracked in (False, True)[: 1 + (mode is torch.enable_grad)]:
+                runs = [_BlockRun(plan, strided) for plan in planned]
+                with _hooked(model, runs), mode(), fused_path(False):
+                    run(model, _with_gradients(call) if tracked else call)
+                problems = [Problem(r.site.name, reason) for r in runs if (reason := r.problem())]
                 refuse(model, problems)
-    refuse(model, [Problem(p.site.name, reason) for p in planned if (reason := _alone(p))])
-    refuse(model, _fused(model))
-    after = [digest(plan.site.feed_forward()) for plan in planned]
-    changed = [plan for plan, old, new in zip(planned, before, after, strict=True) if old != new]
-    refuse(model, [Problem(plan.site.name, "changes its own numbers when it runs") for plan in changed])
+    blocks = map(_Block, planned)
+    refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
+    refuse(model, _fused_problems(model))
+    changed = [p.site for p, old in zip(planned, before, strict=True) if _digest(p.site) != old]
+    refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
+
+
+def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
+    """Raise UnsupportedError unless the model executes every module that was put in place of a block."""
+    reached: set[int] = set()
+    handles = [
+        plan.module.register_forward_hook(lambda module, given, out: reached.add(id(module)))
+        for plan in planned
+    ]
+    with removed(handles):
+        for grad in (False, True):
+            reached.clear()
+            with torch.set_grad_enabled(grad), silent(model):
+                run(model, call)
+            missing = [plan.site.name for plan in planned if id(plan.module) not in reached]
+            refuse(model, [Problem(name, "is not executed in its new place") for name in missing])
+
+
+def _digest(site: Site) -> tuple[object, ...]:
+    domain = site.domain()
+    norm = () if domain is None else (domain.gain.tobytes(), domain.shift.tobytes())
+    return (site.program().digest(), *norm)
+
+
+class _Block:
+    """A block as it was read. Each method returns a result in float64, and the size that its rounding is a multiple of."""
+
+    def __init__(self, plan: PlannedBlock) -> None:
+        self.site, (self.lo, self.hi) = plan.site, plan.reach
+        first, pointwise, *between, second = plan.site.program().steps
+        assert isinstance(first, Affine) and isinstance(pointwise, Pointwise) and isinstance(second, Affine)
+        self.f: Function = pointwise.function
+        self.maps = {"first": _wide(first), "second": _wide(second)}
+        if between:
+            assert isinstance(between[0], Affine)
+            self.maps["up"] = _wide(between[0])
+        self.kinks = list(self.f.kinks) or [0.0]
+
+    def affine(self, role: str, x: Array) -> tuple[Array, Array]:
+        W, b = self.maps[role]
+        return x @ W.T + b, np.abs(x) @ np.abs(W.T) + np.abs(b)
+
+    def inner(self, s: Array, t: Array | None = None) -> tuple[Array, Array]:
+        """f(s), times t if the block is gated."""
+        y = self.f.torch_form(torch.from_numpy(s)).numpy()
+        size = 1 + np.abs(s) + np.abs(y)
+        return (y, size) if t is None else (y * t, size * (1 + np.abs(t)))
+
+    def whole(self, x: Array) -> tuple[Array, Array]:
+        """The output of a gated block."""
+        (s, s_size), (t, t_size) = self.affine("first", x), self.affine("up", x)
+        y, size = self.inner(s)
+        W, b = self.maps["second"]
+        return (y * t) @ W.T + b, ((size + s_size) * (1 + t_size)) @ np.abs(W.T) + np.abs(b) + 1
+
+    def inputs(self, rows: int) -> Array:
+        """Inputs of the first map, each of which takes one neuron to the end of its interval, to a kink or next to it, or to a
+        random place in between: x + w_j (target - s_j)/|w_j|²."""
+        noise = np.random.default_rng()
+        W, b = self.maps["first"]
+        x = noise.standard_normal((rows, W.shape[1])) * noise.choice([0.0, 0.1, 1.0], (rows, 1))
+        j = noise.integers(0, len(W), rows)
+        j[: min(2, rows)] = int(np.argmax(np.maximum(np.abs(self.lo), np.abs(self.hi))))
+        lo, hi = self.lo[j], self.hi[j]
+        near = noise.choice(self.kinks, rows) + noise.choice(_NEAR_KINKS, rows)
+        kind = np.arange(rows) % 4
+        chosen = [kind == 0, kind == 1, (kind == 2) & (lo <= near) & (near <= hi)]
+        targets = np.select(chosen, [lo, hi, near], lo + noise.random(rows) * (hi - lo))
+        w = W[j]
+        length = (w * w).sum(1)
+        step = np.divide(targets - (x * w).sum(1) - b[j], length, out=np.zeros(rows), where=length > 1e-30)
+        found: Array = np.clip(x + w * step[:, None], -_FAR, _FAR)
+        return found
+
+    def pre_activations(self, rows: int) -> Array:
+        """For every neuron numbers of its interval: random ones, the ends, kinks and numbers around them."""
+        noise = np.random.default_rng()
+        shape = (rows, len(self.lo))
+        s = self.lo + noise.random(shape) * (self.hi - self.lo)
+        near = noise.choice(self.kinks, shape) + noise.choice(_NEAR_KINKS, shape)
+        kind = noise.integers(0, 8, shape)
+        ends = [np.broadcast_to(self.lo, shape), np.broadcast_to(self.hi, shape)]
+        found: Array = np.clip(
+            np.select([kind == 0, kind == 1, kind == 2], [*ends, near], s), self.lo, self.hi
+        )
+        return found
+
+
+def _wide(step: Affine) -> tuple[Array, Array]:
+    W = step.weight.astype(np.float64)
+    return W, np.zeros(len(W)) if step.bias is None else step.bias.astype(np.float64)
 
 
 def _with_gradients(call: Call) -> Call:
     """The same call, with inputs that require gradients."""
 
-    def wanting(x: object) -> object:
+    def tracked(x: object) -> object:
         return x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
 
-    return Call(tuple(map(wanting, call.args)), {key: wanting(x) for key, x in (call.kwargs or {}).items()})
+    return Call(tuple(map(tracked, call.args)), {key: tracked(x) for key, x in (call.kwargs or {}).items()})
 
 
-def _alone(plan: PlannedBlock) -> str | None:
-    """The part that will be replaced, called by itself on inputs of several shapes, in every mode: does it do what was read?"""
-    site, ff = plan.site, plan.site.feed_forward()
+def _problem_alone(block: _Block) -> str | None:
+    """Call the part that will be replaced by itself, on inputs of several shapes, in every mode."""
+    site = block.site
     part, width = site.replaced, site.first.sizes[1 if site.gated else 0]
     assert callable(part)
     many = max(2, min(67, _MANY // (65 * max(site.first.sizes))))
     for shape, mode in itertools.product((*_SHAPES, (many, 65)), MODES):
         rows = math.prod(shape)
-        x = torch.from_numpy(_points(plan, ff, rows) if site.gated else _near(plan, rows))
+        x = torch.from_numpy(block.inputs(rows) if site.gated else block.pre_activations(rows))
         x = x.to(site.first.device, site.dtype).reshape(*shape, width)
         with mode(), torch.random.fork_rng(devices=[]):
             given = x.clone().requires_grad_().clone() if torch.is_grad_enabled() else x.clone()
@@ -85,60 +178,26 @@ def _alone(plan: PlannedBlock) -> str | None:
                 out = part(given)
             except Exception as problem:
                 return f"fails on an input of shape {tuple(x.shape)}: {type(problem).__name__}: {problem}"
-        expected, size = _block(site, ff, rows_of(x)) if site.gated else _activation(site, rows_of(x))
-        unit, terms = torch.finfo(site.dtype).eps, (_ULPS + sum(site.first.sizes) if site.gated else _ULPS)
-        if (
-            not isinstance(out, Tensor)
-            or out.shape[:-1] != x.shape[:-1]
-            or not _close(rows_of(out), expected, size, unit, terms)
-        ):
+        with np.errstate(all="ignore"):
+            expected = (block.whole if site.gated else block.inner)(rows_of(x))
+        terms = _ULPS + (sum(site.first.sizes) if site.gated else 0)
+        shaped = isinstance(out, Tensor) and out.shape[:-1] == x.shape[:-1]
+        if not shaped or not _close(rows_of(out), expected, site.dtype, terms):
             return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
     return None
 
 
-def _activation(site: Site, s: Array) -> tuple[Array, Array]:
-    """f(s), and the size that its rounding is a multiple of."""
-    with np.errstate(all="ignore"):
-        expected = functions.get(site.activation).torch_form(torch.from_numpy(s)).numpy()
-    return expected, 1 + np.abs(s) + np.abs(expected)
-
-
-def _block(site: Site, ff: FeedForward, x: Array) -> tuple[Array, Array]:
-    """The output of a gated block, and the size that its rounding is a multiple of."""
-    assert ff.U is not None and ff.c is not None
-    with np.errstate(all="ignore"):
-        s, t = x @ ff.W1.T + ff.b1, x @ ff.U.T + ff.c
-        large = np.abs(x) @ np.abs(ff.W1.T) + np.abs(ff.b1), np.abs(x) @ np.abs(ff.U.T) + np.abs(ff.c)
-        f, size = _activation(site, s)
-        inner = (size + large[0]) * (1 + large[1])
-        return (f * t) @ ff.W2.T + ff.b2, inner @ np.abs(ff.W2.T) + np.abs(ff.b2) + 1
-
-
-def _near(plan: PlannedBlock, rows: int) -> Array:
-    """Pre-activations of every neuron, inside its interval: at random, at the ends, at kinks and around them."""
-    noise = np.random.default_rng()
-    lo, hi = plan.reach
-    shape = (rows, len(lo))
-    s = lo + noise.random(shape) * (hi - lo)
-    kinks = list(functions.get(plan.site.activation).kinks) or [0.0]
-    near = noise.choice(kinks, shape) + noise.choice([0.0, 1e-3, -1e-3, 0.05, -0.05], shape)
-    chosen = noise.integers(0, 8, shape)
-    found: Array = np.clip(
-        np.select([chosen == 0, chosen == 1, chosen == 2], [lo + 0 * s, hi + 0 * s, near], s), lo, hi
-    )
-    return found
-
-
-def _fused(model: nn.Module) -> list[Problem]:
-    """torch runs an encoder layer as one fused operation where it can, which looks at flags and weights, not at the parts: both
-    ways must give the same."""
+def _fused_problems(model: nn.Module) -> list[Problem]:
+    """torch may run an encoder layer as one fused operation, which reads flags and weights instead of calling the parts: both
+    ways must return the same."""
     reason = (
         "computes something else in torch's fused operation, which runs without gradients, than part by part"
     )
-    layers = [
-        (name, part) for name, part in model.named_modules() if isinstance(part, nn.TransformerEncoderLayer)
+    return [
+        Problem(name or "the model", reason)
+        for name, part in model.named_modules()
+        if isinstance(part, nn.TransformerEncoderLayer) and not _same_fused(part)
     ]
-    return [Problem(name or "the model", reason) for name, layer in layers if not _same_fused(layer)]
 
 
 def _same_fused(layer: nn.TransformerEncoderLayer) -> bool:
@@ -150,157 +209,90 @@ def _same_fused(layer: nn.TransformerEncoderLayer) -> bool:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), fused_path(enabled):
             try:
                 found.append(layer(x))
-            except Exception:  # the fused operation asks for attributes that a replaced part may lack
+            except Exception:  # the fused operation reads attributes that a replaced part may lack
                 return False
     size = float(found[1].abs().max())
     return torch.allclose(found[0], found[1], rtol=0, atol=1e-4 * (1 + size), equal_nan=True)
 
 
-def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
-    """That the modules in the places of the blocks are executed."""
-    reached: set[int] = set()
-    handles = [
-        plan.module.register_forward_hook(lambda module, given, out: reached.add(id(module)))
-        for plan in planned
-    ]
-    try:
-        for grad in (False, True):
-            reached.clear()
-            with torch.set_grad_enabled(grad), silent(model):
-                run(model, call)
-            missing = [plan.site.name for plan in planned if id(plan.module) not in reached]
-            if missing:
-                raise UnsupportedError(
-                    f"{type(model).__name__} cannot be converted, and is left as it was",
-                    [Problem(name, "is not executed where it was put") for name in missing],
-                )
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 @dataclass(eq=False)
-class _Watch:
-    """What passes through one block in one run."""
+class _BlockRun:
+    """The tensors that pass through one block in one run of the model."""
 
     plan: PlannedBlock
     strided: bool
-    entering: list[Tensor] = field(default_factory=list)  # what the model hands to the first map
-    chosen: list[Tensor] = field(default_factory=list)  # what we hand to it instead
+    entering: list[Tensor] = field(default_factory=list)  # the model's own inputs of the first map
+    chosen: list[Tensor] = field(default_factory=list)  # the inputs that take their place
     normed: list[Tensor] = field(default_factory=list)
     outputs: dict[str, list[Tensor]] = field(default_factory=lambda: {"first": [], "up": [], "second": []})
-    inner: list[Tensor] = field(default_factory=list)  # what enters the second map
+    inner: list[Tensor] = field(default_factory=list)  # inputs of the second map
 
     @property
     def site(self) -> Site:
         return self.plan.site
 
     @cached_property
-    def ff(self) -> FeedForward:
-        return self.site.feed_forward()
+    def block(self) -> _Block:
+        return _Block(self.plan)
 
     def choose(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         x = given[0]
         self.entering.append(x.detach().clone())
-        points = (
-            torch.from_numpy(_points(self.plan, self.ff, x.numel() // x.shape[-1]))
-            .to(x.device, x.dtype)
-            .reshape(x.shape)
-        )
+        points = torch.from_numpy(self.block.inputs(x.numel() // x.shape[-1]))
+        points = points.to(x.device, x.dtype).reshape(x.shape)
         if self.strided:
             points = torch.stack([points, points], -1)[..., 0]
         self.chosen.append(points)
         return (points, *given[1:])
 
     def problem(self) -> str | None:
-        """Where what ran is off what was read by more than rounding explains."""
-        counts = {
-            len(found) for found in (self.chosen, self.outputs["first"], self.outputs["second"], self.inner)
-        }
+        """The first part that differs from what was read by more than rounding explains."""
+        roles = ("first", "up", "second") if self.site.gated else ("first", "second")
+        counts = {len(found) for found in (self.chosen, self.inner, *(self.outputs[role] for role in roles))}
         if counts == {0}:
             return "did not run: its maps are not called as modules"
         if len(counts) > 1:
-            return "does not run its maps one behind the other"
-        for k, x in enumerate(self.chosen):
-            reason = self._compare(k, x)
-            if reason is not None:
-                return reason
-        return behind(self.site.norm, self.entering, self.normed)
+            return "does not run its maps one after the other"
+        with np.errstate(all="ignore"):
+            reasons = [reason for k in range(len(self.chosen)) if (reason := self._difference(k)) is not None]
+        return reasons[0] if reasons else check_normed(self.site.norm, self.entering, self.normed)
 
-    def _compare(self, k: int, x: Tensor) -> str | None:
-        site, unit = self.site, torch.finfo(self.site.dtype).eps
-        ff, s, h = self.ff, rows_of(self.outputs["first"][k]), rows_of(self.inner[k])
-        y = rows_of(self.outputs["second"][k])
-        if not _close(
-            s,
-            rows_of(x) @ ff.W1.T + ff.b1,
-            np.abs(rows_of(x)) @ np.abs(ff.W1.T) + np.abs(ff.b1),
-            unit,
-            len(ff.W1.T),
-        ):
-            return f"its first map, {site.first.name}, returns something else than W x + b"
-        expected, size = _activation(site, s)
-        if site.gated:
-            t = rows_of(self.outputs["up"][k])
-            with np.errstate(all="ignore"):
-                expected, size = expected * t, size * (1 + np.abs(t))
-        if not _close(h, expected, size, unit, _ULPS):
-            return f"its second map is not given {site.activation} of what left the first: its forward does more than was read"
-        if not _close(
-            y, h @ ff.W2.T + ff.b2, np.abs(h) @ np.abs(ff.W2.T) + np.abs(ff.b2), unit, len(ff.W2.T)
-        ):
-            return f"its second map, {site.second.name}, returns something else than W x + b"
+    def _difference(self, k: int) -> str | None:
+        site, block = self.site, self.block
+        h = rows_of(self.inner[k])
+        given = {"first": rows_of(self.chosen[k]), "up": rows_of(self.entering[k]), "second": h}
+        found = {role: rows_of(out[k]) for role, out in self.outputs.items() if out}
+        for linear, role in ((site.first, "first"), (site.up, "up"), (site.second, "second")):
+            if linear is None or _close(
+                found[role], block.affine(role, given[role]), site.dtype, linear.sizes[1]
+            ):
+                continue
+            return f"its map {linear.name} returns something else than W x + b"
+        if not _close(h, block.inner(found["first"], found.get("up")), site.dtype, _ULPS):
+            return f"the input of its second map is not {site.activation} of the first: its forward does more than was read"
         return None
 
 
-@contextmanager
-def _hooked(model: nn.Module, seen: Sequence[_Watch]) -> Iterator[None]:
+def _hooked(model: nn.Module, runs: Sequence[_BlockRun]) -> AbstractContextManager[None]:
     handles = []
-    for watch in seen:
-        site = watch.site
-        handles.append(site.first.module.register_forward_pre_hook(watch.choose))
+    for block_run in runs:
+        site = block_run.site
+        handles.append(site.first.module.register_forward_pre_hook(block_run.choose))
         for role, m in (("first", site.first), ("up", site.up), ("second", site.second)):
             if m is not None:
-                handles.append(m.module.register_forward_hook(note_output(watch.outputs[role])))
-        handles.append(site.second.module.register_forward_pre_hook(note_input(watch.inner)))
+                handles.append(m.module.register_forward_hook(record_output(block_run.outputs[role])))
+        handles.append(site.second.module.register_forward_pre_hook(record_input(block_run.inner)))
         if (part := norm_module(model, site)) is not None:
-            handles.append(part.register_forward_hook(note_output(watch.normed)))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+            handles.append(part.register_forward_hook(record_output(block_run.normed)))
+    return removed(handles)
 
 
-def _points(plan: PlannedBlock, ff: FeedForward, rows: int) -> Array:
-    """Inputs of the first map, each of which takes one neuron to the end of its interval, to a kink or next to it, or to a random
-    place in between: x + w_j (target - s_j)/|w_j|²."""
-    noise = np.random.default_rng()
-    lo, hi = plan.reach
-    W, b = ff.W1, ff.b1
-    x = noise.standard_normal((rows, W.shape[1])) * noise.choice([0.0, 0.1, 1.0], (rows, 1))
-    j = noise.integers(0, len(W), rows)
-    farthest = int(np.argmax(np.maximum(np.abs(lo), np.abs(hi))))
-    j[: min(2, rows)] = farthest
-    targets = lo[j] + noise.random(rows) * (hi[j] - lo[j])
-    ends = np.arange(rows) % 4
-    targets = np.where(ends == 0, lo[j], np.where(ends == 1, hi[j], targets))
-    kinks = list(functions.get(plan.site.activation).kinks) or [0.0]
-    near = noise.choice(kinks, rows) + noise.choice([0.0, 1e-3, -1e-3, 0.05, -0.05], rows)
-    targets = np.where((ends == 2) & (lo[j] <= near) & (near <= hi[j]), near, targets)
-    w = W[j]
-    length = (w * w).sum(1)
-    step = np.divide(targets - (x * w).sum(1) - b[j], length, out=np.zeros(rows), where=length > 1e-30)
-    found: Array = x + w * step[:, None]
-    return np.clip(found, -_FAR, _FAR)
-
-
-def _close(found: Array, expected: Array, size: Array, unit: float, terms: float) -> bool:
-    """Whether they agree up to rounding; where one is not finite, neither must be the other."""
-    if found.shape != expected.shape:
+def _close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, terms: float) -> bool:
+    """Whether a result equals the expected one up to rounding; both may overflow together."""
+    value, size = expected
+    if found.shape != value.shape:
         return False
     with np.errstate(all="ignore"):
-        gap = np.abs(found - expected)
-        close = gap <= 2 * (terms + 8) * unit * size
-    overflow = ~np.isfinite(found) & (~np.isfinite(expected) | (size > 1e37))
+        close = np.abs(found - value) <= 2 * (terms + 8) * torch.finfo(dtype).eps * size
+    overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > 1e37))
     return bool((close | overflow).all())

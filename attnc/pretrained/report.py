@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from attnc.domain import Normed
-from attnc.frontends.transformers import CONVERTED_BEFORE, Skipped
+from attnc.frontends.transformers import SkipCause, Skipped
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import at_most, checked_record, versions, with_fields
 
@@ -219,7 +219,7 @@ def joined_reports(before: ConversionReport, after: ConversionReport) -> Convers
     return replace(
         after,
         certificate=model_certificate(after.model, requested, blocks, after.certificate.versions),
-        skipped=tuple(one for one in after.skipped if one.reason != CONVERTED_BEFORE),
+        skipped=tuple(one for one in after.skipped if one.cause is not SkipCause.CONVERTED),
         parameters=before.parameters,
         parameters_added=before.parameters_added + after.parameters_added,
         seconds=round(before.seconds + after.seconds, 3),

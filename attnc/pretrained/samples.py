@@ -1,13 +1,15 @@
-"""Inputs of a model, run through it: what comes out, and what enters a block."""
+"""Run a model on samples: its outputs, and the inputs of its blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attnc.domain import Array
 from attnc.errors import InputError
@@ -43,31 +45,41 @@ def outputs(model: nn.Module, samples: object) -> list[dict[str, Tensor]]:
     with torch.no_grad():
         for arguments, named in calls(samples):
             try:
-                made = model(*arguments, **named)
+                output = model(*arguments, **named)
             except Exception as problem:
                 raise InputError(
                     f"the model fails on a sample: {type(problem).__name__}: {problem}"
                 ) from problem
-            found.append(dict(_tensors("output", made)))
+            found.append(dict(_tensors("output", output)))
     return found
 
 
-def _tensors(name: str, made: object) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(made, Tensor):
-        if made.is_floating_point():
-            yield name, made
-    elif isinstance(made, Mapping):
-        for key, value in made.items():
+def _tensors(name: str, output: object) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield name, output
+    elif isinstance(output, Mapping):
+        for key, value in output.items():
             yield from _tensors(str(key), value)
-    elif isinstance(made, Sequence) and not isinstance(made, (str, bytes)):
-        for i, value in enumerate(made):
+    elif isinstance(output, Sequence) and not isinstance(output, (str, bytes)):
+        for i, value in enumerate(output):
             yield from _tensors(f"{name}[{i}]", value)
+
+
+@contextmanager
+def removed(handles: Sequence[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks on exit."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def entering(
     model: nn.Module, maps: Mapping[str, nn.Module], samples: object
 ) -> dict[str, tuple[Array, Array]]:
-    """For each map, by its name, the least and the largest that entered it, feature by feature."""
+    """For each map, by its name, the smallest and the largest input of every feature."""
     seen: dict[str, tuple[Array, Array]] = {}
 
     def note(name: str, arguments: tuple[Any, ...]) -> None:
@@ -83,9 +95,6 @@ def entering(
         module.register_forward_pre_hook(lambda _, arguments, name=name: note(name, arguments))
         for name, module in maps.items()
     ]
-    try:
+    with removed(handles):
         outputs(model, samples)
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen

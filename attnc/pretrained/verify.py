@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,7 @@ from flint import arb
 from torch import nn
 
 from attnc import functions
-from attnc.arithmetic import probe_network
-from attnc.check.model import Block, BlockHead, Proofs, check_directory, check_engine, check_heads, summary
-from attnc.check.values import CheckError
+from attnc.check.model import Block, Proofs, check_directory, check_numbers, model_problem, summary
 from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
 from attnc.domain import Box, Normed
@@ -26,14 +25,12 @@ from attnc.functions import Function
 from attnc.functions.balls import working
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
-from attnc.network.head import Head
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.flow import check_flow
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import call_of, digest, report_of, wiring
 from attnc.records.certificate import Certificate, Status
-from attnc.records.fields import round_up
 from attnc.records.verdict import Verdict
 
 _POINTS = 33
@@ -118,34 +115,25 @@ class _Running:
 
     def numbers(self) -> Block:
         """The block as plain numbers."""
-        site, report, module, gated = self.site, self.report, self.module, isinstance(self.module, AnchorGate)
+        site, module = self.site, self.module
         heads = [
-            _head(None if neurons is None else neurons.numpy(), head)
+            (None if neurons is None else neurons.numpy(), head.numbers())
             for neurons, head in self.activation.groups
         ]
-        square = _head(None, module.square.groups[0][1]) if isinstance(module, AnchorGate) else None
-        scale, radius = (
-            np.exp2(getattr(module, name).numpy().astype(np.float64)) if gated else None
-            for name in ("scale", "radius")
-        )
-        domain = self.domain
-        assert domain is not None
         up = None if site.up is None else site.up.numbers()
-        facts, first, second = report.facts, site.first.numbers(), site.second.numbers()
-        return Block(
-            report.name, facts["activation"], report.dtype, first, second, up, domain, heads, square, scale, radius,
-            report.approximation, facts["roundings"], facts["products"],
-        )  # fmt: skip
-
-
-def _head(neurons: Any, head: Head) -> BlockHead:
-    return BlockHead(neurons, head.numbers(), head.certificate)
+        found = Block(self.report, site.first.numbers(), site.second.numbers(), up, self.domain, heads)
+        if not isinstance(module, AnchorGate):
+            return found
+        scale, radius = (np.exp2(k.numpy().astype(np.float64)) for k in (module.scale, module.radius))
+        square = module.square.groups[0][1].numbers()
+        return replace(found, square=square, scale=scale, radius=radius)
 
 
 def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]) -> str | None:
     """What is wrong with the model as a whole, or None."""
-    if not report.blocks:
-        return "the report has no blocks"
+    reason = model_problem(report.certificate)
+    if reason is not None:
+        return reason
     if autocast_is_on("cpu"):
         return "torch.autocast is on: the bounds are for code that runs without it"
     named = {b.name for b in report.blocks}
@@ -176,45 +164,25 @@ def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from ((f"{inside}{entry['name']}", entry) for entry in record["blocks"])
 
 
-def _verdict(running: _Running, eps: float, proofs: Proofs) -> Verdict:
+def _verdict(running: _Running, requested: float, proofs: Proofs) -> Verdict:
     report = running.report
-    reason = _claims(running, eps) or _numbers(running) or _code(running)
+    reason = _claims(running) or _numbers(running) or _code(running)
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason, report.bound, name=report.name)
-    block = running.numbers()
-    if block.certificates != report.children:
-        return Verdict(
-            Status.UNKNOWN, "its heads are not those of its certificate", report.bound, name=report.name
-        )
-    failed = check_heads(block, proofs)
-    if failed is not None:
-        return failed
-    for engine in block.roundings:
-        refuted = _attack(running, engine, block, proofs)
-        found = check_engine(block, engine, proofs) if refuted is None else refuted
-        if not found:
-            return found
-    reason = f"the bounds hold in every output, for {len(block.roundings)} engines"
-    return Verdict(Status.PROVED, reason, report.bound, name=report.name)
+    return check_numbers(running.numbers(), requested, proofs, partial(_attack, running))
 
 
-def _claims(running: _Running, eps: float) -> str | None:
-    """What the report states that cannot be proved, or contradicts itself or the module."""
-    report, module = running.report, running.module
-    facts = report.facts
-    if not report.proved:
-        return f"its status is {report.status}: the domain is not proved, so neither is the bound"
-    if running.domain is None or running.domain != report.holds_for:
-        return f"its certificate holds for {report.holds_for}, the norm in front returns {running.domain}"
-    if not report.approximation <= eps:
-        return f"approximation is {report.approximation:g}, above the requested {eps:g}"
-    if report.bound != round_up(report.approximation + report.rounding):
-        return f"its bound {report.bound:g} is not the sum of its terms"
+def _claims(running: _Running) -> str | None:
+    """What the certificate states of the module that is not so."""
+    report, facts, module = running.report, running.report.facts, running.module
     if facts["roundings"].get(module.engine) != report.rounding or module.runs != facts["engine"]:
         stated = f"the report states {facts['engine']!r}, rounding {report.rounding:g}"
         return f"it runs {module.runs!r} as engine={module.engine!r}: {stated}"
-    functions.get(facts["activation"])
-    return probe_network(report.dtype)
+    heads = [head for _, head in running.activation.groups]
+    heads += [module.square.groups[0][1]] if isinstance(module, AnchorGate) else []
+    if tuple(head.certificate for head in heads) != report.children:
+        return "its heads are not those of its certificate"
+    return None
 
 
 def _numbers(running: _Running) -> str | None:
@@ -257,26 +225,24 @@ def _code(running: _Running) -> str | None:
     return None
 
 
-def _attack(running: _Running, engine: str, block: Block, proofs: Proofs) -> Verdict | None:
+def _attack(running: _Running, block: Block, engine: str, proofs: Proofs) -> Verdict | None:
     """Execute the activation, and compare with f: it must do what was proved of its heads."""
-    f, neurons = functions.get(block.function), running.site.first.sizes[0]
-    try:
-        errors = [proofs.executed(head, engine) for head in block.heads]
-    except CheckError:  # `check_engine` gives the reason
-        return None
-    for head, error in zip(block.heads, errors, strict=True):
-        assert head.certificate is not None
-        s = _points(head.certificate).to(getattr(torch, block.dtype))
+    claim, neurons = block.claim, running.site.first.sizes[0]
+    f = functions.get(claim.facts["activation"])
+    for (index, numbers), certificate in zip(block.heads, claim.children, strict=False):
+        s = _points(certificate).to(getattr(torch, claim.dtype))
         with torch.no_grad():
             rows = running.activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
-        allowed, column = arb(error), 0 if head.neurons is None else int(head.neurons[0])
+        column = 0 if index is None else int(index[0])
         with working(192):
+            allowed = arb(proofs.executed(numbers, certificate, engine))
             for at, value in zip(s.tolist(), rows[:, column].tolist(), strict=True):
                 off = error_of(value, f.value(at))
                 if not off <= allowed:
-                    reason = f"engine {engine}: at {at!r} the activation returns {value!r}, beyond the error proved for {f.label}"
-                    bound = running.report.bound
-                    return Verdict(Status.REFUTED, reason, bound, (at,), float(off.mid()), name=block.name)
+                    reason = (
+                        f"at {at!r} the activation returns {value!r}, beyond the error proved for {f.label}"
+                    )
+                    return Verdict(Status.REFUTED, reason, claim.bound, (at,), float(off.mid()))
     return None
 
 

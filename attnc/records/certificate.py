@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attnc.domain import Box, Domain, Interval
+from attnc.domain import Box, Domain, Interval, Normed
 from attnc.errors import CertificateError, InputError
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import at_most, check_type, check_types, checked_record, seal, unsealed
@@ -23,7 +23,7 @@ FORMAT = 3
 class Status(str, Enum):
     """What is known of an error bound.
 
-    >>> Status.PROVED == "proved", str(Status.PROVED)
+    >>> Status.PROVED == "proved", Status.PROVED
     (True, 'proved')
     """
 
@@ -34,6 +34,9 @@ class Status(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ FACTS: dict[str, dict[str, type]] = {
         "products": float,
     },  # rounding of each engine
     "model": {},
-    "learner": {},
+    "learner": {"algorithm": str, "heads": list, "features": int},
     "literal": {},
 }
 # Those of subjects whose error was measured (a block's bound is derived from a measured domain instead).
@@ -300,7 +303,7 @@ class Certificate:
         else:
             bound = f"|executed - exact| <= {at_most(self.bound)} ({terms})"
         rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
-        domain = "" if self.holds_for is None else f"every input of {_domain_text(self.holds_for)}, "
+        domain = "" if self.holds_for is None else f"{_domain_text(self.holds_for)}, "
         rows.append(("holds for", f"{domain}{self.dtype}"))
         counts = {
             kind: sum(c.subject == kind for c in self.walk()) - (kind == self.subject) for kind in FACTS
@@ -324,4 +327,6 @@ class Certificate:
 
 
 def _domain_text(domain: Domain) -> str:
-    return f"[{domain.lo:g}, {domain.hi:g}]" if isinstance(domain, Interval) else repr(domain)
+    if isinstance(domain, Normed):
+        return f"every output of {'a LayerNorm' if domain.centred else 'an RMSNorm'} of {len(domain.gain)} features"
+    return f"every input of {f'[{domain.lo:g}, {domain.hi:g}]' if isinstance(domain, Interval) else domain}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnc.domain import Array, Box, Domain, Interval, Normed
+from attnc.domain import Array, Box, Context, Domain, Interval, Normed
 from attnc.errors import CertificateError, InputError
 from attnc.records.fields import check_type, with_fields
 
@@ -24,6 +24,8 @@ def domain_to_json(domain: Domain | None) -> dict[str, Any] | None:
         return None
     if isinstance(domain, Interval):
         return {"kind": "interval", "lo": domain.lo, "hi": domain.hi}
+    if isinstance(domain, Context):
+        return {"kind": "context", "examples": domain.examples, "limits": dict(domain.limits)}
     shape = list(domain.shape)
     if isinstance(domain, Box):
         return {"kind": "box", "lo": _to_json(domain.lo), "hi": _to_json(domain.hi), "shape": shape}
@@ -44,6 +46,8 @@ def domain_from_json(record: object) -> Domain | None:
             for end in ("lo", "hi"):
                 check_type(end, body[end], float)
             return Interval(body["lo"], body["hi"])
+        if kind == "context":
+            return Context(body["examples"], dict(body["limits"]))
         shape = tuple(body["shape"])
         if kind == "box":
             return Box(_from_json(body["lo"], shape), _from_json(body["hi"], shape), shape)
@@ -56,6 +60,7 @@ def domain_from_json(record: object) -> Domain | None:
 _FIELDS = {
     "interval": ("lo", "hi"),
     "box": ("lo", "hi", "shape"),
+    "context": ("examples", "limits"),
     "normed": ("centred", "gain", "shift", "shape"),
 }
 

@@ -1,4 +1,5 @@
-"""Files of heads and networks: tensors in safetensors, everything else in one sealed JSON record. Reading executes nothing.
+"""Files of heads, networks and learners: tensors in safetensors, everything else in one sealed JSON record. Reading executes
+nothing.
 
 A network's file also has its program. Numbers that the network shares with the program are stored once."""
 
@@ -34,16 +35,16 @@ _NETWORK_FIELDS = {"program", "layers", "shared", "presentation"}
 
 @dataclass(frozen=True)
 class Record:
-    """The contents of a file. A network has a program; a head has none."""
+    """The contents of a file: the numbers of a head, of a network with its program, or of the heads of a learner by name."""
 
-    numbers: HeadNumbers | NetworkNumbers
+    numbers: HeadNumbers | NetworkNumbers | Mapping[str, HeadNumbers]
     certificate: Certificate
     program: Program | None = None
     presentation: Presentation = field(default_factory=Presentation)
 
     @property
     def kind(self) -> str:
-        return "head" if isinstance(self.numbers, HeadNumbers) else "network"
+        return self.certificate.subject
 
     @property
     def head(self) -> HeadNumbers:
@@ -59,6 +60,13 @@ class Record:
             raise FileError(f"expected a network, got a {self.kind}")
         return self.program, self.numbers
 
+    @property
+    def heads(self) -> Mapping[str, HeadNumbers]:
+        """The numbers of a learner's heads."""
+        if not isinstance(self.numbers, Mapping):
+            raise FileError(f"expected a learner, got a {self.kind}")
+        return self.numbers
+
 
 def write(path: str | os.PathLike[str], record: Record) -> None:
     """Write a file; an existing file is replaced only when the new one is complete."""
@@ -69,12 +77,15 @@ def write(path: str | os.PathLike[str], record: Record) -> None:
     about: dict[str, Any] = {
         "kind": record.kind,
         "format": FORMAT,
-        "dtype": record.numbers.dtype,
+        "dtype": record.certificate.dtype,
         "certificate": record.certificate.to_json(),
     }
     tensors: dict[str, Numbers]
     if record.kind == "head":
-        tensors = {name: getattr(record.head, name).astype(record.head.dtype) for name in TENSORS}
+        tensors = _head_tensors(record.head)
+    elif record.kind == "learner":
+        heads = record.heads.items()
+        tensors = {f"{name}.{part}": a for name, head in heads for part, a in _head_tensors(head).items()}
     else:
         program, numbers = record.network
         tensors = dict(numbers.tensors())
@@ -110,9 +121,9 @@ def record_of(
 
 def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None) -> Record:
     kind, version = about.get("kind"), about.get("format")
-    if kind not in ("head", "network") or type(version) is not int or version != FORMAT:
+    if kind not in ("head", "network", "learner") or type(version) is not int or version != FORMAT:
         raise FileError(
-            f"it contains a {kind!r} of format {version!r}: this version of attnc reads heads and networks of format {FORMAT}"
+            f"it contains a {kind!r} of format {version!r}: attnc reads heads, networks and learners of format {FORMAT}"
         )
     body = unsealed(about, f"the {kind}")
     with_fields(kind, body, _FIELDS | (_NETWORK_FIELDS if kind == "network" else set()))
@@ -121,7 +132,21 @@ def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Fun
         raise CertificateError(f"a {kind} has a certificate of a {certificate.subject}, {certificate.status}")
     if kind == "head":
         return Record(_head(tensors, body["dtype"]), certificate)
+    if kind == "learner":
+        return Record(_learner(tensors, certificate), certificate)
     return _network(body, tensors, certificate, function)
+
+
+def _head_tensors(head: HeadNumbers) -> dict[str, Numbers]:
+    return {name: getattr(head, name).astype(head.dtype) for name in TENSORS}
+
+
+def _learner(tensors: Mapping[str, Numbers], certificate: Certificate) -> dict[str, HeadNumbers]:
+    names = certificate.facts["heads"]
+    expected = {f"{name}.{part}" for name in names for part in TENSORS}
+    if len(names) != len(certificate.children) or set(tensors) != expected:
+        raise FileError(f"it has the tensors {sorted(tensors)}: a learner with the heads {names} has others")
+    return {name: _head(_under(f"{name}.", tensors), certificate.dtype) for name in names}
 
 
 def _head(tensors: Mapping[str, Numbers], dtype: str) -> HeadNumbers:

@@ -84,7 +84,7 @@ def _context(
     except AttncError as problem:  # outside the radius on its way: nothing is claimed
         outcome.note = outcome.note or str(problem)[:160]
         return
-    bound = min(made.certificate.bound(n), made.certificate.bound(n, made.curvature(x)))
+    bound = min(made.error_bound(n), made.error_bound(n, made.curvature(x)))
     outcome.inputs += n
     if not math.isfinite(bound):
         return

@@ -6,8 +6,8 @@ from mutations.mutation import Mutation
 
 NORMS = "attnc/frontends/transformers/norms.py"
 SITES = "attnc/frontends/transformers/sites.py"
-SIGNATURE = "attnc/frontends/transformers/signature.py"
-BLOCKS_OF = "attnc/frontends/transformers/__init__.py"
+SIGNATURE = "attnc/frontends/transformers/placement.py"
+BLOCKS_OF = "attnc/frontends/transformers/find.py"
 
 READS = "tests/frontends/test_reading.py"
 IS_NORM, NO_NORM = f"{READS}::test_norms", f"{READS}::test_what_is_not_known_to_be_a_norm"
@@ -33,7 +33,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: 1 + weight",
         NORMS,
-        "return (weight, ops.dtype(node)) if one and plain and weight is not None else None",
+        "return (weight, aten.dtype(node)) if one and plain and weight is not None else None",
         "return (weight, None) if one and plain and weight is not None else None",
         "the gain 1 + weight is taken to be the weight",
         (IS_NORM,),
@@ -41,8 +41,8 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: a constant that is not 1",
         NORMS,
-        "return (weight, ops.dtype(node)) if one and plain",
-        "return (weight, ops.dtype(node)) if plain",
+        "return (weight, aten.dtype(node)) if one and plain",
+        "return (weight, aten.dtype(node)) if plain",
         "the gain 2 + weight is taken to be 1 + weight",
         (NO_NORM,),
     ),
@@ -65,15 +65,15 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: what is divided",
         NORMS,
-        "if sum(f is z for f in rest) != 1 or ops.shape(z) != size:",
-        "if ops.shape(z) != size:",
+        "if sum(f is z for f in rest) != 1 or aten.shape(z) != size:",
+        "if aten.shape(z) != size:",
         "something else is divided by the root than what its square is the mean of",
         (NO_NORM,),
     ),
     Mutation(
         "norms: shape of what is divided",
         NORMS,
-        "if sum(f is z for f in rest) != 1 or ops.shape(z) != size:",
+        "if sum(f is z for f in rest) != 1 or aten.shape(z) != size:",
         "if sum(f is z for f in rest) != 1:",
         "a vector that is broadcast is normalised",
         (NO_NORM,),
@@ -81,7 +81,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: square",
         NORMS,
-        'powers = op == "square" or (op == "pow" and given["exponent"] == 2)',
+        'powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)',
         'powers = op in ("square", "pow")',
         "the fourth power is the square",
         (NO_NORM,),
@@ -121,7 +121,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: less than float32",
         NORMS,
-        "or any(ops.dtype(f) not in FULL for f in factors)",
+        " or any(aten.dtype(f) not in FULL for f in factors)",
         "",
         "a norm that is taken in bfloat16 is normalised to 2^-10",
         (NO_NORM,),
@@ -145,7 +145,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "sites: the first norm of several",
         SITES,
-        "if any(n is None or not n.same(norm) for n in norms):",
+        "if norm is None or any(not norm.same(n) for n in norms):",
         "if norm is None:",
         "the norm at the first use of a block is that of all uses",
         (f"{READS}::test_nothing_is_known_of_a_block_behind_two_norms",),
@@ -153,8 +153,8 @@ BORDERS_BLOCKS = [
     Mutation(
         "sites: parts that did not run",
         SITES,
-        "if norm is not None and (idle := _idle(model, captured, _common([norm.name, place.name]))):",
-        'if norm is not None and (idle := ""):',
+        "idle = _idle(model, captured, _common([norm.name, place.name]))",
+        "idle = None",
         "a part that did not run does not stand between norm and block",
         (f"{READS}::test_a_part_that_did_not_run_may_stand_in_between",),
     ),
@@ -200,8 +200,8 @@ BORDERS_BLOCKS = [
     ),
     Mutation(
         "transformers: marks",
-        BLOCKS_OF,
-        "return signature(_captured(model, call, grad=True), numbering, {}) == expected",
+        SIGNATURE,
+        "return signature(record(model, call, grad=True), numbering, {}) == expected",
         "return True",
         "a place is not tried",
         (f"{READS}::test_an_activation_that_is_used_elsewhere_is_refused",),
@@ -209,7 +209,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "transformers: blocks with gradients",
         BLOCKS_OF,
-        "problems = problems or _unlike(kept, sites_in(model, _captured(model, call, grad=True))[0])",
+        "    problems = problems or _unlike(kept, sites_in(model, record(model, call, grad=True))[0])\n",
         "",
         "blocks are read without gradients only",
         (GRAD,),

@@ -8,8 +8,10 @@ TRANSLATE = "attnc/frontends/translate.py"
 OPERATIONS = "attnc/frontends/operations.py"
 ACTIVATIONS = "attnc/frontends/activations.py"
 MODULE = "attnc/frontends/module.py"
-AGREE = "attnc/frontends/agree.py"
-POINTS = "attnc/frontends/points.py"
+BUILDER = "attnc/frontends/builder.py"
+MEMORY = "attnc/frontends/memory.py"
+COMPARISON = "attnc/frontends/comparison.py"
+POINTS = "attnc/frontends/probe_points.py"
 
 FORWARDS = "tests/frontends/test_refusals.py::test_forwards"
 CHANGED = "tests/frontends/test_activations.py::test_attributes_that_were_changed_are_read"
@@ -19,23 +21,23 @@ EXACT = "tests/frontends/test_activations.py::test_what_is_put_together_is_exact
 SAYS = "tests/frontends/test_module.py::test_what_a_forward_may_say"
 IN_PLACE = "tests/frontends/test_module.py::test_changes_in_place_reach_every_reader"
 TOLD = "tests/frontends/test_translate.py"
-SEEN = "tests/frontends/test_agree.py::test_changes_that_only_some_calls_show"
-SMALL = "tests/frontends/test_agree.py::test_a_small_difference_of_a_weight_is_seen"
+SEEN = "tests/frontends/test_comparison.py::test_changes_that_only_some_calls_show"
+SMALL = "tests/frontends/test_comparison.py::test_a_small_difference_of_a_weight_is_seen"
 
 BORDERS_COMPILE = [
     Mutation(
         "activations: ends of hardtanh",
         ACTIVATIONS,
-        'ends = b.number(min_val, "min_val"), b.number(max_val, "max_val")',
-        "ends = (0.0, 6.0)",
+        'lo, hi = finite(min_val, "min_val"), finite(max_val, "max_val")',
+        "lo, hi = 0.0, 6.0",
         "nn.ReLU6 is a clip to [0, 6], whatever its attributes are",
         (CHANGED,),
     ),
     Mutation(
         "activations: slope of leaky relu",
         ACTIVATIONS,
-        'return b.apply(input, _made(functions.leaky_relu, b.number(negative_slope, "negative_slope")))',
-        "return b.apply(input, functions.leaky_relu(0.01))",
+        'return functions.leaky_relu(finite(negative_slope, "negative_slope"))',
+        "return functions.leaky_relu(0.01)",
         "every slope is 0.01",
         (CHANGED,),
     ),
@@ -50,8 +52,8 @@ BORDERS_COMPILE = [
     Mutation(
         "activations: alpha of elu",
         ACTIVATIONS,
-        'return b.apply(input, _made(functions.elu, b.number(alpha, "alpha")))',
-        "return b.apply(input, functions.elu())",
+        'return functions.elu(finite(alpha, "alpha"))',
+        "return functions.elu()",
         "every alpha is 1",
         (CHANGED,),
     ),
@@ -66,15 +68,15 @@ BORDERS_COMPILE = [
     Mutation(
         "activations: deviation of softplus",
         ACTIVATIONS,
-        "deviation = upper((-arb(limit)).exp().log1p() / arb(beta))",
-        "deviation = lower((-arb(limit)).exp().log1p() / arb(beta))",
+        "deviation = upper((-arb(limit)).exp().log1p() / arb(steep))",
+        "deviation = lower((-arb(limit)).exp().log1p() / arb(steep))",
         "how far torch is from softplus is rounded down",
         (SOFTPLUS,),
     ),
     Mutation(
         "activations: where softplus turns linear",
         ACTIVATIONS,
-        "beyond = lower(arb(limit) / arb(beta))",
+        "beyond = lower(arb(limit) / arb(steep))",
         "beyond = lower(arb(limit))",
         "beta does not move the threshold",
         (SOFTPLUS,),
@@ -82,34 +84,26 @@ BORDERS_COMPILE = [
     Mutation(
         "activations: threshold",
         ACTIVATIONS,
-        'if b.number(threshold, "threshold") != 0 or b.number(value, "value") != 0:',
-        "if False:",
+        '    if finite(threshold, "threshold") != 0 or finite(value, "value") != 0:',
+        "    if False:",
         "every threshold is the relu",
         (REFUSED,),
     ),
     Mutation(
         "activations: one end of a clamp",
         ACTIVATIONS,
-        'if min is not None and max is None and b.number(min, "min") == 0:',
+        'if min is not None and max is None and finite(min, "min") == 0:',
         "if min is not None and max is None:",
         "clamp(min=1) is the relu",
         (TOLD,),
     ),
     Mutation(
         "activations: slopes of channels",
-        ACTIVATIONS,
-        "if not isinstance(weight, Constant) or weight.tensor.numel() != 1:",
-        "if False:",
+        BUILDER,
+        "            if c.tensor.numel() != 1:\n",
+        "            if False:\n",
         "the slopes of channels are one",
         (REFUSED,),
-    ),
-    Mutation(
-        "activations: selu",
-        ACTIVATIONS,
-        "return b.scaled(b.apply(input, functions.elu(SELU_ALPHA)), SELU_SCALE)",
-        "return b.apply(input, functions.elu(SELU_ALPHA))",
-        "selu is not scaled",
-        (EXACT,),
     ),
     Mutation(
         "operations: alpha",
@@ -138,8 +132,8 @@ BORDERS_COMPILE = [
     Mutation(
         "operations: statistics of the batch",
         OPERATIONS,
-        "if training is not False:",
-        "if False:",
+        "        training is not False\n        or not isinstance(running_mean, Constant)\n",
+        "        not isinstance(running_mean, Constant)\n",
         "a batch norm in training has running statistics",
         (TOLD,),
         equivalent="torch refuses a batch of one in training, and that the batch size decides is refused",
@@ -162,51 +156,35 @@ BORDERS_COMPILE = [
     ),
     Mutation(
         "translate: changes of the input",
-        TRANSLATE,
-        "            if self._family(first) == 0:",
-        "            if False:",
+        MEMORY,
+        "    for changed in changed_tensors(graph, maybe=True):\n",
+        "    for changed in ():\n",
         "a forward that changes its input is accepted",
         (FORWARDS,),
     ),
     Mutation(
         "translate: changes of the model",
         TRANSLATE,
-        "        if changes and not made:",
-        "        if False:",
+        "        if changes and not created:\n",
+        "        if False:\n",
         "a forward that changes the model's numbers is accepted",
         (FORWARDS,),
     ),
     Mutation(
-        "translate: aliases",
-        TRANSLATE,
-        "            if value.storage == old.storage:",
-        "            if value is old:",
-        "other names of memory that was changed keep the old numbers",
-        (IN_PLACE,),
-    ),
-    Mutation(
         "translate: memory that may be shared",
-        TRANSLATE,
-        "                self._known[node] = _STALE",
-        "                pass",
+        MEMORY,
+        "        if (reader, read) not in always:\n",
+        "        if False:\n",
         "whether a copy was made does not matter",
         (FORWARDS, "tests/frontends/test_refusals.py::test_memory_that_may_be_shared"),
     ),
     Mutation(
         "translate: arguments that are not known",
         TRANSLATE,
-        "if name not in takes and not everything and (name not in defaults or value != defaults[name]):",
+        "if key not in supported and not everything and (key not in defaults or value != defaults[key]):",
         "if False:",
         "arguments that the translation does not know are ignored",
         (TOLD,),
-    ),
-    Mutation(
-        "translate: dead code that writes",
-        TRANSLATE,
-        "        or written(node)\n",
-        "",
-        "a refused change in place is passed over where nothing reads its result",
-        (FORWARDS,),
     ),
     Mutation(
         "translate: random numbers",
@@ -215,6 +193,14 @@ BORDERS_COMPILE = [
         "if False:",
         "numbers that were drawn once are constants",
         (FORWARDS,),
+    ),
+    Mutation(
+        "capture: aliases",
+        "attnc/frontends/capture.py",
+        "if (functional or pure) and overwrites(exported.graph):",
+        "if functional and overwrites(exported.graph):",
+        "a change in place is not seen under other names of the memory",
+        (IN_PLACE,),
     ),
     Mutation(
         "module: second recording",
@@ -254,11 +240,11 @@ BORDERS_COMPILE = [
         "problems += [found] if found else []",
         "pass",
         "what the guard finds is ignored",
-        ("tests/frontends/test_agree.py::test_a_forward_that_knows_that_it_is_recorded",),
+        ("tests/frontends/test_comparison.py::test_a_forward_that_knows_that_it_is_recorded",),
     ),
     Mutation(
         "agree: tolerance",
-        AGREE,
+        COMPARISON,
         "TOLERANCES = {torch.float64: (1e-9, 1e-12), torch.float32: (1e-3, 1e-6)}",
         "TOLERANCES = {torch.float64: (1e-1, 1e-2), torch.float32: (1e-1, 1e-2)}",
         "the guard allows differences of a tenth",
@@ -266,7 +252,7 @@ BORDERS_COMPILE = [
     ),
     Mutation(
         "agree: NaN",
-        AGREE,
+        COMPARISON,
         "off = ~(gap.reshape(len(gap), -1).max(1) <= allowed)",
         "off = gap.reshape(len(gap), -1).max(1) > allowed",
         "NaN differs from nothing",
@@ -274,7 +260,7 @@ BORDERS_COMPILE = [
     ),
     Mutation(
         "agree: grad modes",
-        AGREE,
+        COMPARISON,
         "        for grad in (False, True)\n        for strides",
         "        for grad in (False,)\n        for strides",
         "the guard runs without gradients only",
@@ -282,7 +268,7 @@ BORDERS_COMPILE = [
     ),
     Mutation(
         "agree: strided input",
-        AGREE,
+        COMPARISON,
         "given = strided(given) if way.strided else given",
         "pass",
         "the guard runs on contiguous input only",
@@ -290,7 +276,7 @@ BORDERS_COMPILE = [
     ),
     Mutation(
         "agree: single points",
-        AGREE,
+        COMPARISON,
         "for size in [1] * SINGLES + [2, 3]:",
         "for size in [2, 3]:",
         "the guard never runs a batch of one",
@@ -298,8 +284,8 @@ BORDERS_COMPILE = [
     ),
     Mutation(
         "agree: its own dtype",
-        AGREE,
-        "for dtype in dict.fromkeys((torch.float64, _own(model))):",
+        COMPARISON,
+        "for dtype in dict.fromkeys((torch.float64, model_dtype(model))):",
         "for dtype in (torch.float64,):",
         "the guard runs in float64 only",
         (SEEN,),
@@ -310,7 +296,7 @@ BORDERS_COMPILE = [
         "parts += [corners, inside, mixed, lo[None], hi[None]]",
         "parts += [inside]",
         "the guard does not run at the corners of the box",
-        ("tests/frontends/test_agree.py::test_the_ends_of_the_box_are_among_the_points",),
+        ("tests/frontends/test_comparison.py::test_the_ends_of_the_box_are_among_the_points",),
     ),
     Mutation(
         "points: kinks",
@@ -318,14 +304,14 @@ BORDERS_COMPILE = [
         "            if min(at_start[i], at_end[i]) < target < max(at_start[i], at_end[i]):",
         "            if False:",
         "the guard does not look for kinks",
-        ("tests/frontends/test_agree.py::test_the_points_reach_kinks_and_ends",),
+        ("tests/frontends/test_comparison.py::test_the_points_reach_kinks_and_ends",),
     ),
     Mutation(
         "points: drawn anew",
-        "attnc/frontends/agree.py",
+        "attnc/frontends/comparison.py",
         "draw = np.random.default_rng()",
         "draw = np.random.default_rng(0)",
         "the guard runs at the same points each time",
-        ("tests/frontends/test_agree.py::test_the_guard_draws_other_points_each_time",),
+        ("tests/frontends/test_comparison.py::test_the_guard_draws_other_points_each_time",),
     ),
 ]

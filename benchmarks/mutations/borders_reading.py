@@ -7,9 +7,10 @@ from mutations.mutation import Mutation
 ALTERED = "tests/pretrained/test_altered.py::test_alterations_are_refused"
 MEMORY = "attnc/frontends/memory.py"
 CAPTURE = "attnc/frontends/capture.py"
-OPS = "attnc/frontends/transformers/ops.py"
+OPS = "attnc/frontends/aten.py"
+ACTIVATIONS = "attnc/frontends/activations.py"
 EXPRESSIONS = "attnc/frontends/transformers/expressions.py"
-READING = "attnc/frontends/transformers/reading.py"
+READING = "attnc/frontends/transformers/blocks.py"
 
 TEST_CAPTURE = "tests/frontends/test_capture.py"
 READS = "tests/frontends/test_reading.py"
@@ -33,8 +34,8 @@ BORDERS_READING = [
     Mutation(
         "memory: memory that is changed",
         MEMORY,
-        "            return True\n        for target in written(node):",
-        "            return False\n        for target in written(node):",
+        "        for target in written(node):  # the names",
+        "        for target in ():  # the names",
         "what was changed in place under another name is read as it was before",
         (f"{READS}::test_a_change_in_place_of_what_another_reads_is_read",),
     ),
@@ -58,7 +59,7 @@ BORDERS_READING = [
     Mutation(
         "memory: dropout",
         MEMORY,
-        'or name.endswith("dropout")',
+        ' or known.endswith("dropout")',
         "",
         "outside of training, dropout makes a copy",
         (f"{ALTERED}[between norm and block: by_dropout]",),
@@ -75,7 +76,7 @@ BORDERS_READING = [
     Mutation(
         "capture: inference mode",
         CAPTURE,
-        "    torch.is_inference_mode_enabled = answer\n",
+        "    torch.is_inference_mode_enabled = refuse\n",
         "",
         "a forward may ask whether inference mode is on",
         ("tests/frontends/test_capture.py::test_a_forward_that_asks_for_inference_mode_is_refused",),
@@ -178,57 +179,57 @@ BORDERS_READING = [
     ),
     Mutation(
         "expressions: ends of a clip",
-        EXPRESSIONS,
-        'return _clipped(inner(x), (0.0, 6.0) if op == "relu6" else ends, node)',
-        "return _clipped(inner(x), (0.0, 6.0), node)",
+        ACTIVATIONS,
+        'lo, hi = finite(min_val, "min_val"), finite(max_val, "max_val")',
+        "lo, hi = 0.0, 6.0",
         "every clip is a relu6",
         (FUNCTION,),
     ),
     Mutation(
         "expressions: one end of a clip",
-        EXPRESSIONS,
-        "return None if None in e[2:] else",
-        'return "relu" if None in e[2:] else',
+        ACTIVATIONS,
+        '        raise RefusedError("has one end: clamp(min, max) and clamp(min=0) are accepted")',
+        "        return functions.relu()",
         "a clip with one end is the relu",
         (FUNCTION,),
     ),
     Mutation(
         "expressions: threshold",
-        EXPRESSIONS,
-        'if op == "threshold" and given["threshold"] == 0 == given["value"]:',
-        'if op == "threshold":',
+        ACTIVATIONS,
+        '    if finite(threshold, "threshold") != 0 or finite(value, "value") != 0:',
+        "    if False:",
         "every threshold is the relu",
         (ELEMENTWISE,),
     ),
     Mutation(
         "expressions: threshold of softplus",
         EXPRESSIONS,
-        'return f"softplus({e[2]!r})" if e[3] == math.inf else None',
-        'return f"softplus({e[2]!r})"',
+        "if found.deviation == 0:",
+        "if True:",
         "softplus is smooth beyond its threshold, where torch returns its input",
         (FUNCTION,),
     ),
     Mutation(
         "expressions: scales of elu",
-        EXPRESSIONS,
-        'return f"elu({e[2]!r})" if e[3:] == (1.0, 1.0) else None',
-        'return f"elu({e[2]!r})"',
+        ACTIVATIONS,
+        "    if scale != 1 or input_scale != 1:",
+        "    if False:",
         "the scales of elu are ignored",
         (FUNCTION,),
     ),
     Mutation(
         "expressions: form of gelu",
-        EXPRESSIONS,
-        'return {"none": "gelu", "tanh": "gelu_tanh"}.get(e[2])',
-        'return "gelu"',
+        ACTIVATIONS,
+        'return functions.gelu() if approximate == "none" else functions.gelu_tanh()',
+        "return functions.gelu()",
         "gelu by tanh is gelu",
         (FUNCTION,),
     ),
     Mutation(
         "expressions: power",
-        EXPRESSIONS,
-        'return ("square", inner(x)) if power == 2 else ("pow", inner(x), float(power))',
-        'return ("square", inner(x))',
+        ACTIVATIONS,
+        '    if finite(exponent, "exponent") not in (1, 2):',
+        "    if False:",
         "every power is the square",
         (FUNCTION,),
     ),
@@ -259,24 +260,24 @@ BORDERS_READING = [
     Mutation(
         "expressions: function of another argument",
         EXPRESSIONS,
-        'op, simple = e[0], len(e) > 1 and e[1] == ("s", 0)',
-        "op, simple = e[0], len(e) > 1",
+        'if expression[1:] == (("s", 0),) else None',
+        "if len(expression) == 2 else None",
         "tanh(2s) is tanh",
         (FUNCTION,),
     ),
     Mutation(
         "reading: gated maps exchanged",
         READING,
-        "used = used if bare[0][1] == 1 else used[::-1]",
-        "used = used if bare[0][1] == 0 else used[::-1]",
+        "used = used if index == 1 else used[::-1]",
+        "used = used if index == 0 else used[::-1]",
         "the map of the activation and the other one are exchanged",
         (f"{READS}::test_the_map_of_the_activation_comes_first",),
     ),
     Mutation(
         "reading: two inputs of a gated block",
         READING,
-        "    if ops.origin(used[0].input) is not ops.origin(used[1].input):\n        return None\n    swapped",
-        "    swapped",
+        "    if aten.origin(used[0].input) is not aten.origin(used[1].input):\n        return None\n    split",
+        "    split",
         "two maps of different inputs are a gated block",
         (f"{READS}::test_maps_of_two_inputs_are_left_alone_beside_blocks",),
     ),
@@ -291,8 +292,8 @@ BORDERS_READING = [
     Mutation(
         "reading: bilinear",
         READING,
-        'activation = None if _mentions(expression, ("s", 1)) else function_of(expression)',
-        'activation = "silu" if _mentions(expression, ("s", 1)) else function_of(expression)',
+        'activation = None if _contains(expression, ("s", 1)) else function_of(expression)',
+        'activation = "silu" if _contains(expression, ("s", 1)) else function_of(expression)',
         "what is not understood of two maps is a silu",
         (GATED,),
     ),

@@ -258,7 +258,7 @@ CHECK_NETWORKS = [
     Mutation(
         "check_structure: every neuron has one head",
         "attnc/records/structure.py",
-        "return all(g.neurons is not None for g in stage.groups) and sorted(named) == list(range(width))",
+        "return all(neurons is not None for neurons, _ in heads) and sorted(named) == list(range(width))",
         "return True",
         "a neuron may have no head, or two",
         (STRUCTURE,),
@@ -266,7 +266,7 @@ CHECK_NETWORKS = [
     Mutation(
         "check_structure: head for another function",
         "attnc/records/structure.py",
-        "if any(said.head.function != claim.function for said in claim.groups):",
+        "if named != {function}:",
         "if False:",
         "a layer may have heads for another function",
         (STRUCTURE,),
@@ -274,7 +274,7 @@ CHECK_NETWORKS = [
     Mutation(
         "check_structure: values read before they are made",
         "attnc/records/structure.py",
-        "if not set(given) <= made:",
+        "if not set(layer.inputs) <= computed:",
         "if False:",
         "a stage may read a value that is not made before it",
         (STRUCTURE,),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 CERTIFICATE = "tests/records/test_certificate.py"
-NETWORK = "tests/records/test_network_certificate.py"
+RECORD_FILE = "attnc/records/certificate.py"
+LAYERS = "attnc/records/layers.py"
 CHECK = "tests/check/test_head.py"
 CHECK_NETWORK = "tests/check/test_network.py"
 PROGRAM = "tests/program/test_program.py::test_a_digest_covers_everything"
@@ -16,82 +17,84 @@ REGRESSIONS = "tests/soundness/test_regressions.py"
 RECORDS = [
     Mutation(
         "certificate: covers the upper end",
-        "attnc/records/head_certificate.py",
-        "return bool(((wide >= self.domain.lo) & (wide <= self.domain.hi)).all())",
-        "return bool((wide >= self.domain.lo).all())",
+        RECORD_FILE,
+        "return bool(((wide >= self.interval.lo) & (wide <= self.interval.hi)).all())",
+        "return bool((wide >= self.interval.lo).all())",
         "inputs above the domain are covered",
         (f"{CERTIFICATE}::test_covers",),
     ),
     Mutation(
         "certificate: covers NaN",
-        "attnc/records/head_certificate.py",
-        "return bool(((wide >= self.domain.lo) & (wide <= self.domain.hi)).all())",
-        "return not bool(((wide < self.domain.lo) | (wide > self.domain.hi)).any())",
+        RECORD_FILE,
+        "return bool(((wide >= self.interval.lo) & (wide <= self.interval.hi)).all())",
+        "return not bool(((wide < self.interval.lo) | (wide > self.interval.hi)).any())",
         "NaN is covered",
         (f"{CERTIFICATE}::test_covers",),
     ),
     Mutation(
         "certificate: covers another dtype",
-        "attnc/records/head_certificate.py",
-        "if s.dtype != getattr(torch, self.dtype):",
-        "if s.dtype == torch.float16:",
+        RECORD_FILE,
+        "if x.dtype != getattr(torch, self.dtype, None):",
+        "if x.dtype == torch.float16:",
         "inputs of another dtype are covered",
         (f"{CERTIFICATE}::test_covers",),
     ),
     Mutation(
+        "certificate: covers a batch",
+        RECORD_FILE,
+        "return bool(self.holds_for.contains(x).all())",
+        "return bool(self.holds_for.contains(x).any())",
+        "one input within the box covers the batch",
+        (f"{CERTIFICATE}::test_the_ends_are_compared_as_they_are_not_as_the_dtype_rounds_them",),
+    ),
+    Mutation(
         "certificate: seal",
-        "attnc/records/head_certificate.py",
-        'if certificate.seal() != record["seal"]:',
+        "attnc/records/fields.py",
+        'if seal(body) != record["seal"]:',
         "if False:",
         "an edited certificate is read",
-        (f"{CERTIFICATE}::test_an_edit_shows",),
+        (f"{CERTIFICATE}::test_any_edit_breaks_the_seal",),
+    ),
+    Mutation(
+        "certificate: seal of the children",
+        RECORD_FILE,
+        '"children": [child._body() for child in self.children],',
+        '"children": [child._body() for child in self.children[:1]],',
+        "only the first child is sealed and stored",
+        (f"{CERTIFICATE}::test_the_tree_round_trips",),
+    ),
+    Mutation(
+        "certificate: proved parts",
+        RECORD_FILE,
+        "if self.proved and not all(child.proved for child in self.children):",
+        "if False:",
+        "a bound that follows from a measured one is called proved",
+        (f"{CERTIFICATE}::test_a_proved_certificate_has_proved_parts",),
     ),
     Mutation(
         "certificate: rounded up",
-        "attnc/records/head_certificate.py",
+        "attnc/records/fields.py",
         "rounding=ROUND_CEILING).create_decimal(Decimal(x)))",
         'rounding="ROUND_FLOOR").create_decimal(Decimal(x)))',
         "bounds are rounded down to few digits",
-        (f"{CERTIFICATE}::test_round_up_never_falls_below",),
+        (f"{CERTIFICATE}::test_round_up_never_rounds_down",),
     ),
     Mutation(
         "certificate: last step of rounding up",
-        "attnc/records/head_certificate.py",
+        "attnc/records/fields.py",
         "return short if short >= x else math.nextafter(short, math.inf)",
         "return short",
         "a decimal that is rounded to a smaller float is kept",
-        (f"{CERTIFICATE}::test_round_up_never_falls_below",),
+        (f"{CERTIFICATE}::test_round_up_never_rounds_down",),
         equivalent="x is a float and the decimal is at least x; rounding to nearest is monotone, so its float is, too",
     ),
     Mutation(
         "certificate: finite terms",
-        "attnc/records/head_certificate.py",
+        "attnc/records/fields.py",
         "if type(value) is not kind or (type(value) is float and not math.isfinite(value)):",
         "if type(value) is not kind:",
         "a bound may be NaN",
-        (
-            f"{NETWORK}::test_terms_are_finite_and_not_negative",
-            f"{CERTIFICATE}::test_what_is_not_a_certificate_is_refused",
-        ),
-    ),
-    Mutation(
-        "network_certificate: covers",
-        "attnc/records/network_certificate.py",
-        "return x.dtype == getattr(torch, self.dtype) and bool(self.domain.contains(x).all())",
-        "return x.dtype == getattr(torch, self.dtype) and bool(self.domain.contains(x).any())",
-        "one input within the box covers the batch",
-        (
-            f"{NETWORK}::test_covers_each_coordinate_by_its_own_ends",
-            f"{NETWORK}::test_covers_needs_the_dtype_the_shape_and_a_tensor",
-        ),
-    ),
-    Mutation(
-        "network_certificate: seal of the layers",
-        "attnc/records/network_certificate.py",
-        '"layers": [layer.to_json() for layer in self.layers],',
-        '"layers": [layer.to_json() for layer in self.layers[:1]],',
-        "only the first layer is sealed and stored",
-        (f"{NETWORK}::test_json_round_trip", f"{NETWORK}::test_a_seal_is_of_everything_that_is_said"),
+        (f"{CERTIFICATE}::test_constructor_checks",),
     ),
     Mutation(
         "domain: NaN in a box",
@@ -142,10 +145,10 @@ RECORDS = [
         (f"{CHECK}::test_numbers_that_the_dtype_cannot_hold_are_refused",),
     ),
     Mutation(
-        "network_numbers: digest of the structure",
-        "attnc/records/network_numbers.py",
-        'return "sum", stage.inputs, stage.value, tuple(map(float, stage.coefficients))',
-        'return "sum", stage.inputs, stage.value',
+        "layers: digest of the structure",
+        LAYERS,
+        'return {**found, "structure": seal([layer.structure() for layer in self.layers])}',
+        'return {**found, "structure": seal([layer.kind for layer in self.layers])}',
         "coefficients of sums are not part of what is certified",
         (
             f"{REGRESSIONS}::test_a_changed_stage_or_program_is_noticed",
@@ -153,8 +156,8 @@ RECORDS = [
         ),
     ),
     Mutation(
-        "network_numbers: a tensor without a digest",
-        "attnc/records/network_numbers.py",
+        "layers: a tensor without a digest",
+        LAYERS,
         "found = {name: digest(name, array) for name, array in self.tensors().items()}",
         'found = {name: digest(name, array) for name, array in self.tensors().items() if "bias" not in name}',
         "biases are not part of what is certified",
@@ -164,8 +167,8 @@ RECORDS = [
         ),
     ),
     Mutation(
-        "network_numbers: digest without the name",
-        "attnc/records/network_numbers.py",
+        "layers: digest without the name",
+        LAYERS,
         'head = f"{name} {array.dtype.name} {array.shape} ".encode()',
         'head = f"{array.dtype.name} {array.shape} ".encode()',
         "the digest of a tensor does not depend on its name",

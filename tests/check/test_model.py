@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from attnc.check.files import TensorFile, read_safetensors
 from attnc.check.model import check_directory
+from attnc.domain import Box, Normed
 from attnc.errors import CertificateError, FileError
 from attnc.pretrained import convert_
+from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, seal
 from attnc.records.layers import digest
 from tests.frontends.tiny_models import tiny
@@ -31,7 +34,7 @@ MODELS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module", params=MODELS)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tiny(request.param, **MODELS[request.param])
-    convert_(model, eps=1e-2)
+    convert_(model, approximation=1e-2)
     where = tmp_path_factory.mktemp(request.param) / "model"
     model.save_pretrained(where)
     return where
@@ -75,15 +78,33 @@ def test_another_weight_is_noticed(directory: Path, role: str, tmp_path: Path) -
         check_directory(where)
 
 
-EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "approximation": lambda b: b.update(exact=0.9 * b["exact"]),
-    "sum": lambda b: b.update(
-        exact=0.999 * b["exact"], rounding=0.0, roundings=dict.fromkeys(b["roundings"], 0.0)
+def _facts(claim: Certificate, **facts: Any) -> Certificate:
+    return replace(claim, facts={**claim.facts, **facts})
+
+
+def _terms(claim: Certificate, approximation: float, rounding: float) -> Certificate:
+    bound = round_up(approximation + rounding)
+    return replace(claim, approximation=approximation, rounding=rounding, bound=bound)
+
+
+EDITS: dict[str, Callable[[Certificate], Certificate]] = {
+    "approximation": lambda c: _terms(c, 0.9 * c.approximation, c.rounding),
+    "sum": lambda c: _facts(
+        _terms(c, 0.999 * c.approximation, 0.0), roundings=dict.fromkeys(c.facts["roundings"], 0.0)
     ),
-    "products": lambda b: b.update(products=b["products"] / 2),
-    "domain": lambda b: b.update(holds_for="measured on calibration"),
-    "function": lambda b: b.update(activation="gelu"),
-    "dtype": lambda b: b.update(dtype="float32"),
+    "bound": lambda c: replace(c, bound=0.9 * c.bound),
+    "rounding of no engine": lambda c: _terms(c, c.approximation, 2 * c.rounding),
+    "products": lambda c: _facts(c, products=c.facts["products"] / 2),
+    "status": lambda c: replace(c, status=Status.MEASURED),
+    "domain": lambda c: replace(
+        c, holds_for=Normed(c.holds_for.centred, 2 * c.holds_for.gain, c.holds_for.shift)
+    ),
+    "box": lambda c: replace(c, holds_for=Box(-1, 1, shape=c.holds_for.shape)),
+    "function": lambda c: _facts(c, activation="gelu"),
+    "dtype": lambda c: replace(c, dtype="float32"),
+    "head": lambda c: replace(
+        c, children=(replace(c.children[0], bound=0.5 * c.children[0].bound), *c.children[1:])
+    ),
 }
 
 
@@ -93,18 +114,27 @@ def test_no_claim_that_was_edited_is_proved(directory: Path, edit: str, tmp_path
     shutil.copytree(directory, where)
 
     def change(record: dict[str, Any]) -> None:
-        (block,) = record["report"]["blocks"]
-        EDITS[edit](block)
-        block["bound"] = round_up(block["exact"] + block["rounding"])
+        model = Certificate.from_json(record["report"]["certificate"])
+        blocks = tuple(map(EDITS[edit], model.children))
+        terms = {name: getattr(blocks[0], name) for name in ("status", "approximation", "rounding", "bound")}
+        made = replace(model, children=blocks, **terms)
+        record["report"]["certificate"] = made.to_json()
 
     _edit(where, change)
-    assert check_directory(where).status == "unknown"
-    _edit(where, lambda record: record["report"]["blocks"][0].update(rounding=0.5))
+    assert check_directory(where).status in ("unknown", "refuted")
+
+
+def test_a_record_that_was_edited_is_not_read(directory: Path, tmp_path: Path) -> None:
+    where = tmp_path / "model"
+    shutil.copytree(directory, where)
+    _edit(where, lambda record: record["report"]["certificate"].update(bound=1e-9))
     with pytest.raises(CertificateError):
         check_directory(where)
     shutil.copyfile(directory / "config.json", where / "config.json")
     _edit(where, lambda record: record["blocks"].clear())
-    assert check_directory(where).status == "unknown"
+    with pytest.raises(CertificateError):
+        check_directory(where)
+    shutil.copyfile(directory / "config.json", where / "config.json")
     _edit(where, lambda record: record.update(engine="other"), sealed=False)
     with pytest.raises(CertificateError):
         check_directory(where)

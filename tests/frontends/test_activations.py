@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from attnc.errors import UnsupportedError
 from attnc.frontends import to_program
 from attnc.frontends.activations import ACTIVATIONS as UNDERSTOOD
-from attnc.frontends.activations import SELU_ALPHA, SELU_SCALE
 from attnc.frontends.capture import capture
 from attnc.functions.balls import working
 from attnc.program import Pointwise, Program
 from attnc.program.evaluate import approximate, exact
 
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 POINTS = [
     -25.0, -6.0, -3.0, -1.5, -1.0, -0.5, -0.3, -1e-9, 0.0, 1e-9, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 19.75, 20.0, 20.5, 30.0,
 ]  # fmt: skip
@@ -132,9 +132,9 @@ def test_softplus_says_how_far_torch_is_from_it(beta: float, threshold: float) -
 @pytest.mark.parametrize(
     ("activation", "operation", "reason"),
     [
-        (nn.PReLU(4), "prelu", "slope"),
+        (nn.PReLU(4), "prelu", "(4,)"),
         (nn.Softplus(-1.0), "softplus", "-1"),
-        (nn.Softplus(0.0), "softplus", "β > 0"),
+        (nn.Softplus(0.0), "softplus", "beta=0.0"),
         (nn.Softplus(1.0, -math.inf), "softplus", "-inf"),
         (nn.Softplus(1.0, math.nan), "softplus", "nan"),
         (nn.CELU(-0.5), "celu", "-0.5"),

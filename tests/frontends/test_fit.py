@@ -12,9 +12,9 @@ from torch.nn.functional import conv1d
 
 from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError
-from attnc.frontends import fit
-from attnc.frontends.asked import Asked
-from attnc.frontends.fit import Fitted, fitted
+from attnc.frontends import fit as fitting
+from attnc.frontends.callable_source import CallableSource
+from attnc.frontends.fit import FittedNetwork, fit
 from attnc.program import Pointwise
 from attnc.program.evaluate import approximate
 
@@ -26,7 +26,7 @@ def convolution(x: Tensor) -> Tensor:
     return conv1d(x.transpose(1, 2), KERNEL, padding=1).transpose(1, 2)
 
 
-def off(found: Fitted, f: Callable[[Tensor], Tensor], box: Box, points: int = 20_000) -> float:
+def off(found: FittedNetwork, f: Callable[[Tensor], Tensor], box: Box, points: int = 20_000) -> float:
     """The largest distance of the program from f at uniform points, by the interpreter of programs."""
     x = box.lo + np.random.default_rng(77).random((points, *box.shape)) * (box.hi - box.lo)
     return float(np.abs(approximate(found.program, x) - f(torch.from_numpy(x)).numpy()).max())
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Box, float, int]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_within_eps(name: str) -> None:
     f, box, eps, neurons = CASES[name]
-    found = fitted(Asked(f, box), eps)
+    found = fit(CallableSource(f, box), eps)
     assert found.error <= eps and found.points >= 40_000
     assert found.neurons <= neurons
     assert off(found, f, box) <= eps
@@ -73,7 +73,7 @@ def test_within_eps(name: str) -> None:
 
 
 def test_weights_stay_moderate() -> None:
-    found = fitted(Asked(convolution, Box(-1, 1, shape=(8, 1))), 1e-6)
+    found = fit(CallableSource(convolution, Box(-1, 1, shape=(8, 1))), 1e-6)
     assert (
         max(float(np.abs(step.tensors()["weight"]).max()) for step in found.program.steps if step.tensors())
         < 200
@@ -85,13 +85,13 @@ def test_other_numbers_of_tokens() -> None:
         return torch.cat([x.sum(1, keepdim=True), x[:, :1]], -1)
 
     box = Box(-1, 1, shape=(5, 2))
-    found = fitted(Asked(f, box, tokens=1), 1e-3)
+    found = fit(CallableSource(f, box, tokens=1), 1e-3)
     assert found.program.shapes[-1] == (1, 4) and off(found, f, box) <= 1e-3
 
 
 def test_the_error_is_measured_and_where_it_is() -> None:
     f, box, eps, _ = CASES["a wave in ten dimensions"]
-    found = fitted(Asked(f, box), eps)
+    found = fit(CallableSource(f, box), eps)
     there = approximate(found.program, found.worst) - f(torch.from_numpy(found.worst[None])).numpy()[0]
     assert abs(there).max() == pytest.approx(found.error, rel=1e-6)
     assert len(found.notes) >= 2 and "nearly linear" in found.notes[0]
@@ -104,27 +104,29 @@ def test_it_repeats_by_seed_and_leaves_random_numbers_alone() -> None:
     expected = torch.rand(2), np.random.rand(2)
     torch.manual_seed(3)
     np.random.seed(3)
-    one, two, other = (fitted(Asked(f, box), eps, seed=seed) for seed in (1, 1, 2))
+    one, two, other = (fit(CallableSource(f, box), eps, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.rand(2), expected[0]) and (np.random.rand(2) == expected[1]).all()
     assert one.program.digest() == two.program.digest() != other.program.digest()
 
 
 def test_what_is_out_of_reach_is_told() -> None:
-    ask = Asked(lambda x: torch.cummax(x, 1).values, Box(0, 1, shape=(6, 1)))
+    ask = CallableSource(lambda x: torch.cummax(x, 1).values, Box(0, 1, shape=(6, 1)))
     with pytest.raises(ConvergenceError) as caught:
-        fitted(ask, 1e-3, most_neurons=30, steps=12)
+        fit(ask, 1e-3, most_neurons=30, steps=12)
     found = caught.value.found
-    assert isinstance(found, Fitted) and found.neurons <= 30
+    assert isinstance(found, FittedNetwork) and found.neurons <= 30
     assert caught.value.reachable == found.error
     assert off(found, ask._f, ask.box) <= found.error * 1.1  # the best is there, and is what it says
 
 
 def test_the_slope_of_the_refinement() -> None:
     """Against differences of what least squares leaves, one hidden weight at a time."""
-    data = fit._Data.draw(Asked(lambda x: torch.sin(3 * x) + x[:, :1] ** 2, Box(-1, 1, shape=(3,))), 1e-2, 0)
-    hidden = fit._new_neurons(data, 4, 4)
+    data = fitting._Data.draw(
+        CallableSource(lambda x: torch.sin(3 * x) + x[:, :1] ** 2, Box(-1, 1, shape=(3,))), 1e-2, 0
+    )
+    hidden = fitting._new_neurons(data, 4, 4)
     heavy = torch.from_numpy(np.random.default_rng(0).uniform(0.5, 1.5, (len(data.u), 1)))
-    state = fit._State.of(data, hidden, 0, heavy)
+    state = fitting._State.of(data, hidden, 0, heavy)
     width, step = data.basis.shape[1] + 1, 1e-5
     slope = state.slope.reshape(4, width) * 2 / len(data.u)
     for neuron in range(4):
@@ -136,20 +138,20 @@ def test_the_slope_of_the_refinement() -> None:
                     moved[0][neuron] += sign * step * data.basis[:, direction]
                 else:
                     moved[1][neuron] += sign * step
-                losses.append(fit._State.loss_of(data, moved, heavy))
+                losses.append(fitting._State.loss_of(data, moved, heavy))
             measured = (losses[0] - losses[1]) / (2 * step)
             assert float(slope[neuron, direction]) == pytest.approx(measured, rel=1e-3, abs=1e-6)
 
 
 def test_points_of_the_corners_are_among_the_samples() -> None:
-    u: Array = fit.scattered(4000, 6, [0])
+    u: Array = fitting.scattered(4000, 6, [0])
     assert (np.abs(u) <= 1).all() and (np.abs(u[::4]) == 1).any(1).mean() > 0.4
     basis = np.ones((6, 1)) / np.sqrt(6)
-    reach = fit.noise_along(basis, 1000, [0]) @ basis
+    reach = fitting.noise_along(basis, 1000, [0]) @ basis
     assert reach.max() > 0.9 * np.sqrt(6) and reach.min() < -0.9 * np.sqrt(6)
 
 
 @pytest.mark.parametrize("given", [{"eps": 0.0}, {"eps": np.inf}, {"most_neurons": 0}, {"steps": 0}])
 def test_bad_wishes(given: dict[str, float]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(given))}="):
-        fitted(Asked(torch.sin, Box(0, 1, shape=(2,))), **({"eps": 0.1} | given))  # type: ignore[arg-type]
+        fit(CallableSource(torch.sin, Box(0, 1, shape=(2,))), **({"eps": 0.1} | given))  # type: ignore[arg-type]

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from attnc.errors import AttncError, InputError, UnsupportedError
+from attnc.frontends import aten
 from attnc.frontends.capture import Captured, capture
-from attnc.frontends.transformers import find_blocks, ops, read_sites
+from attnc.frontends.transformers import find_blocks, read_sites
 from attnc.frontends.transformers.expressions import NotElementwiseError, expression_of, function_of
 from attnc.frontends.transformers.norms import NormRead, read_norm
 
@@ -39,7 +40,7 @@ def captured(form: Form, shape: tuple[int, ...], *sizes: int, grad: bool = True)
 def source(form: Form, shape: tuple[int, ...], **how: bool) -> bool:
     """Whether what is returned are the numbers of the input."""
     found, node = captured(form, shape)
-    return ops.origin(node, **how) is found.inputs[0]
+    return aten.origin(node, **how) is found.inputs[0]
 
 
 HANDED_ON: list[tuple[Form, tuple[int, ...]]] = [
@@ -98,6 +99,7 @@ FUNCTIONS: list[tuple[Form, str | None]] = [
     (lambda s: F.softplus(s, 2.0, float("inf")), "softplus(2)"),
     (lambda s: torch.ops.aten.elu(s, 0.5), "elu(0.5)"),
     (lambda s: torch.ops.aten.elu(s, 0.5, 2.0), None),
+    (lambda s: F.threshold(s, 0.1, 0.0), None),
     (lambda s: torch.ops.aten.elu(s, 0.5, 1.0, 2.0), None),
     (lambda s: F.leaky_relu(s, 0.3), "leaky_relu(0.3)"),
     (lambda s: F.gelu(s, approximate="tanh"), "gelu_tanh"),
@@ -119,7 +121,6 @@ def test_which_function_it_is(i: int) -> None:
 NOT_ELEMENTWISE: list[Form] = [
     lambda s: torch.add(s, s.tanh(), alpha=2.0),
     lambda s: torch.div(s, 0.5, rounding_mode="floor"),
-    lambda s: F.threshold(s, 0.1, 0.0),
     lambda s: s.view(torch.int64).clamp(0, 6).view(torch.float64),
     lambda s: F.dropout(s.tanh(), 0.5, True),
     lambda s: s.tanh().half().double(),

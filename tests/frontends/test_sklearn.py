@@ -134,13 +134,13 @@ class Mine(MLPRegressor):
         (
             fitted(Mine(hidden_layer_sizes=(2,), max_iter=1)),
             "Mine",
-            "is a class of its own below MLPRegressor",
+            "subclass of MLPRegressor",
         ),
         (make_pipeline(PolynomialFeatures(), regressor()), "polynomialfeatures", "is a PolynomialFeatures"),
         (make_pipeline(StandardScaler(), LinearRegression()), "linearregression", "is a LinearRegression"),
         (Pipeline([("skip", "passthrough")]), "Pipeline", "is empty"),
         (fitted(make_pipeline(MinMaxScaler(clip=True), regressor())), "minmaxscaler", "clips its result"),
-        (fitted(regressor()), "MLPRegressor", "takes inputs of 3 features, and gets the shape (4,)"),
+        (fitted(regressor()), "MLPRegressor", "takes 3 features"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )

@@ -88,7 +88,7 @@ def test_every_problem_is_told() -> None:
     told = [str(p) for p in raised.value.problems]
     for expected in (
         "1.weight: has the shape (2,): a weight has 2 axes",
-        "1.running_mean: is neither the weight nor the bias",
+        "1.running_mean: is neither weight nor bias",
         "1.num_batches_tracked: is neither",
         "2.weight: has the shape (2, 2, 3)",
         "3.bias: has no 3.weight beside it",
@@ -105,11 +105,11 @@ def test_every_problem_is_told() -> None:
     [
         (
             {"0.weight": torch.ones(4, 3), "1.weight": torch.ones(2, 5)},
-            r"1.weight: takes 5 features, and '0' before it makes 4",
+            r"1\.weight: .* 5 features.* 4",
         ),
         (
             {"0.weight": torch.ones(4, 3), "0.bias": torch.ones(3)},
-            r"0.bias: holds 3 numbers where the weight has 4 rows",
+            r"0\.bias: .* 3 numbers.* 4",
         ),
         ({"0.weight": torch.ones(4, 0)}, r"0.weight: has the shape \(4, 0\): it is empty"),
         ({}, "holds no weight"),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnc import function, functions
 from attnc.errors import AttncError, InputError
-from attnc.frontends.transformers import Call, Found, Site, find_blocks
+from attnc.frontends.transformers import BlockList, Call, Site, SkipCause, find_blocks
 from attnc.frontends.transformers.expressions import expression_of, function_of
 from attnc.program.block import FeedForward
 from tests.frontends.tiny_models import (
@@ -50,7 +50,7 @@ def normed(block: FeedForward, z: Tensor, eps: float) -> Tensor:
     return torch.from_numpy(norm.gain) * y + torch.from_numpy(norm.shift)
 
 
-def check_numbers(model: nn.Module, found: Found, run: Any, rms: float = 1e-10) -> None:
+def check_numbers(model: nn.Module, found: BlockList, run: Any, rms: float = 1e-10) -> None:
     """The norm's output is what its numbers make of its input, and the last map's output is what the block's numbers make of
     the norm's output. rms: transformers computes these norms in float32, whatever the model's dtype."""
     for site in found.blocks:
@@ -198,7 +198,7 @@ def test_a_sequence_with_a_norm_in_front() -> None:
         "8",
     ]  # 9 → 4 → 4 numbers behind no norm, and an activation at the end
     x = torch.randn(4, 6, dtype=torch.float64)
-    check_numbers(model, Found(found.blocks[:1], (), found.call), lambda: model(x))
+    check_numbers(model, BlockList(found.blocks[:1], (), found.call), lambda: model(x))
 
 
 def test_activations_outside_of_blocks_are_listed() -> None:
@@ -212,10 +212,7 @@ def test_activations_outside_of_blocks_are_listed() -> None:
 def test_the_filter_sees_every_block_and_what_it_leaves_out_is_listed() -> None:
     found = find_blocks(tiny("bert"), lambda site: "layer.1" in site.name)
     assert [site.name for site in found.blocks] == ["encoder.layer.1.intermediate.intermediate_act_fn"]
-    assert (
-        found.skipped[0].name.startswith("encoder.layer.0")
-        and found.skipped[0].reason == "left out by filter_fn"
-    )
+    assert found.skipped[0].name.startswith("encoder.layer.0") and found.skipped[0].cause is SkipCause.FILTER
     with pytest.raises(InputError):
         find_blocks(tiny("bert"), lambda site: False)
     with pytest.raises(InputError, match="filter_fn"):
@@ -312,23 +309,23 @@ def negative_eps() -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "training": (lambda: tiny("bert").train(), "the model is in training mode: call model.eval()"),
-    "a part in training": (partly_training, r"its part encoder\.layer\.1 is in training mode"),
-    "meta": (lambda: tiny("llama").to("meta"), "on the meta device and hold no numbers"),
-    "half": (lambda: tiny("gpt2").bfloat16(), r"c_fc\.weight.*bfloat16: float32 and float64 are accepted"),
+    "training": (lambda: tiny("bert").train(), "model.eval"),
+    "a part in training": (partly_training, r"encoder\.layer\.1 .*model\.eval"),
+    "meta": (lambda: tiny("llama").to("meta"), "meta"),
+    "half": (lambda: tiny("gpt2").bfloat16(), r"c_fc\.weight.*bfloat16"),
     "mixed": (lambda: with_dense(nn.Linear(16, 24)), "samples="),
     "adapter": (lambda: with_dense(nn.Bilinear(1, 1, 1)), "samples="),
     "sizes": (lambda: with_dense(nn.Linear(16, 23).double()), "samples="),
     "unknown": (lambda: with_activation(Odd()), r"aten\.sin.*register\(attnc.function"),
     "unknown in a pattern": (lambda: Perceptron(Odd()).eval(), r"act: .*aten\.sin"),
     "laplace": (lambda: tiny("bert", hidden_act="laplace"), r"aten\.erf"),
-    "hook that only looks": (with_observer, r"h\.0\.mlp\.act: has hooks, which would be lost"),
-    "nan": (lambda: with_number(float("nan")), r"fc1\.weight: holds NaN or infinite numbers"),
+    "hook that only looks": (with_observer, r"h\.0\.mlp\.act: .*hooks"),
+    "nan": (lambda: with_number(float("nan")), r"fc1\.weight: .*NaN"),
     "eps": (negative_eps, r"ln_2: has eps=-1e-05"),
-    "nothing": (lambda: nn.Linear(3, 3).eval(), "Linear runs no feed-forward block"),
-    "nothing of use": (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), "no feed-forward block"),
-    "no module": (lambda: "bert", "what is converted is a torch.nn.Module: got str"),
-    "compiled": (lambda: torch.compile(tiny("gpt2"), backend="eager"), "OptimizedModule is compiled"),
+    "nothing": (lambda: nn.Linear(3, 3).eval(), "Linear"),
+    "nothing of use": (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval(), "Sequential"),
+    "no module": (lambda: "bert", "str"),
+    "compiled": (lambda: torch.compile(tiny("gpt2"), backend="eager"), "OptimizedModule"),
 }
 
 

@@ -70,7 +70,7 @@ def _celu(label: str, alpha: float) -> Case:
 
 
 def _selu() -> Case:
-    scale, alpha = mpf(1.0507009873554805), mpf(1.6732632423543773)
+    scale, alpha = mpf(1.0507009873554805), mpf(1.6732632423543772)
     parts = (lambda s: scale * alpha * mp.expm1(s), lambda s: scale * s)
     return Case("selu", lambda s: scale * (s if s > 0 else alpha * mp.expm1(s)), parts, (0.0,))
 

@@ -25,16 +25,16 @@ def runge(s: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("torch_form", "message"),
     [
-        (lambda s: s.sum(), r"'f' turned shape \(6,\) into \(\): it must act on each element alone"),
-        (lambda s: s.reshape(2, 3), r"'f' turned shape \(6,\) into \(2, 3\)"),
-        (lambda s: s[:-1], r"'f' turned shape \(6,\) into \(5,\)"),
-        (lambda s: s.float(), r"'f' turned torch.float64 into torch.float32: it must keep the dtype"),
-        (lambda s: s > 0, r"'f' turned torch.float64 into torch.bool"),
-        (lambda s: s.tolist(), r"'f' returned list: it must return a torch.Tensor"),
-        (lambda s: None, r"'f' returned NoneType: it must return a torch.Tensor"),
+        (lambda s: s.sum(), r"'f'.* \(\).*\(6,\)"),
+        (lambda s: s.reshape(2, 3), r"'f'.*\(2, 3\).*\(6,\)"),
+        (lambda s: s[:-1], r"'f'.*\(5,\).*\(6,\)"),
+        (lambda s: s.float(), r"'f'.*torch\.float32.*torch\.float64"),
+        (lambda s: s > 0, r"'f'.*torch\.bool.*torch\.float64"),
+        (lambda s: s.tolist(), r"'f' returned list"),
+        (lambda s: None, r"'f' returned NoneType"),
         (lambda s: s.numpy(), r"'f' returned ndarray"),
-        (lambda s: s.sqrt(), r"'f' returned nan at s=-1: it must be finite on the whole interval"),
-        (lambda s: torch.where(s > 0.5, math.inf, s), r"'f' returned inf at s=0.5999\d+: it must be finite"),
+        (lambda s: s.sqrt(), r"'f' returned nan at s=-1"),
+        (lambda s: torch.where(s > 0.5, math.inf, s), r"'f' returned inf at s=0.5999\d+"),
         (lambda s: torch.where(s > 0.5, -math.inf, s), r"'f' returned -inf at s=0.5999\d+"),
     ],
 )
@@ -90,7 +90,7 @@ def test_one_enclosure_for_each_stretch() -> None:
 )
 def test_a_wrong_number_of_enclosures_is_refused(count: int, kinks: tuple[float, ...]) -> None:
     n = len(kinks)
-    wanted = f"{n} kinks and {count} branches: give one branch for each of the {n + 1} stretches"
+    wanted = f"{n} kinks and {count} branches: .*{n + 1}"
     with pytest.raises(InputError, match=wanted):
         function(lambda s: s, name="f", enclosure=[lambda x: x] * count, kinks=kinks)
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_called_is_refused(given: object) -> None:
 
 
 def test_an_enclosure_of_another_function_is_refused() -> None:
-    message = r"the enclosure of 'f' says .* at s=-2.0 where the torch form says -0.9092.*same function"
+    message = r"'f'.* s=-2\.0.* -0\.9092"
     with pytest.raises(FunctionError, match=message):
         function(torch.sin, name="f", enclosure=lambda x: x.cos())
 

@@ -104,13 +104,13 @@ def test_specs_are_read(spec: str, label: str) -> None:
     ],
 )  # fmt: skip
 def test_an_unknown_name_suggests_the_nearest(given: str, meant: str) -> None:
-    message = rf"unknown function .*did you mean .*'{meant}'.* is made by attnc.function\("
+    message = rf"'{meant}'.*attnc\.function\("
     with pytest.raises(UnknownFunctionError, match=message):
         functions.get(given)
 
 
 def test_a_name_like_no_other_lists_all() -> None:
-    with pytest.raises(UnknownFunctionError, match=f"'zzzz': known are {', '.join(functions.names())}"):
+    with pytest.raises(UnknownFunctionError, match=f"'zzzz'.*{', '.join(functions.names())}"):
         functions.get("zzzz")
 
 
@@ -129,11 +129,11 @@ def test_what_is_not_a_name_is_refused(spec: object) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("gelu(1)", "'gelu' was given 1 arguments: it is written gelu"),
-        ("clip", r"'clip' was given 0 arguments: it is written clip\(a, b\)"),
-        ("clip(1)", r"'clip' was given 1 arguments: it is written clip\(a, b\)"),
-        ("clip(1,2,3)", r"'clip' was given 3 arguments: it is written clip\(a, b\)"),
-        ("elu(1,2)", r"'elu' was given 2 arguments: it is written elu\(alpha=1\)"),
+        ("gelu(1)", "'gelu'.* 1 arguments.*gelu"),
+        ("clip", r"'clip'.* 0 arguments.*clip\(a, b\)"),
+        ("clip(1)", r"'clip'.* 1 arguments.*clip\(a, b\)"),
+        ("clip(1,2,3)", r"'clip'.* 3 arguments.*clip\(a, b\)"),
+        ("elu(1,2)", r"'elu'.* 2 arguments.*elu\(alpha=1\)"),
     ],
 )
 def test_a_wrong_number_of_arguments_is_refused(spec: str, message: str) -> None:
@@ -156,12 +156,12 @@ def test_arguments_that_are_not_finite_are_refused(inside: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("clip(1,1)", r"clip\(a,b\) needs a < b: got a=1.0, b=1.0"),
-        ("hardtanh(2,1)", r"hardtanh\(a,b\) needs a < b"),
-        ("soft_threshold(0)", "needs λ > 0: got 0.0"),
-        ("soft_threshold(-1)", "needs λ > 0"),
-        ("softplus(0)", "needs β > 0"),
-        ("softplus(-2)", "needs β > 0"),
+        ("clip(1,1)", "a=1.0, b=1.0"),
+        ("hardtanh(2,1)", "hardtanh.*a=2.0, b=1.0"),
+        ("soft_threshold(0)", "lam=0.0"),
+        ("soft_threshold(-1)", "lam=-1.0"),
+        ("softplus(0)", "beta=0.0"),
+        ("softplus(-2)", "beta=-2.0"),
     ],
 )
 def test_parameters_out_of_range_are_refused(spec: str, message: str) -> None:
@@ -190,7 +190,7 @@ def test_a_registered_function_can_be_registered_anew() -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_built_in_name_cannot_be_taken(name: str) -> None:
-    with pytest.raises(InputError, match=f"'{name}' is the name of a built-in function"):
+    with pytest.raises(InputError, match=f"'{name}'"):
         functions.register(functions.function(torch.sin, name=name))
     assert functions.get("clip(0,1)" if name == "clip" else name).provable
 

@@ -66,9 +66,9 @@ def test_a_hundred_steps_agree_with_exact_gradient_descent(
     meant = descend(loss, x.double().numpy(), y.double().numpy(), 100, made.step_size)
     error = float(np.sqrt(np.square(found - meant).sum()))
     assert error < allowed
-    assert error <= made.certificate.bound(200, made.curvature(x)) <= made.certificate.bound(200)
+    assert error <= made.error_bound(200, made.curvature(x)) <= made.error_bound(200)
     if dtype == WIDE:
-        assert made.certificate.bound(200) < 1e-4
+        assert made.error_bound(200) < 1e-4
 
 
 def test_the_same_weights_for_every_length() -> None:
@@ -98,7 +98,8 @@ def test_trajectory_and_predictions() -> None:
 def test_what_it_says_of_itself() -> None:
     made = gradient_descent("ridge(0.5)", features=3, steps=4, radius=2.0)
     assert "loss=ridge, features=3, intercept=False, steps=4" in repr(made)
-    assert f"<= {made.certificate.bound(100):.3g} for 100 examples" in str(made.certificate)
+    assert made.certificate.bound >= made.error_bound(1000) >= made.error_bound(10)
+    assert len(str(made.certificate).splitlines()) <= 5
 
 
 def test_an_intercept() -> None:
@@ -127,7 +128,7 @@ def test_no_penalty_counts_the_intercept(loss: str) -> None:
     assert np.abs(made.coefficients(x, y + 2).numpy() - w).max() < 1e-7
     assert torch.allclose(made.as_self_attention().trajectory(x, y + 2), made.trajectory(x, y + 2), atol=1e-8)
     curvature = made.curvature(torch.from_numpy(ones))
-    assert made.certificate.bound(60, curvature) == made.certificate.bound(60)
+    assert made.error_bound(60, curvature) == made.error_bound(60)
 
 
 def test_a_loss_of_your_own() -> None:
@@ -150,7 +151,7 @@ def test_nothing_but_affine_maps_and_softmax() -> None:
             s = x @ w
             u = made.reading(s)
             assert made.activation is not None
-            one, two = gathered(made.activation(u) - y, x, made.certificate.e)
+            one, two = gathered(made.activation(u) - y, x, made.settings.e)
             return w - one - two
 
     assert impurities(OneStep(), torch.zeros(2, dtype=WIDE)) == []
@@ -190,16 +191,16 @@ def bad(
 
 def test_data_that_are_refused() -> None:
     nan = torch.tensor([[1.0, float("nan")]], dtype=WIDE)
-    bad(r"context_x holds nan at \(0, 1\)", x=nan, y=torch.ones(1, dtype=WIDE))
-    bad("context_y holds inf", y=torch.full((4,), torch.inf, dtype=WIDE))
-    bad(r"holds 9 at \(0, 0\), beyond the radius 4", x=torch.full((4, 2), 9.0, dtype=WIDE))
-    bad(r"\(n, 2\), n >= 1: got \(4, 3\)", x=torch.ones(4, 3, dtype=WIDE))
-    bad(r"query_x has the shape", query=torch.ones(0, 2, dtype=WIDE))
-    bad("a label for each example", y=torch.ones(3, dtype=WIDE))
-    bad("tensor of torch.float64: got torch.float32", x=torch.ones(4, 2))
-    bad("labels 0 and 1", y=torch.full((4,), 2.0, dtype=WIDE), loss="logistic")
-    bad("counts", y=torch.full((4,), -1.0, dtype=WIDE), loss="poisson", step_size=1e-4)
-    bad("counts", y=torch.full((4,), 0.5, dtype=WIDE), loss="poisson", step_size=1e-4)
+    bad(r"nan at \(0, 1\)", x=nan, y=torch.ones(1, dtype=WIDE))
+    bad("context_y.*inf", y=torch.full((4,), torch.inf, dtype=WIDE))
+    bad(r"9 at \(0, 0\).* 4", x=torch.full((4, 2), 9.0, dtype=WIDE))
+    bad(r"\(n, 2\).*\(4, 3\)", x=torch.ones(4, 3, dtype=WIDE))
+    bad("query_x", query=torch.ones(0, 2, dtype=WIDE))
+    bad(r"context_y.*\(4,\)", y=torch.ones(3, dtype=WIDE))
+    bad(r"torch\.float64: got torch\.float32", x=torch.ones(4, 2, dtype=torch.float32))
+    bad(r"\[2.0\]", y=torch.full((4,), 2.0, dtype=WIDE), loss="logistic")
+    bad("-1", y=torch.full((4,), -1.0, dtype=WIDE), loss="poisson", step_size=1e-4)
+    bad("0.5", y=torch.full((4,), 0.5, dtype=WIDE), loss="poisson", step_size=1e-4)
 
 
 def test_a_step_size_that_diverges_is_refused_with_the_largest_that_does_not() -> None:
@@ -217,7 +218,7 @@ def test_a_step_size_that_diverges_is_refused_with_the_largest_that_does_not() -
 
 def test_words_that_are_refused() -> None:
     for loss in ("hinge", "ridge()", "ridge(-1)", "huber(0)", "quantile(1)", "ridge(x)", "squared(2)", 3):
-        bad("accepted are|a finite number", loss=loss)  # type: ignore[arg-type]
+        bad("loss=", loss=loss)  # type: ignore[arg-type]
     bad("features", features=0)
     bad("steps", steps=1.5)
     bad("step_size", step_size=-1.0)
@@ -234,7 +235,7 @@ def test_a_query_beyond_what_the_reading_head_serves() -> None:
     with pytest.raises(attnc.errors.InputError):
         made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE))
     assert made(x, y, torch.tensor([[3.0, 3.0]], dtype=WIDE), strict=False).isfinite().all()
-    assert made.uncertified == "a query lies beyond the radius"
+    assert made.uncertified == "a query lies outside the radius"
     made(x, y, x, strict=False)
     assert made.uncertified is None
 
@@ -244,14 +245,14 @@ def test_a_certificate_is_about_the_numbers_that_run() -> None:
     x, y = context("logistic", 20, 2)
     made = learner("logistic", x, 5, WIDE)
     assert made.why_not_certified() is None and made.why_not_covered(x, y, x) is None
-    assert "beyond the radius" in str(made.why_not_covered(10 * x, y))
+    assert "radius" in str(made.why_not_covered(10 * x, y))
     with torch.no_grad():
         made.reading.value.mul_(1.01)
-    assert "changed since it was certified: value" in str(made.why_not_certified())
+    assert "value" in str(made.why_not_certified())
     with pytest.raises(attnc.errors.InputError):
         made.coefficients(x, y)
     assert made.coefficients(x, y, strict=False).isfinite().all()
-    assert "does not apply" in str(made.uncertified)
+    assert "value" in str(made.uncertified)
     narrow = learner("logistic", x, 5, WIDE).float()
     with pytest.raises(attnc.errors.InputError):
         narrow.coefficients(x.float(), y.float())
@@ -271,10 +272,10 @@ def test_losses_that_are_none() -> None:
         with pytest.raises(attnc.errors.InputError):
             Loss("mine", **parts)  # type: ignore[arg-type]
     assert Loss("mine", attnc.functions.exp()).local and not Loss("mine", attnc.functions.sigmoid()).local
-    certificate = gradient_descent("ridge", features=2, steps=3, radius=2.0).certificate
+    made = gradient_descent("ridge", features=2, steps=3, radius=2.0)
     for arguments in ((0,), (-9,), (2.5,), (9, float("nan")), (9, -1.0)):
         with pytest.raises(attnc.errors.InputError):
-            certificate.bound(*arguments)  # type: ignore[arg-type]
+            made.error_bound(*arguments)  # type: ignore[arg-type]
 
 
 def test_what_leaves_the_radius_is_refused_or_runs_without_a_promise() -> None:
@@ -296,18 +297,18 @@ def test_what_leaves_the_radius_is_refused_or_runs_without_a_promise() -> None:
 def test_every_term_of_the_bound_counts(loss: str, dtype: torch.dtype) -> None:
     """Each term of a step is at least what its part can do alone, and an adversary who shifts every coordinate by their sum in
     every step of an algorithm that does not contract is within the bound."""
-    known = gradient_descent(loss, features=3, steps=7, radius=2.0, dtype=dtype).certificate
-    terms, n = known.step_error(50), 50
-    size, off = known.residual()
+    made = gradient_descent(loss, features=3, steps=7, radius=2.0, dtype=dtype)
+    known, bounds, n = made.settings, made._bounds("bound"), 50
+    terms, (size, off) = bounds.step_error(50), bounds.residual()
     found = gather_error(known.e, n, size, known.radius.x, ARITHMETIC[known.dtype])
     assert known.e > 0 and off > 0 and found.approximation > 0 and found.one > 0
     assert terms["reading and activation"] >= known.step_size * off * known.radius.x
     assert terms["gathering"] >= known.step_size * found.approximation
     assert terms["rounding"] >= known.step_size / known.e * (4 / 3 * found.one + found.two / 6)
-    assert (known.threshold is not None) == loss.startswith("lasso")
-    if known.threshold is not None:
-        assert terms["threshold"] >= known.threshold.bound > 0
+    assert (made.threshold is not None) == loss.startswith("lasso")
+    if made.threshold is not None:
+        assert terms["threshold"] >= made.threshold.certificate.bound > 0
     w = np.zeros(3)
     for _ in range(known.steps):
         w += sum(terms.values())
-    assert known.bound(n) >= np.linalg.norm(w)
+    assert bounds.bound(n) >= np.linalg.norm(w)

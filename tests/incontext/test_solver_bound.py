@@ -11,13 +11,13 @@ import torch
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.incontext import SolverRadius, ridge_regression
+from attnc.incontext.bounds import SolverBound
 from attnc.incontext.gathering import gather_error
-from attnc.incontext.newton import SolverCertificate
 
 A = ARITHMETIC["float64"]
 
 
-def known(d: int = 3, ridge: float = 0.5) -> SolverCertificate:
+def known(d: int = 3, ridge: float = 0.5) -> SolverBound:
     made = ridge_regression(
         ridge,
         features=d,
@@ -26,26 +26,30 @@ def known(d: int = 3, ridge: float = 0.5) -> SolverCertificate:
         start=0.08,
         dtype=torch.float64,
     )
-    return made.certificate
+    return made._bounds("bound")
 
 
-def reading(made: SolverCertificate, bound: float) -> SolverCertificate:
-    return replace(made, reading=replace(made.reading, bound=bound))
+def reading(made: SolverBound, bound: float) -> SolverBound:
+    return replace(made, reading=bound)
+
+
+def altered(made: SolverBound, **settings: object) -> SolverBound:
+    return replace(made, settings=replace(made.settings, **settings))
 
 
 @pytest.mark.parametrize("d", [1, 3])
 def test_what_is_read_wrongly_passes_both_products(d: int) -> None:
     """Every P_j·x_i off by B, every x_i = X: every entry of Q is off by XB, every entry of QP by dXBp, and so is all of E."""
     made = reading(known(d), 0.25)
-    r = made.radius
+    r = made.settings.radius
     assert made.step_error(20) >= d * d * r.x * 0.25 * r.p
 
 
 @pytest.mark.parametrize("d", [1, 3])
 def test_what_is_gathered_wrongly_passes_the_product(d: int) -> None:
     made = known(d)
-    made = replace(made, scales=(0.1, *made.scales[1:]))
-    r = made.radius
+    made = altered(made, scales=(0.1, *made.settings.scales[1:]))
+    r = made.settings.radius
     mean = gather_error(0.1, 20, r.u, r.x, A).approximation
     assert mean > 1e-3 and made.step_error(20) >= d * d * mean * r.p
 
@@ -53,18 +57,18 @@ def test_what_is_gathered_wrongly_passes_the_product(d: int) -> None:
 @pytest.mark.parametrize("d", [1, 3])
 def test_the_product_counts(d: int) -> None:
     made = known(d)
-    made = replace(made, scales=(made.scales[0], 0.3, made.scales[2]))
-    mean = gather_error(0.3, d, 2.0, made.radius.p, A).approximation
+    made = altered(made, scales=(made.settings.scales[0], 0.3, made.settings.scales[2]))
+    mean = gather_error(0.3, d, 2.0, made.settings.radius.p, A).approximation
     assert mean > 1e-3 and made.step_error(20) >= d * d * mean
 
 
 def test_every_step_errs() -> None:
     """One feature: P ← 2P - PAP - ε, and w = Pb is off by (1 - PA)b/A."""
     made = reading(known(1), 1e-3)
-    r, a = made.radius, Fraction(4)
+    r, a = made.settings.radius, Fraction(4)
     step = Fraction(made.step_error(20))
-    p = Fraction(made.start)
-    for _ in range(made.iterations):
+    p = Fraction(made.settings.start)
+    for _ in range(made.settings.iterations):
         p = 2 * p - p * a * p - step
     b = Fraction(r.x) * Fraction(r.y)
     lost = abs(p * b - b / a)
@@ -76,14 +80,17 @@ def test_every_step_errs() -> None:
 def test_an_iteration_that_may_diverge_has_no_bound() -> None:
     made = known(1)
     assert math.isfinite(made.bound(20, 4.0, 4.0))
-    assert math.isinf(replace(made, start=0.3).bound(20, 4.0, 4.0))  # α‖A‖ > 1
-    wild = reading(replace(made, iterations=1), 1.0)
+    assert math.isinf(altered(made, start=0.3).bound(20, 4.0, 4.0))  # α‖A‖ > 1
+    wild = reading(altered(made, iterations=1), 1.0)
     assert wild.step_error(20) * 4 > 1
     assert math.isinf(wild.bound(20, 4.0, 4.0))
 
 
 def test_the_last_products_count() -> None:
     made = known(1)
-    one = gather_error(0.2, 20, made.radius.y, made.radius.x, A).approximation
+    one = gather_error(0.2, 20, made.settings.radius.y, made.settings.radius.x, A).approximation
     assert one > 1e-3
-    assert replace(made, scales=(*made.scales[:2], 0.2)).bound(20, 4.0, 4.0) >= made.radius.p * one
+    assert (
+        altered(made, scales=(*made.settings.scales[:2], 0.2)).bound(20, 4.0, 4.0)
+        >= made.settings.radius.p * one
+    )

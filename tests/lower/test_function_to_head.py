@@ -189,7 +189,7 @@ BAD = {
     "neither eps nor anchors": ({}, InputError, "neither"),
     "one anchor": ({"anchors": 1}, InputError, "from 2"),
     "no anchor": ({"anchors": 0}, InputError, "from 2"),
-    "half an anchor": ({"anchors": 2.5}, InputError, "whole number"),
+    "half an anchor": ({"anchors": 2.5}, InputError, "anchors=2.5"),
     "too many anchors": ({"anchors": 10**6}, InputError, "8192"),
     "an empty interval": ({"eps": 1e-3, "domain": (1, 1)}, InputError, "empty"),
     "a reversed interval": ({"eps": 1e-3, "domain": (1, -1)}, InputError, "reversed"),
@@ -233,8 +233,8 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
     [
         (lambda s: s.sum(), "shape"),
         (lambda s: s[:1], "shape"),
-        (lambda s: s.to(torch.float32), "dtype"),
-        (lambda s: s > 0, "dtype"),
+        (lambda s: s.to(torch.float32), "torch.float32"),
+        (lambda s: s > 0, "torch.bool"),
         (lambda s: s.tolist(), "torch.Tensor"),
         (lambda s: s.log(), "nan|inf"),
         (lambda s: 1 / (s - s), "inf|nan"),
@@ -253,7 +253,7 @@ def test_what_is_not_a_function(f: object) -> None:
 
 
 def test_a_machine_that_breaks_the_assumptions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnc.lower.function_to_head.probe", lambda dtype: "exp is off")
+    monkeypatch.setattr("attnc.arguments.probe", lambda dtype: "exp is off")
     with pytest.raises(PrecisionError):
         attnc.head("tanh", domain=(-1, 1), eps=1e-3)
 

@@ -19,7 +19,7 @@ from tests.network.examples import activation, gate, head, learner, network
 
 
 def solver() -> Any:
-    return ridge_regression(0.5, features=2, iterations=4, radius=4.0, start=0.1)
+    return ridge_regression(0.5, features=2, iterations=4, radius=4.0, start=0.1, dtype=torch.float64)
 
 
 MAKES = [head, network, activation, gate, learner, solver]

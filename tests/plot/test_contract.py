@@ -45,7 +45,9 @@ def things() -> dict[str, Any]:
         "network": attnc.compile(
             nn.Sequential(nn.Tanh(), nn.Linear(2, 2)).eval(), domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2
         ),
-        "learner": attnc.incontext.gradient_descent("squared", features=1, steps=2, step_size=0.5),
+        "learner": attnc.incontext.gradient_descent(
+            "squared", features=1, steps=2, step_size=0.5, dtype=torch.float64
+        ),
         "converted": converted,
         "rates": Rates((Series("one head", "nearest", "p", (60, 120), (0.115, 0.057), (0.44, 0.22)),), 0),
         "model": nn.Linear(1, 1),

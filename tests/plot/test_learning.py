@@ -33,7 +33,9 @@ def examples(loss: str, n: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
 def learner(loss: str, steps: int = 6, **options: Any) -> Learner:
     step = 1e-3 if loss == "poisson" else 0.2
     radius = 12.0 if loss == "poisson" else 3.0
-    return gradient_descent(loss, features=2, steps=steps, step_size=step, radius=radius, **options)
+    return gradient_descent(
+        loss, features=2, steps=steps, step_size=step, radius=radius, **{"dtype": torch.float64, **options}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +134,7 @@ def test_the_twins_are_opposite_and_in_order_of_the_prediction(logistic: Learner
 def test_a_long_context_and_many_features_are_thinned() -> None:
     rng = np.random.default_rng(0)
     x = torch.from_numpy(np.clip(rng.normal(size=(700, 20)), -3, 3))
-    made = gradient_descent("squared", features=20, steps=3, step_size=0.1)
+    made = gradient_descent("squared", features=20, steps=3, step_size=0.1, dtype=torch.float64)
     figure = plot.learning(made, x=x, y=x[:, 0])
     images = [ax.images[0].get_array() for ax in figure.axes if ax.get_title(loc="left").startswith("C")]
     assert [np.shape(image) for image in images] == [(2, MOST_EXAMPLES)] * 2

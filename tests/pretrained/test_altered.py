@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import attnc
+from attnc.domain import Box, Normed
 from attnc.errors import AttncError, InputError, UnsupportedError
 from attnc.pretrained import convert_
 from attnc.pretrained.verify import verify_conversion
@@ -249,7 +250,7 @@ def outputs(model: nn.Module, x: Tensor) -> Tensor:
 
 READ: dict[str, tuple[Callable[[], Any], str]] = {
     "relu6 with another end": (lambda: mlp(_changed(nn.ReLU6(), max_val=8.0), 12.0), "clip(0,8)"),
-    "hardtanh with other ends": (lambda: mlp(_changed(nn.Hardtanh(), min_val=-3.0), 12.0), "clip(-3,1)"),
+    "hardtanh with other ends": (lambda: mlp(_changed(nn.Hardtanh(), min_val=-3.0), 12.0), "hardtanh(-3,1)"),
     "leaky relu with another slope": (
         lambda: mlp(_changed(nn.LeakyReLU(), negative_slope=0.3)),
         "leaky_relu(0.3)",
@@ -287,7 +288,7 @@ def test_what_is_read_is_what_runs(case: str) -> None:
     model = make()
     original = copy.deepcopy(model)
     (block,) = convert_(model, approximation=EPS).blocks
-    assert block.activation == activation and block.holds_for == "every input"
+    assert block.facts["activation"] == activation and isinstance(block.holds_for, Normed)
     x = torch.randn(512, 4, dtype=torch.float64) * torch.logspace(-3, 6, 512, dtype=torch.float64)[:, None]
     assert float((outputs(model, x) - outputs(original, x)).abs().max()) <= block.bound
     assert verify_conversion(model).status == "proved"
@@ -303,7 +304,7 @@ def test_honest_models_are_converted(between: Any, activation: nn.Module) -> Non
     """Also with operations in place, and rows in another order."""
     model = Flow(between, activation)
     (block,) = convert_(model, approximation=EPS, samples=torch.randn(3, 2, 4, dtype=torch.float64)).blocks
-    assert block.holds_for == "every input" and verify_conversion(model).status == "proved"
+    assert isinstance(block.holds_for, Normed) and verify_conversion(model).status == "proved"
 
 
 def test_a_norm_that_depends_on_the_rank_is_read_only_where_it_is_certain() -> None:
@@ -341,7 +342,7 @@ def test_a_box_is_enough_where_no_norm_is_in_front() -> None:
     model = Bypass(tiny("llama"))
     box = attnc.Box(-1, 1, shape=(16,))
     (block,) = convert_(model, approximation=EPS, config={"inputs": box}).blocks
-    assert block.holds_for == "the box given" and block.norm is None
+    assert isinstance(block.holds_for, Box) and block.proved and block.facts["norm"] is None
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import attnc
 from attnc import functions
+from attnc.domain import Normed
 from attnc.frontends.transformers import find_blocks
 from attnc.functions import registry
 from attnc.lower.pointwise import executed_error
@@ -21,6 +22,7 @@ from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.pretrained import blocks, convert, convert_, report_of
 from attnc.program.block import FeedForward
+from attnc.records.certificate import Status
 from tests.frontends.tiny_models import EVERY_FAMILY, Perceptron, caught, example, tiny
 from tests.prove.blocks import reach
 
@@ -67,7 +69,8 @@ def test_every_family_is_converted_and_moves_within_its_bounds(name: str) -> Non
     report = convert_(model, approximation=EPS, samples=given)
 
     assert [block.name for block in report.blocks] == [*sites]
-    assert all(b.exact <= EPS and b.holds_for == "every input" and b.proved and b.norm for b in report.blocks)
+    assert all(b.approximation <= EPS and isinstance(b.holds_for, Normed) for b in report.blocks)
+    assert all(b.proved and b.facts["norm"] for b in report.blocks)
     after = model.state_dict(keep_vars=True)
     assert all(after[key] is tensor and torch.equal(tensor, kept[key]) for key, tensor in tensors.items())
     assert type(model) is kind and inspect.signature(model.forward) == form
@@ -149,7 +152,7 @@ def test_encoders_of_torch(norm_first: bool, activation: str) -> None:
     with torch.no_grad():
         before = model(x), model(x, src_key_padding_mask=padded)
     report = convert_(model, approximation=EPS, samples=x)
-    assert [b.norm for b in report.blocks] == [f"layers.{i}.norm{1 + norm_first}" for i in range(2)]
+    assert [b.facts["norm"] for b in report.blocks] == [f"layers.{i}.norm{1 + norm_first}" for i in range(2)]
     with torch.no_grad():
         after = model(x), model(x, src_key_padding_mask=padded)
     assert all(isinstance(part.activation, AnchorActivation) for part in model.layers)
@@ -168,13 +171,14 @@ def test_blocks_of_no_known_family() -> None:
         .eval()
     )
     (block,) = convert_(model, approximation=EPS).blocks
-    assert (block.name, block.family, block.norm, block.holds_for) == ("2", "Sequential", "0", "every input")
+    assert (block.name, block.facts["family"], block.facts["norm"]) == ("2", "Sequential", "0")
+    assert isinstance(block.holds_for, Normed)
     box = attnc.Box(-2, 2, shape=(6,))
     other = nn.Sequential()
     other.add_module("mlp", Perceptron(nn.GELU()))
     other.double().eval()
     (block,) = convert_(other, approximation=EPS, config={"inputs": {"mlp.act": box}}).blocks
-    assert (block.name, block.norm, block.holds_for, block.proved) == ("mlp.act", None, "the box given", True)
+    assert (block.name, block.facts["norm"], block.holds_for, block.proved) == ("mlp.act", None, box, True)
 
 
 def test_inputs_without_a_norm_are_measured_on_calibration() -> None:
@@ -182,14 +186,16 @@ def test_inputs_without_a_norm_are_measured_on_calibration() -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3)).double().eval()
     seen = [torch.randn(20, 4, dtype=torch.float64), 3 * torch.randn(4, 4, dtype=torch.float64)]
     (block,) = report_of(convert(model, approximation=EPS, config={"calibration": seen})).blocks
-    assert (block.holds_for, block.proved) == ("measured on calibration", False)
+    assert block.status is Status.MEASURED and not block.proved
     entered = torch.cat([model[0](x) for x in seen]).detach()
-    assert block.interval[0] <= entered.min() and entered.max() <= block.interval[1]
+    least, most = block.facts["interval"]
+    assert least <= entered.min() and entered.max() <= most
     low, high = torch.cat(seen).amin(0).numpy(), torch.cat(seen).amax(0).numpy()
     room = 0.25 * (high - low)  # a quarter of what was seen, on each side
     W, b = (tensor.detach().numpy() for tensor in model[0].parameters())
     lo, hi = reach(W, b, attnc.Box(low - room, high + room), "float64")
-    assert block.interval == (lo.min(), hi.max())
+    assert (least, most) == (lo.min(), hi.max())
+    assert block.holds_for == attnc.Box(low - room, high + room)
 
 
 @pytest.fixture
@@ -217,7 +223,7 @@ def test_an_activation_of_the_users_own(half_swish: type[nn.Module]) -> None:
         )
     )
     (block,) = convert_(model, approximation=EPS).blocks
-    assert block.activation == "HalfSwish" and block.proved
+    assert block.facts["activation"] == "HalfSwish" and block.proved
     assert isinstance(model[2], AnchorActivation) and (model(x) - before).abs().max() <= block.bound
 
 
@@ -230,9 +236,8 @@ def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dty
         model, approximation=EPS if dtype is torch.float64 else 2e-3, config={"engine": "softmax"}
     ).blocks
     part = model.get_submodule(block.name)
-    assert (
-        block.engine == "softmax" and part.runs == "softmax" and block.rounding == block.roundings["softmax"]
-    )
+    roundings = block.facts["roundings"]
+    assert block.facts["engine"] == part.runs == "softmax" and block.rounding == roundings["softmax"]
     dense = run(model, given)
     for one in (m for m in model.modules() if isinstance(m, AnchorActivation)):
         for neurons, head in one.groups:
@@ -247,7 +252,7 @@ def test_engines_agree_within_what_is_proved_of_them(name: str, dtype: torch.dty
             )
         one.engine = "closed-form"
     assert (run(model, given) - dense).abs().max() <= 100 * block.bound
-    assert block.roundings["closed-form"] != block.roundings["softmax"]
+    assert roundings["closed-form"] != roundings["softmax"]
 
 
 def test_gradients_flow_through_a_converted_model() -> None:

@@ -19,9 +19,9 @@ from attnc.pretrained import convert_, from_pretrained, report_of
 from attnc.pretrained.directory import changed_heads, load_model, read_conversion
 from attnc.pretrained.samples import outputs
 from attnc.pretrained.saving import save_converted
-from attnc.pretrained.store import seal
 from attnc.records.certificate import Certificate
 from tests.frontends.tiny_models import TEXT, example, hf, randomised, tiny
+from tests.parts import reseal
 
 EPS = 1e-4
 
@@ -158,8 +158,10 @@ def test_another_engine(saved: Make) -> None:
     made = saved("bert")
     dense = from_pretrained(made.where, engine="softmax")
     report = report_of(dense)
-    assert [block.engine for block in report.blocks] == ["softmax"] * 2
-    assert [b.rounding for b in report.blocks] == [b.roundings["softmax"] for b in made.report.blocks]
+    assert [block.facts["engine"] for block in report.blocks] == ["softmax"] * 2
+    assert [b.rounding for b in report.blocks] == [
+        b.facts["roundings"]["softmax"] for b in made.report.blocks
+    ]
     assert report.measured == ()
     with pytest.raises(InputError, match="engine='sparse'"):
         from_pretrained(made.where, engine="sparse")
@@ -225,7 +227,7 @@ def _looser(config: dict[str, Any]) -> None:
 
 
 def _fewer_fields(config: dict[str, Any]) -> None:
-    del config["attnc"]["report"]["eps"]
+    del config["attnc"]["report"]["samples"]
 
 
 def _no_heads(config: dict[str, Any]) -> None:
@@ -250,7 +252,7 @@ def test_an_edited_record(bert: Path, change: Callable[[dict[str, Any]], None]) 
 def test_a_record_of_other_blocks(bert: Path) -> None:
     def elsewhere(config: dict[str, Any]) -> None:
         config["attnc"]["blocks"][0].update(name="encoder.layer.7")
-        config["attnc"]["seal"] = seal(config["attnc"])
+        reseal(config["attnc"])
 
     edit_config(bert, elsewhere)
     with pytest.raises(FileError, match=r"encoder\.layer\.7"):
@@ -263,7 +265,7 @@ def test_a_record_of_other_blocks(bert: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda record: record["report"]["blocks"][0].update(exact=1e-30),
+        lambda record: record["report"]["certificate"]["children"][0].update(approximation=1e-30),
         lambda record: record["blocks"][0].update(name="encoder.layer.7"),
         lambda record: record.update(engine="softmax"),
         lambda record: record.pop("seal"),

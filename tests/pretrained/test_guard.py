@@ -67,29 +67,29 @@ def doubled(value: Any) -> Any:
 
 # what is changed after the model was read, so that only one comparison sees it
 CHANGES: dict[str, tuple[nn.Module | None, Callable[[Any], object], str]] = {
-    "first map": (None, lambda m: m.up.register_forward_hook(lambda p, given, out: 2 * out), "first map"),
+    "first map": (None, lambda m: m.up.register_forward_hook(lambda p, given, out: 2 * out), "its map up"),
     "activation": (
         None,
         lambda m: m.down.register_forward_pre_hook(lambda p, given: (2 * given[0],)),
-        "not given relu",
+        "relu",
     ),
-    "second map": (None, lambda m: m.down.register_forward_hook(lambda p, given, out: 2 * out), "second map"),
+    "second map": (None, lambda m: m.down.register_forward_hook(lambda p, given, out: 2 * out), "its map down"),
     "norm": (
         None,
         lambda m: m.up.register_forward_pre_hook(lambda p, given: (2 * given[0],)),
-        "not the output of norm",
+        "norm",
     ),
     "another shape": (Flat(), lambda m: setattr(m.act, "changed", True), "on an input of shape"),
-    "inference mode": (Inference(), lambda m: setattr(m.act, "changed", True), "second map is not given"),
+    "inference mode": (Inference(), lambda m: setattr(m.act, "changed", True), "relu"),
     "a map is not called": (
         None,
         lambda m: setattr(m, "forward", lambda x: m.down(torch.relu(F.linear(m.norm(x), m.up.weight, m.up.bias)))),
-        "one behind the other",
+        "its maps",
     ),
     "weights": (
         None,
         lambda m: m.norm.register_forward_hook(lambda p, given, out: m.down.bias.data.add_(1.0) * 0 + out),
-        "changes its own numbers",
+        "own numbers",
     ),
 }  # fmt: skip
 

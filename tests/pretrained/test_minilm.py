@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnc.domain import Normed
 from attnc.frontends.transformers import find_blocks
 from attnc.network.activation import AnchorActivation
 from attnc.pretrained import ConversionReport, convert_
@@ -101,10 +102,14 @@ def test_all_six_blocks_are_proved(pair: Pair) -> None:
         f"encoder.layer.{i}.intermediate.intermediate_act_fn" for i in range(6)
     ]
     assert all(
-        b.exact <= EPS[b.dtype] and b.holds_for == "every input" and b.engine == "closed-form"
+        b.approximation <= EPS[b.dtype]
+        and isinstance(b.holds_for, Normed)
+        and b.facts["engine"] == "closed-form"
         for b in report.blocks
     )
-    assert all(b.products < b.rounding < (0.5 if b.dtype == "float32" else 1e-6) for b in report.blocks)
+    assert all(
+        b.facts["products"] < b.rounding < (0.5 if b.dtype == "float32" else 1e-6) for b in report.blocks
+    )
     assert (
         report.parameters_added
         < 1e-3 * report.parameters
@@ -145,4 +150,4 @@ def test_no_neuron_leaves_its_interval_at_full_length(pair: Pair) -> None:
         lo, hi = reach(ff.W1, ff.b1, ff.norm, block.dtype)
         low, high = (end.numpy() for end in (seen[block.name].amin(0), seen[block.name].amax(0)))
         assert (lo <= low).all() and (high <= hi).all()
-        assert block.interval[0] <= low.min() and high.max() <= block.interval[1]
+        assert block.facts["interval"][0] <= low.min() and high.max() <= block.facts["interval"][1]

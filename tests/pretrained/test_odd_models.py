@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnc.errors import AttncError, InputError
+from attnc.frontends.transformers import SkipCause
 from attnc.pretrained import convert_, from_pretrained, report_of
 from tests.frontends.tiny_models import example, hf, tiny
 
@@ -81,9 +82,9 @@ def huge_gain() -> nn.Module:
     ("make", "words"),
     [
         (lambda: mlp(nn.LayerNorm(8), behind=Loud()), "aten.mul"),
-        (lambda: mlp(nn.LayerNorm(8), Loud()), "no norm stands in front"),
-        (lambda: mlp(nn.LayerNorm(8), hooked()), "no norm stands in front"),
-        (lambda: mlp(LoudNorm(8)), "no norm stands in front"),
+        (lambda: mlp(nn.LayerNorm(8), Loud()), "ConvertConfig"),
+        (lambda: mlp(nn.LayerNorm(8), hooked()), "ConvertConfig"),
+        (lambda: mlp(LoudNorm(8)), "ConvertConfig"),
         (lambda: mlp(nn.RMSNorm(8, eps=0.0)), "eps=0.0"),
         (lambda: mlp(nn.LayerNorm(8, eps=0.0)), "eps=0.0"),
         (loud_gpt2, "aten.mul"),
@@ -105,7 +106,7 @@ def test_neurons_that_are_pruned(dtype: torch.dtype) -> None:
             part.weight[3] = 0
             part.bias[3] = 0
     before = model(**example("llama")).logits
-    assert all(block.exact <= EPS for block in convert_(model, approximation=EPS).blocks)
+    assert all(block.approximation <= EPS for block in convert_(model, approximation=EPS).blocks)
     assert bool(((model(**example("llama")).logits - before).abs() < 0.1).all())
 
 
@@ -135,7 +136,7 @@ def test_two_conversions_are_both_on_record(tmp_path: Path) -> None:
     for layer in ("layer.0", "layer.1"):
         report = convert_(model, approximation=EPS, filter_fn=lambda site, layer=layer: layer in site.name)
         assert report.converted == 1
-    assert any(one.reason == "converted before" for one in report.skipped)
+    assert any(one.cause is SkipCause.CONVERTED for one in report.skipped)
     model.save_pretrained(tmp_path / "saved")
     back = from_pretrained(tmp_path / "saved")
     assert report_of(model).converted == report_of(back).converted == 2

@@ -18,9 +18,8 @@ from attnc.errors import CertificateError
 from attnc.network import activation as network_activation
 from attnc.network.gate import AnchorGate
 from attnc.pretrained import convert_, report_of
-from attnc.pretrained.store import seal
 from attnc.pretrained.verify import verify_conversion
-from attnc.records.fields import round_up
+from attnc.records.fields import round_up, seal
 from tests.frontends.tiny_models import tiny
 
 Change = Callable[[Any], object]
@@ -84,14 +83,32 @@ def _first(model: Any) -> Any:
 
 
 def _edit(**changes: Callable[[Any], Any]) -> Change:
-    """The report of the first block, with fields changed."""
+    """The certificate of the first block, with fields or facts changed."""
 
     def change(model: Any) -> None:
-        report = report_of(model)
-        block = replace(report.blocks[0], **{k: f(getattr(report.blocks[0], k)) for k, f in changes.items()})
-        model._attnc_report = replace(report, blocks=(block, *report.blocks[1:]))
+        block = report_of(model).blocks[0]
+        facts = {**block.facts, **{k: f(block.facts[k]) for k, f in changes.items() if k in block.facts}}
+        fields = {k: f(getattr(block, k)) for k, f in changes.items() if k not in block.facts}
+        made = replace(block, facts=facts, **fields)
+        bound = round_up(made.approximation + made.rounding)
+        _blocks(model, replace(made, bound=bound), *report_of(model).blocks[1:])
 
     return change
+
+
+def _blocks(model: Any, *blocks: attnc.Certificate) -> None:
+    """Other blocks, and the terms of the model that follow from them."""
+    report = report_of(model)
+    status = attnc.Status.PROVED if all(block.proved for block in blocks) else attnc.Status.MEASURED
+    terms = {name: max(getattr(b, name) for b in blocks) for name in ("approximation", "rounding", "bound")}
+    certificate = replace(report.certificate, children=blocks, status=status, **terms)
+    model._attnc_report = replace(report, certificate=certificate)
+
+
+def _request(model: Any, requested: float) -> None:
+    report = report_of(model)
+    facts = {**report.certificate.facts, "requested": requested}
+    model._attnc_report = replace(report, certificate=replace(report.certificate, facts=facts))
 
 
 def _add(tensor: torch.Tensor, amount: float) -> None:
@@ -99,7 +116,7 @@ def _add(tensor: torch.Tensor, amount: float) -> None:
 
 
 def _drop(model: Any) -> None:
-    model._attnc_report = replace(report_of(model), blocks=report_of(model).blocks[1:])
+    _blocks(model, *report_of(model).blocks[1:])
 
 
 CHANGES: dict[str, tuple[Change, str]] = {
@@ -108,14 +125,14 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "norm": (lambda m: _add(_first(m).final_layer_norm.weight, 1e-6), "weights"),
     "anchor": (lambda m: _add(_first(m).activation_fn[0].key, 1.0), "'closed-form and softmax'"),
     "value": (lambda m: _add(_first(m).activation_fn[0].value, 1e-3), "'closed-form and softmax'"),
-    "exact": (_edit(exact=lambda x: x * 0.99), "approximation is"),
+    "approximation": (_edit(approximation=lambda x: x * 0.99), "approximation is"),
     "products": (_edit(products=lambda x: x * 0.5), "products is"),
     "only rounding": (_edit(rounding=lambda x: x * 0.5), "rounding"),
-    "eps": (lambda m: setattr(m, "_attnc_report", replace(report_of(m), eps=1e-9)), "eps=1e-09"),
+    "requested": (lambda m: _request(m, 1e-9), "1e-09"),
     "engine": (lambda m: setattr(_first(m).activation_fn, "engine", "softmax"), "'softmax'"),
     "activation": (_edit(activation=lambda _: "gelu"), "weights"),
-    "measured": (_edit(holds_for=lambda _: "measured on calibration"), "measured on calibration"),
-    "a box": (_edit(holds_for=lambda _: "the box given"), "inputs=Box"),
+    "measured": (_edit(status=lambda _: attnc.Status.MEASURED), "measured"),
+    "a box": (_edit(holds_for=lambda d: attnc.Box(-1, 1, shape=d.shape)), "Box"),
     "another name": (_edit(name=lambda x: x + "x"), f"{FIRST}.activation_fnx"),
     "a block left out": (_drop, f"{FIRST}.activation_fn"),
     "hook": (lambda m: _first(m).activation_fn.register_forward_hook(lambda *_: None), "hook"),
@@ -165,16 +182,16 @@ def test_other_code_that_runs_is_refuted(opt: Any, monkeypatch: pytest.MonkeyPat
     assert 0.005 < verdict.error < 0.015
 
 
-def test_a_box_that_was_given_is_given_again() -> None:
+def test_a_block_is_proved_on_the_box_that_was_given() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
     box = attnc.Box(-1, 1, shape=(3,))
     convert_(model, approximation=1e-3, config={"inputs": box})
-    assert verify_conversion(model).status == "unknown"
-    assert verify_conversion(model, inputs=box).status == "proved"
-    assert verify_conversion(model, inputs={"1": box}).status == "proved"
-    wide = attnc.Box(-1000, 1000, shape=(3,))
-    assert "neuron" in verify_conversion(model, inputs=wide).reason
+    assert report_of(model).blocks[0].holds_for == box
+    assert verify_conversion(model).status == "proved"
+    _edit(holds_for=lambda _: attnc.Box(-1000, 1000, shape=(3,)))(model)
+    verdict = verify_conversion(model)
+    assert verdict.status == "unknown" and "neuron" in verdict.reason
 
 
 def test_a_directory(opt: Any, tmp_path: Path) -> None:
@@ -182,16 +199,21 @@ def test_a_directory(opt: Any, tmp_path: Path) -> None:
     assert attnc.verify(tmp_path / "model").status == "proved"
     file = tmp_path / "model" / "config.json"
     config = json.loads(file.read_text())
-    block = config["attnc"]["report"]["blocks"][0]
-    block["exact"] /= 2
+    stored = config["attnc"]["report"]
+    model = attnc.Certificate.from_json(stored["certificate"])
+    stored["certificate"]["children"][0]["approximation"] /= 2
     file.write_text(json.dumps(config))
     with pytest.raises(CertificateError):
         attnc.verify(tmp_path / "model")
-    block["bound"] = round_up(block["exact"] + block["rounding"])
+    first, *others = model.children
+    half = first.approximation / 2
+    first = replace(first, approximation=half, bound=round_up(half + first.rounding))
+    terms = {name: max(getattr(b, name) for b in (first, *others)) for name in ("approximation", "bound")}
+    stored["certificate"] = replace(model, children=(first, *others), **terms).to_json()
     file.write_text(json.dumps(config))
     with pytest.raises(CertificateError):
         attnc.verify(tmp_path / "model")
-    config["attnc"]["seal"] = seal(config["attnc"])
+    config["attnc"]["seal"] = seal({k: v for k, v in config["attnc"].items() if k != "seal"})
     file.write_text(json.dumps(config))
     found = attnc.verify(tmp_path / "model")
     assert (found.status, FIRST in found.reason, "approximation" in found.reason) == ("unknown", True, True)

@@ -101,7 +101,9 @@ def test_a_claim_about_another_model_is_found() -> None:
         claims.Rivals(original, None, converted), report, np.random.default_rng(0), 60
     )
     assert judged.ratio > 1
-    lower = SimpleNamespace(blocks=[replace(b, exact=1e-9, rounding=0.0) for b in report.blocks])
+    lower = SimpleNamespace(
+        blocks=[replace(b, approximation=1e-9, rounding=0.0, bound=1e-9) for b in report.blocks]
+    )
     honest = claims.Rivals(LAYOUTS["opt"].build(), None, converted)
     assert claims.judge_report(honest, lower, np.random.default_rng(0), 60).ratio > 1
     assert claims.judge_report(honest, report, np.random.default_rng(0), 60).ratio <= 1

@@ -19,11 +19,12 @@ from attnc.lower.product import square_errors, square_head
 from attnc.network.activation import AnchorActivation
 from attnc.network.gate import AnchorGate
 from attnc.network.head import Head
-from attnc.pretrained import BlockReport, blocks, convert_
+from attnc.pretrained import blocks, convert_
 from attnc.program.block import FeedForward
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
 from attnc.prove.norm import attainable
+from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer
 from tests.frontends.tiny_models import tiny
 
@@ -68,7 +69,7 @@ class Case:
 
     model: nn.Module
     ff: FeedForward
-    report: BlockReport
+    report: Certificate
     module: AnchorActivation | AnchorGate
     claimed: dict[str, Claim]  # by engine
     first: nn.Module
@@ -99,7 +100,7 @@ def case(name: str, dtype: str) -> Case:
         patch.setattr(blocks, "compose", noting)
         (report,) = convert_(model, approximation=eps[DTYPES.index(dtype)]).blocks
     module = model.get_submodule(report.name)
-    assert isinstance(module, (AnchorActivation, AnchorGate)) and [*report.roundings] == [
+    assert isinstance(module, (AnchorActivation, AnchorGate)) and [*report.facts["roundings"]] == [
         "softmax",
         "closed-form",
     ]
@@ -109,7 +110,7 @@ def case(name: str, dtype: str) -> Case:
         ff,
         report,
         module,
-        dict(zip(report.roundings, said, strict=True)),
+        dict(zip(report.facts["roundings"], said, strict=True)),
         *parts,
     )
 
@@ -227,10 +228,10 @@ every = pytest.mark.parametrize(("name", "dtype"), [(n, d) for n in CASES for d 
 @every
 def test_executed_blocks_stay_within_exact_plus_rounding(name: str, dtype: str) -> None:
     made = case(name, dtype)
-    for engine, rounding in made.report.roundings.items():
+    for engine, rounding in made.report.facts["roundings"].items():
         x, _, y = attacked(made, engine)
         with working(BITS):
-            allowed = arb(made.report.exact) + arb(rounding)
+            allowed = arb(made.report.approximation) + arb(rounding)
             lost = list(worst(exactly(y), original(made.ff, exactly(x))))
             assert all(gap <= allowed for gap in lost)
         assert max(float(gap) for gap in lost) > 0
@@ -244,7 +245,7 @@ def test_converted_blocks_stay_within_exact_without_rounding(name: str, dtype: s
     with working(BITS):
         kept = exactly(x[:: 5 if made.ff.gated else 2])
         lost = list(worst(converted(made, kept), original(made.ff, kept)))
-        assert all(gap <= arb(made.report.exact) for gap in lost)
+        assert all(gap <= arb(made.report.approximation) for gap in lost)
 
 
 @every
@@ -255,7 +256,7 @@ def test_no_neuron_leaves_its_interval(name: str, dtype: str) -> None:
     _, s, _ = attacked(made, "closed-form")
     low, high = s.numpy().min(0), s.numpy().max(0)
     assert (lo <= low).all() and (high <= hi).all()
-    assert made.report.interval[0] <= low.min() and high.max() <= made.report.interval[1]
+    assert made.report.facts["interval"][0] <= low.min() and high.max() <= made.report.facts["interval"][1]
     near = np.maximum((high - lo) / (hi - lo), (hi - low) / (hi - lo))
     assert np.sort(near)[-5:].min() > 0.99  # the attack is one: neurons come to the ends
     for neurons, head in made.activation.groups:

@@ -49,4 +49,4 @@ def test_no_context_exceeds_the_bound(seed: int) -> None:
         return
     meant = descend(loss, x.double().numpy(), y.double().numpy(), steps, made.step_size)
     error = float(np.sqrt(np.square(found - meant).sum()))
-    assert error <= made.certificate.bound(n) and error <= made.certificate.bound(n, made.curvature(x))
+    assert error <= made.error_bound(n) and error <= made.error_bound(n, made.curvature(x))

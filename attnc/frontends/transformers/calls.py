@@ -1,47 +1,54 @@
-"""A call to read a model by: the user's own sample, or inputs that fit the model."""
+"""Call: the arguments of a model; example_call: inputs that fit a model."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnc.errors import InputError
-from attnc.frontends.transformers.found import Call
 
 _ROWS, _TOKENS = 2, 7
 
 
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Arguments to run a model with."""
+
+    args: tuple[object, ...] = ()
+    kwargs: dict[str, object] | None = None
+
+    def __str__(self) -> str:
+        named = {**{f"argument {i + 1}": a for i, a in enumerate(self.args)}, **(self.kwargs or {})}
+        shown = [
+            f"{name} {tuple(value.shape)}" if isinstance(value, Tensor) else f"{name}={value!r:.40}"
+            for name, value in named.items()
+        ]
+        return ", ".join(shown) or "no arguments"
+
+
 def example_call(model: nn.Module) -> Call:
-    """Inputs with which the model runs: by the config of a transformers model, else tensors that fit the first layers.
+    """Inputs with which the model runs: from the config of a transformers model, else tensors that fit its first layers.
 
     >>> example_call(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8)))
     Call(args=(tensor(...),), kwargs={})
     """
-    problem: Exception | None = None
+    problem = ""
     for call in _candidates(model):
         try:
-            run(model, call)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                model(*call.args, **(call.kwargs or {}))
             return call
         except Exception as failure:  # of any kind: it comes from the model
-            problem = problem or failure
-    failed = (
-        ""
-        if problem is None
-        else f" ({type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''})"
-    )
+            problem = problem or f" ({type(failure).__name__}: {str(failure).partition(chr(10))[0]})"
     raise InputError(
-        f"attnc reads what {type(model).__name__} executes, and knows no inputs to run it with{failed}: pass "
-        "samples=inputs of the model, e.g. samples={'input_ids': ids}"
+        f"attnc found no inputs with which {type(model).__name__} runs{problem}: pass samples=inputs of the model, e.g. "
+        "samples={'input_ids': ids}"
     )
-
-
-def run(model: nn.Module, call: Call) -> Any:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        return model(*call.args, **(call.kwargs or {}))
 
 
 def _candidates(model: nn.Module) -> Iterator[Call]:
@@ -55,7 +62,7 @@ def _candidates(model: nn.Module) -> Iterator[Call]:
 
 
 def _by_config(model: nn.Module, config: Any) -> Iterator[Call]:
-    """A model of transformers says what its main input is called, and its config how large it is."""
+    """A model of transformers names its main input, and its config has the size."""
     like = next(iter(model.parameters()), torch.zeros(0))
     accepted = inspect.signature(model.forward).parameters
     found: dict[str, object] = {}
@@ -86,7 +93,7 @@ def _by_config(model: nn.Module, config: Any) -> Iterator[Call]:
 
 
 def _required(model: nn.Module) -> int | None:
-    """How many arguments forward needs."""
+    """The number of arguments without a default value."""
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):
@@ -107,7 +114,7 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _sizes(model: nn.Module) -> Iterator[int]:
-    """Numbers of features that a part takes, in the order of the parts."""
+    """The numbers of input features of the parts, in their order."""
     for part in model.modules():
         shape = getattr(part, "normalized_shape", None)
         if isinstance(shape, tuple) and shape:

@@ -1,4 +1,4 @@
-"""Which function of `attnc.functions` a run of elementwise operations computes: by what they are, not by what they are called."""
+"""Elementwise operations of a captured graph as expressions, and the function of `attnc.functions` that an expression is."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from torch import Tensor, fx, nn
 
 from attnc import functions
 from attnc.errors import AttncError
+from attnc.frontends import aten
+from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
 from attnc.frontends.capture import CaptureError, capture
-from attnc.frontends.transformers import ops
-from attnc.functions import Function
 
 Expression = tuple[
     Any, ...
-]  # an operation and its arguments, nested; the argument of the function is ("s", i)
+]  # an operation or a function's label, and its arguments, nested; ("s", i) is the i-th leaf
 MARK, PRODUCT = (
     "attnc.mark",
     "attnc.product",
-)  # what a converted activation and a converted product are captured as
-_UNARY = {
-    "relu", "silu", "mish", "tanh", "sigmoid", "exp", "sin", "cos", "erf", "abs", "selu", "hardswish", "hardsigmoid", "sqrt",
-    "rsqrt", "log1p", "reciprocal", "log", "sign",
-}  # fmt: skip
-_PARAMETERS = {
-    "gelu": ("approximate",), "leaky_relu": ("negative_slope",), "elu": ("alpha", "scale", "input_scale"), "celu": ("alpha",),
-    "softplus": ("beta", "threshold"), "softshrink": ("lambd",),
-}  # fmt: skip
-_BINARY = {"add", "sub", "mul", "div", "maximum", "minimum"}
+)  # a converted activation and a converted product in a captured graph
+_UNARY = (
+    "erf",
+    "sqrt",
+    "rsqrt",
+    "log1p",
+    "reciprocal",
+    "log",
+    "sign",
+    "clamp_max",
+)  # beside those of ACTIVATIONS
+_BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
 
 
 class NotElementwiseError(AttncError):
@@ -40,20 +42,22 @@ class NotElementwiseError(AttncError):
 
     def __init__(self, node: fx.Node) -> None:
         self.node = node
-        super().__init__(ops.name(node) or str(node.name))
+        super().__init__(aten.name(node) or str(node.name))
 
 
 @dataclass
 class Reading:
-    """An expression, the nodes that make its arguments ("s", 0), ("s", 1), …, and the operations in between."""
+    """An expression, the nodes that compute its leaves ("s", 0), ("s", 1), …, the operations in between, and why some of these
+    are no function of `attnc.functions`."""
 
     leaves: list[fx.Node] = field(default_factory=list)
     nodes: list[fx.Node] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
     expression: Expression = ()
 
 
 def read(node: fx.Node, is_leaf: Callable[[fx.Node], bool]) -> Reading:
-    """The value of a node as an expression of the leaves it is computed from; NotElementwiseError where it is none."""
+    """The value of a node as an expression of the leaves that it is computed from; NotElementwiseError if it is none."""
     found = Reading()
     found.expression = _read(node, is_leaf, found, {})
     return found
@@ -62,7 +66,7 @@ def read(node: fx.Node, is_leaf: Callable[[fx.Node], bool]) -> Reading:
 def _read(
     node: fx.Node, is_leaf: Callable[[fx.Node], bool], found: Reading, known: dict[fx.Node, Expression]
 ) -> Expression:
-    node = ops.origin(node)
+    node = aten.origin(node)
     if node not in known:
         if is_leaf(node):
             known[node] = ("s", len(found.leaves))
@@ -77,40 +81,41 @@ def _read(
                     return ("number", float(x))
                 raise NotElementwiseError(node)
 
-            known[node] = _operation(node, inner)
+            known[node] = _operation(node, inner, found.refusals)
     return known[node]
 
 
-def _operation(node: fx.Node, inner: Callable[[object], Expression]) -> Expression:
-    """The operation in a form that does not depend on how it is spelled: relu for clamp(min=0), square for x·x and x²."""
-    op, given = ops.name(node), ops.arguments(node)
-    x = given.get("self", given.get("input"))
+def _operation(node: fx.Node, inner: Callable[[object], Expression], refusals: list[str]) -> Expression:
+    """The operation in a form that does not depend on how it is written: relu for clamp(min=0), square for x·x and x²."""
+    op, given = aten.name(node), aten.arguments(node)
     if op in (MARK, PRODUCT):
         return (op, str(given["name"]), *(inner(given[key]) for key in ("x", "y") if key in given))
-    if op in _UNARY:
-        return (op, inner(x))
-    if op in _PARAMETERS:
-        return (op, inner(x), *(given[key] for key in _PARAMETERS[op]))
-    if op in ("clamp", "clamp_min", "clamp_max", "hardtanh", "relu6", "clip"):
-        ends = (given.get("min", given.get("min_val")), given.get("max", given.get("max_val")))
-        return _clipped(inner(x), (0.0, 6.0) if op == "relu6" else ends, node)
-    if op == "threshold" and given["threshold"] == 0 == given["value"]:
-        return ("relu", inner(x))
-    if op in ("square", "pow"):
-        power = 2.0 if op == "square" else given["exponent"]
-        if isinstance(power, (int, float)):
-            return ("square", inner(x)) if power == 2 else ("pow", inner(x), float(power))
     if op == "neg":
-        return _product([("number", -1.0), inner(x)])
+        return _product([("number", -1.0), inner(given["self"])])
     if op in _BINARY and _is_plain(node, given):
-        return _binary(op, inner(x), inner(given["other"]))
-    raise NotElementwiseError(node)
+        return _binary(op, inner(given["self"]), inner(given["other"]))
+    rest = {key: value for key, value in given.items() if key not in ("self", "input", "generator")}
+    plain = all(value is None or isinstance(value, (int, float, str)) for value in rest.values())
+    if op not in (*ACTIVATIONS, *_UNARY) or not plain:
+        raise NotElementwiseError(node)
+    x = inner(given.get("self", given.get("input")))
+    if op in ACTIVATIONS:
+        try:
+            found = activation(op, rest)
+            if found.deviation == 0:
+                return (found.function.label, x)
+            refusals.append(f"{op} has threshold={rest['threshold']:g}: use threshold=float('inf')")
+        except RefusedError as refusal:
+            refusals.append(f"{op} {refusal}")
+    return (op, x, *rest.values())
 
 
 def _is_plain(node: fx.Node, given: dict[str, Any]) -> bool:
-    """Whether both sides have the shape of the result, or one is a number: nothing is broadcast or scaled beside."""
+    """Whether both sides have the shape of the result, or one is a number: nothing is broadcast or scaled."""
     sides = [s for s in (given["self"], given["other"]) if isinstance(s, fx.Node)]
-    same = all(ops.shape(side) == ops.shape(node) and ops.dtype(side) == ops.dtype(node) for side in sides)
+    same = all(
+        aten.shape(side) == aten.shape(node) and aten.dtype(side) == aten.dtype(node) for side in sides
+    )
     return same and given.get("alpha", 1) == 1 and given.get("rounding_mode") is None
 
 
@@ -126,15 +131,6 @@ def _product(factors: Iterable[Expression]) -> Expression:
     """Products of products are one product: neither order nor brackets matter."""
     flat = [inner for f in factors for inner in (f[1:] if f[0] == "mul" else (f,))]
     return ("mul", *sorted(flat, key=repr))
-
-
-def _clipped(x: Expression, ends: tuple[object, object], node: fx.Node) -> Expression:
-    lo, hi = (None if end is None else end for end in ends)
-    if any(end is not None and not isinstance(end, (int, float)) for end in (lo, hi)):
-        raise NotElementwiseError(node)
-    if lo == 0 and hi is None:
-        return ("relu", x)
-    return ("clip", x, None if lo is None else float(lo), None if hi is None else float(hi))  # type: ignore[arg-type]
 
 
 def is_nonlinear(expression: Expression) -> bool:
@@ -153,55 +149,22 @@ def function_of(expression: Expression) -> str | None:
     """The name of the function of `attnc.functions` that an expression of ("s", 0) is, or None.
 
     >>> s = ("s", 0)
-    >>> function_of(("gelu", s, "tanh")), function_of(("clip", s, 0.0, 8.0)), function_of(("softplus", s, 1.0, 20.0))
-    ('gelu_tanh', 'clip(0,8)', None)
+    >>> function_of(("gelu_tanh", s)), function_of(("softplus", s, 1.0, 20.0))
+    ('gelu_tanh', None)
     >>> function_of(("mul", s, ("sigmoid", ("mul", ("number", 1.702), s))))
     'quick_gelu'
     """
-    named = _by_parameters(expression)
-    if named is None:
-        named = _spelled().get(expression) or _registered(expression)
+    name = str(expression[0]) if expression[1:] == (("s", 0),) else None
+    if name is None or name in _UNARY:
+        name = _written_out().get(expression) or _registered(expression)
     try:
-        return None if named is None else functions.get(named).label
+        return None if name is None else functions.get(name).label
     except AttncError:
         return None
 
 
-def _by_parameters(e: Expression) -> str | None:
-    op, simple = e[0], len(e) > 1 and e[1] == ("s", 0)
-    if not simple:
-        return None
-    plain = (
-        "relu",
-        "silu",
-        "mish",
-        "tanh",
-        "sigmoid",
-        "exp",
-        "sin",
-        "cos",
-        "abs",
-        "selu",
-        "hardswish",
-        "hardsigmoid",
-        "square",
-    )
-    if op in plain and len(e) == 2:
-        return str(op)
-    if op == "gelu":
-        return {"none": "gelu", "tanh": "gelu_tanh"}.get(e[2])
-    if op == "softplus":
-        return f"softplus({e[2]!r})" if e[3] == math.inf else None
-    if op == "elu":
-        return f"elu({e[2]!r})" if e[3:] == (1.0, 1.0) else None
-    if op == "clip":
-        return None if None in e[2:] else f"clip({e[2]!r},{e[3]!r})"
-    single = {"leaky_relu": "leaky_relu", "celu": "celu", "softshrink": "soft_threshold"}
-    return f"{single[op]}({e[2]!r})" if op in single else None
-
-
-_ROOT = math.sqrt(2 / math.pi)  # as python computes it: the constant is meant to be √(2/π)
-_SPELLINGS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+_ROOT = math.sqrt(2 / math.pi)  # as python computes it
+_WRITTEN_OUT: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
     ("gelu_tanh", lambda s: 0.5 * s * (1.0 + torch.tanh(_ROOT * (s + 0.044715 * torch.pow(s, 3.0))))),
     ("gelu", lambda s: s * 0.5 * (1.0 + torch.erf(s / math.sqrt(2.0)))),
     ("quick_gelu", lambda s: s * torch.sigmoid(1.702 * s)),
@@ -214,35 +177,24 @@ _SPELLINGS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
 
 
 @functools.cache
-def _spelled() -> dict[Expression, str]:
+def _written_out() -> dict[Expression, str]:
     """Activations that transformers and others write out in several operations."""
-    return {expression_of(form): named for named, form in _SPELLINGS}
+    return {expression_of(form): name for name, form in _WRITTEN_OUT}
 
 
 def _registered(expression: Expression) -> str | None:
-    """A function of the user's own whose torch form consists of the same operations."""
-    for named in functions.names():
-        known = _without_parameters(named)
-        if known is None or not known.provable:
-            continue
+    """A function that the user has registered, whose torch form consists of the same operations."""
+    for name in set(functions.names()) - _BUILT_IN:
         try:
-            if expression_of(known.torch_form) == expression:
-                return named
-        except (AttncError, CaptureError):
+            known = functions.get(name)
+            if known.provable and expression_of(known.torch_form) == expression:
+                return name
+        except AttncError:
             continue
     return None
 
 
-def _without_parameters(named: str) -> Function | None:
-    if named in _BUILT_IN:
-        return None
-    try:
-        return functions.get(named)
-    except AttncError:
-        return None
-
-
-_BUILT_IN = frozenset(functions.names())  # as they are when attnc is imported, before anything is registered
+_BUILT_IN = frozenset(functions.names())  # when attnc is imported, before anything is registered
 
 
 class _Form(nn.Module):
@@ -263,5 +215,5 @@ def expression_of(form: Callable[[Tensor], Tensor]) -> Expression:
     found = capture(_Form(form).eval(), (torch.zeros(3, 4, dtype=torch.float64),))
     (returned,) = found.outputs
     if not isinstance(returned, fx.Node):
-        raise CaptureError("", type(form).__name__, "does not return a tensor that it computes")
+        raise CaptureError("", type(form).__name__, "returns no tensor that it computes")
     return read(returned, lambda node: node in found.inputs).expression

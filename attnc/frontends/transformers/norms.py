@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from attnc.domain import Array, Normed
 from attnc.errors import Problem
+from attnc.frontends import aten
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import tensor_problem
-from attnc.frontends.transformers import ops
-from attnc.program.block import Norm, Numbers
+from attnc.program.block import Norm
 
 FULL = (torch.float32, torch.float64)  # a norm that is taken in less is not normalised to 2^-10
 LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
@@ -21,7 +22,7 @@ LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
 
 @dataclass(frozen=True, eq=False)
 class NormRead:
-    """A norm as it is executed: x = gain∘normalised(z) + shift, with gain = 1 + weight in Gemma."""
+    """A norm as it is executed: x = gain∘z/√(mean z² + eps) + shift, z centred in a LayerNorm (Gemma: gain = 1 + weight)."""
 
     name: str  # the part of the model in which it runs
     kind: str  # "layer" or "rms"
@@ -45,30 +46,35 @@ class NormRead:
                 yield f"{self.name}.{key}", tensor
 
     def problems(self) -> Iterator[Problem]:
-        """Why it bounds nothing: without an eps well above what underflows, tiny inputs come out longer than √d."""
+        """Why its outputs are not bounded: with an eps that underflows, tiny inputs may be returned longer than √d."""
         if self.eps is not None and not self.eps >= LEAST_EPS:
-            reason = f"has eps={self.eps}: at least {LEAST_EPS:.0e} is accepted, as smaller ones leave tiny inputs to rounding"
+            reason = f"has eps={self.eps}: give at least {LEAST_EPS:.0e}, so that rounding does not matter for tiny inputs"
             yield Problem(self.name, reason)
         for name, tensor in self.tensors():
             if (refused := tensor_problem(tensor)) is not None:
                 yield Problem(name, refused)
 
-    def numbers(self) -> Norm:
-        """Gain and shift, as they are applied. Gemma takes the sum 1 + weight in float32, whatever the dtype of the model."""
+    def domain(self) -> Normed:
+        """Every vector that it can return. Gemma adds 1 + weight in float32, whatever the dtype of the model."""
         weight = self.weight
         if weight is not None and self.one_plus is not None:
             weight = 1.0 + weight.to(self.one_plus)
-        gain = np.ones(self.features) if weight is None else as_numbers(weight)
-        return Norm(self.kind, gain, np.zeros(self.features) if self.bias is None else as_numbers(self.bias))
+        gain = np.ones(self.features) if weight is None else _as_numbers(weight)
+        shift = np.zeros(self.features) if self.bias is None else _as_numbers(self.bias)
+        return Normed(self.kind == "layer", gain, shift)
+
+    def numbers(self) -> Norm:
+        domain = self.domain()
+        return Norm(self.kind, domain.gain, domain.shift)
 
 
-def as_numbers(tensor: Tensor) -> Numbers:
+def _as_numbers(tensor: Tensor) -> Array:
     """A copy in float64, which holds every number of the smaller types."""
     return np.array(tensor.detach().to("cpu", torch.float64).numpy())
 
 
 def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
-    """The norm whose output, vector by vector, is what a node makes; None where it is not known to be one.
+    """The norm whose outputs are the vectors that a node computes; None if it is not recognised.
 
     >>> from attnc.frontends.capture import capture
     >>> found = capture(torch.nn.RMSNorm(4, eps=1e-6), (torch.zeros(2, 4),))
@@ -76,8 +82,8 @@ def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
     >>> norm.kind, norm.eps
     ('rms', 1e-06)
     """
-    node = ops.origin(node, rows=True)
-    known, given = ops.name(node), ops.arguments(node)
+    node = aten.origin(node, rows=True)
+    known, given = aten.name(node), aten.arguments(node)
     if known in ("layer_norm", "rms_norm"):
         return _fused(node, given, captured)
     return _written_out(node, captured)
@@ -92,26 +98,26 @@ def _fused(node: fx.Node, given: dict[str, object], captured: Captured) -> NormR
     if any(given is not None and tensor is None for given, tensor in zip(tensors, found, strict=True)):
         return None
     fixed = found[0] is not None or isinstance(captured.module_of(node), (nn.LayerNorm, nn.RMSNorm))
-    if not fixed and len(ops.shape(node) or ()) < 3:
+    if not fixed and len(aten.shape(node) or ()) < 3:
         return None  # F.layer_norm(x, x.shape[1:]) is another norm for inputs of another rank
-    kind, eps = "layer" if ops.name(node) == "layer_norm" else "rms", given["eps"]
+    kind, eps = "layer" if aten.name(node) == "layer_norm" else "rms", given["eps"]
     least = float(eps) if isinstance(eps, (int, float)) else None
     return NormRead(captured.place(node).path, kind, int(sizes[0]), least, found[0], found[1])
 
 
 def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
     """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float32 and float64, and 1 + weight for weight."""
-    size = ops.shape(node)
+    size = aten.shape(node)
     factors = list(_factors(node))
-    roots = [f for f in factors if ops.name(f) == "rsqrt"]
-    if len(roots) != 1 or not size or any(ops.dtype(f) not in FULL for f in factors):
+    roots = [f for f in factors if aten.name(f) == "rsqrt"]
+    if len(roots) != 1 or not size or any(aten.dtype(f) not in FULL for f in factors):
         return None
     inner = _mean_square(roots[0])
     if inner is None:
         return None
     z, eps = inner
     rest = [f for f in factors if f is not roots[0]]
-    if sum(f is z for f in rest) != 1 or ops.shape(z) != size:
+    if sum(f is z for f in rest) != 1 or aten.shape(z) != size:
         return None
     gains = [_gain(f, captured) for f in rest if f is not z]
     if len(gains) > 1 or None in gains:
@@ -123,32 +129,32 @@ def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
 
 
 def _factors(node: fx.Node) -> Iterator[fx.Node]:
-    node = ops.origin(node, casts=True)
-    sides = [node.args[0], node.args[1]] if ops.name(node) == "mul" and len(node.args) == 2 else []
-    if sides and all(isinstance(side, fx.Node) for side in sides):
-        for side in sides:
-            assert isinstance(side, fx.Node)
-            yield from _factors(side)
-    else:
+    """The factors of a product of products, casts apart."""
+    node = aten.origin(node, casts=True)
+    sides = [_argument(node, key) for key in ("self", "other")] if aten.name(node) == "mul" else [None]
+    if None in sides:
         yield node
+    for side in sides:
+        if side is not None and None not in sides:
+            yield from _factors(side)
 
 
 def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
     """z and eps of rsqrt(mean(z², -1, keepdim) + eps)."""
     total = _argument(root, "self")
-    if total is None or ops.name(total) != "add":
+    if total is None or aten.name(total) != "add" or aten.arguments(total).get("alpha", 1) != 1:
         return None
-    sides = [ops.arguments(total)[key] for key in ("self", "other")]
+    sides = [aten.arguments(total)[key] for key in ("self", "other")]
     eps = next((float(s) for s in sides if isinstance(s, (int, float)) and not isinstance(s, bool)), None)
-    mean = next((ops.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
-    if eps is None or mean is None or ops.name(mean) != "mean" or ops.arguments(total).get("alpha", 1) != 1:
+    mean = next((aten.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
+    if eps is None or mean is None or aten.name(mean) != "mean":
         return None
-    given, square = ops.arguments(mean), _argument(mean, "self")
+    given, square = aten.arguments(mean), _argument(mean, "self")
     dims = given.get("dim")
     if not isinstance(dims, (list, tuple)) or list(dims) != [-1] or not given["keepdim"] or square is None:
         return None  # an axis counted from the front is another one for inputs of another rank
-    z, op, given = _argument(square, "self"), ops.name(square), ops.arguments(square)
-    powers = op == "square" or (op == "pow" and given["exponent"] == 2)
+    z, op = _argument(square, "self"), aten.name(square)
+    powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)
     twice = op == "mul" and _argument(square, "other") is z
     return (z, eps) if z is not None and (powers or twice) else None
 
@@ -158,22 +164,22 @@ def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, torch.dtype | None
     tensor = _tensor(node, captured)
     if tensor is not None:
         return tensor, None
-    if ops.name(node) != "add":
+    if aten.name(node) != "add":
         return None
-    sides = [ops.arguments(node)[key] for key in ("self", "other")]
+    sides = [aten.arguments(node)[key] for key in ("self", "other")]
     one = any(isinstance(side, (int, float)) and side == 1 for side in sides)
     weight = next((_tensor(side, captured) for side in sides if isinstance(side, fx.Node)), None)
-    plain = ops.arguments(node).get("alpha", 1) == 1
-    return (weight, ops.dtype(node)) if one and plain and weight is not None else None
+    plain = aten.arguments(node).get("alpha", 1) == 1
+    return (weight, aten.dtype(node)) if one and plain and weight is not None else None
 
 
 def _argument(node: fx.Node, name: str) -> fx.Node | None:
-    found = ops.arguments(node).get(name)
-    return ops.origin(found, casts=True) if isinstance(found, fx.Node) else None
+    found = aten.arguments(node).get(name)
+    return aten.origin(found, casts=True) if isinstance(found, fx.Node) else None
 
 
 def _tensor(node: object, captured: Captured) -> Tensor | None:
     """The parameter or buffer that a node is, casts apart."""
     if not isinstance(node, fx.Node):
         return None
-    return captured.tensors.get(ops.origin(node, casts=True).name)
+    return captured.tensors.get(aten.origin(node, casts=True).name)

@@ -1,4 +1,4 @@
-"""The uses of blocks in a graph, put together by the part of the model that a converted module has to replace."""
+"""The blocks of a captured graph as sites: uses of one block are put together, and its place in the model is found."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from torch import Tensor, nn
 from attnc.errors import AttncError, Problem
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import tensor_problem
-from attnc.frontends.transformers.expressions import Expression, expression_of, read
-from attnc.frontends.transformers.found import Map, Site, Skipped
-from attnc.frontends.transformers.reading import BlockRead, MapRead, activations_outside, blocks_in
+from attnc.frontends.transformers.blocks import BlockRead, activations_outside, blocks_in
+from attnc.frontends.transformers.expressions import expression_of, read
+from attnc.frontends.transformers.norms import NormRead
+from attnc.frontends.transformers.site import Site, Skipped
 
-_PADDING = "torch's nested tensors are switched off: outputs at padded positions, which mean nothing, are no longer 0"
+_PADDING = "torch's nested tensors are switched off: outputs at padded positions, which have no meaning, are no longer 0"
 _OUTSIDE = ", in no feed-forward block"
 
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """A block's name, and the module and attribute that hold what is to be replaced; or why there is no such place."""
+    """A block's name, and the module and attribute that hold what is replaced; or why there is no such place."""
 
     name: str
     owner: nn.Module
@@ -29,10 +30,10 @@ class _Place:
 
 
 def sites_in(model: nn.Module, captured: Captured) -> tuple[list[Site], list[Skipped]]:
-    """Every block that the graph runs, and activations that are left alone.
+    """Every block that the graph runs, and the activations outside of blocks.
 
-    A map, an activation and a map with no norm in front that do not lead back to the number of features they start from, such
-    as a pooler and a classifier, count as a block only where there is no other.
+    A map, an activation and a map without a norm before them that return another number of features than they take, such as a
+    pooler and a classifier, count as a block only if there is no other.
     """
     groups: dict[object, list[tuple[_Place, BlockRead]]] = {}
     blocks = blocks_in(captured)
@@ -45,24 +46,23 @@ def sites_in(model: nn.Module, captured: Captured) -> tuple[list[Site], list[Ski
     unplaced = [site for site in sites if not site.places and not (site.problems and site.returns)]
     skipped = [Skipped(site.name, site.remarks[-1]) for site in unplaced]
     sites = [site for site in sites if site not in unplaced]
-    blocks_proper = [site for site in sites if site.norm is not None or site.returns] or sites
-    heads = [site for site in sites if site not in blocks_proper]
+    proper = [site for site in sites if site.norm is not None or site.returns] or sites
+    heads = [site for site in sites if site not in proper]
     skipped += [Skipped(site.name, f"{site.activation or 'an activation'}{_OUTSIDE}") for site in heads]
     outside = dict.fromkeys(activations_outside(captured, blocks))
-    return blocks_proper, [
-        *skipped,
-        *(Skipped(path or "the model", f"{op}{_OUTSIDE}") for path, op in outside),
-    ]
+    return proper, [*skipped, *(Skipped(path or "the model", f"{op}{_OUTSIDE}") for path, op in outside)]
 
 
 def _place(model: nn.Module, captured: Captured, block: BlockRead) -> _Place:
     if block.converted:
         return _at(model, block.converted[0])
-    maps = [m.path for m in (block.first, block.up, block.second) if m is not None]
+    maps = [m.name for m in (block.first, block.up, block.second) if m is not None]
     around = _common(maps)
     if block.up is not None:
         if not around:
-            return _Place("the model", model, "", "is a gated block itself: convert a module that holds it")
+            return _Place(
+                "the model", model, "", "is a gated block itself: convert a module that contains it"
+            )
         return _at(model, around)
     paths = [captured.place(node).path for node in block.inside]
     path = _common(paths)
@@ -74,22 +74,19 @@ def _place(model: nn.Module, captured: Captured, block: BlockRead) -> _Place:
     fitting = [key for key in held if _computes(vars(owner)[key], block)]
     if len(fitting) == 1:
         return _Place(_joined(path, fitting[0]), owner, fitting[0])
-    reason = f"calls {block.activation or 'its activation'} inside forward of {type(owner).__name__}: hold it as an attribute, "
-    return _Place(
-        path or "the model", owner, "", f"{reason}e.g. self.act = nn.GELU(), so that it can be replaced"
+    reason = (
+        f"calls {block.activation or 'its activation'} inside forward of {type(owner).__name__}: make it an attribute, e.g. "
+        "self.act = nn.GELU(), so that it can be replaced"
     )
+    return _Place(path or "the model", owner, "", reason)
 
 
 def _computes(value: Callable[[Tensor], Tensor], block: BlockRead) -> bool:
     """Whether an attribute is a function that consists of the operations of the block's activation."""
     try:
-        return expression_of(value) == _expression(block)
+        return expression_of(value) == read(block.leaving, lambda node: node is block.first.node).expression
     except AttncError:
         return False
-
-
-def _expression(block: BlockRead) -> Expression:
-    return read(block.leaving, lambda node: node is block.first.node).expression
 
 
 def _at(model: nn.Module, path: str) -> _Place:
@@ -105,41 +102,36 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
     if different:
         reason = f"is used at {different[0]} too, with other maps: give each place its own, by copy.deepcopy"
         problems.append(Problem(place.name, reason))
-    norm, remarks = block.norm, []
-    norms = [b.norm for _, b in uses]
-    if any(n is None or not n.same(norm) for n in norms):
-        norm = None
-        if any(n is not None for n in norms):
-            remarks.append(
-                f"is run {len(norms)} times, and not always behind the same norm: nothing is proved of its input"
-            )
-    if norm is not None and (idle := _idle(model, captured, _common([norm.name, place.name]))):
-        remarks.append(
-            f"nothing is proved of its input: {idle} did not run in the call that was read, and might stand between {norm.name} "
-            "and the block; give samples that run it"
-        )
-        norm = None
-    maps = {role: Map.of(m, model) for role, m in _roles(block)}
+    norm, remarks = _common_norm(model, captured, place, [b.norm for _, b in uses])
     settings, padding = _settings(model, place, block)
     held = getattr(place.owner, place.attribute, None)
     places = _holders(model, held) if block.up is not None else ((place.owner, place.attribute),)
     if place.problem is not None:
-        places, remarks = (), [*remarks, place.problem]
-    made = Site(
-        place.name, _family(model, place), block.activation or "", places, maps["first"], maps["second"], maps.get("up"), norm,
-        settings, tuple(names)[1:], (*remarks, *padding), (), bool(block.converted), tuple(b for _, b in uses),
+        places, remarks = (), (*remarks, place.problem)
+    site = Site(
+        place.name, _family(model, place), block.activation or "", places, block.first, block.second, block.up, norm, settings,
+        tuple(names)[1:], (*remarks, *padding), (), bool(block.converted), tuple(b for _, b in uses),
     )  # fmt: skip
-    return replace(made, problems=(*problems, *_misfits(made), *_lost(made), *_changing(made, captured)))
+    return replace(site, problems=(*problems, *_tensor_problems(site, captured), *_lost(site)))
 
 
-def _roles(block: BlockRead) -> Iterator[tuple[str, MapRead]]:
-    yield from (("first", block.first), ("second", block.second))
-    if block.up is not None:
-        yield "up", block.up
+def _common_norm(
+    model: nn.Module, captured: Captured, place: _Place, norms: list[NormRead | None]
+) -> tuple[NormRead | None, tuple[str, ...]]:
+    """The norm before every use of a block, or None and why nothing is proved of the block's input."""
+    norm = norms[0]
+    if norm is None or any(not norm.same(n) for n in norms):
+        mixed = f"runs {len(norms)} times, not always after the same norm: nothing is proved of its input"
+        return None, (mixed,) if any(n is not None for n in norms) else ()
+    idle = _idle(model, captured, _common([norm.name, place.name]))
+    if idle is None:
+        return norm, ()
+    reason = f"{idle} did not run in the recorded call, and may come between {norm.name} and the block"
+    return None, (f"nothing is proved of its input: {reason}; give samples that run it",)
 
 
 def _idle(model: nn.Module, captured: Captured, around: str) -> str | None:
-    """A part between norm and block with numbers of its own that the call did not use."""
+    """A part around norm and block with parameters that the call did not use."""
     used = {
         id(captured.tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in captured.tensors
     }
@@ -163,8 +155,8 @@ def _holders(model: nn.Module, held: object) -> tuple[tuple[nn.Module, str], ...
 def _settings(
     model: nn.Module, place: _Place, block: BlockRead
 ) -> tuple[tuple[tuple[nn.Module, str, object], ...], tuple[str, ...]]:
-    """torch runs an encoder layer as one fused operation, activation included, unless it is told that the activation is neither
-    relu nor gelu; nested tensors are for that operation only."""
+    """Attributes that keep torch from running an encoder layer as one fused operation, activation included; nested tensors are
+    for that operation only."""
     layer = place.owner
     if (
         block.up is not None
@@ -194,50 +186,44 @@ def _family(model: nn.Module, place: _Place) -> str:
     return type(place.owner).__name__
 
 
-def _misfits(made: Site) -> Iterator[Problem]:
-    """Tensors that cannot be taken, maps that are no modules, and dtypes that differ."""
-    tensors = []
-    for m in made.maps():
+def _tensor_problems(site: Site, captured: Captured) -> Iterator[Problem]:
+    """Tensors that are not accepted, weights of other modules, mixed dtypes, and tensors that the model changes."""
+    tensors = [named for m in site.maps() for named in m.tensors()]
+    for m in site.maps():
         own = {id(t) for t in (*m.module.parameters(recurse=False), *m.module.buffers(recurse=False))}
-        if id(m.weight) not in own or (m.bias is not None and id(m.bias) not in own):
+        if any(id(tensor) not in own for _, tensor in m.tensors()):
             yield Problem(
-                m.name or "the model", f"({type(m.module).__name__}) uses a weight that another part holds"
+                m.name or "the model",
+                f"({type(m.module).__name__}) uses a weight that belongs to another part",
             )
-        tensors += [(f"{m.name}.weight", m.weight), *([] if m.bias is None else [(f"{m.name}.bias", m.bias)])]
     refused = [Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor))]
-    if made.norm is not None:
-        refused += made.norm.problems()
-        tensors += made.norm.tensors()
+    if site.norm is not None:
+        refused += site.norm.problems()
+        tensors += site.norm.tensors()
     yield from refused
     dtypes = sorted({str(tensor.dtype) for _, tensor in tensors})
     if len(dtypes) > 1 and not refused:
         yield Problem(
-            made.first.name,
-            f"is of another dtype than its neighbours ({', '.join(dtypes)}): call model.float()",
+            site.first.name,
+            f"has another dtype than its neighbours ({', '.join(dtypes)}): call model.float()",
         )
-
-
-def _changing(made: Site, captured: Captured) -> Iterator[Problem]:
-    """Tensors of the block or its norm that the model writes to when it runs."""
     changed = {id(captured.tensors[name]) for name in captured.changed if name in captured.tensors}
-    norm = [] if made.norm is None else [tensor for _, tensor in made.norm.tensors()]
-    own = [t for m in made.maps() for t in (m.weight, m.bias) if t is not None]
-    if any(id(tensor) in changed for tensor in (*own, *norm)):
+    if any(id(tensor) in changed for _, tensor in tensors):
         yield Problem(
-            made.name, "changes its own numbers when it runs: a forward that only computes is accepted"
+            site.name, "changes its own numbers when it runs: a forward that only computes is accepted"
         )
 
 
-def _lost(made: Site) -> Iterator[Problem]:
-    """Hooks and tensors of the parts that give way: they would be gone without a word."""
-    replaced = getattr(made.parent, made.attribute, None) if made.places else None
-    if made.converted or not isinstance(replaced, nn.Module):
+def _lost(site: Site) -> Iterator[Problem]:
+    """Hooks and tensors of the parts that are replaced: the conversion would drop them silently."""
+    replaced = getattr(site.parent, site.attribute, None) if site.places else None
+    if site.converted or not isinstance(replaced, nn.Module):
         return
-    kept = {id(part) for m in made.maps() for part in m.module.modules()} if made.gated else set()
+    kept = {id(part) for m in site.maps() for part in m.module.modules()} if site.gated else set()
     for name, part in replaced.named_modules():
         if id(part) in kept:
             continue
-        where = _joined(made.name, name)
+        where = _joined(site.name, name)
         if _hooks(part):
             yield Problem(where, "has hooks, which would be lost: remove them by handle.remove()")
         if any(True for _ in (*part.parameters(recurse=False), *part.buffers(recurse=False))):

@@ -1,4 +1,4 @@
-"""Inputs at which a wrong reading of a module would show: ends and corners of the box, kinks and ends of activations."""
+"""probe_points: inputs at which a wrong program would differ from its module: corners of the box, kinks of activations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import values
 
 SPREADS, NEAR, BOXED = (1.0, 8.0, 64.0), 4, 12
-NEURONS, ROUNDS, WORK = (
-    64,
-    16,
-    2**30,
-)  # neurons that are driven, rounds of root finding, multiplications for all of it
+NEURONS, ROUNDS, WORK = 64, 16, 2**30  # chosen neurons, rounds of root finding, multiplications for all of it
 
 
-def telling_points(program: Program, box: Box | None, draw: np.random.Generator) -> Array:
+def probe_points(program: Program, box: Box | None, draw: np.random.Generator) -> Array:
     """Points (n, *shape): near zero, of the box, and those at which chosen pre-activations are at their kinks and ends."""
     parts = [draw.uniform(-s, s, (NEAR, *program.shape)) for s in SPREADS]
     lo, hi = (np.full(program.shape, -8.0), np.full(program.shape, 8.0)) if box is None else (box.lo, box.hi)

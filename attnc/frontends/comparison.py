@@ -1,4 +1,4 @@
-"""The last guard: program and module, run side by side."""
+"""disagreement: a module compared with its program at chosen inputs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from torch import Tensor, nn
 
 from attnc.domain import Array, Box
 from attnc.errors import Problem
-from attnc.frontends.points import telling_points
+from attnc.frontends.probe_points import probe_points
+from attnc.frontends.problems import model_dtype
 from attnc.functions import Function
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Step
 from attnc.program.evaluate import values
 
-SINGLES = 6  # points that are also run alone, in a batch of one
-# relative to the largest sum at a point, and to what rounding may grow to on its way to the output
-LARGEST = {torch.float64: 1e100, torch.float32: 1e30}  # beyond it rounding is not followed
-OVERFLOWS = 80.0  # numbers below it do not overflow, not even in an exponential of float32
+SINGLES = 6  # points that are also run in a batch of one
+LARGEST = {torch.float64: 1e100, torch.float32: 1e30}  # larger numbers are not compared
+OVERFLOWS = 80.0  # smaller numbers do not overflow, not even in an exponential of float32
+# relative to the largest sum of a step at a point, and to that sum carried through all steps
 TOLERANCES = {torch.float64: (1e-9, 1e-12), torch.float32: (1e-3, 1e-6)}
 
 
@@ -43,10 +44,10 @@ class _Way:
 
 
 def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> Problem | None:
-    """Where the module, as it runs, is off the program by more than rounding explains.
+    """Where the module differs from the program by more than rounding explains, or None.
 
-    It runs at points that are drawn anew each time (see `telling_points`), in float64 and in its own dtype, with and
-    without gradients, on contiguous and on strided input, in batches and alone. This catches what the recording of the
+    It runs at points that are drawn anew each time (see `probe_points`), in float64 and in its own dtype, with and
+    without gradients, on contiguous and on strided input, in batches and alone. This finds what the recording of the
     module cannot show (a flag, a clock); it proves nothing.
 
     >>> layer = nn.Linear(1, 1, bias=False).eval()
@@ -56,29 +57,24 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
     """
     where = f"the model ({type(model).__name__})"
     draw = np.random.default_rng()
-    x = telling_points(program, box, draw)
+    x = probe_points(program, box, draw)
     failure, compared = None, False
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False), np.errstate(all="ignore"):
         expected = _expected(as_run(program), x)
-        if not np.isfinite(expected.output).any():
+        if not np.isfinite(expected[0]).any():
             return Problem(where, f"overflows at every input that was tried, of size {np.abs(x).max():.3g}")
-        for dtype in dict.fromkeys((torch.float64, _own(model))):
-            with _holding(model, dtype):
+        for dtype in dict.fromkeys((torch.float64, model_dtype(model))):
+            with _in_dtype(model, dtype):
                 failure = failure or _failure(model, _Way(dtype, False, False), x[:1])
                 usable = [way for way in _ways(dtype) if _failure(model, way, x[:1]) is None]
                 if _Way(dtype, False, False) not in usable:
                     continue
                 for way, rows in _calls(usable, len(x), draw, thorough=not compared):
-                    found = _compared(model, way, x[rows], expected.at(rows), where)
-                    if found is not None:
-                        return found
+                    reason = _difference(model, way, x[rows], *(part[rows] for part in expected))
+                    if reason is not None:
+                        return Problem(where, reason)
                 compared = True
     return None if compared else Problem(where, f"fails on an input of shape {x[:1].shape}: {failure}")
-
-
-def _own(model: nn.Module) -> torch.dtype:
-    tensors = (*model.parameters(), *model.buffers())
-    return next((t.dtype for t in tensors if t.dtype in TOLERANCES), torch.float32)
 
 
 def _ways(dtype: torch.dtype) -> list[_Way]:
@@ -93,7 +89,7 @@ def _ways(dtype: torch.dtype) -> list[_Way]:
 def _calls(
     usable: list[_Way], points: int, draw: np.random.Generator, *, thorough: bool
 ) -> Iterator[tuple[_Way, NDArray[np.intp]]]:
-    """Ways to call the module, each with the points of a batch: all of them, and some one by one and by twos and threes."""
+    """Ways to call the module, each with the points of a batch: all points, single ones, and some by twos and threes."""
     every = np.arange(points)
     if not thorough:
         yield usable[draw.integers(len(usable))], every
@@ -105,19 +101,9 @@ def _calls(
         yield usable[draw.integers(len(usable))], draw.choice(every, size, replace=False)
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """The program at points: its output, and how large the numbers are that its rounding is relative to."""
-
-    output: Array
-    local: Array  # (n,): the largest sum of absolute values that any step adds up
-    grown: Array  # (n,): sums of absolute values, taken through all steps
-
-    def at(self, rows: NDArray[np.intp]) -> _Expected:
-        return _Expected(self.output[rows], self.local[rows], self.grown[rows])
-
-
-def _expected(program: Program, x: Array) -> _Expected:
+def _expected(program: Program, x: Array) -> tuple[Array, Array, Array]:
+    """The output of the program at n points, and what its rounding is relative to: (n,) the largest sum of absolute values in
+    any step, and (n,) that sum carried through all steps."""
     with torch.no_grad():
         found = values(program, torch.from_numpy(x))
         grown = [found[0].abs()]
@@ -126,11 +112,11 @@ def _expected(program: Program, x: Array) -> _Expected:
             grown.append(torch.maximum(_magnitude(step, [grown[j] for j in step.inputs]), found[i + 1].abs()))
             here = _magnitude(step, [found[j].abs() for j in step.inputs])
             local = torch.maximum(local, torch.maximum(here, found[i + 1].abs()).flatten(1).amax(1))
-    return _Expected(found[-1].numpy(), local.numpy(), grown[-1].flatten(1).amax(1).numpy())
+    return found[-1].numpy(), local.numpy(), grown[-1].flatten(1).amax(1).numpy()
 
 
 def _magnitude(step: Step, x: list[Tensor]) -> Tensor:
-    """The step on absolute values, every sum taken without cancellation."""
+    """The step on absolute values, without cancellation."""
     if isinstance(step, Affine):
         y = x[0] @ _size(step.weight).T
         return y if step.bias is None else y + _size(step.bias)
@@ -146,57 +132,45 @@ def _size(numbers: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.abs(numbers.astype(np.float64)))
 
 
-def _compared(model: nn.Module, way: _Way, x: Array, expected: _Expected, where: str) -> Problem | None:
+def _difference(model: nn.Module, way: _Way, x: Array, ours: Array, local: Array, grown: Array) -> str | None:
+    """Why the module's outputs are not those of the program, or None if rounding explains the difference."""
     try:
         theirs = _run(model, way, x)
     except Exception as problem:
-        return Problem(where, f"fails on an input of shape {x.shape}: {type(problem).__name__}: {problem}")
-    if theirs.shape != expected.output.shape:
-        return Problem(
-            where, f"returns the shape {theirs.shape} where the program has {expected.output.shape}"
-        )
-    return _difference(theirs, way, expected, f"in a batch of {len(x)}", where)
-
-
-def _difference(theirs: Array, way: _Way, expected: _Expected, how: str, where: str) -> Problem | None:
-    """What the module returned against the program: None where rounding explains the difference."""
-    ours = expected.output
+        return f"fails on an input of shape {x.shape}: {type(problem).__name__}: {problem}"
+    if theirs.shape != ours.shape:
+        return f"returns the shape {theirs.shape}, and its program {ours.shape}"
     here, carried = TOLERANCES[way.dtype]
-    allowed = here * expected.local + carried * expected.grown
-    size = np.broadcast_to(expected.local.reshape(-1, *([1] * (ours.ndim - 1))), ours.shape)
+    allowed = here * local + carried * grown
+    size = np.broadcast_to(local.reshape(-1, *([1] * (ours.ndim - 1))), ours.shape)
     comparable = np.where(np.isfinite(theirs), size < LARGEST[way.dtype], size < OVERFLOWS)
     gap = np.where(comparable, np.abs(theirs - ours), 0.0)
     off = ~(gap.reshape(len(gap), -1).max(1) <= allowed)
     if not off.any():
         return None
-    worst = float(gap[off].max())
-    return Problem(
-        where,
-        f"differs from the operations that were recorded by {worst:.3g}, {way}, {how}: its forward depends on something that "
-        "is not in them",
+    return (
+        f"differs from the recorded operations by {float(gap[off].max()):.3g}, {way}, in a batch of {len(x)}: its forward "
+        "depends on something else"
     )
 
 
 def as_run(program: Program) -> Program:
-    """The program with the source's own functions: the identity where a step deviates (torch's softplus)."""
-    return replace(program, steps=tuple(map(_as_run, program.steps)))
+    """The program with torch's own functions: the identity where softplus exceeds its threshold."""
 
+    def replaced(step: Step) -> Step:
+        if not isinstance(step, Pointwise) or not step.deviation:
+            return step
+        smooth, beyond = step.function.torch_form, step.beyond
+        own = Function(f"{step.function.name}_as_run", lambda s: torch.where(s > beyond, s, smooth(s)))
+        return replace(step, function=own)
 
-def _as_run(step: Step) -> Step:
-    if not isinstance(step, Pointwise) or not step.deviation:
-        return step
-    smooth, beyond = step.function.torch_form, step.beyond
-
-    def form(s: Tensor) -> Tensor:
-        return torch.where(s > beyond, s, smooth(s))
-
-    return replace(step, function=Function(f"{step.function.name}_as_run", form))
+    return replace(program, steps=tuple(map(replaced, program.steps)))
 
 
 def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:
     """Whether calling the module on x, as it is, raises an error."""
     way = _Way(x.dtype, grad, not x.is_contiguous(), grad and x.requires_grad)
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), _holding(model, x.dtype):
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), _in_dtype(model, x.dtype):
         return _failure(model, way, x.detach().cpu().to(torch.float64).numpy()) is not None
 
 
@@ -220,10 +194,10 @@ def _run(model: nn.Module, way: _Way, x: Array) -> Array:
 
 
 @contextmanager
-def _holding(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Every tensor of the module replaced by a copy of a dtype, shared ones by a shared copy; put back on leaving.
+def _in_dtype(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Replace every tensor of the module by a copy of a dtype, shared ones by a shared copy; restore them on exit.
 
-    (torch.func.functional_call does so too, but leaves a copy behind where one layer stands in two places.)
+    (torch.func.functional_call leaves a copy behind if one layer is in two places.)
     """
     copies: dict[int, Tensor] = {}
     stores: list[tuple[dict[str, Any], dict[str, Any]]] = []

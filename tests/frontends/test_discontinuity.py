@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.frontends.asked import Asked
-from attnc.frontends.jumps import find_jump
+from attnc.frontends.callable_source import CallableSource
+from attnc.frontends.discontinuity import find_jump
 
 JUMPS: dict[str, tuple[Callable[[Tensor], Tensor], Box, list[float], float, float]] = {
     # f, box, where the search starts, its reach, the size of the jump
@@ -49,7 +49,7 @@ JUMPS: dict[str, tuple[Callable[[Tensor], Tensor], Box, list[float], float, floa
 @pytest.mark.parametrize("name", JUMPS)
 def test_found(name: str) -> None:
     f, box, at, reach, size = JUMPS[name]
-    ask = Asked(f, box)
+    ask = CallableSource(f, box)
     jump = find_jump(ask, np.array(at, dtype=float), reach, eps=1e-2)
     assert jump is not None
     assert jump.size == pytest.approx(size, rel=1e-3)
@@ -81,30 +81,33 @@ CONTINUOUS: dict[str, tuple[Callable[[Tensor], Tensor], Box, list[float]]] = {
 def test_not_reported(name: str, eps: float) -> None:
     f, box, at = CONTINUOUS[name]
     for reach in (0.3, 0.02):
-        assert find_jump(Asked(f, box), np.array(at), reach, eps) is None
+        assert find_jump(CallableSource(f, box), np.array(at), reach, eps) is None
 
 
 def test_jumps_below_eps_and_out_of_reach_are_not_reported() -> None:
-    small = Asked(lambda x: x + 0.01 * (x > 0.3), Box(-1, 1, shape=(1,)))
+    small = CallableSource(lambda x: x + 0.01 * (x > 0.3), Box(-1, 1, shape=(1,)))
     assert find_jump(small, np.array([0.3]), 0.1, eps=0.1) is None
-    far = Asked(lambda x: torch.sign(x - 0.9), Box(-1, 1, shape=(1,)))
+    far = CallableSource(lambda x: torch.sign(x - 0.9), Box(-1, 1, shape=(1,)))
     assert find_jump(far, np.array([0.0]), 0.1, eps=0.1) is None
 
 
 def test_float32_functions_have_jumps_too() -> None:
     jump = find_jump(
-        Asked(lambda x: torch.sign(x.float() - 0.3), Box(-1, 1, shape=(1,))), np.array([0.28]), 0.1, 1e-2
+        CallableSource(lambda x: torch.sign(x.float() - 0.3), Box(-1, 1, shape=(1,))),
+        np.array([0.28]),
+        0.1,
+        1e-2,
     )
     assert jump is not None and jump.size == 2 and abs(jump.left[0] - 0.3) < 1e-5
 
 
 def test_neighbours_stay_in_the_box() -> None:
     """log is undefined outside, and Asked would refuse it."""
-    ask = Asked(lambda x: torch.log(x) + (x > 0.15), Box(0.1, 1, shape=(1,)))
+    ask = CallableSource(lambda x: torch.log(x) + (x > 0.15), Box(0.1, 1, shape=(1,)))
     jump = find_jump(ask, np.array([0.1]), 5.0, 1e-2)
     assert jump is not None and abs(jump.left[0] - 0.15) < 1e-9
 
 
 def test_a_point_of_the_wrong_size() -> None:
     with pytest.raises(InputError):
-        find_jump(Asked(torch.sin, Box(0, 1, shape=(2,))), np.zeros(3), 0.1, 1e-2)
+        find_jump(CallableSource(torch.sin, Box(0, 1, shape=(2,))), np.zeros(3), 0.1, 1e-2)

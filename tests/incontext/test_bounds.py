@@ -16,24 +16,28 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.incontext import Radius, gradient_descent
+from attnc.incontext.bounds import LearnerBound, is_monotone
 from attnc.incontext.gathering import _rounded, gather_error
 from attnc.incontext.inputs import largest_eigenvalue
-from attnc.incontext.proof import LearnerCertificate, grows
-from attnc.records.certificate import Certificate
 
 RADIUS = Radius(2.0, 3.0, 4.0, 6.0)
 
 
 @cache
-def known(loss: str, dtype: torch.dtype = torch.float32, **options: bool) -> LearnerCertificate:
+def known(loss: str, dtype: torch.dtype = torch.float32, **options: bool) -> LearnerBound:
     return gradient_descent(
         loss, features=3, steps=7, step_size=0.05, radius=RADIUS, dtype=dtype, **options
-    ).certificate
+    )._bounds("bound")
 
 
-def off_by(certificate: Certificate | None, bound: float) -> Certificate:
-    assert certificate.proved
-    return replace(certificate, bound=bound)
+def altered(made: LearnerBound, **settings: object) -> LearnerBound:
+    """The same bound with other settings."""
+    return replace(made, settings=replace(made.settings, **settings))
+
+
+def off_by(made: LearnerBound, **errors: float) -> LearnerBound:
+    """The same bound with other errors of heads."""
+    return replace(made, heads=replace(made.heads, **errors))
 
 
 def product_error(d: int, x: float, w: float, u: float) -> Fraction:
@@ -49,13 +53,11 @@ def product_error(d: int, x: float, w: float, u: float) -> Fraction:
 @pytest.mark.parametrize("features", [1, 400])
 def test_the_residual_errs_by_product_reading_and_activation(loss: str, features: int) -> None:
     """The slope of ψ near 0 carries what w·x errs: 1 for squared and huber, 1/4 for logistic."""
-    made = replace(known(loss), features=features)
+    made = altered(known(loss), features=features)
     product = product_error(features, RADIUS.x, RADIUS.w, ARITHMETIC["float32"].unit)
     for reading, activation in ((0.0, 0.0), (0.125, 0.0), (0.0, 0.25)):
-        tried = replace(made, reading=off_by(made.reading, reading))
+        tried = off_by(made, reading=reading, activation=activation)
         lost = product + Fraction(reading)
-        if loss != "squared":
-            tried = replace(tried, activation=off_by(made.activation, activation))
         if loss == "logistic":
             half = float(lost) / 2
             lost = Fraction(1 / (1 + math.exp(-half)) - 1 / (1 + math.exp(half))) * (1 - Fraction(2) ** -40)
@@ -74,19 +76,19 @@ def test_the_residual_is_no_larger_than_is_said(loss: str) -> None:
     }[loss]
     assert made.residual()[0] >= largest
     if loss != "squared":
-        assert replace(made, activation=off_by(made.activation, 2.0)).residual()[0] >= largest + 2
+        assert off_by(made, activation=2.0).residual()[0] >= largest + 2
 
 
 @pytest.mark.parametrize("loss", ["squared", "ridge(0.3)"])
 def test_the_update_of_w_rounds(loss: str) -> None:
     """w passes at least three sums: the two means and the shrinking."""
-    made = replace(known(loss), radius=Radius(2.0, 3.0, 2.0**20, 6.0))
+    made = altered(known(loss), radius=Radius(2.0, 3.0, 2.0**20, 6.0))
     u = Fraction(ARITHMETIC["float32"].unit)
     size, _ = made.residual()
-    found = gather_error(made.e, 50, size, RADIUS.x, ARITHMETIC["float32"])
+    found = gather_error(made.settings.e, 50, size, RADIUS.x, ARITHMETIC["float32"])
     means = (
-        Fraction(made.step_size)
-        / Fraction(made.e)
+        Fraction(made.settings.step_size)
+        / Fraction(made.settings.e)
         * (Fraction(4, 3) * Fraction(found.one) + Fraction(found.two) / 6)
     )
     assert Fraction(made.step_error(50)["rounding"]) >= means + 2**20 * ((1 + u) ** 3 - 1)
@@ -101,23 +103,23 @@ def test_an_intercept_does_not_contract() -> None:
 @pytest.mark.parametrize("curvature", [0.0, 10.0, 24.0, 39.0])
 def test_a_step_contracts_by_its_worst_direction(curvature: float) -> None:
     """An adversary shifts every coordinate by δ in every step, along the eigenvector that contracts least."""
-    made = replace(known("ridge(0.3)"), steps=40)
-    ridge, eta = Fraction(made.loss.ridge), Fraction(made.step_size)
+    made = altered(known("ridge(0.3)"), steps=40)
+    ridge, eta = Fraction(made.settings.loss.ridge), Fraction(made.settings.step_size)
     q = max(abs(1 - eta * ridge), abs(1 - eta * (Fraction(curvature) + ridge)))
     delta = Fraction(sum(made.step_error(50).values())) * Fraction(math.sqrt(3) * (1 - 2.0**-50))
     distance = Fraction(0)
-    for _ in range(made.steps):
+    for _ in range(made.settings.steps):
         distance = q * distance + delta
     assert Fraction(made.bound(50, curvature)) >= distance
 
 
 def test_where_the_curvature_is_known_near_zero_only_gradient_descent_must_stay_there() -> None:
     made = gradient_descent(
-        "poisson", features=2, steps=3, step_size=0.01, radius=Radius(1.0, 2.0, 1.0, 1.0)
-    ).certificate
+        "poisson", features=2, steps=3, step_size=0.01, radius=Radius(1.0, 2.0, 1.0, 1.0), dtype=torch.float64
+    )._bounds("bound")
     assert math.isfinite(made.bound(20))
     assert made.bound(20) * math.sqrt(2) <= 0.02  # within 2 % of U = 1
-    assert math.isinf(replace(made, reading=off_by(made.reading, 1.0)).bound(20))
+    assert math.isinf(off_by(made, reading=1.0).bound(20))
 
 
 def test_what_is_not_proved_to_grow_is_not_said_to() -> None:
@@ -125,18 +127,18 @@ def test_what_is_not_proved_to_grow_is_not_said_to() -> None:
     sly = attnc.function(
         lambda s: s**3 - 1e-12 * s, name="sly cube", enclosure=lambda x: x * x * x - x * arb("1e-12")
     )
-    assert not grows(sly, Interval(-1, 1.3))
-    assert grows(attnc.functions.tanh(), Interval(-3, 3))
+    assert not is_monotone(sly, Interval(-1, 1.3))
+    assert is_monotone(attnc.functions.tanh(), Interval(-3, 3))
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic", "huber(0.7)"])
 def test_heads_are_proved_wherever_they_are_used(loss: str) -> None:
-    made = known(loss)
-    reading = made.reading
+    learner = gradient_descent(loss, features=3, steps=7, step_size=0.05, radius=RADIUS, dtype=torch.float32)
+    reading, activation = learner.reading, learner.activation
     assert reading.domain.lo <= -RADIUS.u and reading.domain.hi >= RADIUS.u
-    if made.activation is not None:
-        reach = RADIUS.u + reading.bound + (RADIUS.y if made.loss.of_residual else 0.0)
-        assert made.activation.domain.lo <= -reach and made.activation.domain.hi >= reach
+    if activation is not None:
+        reach = RADIUS.u + reading.certificate.bound + (RADIUS.y if learner.loss.of_residual else 0.0)
+        assert activation.domain.lo <= -reach and activation.domain.hi >= reach
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,4 +1,4 @@
-"""ATen operations of a captured graph, by name and with all their arguments; and those that change no number."""
+"""The ATen operations of a captured graph: names, arguments, shapes, what they write to, and which of them change no number."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-_COPIES = {"clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh"}
-_CASTS = {"to", "_to_copy", "type_as"}
-_DROPOUTS = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
-_RESHAPES = {"view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze"}
-_ROWS = {"transpose", "permute", "expand", "slice", "select", "narrow"}
+COPIES = frozenset({"clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh"})
+CASTS = frozenset({"to", "_to_copy", "type_as"})
+DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
+_RESHAPES = frozenset({"view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze"})
+_ROWS = frozenset({"transpose", "permute", "expand", "slice", "select", "narrow"})
 
 
 def name(node: fx.Node) -> str:
@@ -51,8 +51,39 @@ def arguments(node: fx.Node) -> dict[str, Any]:
     return found
 
 
+def defaults(node: fx.Node) -> dict[str, Any]:
+    """The arguments that have a default value, with that value."""
+    schema = getattr(node.target, "_schema", None)
+    listed = () if schema is None else schema.arguments
+    return {a.name: a.default_value for a in listed if a.has_default_value()}
+
+
+def written(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The nodes whose memory an operation writes to: the first argument of `aten.relu_`, the `out` of another.
+
+    >>> from attnc.frontends.capture import capture
+    >>> graph = capture(torch.nn.ReLU(inplace=True), (torch.zeros(3),)).graph
+    >>> [(node.name, written(node)) for node in graph.nodes if node.op == "call_function"]
+    [('relu_', (input,))]
+    """
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return ()
+    found = []
+    for i, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+            found += [part for part in leaves(given) if isinstance(part, fx.Node)]
+    return tuple(found)
+
+
+def leaves(given: object) -> list[Any]:
+    """What nested lists and tuples hold."""
+    return [x for part in given for x in leaves(part)] if isinstance(given, (list, tuple)) else [given]
+
+
 def shape(node: object) -> tuple[int, ...] | None:
-    """The shape of the tensor that a node makes, or None."""
+    """The shape of the tensor that a node computes, or None."""
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     return tuple(value.shape) if isinstance(value, Tensor) else None
 
@@ -63,25 +94,24 @@ def dtype(node: object) -> torch.dtype | None:
 
 
 def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.Node | None:
-    """The node whose numbers this one hands on, vector by vector of the last axis, in the same order; None where it computes.
+    """The node whose vectors of the last axis this node returns, in the same order; None if the node computes something.
 
-    Dropout outside of training, copies, casts to the dtype that is there already, and reshapes that keep the last axis change
-    nothing. With `rows` the vectors may be reordered, repeated or left out; with `casts` float32 and float64 may be cast
-    into each other.
+    Dropout in eval mode, copies, casts to the same dtype, and reshapes that keep the last axis change nothing. With `rows` the
+    vectors may be reordered, repeated or left out; with `casts` float32 and float64 may be cast into each other.
     """
     known = name(node)
     source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
     if source is None or shape(source) is None or shape(node) is None:
         return None
-    if known in _DROPOUTS:
+    if known in DROPOUTS:
         return source if arguments(node).get("train") is False else None
     same = dtype(node) == dtype(source)
-    if known in _CASTS:
+    if known in CASTS:
         wide = {dtype(node), dtype(source)} <= {torch.float32, torch.float64}
         return source if same or (casts and wide) else None
     if not same:  # x.view(dtype) reads the bits of x as other numbers
         return None
-    if known in _COPIES:
+    if known in COPIES:
         return source
     if known in _RESHAPES or (rows and known in _ROWS):
         return source if _keeps_last(node, source, known) else None
@@ -89,7 +119,7 @@ def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.N
 
 
 def origin(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.Node:
-    """The node that made the numbers: `unchanged`, as far back as it goes."""
+    """The node that computed the numbers: `unchanged`, as far back as it goes."""
     source = unchanged(node, rows=rows, casts=casts)
     return node if source is None else origin(source, rows=rows, casts=casts)
 

@@ -1,0 +1,257 @@
+"""The feed-forward blocks in a captured graph: a linear map, elementwise operations, a linear map, and the norm before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from attnc.domain import Array
+from attnc.frontends import aten
+from attnc.frontends.activations import ACTIVATIONS
+from attnc.frontends.capture import Captured
+from attnc.frontends.transformers.expressions import (
+    MARK,
+    PRODUCT,
+    Expression,
+    NotElementwiseError,
+    Reading,
+    function_of,
+    is_nonlinear,
+    read,
+)
+from attnc.frontends.transformers.norms import NormRead, read_norm
+from attnc.program import Affine
+
+# operations that count as activations outside of blocks
+_ACTIVATIONS = ACTIVATIONS.keys() - {"abs", "absolute", "square", "pow", "sin", "cos", "exp", "clamp", "clip", "clamp_min"} | {
+    "log_sigmoid", "erf", "hardshrink",
+}  # fmt: skip
+_NORMS = ("layer_norm", "rms_norm")
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """An affine map as it is executed: x W^T + b, or x W + b if it is `transposed`, as in transformers' Conv1D."""
+
+    node: fx.Node
+    input: fx.Node
+    name: str  # dotted path of the module that runs it
+    module: nn.Module
+    weight: Tensor
+    bias: Tensor | None
+    transposed: bool
+
+    def same(self, other: LinearMap | None) -> bool:
+        """Whether both use the same tensors."""
+        if other is None:
+            return False
+        return self.weight is other.weight and self.bias is other.bias and self.transposed == other.transposed
+
+    @property
+    def attribute(self) -> str:
+        """Its name in the module that holds it."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """(outputs, inputs)."""
+        rows, columns = self.weight.shape
+        return (columns, rows) if self.transposed else (rows, columns)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """W and b, with their names in the model."""
+        yield f"{self.name}.weight", self.weight
+        if self.bias is not None:
+            yield f"{self.name}.bias", self.bias
+
+    def step(self, value: int) -> Affine:
+        """The map of a value of a program, with copies of the stored numbers."""
+        W = np.array(self.weight.detach().cpu().resolve_neg().numpy())
+        b = None if self.bias is None else np.array(self.bias.detach().cpu().resolve_neg().numpy())
+        return Affine(value, W.T.copy() if self.transposed else W, b, name=self.name)
+
+    def numbers(self) -> tuple[Array, Array]:
+        """W (outputs, inputs) and b (outputs,), copies in float64."""
+        step = self.step(0)
+        b = np.zeros(self.sizes[0]) if step.bias is None else step.bias
+        return step.weight.astype(np.float64), b.astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRead:
+    """One use of a block. Between its maps is `activation`, or operations that are not supported: `reason`."""
+
+    first: LinearMap
+    second: LinearMap
+    up: LinearMap | None
+    activation: str | None
+    reason: str | None
+    converted: tuple[str, ...]  # the names of its marks, if it is converted
+    inside: tuple[fx.Node, ...]  # the operations of the activation
+    leaving: fx.Node  # what enters the second map
+    norm: NormRead | None
+
+    def same(self, other: BlockRead) -> bool:
+        """Whether two uses are of one block: the same tensors and the same function."""
+        ups = other.up is None if self.up is None else self.up.same(other.up)
+        maps = self.first.same(other.first) and self.second.same(other.second)
+        return maps and ups and self.activation == other.activation and self.reason == other.reason
+
+
+def blocks_in(captured: Captured) -> list[BlockRead]:
+    """Every use of a block, in the order of execution."""
+    maps = {node: found for node in captured.graph.nodes if (found := _map(node, captured)) is not None}
+    return [block for second in maps.values() if (block := _block(second, maps, captured)) is not None]
+
+
+def activations_outside(captured: Captured, blocks: list[BlockRead]) -> Iterator[tuple[str, str]]:
+    """The part and the operation of every activation that is in no block."""
+    taken = {node for block in blocks for node in block.inside}
+    for node in captured.graph.nodes:
+        if aten.name(node) in _ACTIVATIONS and node not in taken:
+            yield captured.place(node).path, aten.name(node)
+
+
+def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
+    known, given = aten.name(node), aten.arguments(node)
+    if known == "linear":
+        x, weight, bias, transposed = given["input"], given["weight"], given["bias"], False
+    elif known == "addmm" and given["beta"] == given["alpha"] == 1:
+        x, weight, bias, transposed = given["mat1"], given["mat2"], given["self"], True
+    else:
+        return None
+    tensors = [captured.tensors.get(t.name) if isinstance(t, fx.Node) else None for t in (weight, bias)]
+    if not isinstance(x, fx.Node) or tensors[0] is None or (bias is not None and tensors[1] is None):
+        return None
+    path = captured.place(node).path
+    module = captured.module.get_submodule(path)
+    return LinearMap(node, x, path, module, tensors[0], tensors[1], transposed)
+
+
+def _block(second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured) -> BlockRead | None:
+    """What enters a map, read back to the one or two maps that it is computed from."""
+    leaving = second.input
+    try:
+        found = read(leaving, maps.__contains__)
+    except NotElementwiseError as problem:
+        return _not_understood(second, maps, captured, problem)
+    used = [maps[leaf] for leaf in found.leaves]
+    if not is_nonlinear(found.expression) or len(used) not in (1, 2):
+        return None
+    if len(used) == 1:
+        return _block_read(second, (used[0], None), found.expression, found, captured)
+    return _gated(second, used, found, captured)
+
+
+def _gated(second: LinearMap, used: list[LinearMap], found: Reading, captured: Captured) -> BlockRead | None:
+    """f(s)·t: a product of two factors, one of them a map's output itself."""
+    e = found.expression
+    if aten.origin(used[0].input) is not aten.origin(used[1].input):
+        return None
+    split = _split(e)
+    if split is None and used[0].sizes != used[1].sizes:
+        return None
+    if split is not None:
+        (_, index), e = split
+        used = used if index == 1 else used[::-1]  # the map of the activation comes first
+        e = _renamed(e, ("s", 1 - index), ("s", 0))
+    marks = (str(found.expression[1]),) if found.expression[0] == PRODUCT else ()
+    return _block_read(second, (used[0], used[1]), e, found, captured, marks)
+
+
+def _split(e: Expression) -> tuple[Expression, Expression] | None:
+    """A product as a leaf and the other factors, as t and s·σ(s), which do not contain the leaf; None for anything else."""
+    factors = e[2:] if e[0] == PRODUCT else e[1:] if e[0] == "mul" else ()
+    for i, leaf in enumerate(factors):
+        rest = (*factors[:i], *factors[i + 1 :])
+        if leaf[0] == "s" and not any(_contains(factor, leaf) for factor in rest):
+            return leaf, rest[0] if len(rest) == 1 else ("mul", *rest)
+    return None
+
+
+def _contains(e: object, leaf: Expression) -> bool:
+    return e == leaf or (isinstance(e, tuple) and any(_contains(part, leaf) for part in e))
+
+
+def _renamed(e: Any, old: Expression, new: Expression) -> Any:
+    """The expression with another leaf; the order of products and sums is restored."""
+    if e == old or not isinstance(e, tuple):
+        return new if e == old else e
+    parts = [_renamed(part, old, new) for part in e[1:]]
+    return (e[0], *(sorted(parts, key=repr) if e[0] in ("mul", "add", "maximum", "minimum") else parts))
+
+
+def _block_read(
+    second: LinearMap,
+    maps: tuple[LinearMap, LinearMap | None],
+    expression: Expression,
+    found: Reading,
+    captured: Captured,
+    marks: tuple[str, ...] = (),
+) -> BlockRead:
+    first, up = maps
+    norm = read_norm(first.input, captured)
+    if expression[0] == MARK and expression[2:] == (("s", 0),):
+        marks, activation, reason = (*marks, str(expression[1])), None, None
+    else:
+        activation = None if _contains(expression, ("s", 1)) else function_of(expression)
+        reason = None if activation is not None else _unknown(found)
+    inside = tuple(found.nodes)
+    return BlockRead(first, second, up, activation, reason, marks, inside, second.input, norm)
+
+
+def _unknown(found: Reading) -> str:
+    operations = ", ".join(dict.fromkeys(f"aten.{aten.name(node)}" for node in reversed(found.nodes)))
+    reasons = "".join(f"; {refusal}" for refusal in dict.fromkeys(found.refusals))
+    return (
+        f"has an activation that is not supported ({operations}{reasons}): if it is a function of each number alone, register it "
+        "by attnc.functions.register(attnc.function(f, name=…, enclosure=…))"
+    )
+
+
+def _not_understood(
+    second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured, problem: NotElementwiseError
+) -> BlockRead | None:
+    """A block by its shape, with operations between its maps that are not elementwise: one or two maps lead to the second one,
+    which returns as many features as they take."""
+    leaves, nodes, todo = [], [], [second.input]
+    while todo:
+        node = todo.pop()
+        if node in maps:
+            leaves += [node] if node not in leaves else []
+        elif node.op == "placeholder":
+            if node in captured.inputs:
+                return None
+        elif node not in nodes:
+            if aten.shape(node) is None:
+                return None
+            nodes.append(node)
+            todo += node.all_input_nodes
+    used = sorted((maps[leaf] for leaf in leaves), key=lambda m: list(maps).index(m.node))
+    sizes = {m.sizes for m in used}
+    if len(used) not in (1, 2) or len(sizes) != 1 or {m.sizes[::-1] for m in used} != {second.sizes}:
+        return None
+    if len(used) == 2 and aten.origin(used[0].input) is not aten.origin(used[1].input):
+        return None
+    if all(aten.name(node) in _NORMS or aten.unchanged(node) is not None for node in nodes):
+        return None
+    what = aten.name(problem.node) or f"the tensor {captured.names.get(problem.node.name, problem.node.name)}"
+    where = captured.place(problem.node)
+    reason = f"has {f'aten.{what}' if aten.name(problem.node) else what} in {where} between its maps, which is not supported"
+    up = used[1] if len(used) == 2 else None
+    norm = read_norm(used[0].input, captured)
+    inside = tuple(node for node in nodes if aten.unchanged(node) is None and node.all_input_nodes)
+    return BlockRead(used[0], second, up, None, reason, (), inside, second.input, norm)

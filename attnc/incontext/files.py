@@ -1,0 +1,54 @@
+"""Learners and solvers from their files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from attnc.domain import Context
+from attnc.errors import CertificateError, FileError
+from attnc.functions import Function, get
+from attnc.functions.function import label_of
+from attnc.incontext.learner import Learner
+from attnc.incontext.losses import Loss
+from attnc.incontext.settings import LearnerSettings, Radius, SolverRadius, SolverSettings
+from attnc.incontext.solver import Solver
+from attnc.network.head import Head
+from attnc.records.record import Record
+
+
+def learner_of(record: Record, function: Function | None = None) -> Learner | Solver:
+    """The module that a record describes; its certificate must be the stored one."""
+    certificate = record.certificate
+    facts = {name: value for name, value in certificate.facts.items() if name not in ("algorithm", "heads")}
+    if not isinstance(certificate.holds_for, Context):
+        raise FileError(f"a learner holds for contexts: got {certificate.holds_for!r}")
+    limits, dtype = certificate.holds_for.limits, certificate.dtype
+    stored = zip(record.heads.items(), certificate.children, strict=True)
+    heads = {name: Head(numbers, str(known.facts["design"]), known) for (name, numbers), known in stored}
+    built: Learner | Solver
+    if certificate.facts["algorithm"] == "ridge_regression":
+        scales = tuple(facts.pop("scales"))
+        built = Solver(
+            SolverSettings(**facts, scales=scales, radius=SolverRadius(**limits), dtype=dtype),
+            heads["reading"],
+        )
+    else:
+        loss = _loss(facts.pop("loss"), function)
+        settings = LearnerSettings(**facts, loss=loss, radius=Radius(**limits), dtype=dtype)
+        built = Learner(settings, heads["reading"], heads.get("activation"), heads.get("threshold"))
+    if (
+        not math.isclose(built.certificate.bound, certificate.bound, rel_tol=1e-3)
+        or built.certificate.facts != certificate.facts
+    ):
+        raise CertificateError("the certificate is not the one of this learner: build the learner again")
+    built.certificate = certificate
+    return built
+
+
+def _loss(record: Mapping[str, Any], function: Function | None) -> Loss:
+    body, label = dict(record), record["function"]
+    named = function is not None and label_of(function) == label
+    psi = None if label is None else function if named else get(label)
+    return Loss(**{**body, "function": psi})

@@ -1,0 +1,98 @@
+"""The numbers that define a learner or a solver, and the contexts for which its bound holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from attnc.errors import InputError
+from attnc.incontext.losses import Loss
+
+EXAMPLES = 1000  # the bound of a certificate holds for contexts of up to this many examples
+
+
+class _Sizes:
+    """Every field is positive and finite, and stored as a float."""
+
+    def __post_init__(self) -> None:
+        for name, size in vars(self).items():
+            object.__setattr__(self, name, positive(f"radius {name}", size))
+
+
+@dataclass(frozen=True)
+class Radius(_Sizes):
+    """|x_ij| <= x, |y_i| <= y, |w_j| <= w at every step, and |w·x_i| <= u.
+
+    >>> Radius(4.0, 3.0, 2.0, 10.0).u
+    10.0
+    """
+
+    x: float
+    y: float
+    w: float
+    u: float
+
+
+@dataclass(frozen=True)
+class SolverRadius(_Sizes):
+    """|x_ij| <= x, |y_i| <= y, and at every iteration |P_jk| <= p and |P_j·x_i| <= u."""
+
+    x: float
+    y: float
+    p: float
+    u: float
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """Gradient descent on a loss: T steps of size η on `features` coefficients, and the scale e of layer C."""
+
+    loss: Loss
+    features: int  # with the intercept
+    steps: int
+    step_size: float
+    radius: Radius
+    dtype: str
+    e: float = 1.0
+    intercept: bool = (
+        False  # the last coefficient, which the penalty leaves out: then a ridge does not contract
+    )
+
+
+@dataclass(frozen=True)
+class SolverSettings:
+    """Newton's iteration for ridge regression, from P = start·I."""
+
+    ridge: float
+    features: int  # with the intercept
+    iterations: int
+    start: float
+    radius: SolverRadius
+    dtype: str
+    scales: tuple[float, float, float]  # e of gathering, of products and of b
+    intercept: bool = False
+
+
+def radius_of(given: Any, features: int, loss: str) -> Radius:
+    """One number bounds x, y and w; then |w·x| is at most features·x·w, capped for the activation's sake."""
+    if isinstance(given, Radius):
+        return given
+    size = positive("radius", given, " or an attnc.incontext.Radius(x=, y=, w=, u=)")
+    reach = features * size * size
+    return Radius(size, size, size, min(reach, 6.0 if loss == "poisson" else 64.0))
+
+
+def solver_radius_of(given: Any, ridge: float, features: int, intercept: bool) -> SolverRadius:
+    """One number bounds x and y; then |P| <= 1/λ and |P·x| <= √d·x/λ."""
+    if not isinstance(given, SolverRadius):
+        size = positive("radius", given, " or an attnc.incontext.SolverRadius(x=, y=, p=, u=)")
+        given = SolverRadius(size, size, 1 / ridge, math.sqrt(features) * max(size, 1.0) / ridge)
+    return SolverRadius(max(given.x, 1.0) if intercept else given.x, given.y, given.p, given.u)
+
+
+def positive(name: str, given: Any, other: str = "") -> float:
+    """A positive finite number as a float."""
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
+        raise InputError(f"{name}={given!r}: give a positive finite number{other}")
+    return float(given)

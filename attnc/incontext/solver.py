@@ -1,0 +1,168 @@
+"""ridge_regression: the normal equations solved by attention; the number of correct digits doubles with every step.
+
+Let A = XᵀX/n + λI and b = Xᵀy/n. Row tokens hold the rows of a matrix P, which becomes the inverse of A by Newton's iteration
+(Schulz's)
+
+    P ← 2P - P A P,        I - PA ← (I - PA)²,
+
+and every product is layer A or layer C of the learner. With P_j in the place of w,
+
+    reading      every example reads P_j·x_i from each row token
+    gathering    row token j attends to all twins, scores e·τP_j·x_i, values τx_i:     Q_j = (1/n) Σ (P_j·x_i) x_i + λP_j = (PA)_j
+    product      row token j attends to row tokens' twins, scores e·τQ_jk, values τP_k:  Σ_k Q_jk P_k = (PAP)_j
+
+and at the end the weight token gathers b from the examples and w = Σ_j b_j P_j from the row tokens."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnc.arithmetic import ARITHMETIC, Arithmetic
+from attnc.errors import InputError
+from attnc.incontext.base import InContext
+from attnc.incontext.bounds import EXACT, LARGEST_Q, SolverBound, mean_error
+from attnc.incontext.certify import certificate_of
+from attnc.incontext.inputs import check_reached, checked_count, eigenvalue_room, largest_eigenvalue
+from attnc.incontext.reading import reading_head
+from attnc.incontext.settings import EXAMPLES, SolverRadius, SolverSettings, positive, solver_radius_of
+from attnc.lower.function_to_head import check_arithmetic, checked_dtype
+from attnc.network.altered import as_made
+from attnc.network.head import Head
+from attnc.network.running import precise
+
+
+def means(r: Tensor, x: Tensor, e: float) -> Tensor:
+    """(m, d): the means of r_ij x_i over i, for every column j of r (n, m), by softmax over twins."""
+    n, twins = len(r), torch.cat([r, -r])
+    weights = [torch.softmax(factor * e * twins, 0) for factor in (1, 2)]
+    one, two = ((p[:n] - p[n:]).T @ x for p in weights)
+    return (4 / (3 * e)) * one + (-1 / (6 * e)) * two
+
+
+@as_made
+class Solver(InContext):
+    """Ridge regression in context: `solver(context_x, context_y, query_x)`, with the same weights for every n."""
+
+    settings: SolverSettings
+
+    def __init__(self, settings: SolverSettings, reading: Head) -> None:
+        super().__init__(reading)
+        self.settings = settings
+        self.certificate = certificate_of("ridge_regression", settings, self._heads(), self._bounds)
+
+    def error_bound(self, n: int, smallest: float | None = None, largest: float | None = None) -> float:
+        """At least |w - w*|₂ for every context of n examples within the radius; w* solves the normal equations exactly.
+
+        `smallest` and `largest` are bounds of the eigenvalues of A (see `eigenvalues`); by default λ and d·x² + λ."""
+        return self._bounds("bound").bound(n, smallest, largest)
+
+    def _bounds(self, term: str) -> SolverBound:
+        assert self.reading.certificate is not None
+        arithmetic = ARITHMETIC[self.settings.dtype] if term == "bound" else EXACT
+        return SolverBound(self.settings, getattr(self.reading.certificate, term), arithmetic)
+
+    def _heads(self) -> dict[str, Head]:
+        return {"reading": self.reading}
+
+    @precise
+    def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
+        """The coefficients that P gives before the first and after every iteration, (K + 1, d)."""
+        s, must = self.settings, self._strict(strict)
+        if must:
+            self._check_applies()
+        x = self._examples("context_x", context_x, must)
+        y = self._labels(context_y, len(x), must)
+        self._check_start(x)
+        b = means(y[:, None], x, s.scales[2])
+        p = s.start * torch.eye(s.features, dtype=x.dtype, device=x.device)
+        found, reached = [self._weights(p, b)], x.new_zeros(3)
+        for _ in range(s.iterations):
+            u = x @ p.T
+            q = means(self.reading(u, strict=False), x, s.scales[0]) + s.ridge * p
+            reached = torch.maximum(reached, torch.stack([p.abs().amax(), u.abs().amax(), q.abs().amax()]))
+            p = 2 * p - s.features * means(q.T, p, s.scales[1])
+            found.append(self._weights(p, b))
+        if must:
+            self._check_reached(*torch.maximum(reached, torch.stack([p.abs().amax(), *reached[1:]])).tolist())
+        return torch.stack(found)
+
+    def _weights(self, p: Tensor, b: Tensor) -> Tensor:
+        return (self.settings.features * means(b.T, p, self.settings.scales[1]))[0]
+
+    def eigenvalues(self, context_x: Tensor) -> tuple[float, float]:
+        """Bounds of the smallest and the largest eigenvalue of A on these examples."""
+        x = self._examples("context_x", context_x, False).double()
+        found, ridge = torch.linalg.eigvalsh(x.T @ x / len(x)), self.settings.ridge
+        room = eigenvalue_room(x) * float(found[-1])
+        return max(float(found[0]) - room, 0.0) + ridge, largest_eigenvalue(x) + ridge
+
+    def extra_repr(self) -> str:
+        s = self.settings
+        return f"ridge={s.ridge:g}, features={self.features}, iterations={s.iterations}, {s.radius}, dtype={s.dtype}"
+
+    def _check_start(self, x: Tensor) -> None:
+        s = self.settings
+        largest = largest_eigenvalue(x) + s.ridge
+        if not s.start * largest <= 1:
+            raise InputError(
+                f"start={s.start:g} is too large for these examples: use at most {1 / largest:.6g}"
+            )
+
+    def _check_reached(self, p: float, u: float, q: float) -> None:
+        radius = self.settings.radius
+        check_reached("|P|", p, radius.p, "p), or a larger ridge (λ")
+        check_reached("|P·x|", u, radius.u, "u), or a larger ridge (λ")
+        check_reached("|PA|", q, LARGEST_Q, "p), or a smaller start (α")
+
+
+def ridge_regression(
+    ridge: float,
+    *,
+    features: int,
+    iterations: int = 16,
+    radius: float | SolverRadius = 5.0,
+    start: float | None = None,
+    intercept: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Solver:
+    """argmin |y - Xw|²/(2n) + λ|w|²/2 by attention with fixed weights; every iteration doubles the number of correct digits.
+
+    `radius` bounds |x| and |y|; bounds of P and P·x follow, or give them by a `SolverRadius`. `start` is α, at most 1/‖A‖; the
+    default 1/(d·x² + λ) works for every context within the radius. The penalty counts an intercept like the other
+    coefficients. `dtype` defaults to torch's default dtype.
+
+    >>> import attnc.incontext, torch
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.randn(50, 3, dtype=torch.float64).clamp(-3, 3)
+    >>> y = x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    >>> solver = attnc.incontext.ridge_regression(
+    ...     0.1, features=3, iterations=12, radius=8.0, start=0.4, dtype=torch.float64)
+    >>> exact = torch.linalg.solve(x.T @ x / 50 + 0.1 * torch.eye(3, dtype=torch.float64), x.T @ y / 50)
+    >>> (solver.coefficients(x, y) - exact).norm().item() < 1e-10
+    True
+    """
+    name = checked_dtype(torch.get_default_dtype() if dtype is None else dtype)
+    check_arithmetic(name, network=True)
+    penalty = positive("ridge", ridge)
+    d = checked_count("features", features) + bool(intercept)
+    sizes = solver_radius_of(radius, penalty, d, bool(intercept))
+    alpha = 1 / (d * sizes.x**2 + penalty) if start is None else positive("start", start, " or None")
+    a = ARITHMETIC[name]
+    scales = (
+        _scale(EXAMPLES, 1.01 * sizes.u, sizes.x, a),
+        _scale(d, max(LARGEST_Q, sizes.x * sizes.y), sizes.p, a),
+        _scale(EXAMPLES, sizes.y, sizes.x, a),
+    )
+    count = checked_count("iterations", iterations)
+    settings = SolverSettings(penalty, d, count, alpha, sizes, name, scales, bool(intercept))
+    return Solver(settings, reading_head(1.01 * sizes.u, name))
+
+
+def _scale(n: int, largest_r: float, largest_x: float, a: Arithmetic) -> float:
+    """The power of two e that minimises the error."""
+    top = math.floor(math.log2(0.6 / largest_r))
+    scales = (2.0**k for k in range(top - 30, top + 1))
+    return min(scales, key=lambda e: mean_error(e, n, largest_r, largest_x, a))
