@@ -114,7 +114,7 @@ def largest_error(net: attnc.Network, points: int, climbers: int, steps: int) ->
     chosen = pool[_errors(net, pool).argsort(descending=True)[:climbers]]
     with torch.no_grad():
         executed = net(chosen)
-    found = proved(program, chosen.double().numpy(), executed.double().numpy())
+    found = proved(program, net.numbers(), chosen.double().numpy(), executed.double().numpy())
     seen = {"largest": found.error, "points": len(x) + len(risen)}
     if math.isfinite(net.certificate.bound / max(found.error, 5e-324)):
         seen["quality"] = net.certificate.bound / found.error

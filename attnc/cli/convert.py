@@ -19,7 +19,7 @@ _Source = Annotated[Path, typer.Argument(metavar="DIR", help=_SOURCE)]
 _Output = Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="A new directory.")]
 _Approximation = Annotated[float, typer.Option(metavar="E", help=_APPROXIMATION)]
 _Engine = Annotated[str, typer.Option(help="How attention is executed: closed-form or softmax.")]
-_Design = Annotated[str, typer.Option(help="Of the heads: auto, gate, lattice or tuned.")]
+_Design = Annotated[str, typer.Option(help="Of the heads: auto, gated, lattice or tuned.")]
 _Only = Annotated[str, typer.Option(metavar="TEXT", help="Convert only blocks whose names contain TEXT.")]
 _NoCheck = Annotated[bool, typer.Option("--no-check", help="Do not compare the outputs on an example input.")]
 

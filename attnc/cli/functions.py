@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from attnc.cli.options import Json
-from attnc.cli.output import columns, print_json
+from attnc.cli.output import print_json, table
 
 _PROBES = (0.3125, 0.8125, 1.4375)
 
@@ -23,7 +23,7 @@ def functions(json: Json = False) -> None:
         print_json({"functions": [dict(zip(keys, row, strict=True)) for row in rows]})
     else:
         cells = [(call, formula, ", ".join(at)) for _, call, formula, at in rows]
-        typer.echo(columns(("function", "formula", "kinks"), cells))
+        typer.echo(table(("function", "formula", "kinks"), cells))
 
 
 def kinks(name: str) -> list[str]:

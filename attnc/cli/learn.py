@@ -14,15 +14,7 @@ import typer
 import attnc
 from attnc.cli.csv_data import PREDICTION, Table, check_spread, read_table, write_predictions
 from attnc.cli.options import Dtype, Force, Json, Plot, check_files
-from attnc.cli.output import (
-    NOT_PROVED,
-    columns,
-    errors_reported,
-    facts_text,
-    print_json,
-    run_facts,
-    shortened,
-)
+from attnc.cli.output import NOT_PROVED, errors_reported, facts_text, print_json, run_facts, shortened, table
 from attnc.cli.progress import progress_bar
 from attnc.errors import InputError
 
@@ -76,12 +68,12 @@ def learn(
         settings |= {"intercept": intercept, "standardise": standardise}
         began = time.perf_counter()
         with progress_bar(f"reading {data}") as progress:
-            table = read_table(data)
-            rows = table if query is None else read_table(query)
+            examples = read_table(data)
+            rows = examples if query is None else read_table(query)
             if output is not None and PREDICTION in rows.names:
                 raise InputError(f"{rows.path} has a column {PREDICTION!r}, which -o adds: rename it")
             progress("learning")
-            model, record = _learn(loss, settings, table, target, rows)
+            model, record = _learn(loss, settings, examples, target, rows)
             record["seconds"], record["files"] = round(time.perf_counter() - began, 3), files
             if output is not None:
                 write_predictions(output, rows, record["predictions"])
@@ -98,22 +90,21 @@ def learn(
 
 
 def _learn(
-    loss: str, settings: dict[str, Any], table: Table, target: str, rows: Table
+    loss: str, settings: dict[str, Any], examples: Table, target: str, rows: Table
 ) -> tuple[Any, dict[str, Any]]:
     """Fit an estimator, predict the rows, and compare with exact gradient descent and with scikit-learn."""
     from attnc.incontext.estimators import InContextClassifier, InContextRegressor
     from attnc.incontext.exact import exact_trajectory
     from attnc.incontext.losses import DEFAULTS, loss_named
 
-    names = [name for name in table.names if name != target]
-    if not names or len(table.rows) < 2:
-        raise InputError(
-            f"{table.path}: {len(table.rows)} rows, {len(names)} features: give 2 and 1 at least"
-        )
-    x, y, new = table.numbers(names), table.numbers([target])[:, 0], rows.numbers(names)
+    names = [name for name in examples.names if name != target]
+    if not names or len(examples.rows) < 2:
+        size = f"{len(examples.rows)} rows and {len(names)} features"
+        raise InputError(f"{examples.path} has {size}: give 2 and 1 at least")
+    x, y, new = examples.numbers(names), examples.numbers([target])[:, 0], rows.numbers(names)
     kind, logistic = loss_named(loss), loss_named(loss).name == "logistic"
     kind.check_labels(y)
-    check_spread(np.column_stack([x, y]), [*names, target], table.path)
+    check_spread(np.column_stack([x, y]), [*names, target], examples.path)
     model = InContextClassifier(0.0, **settings) if logistic else InContextRegressor(loss, **settings)
     model.fit(x, y)
     learner, context = model.learner_, model.context_x_.double().numpy()
@@ -180,7 +171,7 @@ def _print(record: dict[str, Any], title: str) -> None:
     constant = {} if record["intercept"] is None else {"(intercept)": record["intercept"]}
     named = zip((record["coefficients"] | constant).items(), record["learner_units"], strict=True)
     rows = [(name, f"{value:.6g}", f"{scaled:.6g}") for (name, value), scaled in named]
-    coefficients = columns(("column", "in its units", "standardised"), rows)
+    coefficients = table(("column", "in its units", "standardised"), rows)
     other, fit = record["sklearn"], "accuracy" if "accuracy" in record else "r2"
     if other["distance"] is not None:
         other["note"] = f"{other['estimator']}: {other['distance']:.3g} away {other['note']}"

@@ -13,7 +13,7 @@ import typer
 
 from attnc.errors import AttncError, ConvergenceError, PrecisionError, UnsupportedError
 
-PROVED, NOT_PROVED, BAD_INPUT = 0, 1, 2
+NOT_PROVED, BAD_INPUT = 1, 2  # exit status
 _SHOWN = 4  # items of a list
 
 
@@ -59,10 +59,10 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows in columns. No cell is cut or folded.
 
-    >>> print(columns(("name", "kinks"), [("abs", "0"), ("tanh", "")]))
+    >>> print(table(("name", "kinks"), [("abs", "0"), ("tanh", "")]))
     name  kinks
     abs   0
     tanh

@@ -137,7 +137,7 @@ def test_the_table_names_columns_and_says_what_is_proved(run: Any, data: Path) -
     ):
         assert fact in said
     record = run("learn", data, "--target", "y", "--loss", "ridge(0.1)", "--json").json
-    assert f"proved bound {record['bound']:g} " in said
+    assert f"proved bound: {record['bound']:g} " in said
     assert record["radius"].keys() == {"x", "y", "w", "u"}
     assert f"age {record['coefficients']['age']:.6g} " in said
 
@@ -250,7 +250,7 @@ def test_rows_outside_the_radius(run: Any, tmp_path: Path, data: Path) -> None:
     ran = run("learn", data, "--target", "y", "--query", far, "--json")
     assert (ran.code, ran.json["status"]) == (1, "not proved")
     assert f"row 2 of {far}" in ran.json["reason"] and len(ran.json["predictions"]) == 2
-    assert "proved bound none: row 2" in words(run("learn", data, "--target", "y", "--query", far).out)
+    assert "proved bound: none: row 2" in words(run("learn", data, "--target", "y", "--query", far).out)
 
 
 def test_a_constant_column(run: Any, tmp_path: Path) -> None:

@@ -80,9 +80,8 @@ def test_import_attnc_does_not_import_torch() -> None:
 
 def test_help_lists_what_the_library_accepts(run: Any) -> None:
     """The commands repeat these names, because help must not import the library."""
-    from attnc.frontends.function import METHODS
-
     from attnc.compiler import COMPILED
+    from attnc.frontends.black_box import METHODS
     from attnc.heads.candidates import DESIGNS
     from attnc.incontext.losses import NAMES
     from attnc.network.engines import ENGINES
