@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from attnc.errors import CertificateError
 from attnc.functions.function import label_of
 from attnc.lower.program_to_network import Lowered, Request, layer_name
@@ -12,7 +14,8 @@ from attnc.lower.witness import worst
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import Pointwise
-from attnc.prove.bounds import ValueBounds
+from attnc.prove.bounds import HeadErrors, ValueBounds
+from attnc.prove.compose import compose
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
 from attnc.records.layers import Layer, NetworkNumbers, pointwise_layer
@@ -23,7 +26,8 @@ def certified(request: Request, lowered: Lowered, engine: str, strict: bool | No
     """The module with the certificates of its layers, the bound of the whole, and a witness."""
     numbers = NetworkNumbers(tuple(_with_heads(layer, lowered) for layer in lowered.layers), request.dtype)
     layers = (layer for layer in lowered.layers if layer.kind == "pointwise")
-    output = _terms(lowered.output)
+    rounded = _rounded(request, lowered)
+    output = _terms(lowered.output, rounded[lowered.layers[-1].value])
     certificate = Certificate(
         subject="network",
         status=Status.PROVED,
@@ -33,7 +37,7 @@ def certified(request: Request, lowered: Lowered, engine: str, strict: bool | No
         witness=Witness((0.0,) * request.box.size, 0, 0.0),
         digests=numbers.digests(),
         facts={"program": request.program.digest()},
-        children=tuple(_claim(request, layer, lowered) for layer in layers),
+        children=tuple(_claim(request, layer, lowered, rounded[layer.value]) for layer in layers),
         versions=versions(),
     )
     network = rebuilt(Record(numbers, certificate, request.program), engine, strict)
@@ -55,7 +59,7 @@ def _with_heads(layer: Layer, lowered: Lowered) -> Layer:
     return pointwise_layer(layer.input, layer.value, groups)
 
 
-def _claim(request: Request, layer: Layer, lowered: Lowered) -> Certificate:
+def _claim(request: Request, layer: Layer, lowered: Lowered, rounded: ValueBounds) -> Certificate:
     step = request.program.steps[layer.value - 1]
     assert isinstance(step, Pointwise)
     width = lowered.known[layer.input].lo.shape[-1]
@@ -70,18 +74,30 @@ def _claim(request: Request, layer: Layer, lowered: Lowered) -> Certificate:
         subject="layer",
         name=layer_name(request.program, layer.value),
         status=Status.PROVED,
-        **_terms(lowered.known[layer.value]),
+        **_terms(lowered.known[layer.value], rounded),
         dtype=request.dtype,
         facts=facts,
         children=tuple(head.certificate for _, head in heads),
     )
 
 
-def _terms(bounds: ValueBounds) -> dict[str, Any]:
+def _rounded(request: Request, lowered: Lowered) -> dict[int, ValueBounds]:
+    """The bounds of every value if the heads had no error but rounding: what execution alone can change."""
+    errors = {}
+    for value, heads in lowered.heads.items():
+        found = np.zeros(lowered.known[value].lo.shape)
+        for neurons, head in heads:
+            found[..., slice(None) if neurons is None else neurons] = head.certificate.rounding
+        errors[value] = HeadErrors(0.0, found)
+    return compose(request.program, lowered.layers, request.box, errors, request.dtype)
+
+
+def _terms(bounds: ValueBounds, rounded: ValueBounds) -> dict[str, Any]:
     """The bound of one value of the program, and its terms."""
     error = float(bounds.error.max())
     approximation = min(float(bounds.approximation.max()), error)
-    named = {"approximation": approximation, "rounding": float(bounds.rounding.max()), "bound": error}
+    rounding = max(float(bounds.rounding.max()), min(error, float(rounded.error.max())))
+    named = {"approximation": approximation, "rounding": rounding, "bound": error}
     return {name: with_room(term) for name, term in named.items()}
 
 
