@@ -166,18 +166,10 @@ BORDERS_CONVERT = [
     Mutation(
         "entering: calibration",
         ENTERING,
-        "return Entering(Box(lo - room, hi + room), MEASURED)",
-        "return Entering(Box(lo - room, hi + room), PROVED)",
+        "return Entering(Box(lo - room, hi + room), Status.MEASURED)",
+        "return Entering(Box(lo - room, hi + room), Status.PROVED)",
         "inputs that were measured hold for every input",
         ("tests/pretrained/test_convert.py::test_inputs_without_a_norm_are_measured_on_calibration",),
-    ),
-    Mutation(
-        "entering: the box given",
-        ENTERING,
-        "return Entering(box, GIVEN)",
-        "return Entering(box, PROVED)",
-        "a box that was given holds for every input",
-        ("tests/pretrained/test_verify.py::test_a_box_that_was_given_is_given_again",),
     ),
     Mutation(
         "verify_conversion: hooks of maps",
