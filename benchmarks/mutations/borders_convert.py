@@ -165,11 +165,7 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "entering: calibration",
-<<<<<<< HEAD
         "attnc/pretrained/entering.py",
-=======
-        ENTERING,
->>>>>>> netmerge
         "return Entering(Box(lo - room, hi + room), Status.MEASURED)",
         "return Entering(Box(lo - room, hi + room), Status.PROVED)",
         "inputs that were measured hold for every input",
