@@ -1,10 +1,10 @@
-"""Two steps of the Hénon map as softmax attention, and what chaos makes of a small error.
+"""Two steps of the Hénon map as softmax attention, and how a small error grows under iteration.
 
     python examples/chaotic_map.py
 
-(x, y) ↦ (1 - 1.4 x² + y, 0.3 x), on a box that holds the map's attractor. Two steps are a polynomial of degree four, for
-which few anchors suffice. But near orbits of the map part exponentially, by e^0.42 a step on average, and so do the map's
-orbit and that of a network that is a little off: what is known of two steps soon says nothing about many.
+The map is (x, y) ↦ (1 - 1.4 x² + y, 0.3 x), on a box that contains its attractor. Two steps are a polynomial of degree four,
+for which a few anchors are enough. The map is chaotic: nearby orbits diverge by a factor of e^0.42 per step on average. The
+orbit of the network diverges from the orbit of the map in the same way, so a bound for two steps does not bound many steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def twice(state: Tensor) -> Tensor:
 
 
 def run() -> Iterator[tuple[str, attnc.Network]]:
-    """Four digits apart."""
+    """Two networks, the second with an eps that is 10,000 times smaller."""
     for eps in (1e-2, 1e-6):
         yield (
             f"Hénon map, two steps, a lattice within {eps:g}",
@@ -41,7 +41,7 @@ def run() -> Iterator[tuple[str, attnc.Network]]:
 
 
 def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
-    """At inputs drawn by a seed of our own, which no part of the network has seen."""
+    """The largest error at random inputs that were not used to build the network."""
     lo, hi = (torch.tensor(end.tolist(), dtype=torch.float64) for end in (BOX.lo, BOX.hi))
     unit = torch.rand(points, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     x = lo + (hi - lo) * unit
@@ -49,7 +49,7 @@ def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
 
 
 def parted(net: attnc.Network, distance: float = 0.1, most: int = 200) -> int | None:
-    """After how many steps the network's orbit is so far from the map's; both begin at one point of the attractor."""
+    """The number of steps after which the orbits of network and map are more than `distance` apart, from one start."""
     start = torch.zeros(1, 1, 2, dtype=torch.float64)
     for _ in range(100):
         start = henon(start)
@@ -64,7 +64,7 @@ def parted(net: attnc.Network, distance: float = 0.1, most: int = 200) -> int | 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="two steps of the Hénon map by softmax attention")
     parser.add_argument(
-        "--points", type=int, default=100_000, help="fresh inputs at which errors are measured"
+        "--points", type=int, default=100_000, help="number of random inputs at which errors are measured"
     )
     points = parser.parse_args(arguments).points
     for title, net in run():

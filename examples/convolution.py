@@ -1,13 +1,13 @@
-"""A convolution over 8 tokens with a kernel of 3 as softmax attention: from its values, and from its weights.
+"""A convolution over 8 tokens with a kernel of size 3 as softmax attention: from its values, and from its weights.
 
     python examples/convolution.py
 
-Eight numbers are too many for a lattice of anchors, so a layer of neurons is fitted to values of the function, and
-attention stands in for the neurons. A convolution is linear, and the fit begins with pairs of neurons that are linear but
-for a term of fifth order: no others are needed. The error is measured.
+Eight numbers are too many for a lattice of anchors, so attnc fits a layer of neurons to values of the function, and
+replaces the neurons by attention. The fit starts with pairs of neurons that are linear up to a term of fifth order. A
+convolution is linear, so it needs no other neurons. The error is measured.
 
-Who knows the kernel can prove it. With |x| <= 1 and Σ|kernel| = 1 every output u is in [-1, 1], and there
-u = relu(u + 1) - 1: a ReLU that is never off is linear. So the convolution *is* a network of one hidden layer.
+The kernel makes a proof possible. With |x| <= 1 and Σ|kernel| = 1, every output u is in [-1, 1], where
+u = relu(u + 1) - 1: a ReLU that is always active is linear. So the convolution *is* a network with one hidden layer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def convolve(x: Tensor) -> Tensor:
 
 
 def as_neurons() -> nn.Sequential:
-    """relu(Cx + 1) - 1 with the matrix C of the convolution, column by column what it makes of a unit vector."""
+    """relu(Cx + 1) - 1. Column j of C is the convolution of the j-th unit vector."""
     enter, leave = nn.Linear(TOKENS, TOKENS).double(), nn.Linear(TOKENS, TOKENS).double()
     identity = torch.eye(TOKENS, dtype=torch.float64)
     with torch.no_grad():
@@ -43,7 +43,7 @@ def as_neurons() -> nn.Sequential:
 
 
 def run() -> Iterator[tuple[str, attnc.Network]]:
-    """From the callable, then from the weights."""
+    """A network from values of the function, and one from the weights."""
     yield (
         "convolution, neurons fitted to its values",
         attnc.compile(convolve, domain=BOX, eps=1e-5, dtype=torch.float64),
@@ -55,7 +55,7 @@ def run() -> Iterator[tuple[str, attnc.Network]]:
 
 
 def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
-    """At inputs drawn by a seed of our own, which no part of the network has seen."""
+    """The largest error at random inputs that were not used to build the network."""
     unit = torch.rand(points, TOKENS, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     x = 2 * unit - 1
     return float((net(x) - convolve(x)).abs().max())
@@ -64,7 +64,7 @@ def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="a convolution by softmax attention")
     parser.add_argument(
-        "--points", type=int, default=100_000, help="fresh inputs at which errors are measured"
+        "--points", type=int, default=100_000, help="number of random inputs at which errors are measured"
     )
     points = parser.parse_args(arguments).points
     for title, net in run():

@@ -1,11 +1,11 @@
-"""Handwritten digits: two trained classifiers as softmax attention, and what a proved bound says about their decisions.
+"""Handwritten digits: two trained classifiers as softmax attention, and what the proved bound implies for their decisions.
 
     python examples/digits.py
 
-trains an MLP 64-128-10 in torch and scikit-learn's MLPClassifier on 8 × 8 images (a few seconds), compiles both for all images
-with pixels between 0 and 1, and compares decisions. Needs scikit-learn. A logit is off by at most the bound, so where the two
-largest logits are more than twice the bound apart, the network decides as the original does in exact arithmetic: that is
-proved. Whether the two agree as they are executed, there and elsewhere, is counted.
+The script trains an MLP 64-128-10 in torch and scikit-learn's MLPClassifier on 8 × 8 images (a few seconds), compiles both for
+all images with pixels between 0 and 1, and compares their decisions. It needs scikit-learn. The error of a logit is at most
+the bound. So if the two largest logits differ by more than twice the bound, the network provably decides like the original does
+in exact arithmetic. The script also counts on how many images the executed network and the executed original agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BOX = attnc.Box(0, 1, shape=(64,))
 
 @dataclass(frozen=True)
 class Digits:
-    """Images (n, 64) with pixels in [0, 1], multiples of 1/16, and what they show."""
+    """Images (n, 64) with pixels in [0, 1], multiples of 1/16, and their digits."""
 
     train_x: Tensor
     train_y: Tensor
@@ -50,7 +50,7 @@ class Agreement:
     smallest_margin: float
     decided: int  # images whose margin exceeds twice the bound
     decided_alike: int  # those of them on which both decide alike
-    different: int  # images, of all, on which they do not
+    different: int  # images, of all, on which the decisions differ
 
     @property
     def ratio(self) -> float:
@@ -65,7 +65,7 @@ def read() -> Digits:
 
 
 def trained(data: Digits) -> nn.Sequential:
-    """64-128-10 with ReLU, in a second."""
+    """An MLP 64-128-10 with ReLU, trained in about a second."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
@@ -78,13 +78,13 @@ def trained(data: Digits) -> nn.Sequential:
 
 
 def fitted(data: Digits) -> MLPClassifier:
-    """The same shape by scikit-learn, in float64."""
+    """An MLP of the same shape, trained by scikit-learn in float64."""
     model = MLPClassifier((128,), alpha=1e-2, learning_rate_init=3e-3, max_iter=500, tol=1e-3, random_state=0)
     return model.fit(data.train_x.double().numpy(), data.train_y.numpy())
 
 
 def decisions(model: Any) -> Callable[[Tensor], Tensor]:
-    """What the original says of images, executed in its own way."""
+    """The decisions of the original model, executed by its own library."""
     if isinstance(model, nn.Module):
         return lambda x: model(x).argmax(-1)
     return lambda x: torch.from_numpy(model.predict(x.double().numpy()))
@@ -123,7 +123,7 @@ class Result:
         parameters = sum(p.numel() for p in self.net.parameters())
         anchors = sum(len(head.anchors) for head in layer)
         return f"""{self.name}, {self.dtype}: compiled in {self.seconds:.1f} s
-  size        {parameters:,} parameters; 128 heads, {anchors} anchors that they share
+  size        {parameters:,} parameters; 128 heads that share {anchors} anchors
   accuracy    {a.accuracy:.1%} of {a.images} test images
   bound       {a.bound:.3g} on every logit, proved for every image of [0, 1]^64
   margin      {a.margin:.3g} (median), {a.smallest_margin:.3g} (least): the bound is 1/{1 / a.ratio:,.0f} of the median

@@ -1,10 +1,10 @@
-"""all-MiniLM-L6-v2, attention only: 1,000 sentences embedded by the original and by the converted model, and compared.
+"""all-MiniLM-L6-v2 as attention only: embed 1,000 sentences with the original and the converted model, and compare.
 
     python examples/minilm.py [--dtype float64] [--engine softmax] [--approximation 1e-7] [--sentences 200] [--plot anchors.png]
 
-The sentences are made here, the same in every run: plain ones, long ones, an empty one, emoji, other languages, punctuation,
-numbers, code, and random tokens. An embedding is the mean of the last hidden state over the tokens, scaled to length 1. Needs
-the extra `minilm`, whose package holds the model; nothing is downloaded.
+The script generates the sentences, the same in every run: plain ones, long ones, an empty one, emoji, other languages,
+punctuation, numbers, code, and random tokens. An embedding is the mean of the last hidden state over the tokens, scaled to
+length 1. The script needs the extra `minilm`, whose package contains the model; it downloads nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MARKS = "!?.,;:-_()[]{}<>/\\|@#$%^&*+=~`'\"…—«»§¶"
 
 
 def sentences(count: int, tokenizer: Any) -> list[str]:
-    """So many texts, the same in every run, no two of which are the same tokens; the first is empty."""
+    """`count` texts with different tokens, the same in every run; the first is empty."""
     rng = random.Random(0)
     makers: list[Callable[[], str]] = [
         lambda: _plain(rng), lambda: _plain(rng), lambda: _plain(rng),
@@ -63,13 +63,13 @@ def sentences(count: int, tokenizer: Any) -> list[str]:
         lambda: rng.choice(CODE).format(n=rng.randint(0, 9999)),
         lambda: tokenizer.decode(rng.choices(range(tokenizer.vocab_size), k=rng.choice((1, 3, 10, 30, 100, 300)))),
     ]  # fmt: skip
-    made: dict[tuple[int, ...], str] = {_tokens("", tokenizer): ""}
+    found: dict[tuple[int, ...], str] = {_tokens("", tokenizer): ""}
     for make in itertools.cycle(makers):
-        if len(made) >= count:
+        if len(found) >= count:
             break
         text = make()
-        made.setdefault(_tokens(text, tokenizer), text)
-    return list(made.values())
+        found.setdefault(_tokens(text, tokenizer), text)
+    return list(found.values())
 
 
 def _tokens(text: str, tokenizer: Any) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ def _plain(rng: random.Random) -> str:
 
 
 def read(dtype: torch.dtype) -> tuple[nn.Module, Any]:
-    """The model and its tokenizer, from the package that holds both."""
+    """The model and its tokenizer, from the installed package."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
@@ -99,7 +99,7 @@ def read(dtype: torch.dtype) -> tuple[nn.Module, Any]:
 
 
 def embed(model: nn.Module, tokenizer: Any, texts: Sequence[str]) -> Tensor:
-    """(texts, 384), rows of length 1; batches hold texts of similar length."""
+    """(texts, 384): rows of length 1. A batch contains texts of similar length."""
     order = sorted(range(len(texts)), key=lambda i: len(_tokens(texts[i], tokenizer)))
     found: list[Tensor] = [torch.empty(0)] * len(texts)
     for start in range(0, len(order), BATCH):
@@ -131,11 +131,11 @@ class Agreement:
     def __str__(self) -> str:
         return f"""cosine distance        worst {self.worst:.2e}, median {self.median:.2e}, over {self.texts:,} sentences
 |difference|           of a coordinate: median {self.coordinate:.2e}, largest {self.largest:.2e}
-nearest neighbours     the nearest is the same for {self.first:.2%}; of the ten nearest {self.ten:.2%} are"""
+nearest neighbours     the nearest is the same for {self.first:.2%}; {self.ten:.2%} of the ten nearest are the same"""
 
 
 def compare(a: Tensor, b: Tensor) -> Agreement:
-    """Rows have length 1, so that 1 - cos = |a - b|²/2, which loses nothing to cancellation."""
+    """Rows have length 1, so 1 - cos = |a - b|²/2, which is computed without cancellation."""
     difference = (a - b).abs()
     distance = (difference**2).sum(1) / 2
     k = min(10, len(a) - 1)
@@ -170,7 +170,7 @@ def run(
     count: int = 1000,
     plot: str | None = None,
 ) -> Result:
-    """Embed, convert, embed again."""
+    """Embed the sentences, convert the model, and embed them again."""
     model, tokenizer = read(getattr(torch, dtype))
     texts = sentences(count, tokenizer)
     before, original = _timed(lambda: embed(model, tokenizer, texts))
@@ -183,7 +183,7 @@ def run(
 
 
 def draw(model: nn.Module, tokenizer: Any, path: str, sentence: str = SHOWN) -> None:
-    """Which anchors the neurons of a sentence use."""
+    """Plot which anchors the neurons of a sentence use."""
     import attnc.plot
 
     batch = tokenizer(sentence, return_tensors="pt")
@@ -193,8 +193,8 @@ def draw(model: nn.Module, tokenizer: Any, path: str, sentence: str = SHOWN) -> 
 
 def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
     began = time.perf_counter()
-    made = work()
-    return made, time.perf_counter() - began
+    result = work()
+    return result, time.perf_counter() - began
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -204,10 +204,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     defaults = ", ".join(f"{value:g} in {dtype}" for dtype, value in APPROXIMATION.items())
     parser.add_argument("--approximation", type=float, help=f"default {defaults}")
     parser.add_argument("--sentences", type=int, default=1000, metavar="N")
-    parser.add_argument("--plot", metavar="FILE", help="also draw which anchors a sentence uses")
+    parser.add_argument("--plot", metavar="FILE", help="also plot which anchors a sentence uses")
     given = parser.parse_args(arguments)
     if given.sentences < 2:
-        parser.error("--sentences: neighbours need two or more")
+        parser.error("--sentences must be at least 2: the comparison needs neighbours")
     print(run(given.dtype, given.engine, given.approximation, given.sentences, given.plot))
 
 

@@ -2,10 +2,10 @@
 
     python examples/running_maximum.py
 
-Every y_i changes by no more than the x_j that changes most, so 1 is a Lipschitz constant, in the Euclidean norm too: with it
-a grid of anchors proves its error. Without the constant the function gets a lattice of anchors with broad weights whose
-values are solved for: closer with fewer anchors, and measured. A maximum has edges, x_i = x_j, and there such a lattice is
-worst: for smooth functions (softmax_average.py) it does far better.
+Every y_i changes by at most the largest change of an x_j, so 1 is a Lipschitz constant, also in the Euclidean norm. With this
+constant, the error of a grid of anchors is proved. Without the constant, attnc builds a lattice of anchors with broad weights
+and finds their values by least squares: the error is smaller with fewer anchors, and it is measured. The error of the lattice
+is largest at the edges x_i = x_j of the maximum; for smooth functions (softmax_average.py) a lattice is far more accurate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def running_maximum(x: Tensor) -> Tensor:
 
 
 def run() -> Iterator[tuple[str, attnc.Network]]:
-    """A network for each way to ask."""
+    """A network with a measured error, and one with a proved error."""
     yield (
         "running maximum, a lattice within 0.03",
         attnc.compile(running_maximum, domain=BOX, eps=0.03, dtype=torch.float64),
@@ -39,7 +39,7 @@ def run() -> Iterator[tuple[str, attnc.Network]]:
 
 
 def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
-    """At inputs drawn by a seed of our own, which no part of the network has seen."""
+    """The largest error at random inputs that were not used to build the network."""
     x = torch.rand(points, 3, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return float((net(x) - running_maximum(x)).abs().max())
 
@@ -47,7 +47,7 @@ def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="a running maximum by softmax attention")
     parser.add_argument(
-        "--points", type=int, default=100_000, help="fresh inputs at which errors are measured"
+        "--points", type=int, default=100_000, help="number of random inputs at which errors are measured"
     )
     points = parser.parse_args(arguments).points
     for title, net in run():

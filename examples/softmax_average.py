@@ -1,11 +1,11 @@
-"""A softmax-weighted average of tokens by attention to anchors: attention imitates attention.
+"""A softmax-weighted average of tokens, compiled to attention over anchors.
 
     python examples/softmax_average.py
 
 y_i = Σ_j softmax_j(4 x_i x_j) x_j is one head of self-attention whose queries, keys and values are the tokens: tokens attend
-to tokens, and scores are products of two inputs. The network made here asks the function for values only: in it the
-softmax runs over anchors, and scores are affine in the input. It has the paper's second form, one layer of attention (with
-scores 0), then one softmax. The function is smooth, so two digits more cost a few times the anchors.
+to tokens, and scores are products of two inputs. attnc compiles the function from its values alone. In the compiled network
+the softmax runs over anchors, and scores are affine in the input. It has the paper's second form: one layer of attention (with
+scores 0), then one softmax. The function is smooth: an eps that is 100 times smaller needs a few times as many anchors.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BOX = attnc.Box(0, 1, shape=(3, 1))
 
 
 def softmax_average(x: Tensor) -> Tensor:
-    """(batch, 3, 1): every token becomes a mean of all, weighted by softmax of 4 x_i x_j."""
+    """(batch, 3, 1): every token becomes the mean of all tokens, weighted by softmax_j(4 x_i x_j)."""
     return torch.softmax(4 * x @ x.transpose(1, 2), dim=-1) @ x
 
 
 def run() -> Iterator[tuple[str, attnc.Network]]:
-    """Two digits apart."""
+    """Two networks, the second with an eps that is 100 times smaller."""
     for eps in (1e-3, 1e-5):
         yield (
             f"softmax average, a lattice within {eps:g}",
@@ -38,7 +38,7 @@ def run() -> Iterator[tuple[str, attnc.Network]]:
 
 
 def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
-    """At inputs drawn by a seed of our own, which no part of the network has seen."""
+    """The largest error at random inputs that were not used to build the network."""
     x = torch.rand(points, 3, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return float((net(x) - softmax_average(x)).abs().max())
 
@@ -46,7 +46,7 @@ def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="a softmax-weighted average by attention to anchors")
     parser.add_argument(
-        "--points", type=int, default=100_000, help="fresh inputs at which errors are measured"
+        "--points", type=int, default=100_000, help="number of random inputs at which errors are measured"
     )
     points = parser.parse_args(arguments).points
     for title, net in run():

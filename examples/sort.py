@@ -1,12 +1,13 @@
-"""Sorting three numbers by softmax attention, from the callable alone.
+"""Three numbers, sorted by softmax attention, from values of the function alone.
 
     python examples/sort.py
     python examples/sort.py --points 1000000
 
-Two ways to ask. A layer of neurons is fitted to values of the function and attention stands in for the neurons: small and
-close, and its error is measured, not proved. Or a grid of anchors is built that softmax selects from, and its error is
-proved by a Lipschitz constant: the k-th smallest of three numbers changes by no more than the number that changes most,
-|sort(x) - sort(x')|_max <= |x - x'|_max <= |x - x'|₂, so that constant is 1 for every output.
+The script builds two networks. For the first, attnc fits a layer of neurons to values of the function, and replaces the
+neurons by attention: the network is small and accurate, and its error is measured, not proved. The second is a grid of
+anchors, from which softmax selects. A Lipschitz constant proves its error: the k-th smallest of three numbers changes by at
+most the largest change of a number, |sort(x) - sort(x')|_max <= |x - x'|_max <= |x - x'|₂, so the constant is 1 for every
+output.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def sort(x: Tensor) -> Tensor:
 
 
 def run() -> Iterator[tuple[str, attnc.Network]]:
-    """A network for each way to ask."""
+    """A network with a measured error, and one with a proved error."""
     yield (
         "sort, neurons fitted to within 1e-2",
         attnc.compile(sort, domain=BOX, eps=1e-2, method="fit", dtype=torch.float64),
@@ -40,7 +41,7 @@ def run() -> Iterator[tuple[str, attnc.Network]]:
 
 
 def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
-    """At inputs drawn by a seed of our own, which no part of the network has seen."""
+    """The largest error at random inputs that were not used to build the network."""
     x = torch.rand(points, 3, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return float((net(x) - sort(x)).abs().max())
 
@@ -48,7 +49,7 @@ def largest_error(net: attnc.Network, points: int, seed: int = 1) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="three numbers, sorted by softmax attention")
     parser.add_argument(
-        "--points", type=int, default=100_000, help="fresh inputs at which errors are measured"
+        "--points", type=int, default=100_000, help="number of random inputs at which errors are measured"
     )
     points = parser.parse_args(arguments).points
     for title, net in run():
