@@ -59,8 +59,8 @@ def _asked(records: Sequence[Record]) -> str:
     )
     return (
         "### The smallest head for an error\n\n"
-        "These heads come from `attnc.head(function, domain=…, eps=…, design=…, dtype=…)`. *Anchors allowed* is the target size of "
-        "the benchmark. *u/l* is the proved bound divided by the error at the witness.\n\n"
+        "These heads come from `attnc.head(function, domain=…, eps=…, design=…, dtype=…)`. *Anchors allowed* is the target "
+        "size of the benchmark. *u/l* is the proved bound divided by the error at the witness.\n\n"
         + table(head, rows)
     )
 
@@ -147,8 +147,8 @@ def _floor(records: Sequence[Record]) -> str:
         rows.append((*where(some), *(_lowest(cell) for cell in cells)))
     return (
         "### The lowest error that can be proved\n\n"
-        "The table gives the smallest proved bound among the heads that the benchmark built, with their design and size. It is an "
-        "eps that the dtype can reach, not a lower limit for all heads. Gated heads, which need a "
+        "The table gives the smallest proved bound among the heads that the benchmark built, with their design and size. It is "
+        "an eps that the dtype can reach, not a lower limit for all heads. Gated heads, which need a "
         "token to attend to itself, have their own columns.\n\n"
         + table("function, on, float32, float32 gated, float64, float64 gated", rows)
         + "\n\n![Lowest proved bound of each function](img/floor.png)"
@@ -163,8 +163,8 @@ def _searched(records: Sequence[Record]) -> str:
         tried.setdefault(sizes, []).append(spec)
     listed = "; ".join(f"{sizes} for {', '.join(specs)}" for sizes, specs in tried.items())
     return (
-        f"The benchmark built these heads in float32: {listed}. In float64 it built the columns of the previous table. Other sizes "
-        "may give smaller bounds."
+        f"The benchmark built these heads in float32: {listed}. In float64 it built the columns of the previous table. "
+        "Other sizes may give smaller bounds."
     )
 
 
@@ -210,8 +210,8 @@ def _speed(records: Sequence[Record]) -> str:
     ]
     return (
         "### Speed\n\n"
-        f"The heads are float32 with eps {plain(first['eps'])}. The table compares a forward pass over {first['elements']:,} elements "
-        f"on {first['threads']} threads with torch's own function; the two run alternately. Times are medians, and the ratio is "
+        f"The heads are float32 with eps {plain(first['eps'])}. The table compares a forward pass over "
+        f"{first['elements']:,} elements on {first['threads']} threads with torch's own function; the two run alternately. Times are medians, and the ratio is "
         "the median (lowest to highest pair). The last columns are the CPU seconds to find and prove the head, to prove it "
         "alone, and to verify it. This was one run on a machine with other load: the ratios are orders "
         "of magnitude.\n\n"
