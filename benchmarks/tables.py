@@ -211,7 +211,8 @@ def _speed(records: Sequence[Record]) -> str:
     return (
         "### Speed\n\n"
         f"The heads are float32 with eps {plain(first['eps'])}. The table compares a forward pass over "
-        f"{first['elements']:,} elements on {first['threads']} threads with torch's own function; the two run alternately. Times are medians, and the ratio is "
+        f"{first['elements']:,} elements on {first['threads']} threads with torch's own function; the two run "
+        "alternately. Times are medians, and the ratio is "
         "the median (lowest to highest pair). The last columns are the CPU seconds to find and prove the head, to prove it "
         "alone, and to verify it. This was one run on a machine with other load: the ratios are orders "
         "of magnitude.\n\n"
