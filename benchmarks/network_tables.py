@@ -24,9 +24,9 @@ def prose(text: str) -> str:
 def _versions(versions: dict[str, str]) -> str:
     listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return prose(
-        f"""Made by `python benchmarks/networks.py` with {listed}. Times are wall seconds with CPU seconds in brackets, of one
-        run on one thread of a machine that may have had other work to do: where the two differ, believe the second. Every
-        number is in `benchmarks/results/networks.json`."""
+        f"""Made by `python benchmarks/networks.py` with {listed}. Times are wall seconds with CPU seconds in brackets, of
+        one run on one thread of a machine that may have had other load: if the two differ, the CPU seconds are more
+        reliable. Every number is in `benchmarks/results/networks.json`."""
     )
 
 
@@ -52,9 +52,10 @@ def _mlps(records: Sequence[Record]) -> str:
         "u/l, compile s, verify s"
     )
     about = prose(
-        f"""An MLP 16-64-64-4 with torch's default initialisation (seed 0) on the box [-1, 1]¹⁶. The largest error found is over
-        {min(r["points"] for r in records):,} corners and random points of the box, and ascent along the gradient of the error
-        from the worst of them, evaluated in 128 bits: the truth lies between it and the bound. *u/l* is their quotient."""
+        f"""An MLP 16-64-64-4 with torch's default initialisation (seed 0) on the box [-1, 1]¹⁶. The search for the largest
+        error uses {min(r["points"] for r in records):,} corners and random points of the box and gradient ascent from the
+        worst of them, evaluated in 128 bits. The true maximum lies between the largest error found and the bound. *u/l* is
+        the bound divided by the largest error found."""
     )
     return "\n\n".join(["### Bound and error", about, table(head, rows), _chain(records)])
 
@@ -75,23 +76,25 @@ def _chain(records: Sequence[Record]) -> str:
         "if each neuron errs by its bound, proved bound"
     )
     about = prose(
-        """Where the quotient comes from. At the input of the largest error, the neurons of the last layer err by e_j, and w_j
-        are the weights of the output: first the error itself, then Σ|w_j||e_j|, then the same sum with what is proved of each
-        neuron in place of |e_j|, then the bound, which is that of the output whose sum is largest, with the rounding of the
-        last affine map."""
+        """The next table shows why the bound is larger than the error. At the input of the largest error, let e_j be the
+        errors of the neurons of the last layer, and w_j the weights of the output. The columns are the error itself;
+        Σ|w_j||e_j|; the same sum with the proved bound of each neuron in place of |e_j|; and the bound of the network,
+        which is for the output with the largest sum and includes the rounding of the last affine map."""
     )
     float64 = prose(
-        """*float64.* GELU has approximation error alone, and its heads come near their worst at many places: what is given away
-        is that composition adds absolute values |W|, as if all neurons erred by their maximum, with the worst sign, at once.
-        The head of a ReLU errs most a millionth beside the kink, and several times less from a hundred-thousandth on: hardly a
-        neuron of any input stands where the proof has all of them. tanh is exact with two keys: there is rounding alone, as in
-        the next rows."""
+        """*float64.* For GELU the error is almost all approximation error, and its heads come close to their largest error
+        at many inputs. The bound is larger because the composition of errors uses |W|, as if all neurons had their largest
+        error, with the worst sign, at once. The head of a ReLU has its largest error at a distance of a millionth from the
+        kink, and a several times smaller error from a hundred-thousandth on. So for any input almost no neuron has the
+        error that the proof assumes for all of them. tanh is exact with two keys: its error is rounding alone, as in the
+        next rows."""
     )
     float32 = prose(
-        """*float32.* Rounding is most of the bound. It holds for every order of summation and for every exp that conforms: each
-        product over n terms is charged γ_{n+1}, as if all its roundings were as large as they can be and of one sign, and the
-        next layer multiplies that by |W|. Roundings that happen are of either sign, and what n of them add up to grows about as
-        √n: hence a bound far above what one execution shows. tanh, whose heads have no other error, shows it most."""
+        """*float32.* Rounding is most of the bound. The bound holds for every order of summation and for every exp that
+        satisfies the assumptions: each product over n terms adds γ_{n+1}, as if all its roundings had the largest size and
+        the same sign, and the next layer multiplies that by |W|. Actual roundings have both signs, and the sum of n of them
+        grows about as √n, so the bound is far above the error of one execution. The effect is largest for tanh, whose heads
+        have no other error."""
     )
     return "\n\n".join([about, table(head, rows), float64, float32])
 
@@ -118,10 +121,10 @@ def _digits(records: Sequence[Record]) -> str:
         "bound / margin, equal where margin > 2 bound, different at all"
     )
     about = prose(
-        """`examples/digits.py`: scikit-learn's digits (8 × 8 pixels scaled to [0, 1]; a quarter is for tests), a ReLU network
-        64-128-10 trained in torch and scikit-learn's own `MLPClassifier`, both compiled for *every* image of [0, 1]⁶⁴. The bound
-        is one on each logit; a margin is the largest logit minus the next. Asked: an accuracy above 96 %, a bound below a tenth
-        of the median margin, and equal decisions wherever the margin exceeds twice the bound."""
+        """`examples/digits.py`: scikit-learn's digits (8 × 8 pixels scaled to [0, 1]; a quarter is the test set), a ReLU
+        network 64-128-10 trained in torch and scikit-learn's own `MLPClassifier`, both compiled for *every* image in [0,
+        1]⁶⁴. The bound holds for each logit. A margin is the largest logit minus the next. The targets are an accuracy
+        above 96 %, a bound below a tenth of the median margin, and equal decisions if the margin exceeds twice the bound."""
     )
     return "\n\n".join(["### Decisions: handwritten digits", about, table(head, rows)])
 
@@ -144,9 +147,9 @@ def _layer(records: Sequence[Record]) -> str:
     head = "dtype, eps, anchors, proved bound, approximation, rounding, largest error seen, compile s, parameters added"
     d, h = records[0]["features"], records[0]["hidden"]
     about = prose(
-        f"""Linear({d}, {h}), GELU, Linear({h}, {d}) with torch's default initialisation (uniform; the standard deviation of the
-        first map, 0.021, is near GPT-2's 0.02), on the box [-1, 1]^{d}. Each compile ran in a fresh process. Asked: less than
-        10 s, and less than 0.1 % of parameters added."""
+        f"""Linear({d}, {h}), GELU, Linear({h}, {d}) with torch's default initialisation (uniform; the standard deviation of
+        the first map, 0.021, is near GPT-2's 0.02), on the box [-1, 1]^{d}. Each compile ran in a fresh process. The
+        targets are less than 10 s, and less than 0.1 % of parameters added."""
     )
     runs = [row for r in records for row in _runs(r["runs"])]
     parts = ["### A layer of GPT-2's size", about, table(head, rows), _why_float32(records)]
@@ -157,27 +160,28 @@ def _why_float32(records: Sequence[Record]) -> str:
     float64, float32 = records
     terms = float32["hidden"] + 1
     return prose(
-        f"""Why rounding is nearly all of the bound in float32, and no eps much below {plain(float32["eps"])} is accepted: an
-        output is a sum of {terms - 1} products and a bias, and may pass {terms} roundings,
-        γ_{{{terms}}} = {terms * 2.0**-24:.1e} of Σ|w_j||x_j|; and the box lets pre-activations reach about
-        {max(map(abs, float32["intervals"][0])):g}, all at once as far as the proof knows, so that this sum is several hundred,
-        where random inputs of the box make it a few. The bound says what holds for the worst input, the worst order of summation
-        and roundings of one sign. In float64 the same term is {rounded_up(float64["rounding"])}. Hence the two values of eps: one
-        that shows what heads can do, and about the least that can be proved in float32."""
+        f"""In float32 rounding is nearly all of the bound, and no eps much below {plain(float32["eps"])} can be proved. An
+        output is a sum of {terms - 1} products and a bias, with up to {terms} roundings, which is γ_{{{terms}}} =
+        {terms * 2.0**-24:.1e} of Σ|w_j||x_j|. The box allows pre-activations up to about
+        {max(map(abs, float32["intervals"][0])):g}, and the proof must assume that all reach it at once. Then this sum is
+        several hundred; for random inputs of the box it is a few. The bound holds for the worst input, the worst order of
+        summation and roundings of one sign. In float64 the same term is {rounded_up(float64["rounding"])}. The two values
+        of eps are therefore one that shows the accuracy of the heads, and about the smallest one that can be proved in
+        float32."""
     )
 
 
-RUNS = "dtype, engine, memory added MiB, time over the original's on one thread, on two"
+RUNS = "dtype, engine, memory added MiB, time / original's on one thread, on two"
 
 
 def _how_run(record: Record) -> str:
     return prose(
-        f"""Memory and time of a forward pass over {record["runs"]["softmax"]["tokens"]} tokens, each in a fresh process. Memory
-        is the peak of what is resident above what the process held before (the model, its input, the libraries), at the
-        first pass, on two threads. Asked: less than 2 GiB. Time per token is given over that of the original module in the same
-        process, run in turn: median ratio (lowest to highest pair). Threads wait passively (`OMP_WAIT_POLICY=PASSIVE`); with
-        the default, threads that spin while other programs hold the cores made two threads up to twenty times slower than
-        one."""
+        f"""The next table gives memory and time of a forward pass over {record["runs"]["softmax"]["tokens"]} tokens, each
+        in a fresh process. Memory is the peak resident memory of the first pass on two threads, minus the memory of the
+        process before it (the model, its input, the libraries). The target is less than 2 GiB. Time per token is divided by
+        that of the original module, which runs alternately in the same process: median ratio (lowest to highest pair).
+        Threads wait passively (`OMP_WAIT_POLICY=PASSIVE`). With the default setting, spinning threads on cores that other
+        programs used made two threads up to twenty times slower than one."""
     )
 
 
@@ -197,26 +201,28 @@ def _growth(records: Sequence[Record]) -> str:
         [r for r in records if r["axis"] == "width" and r["activation"] == f] for f in ("tanh", "gelu")
     )
     about = prose(
-        f"""float64, eps {plain(records[0]["eps"])}, box [-1, 1]¹⁶; nothing is kept from one network to the next. *Heads*: to find
-        and prove the anchors, once for a layer, whatever its width. *Witness*: to search for the largest error. *The rest*:
-        reading the module, intervals and errors of every neuron, hashing. Wall seconds (CPU seconds); the last two columns are
-        CPU seconds."""
+        f"""float64, eps {plain(records[0]["eps"])}, box [-1, 1]¹⁶, without caching between networks. *Heads* is the time to
+        find and prove the anchors, once per layer, whatever its width. *Witness* is the search for the largest error. *The
+        rest* is reading the module, computing intervals and errors of every neuron, and hashing. Times are wall seconds
+        (CPU seconds); the last two columns are CPU seconds."""
     )
     wide = prose(
-        f"""From the first width to the last the parameters grow {_growing(tanh, lambda r: r["source_parameters"])}-fold. The
-        heads take {_growing(tanh, lambda r: r["heads_cpu"], 1)} times as long for tanh and
-        {_growing(gelu, lambda r: r["heads_cpu"], 1)} times for GELU: a wider layer amplifies errors more, so that heads must be
-        closer and need more anchors, where they are not exact like those of tanh. What remains is
-        passes over the matrices, and does grow with the width ({_growing(tanh, _rest)}-fold for tanh,
-        {_growing(gelu, _rest)}-fold for GELU): products of |W| with vectors and with the affine form, the comparison of the
-        module with its program, the search for a witness in high precision."""
+        f"""From the first width to the last, the number of parameters grows
+        {_growing(tanh, lambda r: r["source_parameters"])}-fold. The heads take
+        {_growing(tanh, lambda r: r["heads_cpu"], 1)} times as long for tanh and
+        {_growing(gelu, lambda r: r["heads_cpu"], 1)} times for GELU. A wider layer amplifies errors more, so heads that are
+        not exact (unlike those of tanh) must be more accurate and need more anchors. The rest consists of passes over the
+        matrices and grows with the width ({_growing(tanh, _rest)}-fold for tanh, {_growing(gelu, _rest)}-fold for GELU):
+        products of |W| with vectors and with the affine form, the comparison of the module with its program, the search for
+        a witness in high precision."""
     )
     deep = prose(
-        """tanh takes about the same time for every layer. A layer of GELU takes longer in a deeper network: an error of the
-        first layer passes through all that follow, the share of each layer shrinks, and closer heads take longer to find."""
+        """For tanh the time per layer is about constant. For GELU a layer takes longer in a deeper network: an error of the
+        first layer passes through all layers that follow, the share of each layer is smaller, and more accurate heads take
+        longer to find."""
     )
-    parts = ["### What compile time depends on", about, "Against the width:", by["width"], wide]
-    return "\n\n".join([*parts, "Against the number of layers, all of width 64:", by["depth"], deep])
+    parts = ["### What compile time depends on", about, "Compile time by width:", by["width"], wide]
+    return "\n\n".join([*parts, "Compile time by the number of layers, all of width 64:", by["depth"], deep])
 
 
 def _growing(records: Sequence[Record], what: Any, digits: int = 0) -> str:
@@ -245,12 +251,12 @@ def _engines(records: Sequence[Record]) -> str:
     for r in records:
         cells = [spread(r["runs"][e][f"ratio_{t}"]) for e in ("softmax", "sdpa") for t in ("one", "two")]
         rows.append((r["activation"], r["dtype"], _anchors(r), *cells))
-    head = "activation, dtype, anchors by layer, columns on one thread, on two, dense on one thread, on two"
+    head = "activation, dtype, anchors by layer, softmax on one thread, on two, sdpa on one thread, on two"
     about = prose(
-        f"""The MLP 16-64-64-4 on a batch of {records[0]["batch"]:,}: time over that of the original module, median (lowest to
-        highest pair). `columns` writes the sum over anchors out along the contiguous axis; `dense` calls
-        `scaled_dot_product_attention`. The narrower the layers, the less a matrix product costs beside the activation, and the
-        more the heads show; the layer of GPT-2's size above is the other end."""
+        f"""The table is for the MLP 16-64-64-4 on a batch of {records[0]["batch"]:,}. It gives the time divided by that of
+        the original module, median (lowest to highest pair). `softmax` evaluates the sum over anchors explicitly along the
+        contiguous axis; `sdpa` calls `scaled_dot_product_attention`. In narrow layers matrix products are cheap compared
+        with activations, so the time of the heads matters more; the layer of GPT-2's size above is the opposite case."""
     )
     return "\n\n".join(["### Engines", about, table(head, rows)])
 

@@ -54,13 +54,14 @@ def _asked(records: Sequence[Record]) -> str:
         for r in records
     ]
     head = (
-        "function, on, dtype, design, eps, anchors asked, got, design got, bound, approximation, rounding, "
+        "function, on, dtype, design, eps, anchors allowed, used, design used, bound, approximation, rounding, "
         "u/l, s"
     )
     return (
         "### The smallest head for an error\n\n"
-        "`attnc.head(function, domain=…, eps=…, design=…, dtype=…)`. *Anchors asked* is the most that would do; "
-        "*u/l* is the proved bound over the error at the witness.\n\n" + table(head, rows)
+        "These heads come from `attnc.head(function, domain=…, eps=…, design=…, dtype=…)`. *Anchors allowed* is the target "
+        "size of the benchmark. *u/l* is the proved bound divided by the error at the witness.\n\n"
+        + table(head, rows)
     )
 
 
@@ -92,12 +93,12 @@ def _rates(curves: Sequence[Record]) -> str:
     )
     return (
         "### How the error falls with the anchors\n\n"
-        "float64. The laws are fitted by least squares on the logarithms of the proved bounds, over the p "
-        "that resolve the function (error below half of max |f|; for `nearest` p from 32 on), lie above "
-        "rounding (bound above 1e-10 of max |f| and ten times its rounding term) and still fall. This window "
-        "was chosen with the curves in view, so k depends on it. *Spread* is the root mean square of what "
-        "the fit leaves, in decades. The columns 0.1 to 1e-08 give the smallest p of the run whose *proved* "
-        "bound is that low (– if none is). `tuned` has no law of its own.\n\n"
+        "All heads are float64. The laws are least-squares fits to the logarithms of the proved bounds. A fit uses the p "
+        "that resolve the function (error below half of max |f|; for `nearest` p from 32 on), whose bound is above "
+        "rounding (above 1e-10 of max |f| and ten times its rounding term) and still decreases. This range of p "
+        "was chosen after looking at the curves, so k depends on it. *Spread* is the root mean square of the "
+        "residuals of the fit, in decades. The columns 0.1 to 1e-08 give the smallest p of the run whose *proved* "
+        "bound is at most that number (– if there is none). No law is fitted for `tuned`.\n\n"
         + table(head, rows)
         + "\n\n![Proved bound against anchors](img/rates.png)\n\n"
         + _against_paper([c for c in curves if c["design"] == "nearest"])
@@ -110,12 +111,12 @@ def _against_paper(curves: Sequence[Record]) -> str:
     rows = []
     for c in curves:
         bounds = [r["bound"] for r in c["rows"]]
-        rows.append((c["function"], "bound / paper's line", *map(ratio, bounds, c["paper"])))
+        rows.append((c["function"], "bound / paper's bound", *map(ratio, bounds, c["paper"])))
         rows.append((c["function"], "bound / KΔC(4)", *map(ratio, bounds, c["theorem"])))
     return (
-        "`nearest` beside the paper's line (b-a)/(2(p-1)) = Δ/2, which is stated for Range (and so for "
-        "ReLU), and beside the theorem's KΔC(4), which holds for every Lipschitz f; [a, b] is where the "
-        "anchors lie. A ratio of at most 1 is within.\n\n"
+        "The next table compares `nearest` with the paper's bound (b-a)/(2(p-1)) = Δ/2, which is stated for Range (and so for "
+        "ReLU), and with the theorem's bound KΔC(4), which holds for every Lipschitz f. [a, b] is the interval of the "
+        "anchors. A ratio of at most 1 means that the proved bound is at most the other bound.\n\n"
         + table("function, ratio, " + ", ".join(f"p={p}" for p in sizes), rows)
     )
 
@@ -130,8 +131,8 @@ def _designs(records: Sequence[Record]) -> str:
         rows.append((spec, *(rounded_up(cell["bound"]) if cell and cell["bound"] else "" for cell in cells)))
     return (
         "### Every function, every design\n\n"
-        "Proved bound in float64 with so many anchors, each function on its standard interval (see the next "
-        "table). Measured error, quality and seconds of each are in the JSON file.\n\n"
+        "The table gives the proved bound in float64 for each design and number of anchors, with each function on its standard "
+        "interval (see the next table). The JSON file has the measured error, the quality and the seconds of each head.\n\n"
         + table("function, " + ", ".join(f"{design} {p}" for _, design, p in columns), rows)
     )
 
@@ -146,9 +147,9 @@ def _floor(records: Sequence[Record]) -> str:
         rows.append((*where(some), *(_lowest(cell) for cell in cells)))
     return (
         "### The lowest error that can be proved\n\n"
-        "The smallest proved bound among the heads that the benchmark built, and with which anchors: an eps "
-        "that the dtype is known to hold, not a limit that nothing could beat. Gated heads, which need a "
-        "token to attend to itself, stand apart.\n\n"
+        "The table gives the smallest proved bound among the heads that the benchmark built, with their design and size. It is "
+        "an eps that the dtype can reach, not a lower limit for all heads. Gated heads, which need a "
+        "token to attend to itself, have their own columns.\n\n"
         + table("function, on, float32, float32 gated, float64, float64 gated", rows)
         + "\n\n![Lowest proved bound of each function](img/floor.png)"
     )
@@ -162,8 +163,8 @@ def _searched(records: Sequence[Record]) -> str:
         tried.setdefault(sizes, []).append(spec)
     listed = "; ".join(f"{sizes} for {', '.join(specs)}" for sizes, specs in tried.items())
     return (
-        f"Searched in float32: {listed}. Searched in float64: the columns of the table before. Other sizes "
-        "may do better."
+        f"The benchmark built these heads in float32: {listed}. In float64 it built the columns of the previous table. "
+        "Other sizes may give smaller bounds."
     )
 
 
@@ -185,8 +186,8 @@ def _many(records: Sequence[Record]) -> str:
     head = [f"{count} × {p} keys" for count, p in zip(counts, sizes, strict=True)]
     return (
         "### One head or several\n\n"
-        "The same number of anchors in one head and shared out over several (of the p keys of each of "
-        "several heads p - 2 are anchors): proved bound, and its rounding term in brackets.\n\n"
+        "The table compares the same number of anchors in one head and divided among several heads (of the p keys of each of "
+        "several heads, p - 2 are anchors). It gives the proved bound, with its rounding term in brackets.\n\n"
         + table("function, design, dtype, " + ", ".join(head), rows)
     )
 
@@ -209,10 +210,11 @@ def _speed(records: Sequence[Record]) -> str:
     ]
     return (
         "### Speed\n\n"
-        f"float32, eps {plain(first['eps'])}: a forward pass over {first['elements']:,} elements on "
-        f"{first['threads']} threads beside torch's own function, run in turn: medians, and the ratio as "
-        "median (lowest to highest pair). Then the CPU seconds to find the head with its proof, to prove it "
-        "alone, and to verify it. One run on a machine that had other work to do: read the ratios as orders "
+        f"The heads are float32 with eps {plain(first['eps'])}. The table compares a forward pass over "
+        f"{first['elements']:,} elements on {first['threads']} threads with torch's own function; the two run "
+        "alternately. Times are medians, and the ratio is "
+        "the median (lowest to highest pair). The last columns are the CPU seconds to find and prove the head, to prove it "
+        "alone, and to verify it. This was one run on a machine with other load: the ratios are orders "
         "of magnitude.\n\n"
         + table(
             "function, head, forward ms, torch ms, ratio, ratio on one thread, build s, proof s, verify s",
