@@ -27,10 +27,10 @@ from attnc.lower.layers import lower_steps
 from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained import ConversionReport, report_of
-from attnc.program.block import FeedForward
 from attnc.prove.compose import compose
 from attnc.prove.norm import attainable
 from attnc.records.fields import round_up
+from tests.feed_forward import FeedForward, feed_forward
 
 THREADS = 2
 ENGINES = ("closed-form", "softmax")
@@ -254,7 +254,7 @@ def _reach(ff: FeedForward) -> tuple[Any, Any]:
 
 def attack(pair: Pair, settings: Settings) -> Iterator[Row]:
     """How much of its proved interval any neuron reaches, as |s - middle| / half of the width: it must stay below 1."""
-    forwards = [site.feed_forward() for site in pair.sites]
+    forwards = [feed_forward(site) for site in pair.sites]
     ends = [_reach(ff) for ff in forwards if ff.norm is not None]
     middle = [torch.from_numpy((lo + hi) / 2) for lo, hi in ends]
     half = [torch.from_numpy((hi - lo) / 2) for lo, hi in ends]
@@ -311,7 +311,7 @@ def _ascended(pair: Pair, share: Callable[[list[Tensor]], list[Tensor]], steps: 
 
 def _at_the_norm(site: Site, norm: nn.Module, middle: Tensor, half: Tensor) -> float:
     """The vector that takes a neuron to the end of its interval, put into the norm itself: the intervals are tight."""
-    ff = site.feed_forward()
+    ff = feed_forward(site)
     assert ff.norm is not None
     z = torch.from_numpy(attainable(ff.W1, ff.norm.domain())).float()
     found = []

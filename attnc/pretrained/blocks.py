@@ -86,7 +86,7 @@ def plan_block(
 
 def _read(site: Site, entering: Entering) -> _Block:
     dtype = str(site.dtype).removeprefix("torch.")
-    program = site.feed_forward().program(dtype)
+    program = site.program()
     problems = program.problems()
     if problems:
         raise InputError("; ".join(f"{p.where}: {p.reason}" for p in problems))

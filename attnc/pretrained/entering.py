@@ -49,7 +49,7 @@ def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> 
 def _of(site: Site, config: ConvertConfig, seen: Mapping[str, tuple[Array, Array]]) -> Entering:
     features = site.first.sizes[1]
     if site.norm is not None:
-        return Entering(site.norm.numbers().domain(), Status.PROVED)
+        return Entering(site.norm.domain(), Status.PROVED)
     box = _box(site, config)
     if box is not None:
         if box.shape != (features,):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnc import functions
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.frontends.transformers import Call, Site
 from attnc.network.gated_block import GatedBlock
@@ -20,8 +19,8 @@ from attnc.network.product import Product
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
-from attnc.program.block import FeedForward, Norm
 from attnc.records.certificate import Certificate
+from attnc.records.domains import domain_to_json
 from attnc.records.fields import seal
 from attnc.records.layers import Index
 from attnc.records.layers import digest as tensor_digest
@@ -120,7 +119,7 @@ def record_of(plan: PlannedBlock) -> dict[str, Any]:
         "name": plan.site.name,
         "activation": [_head(head) for _, head in activation.groups],
         "square": None if square is None else [_head(head) for _, head in square.groups],
-        "digest": digest(plan.site.feed_forward()),
+        "digest": digest(plan.site, plan.site.activation),
         "wiring": wiring(module),
     }
 
@@ -163,18 +162,13 @@ def _head(head: Head) -> dict[str, Any]:
     return {"design": head.design, "certificate": head.certificate.to_json()}
 
 
-def digest(ff: FeedForward) -> str:
-    """SHA-256 of a block's numbers and of its norm's."""
-    found = hashlib.sha256(ff.activation.encode())
-    parts = [getattr(ff, f.name) for f in fields(FeedForward)]
-    if isinstance(ff.norm, Norm):
-        found.update(ff.norm.kind.encode())
-        parts += [ff.norm.gain, ff.norm.shift]
-    for array in parts:
-        if isinstance(array, np.ndarray):
-            found.update(str(array.shape).encode())
-            found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+def digest(site: Site, activation: str) -> str:
+    """SHA-256 of the program of a block and of its domain behind a norm."""
+    body = {
+        "program": site.program(functions.get(activation)).digest(),
+        "domain": domain_to_json(site.domain()),
+    }
+    return seal(body)
 
 
 def rebuild(
@@ -185,7 +179,7 @@ def rebuild(
     strict: bool | None = None,
 ) -> nn.Module:
     """The module of a block from its record and the tensors of its name."""
-    if digest(site.feed_forward()) != entry["digest"]:
+    if digest(site, site.activation) != entry["digest"]:
         raise CertificateError(
             f"the weights of {site.name} are not those that were converted: convert the original model anew"
         )

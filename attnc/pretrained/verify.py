@@ -98,9 +98,8 @@ class _Running:
     @property
     def domain(self) -> Box | Normed | None:
         """The outputs of the norm in front, or the box of the certificate."""
-        norm = None if self.site.norm is None else self.site.norm.numbers()
-        if norm is not None:
-            return Normed(norm.kind == "layer", norm.gain, norm.shift)
+        if self.site.norm is not None:
+            return self.site.norm.domain()
         return self.report.holds_for if isinstance(self.report.holds_for, Box) else None
 
     @property
@@ -195,7 +194,7 @@ def _numbers(running: _Running) -> str | None:
     if dtypes != {report.dtype} or any(t.device.type != "cpu" for t in tensors):
         return f"it was proved in {report.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
     if record is not None:
-        if digest(replace(site.feed_forward(), activation=report.facts["activation"])) != record["digest"]:
+        if digest(site, report.facts["activation"]) != record["digest"]:
             return "its weights are not those that were converted"
         if wiring(running.module) != record["wiring"]:
             return "the assignment of neurons to heads was changed"

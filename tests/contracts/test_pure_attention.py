@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import attnc
+from attnc.errors import InputError
 from attnc.network.purity import impurities, operations
 from tests.network.examples import activation, gate, network
 
@@ -39,7 +40,7 @@ def test_purity_names_what_executes() -> None:
     block = gate()
     block.engine = "softmax"
     assert attnc.purity(block, torch.zeros(2, 4)) == ("softmax",)
-    with pytest.raises(attnc.InputError, match="Linear"):
+    with pytest.raises(InputError, match="Linear"):
         attnc.purity(nn.Linear(2, 2))
 
 

@@ -16,7 +16,7 @@ from attnc import function, functions
 from attnc.errors import AttncError, InputError
 from attnc.frontends.transformers import BlockList, Call, Site, SkipCause, find_blocks
 from attnc.frontends.transformers.expressions import expression_of, function_of
-from attnc.program.block import FeedForward
+from tests.feed_forward import FeedForward, feed_forward
 from tests.frontends.tiny_models import (
     EVERY_FAMILY,
     FAMILIES,
@@ -58,7 +58,7 @@ def check_numbers(model: nn.Module, found: BlockList, run: Any, rms: float = 1e-
         norm = model.get_submodule(site.norm.name)
         seen = caught(model, {"norm": norm, "first": site.first.module, "last": site.second.module}, run)
         (z, x), (into, _), (_, y) = seen["norm"], seen["first"], seen["last"]
-        block = site.feed_forward()
+        block = feed_forward(site)
         assert block.norm is not None
         eps = site.norm.eps
         assert eps is not None
@@ -158,7 +158,7 @@ def test_a_module_of_two_maps_and_an_activation(activation: Any, d: int, m: int)
     (site,) = find_blocks(model).blocks
     x = torch.randn(4, d, dtype=torch.float64)
     assert (site.name, site.family, site.first.name, site.norm_name) == ("1.act", "Perceptron", "1.up", "0")
-    torch.testing.assert_close(output(site.feed_forward(), x), model[1](x))
+    torch.testing.assert_close(output(feed_forward(site), x), model[1](x))
 
 
 def test_a_residual_around_a_block_changes_nothing_in_it() -> None:

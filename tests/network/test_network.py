@@ -550,7 +550,7 @@ def test_float64_weights_run_in_float32_and_are_certified_against_themselves() -
     with torch.no_grad():
         for p in model.parameters():
             p.add_(2.0**-30 * torch.rand_like(p))  # numbers that float32 does not hold
-    net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3)
+    net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3, dtype=torch.float32)
     weights = [stage.weight for stage in net.stages if isinstance(stage, AffineLayer)]
     for given, (stored, step) in zip(
         (model.enter, model.inner, model.leave),

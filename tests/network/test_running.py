@@ -361,7 +361,6 @@ def test_a_network_holds_nothing_that_its_numbers_do_not_say() -> None:
         "training",
         "program",
         "certificate",
-        "measured",
         "form",
         "layout",
         "theorem",

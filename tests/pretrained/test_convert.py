@@ -21,8 +21,8 @@ from attnc.lower.pointwise import executed_error
 from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained import blocks, convert, convert_, report_of
-from attnc.program.block import FeedForward
 from attnc.records.certificate import Status
+from tests.feed_forward import FeedForward, feed_forward
 from tests.frontends.tiny_models import EVERY_FAMILY, Perceptron, caught, example, tiny
 from tests.prove.blocks import reach
 
@@ -60,7 +60,7 @@ def block_of(ff: FeedForward, x: Tensor) -> Tensor:
 def test_every_family_is_converted_and_moves_within_its_bounds(name: str) -> None:
     model, given = tiny(name), arguments_of(name)
     sites = {site.name: site for site in find_blocks(model).blocks}
-    numbers = {name: site.feed_forward() for name, site in sites.items()}
+    numbers = {name: feed_forward(site) for name, site in sites.items()}
     tensors = dict(model.state_dict(keep_vars=True))
     kept = {key: tensor.detach().clone() for key, tensor in tensors.items()}
     before, kind, form = run(model, given), type(model), inspect.signature(model.forward)

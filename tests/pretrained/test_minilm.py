@@ -16,6 +16,7 @@ from attnc.domain import Normed
 from attnc.frontends.transformers import find_blocks
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained import ConversionReport, convert_
+from tests.feed_forward import feed_forward
 from tests.prove.blocks import reach
 
 hf: Any = pytest.importorskip("transformers")
@@ -145,7 +146,7 @@ def test_no_neuron_leaves_its_interval_at_full_length(pair: Pair) -> None:
     for handle in handles:
         handle.remove()
     for site, block in zip(sites, pair.report.blocks, strict=True):
-        ff = site.feed_forward()
+        ff = feed_forward(site)
         assert ff.norm is not None
         lo, hi = reach(ff.W1, ff.b1, ff.norm, block.dtype)
         low, high = (end.numpy() for end in (seen[block.name].amin(0), seen[block.name].amax(0)))

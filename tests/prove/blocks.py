@@ -16,11 +16,11 @@ from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.domain import Array, Box, Normed
 from attnc.lower.layers import lower_steps
 from attnc.program import Affine, Program
-from attnc.program.block import FeedForward, Norm
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
 from attnc.prove.product import square_powers
 from attnc.records.layers import Layer
+from tests.feed_forward import FeedForward, Norm
 
 Push = Callable[[str], int]  # where something may go wrong: by how much of what is allowed, -1, 0 or 1
 

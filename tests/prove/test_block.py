@@ -14,9 +14,9 @@ from flint import arb
 from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Box
 from attnc.functions.balls import working
-from attnc.program.block import FeedForward, Norm
 from attnc.prove import norm as normed
 from attnc.prove.norm import attainable
+from tests.feed_forward import FeedForward, Norm
 from tests.prove.blocks import (
     TERMS,
     A,

@@ -20,12 +20,12 @@ from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained import blocks, convert_
-from attnc.program.block import FeedForward
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
 from attnc.prove.norm import attainable
 from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer
+from tests.feed_forward import FeedForward, feed_forward
 from tests.frontends.tiny_models import tiny
 
 # family → the number of its layers in its config, its first map, norm and second map, eps in float64 and float32
@@ -95,7 +95,7 @@ def case(name: str, dtype: str) -> Case:
         return known
 
     (site,) = find_blocks(model).blocks
-    ff = site.feed_forward()
+    ff = feed_forward(site)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "compose", noting)
         (report,) = convert_(model, approximation=eps[DTYPES.index(dtype)]).blocks

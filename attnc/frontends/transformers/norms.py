@@ -14,7 +14,6 @@ from attnc.errors import Problem
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import tensor_problem
-from attnc.program.block import Norm
 
 FULL = (torch.float32, torch.float64)  # a norm that is taken in less is not normalised to 2^-10
 LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
@@ -62,10 +61,6 @@ class NormRead:
         gain = np.ones(self.features) if weight is None else _as_numbers(weight)
         shift = np.zeros(self.features) if self.bias is None else _as_numbers(self.bias)
         return Normed(self.kind == "layer", gain, shift)
-
-    def numbers(self) -> Norm:
-        domain = self.domain()
-        return Norm(self.kind, domain.gain, domain.shift)
 
 
 def _as_numbers(tensor: Tensor) -> Array:

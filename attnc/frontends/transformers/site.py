@@ -16,7 +16,6 @@ from attnc.frontends.transformers.blocks import BlockRead, LinearMap
 from attnc.frontends.transformers.norms import NormRead
 from attnc.functions import Function
 from attnc.program import Pointwise, Product, Program, Step
-from attnc.program.block import FeedForward
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +104,6 @@ class Site:
     def domain(self) -> Normed | None:
         """Every vector that can enter the block; None if no norm computes its input."""
         return None if self.norm is None else self.norm.domain()
-
-    def feed_forward(self) -> FeedForward:
-        """Its numbers, copied in float64."""
-        (W1, b1), (W2, b2) = self.first.numbers(), self.second.numbers()
-        U, c = (None, None) if self.up is None else self.up.numbers()
-        norm = None if self.norm is None else self.norm.numbers()
-        return FeedForward(self.activation, W1, b1, W2, b2, U, c, norm)
 
     def replace(self, module: nn.Module) -> Callable[[], None]:
         """Put a module in the place of the activation or gated block; the returned function undoes it.

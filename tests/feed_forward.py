@@ -1,4 +1,4 @@
-"""A feed-forward block of a transformer, as numbers: what stands in front of it, its maps, its activation."""
+"""A feed-forward block as plain arrays, with which tests build and evaluate blocks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from attnc import functions
 from attnc.domain import Normed
+from attnc.frontends.transformers import Site
 from attnc.program import Affine, Pointwise, Product
 from attnc.program.program import Program
 from attnc.program.step import Step
@@ -59,3 +60,12 @@ class FeedForward:
             steps += [affine(0, self.U, self.c), Product((2, 3))]
         steps.append(affine(len(steps), self.W2, self.b2))
         return Program((self.W1.shape[1],), tuple(steps))
+
+
+def feed_forward(site: Site) -> FeedForward:
+    """The numbers of a block of a model, copied in float64."""
+    (W1, b1), (W2, b2) = site.first.numbers(), site.second.numbers()
+    U, c = (None, None) if site.up is None else site.up.numbers()
+    domain = site.domain()
+    norm = None if domain is None else Norm("layer" if domain.centred else "rms", domain.gain, domain.shift)
+    return FeedForward(site.activation, W1, b1, W2, b2, U, c, norm)
