@@ -49,7 +49,7 @@ def run() -> Iterator[tuple[str, attnc.Network]]:
         attnc.compile(convolve, domain=BOX, eps=1e-5, dtype=torch.float64),
     )
     yield (
-        "convolution, neurons made of its weights",
+        "convolution, neurons built from its weights",
         attnc.compile(as_neurons(), domain=BOX, eps=1e-6, form="two-layer", dtype=torch.float64),
     )
 
