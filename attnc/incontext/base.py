@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnc.arithmetic import loose_products
 from attnc.errors import InputError
+from attnc.incontext.certify import changed_settings
 from attnc.incontext.inputs import check_reached, checked_examples, checked_labels
 from attnc.incontext.settings import LearnerSettings, SolverSettings
 from attnc.network.altered import why_altered
@@ -84,6 +85,9 @@ class InContext(PreciseModule):
         heads = self._heads()
         if [head.certificate for head in heads.values()] != list(self.certificate.children):
             return "its heads are not the certified ones"
+        changed = changed_settings(self.settings, self.certificate)
+        if changed:
+            return f"changed since it was certified: {', '.join(changed)}"
         for name, head in heads.items():
             reason = head.why_not_certified()
             if reason is not None:

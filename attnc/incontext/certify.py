@@ -62,6 +62,15 @@ def facts_of(settings: LearnerSettings | SolverSettings) -> dict[str, Any]:
     return {**found, "loss": _loss_json(settings.loss)}
 
 
+def changed_settings(settings: LearnerSettings | SolverSettings, certificate: Certificate) -> list[str]:
+    """The names of the settings that are not those of the certificate."""
+    domain, stated = certificate.holds_for, facts_of(settings)
+    names = [name for name, value in stated.items() if certificate.facts.get(name) != value]
+    if domain != Context(EXAMPLES, dict(vars(settings.radius))):
+        names.append("radius")
+    return names if settings.dtype == certificate.dtype else [*names, "dtype"]
+
+
 def _loss_json(loss: Loss) -> dict[str, Any]:
     function = None if loss.function is None else label_of(loss.function)
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import attnc
 from attnc.errors import InputError
-from attnc.incontext import ridge_regression
+from attnc.incontext import Radius, ridge_regression
 from tests.network.examples import activation, gate, head, learner, network
 
 
@@ -224,19 +225,26 @@ def test_a_head_in_the_place_of_another_is_seen_though_it_is_certified() -> None
     made.reading = learner("squared").reading
     assert made.why_not_certified() is None, "the same head"
     made.reading = head("gelu")
-    assert "reading" in made.why_not_certified()
+    assert "heads" in made.why_not_certified()
     made = learner()
     made.activation = None
-    assert "activation" in made.why_not_certified()
-    made = learner()
-    made.intercept = True
-    assert "intercept" in made.why_not_certified()
+    assert "heads" in made.why_not_certified()
     block = gate()
     block.product.square[0] = block.activation[0]
     assert "product: its head" in block.why_not_certified()
     layer = activation()
     layer.append(head("gelu"))
     assert "neurons" in layer.why_not_certified()
+
+
+@pytest.mark.parametrize(
+    "change", [{"step_size": 1.0}, {"intercept": True}, {"radius": Radius(8.0, 4.0, 4.0, 32.0)}], ids=str
+)
+def test_a_learner_with_other_settings_is_not_certified(change: dict[str, Any]) -> None:
+    made = learner()
+    made.settings = replace(made.settings, **change)
+    assert next(iter(change)) in made.why_not_certified()
+    assert attnc.verify(made).status != "proved"
 
 
 def test_parts_of_others_may_be_of_any_class_and_have_no_hooks() -> None:
