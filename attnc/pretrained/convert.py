@@ -93,7 +93,7 @@ def convert(
     samples: object = None,
     progress: Progress | None = None,
 ) -> Model:
-    """A converted copy of a model; its report is `attnc.report_of(copy)`.
+    """A converted copy of a model; `attnc.pretrained.report_of(copy)` returns its report.
 
     >>> model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)).eval()
     >>> converted = convert(model, approximation=1e-4)
