@@ -253,9 +253,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(
-                f"y contains only the class {self.classes_[0]!r}: give examples of two or more classes"
-            )
+            raise InputError(f"y contains only 1 class, {self.classes_[0]!r}: give examples of two or more")
         wanted = range(len(self.classes_)) if len(self.classes_) > 2 else [1]
         self._stored(x, [(index == k).astype(np.float64) for k in wanted], _ridge(self.ridge))
         return self

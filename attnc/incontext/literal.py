@@ -44,7 +44,7 @@ def literal_learner(learner: Learner, unrolled: bool = False) -> SelfAttentionNe
     """The learner as self-attention: the same three or four layers in every step or, with `unrolled`, a copy for each step.
 
     >>> import attnc.incontext, torch
-    >>> learner = attnc.incontext.gradient_descent("ridge(0.1)", features=2, steps=20, step_size=0.5)
+    >>> learner = attnc.incontext.gradient_descent("ridge(0.1)", features=2, steps=20, step_size=0.5, dtype=torch.float64)
     >>> net = literal_learner(learner)
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.5]], dtype=torch.float64)
     >>> y = x @ torch.tensor([1.0, -2.0], dtype=torch.float64)

@@ -180,7 +180,7 @@ def test_a_module_that_was_altered_is_not_proved() -> None:
 
 
 def test_a_learner_is_saved_and_loaded_but_not_proved(tmp_path: Path) -> None:
-    net = gradient_descent("logistic", features=2, steps=2, step_size=0.1).as_self_attention()
+    net = gradient_descent("logistic", features=2, steps=2, step_size=0.1, dtype=f64).as_self_attention()
     net.save(tmp_path / "net.safetensors")
     again = attnc.load(tmp_path / "net.safetensors")
     assert isinstance(again, SelfAttentionNetwork)

@@ -84,12 +84,12 @@ def test_help_lists_what_the_library_accepts(run: Any) -> None:
     from attnc.frontends.black_box import METHODS
     from attnc.heads.candidates import DESIGNS
     from attnc.incontext.losses import NAMES
-    from attnc.network.engines import ENGINES
+    from attnc.network.engines import CERTIFIED
     from attnc.paper.experiments import SWEEPS
     from attnc.pretrained import config
 
     accepted = {
-        "head": DESIGNS, "compile": (*METHODS, *COMPILED, *ENGINES), "learn": NAMES, "reproduce": SWEEPS,
+        "head": DESIGNS, "compile": (*METHODS, *COMPILED, *CERTIFIED), "learn": NAMES, "reproduce": SWEEPS,
         "convert": (*config.DESIGNS, *config.ENGINES),
     }  # fmt: skip
     for command, names in accepted.items():

@@ -162,7 +162,7 @@ def test_norms(i: int) -> None:
     found = norm(form)
     assert found is not None and found.weight is not None
     assert (found.kind, found.eps, bool(found.one_plus), found.features) == (kind, eps, one_plus, 4)
-    assert found.numbers().gain.tolist() == [2.0 if one_plus else 1.0] * 4
+    assert found.domain().gain.tolist() == [2.0 if one_plus else 1.0] * 4
 
 
 NO_NORMS: list[tuple[Form, tuple[int, ...], tuple[int, ...]]] = [

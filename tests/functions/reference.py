@@ -130,6 +130,7 @@ CASES: tuple[Case, ...] = (
     _celu("celu(0.3)", 0.3),
     _smooth("silu", lambda s: s / (1 + mp.exp(-s))),
     _smooth("sigmoid", lambda s: 1 / (1 + mp.exp(-s))),
+    _smooth("pinball", lambda s: 1 / (1 + mp.exp(-s / mp.mpf(0.1))) - mp.mpf(0.5)),
     _smooth("tanh", mp.tanh),
     _softplus("softplus", 1.0),
     _softplus("softplus(0.3)", 0.3),

@@ -179,7 +179,7 @@ BAD = [
     ({"t": [0.0]}, "one number t_i"), ({"t": [0.0, 0.0, math.nan]}, "t holds a NaN"),
     ({"domain": attnc.Box(-1, 1, shape=(3,))}, r"\(3, 1\) is expected"), ({"heads": 0}, "heads=0"),
     ({"heads": True}, "heads=True"), ({"heads": 1.5}, "heads=1.5"), ({"sharpness": 0.0}, "sharpness=0.0"),
-    ({"dtype": torch.int64}, "float32 or torch.float64"),
+    ({"dtype": torch.int64}, "dtype="),
 ]  # fmt: skip
 
 

@@ -158,7 +158,7 @@ BAD = [
     ({"coordinates": [0, 2], "outputs": 2}, "from 0 to 1"), ({"outputs": 0}, "outputs=0"),
     ({"sharpness": 0.1}, "sharpness=0.1"), ({"sharpness": math.nan}, "sharpness"),
     ({"sharpness": "hot"}, "sharpness"),
-    ({"dtype": torch.float16}, "float32 or torch.float64"),
+    ({"dtype": torch.float16}, "dtype="),
 ]  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def test_the_picture_of_a_penalty_leaves_the_intercept_alone(loss: str) -> None:
     made = learner(loss, intercept=True)
     lines = plot.learning(made, x=x, y=y + 1).axes[0].lines
     off = [line.get_ydata() - exact.get_ydata() for line, exact in zip(lines[:3], lines[3:], strict=True)]
-    assert np.abs(off).max() <= made.certificate.bound(len(x)) < 1e-5
+    assert np.abs(off).max() <= made.error_bound(len(x)) < 1e-5
     assert lines[2].get_ydata()[-1] > 0.5
 
 
@@ -88,7 +88,7 @@ def test_the_weights_shown_are_those_of_the_step(loss: str) -> None:
         assert loss == "squared"
     else:
         assert np.abs(seen.activation.sum(1) - made.activation.heads).max() < 1e-12  # type: ignore[union-attr]
-    one, _ = gathered(torch.from_numpy(r), x, made.certificate.e)
+    one, _ = gathered(torch.from_numpy(r), x, made.settings.e)
     assert np.abs((seen.twins[0] - seen.twins[1]) @ x.numpy() - one.numpy()).max() < 1e-7 * made.certificate.e
     assert seen.twins.sum() == pytest.approx(1, abs=1e-12)
 
@@ -127,7 +127,7 @@ def test_the_twins_are_opposite_and_in_order_of_the_prediction(logistic: Learner
     w = logistic.coefficients(x, y)
     order = np.argsort((x @ w[:2] + w[2]).numpy())
     r = 0.5 - y.numpy()[order]
-    e = logistic.certificate.e
+    e = logistic.settings.e
     assert np.abs(drawn - np.stack([e * r, -e * r])).max() < 2 * e * e
 
 

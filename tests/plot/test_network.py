@@ -246,7 +246,7 @@ def test_bounds_of_a_fitted_network_are_not_called_bounds_for_f() -> None:
         (True, "-"), (False, "--"),
     ]  # fmt: skip
     low, high = ax.get_ylim()
-    assert low < claim.error_in < net.certificate.error < high
+    assert low < claim.facts["error_in"] < net.certificate.error < high
     figure.draw_without_rendering()
     assert ax._left_title.get_window_extent().x1 < ax.get_legend().get_window_extent().x0  # type: ignore[attr-defined]
 

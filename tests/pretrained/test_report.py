@@ -12,8 +12,8 @@ from torch import nn
 
 from attnc.errors import CertificateError
 from attnc.pretrained import ConversionReport, convert_, report_of
-from attnc.pretrained.report import as_text
-from attnc.records.certificate import round_up
+from attnc.pretrained.report import holds_for
+from attnc.records.fields import at_most, round_up
 from tests.frontends.tiny_models import TEXT, example, hf, randomised
 
 NASTY = "<b onclick='x'>&\"é"
@@ -45,10 +45,20 @@ def report() -> ConversionReport:
 def test_what_it_counts(report: ConversionReport) -> None:
     first, second = report.blocks
     assert (first.name, second.name) == (f"{NASTY}.1", "normed.2") and report.converted == 2
-    assert (first.neurons, first.heads, second.neurons, second.heads) == (5, 5, 6, 6)
-    assert (first.holds_for, first.proved, second.proved) == ("measured on calibration", False, True)
-    assert first.bound == round_up(first.exact + first.rounding) >= first.exact + first.rounding
-    assert first.rounding == first.roundings["closed-form"] and 0 < first.products <= first.rounding
+    assert (first.facts["neurons"], first.facts["heads"], second.facts["neurons"], second.facts["heads"]) == (
+        5,
+        5,
+        6,
+        6,
+    )
+    assert (first.status, second.status) == ("measured", "proved") and not report.proved
+    assert (
+        first.bound == round_up(first.approximation + first.rounding) >= first.approximation + first.rounding
+    )
+    assert (
+        first.rounding == first.facts["roundings"]["closed-form"]
+        and 0 < first.facts["products"] <= first.rounding
+    )
     assert [(one.name, one.reason) for one in report.skipped] == [
         ("last", "sigmoid, in no feed-forward block")
     ]
@@ -60,7 +70,7 @@ def test_what_it_counts(report: ConversionReport) -> None:
     (measured,) = report.measured
     assert (measured.output, measured.numbers, report.samples) == (NASTY, 6 * 4, 3)
     assert 0 <= measured.median <= measured.largest < 2e-3
-    assert report.versions["attnc"] and report.seconds > 0 and report.eps == 1e-3
+    assert report.certificate.versions["attnc"] and report.seconds > 0 and report.approximation == 1e-3
 
 
 def test_numbers_added_are_those_of_the_state_dict() -> None:
@@ -73,28 +83,31 @@ def test_numbers_added_are_those_of_the_state_dict() -> None:
         before = sum(t.numel() for t in model.state_dict().values())
         report = convert_(model, approximation=1e-3)
         assert report.parameters_added == sum(t.numel() for t in model.state_dict().values()) - before
-        assert report.blocks[0].heads == (3 if name == "LlamaModel" else 1) * 24
+        assert report.blocks[0].facts["heads"] == (3 if name == "LlamaModel" else 1) * 24
 
 
 def test_text(report: ConversionReport) -> None:
     text = str(report)
-    assert text.startswith("Nasty: 2 feed-forward blocks became attention in ")
+    assert text.startswith("Nasty: 2 feed-forward blocks converted to attention in ")
     assert (
-        "each within 0.001 in exact arithmetic" in text and f"numbers added to {report.parameters:,}" in text
+        "each within 0.001 in exact arithmetic" in text
+        and f"parameters added to {report.parameters:,}" in text
     )
-    assert "measured on 3 samples, converted against original as executed" in text
-    assert "left alone: last (sigmoid, in no feed-forward block)" in text
+    assert "measured on 3 samples, converted against original" in text
+    assert "skipped: last (sigmoid, in no feed-forward block)" in text
     for block in report.blocks:
-        assert block.name in text and f"{block.exact:.2e}" in text and block.holds_for in text
+        assert block.name in text and at_most(block.approximation) in text and holds_for(block) in text
 
 
 def test_json_is_read_back(report: ConversionReport) -> None:
     written = json.dumps(report.to_json(), allow_nan=False)
     assert ConversionReport.from_json(json.loads(written)) == report
-    assert ConversionReport.from_json(json.loads(as_text(report))) == report
+    assert ConversionReport.from_json(json.loads(report.to_text())) == report
     record = json.loads(written)
-    assert record["converted"] == 2 and [b["proved"] for b in record["blocks"]] == [False, True]
-    assert record["blocks"][0]["bound"] == report.blocks[0].bound
+    blocks = record["certificate"]["children"]
+    assert [b["status"] for b in blocks] == ["measured", "proved"] and blocks[0]["bound"] == report.blocks[
+        0
+    ].bound
 
 
 def changed(record: dict[str, Any], *path: Any, drop: bool = False) -> dict[str, Any]:
@@ -110,10 +123,11 @@ def changed(record: dict[str, Any], *path: Any, drop: bool = False) -> dict[str,
 
 
 def test_what_is_no_report_is_refused(report: ConversionReport) -> None:
-    record, bad = json.loads(as_text(report)), object()
+    record, bad = json.loads(report.to_text()), object()
     for bad in (
-        None, [], {}, changed(record, "eps", drop=True), changed(record, "more"), changed(record, "blocks", 0, "more"),
-        changed(record, "blocks", 1, "exact", drop=True), changed(record, "skipped", 0, "reason", drop=True),
+        None, [], {}, changed(record, "samples", drop=True), changed(record, "more"),
+        changed(record, "certificate", "children", 0, "more"),
+        changed(record, "certificate", "children", 1, "bound"), changed(record, "skipped", 0, "reason", drop=True),
     ):  # fmt: skip
         with pytest.raises(CertificateError):
             ConversionReport.from_json(bad)
@@ -153,7 +167,7 @@ def test_html_is_whole_and_escapes_names(report: ConversionReport) -> None:
 def test_one_sample_and_one_block_are_singular() -> None:
     model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4)).eval()
     text = str(convert_(model, approximation=1e-3, samples=torch.randn(2, 4)))
-    assert "1 feed-forward block became" in text and "measured on 1 sample," in text
+    assert "1 feed-forward block converted" in text and "measured on 1 sample," in text
 
 
 def test_the_config_of_a_model_carries_the_report() -> None:
