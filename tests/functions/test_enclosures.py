@@ -34,7 +34,7 @@ def branch_at(case: Case, s: float) -> Branch:
 
 def absolute(case: Case) -> int:
     """1 where the enclosure is sharp in absolute terms only: e^s - 1 and log(1 + e^s) near zero."""
-    return int(case.function.name in ("tanh", "elu", "celu", "selu", "softplus"))
+    return int(case.function.name in ("tanh", "elu", "celu", "selu", "softplus", "pinball"))
 
 
 def mp_taylor(case: Case, s: float, order: int) -> list[mpf]:

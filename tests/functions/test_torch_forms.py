@@ -26,11 +26,15 @@ def slope_and_bend(case: Case, s: float) -> tuple[mpf, mpf, mpf]:
 
 def spoilt_by_cancellation(case: Case, s: float) -> mpf:
     """torch computes s·(1 + erf) and s·(1 + tanh): what is left for s << 0 has an error of the size of s."""
+    if case.function.name == "pinball":  # sigmoid - τ
+        return mpf(1)
     return abs(mpf(s)) if case.function.name in ("gelu", "gelu_10", "gelu_tanh") else mpf(0)
 
 
 def spoilt_in_the_slope(case: Case, s: float) -> float:
     """torch's backward has terms s·σ·(1 - σ), for gelu_tanh s·(1 - tanh²)·(1 + c·s²), in which 1 cancels."""
+    if case.function.name == "pinball":  # σ(1 - σ)/width
+        return 10.0
     cancels = {"silu": 1, "mish": 1, "gelu": 1, "gelu_10": 1, "quick_gelu": 2}
     cubic = {"gelu_tanh": 1 + s * s, "gelu_fast": 2 + s * s}
     return (cancels | cubic).get(case.function.name, 0) * abs(s)

@@ -41,7 +41,7 @@ def things() -> dict[str, Any]:
     converted = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.SiLU(), nn.Linear(6, 2)).eval()
     attnc.convert_(converted, approximation=1e-2)
     return {
-        "head": attnc.head("tanh", domain=(-1, 1), approximation=1e-2),
+        "head": attnc.head("tanh", domain=(-1, 1), eps=1e-2),
         "network": attnc.compile(
             nn.Sequential(nn.Tanh(), nn.Linear(2, 2)).eval(), domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2
         ),

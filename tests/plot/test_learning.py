@@ -89,7 +89,7 @@ def test_the_weights_shown_are_those_of_the_step(loss: str) -> None:
     else:
         assert np.abs(seen.activation.sum(1) - made.activation.heads).max() < 1e-12  # type: ignore[union-attr]
     one, _ = gathered(torch.from_numpy(r), x, made.settings.e)
-    assert np.abs((seen.twins[0] - seen.twins[1]) @ x.numpy() - one.numpy()).max() < 1e-7 * made.certificate.e
+    assert np.abs((seen.twins[0] - seen.twins[1]) @ x.numpy() - one.numpy()).max() < 1e-7 * made.settings.e
     assert seen.twins.sum() == pytest.approx(1, abs=1e-12)
 
 
