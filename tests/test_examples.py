@@ -56,7 +56,8 @@ def test_sentences_are_embedded_alike() -> None:
 def test_the_command_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "networks.md").read_text()
     block = re.search(
-        r"```console\n\$ attnc (compile .*)\n((?:.*\n)*?)\n\$ attnc (verify .*)\n((?:.*\n)*?)\n\$ attnc (show .*)\n```",
+        r"```console\n\$ attnc (compile .*)\n((?:.*\n)*?)\n\$ attnc (verify .*)\n\$ attnc (show .*)\n```"
+        r"(?:.*\n)*?.*prints the verdict:\n\n```\w*\n((?:.*\n)*?)```",
         page,
     )
     assert block is not None
@@ -64,11 +65,11 @@ def test_the_command_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pyt
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 3))
     save_file(model.state_dict(), "model.safetensors")
-    for command, output in (block.group(1, 2), block.group(3, 4)):
+    for command, output in (block.group(1, 2), block.group(3, 5)):
         result = CliRunner(env={"COLUMNS": "100"}).invoke(app, shlex.split(command))
         assert result.exit_code == 0, result.output
         assert skeleton(result.output) == skeleton(output)
-    assert CliRunner().invoke(app, shlex.split(block.group(5))).exit_code == 0
+    assert CliRunner().invoke(app, shlex.split(block.group(4))).exit_code == 0
 
 
 def load(name: str) -> ModuleType:
