@@ -145,7 +145,7 @@ def test_the_same_matrices_serve_every_length(loss: str) -> None:
 
 @pytest.mark.parametrize(
     "loss",
-    [s if s in ("logistic", "lasso(0.05)") else pytest.param(s, marks=pytest.mark.slow) for s in LOSSES],
+    [s if s == "logistic" else pytest.param(s, marks=pytest.mark.slow) for s in LOSSES],
 )
 def test_attention_and_affine_maps_alone(loss: str) -> None:
     net = literal(loss)

@@ -91,7 +91,10 @@ def nudge(name: str) -> Callable[[dict[str, Tensor]], object]:
     return change
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
+_LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "t5", "vit")]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", *_LONG])
 def test_round_trip(saved: Make, name: str, tmp_path: Path) -> None:
     made = saved(name)
     back = from_pretrained(made.where)
