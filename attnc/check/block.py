@@ -3,7 +3,6 @@ Affine], composed over everything that may enter it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -66,8 +65,11 @@ def check_block(
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason, bound)
     try:
-        found = _composed(program, domain, {HIDDEN: heads, GATED: squares}, dtype)
-        exact = _composed(program, domain, _exact(heads, squares), dtype)
+        found = _composed(program, domain, heads, squares, dtype)
+        none = np.zeros_like(heads.approximation)  # without errors of heads: what matrix products round
+        heads = replace(heads, approximation=none, executed=none)
+        squares = squares and replace(squares, approximation=0.0, executed=0.0)
+        exact = _composed(program, domain, heads, squares, dtype)
     except CheckError as problem:
         return Verdict(Status.UNKNOWN, str(problem), bound)
     claims = [
@@ -85,26 +87,18 @@ def check_block(
 
 
 def _composed(
-    program: Program, domain: Box | Normed, errors: Mapping[int, Errors], dtype: str
+    program: Program, domain: Box | Normed, heads: HeadErrors, squares: SquareErrors | None, dtype: str
 ) -> tuple[float, float]:
     """|converted - original| in exact arithmetic, and executed."""
+    errors: dict[int, Errors] = {HIDDEN: heads, GATED: squares}
+    powers = {} if squares is None else {"scale": squares.scale, "radius": squares.radius}
+    more = {"product": (powers, {}), "pointwise": ({}, {"heads": 0})}
     layers = []
-    for i, step in enumerate(program.steps):
-        squares = errors.get(i + 1)
-        powers = (
-            {"scale": squares.scale, "radius": squares.radius} if isinstance(squares, SquareErrors) else {}
-        )
-        settings = {"heads": 0} if step.kind == "pointwise" else {}
-        layers.append(Layer(step.kind, step.inputs, i + 1, step.tensors() | powers, settings))
+    for i, step in enumerate(program.steps, 1):
+        tensors, settings = more.get(step.kind, ({}, {}))
+        layers.append(Layer(step.kind, step.inputs, i, step.tensors() | tensors, settings))
     out = compose(program, layers, domain, errors, dtype, forms=False)[len(layers)]
     return largest_float(out.approximation), largest_float(out.error)
-
-
-def _exact(heads: HeadErrors, squares: SquareErrors | None) -> dict[int, Errors]:
-    """Heads and squares without errors: what is left is what the matrix products round."""
-    none = np.zeros_like(heads.approximation)
-    square = squares and replace(squares, approximation=0.0, executed=0.0)
-    return {HIDDEN: replace(heads, approximation=none, executed=none), GATED: square}
 
 
 def _problem(

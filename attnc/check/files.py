@@ -24,14 +24,10 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
-        raise FileError(f"{file} cannot be read: {problem}") from problem
+        raise FileError(f"cannot read {file}: {getattr(problem, 'strerror', None) or problem}") from problem
     if not isinstance(found, dict):
         raise FileError(f"{file} is not a JSON object")
     return found
-
-
-def _opened(file: Path) -> Any:
-    return safe_open(file, "pt")
 
 
 class TensorFile:
@@ -39,8 +35,8 @@ class TensorFile:
 
     def __init__(self, file: Path) -> None:
         try:
-            self.opened = _opened(file)
-            self.names: list[str] = list(self.opened.keys())
+            opened: Any = safe_open(file, "pt")
+            self.opened, self.names = opened, [str(name) for name in opened.keys()]  # noqa: SIM118
         except (SafetensorError, OSError, ValueError) as problem:
             raise FileError(f"{file} is not a safetensors file, or it is damaged: {problem}") from problem
 
@@ -53,12 +49,11 @@ class TensorFile:
 def read_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Numbers]]:
     """The "attnc" record and the tensors of a file."""
     file = TensorFile(Path(path))
+    metadata = file.opened.metadata() or {}
+    if "attnc" not in metadata:
+        raise FileError(f"{path} was not written by attnc: it has no 'attnc' record in its metadata")
     try:
-        about = json.loads(file.opened.metadata()["attnc"])
-    except (KeyError, TypeError) as problem:
-        raise FileError(
-            f"{path} was not written by attnc: it has no 'attnc' record in its metadata"
-        ) from problem
+        about = json.loads(metadata["attnc"])
     except (ValueError, RecursionError) as problem:
         raise FileError(f"{path}: the 'attnc' record is not JSON: {problem}") from problem
     if not isinstance(about, dict):
@@ -77,21 +72,18 @@ class Directory:
             files = set(map(str, index.values())) if isinstance(index, dict) else set()
             if not files or any(Path(name).name != name for name in files):
                 raise FileError(f"{where / INDEX} does not list the files of the weights")
-        self.files = {
-            name: file for file in map(TensorFile, (where / f for f in sorted(files))) for name in file.names
-        }
+        opened = [TensorFile(where / name) for name in sorted(files)]
+        self.files = {name: file for file in opened for name in file.names}
 
     def find(self, name: str, role: str, expected: str) -> Numbers:
         """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with
         this digest, the same numbers and the same end in its name."""
         place = _PLACE.findall(name)
-        others = [other for other in self.files if other != name and _PLACE.findall(other) == place]
+        others = [other for other in self.files if _PLACE.findall(other) == place]
         for candidate in [name] if name in self.files else others:
             array = self.files[candidate].read(candidate)
             if digest(role, array) == expected:
                 return array
-        if name not in self.files and not others:
+        if not others:
             raise FileError(f"the tensor {name} is missing: convert the original model again")
-        raise CertificateError(
-            f"the tensor {name} is not the one that was certified: convert the model again"
-        )
+        raise CertificateError(f"the tensor {name} changed since it was certified: convert the model again")

@@ -19,8 +19,10 @@ from attnc.check.files import Directory, read_json
 from attnc.check.head import check_head
 from attnc.check.values import CheckError, HeadErrors, SquareErrors
 from attnc.check.window import window_error
-from attnc.domain import Array, Box, Normed
+from attnc.domain import Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
+from attnc.program import Program
+from attnc.program.step import Numbers
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, unsealed
 from attnc.records.layers import Heads
@@ -33,25 +35,23 @@ VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A feed-forward block as plain numbers, and its certificate, whose children are those of the heads, the square's last."""
+    """A converted block as plain numbers, and its certificate, whose children are those of the heads, the square's last."""
 
     claim: Certificate
-    first: Map
-    second: Map
-    up: Map | None
+    program: Program
     domain: Box | Normed | None
     heads: Heads
-    square: HeadNumbers | None = None  # with the powers of two of a gated block
-    scale: Array | None = None  # (neurons,)
-    radius: Array | None = None
+    square: HeadNumbers | None = None  # of a gated block, with its powers of two
+    scale: Numbers | None = None  # log2, (neurons,)
+    radius: Numbers | None = None
 
     def certified(self) -> list[tuple[HeadNumbers, Certificate, str]]:
         """Every head with its certificate and the function that it should approximate."""
-        numbers = [head for _, head in self.heads] + ([] if self.square is None else [self.square])
-        names = [self.claim.facts["activation"]] * len(self.heads) + ["square"] * (self.square is not None)
-        if len(self.claim.children) != len(numbers):
-            raise CheckError(f"it has {len(numbers)} heads, its certificate {len(self.claim.children)}")
-        return list(zip(numbers, self.claim.children, names, strict=True))
+        named = [(head, self.claim.facts["activation"]) for _, head in self.heads]
+        named += [] if self.square is None else [(self.square, "square")]
+        if len(self.claim.children) != len(named):
+            raise CheckError(f"it has {len(named)} heads, its certificate {len(self.claim.children)}")
+        return [(head, c, name) for (head, name), c in zip(named, self.claim.children, strict=True)]
 
 
 @dataclass
@@ -126,7 +126,7 @@ def _check_claim(block: Block, requested: float) -> None:
 def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
     """The bounds of a block whose heads were proved, as one engine executes them."""
     claim, squares = block.claim, None
-    errors = HeadErrors(*(np.full(len(block.first[1]), np.nan) for _ in range(4)))
+    errors = HeadErrors(*np.full((4, *block.program.shapes[1]), np.nan))
     for (neurons, numbers), head in zip(block.heads, claim.children, strict=False):
         part = slice(None) if neurons is None else neurons
         errors.lo[part], errors.hi[part] = head.interval.lo, head.interval.hi
@@ -136,12 +136,12 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         square = claim.children[-1]
         if not square.interval.lo <= -1 <= 1 <= square.interval.hi:
             raise CheckError("the head of the square is not proved on [-1, 1]")
+        scale, radius = (np.exp2(k.astype(np.float64)) for k in (block.scale, block.radius))
         executed = proofs.executed(block.square, square, engine)
-        squares = SquareErrors(block.scale, block.radius, square.approximation, executed)
-    program = block_program(functions.get(claim.facts["activation"]), block.first, block.second, block.up)
+        squares = SquareErrors(scale, radius, square.approximation, executed)
     terms = BlockClaim(claim.approximation, claim.facts["roundings"][engine], claim.facts["products"])
     assert block.domain is not None
-    return check_block(program, block.domain, errors, squares, terms, claim.dtype)
+    return check_block(block.program, block.domain, errors, squares, terms, claim.dtype)
 
 
 def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
@@ -171,48 +171,72 @@ def model_problem(model: Certificate) -> str | None:
 def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) -> Verdict:
     """The verdict on the directory of a converted model, from config.json and the safetensors files alone."""
     where, proofs = Path(path), proofs or Proofs()
-    record = _record(where)
-    tensors, found = Directory(where), []
+    model, record = read_record(where)
+    reason = model_problem(model)
+    if reason is not None:
+        raise _damaged(where, reason)
+    blocks = read_blocks(where, model, record)
+    missing = [
+        claim.name for claim in model.children if claim.name not in {b.claim.name for b in blocks.values()}
+    ]
+    if missing:
+        raise _damaged(where, f"{missing[0]} has no record")
     try:
-        model = Certificate.from_json(record["report"]["certificate"])
-        reason = model_problem(model)
-        if reason is not None:
-            raise ValueError(reason)
-        entries = {entry["name"]: entry for entry in record["blocks"]}
-        for claim in model.parts("block"):
-            entry = next((e for n, e in entries.items() if f".{claim.name}".endswith(f".{n}")), None)
-            if entry is None:
-                raise ValueError(f"{claim.name} has no record")
-            block = _read_block(claim, entry, tensors)
-            found.append(check_numbers(block, float(model.facts["requested"]), proofs))
+        requested = float(model.facts["requested"])
+        return summary([check_numbers(block, requested, proofs) for block in blocks.values()], proofs)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
         raise _damaged(where, problem) from problem
-    return summary(found, proofs) if found else Verdict(Status.UNKNOWN, "the record has no blocks")
 
 
-def _record(where: Path) -> dict[str, Any]:
-    """The record of config.json, if its seal fits."""
+def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
+    """The certificate of a converted model and its record in config.json, whose seals fit."""
     record = read_json(where / "config.json").get("attnc")
     if not isinstance(record, dict) or record.get("version") != VERSION:
         raise FileError(
             f"{where} is not a model that attnc converted: its config.json has no 'attnc' record of version {VERSION}"
         )
     try:
-        return unsealed(record, "the record")
-    except CertificateError as problem:
+        record = unsealed(record, "the record")
+        return Certificate.from_json(record["report"]["certificate"]), record
+    except (KeyError, TypeError, CertificateError) as problem:
         raise _damaged(where, problem) from problem
 
 
-def _damaged(where: Path, problem: Exception) -> CertificateError:
+def _damaged(where: Path, problem: object) -> CertificateError:
     return CertificateError(f"the 'attnc' record in {where / 'config.json'} is damaged or edited: {problem}")
+
+
+def read_blocks(where: Path, model: Certificate, record: Mapping[str, Any]) -> dict[str, Block]:
+    """The blocks of a record, by their names there; every tensor must have the digest that is recorded of it."""
+    tensors, found = Directory(where), {}
+    try:
+        for entry in record["blocks"]:
+            name = entry["name"]
+            claims = [c for c in model.children if same_place(c.name, name)]
+            if not claims:
+                raise ValueError(f"{name} has no certificate")
+            claim = min(claims, key=lambda c: abs(len(c.name) - len(name)))
+            found[name] = _read_block(claim, entry, tensors)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
+        raise _damaged(where, problem) from problem
+    return found
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether both may name one block: a part was converted and the whole saved, or the other way round."""
+    return f".{one}".endswith(f".{other}") or f".{other}".endswith(f".{one}")
 
 
 def _read_block(claim: Certificate, entry: Mapping[str, Any], tensors: Directory) -> Block:
     stored = {role: tensors.find(name, role, known) for role, (name, known) in entry["tensors"].items()}
-    first, second, up = (_map(role, stored, entry["transposed"]) for role in ("first", "second", "up"))
-    assert first is not None and second is not None
-    norm, name, gated = entry["norm"], entry["name"], up is not None
+    maps = [
+        _map(role, stored, entry["transposed"])
+        for role in ("first", "second", "up")
+        if f"{role}.weight" in stored
+    ]
+    norm, name, gated = entry["norm"], entry["name"], len(maps) == 3
     domain = claim.box if norm is None else _normed(norm, stored)
+    program = block_program(functions.get(claim.facts["activation"]), *maps)
     count = len(claim.children) - gated
     inside = f"{name}.activation" if gated else name
     heads = [
@@ -222,15 +246,12 @@ def _read_block(claim: Certificate, entry: Mapping[str, Any], tensors: Directory
     if sum(neurons is None for neurons, _ in heads) != (count == 1):
         raise ValueError(f"the neurons of {name} are not assigned to its heads")
     if not gated:
-        return Block(claim, first, second, up, domain, heads)
+        return Block(claim, program, domain, heads)
     square = _read_head(f"{name}.product.square.0", claim.children[-1], tensors)
-    scale, radius = (np.exp2(stored[role].astype(np.float64)) for role in ("scale", "radius"))
-    return Block(claim, first, second, up, domain, heads, square, scale, radius)
+    return Block(claim, program, domain, heads, square, stored["scale"], stored["radius"])
 
 
-def _map(role: str, stored: Mapping[str, Any], transposed: Sequence[str]) -> Map | None:
-    if f"{role}.weight" not in stored:
-        return None
+def _map(role: str, stored: Mapping[str, Any], transposed: Sequence[str]) -> Map:
     W = stored[f"{role}.weight"].astype(np.float64)
     W = W.T.copy() if role in transposed else W
     return W, stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)

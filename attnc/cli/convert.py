@@ -47,17 +47,17 @@ def convert(
     Example: attnc convert all-MiniLM-L6-v2 -o minilm-attention --approximation 1e-4
     """
     from attnc.arguments import checked_eps
+    from attnc.check.files import read_json
     from attnc.frontends.transformers.calls import example_call
     from attnc.pretrained.config import ConvertConfig
     from attnc.pretrained.convert import convert_
-    from attnc.pretrained.directory import load_model, read_config
-    from attnc.pretrained.saving import check_new, save_converted
+    from attnc.pretrained.directory import check_new, load_model, save_converted
 
     with errors_reported(json):
         approximation = checked_eps(approximation, "approximation")
         config = ConvertConfig(engine=engine, design=design)
         check_new(output)
-        if "attnc" in read_config(source):
+        if "attnc" in read_json(source / "config.json"):
             raise InputError(f"{source} is already converted: give the original model")
         with progress_bar(f"loading {source}") as progress:
             model = load_model(source)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attnc.cli.output import NOT_PROVED, facts_text, print_json, run_facts, shortened
+from attnc.cli.output import NOT_PROVED, facts_text, print_json, run_facts
 
 if TYPE_CHECKING:
     from attnc.records.certificate import Certificate, Status
@@ -77,17 +77,13 @@ def result_of(value: Any) -> Result:
 def load_result(path: Path) -> Result:
     """What a file of `attnc head` or `attnc compile`, or a directory of `attnc convert`, contains."""
     from attnc.exporters.safetensors import load
-    from attnc.pretrained.directory import changed_heads, read_conversion
+    from attnc.pretrained.directory import read_report
     from attnc.records.certificate import Status
 
     if not path.is_dir():
         return result_of(load(path))
-    conversion = read_conversion(path)
-    changed = changed_heads(path, conversion)
-    if not changed:
-        return result_of(conversion.report)
-    reason = f"{len(changed)} head{'s' * (len(changed) > 1)} changed since certified: {shortened(changed)}"
-    return Result(conversion.report, Status.UNKNOWN, reason)
+    report, reason = read_report(path)
+    return result_of(report) if reason is None else Result(report, Status.UNKNOWN, reason)
 
 
 def finish(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,22 +14,24 @@ from flint import arb
 from torch import nn
 
 from attnc import functions
+from attnc.check.block import block_program
 from attnc.check.model import Block, Proofs, check_directory, check_numbers, model_problem, summary
 from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
-from attnc.domain import Box, Normed
+from attnc.domain import Box
 from attnc.errors import AttncError, MissingExtraError
 from attnc.frontends.transformers import Site, read_sites
 from attnc.frontends.transformers.calls import example_call
 from attnc.functions import Function
 from attnc.functions.balls import working
 from attnc.network.gated_block import GatedBlock
+from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.flow import check_flow
 from attnc.pretrained.report import ConversionReport
-from attnc.pretrained.store import call_of, digest, report_of, wiring
+from attnc.pretrained.store import call_of, report_of, why_not_recorded
 from attnc.records.certificate import Certificate, Status
 from attnc.records.verdict import Verdict
 
@@ -59,15 +61,11 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
     reason = _whole(model, report, sites)
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason)
-    records, verdicts = dict(_records(model)), []
-    for block in report.blocks:
-        try:
-            site = sites[block.name]
-            norm = None if site.norm is None else model.get_submodule(site.norm.name)
-            running = _Running(block, site, records.get(block.name), norm)
-            verdicts.append(_verdict(running, report.approximation, proofs))
-        except AttncError as problem:
-            verdicts.append(Verdict(Status.UNKNOWN, str(problem), block.bound, name=block.name))
+    records = dict(_records(model))
+    verdicts = [
+        _verdict(model, b, sites[b.name], records.get(b.name), report.approximation, proofs)
+        for b in report.blocks
+    ]
     return summary(verdicts, proofs)
 
 
@@ -86,47 +84,41 @@ def verify_directory(path: str | os.PathLike[str], function: Function | None = N
 CHECKERS |= {"directory": verify_directory, "model": lambda model, function: verify_conversion(model)}
 
 
+Converted = Pointwise | GatedBlock
+
+
 @dataclass(frozen=True, eq=False)
 class _Running:
-    """A converted block: its certificate, its place in the model, its record, and the norm in front."""
+    """A converted block in the model: its certificate, its place and its module."""
 
-    report: Certificate
+    claim: Certificate
     site: Site
-    record: Mapping[str, Any] | None
-    norm: nn.Module | None
-
-    @property
-    def domain(self) -> Box | Normed | None:
-        """The outputs of the norm in front, or the box of the certificate."""
-        if self.site.norm is not None:
-            return self.site.norm.domain()
-        return self.report.holds_for if isinstance(self.report.holds_for, Box) else None
-
-    @property
-    def module(self) -> Pointwise | GatedBlock:
-        found = self.site.replaced
-        assert isinstance(found, (Pointwise, GatedBlock))
-        return found
+    module: Converted
 
     @property
     def activation(self) -> Pointwise:
         return self.module.activation if isinstance(self.module, GatedBlock) else self.module
 
+    @property
+    def heads(self) -> list[Head]:
+        """The heads of the activation, then that of the square."""
+        square = self.module.product.square.groups if isinstance(self.module, GatedBlock) else []
+        return [head for _, head in (*self.activation.groups, *square)]
+
     def numbers(self) -> Block:
-        """The block as plain numbers."""
-        site, module = self.site, self.module
+        """The block as plain numbers. Its domain is the outputs of the norm in front, or the box of the certificate."""
+        site, claim = self.site, self.claim
+        maps = [m.numbers() for m in (site.first, site.second, site.up) if m is not None]
+        program = block_program(functions.get(claim.facts["activation"]), *maps)
+        domain = site.domain() or (claim.holds_for if isinstance(claim.holds_for, Box) else None)
         heads = [
             (None if neurons is None else neurons.numpy(), head.numbers())
             for neurons, head in self.activation.groups
         ]
-        up = None if site.up is None else site.up.numbers()
-        found = Block(self.report, site.first.numbers(), site.second.numbers(), up, self.domain, heads)
-        if not isinstance(module, GatedBlock):
-            return found
-        product = module.product
-        scale, radius = (np.exp2(k.numpy().astype(np.float64)) for k in (product.scale, product.radius))
-        square = product.square.groups[0][1].numbers()
-        return replace(found, square=square, scale=scale, radius=radius)
+        if not isinstance(self.module, GatedBlock):
+            return Block(claim, program, domain, heads)
+        powers = (self.module.product.scale.numpy(), self.module.product.radius.numpy())
+        return Block(claim, program, domain, heads, self.heads[-1].numbers(), *powers)
 
 
 def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]) -> str | None:
@@ -164,48 +156,52 @@ def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from ((f"{inside}{entry['name']}", entry) for entry in record["blocks"])
 
 
-def _verdict(running: _Running, requested: float, proofs: Proofs) -> Verdict:
-    report = running.report
-    reason = _claims(running) or _numbers(running) or _code(running)
-    if reason is not None:
-        return Verdict(Status.UNKNOWN, reason, report.bound, name=report.name)
-    return check_numbers(running.numbers(), requested, proofs, partial(_attack, running))
+def _verdict(
+    model: nn.Module,
+    claim: Certificate,
+    site: Site,
+    record: Mapping[str, Any] | None,
+    requested: float,
+    proofs: Proofs,
+) -> Verdict:
+    assert isinstance(site.replaced, Converted)
+    running = _Running(claim, site, site.replaced)
+    try:
+        reason = _claims(running) or _numbers(model, running, record) or _code(model, running)
+        if reason is None:
+            return check_numbers(running.numbers(), requested, proofs, partial(_attack, running))
+    except AttncError as problem:
+        reason = str(problem)
+    return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)
 
 
 def _claims(running: _Running) -> str | None:
     """What the certificate states of the module that is not so."""
-    report, facts, module = running.report, running.report.facts, running.module
-    if facts["roundings"].get(module.engine) != report.rounding or module.runs != facts["engine"]:
-        stated = f"the report states {facts['engine']!r}, rounding {report.rounding:g}"
-        return f"it runs {module.runs!r} as engine={module.engine!r}: {stated}"
-    heads = [head for _, head in running.activation.groups]
-    heads += [module.product.square.groups[0][1]] if isinstance(module, GatedBlock) else []
-    if tuple(head.certificate for head in heads) != report.children:
+    claim, module = running.claim, running.module
+    stated = claim.facts["engine"]
+    if claim.facts["roundings"].get(module.engine) != claim.rounding or module.runs != stated:
+        return f"it runs {module.runs!r} as engine={module.engine!r}: the report states {stated!r}, rounding {claim.rounding:g}"
+    if tuple(head.certificate for head in running.heads) != claim.children:
         return "its heads are not those of its certificate"
     return None
 
 
-def _numbers(running: _Running) -> str | None:
+def _numbers(model: nn.Module, running: _Running, record: Mapping[str, Any] | None) -> str | None:
     """Why the numbers are not those of the report."""
-    site, report, record = running.site, running.report, running.record
+    site, claim = running.site, running.claim
     parts = (running.module, *(m.module for m in site.maps()))
     tensors = [t for part in parts for t in (*part.parameters(), *part.buffers()) if t.is_floating_point()]
     dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors}
-    if dtypes != {report.dtype} or any(t.device.type != "cpu" for t in tensors):
-        return f"it was proved in {report.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
-    if record is not None:
-        if digest(site, report.facts["activation"]) != record["digest"]:
-            return "its weights are not those that were converted"
-        if wiring(running.module) != record["wiring"]:
-            return "the assignment of neurons to heads was changed"
-    return None
+    if dtypes != {claim.dtype} or any(t.device.type != "cpu" for t in tensors):
+        return f"it was proved in {claim.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
+    return None if record is None else why_not_recorded(model, site, running.module, record)
 
 
-def _code(running: _Running) -> str | None:
+def _code(model: nn.Module, running: _Running) -> str | None:
     """Whether other code runs than the modules of attnc as they were built."""
     site, module = running.site, running.module
     kept = [(m.name, m.module) for m in site.maps()]
-    kept += [] if running.norm is None else [(str(site.norm_name), running.norm)]
+    kept += [] if site.norm is None else [(site.norm.name, model.get_submodule(site.norm.name))]
     for name, part in kept:
         if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
             return f"{name} has a hook or a forward of its own, which may change what is executed"

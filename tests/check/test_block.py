@@ -84,7 +84,7 @@ def bounds(
     ff: FeedForward, mine: HeadErrors, squares: SquareErrors | None, inputs: Box | None = None
 ) -> tuple[float, float]:
     """What the checker itself finds: in exact arithmetic, and executed."""
-    return checker._composed(*parts(ff, inputs), {2: mine, 4: squares}, "float32")
+    return checker._composed(*parts(ff, inputs), mine, squares, "float32")
 
 
 @pytest.mark.parametrize("gated", [False, True])
