@@ -107,10 +107,11 @@ def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = No
         raise InputError(
             f"{type(model).__name__} has no anchors: convert it first, attnc.convert_(model, approximation=…)"
         )
-    if len(calls(x)) != 1:
+    samples = calls(x)
+    if len(samples) != 1:
         raise InputError("x is a list of several samples: give one")
     chosen = canvas.selected(layers, (len(named),), range(len(named)), "layers", MOST_BLOCKS)
-    found = entering([named[i][1] for i in chosen], lambda: outputs(model, x))
+    found = entering([named[i][1] for i in chosen], lambda: outputs(model, samples))
     proved = _proved(model)
     blocks = []
     for i, s in zip(chosen, found, strict=True):

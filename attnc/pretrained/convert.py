@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnc.arguments import check_arithmetic, checked_eps
 from attnc.arithmetic import probe_window
 from attnc.errors import InputError, PrecisionError
-from attnc.frontends.transformers import BlockList, Call, Site, find_blocks
+from attnc.frontends.transformers import BlockList, Site, find_blocks
 from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.entering import Entering, entering
@@ -55,9 +55,13 @@ def convert_(
     """
     began = time.perf_counter()
     approximation, config = checked_eps(approximation, "approximation"), checked_config(config)
-    given = calls(samples) if samples is not None else []
-    before = outputs(model, samples) if given and isinstance(model, nn.Module) else []
-    found = find_blocks(model, filter_fn, call=_call(model, samples, config))
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module: got {type(model).__name__}")
+    given = [] if samples is None else calls(samples)
+    read_by = given or ([] if config.calibration is None else calls(config.calibration))
+    before = outputs(model, given)
+    outputs(model, [] if given else read_by[:1])  # the model must run on the call that it is read by
+    found = find_blocks(model, filter_fn, call=read_by[0] if read_by else None)
     _check_arithmetic(found)
     known = entering(model, found.blocks, config)
     parameters = sum(p.numel() for p in model.parameters())
@@ -72,7 +76,7 @@ def convert_(
             certificate=model_certificate(type(model).__name__, approximation, [plan.certificate for plan in planned]),
             skipped=found.skipped,
             parameters=parameters, parameters_added=sum(plan.module.parameters_added for plan in planned), seconds=0.0,
-            measured=_differences(before, outputs(model, samples)) if given else (), samples=len(given),
+            measured=_differences(before, outputs(model, given)), samples=len(given),
             read=str(found.call),
         )  # fmt: skip
         report = replace(report, seconds=round(time.perf_counter() - began, 3))
@@ -100,8 +104,6 @@ def convert(
     >>> type(model[2]).__name__, type(converted[2]).__name__
     ('GELU', 'Pointwise')
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model must be a torch.nn.Module: got {type(model).__name__}")
     copied = copy.deepcopy(model)
     convert_(copied, approximation, config=config, filter_fn=filter_fn, samples=samples, progress=progress)
     return copied
@@ -120,17 +122,6 @@ def _plan(
         plans.append(plan_block(site, domain, approximation, config, tell))
     progress("done", total, total)
     return plans
-
-
-def _call(model: nn.Module, samples: object, config: ConvertConfig) -> Call | None:
-    """The call by which the model is read: the first of the samples, or of the calibration samples; the model must run on it."""
-    given = samples if samples is not None else config.calibration
-    if given is None or not isinstance(model, nn.Module):
-        return None
-    first = calls(given)[0]
-    if samples is None:
-        outputs(model, [(*first[0],) if not first[1] else first[1]])
-    return Call(*first)
 
 
 def _check_arithmetic(found: BlockList) -> None:

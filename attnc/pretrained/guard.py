@@ -5,36 +5,28 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from attnc.domain import Array
-from attnc.errors import Problem
+from attnc.domain import Array, Normed
+from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
 from attnc.frontends.transformers import Call, Site
 from attnc.functions import Function
+from attnc.network.gated_block import GatedBlock
+from attnc.network.pointwise import Pointwise
 from attnc.pretrained.blocks import PlannedBlock
-from attnc.pretrained.flow import (
-    MODES,
-    check_normed,
-    norm_module,
-    record_input,
-    record_output,
-    refuse,
-    rows_of,
-    run,
-    silent,
-)
 from attnc.pretrained.samples import removed
-from attnc.program import Affine, Pointwise
+from attnc.program import Affine
+from attnc.program import Pointwise as PointwiseStep
 
+MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 _ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
 _FAR = 1e8  # the largest input of a block that is tried
 _SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))
@@ -42,24 +34,36 @@ _MANY = 1 << 19  # numbers in the largest input that a part is called on
 _NEAR_KINKS = (0.0, 1e-3, -1e-3, 0.05, -0.05)
 
 
+def check_flow(model: nn.Module, call: Call, sites: Sequence[Site]) -> None:
+    """Raise UnsupportedError unless every block with a norm before it receives outputs of that norm when the model runs."""
+    for mode in MODES:
+        flows = [_Flow(site) for site in sites]
+        with (
+            removed([h for flow in flows for h in flow.hooks(model)]),
+            mode(),
+            fused_path(False),
+            _silent(model),
+        ):
+            _run(model, call)
+        _refuse(model, _problems(flows))
+
+
 def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
     """Run the model with chosen inputs at every block's first map, and compare the output of each part of the block with what
     was read: at the ends of every interval, at kinks and around them, and at random points, which are drawn anew each time; with
     and without gradients; on contiguous and strided inputs. The numbers of the blocks must not change."""
     before = [_digest(plan.site) for plan in planned]
-    for strided in (False, True):
-        for mode in MODES:
-            for tracked in (False, True)[: 1 + (mode is torch.enable_grad)]:
-                runs = [_BlockRun(plan, strided) for plan in planned]
-                with _hooked(model, runs), mode(), fused_path(False):
-                    run(model, _with_gradients(call) if tracked else call)
-                problems = [Problem(r.site.name, reason) for r in runs if (reason := r.problem())]
-                refuse(model, problems)
-    blocks = map(_Block, planned)
-    refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
-    refuse(model, _fused_problems(model))
+    blocks = [_Block(plan) for plan in planned]
+    for strided, mode in itertools.product((False, True), MODES):
+        for tracked in (False, True)[: 1 + (mode is torch.enable_grad)]:
+            runs = [_BlockRun(block, strided) for block in blocks]
+            with removed([h for run in runs for h in run.hooks(model)]), mode(), fused_path(False):
+                _run(model, _with_gradients(call) if tracked else call)
+            _refuse(model, _problems(runs))
+    _refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
+    _refuse(model, _fused_problems(model))
     changed = [p.site for p, old in zip(planned, before, strict=True) if _digest(p.site) != old]
-    refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
+    _refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
 
 
 def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
@@ -72,10 +76,10 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock])
     with removed(handles):
         for grad in (False, True):
             reached.clear()
-            with torch.set_grad_enabled(grad), silent(model):
-                run(model, call)
+            with torch.set_grad_enabled(grad), _silent(model):
+                _run(model, call)
             missing = [plan.site.name for plan in planned if id(plan.module) not in reached]
-            refuse(model, [Problem(name, "is not executed in its new place") for name in missing])
+            _refuse(model, [Problem(name, "is not executed in its new place") for name in missing])
 
 
 def _digest(site: Site) -> tuple[object, ...]:
@@ -90,7 +94,9 @@ class _Block:
     def __init__(self, plan: PlannedBlock) -> None:
         self.site, (self.lo, self.hi) = plan.site, plan.reach
         first, pointwise, *between, second = plan.site.program().steps
-        assert isinstance(first, Affine) and isinstance(pointwise, Pointwise) and isinstance(second, Affine)
+        assert (
+            isinstance(first, Affine) and isinstance(pointwise, PointwiseStep) and isinstance(second, Affine)
+        )
         self.f: Function = pointwise.function
         self.maps = {"first": _wide(first), "second": _wide(second)}
         if between:
@@ -179,10 +185,10 @@ def _problem_alone(block: _Block) -> str | None:
             except Exception as problem:
                 return f"fails on an input of shape {tuple(x.shape)}: {type(problem).__name__}: {problem}"
         with np.errstate(all="ignore"):
-            expected = (block.whole if site.gated else block.inner)(rows_of(x))
+            expected = (block.whole if site.gated else block.inner)(_rows(x))
         terms = _ULPS + (sum(site.first.sizes) if site.gated else 0)
         shaped = isinstance(out, Tensor) and out.shape[:-1] == x.shape[:-1]
-        if not shaped or not _close(rows_of(out), expected, site.dtype, terms):
+        if not shaped or not _close(_rows(out), expected, site.dtype, terms):
             return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
     return None
 
@@ -215,29 +221,55 @@ def _same_fused(layer: nn.TransformerEncoderLayer) -> bool:
     return torch.allclose(found[0], found[1], rtol=0, atol=1e-4 * (1 + size), equal_nan=True)
 
 
-@dataclass(eq=False)
-class _BlockRun:
-    """The tensors that pass through one block in one run of the model."""
+class _Flow:
+    """What enters a block in one run of the model, and what the norm in front of it returns."""
 
-    plan: PlannedBlock
-    strided: bool
-    entering: list[Tensor] = field(default_factory=list)  # the model's own inputs of the first map
-    chosen: list[Tensor] = field(default_factory=list)  # the inputs that take their place
-    normed: list[Tensor] = field(default_factory=list)
-    outputs: dict[str, list[Tensor]] = field(default_factory=lambda: {"first": [], "up": [], "second": []})
-    inner: list[Tensor] = field(default_factory=list)  # inputs of the second map
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.entering: list[Tensor] = []
+        self.normed: list[Tensor] = []
 
-    @property
-    def site(self) -> Site:
-        return self.plan.site
+    def enters(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        self.entering.append(given[0].detach().clone())
+        return None
 
-    @cached_property
-    def block(self) -> _Block:
-        return _Block(self.plan)
+    def hooks(self, model: nn.Module) -> list[RemovableHandle]:
+        name = self.site.norm_name
+        handles = [self.site.first.module.register_forward_pre_hook(self.enters)]
+        if name and not f"{self.site.name}.".startswith(
+            f"{name}."
+        ):  # else it is written out around the block
+            handles.append(model.get_submodule(name).register_forward_hook(_record_output(self.normed)))
+        return handles
 
-    def choose(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def problem(self) -> str | None:
+        """Why the inputs of the block are not outputs of its norm, or None: they must be rows that the norm returned, if it is
+        a module, and no longer than a norm's outputs."""
+        norm = self.site.norm
+        if norm is None:
+            return None
+        known = {row.tobytes() for out in self.normed for row in _rows(out)}
+        for x in map(_rows, self.entering):
+            foreign = bool(known) and any(row.tobytes() not in known for row in x)
+            if foreign or not _normalised(x, norm.domain()):
+                return f"its input is not the output of {norm.name or 'its norm'}"
+        return None
+
+
+class _BlockRun(_Flow):
+    """The tensors that pass through a block in one run of the model with chosen inputs of its first map."""
+
+    def __init__(self, block: _Block, strided: bool) -> None:
+        super().__init__(block.site)
+        self.block, self.strided = block, strided
+        self.chosen: list[Tensor] = []  # take the place of the model's own inputs of the first map
+        self.inner: list[Tensor] = []  # inputs of the second map
+        self.maps = {role: getattr(block.site, role) for role in block.maps}
+        self.outputs: dict[str, list[Tensor]] = {role: [] for role in self.maps}
+
+    def enters(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        super().enters(module, given)
         x = given[0]
-        self.entering.append(x.detach().clone())
         points = torch.from_numpy(self.block.inputs(x.numel() // x.shape[-1]))
         points = points.to(x.device, x.dtype).reshape(x.shape)
         if self.strided:
@@ -245,46 +277,95 @@ class _BlockRun:
         self.chosen.append(points)
         return (points, *given[1:])
 
+    def hooks(self, model: nn.Module) -> list[RemovableHandle]:
+        into, second = self.inner, self.site.second.module
+        handles = super().hooks(model)
+        handles += [
+            m.module.register_forward_hook(_record_output(self.outputs[role]))
+            for role, m in self.maps.items()
+        ]
+        return [
+            *handles,
+            second.register_forward_pre_hook(lambda _, given: into.append(given[0].detach().clone())),
+        ]
+
     def problem(self) -> str | None:
         """The first part that differs from what was read by more than rounding explains."""
-        roles = ("first", "up", "second") if self.site.gated else ("first", "second")
-        counts = {len(found) for found in (self.chosen, self.inner, *(self.outputs[role] for role in roles))}
+        counts = {len(found) for found in (self.chosen, self.inner, *self.outputs.values())}
         if counts == {0}:
             return "did not run: its maps are not called as modules"
         if len(counts) > 1:
             return "does not run its maps one after the other"
         with np.errstate(all="ignore"):
             reasons = [reason for k in range(len(self.chosen)) if (reason := self._difference(k)) is not None]
-        return reasons[0] if reasons else check_normed(self.site.norm, self.entering, self.normed)
+        return reasons[0] if reasons else super().problem()
 
     def _difference(self, k: int) -> str | None:
-        site, block = self.site, self.block
-        h = rows_of(self.inner[k])
-        given = {"first": rows_of(self.chosen[k]), "up": rows_of(self.entering[k]), "second": h}
-        found = {role: rows_of(out[k]) for role, out in self.outputs.items() if out}
-        for linear, role in ((site.first, "first"), (site.up, "up"), (site.second, "second")):
-            if linear is None or _close(
-                found[role], block.affine(role, given[role]), site.dtype, linear.sizes[1]
-            ):
-                continue
-            return f"its map {linear.name} returns something else than W x + b"
-        if not _close(h, block.inner(found["first"], found.get("up")), site.dtype, _ULPS):
-            return f"the input of its second map is not {site.activation} of the first: its forward does more than was read"
+        dtype, block = self.site.dtype, self.block
+        h = _rows(self.inner[k])
+        given = {"first": _rows(self.chosen[k]), "up": _rows(self.entering[k]), "second": h}
+        found = {role: _rows(out[k]) for role, out in self.outputs.items()}
+        for role, linear in self.maps.items():
+            if not _close(found[role], block.affine(role, given[role]), dtype, linear.sizes[1]):
+                return f"its map {linear.name} returns something else than W x + b"
+        if not _close(h, block.inner(found["first"], found.get("up")), dtype, _ULPS):
+            return f"the input of its second map is not {self.site.activation} of the first: its forward does more than was read"
         return None
 
 
-def _hooked(model: nn.Module, runs: Sequence[_BlockRun]) -> AbstractContextManager[None]:
-    handles = []
-    for block_run in runs:
-        site = block_run.site
-        handles.append(site.first.module.register_forward_pre_hook(block_run.choose))
-        for role, m in (("first", site.first), ("up", site.up), ("second", site.second)):
-            if m is not None:
-                handles.append(m.module.register_forward_hook(record_output(block_run.outputs[role])))
-        handles.append(site.second.module.register_forward_pre_hook(record_input(block_run.inner)))
-        if (part := norm_module(model, site)) is not None:
-            handles.append(part.register_forward_hook(record_output(block_run.normed)))
-    return removed(handles)
+def _problems(runs: Sequence[_Flow]) -> list[Problem]:
+    return [Problem(run.site.name, reason) for run in runs if (reason := run.problem())]
+
+
+def _normalised(x: Array, norm: Normed) -> bool:
+    """|(x - shift)/gain|₂ <= √d, up to the relative 2^-10 that the bounds allow for executed norms."""
+    used = norm.gain != 0
+    with np.errstate(all="ignore"):
+        y = (x[:, used] - norm.shift[used]) / norm.gain[used]
+        room = np.abs(norm.shift[used] / norm.gain[used]).max(initial=0.0)
+    longest = (1 + 2.0**-10) * np.sqrt(x.shape[1]) + 2.0**-10 * room * np.sqrt(x.shape[1])
+    return bool((np.sqrt((y * y).sum(1)) <= longest).all())
+
+
+def _record_output(into: list[Tensor]) -> Callable[..., None]:
+    return lambda module, given, out: into.append(out.detach().clone())  # the model may change it in place
+
+
+def _rows(x: Tensor) -> Array:
+    found: Array = x.detach().to("cpu", torch.float64).reshape(-1, x.shape[-1]).numpy()
+    return found
+
+
+def _run(model: nn.Module, call: Call) -> None:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model(*call.args, **(call.kwargs or {}))
+    except Exception as problem:
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be converted, and is unchanged",
+            [Problem("the model", f"fails when it runs: {type(problem).__name__}: {problem}")],
+        ) from problem
+
+
+def _refuse(model: nn.Module, problems: list[Problem]) -> None:
+    if problems:
+        raise UnsupportedError(
+            f"{type(model).__name__} does not run what was read, and is unchanged", problems
+        )
+
+
+@contextmanager
+def _silent(model: nn.Module) -> Iterator[None]:
+    """No warnings and errors about inputs outside of a domain while attnc itself runs the model."""
+    parts = [part for part in model.modules() if isinstance(part, (Pointwise, GatedBlock))]
+    before = [part.strict for part in parts]
+    for part in parts:
+        part.strict = False
+    try:
+        yield
+    finally:
+        for part, strict in zip(parts, before, strict=True):
+            part.strict = strict
 
 
 def _close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, terms: float) -> bool:

@@ -29,7 +29,7 @@ from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
-from attnc.pretrained.flow import check_flow
+from attnc.pretrained.guard import check_flow
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
 from attnc.records.certificate import Certificate, Status

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-FLOW = "attnc/pretrained/flow.py"
 GUARD = "attnc/pretrained/guard.py"
 ENTERING = "attnc/pretrained/entering.py"
 CONVERT = "attnc/pretrained/convert.py"
@@ -20,15 +19,15 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: first map",
         GUARD,
-        'for linear, role in ((site.first, "first"), (site.up, "up"), (site.second, "second")):',
-        'for linear, role in ((site.up, "up"), (site.second, "second")):',
+        "        for role, linear in self.maps.items():",
+        '        for role, linear in ((r, m) for r, m in self.maps.items() if r != "first"):',
         "the output of the first map is not compared",
         (DECIDES,),
     ),
     Mutation(
         "guard: activation",
         GUARD,
-        'if not _close(h, block.inner(found["first"], found.get("up")), site.dtype, _ULPS):',
+        'if not _close(h, block.inner(found["first"], found.get("up")), dtype, _ULPS):',
         "if False:",
         "what enters the second map is not compared",
         (DECIDES,),
@@ -44,15 +43,15 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: second map",
         GUARD,
-        'for linear, role in ((site.first, "first"), (site.up, "up"), (site.second, "second")):',
-        'for linear, role in ((site.first, "first"), (site.up, "up")):',
+        "        for role, linear in self.maps.items():",
+        '        for role, linear in ((r, m) for r, m in self.maps.items() if r != "second"):',
         "the output of the second map is not compared",
         (DECIDES,),
     ),
     Mutation(
         "guard: behind the norm",
         GUARD,
-        "return reasons[0] if reasons else check_normed(self.site.norm, self.entering, self.normed)",
+        "return reasons[0] if reasons else super().problem()",
         "return reasons[0] if reasons else None",
         "that the norm makes the input of the block is not compared",
         (DECIDES,),
@@ -67,7 +66,7 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "flow: what a norm can return",
-        FLOW,
+        GUARD,
         "if foreign or not _normalised(x, norm.domain()):",
         "if foreign:",
         "a norm that is written out is not compared",
@@ -77,7 +76,7 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "flow: rows of the norm",
-        FLOW,
+        GUARD,
         "foreign = bool(known) and any(",
         "foreign = False and any(",
         "what enters a block need not come from its norm",
@@ -94,14 +93,14 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: the part alone",
         GUARD,
-        "    refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])\n",
+        "    _refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])\n",
         "",
         "what is replaced is not run by itself",
         (DECIDES,),
     ),
     Mutation(
         "guard: inference mode",
-        FLOW,
+        GUARD,
         "MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)",
         "MODES = (torch.no_grad, torch.enable_grad)",
         "what is replaced is not run in inference mode",
@@ -118,7 +117,7 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: fused operation",
         GUARD,
-        "    refuse(model, _fused_problems(model))\n",
+        "    _refuse(model, _fused_problems(model))\n",
         "",
         "torch's fused operation is not compared",
         ("tests/pretrained/test_guard.py::test_the_fused_operation_is_compared",),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.pretrained import convert_, from_pretrained, report_of
 from attnc.pretrained.directory import load_model, read_report, save_converted
-from attnc.pretrained.samples import outputs
+from attnc.pretrained.samples import calls, outputs
 from tests.frontends.tiny_models import TEXT, example, hf, randomised, tiny
 from tests.parts import reseal
 
@@ -62,7 +62,7 @@ def llama(saved: Make, tmp_path: Path) -> Path:
 
 
 def same(one: nn.Module, other: nn.Module, inputs: dict[str, Tensor]) -> bool:
-    (a,), (b,) = outputs(one, inputs), outputs(other, inputs)
+    (a,), (b,) = (outputs(model, calls(inputs)) for model in (one, other))
     return a.keys() == b.keys() and len(a) > 0 and all(torch.equal(a[name], b[name]) for name in a)
 
 
