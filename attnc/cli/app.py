@@ -12,12 +12,10 @@ import typer
 import attnc
 from attnc.cli.compile import compile
 from attnc.cli.convert import convert
-from attnc.cli.functions import functions
-from attnc.cli.head import head
+from attnc.cli.head import functions, head
 from attnc.cli.learn import learn
 from attnc.cli.reproduce import reproduce
-from attnc.cli.show import show
-from attnc.cli.verify import verify
+from attnc.cli.saved import show, verify
 
 app = typer.Typer(
     name="attnc",

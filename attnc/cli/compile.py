@@ -10,9 +10,7 @@ import typer
 
 import attnc
 from attnc.cli.options import Dtype, Force, Json, Output, check_files, make_box, parse_dtype, parse_shape
-from attnc.cli.output import errors_reported
-from attnc.cli.progress import progress_bar
-from attnc.cli.results import finish
+from attnc.cli.output import errors_reported, finish, progress_bar
 from attnc.cli.sources import check_absent, input_shape, is_object, load_object, read_weights, user_code
 
 _SOURCE = "model.safetensors, or module:object (runs your own code)."

@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from attnc.cli.options import Json
-from attnc.cli.output import errors_reported
-from attnc.cli.progress import progress_bar
-from attnc.cli.results import finish
+from attnc.cli.output import errors_reported, finish, progress_bar
 from attnc.errors import InputError
 
 _SOURCE = "A Hugging Face model directory: config.json, safetensors."

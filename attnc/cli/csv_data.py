@@ -32,10 +32,10 @@ class Table:
 
     def numbers(self, names: Sequence[str]) -> Array:
         """The named columns as float64, (rows, names). A cell that is not a number is refused."""
-        for name in names:
-            if name not in self.names:
-                known = ", ".join(map(repr, self.names))
-                raise InputError(f"{self.path} has no column {name!r}: its columns are {known}")
+        missing = [name for name in names if name not in self.names]
+        if missing:
+            known = ", ".join(map(repr, self.names))
+            raise InputError(f"{self.path} has no column {missing[0]!r}: its columns are {known}")
         columns = [self.names.index(name) for name in names]
         return np.array([[self._number(i, j) for j in columns] for i in range(len(self.rows))])
 

@@ -1,4 +1,4 @@
-"""`attnc head`: a function by its name, as a softmax head with a proof."""
+"""`attnc head`: a function by its name, as a softmax head with a proof. `attnc functions`: the names."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import typer
 
 import attnc
 from attnc.cli.options import Dtype, Force, Json, Output, Plot, check_files, parse_dtype
-from attnc.cli.output import errors_reported
-from attnc.cli.progress import progress_bar
-from attnc.cli.results import finish
+from attnc.cli.output import errors_reported, finish, print_json, progress_bar, table
 from attnc.errors import InputError
 
+_PROBES = (0.3125, 0.8125, 1.4375)  # values of parameters
 _EPS = "Build the smallest head with a proved error of at most E."
 _Name = Annotated[str, typer.Argument(help="A name from `attnc functions`: gelu, 'clip(-25,25)', …")]
 _Domain = Annotated[tuple[float, float], typer.Option(metavar="LO HI", help="The interval of inputs.")]
@@ -59,3 +58,35 @@ def head(
                 progress(f"drawing {plot}")
                 attnc.plot.head(built, path=plot)
         finish(built, f"{name} as a softmax head", json, {}, seconds, files)
+
+
+def functions(json: Json = False) -> None:
+    """List the functions that have a name.
+
+    Example: attnc functions
+    """
+    from attnc.functions import meaning, names, signature
+
+    rows = [(name, signature(name), meaning(name), kinks(name)) for name in names()]
+    if json:
+        keys = ("name", "signature", "formula", "kinks")
+        print_json({"functions": [dict(zip(keys, row, strict=True)) for row in rows]})
+    else:
+        cells = [(call, formula, ", ".join(at)) for _, call, formula, at in rows]
+        typer.echo(table(("function", "formula", "kinks"), cells))
+
+
+def kinks(name: str) -> list[str]:
+    """The points where the function is not analytic, in terms of its parameters.
+
+    >>> kinks("relu"), kinks("clip"), kinks("soft_threshold"), kinks("tanh")
+    (['0'], ['a', 'b'], ['-lam', 'lam'], [])
+    """
+    from attnc.functions import get, signature
+
+    _, _, inside = signature(name).removesuffix(")").partition("(")
+    parameters = [part.split("=")[0].strip() for part in inside.split(",") if part]
+    values = dict(zip(_PROBES, parameters, strict=False))
+    names = values | {-value: f"-{parameter}" for value, parameter in values.items()}
+    f = get(f"{name}({','.join(str(value) for value in values)})")
+    return [names.get(kink, f"{kink:g}") for kink in f.kinks]

@@ -14,8 +14,16 @@ import typer
 import attnc
 from attnc.cli.csv_data import PREDICTION, Table, check_spread, read_table, write_predictions
 from attnc.cli.options import Dtype, Force, Json, Plot, check_files
-from attnc.cli.output import NOT_PROVED, errors_reported, facts_text, print_json, run_facts, shortened, table
-from attnc.cli.progress import progress_bar
+from attnc.cli.output import (
+    NOT_PROVED,
+    errors_reported,
+    facts_text,
+    print_json,
+    progress_bar,
+    run_facts,
+    shortened,
+    table,
+)
 from attnc.errors import InputError
 
 if TYPE_CHECKING:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnc.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    import torch
-
     from attnc.domain import Box
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
@@ -26,14 +24,11 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="PATH", h
 Saved = Annotated[Path, typer.Argument(metavar="PATH", help=_SAVED)]
 
 
-def parse_dtype(name: str) -> torch.dtype:
-    """The dtype that --dtype names."""
+def parse_dtype(name: str) -> Any:
+    """The dtype that --dtype names; what is not a dtype of attnc is refused by the function that takes it."""
     import torch
 
-    if name not in ("float32", "float64"):
-        raise InputError(f"--dtype {name}: accepted values are float32 and float64")
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
+    return getattr(torch, name, name)
 
 
 def check_files(output: Path | None, plot: Path | None, force: bool) -> dict[str, str]:
@@ -49,22 +44,16 @@ def check_files(output: Path | None, plot: Path | None, force: bool) -> dict[str
     if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
         raise InputError(f"--output and --plot are both {output}: give two different files")
     for path in paths.values():
+        if path.is_dir():
+            raise FileError(f"cannot write {path}: it is a directory; give the name of a file")
+        if os.path.lexists(path) and not force:
+            raise FileError(f"{path} exists: give --force to overwrite it, or another name")
         try:
-            _check_file(path, force)
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
         except OSError as problem:
             raise FileError(f"cannot write {path}: {problem.strerror or problem}") from problem
     return {name: str(path) for name, path in paths.items()}
-
-
-def _check_file(path: Path, force: bool) -> None:
-    if path.is_dir():
-        raise FileError(f"cannot write {path}: it is a directory; give the name of a file")
-    if not path.parent.is_dir():
-        raise FileError(f"cannot write {path}: the directory {path.parent} does not exist; create it first")
-    if os.path.lexists(path) and not force:
-        raise FileError(f"{path} exists: give --force to overwrite it, or another name")
-    with tempfile.TemporaryFile(dir=path.parent):
-        pass
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

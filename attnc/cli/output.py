@@ -1,17 +1,24 @@
-"""What commands print: text or one JSON object on stdout, errors on stderr."""
+"""What commands print: text or one JSON object on stdout; errors, and a progress bar on a terminal, on stderr."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+from rich import progress as rich
+from rich.console import Console
 
 from attnc.errors import AttncError, ConvergenceError, PrecisionError, UnsupportedError
+from attnc.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from attnc.records.certificate import Certificate, Status
 
 NOT_PROVED, BAD_INPUT = 1, 2  # exit status
 _SHOWN = 4  # items of a list
@@ -26,18 +33,40 @@ def errors_reported(as_json: bool) -> Iterator[None]:
         typer.secho("error: ", err=True, nl=False, fg="red", bold=True)
         typer.echo(str(problem), err=True)
         if as_json:
-            print_json({"error": _error_record(problem)})
+            record: dict[str, Any] = {"kind": type(problem).__name__, "message": str(problem)}
+            if isinstance(problem, UnsupportedError):
+                record["problems"] = [asdict(part) for part in problem.problems]
+            if isinstance(problem, (ConvergenceError, PrecisionError)):
+                record["reachable"] = problem.reachable
+            print_json({"error": record})
         raise typer.Exit(BAD_INPUT) from problem
 
 
-def _error_record(problem: AttncError) -> dict[str, Any]:
-    """The kind and the message; the list of problems, or the bound that is reachable, where the error has one."""
-    record: dict[str, Any] = {"kind": type(problem).__name__, "message": str(problem)}
-    if isinstance(problem, UnsupportedError):
-        record["problems"] = [asdict(part) for part in problem.problems]
-    if isinstance(problem, (ConvergenceError, PrecisionError)):
-        record["reachable"] = problem.reachable
-    return record
+@contextmanager
+def progress_bar(first: str) -> Iterator[Progress]:
+    """A bar on stderr, removed at the end; nothing in a pipe. Call the result with a message, and with counts to fill the bar.
+
+    >>> with progress_bar("building") as progress:
+    ...     progress("trying 2 anchors")
+    ...     progress("layer 1", 1, 12)
+    """
+    if not sys.stderr.isatty():
+        yield silent
+        return
+    columns = (
+        rich.SpinnerColumn(),
+        rich.BarColumn(bar_width=24),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("{task.fields[count]}{task.description}", markup=False),
+    )
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(first, total=None, count="")
+
+        def update(message: str, done: int = 0, total: int = 0, /) -> None:
+            count = f"{done}/{total} " if total else ""
+            display.update(task, description=message, completed=done, total=total or None, count=count)
+
+        yield update
 
 
 def print_json(record: Mapping[str, Any]) -> None:
@@ -93,3 +122,64 @@ def shortened(items: Sequence[str]) -> str:
     ('a, b', 'a, b, c, d, … (6)')
     """
     return ", ".join(items[:_SHOWN]) + (f", … ({len(items)})" if len(items) > _SHOWN else "")
+
+
+def status_of(value: Any, changed: str | None = None) -> tuple[Status, str | None]:
+    """The status of the certificate of a Head, a Network or a ConversionReport, or UNKNOWN if it does not apply to it as it is
+    now; and the reason if it is not proved. `changed` says why it does not apply."""
+    from attnc.records.certificate import Status
+
+    certificate: Certificate = value.certificate
+    if certificate.subject == "model":
+        measured = "the bounds of some blocks are for domains that were measured, not proved"
+        reason = None if certificate.proved else measured
+    else:
+        changed = value.why_changed() if certificate.subject == "network" else None
+        reason = value.why_not_certified()
+    applies = changed is None and (reason is None or not certificate.proved)
+    return certificate.status if applies else Status.UNKNOWN, changed or reason
+
+
+def result_json(value: Any, status: Status, reason: str | None) -> dict[str, Any]:
+    """A result as JSON, with the certificate in full."""
+    certificate: Certificate = value.certificate
+    record = {"kind": certificate.subject, "status": status, "reason": reason}
+    if certificate.subject == "model":
+        return {**record, "report": value.to_json()}
+    if certificate.subject == "head":
+        record |= {"heads": value.heads, "anchors": value.key.shape[1]}
+    else:
+        parameters = sum(p.numel() for p in value.parameters())
+        record |= {"parameters": parameters, **value.presentation.to_json()}
+    return {**record, "certificate": certificate.to_json()}
+
+
+def result_text(value: Any, status: Status, reason: str | None, title: str, more: Mapping[str, str]) -> str:
+    """What a result says of itself, and its certificate; if that does not apply, the reason instead."""
+    certificate: Certificate = value.certificate
+    applies = status is certificate.status
+    if certificate.subject == "head":
+        anchors = f"{value.key.shape[1]}{f' in each of {value.heads} heads' if value.heads > 1 else ''}"
+        function = certificate.facts["function"]
+        described = facts_text({"function": function, "design": value.design, "anchors": anchors})
+    elif certificate.subject == "network":
+        described = str(value.describe())
+    else:
+        described = str(value) if applies else value.model
+    stated = str(certificate) if applies else facts_text({"status": "not certified", "reason": str(reason)})
+    return "\n\n".join((title, described, stated, facts_text(more)))
+
+
+def finish(
+    value: Any, title: str, json: bool, about: Mapping[str, Any], seconds: float, files: Mapping[str, str]
+) -> None:
+    """Print what a command built. Exit with status 1 if its error is not proved."""
+    status, reason = status_of(value)
+    if json:
+        print_json(
+            {**about, **result_json(value, status, reason), "seconds": round(seconds, 3), "files": files}
+        )
+    else:
+        typer.echo(result_text(value, status, reason, title, run_facts(seconds, files)))
+    if reason is not None:
+        raise typer.Exit(NOT_PROVED)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnc.cli.options import Json
-from attnc.cli.output import NOT_PROVED, errors_reported, print_json
-from attnc.cli.progress import progress_bar
+from attnc.cli.output import NOT_PROVED, errors_reported, print_json, progress_bar
 from attnc.errors import FileError, InputError
 
 if TYPE_CHECKING:

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 from attnc.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from attnc.program import Program
 
 _OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.\w+)*")
@@ -91,12 +89,17 @@ def load_object(source: str) -> Any:
     """The model or the function of a tensor that module:object names, or that it returns when called without arguments."""
     name, _, path = source.partition(":")
     value: Any = _run_user_code(f"importing {name}", lambda: importlib.import_module(name), name)
-    for i, part in enumerate(path.split(".")):
-        value = _attribute(value, part, ".".join([name, *path.split(".")[:i]]))
-    _check_not_class(value, source)
+    where = name
+    for part in path.split("."):
+        if not hasattr(value, part):
+            names = [known for known in dir(value) if not known.startswith("_")]
+            hint = ", ".join(difflib.get_close_matches(part, names, cutoff=0.5) or names[:9])
+            raise InputError(f"{where} has no {part!r}: it has {hint}, …")
+        value, where = getattr(value, part), f"{where}.{part}"
     if is_function(value) and _accepts(value, 0):
-        value = _run_user_code(f"calling {source}", value)
-        _check_not_class(value, f"what {source} returns")
+        value, source = _run_user_code(f"calling {source}", value), f"what {source} returns"
+    if isinstance(value, type):
+        raise InputError(f"{source} is a class: give an instance, or a function that returns one")
     if is_function(value) and not _accepts(value, 1):
         raise InputError(
             f"{source}{inspect.signature(value)} does not take one argument: give a function of one tensor (batch, n, d), or a "
@@ -123,29 +126,14 @@ def _accepts(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _check_not_class(value: object, what: str) -> None:
-    if isinstance(value, type):
-        raise InputError(f"{what} is a class: give an instance, or a function that returns one")
-
-
-def _attribute(holder: Any, name: str, where: str) -> Any:
-    try:
-        return getattr(holder, name)
-    except AttributeError:
-        names = [known for known in dir(holder) if not known.startswith("_")]
-        hint = ", ".join(difflib.get_close_matches(name, names, cutoff=0.5) or names[:9])
-        raise InputError(f"{where} has no {name!r}: it has {hint}, …") from None
-
-
 def _run_user_code(doing: str, run: Callable[[], Any], module: str = "") -> Any:
     """Run it; report an exception with the line of the user's code that raised it."""
     try:
         return run()
     except (Exception, SystemExit) as problem:
-        missing = problem.name if isinstance(problem, ModuleNotFoundError) else None
-        if missing is not None and f"{module}.".startswith(f"{missing}."):
+        if isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}."):
             raise InputError(
-                f"there is no module {missing!r} in {os.getcwd()} or on Python's path"
+                f"there is no module {problem.name!r} in {os.getcwd()} or on Python's path"
             ) from problem
         frames = traceback.extract_tb(problem.__traceback__)
         own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
@@ -172,23 +160,13 @@ def input_shape(model: Any, source: str) -> tuple[int, ...] | None:
         return (int(model.n_features_in_),)
     if not isinstance(model, nn.Module):
         to_program(model, (1,))  # raises, and says why
-    return _features(model)
-
-
-def _features(model: nn.Module) -> tuple[int, ...] | None:
-    """The features of the only linear layer that can take the input; of the first layer where none can, so that the front
-    end reports the problem. A model that reshapes its input may expect tokens: None."""
-    from torch import nn
-
-    from attnc.frontends import to_program
-
     parts = list(model.modules())
     widths = list(dict.fromkeys(part.in_features for part in parts if isinstance(part, nn.Linear)))
     if not widths or any(isinstance(part, (nn.Flatten, nn.Unflatten)) for part in parts):
-        return None
+        return None  # a model that reshapes its input may expect tokens
     fitting = []
     for width in widths:
         with suppress(InputError):
             to_program(model, (width,))
             fitting.append(width)
-    return None if len(fitting) > 1 else ((fitting or widths)[0],)
+    return None if len(fitting) > 1 else ((fitting or widths)[0],)  # if none fits, the front end says why

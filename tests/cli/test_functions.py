@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from attnc import functions
-from attnc.cli.functions import kinks
+from attnc.cli.head import kinks
 
 
 def test_every_name_is_listed_with_its_formula(run: Any) -> None:

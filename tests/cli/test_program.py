@@ -14,7 +14,7 @@ import pytest
 
 import attnc
 from attnc.cli import main
-from attnc.cli.progress import progress_bar
+from attnc.cli.output import progress_bar
 
 COMMANDS = ("head", "compile", "convert", "learn", "reproduce", "verify", "show", "functions")
 
