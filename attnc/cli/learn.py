@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import math
+import os
 import time
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +16,6 @@ import numpy as np
 import typer
 
 import attnc
-from attnc.cli.csv_data import PREDICTION, Table, check_spread, read_table, write_predictions
 from attnc.cli.options import Dtype, Force, Json, Plot, check_files
 from attnc.cli.output import (
     NOT_PROVED,
@@ -24,12 +27,14 @@ from attnc.cli.output import (
     shortened,
     table,
 )
-from attnc.errors import InputError
+from attnc.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from attnc.domain import Array
     from attnc.incontext import Loss
 
+_PREDICTION = "prediction"  # the column that -o adds
+_LARGEST = 1e100  # the squares of larger numbers overflow
 _LOSSES = "squared, ridge(λ), lasso(λ), logistic, poisson, huber(δ) or quantile(τ)."
 _Data = Annotated[Path, typer.Argument(metavar="DATA", help="A CSV file: a header, then rows of numbers.")]
 _Target = Annotated[str, typer.Option(metavar="COLUMN", help="What to predict; other columns are features.")]
@@ -76,15 +81,15 @@ def learn(
         settings |= {"intercept": intercept, "standardise": standardise}
         began = time.perf_counter()
         with progress_bar(f"reading {data}") as progress:
-            examples = read_table(data)
-            rows = examples if query is None else read_table(query)
-            if output is not None and PREDICTION in rows.names:
-                raise InputError(f"{rows.path} has a column {PREDICTION!r}, which -o adds: rename it")
+            examples = _read_table(data)
+            rows = examples if query is None else _read_table(query)
+            if output is not None and _PREDICTION in rows.names:
+                raise InputError(f"{rows.path} has a column {_PREDICTION!r}, which -o adds: rename it")
             progress("learning")
             model, record = _learn(loss, settings, examples, target, rows)
             record["seconds"], record["files"] = round(time.perf_counter() - began, 3), files
             if output is not None:
-                write_predictions(output, rows, record["predictions"])
+                _write_predictions(output, rows, record["predictions"])
             if plot is not None:
                 progress(f"drawing {plot}")
                 context = {"x": model.context_x_, "y": model.context_y_[0]}
@@ -98,7 +103,7 @@ def learn(
 
 
 def _learn(
-    loss: str, settings: dict[str, Any], examples: Table, target: str, rows: Table
+    loss: str, settings: dict[str, Any], examples: _Table, target: str, rows: _Table
 ) -> tuple[Any, dict[str, Any]]:
     """Fit an estimator, predict the rows, and compare with exact gradient descent and with scikit-learn."""
     from attnc.incontext.estimators import InContextClassifier, InContextRegressor
@@ -112,7 +117,7 @@ def _learn(
     x, y, new = examples.numbers(names), examples.numbers([target])[:, 0], rows.numbers(names)
     kind, logistic = loss_named(loss), loss_named(loss).name == "logistic"
     kind.check_labels(y)
-    check_spread(np.column_stack([x, y]), [*names, target], examples.path)
+    _check_spread(np.column_stack([x, y]), [*names, target], examples.path)
     model = InContextClassifier(0.0, **settings) if logistic else InContextRegressor(loss, **settings)
     model.fit(x, y)
     learner, context = model.learner_, model.context_x_.double().numpy()
@@ -195,3 +200,87 @@ def _print(record: dict[str, Any], title: str) -> None:
         **run_facts(record["seconds"], record["files"]),
     }
     typer.echo("\n\n".join((title, coefficients, facts_text(facts))))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The cells of a CSV file as text."""
+
+    path: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[int, ...]  # the line of the file where each row ends, from 1
+
+    def numbers(self, names: Sequence[str]) -> Array:
+        """The named columns as float64, (rows, names). A cell that is not a number is refused."""
+        missing = [name for name in names if name not in self.names]
+        if missing:
+            known = ", ".join(map(repr, self.names))
+            raise InputError(f"{self.path} has no column {missing[0]!r}: its columns are {known}")
+        columns = [self.names.index(name) for name in names]
+        return np.array([[self._number(i, j) for j in columns] for i in range(len(self.rows))])
+
+    def _number(self, i: int, j: int) -> float:
+        text = self.rows[i][j].strip()
+        if not _is_number(text) or abs(float(text)) > _LARGEST:
+            raise InputError(
+                f"{self.path}: row {i + 1} (line {self.lines[i]}), column {self.names[j]!r} is {text!r}: give a number such as "
+                f"1.5, at most {_LARGEST:g} in size, or leave out the row or the column"
+            )
+        return float(text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return "_" not in text and math.isfinite(float(text))  # only Python reads 1_0 as 10
+    except ValueError:
+        return False
+
+
+def _read_table(path: Path) -> _Table:
+    """Read a CSV file in UTF-8, separated by commas, whose first line names the columns. Blank lines are skipped."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            lines = [(tuple(row), reader.line_num) for row in reader if len(row) > 1 or "".join(row).strip()]
+    except OSError as problem:
+        raise FileError(f"cannot read {path}: {problem.strerror or problem}") from problem
+    except (csv.Error, UnicodeDecodeError) as problem:
+        raise FileError(f"{path} is not a CSV file in UTF-8: {problem}") from problem
+    if len(lines) < 2:
+        raise InputError(f"{path} has no rows: give a line of column names, then rows of numbers")
+    names = tuple(name.strip() for name in lines[0][0])
+    for i, name in enumerate(names):
+        if not name or name in names[:i] or all(map(_is_number, names)):
+            raise InputError(f"{path}: column {i + 1} is named {name!r}: the first line names every column")
+    for i, (row, line) in enumerate(lines[1:], 1):
+        if len(row) != len(names):
+            raise InputError(f"{path}: row {i} (line {line}) has {len(row)} cells, not {len(names)}")
+    rows, ends = zip(*lines[1:], strict=True)
+    return _Table(str(path), names, rows, ends)
+
+
+def _check_spread(x: Array, names: Sequence[str], path: str) -> None:
+    """Refuse a column that varies, but too little for float64 to standardise it."""
+    fine = (x == x[0]).all(0) | (x.std(0) > 1e-12 * np.abs(x).max(0))
+    if not fine.all():
+        j = int(np.argmin(fine))
+        raise InputError(
+            f"{path}: column {names[j]!r} varies by {np.ptp(x[:, j]):.3g} around {x[0, j]:.6g}, too little for float64: "
+            "subtract the constant part, or leave out the column"
+        )
+
+
+def _write_predictions(path: Path, table: _Table, predictions: Sequence[float]) -> None:
+    """Write the rows with their predictions under a temporary name, then rename: a failure leaves an old file intact."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow([*table.names, _PREDICTION])
+            writer.writerows([*row, repr(value)] for row, value in zip(table.rows, predictions, strict=True))
+        temporary.replace(path)
+    except OSError as problem:
+        raise FileError(f"cannot write {path}: {problem.strerror or problem}") from problem
+    finally:
+        temporary.unlink(missing_ok=True)

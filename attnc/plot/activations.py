@@ -20,7 +20,7 @@ from attnc.network.pointwise import Pointwise
 from attnc.plot import canvas
 from attnc.plot.canvas import SavePath
 from attnc.plot.heat_map import entering, mean_weights, record_of
-from attnc.pretrained.samples import calls, outputs
+from attnc.pretrained.inputs import calls, outputs
 from attnc.pretrained.store import report_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import Product
 from attnc.pretrained.config import ConvertConfig
-from attnc.pretrained.entering import Entering
+from attnc.pretrained.inputs import Entering
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose

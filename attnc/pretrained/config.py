@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from attnc.arguments import checked_strict
+from attnc.arguments import checked_choice, checked_engine, checked_strict
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.heads.exact_term import DESIGNS
@@ -41,10 +41,8 @@ class ConvertConfig:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        for name, accepted in (("engine", ENGINES), ("design", DESIGNS)):
-            given = getattr(self, name)
-            if given not in accepted:
-                raise InputError(f"{name}={given!r}: accepted are {', '.join(map(repr, accepted))}")
+        checked_engine(self.engine, ENGINES)
+        checked_choice("design", self.design, DESIGNS)
         checked_strict(self.strict)
         if self.version != VERSION:
             raise InputError(f"version={self.version!r}: accepted is {VERSION}")
@@ -66,11 +64,9 @@ def checked_config(config: object) -> ConvertConfig:
     if isinstance(config, ConvertConfig):
         return config
     known = [field.name for field in fields(ConvertConfig)]
-    if not isinstance(config, Mapping):
+    if not isinstance(config, Mapping) or not set(config) <= set(known):
+        given = [*config] if isinstance(config, Mapping) else type(config).__name__
         raise InputError(
-            f"config must be an attnc.ConvertConfig or a mapping of its fields: got {type(config).__name__}"
+            f"config is a ConvertConfig or a mapping of its fields ({', '.join(known)}): got {given}"
         )
-    unknown = [name for name in config if name not in known]
-    if unknown:
-        raise InputError(f"config has no field {unknown[0]!r}: its fields are {', '.join(known)}")
     return ConvertConfig(**config)

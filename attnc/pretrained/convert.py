@@ -17,10 +17,9 @@ from attnc.errors import InputError, PrecisionError
 from attnc.frontends.transformers import BlockList, Site, find_blocks
 from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config
-from attnc.pretrained.entering import Entering, entering
 from attnc.pretrained.guard import check_reached, check_runs
+from attnc.pretrained.inputs import Entering, calls, entering, outputs
 from attnc.pretrained.report import ConversionReport, Difference, model_certificate
-from attnc.pretrained.samples import calls, outputs
 from attnc.pretrained.store import note_conversion
 from attnc.progress import Progress, silent
 

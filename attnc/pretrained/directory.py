@@ -269,7 +269,8 @@ def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> N
             _copy_beside(source, temporary)
         with _quiet(_imported()):
             save(temporary)
-        (temporary / REPORT).write_text(report.to_text(), encoding="utf-8")
+        text = json.dumps(report.to_json(), indent=2, allow_nan=False)
+        (temporary / REPORT).write_text(text, encoding="utf-8")
         (temporary / REPORT).with_suffix(".html").write_text(report.to_html(), encoding="utf-8")
         for file in temporary.glob("*.safetensors"):  # written for the owner's eyes alone
             file.chmod(temporary.stat().st_mode & 0o666)

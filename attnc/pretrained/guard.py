@@ -22,7 +22,7 @@ from attnc.functions import Function
 from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained.blocks import PlannedBlock
-from attnc.pretrained.samples import removed
+from attnc.pretrained.inputs import removed
 from attnc.program import Affine
 from attnc.program import Pointwise as PointwiseStep
 

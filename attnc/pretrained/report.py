@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -65,38 +64,32 @@ class ConversionReport:
 
     @property
     def proved(self) -> bool:
-        """Whether the bounds of all blocks are proved."""
         return self.certificate.proved
-
-    @property
-    def share(self) -> float:
-        """Added parameters, relative to those of the original."""
-        return self.parameters_added / max(1, self.parameters)
-
-    @property
-    def assumptions(self) -> list[str]:
-        """What the bounds assume of the executed norms."""
-        return [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
 
     def headline(self) -> str:
         """One line: how much was converted, and within which bound."""
         blocks = f"{self.converted} feed-forward block{'s' * (self.converted != 1)}"
+        share = self.parameters_added / max(1, self.parameters)
         return (
             f"{self.model}: {blocks} converted to attention in {self.seconds:.1f} s, each within {self.approximation:g} in exact "
-            f"arithmetic; {self.parameters_added:,} parameters added to {self.parameters:,} ({self.share:.3%})"
+            f"arithmetic; {self.parameters_added:,} parameters added to {self.parameters:,} ({share:.3%})"
         )
 
     def notes(self) -> list[str]:
         """The lines below the table of blocks."""
         lines = [f"read from the operations of a call with {self.read}"] if self.read else []
-        lines += self.assumptions
+        lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
         samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
-        lines += [f"measured on {samples}, converted against original: {moved(one)}" for one in self.measured]
+        lines += [
+            f"measured on {samples}, converted against original: {one.output} differs by at most {one.largest:.2e}, median "
+            f"{one.median:.2e}"
+            for one in self.measured
+        ]
         lines += [f"{block.name}: {remark}" for block in self.blocks for remark in block.facts["remarks"]]
         return lines + [f"skipped: {one.name} ({one.reason})" for one in self.skipped]
 
     def __str__(self) -> str:
-        rows = [COLUMNS, *map(row, self.blocks)]
+        rows = [COLUMNS, *map(_row, self.blocks)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]
         notes = self.notes()
@@ -104,14 +97,16 @@ class ConversionReport:
 
     def to_html(self) -> str:
         """A page without external files."""
-        rows = [_html_row("td", row(block)) for block in self.blocks]
+        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in _row(block)) for block in self.blocks)
+        rows = "".join(f"<tr>{row}</tr>" for row in cells)
         notes = "".join(f"<p>{escape(line)}</p>" for line in self.notes())
         return (
             f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(self.model)} as attention</title>"
             "<style>body{font:15px/1.5 system-ui;margin:2em;max-width:80em}table{border-collapse:collapse}"
             "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ccc;font-variant-numeric:tabular-nums}</style>"
             f"<h1>{escape(self.model)}</h1><p>{escape(self.headline())}</p>"
-            f"<table><thead>{_html_row('th', COLUMNS)}</thead><tbody>{''.join(rows)}</tbody></table>{notes}</html>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}</html>"
         )
 
     def _repr_html_(self) -> str:
@@ -133,10 +128,6 @@ class ConversionReport:
         }
         return cls(**{**body, **lists, "certificate": Certificate.from_json(body["certificate"])})
 
-    def to_text(self) -> str:
-        """The JSON of the report, as a file contains it."""
-        return json.dumps(self.to_json(), indent=2, allow_nan=False)
-
 
 ASSUMED = (
     "every input: any input of the norm in front of the block, in every call that executes the operations that were read, if the "
@@ -144,16 +135,8 @@ ASSUMED = (
     "standard deviations: docs/pretrained.md)"
 )
 COLUMNS = (
-    "block",
-    "activation",
-    "neurons",
-    "anchors",
-    "interval",
-    "engine",
-    "approximation",
-    "rounding",
-    "holds for",
-)
+    "block", "activation", "neurons", "anchors", "interval", "engine", "approximation", "rounding", "holds for",
+)  # fmt: skip
 BLOCK_FACTS = {
     "family", "activation", "design", "engine", "neurons", "heads", "anchors", "interval", "roundings", "products", "norm",
     "also", "remarks",
@@ -167,17 +150,12 @@ def model_certificate(
     for block in blocks:
         with_fields(f"the facts of {block.name}", block.facts, BLOCK_FACTS)
     dtypes = {block.dtype for block in blocks}
-    terms = {
-        term: max((getattr(block, term) for block in blocks), default=0.0)
-        for term in ("approximation", "rounding", "bound")
-    }
+    terms = ("approximation", "rounding", "bound")
     return Certificate(
         subject="model",
         name=model,
         status=Status.PROVED if all(block.proved for block in blocks) else Status.MEASURED,
-        approximation=terms["approximation"],
-        rounding=terms["rounding"],
-        bound=terms["bound"],
+        **{term: max(getattr(block, term) for block in blocks) for term in terms},
         dtype=dtypes.pop() if len(dtypes) == 1 else "mixed",
         facts={"requested": requested},
         children=tuple(blocks),
@@ -192,7 +170,7 @@ def holds_for(block: Certificate) -> str:
     return "the given box" if block.proved else "inputs as in calibration"
 
 
-def row(block: Certificate) -> tuple[str, ...]:
+def _row(block: Certificate) -> tuple[str, ...]:
     """A block as a row of the table."""
     facts, (lo, hi) = block.facts, block.facts["interval"]
     return (
@@ -200,15 +178,6 @@ def row(block: Certificate) -> tuple[str, ...]:
         f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", facts["engine"], at_most(block.approximation),
         at_most(block.rounding), holds_for(block),
     )  # fmt: skip
-
-
-def moved(one: Difference) -> str:
-    """A measured difference in words."""
-    return f"{one.output} differs by at most {one.largest:.2e}, median {one.median:.2e}"
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def joined_reports(before: ConversionReport, after: ConversionReport) -> ConversionReport:

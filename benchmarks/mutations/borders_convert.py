@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 GUARD = "attnc/pretrained/guard.py"
-ENTERING = "attnc/pretrained/entering.py"
+ENTERING = "attnc/pretrained/inputs.py"
 CONVERT = "attnc/pretrained/convert.py"
 VERIFY = "attnc/pretrained/verify.py"
 DIRECTORY = "tests/check/test_model.py"
@@ -164,7 +164,7 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "entering: calibration",
-        "attnc/pretrained/entering.py",
+        "attnc/pretrained/inputs.py",
         "return Entering(Box(lo - room, hi + room), Status.MEASURED)",
         "return Entering(Box(lo - room, hi + room), Status.PROVED)",
         "inputs that were measured hold for every input",

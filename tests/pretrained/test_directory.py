@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.pretrained import convert_, from_pretrained, report_of
 from attnc.pretrained.directory import load_model, read_report, save_converted
-from attnc.pretrained.samples import calls, outputs
+from attnc.pretrained.inputs import calls, outputs
 from tests.frontends.tiny_models import TEXT, example, hf, randomised, tiny
 from tests.parts import reseal
 

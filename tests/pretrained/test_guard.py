@@ -15,8 +15,8 @@ from attnc.frontends.transformers import Call, find_blocks
 from attnc.pretrained import convert_
 from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig
-from attnc.pretrained.entering import entering
 from attnc.pretrained.guard import check_reached, check_runs
+from attnc.pretrained.inputs import entering
 
 EPS = 1e-2
 

@@ -102,7 +102,6 @@ def test_text(report: ConversionReport) -> None:
 def test_json_is_read_back(report: ConversionReport) -> None:
     written = json.dumps(report.to_json(), allow_nan=False)
     assert ConversionReport.from_json(json.loads(written)) == report
-    assert ConversionReport.from_json(json.loads(report.to_text())) == report
     record = json.loads(written)
     blocks = record["certificate"]["children"]
     assert [b["status"] for b in blocks] == ["measured", "proved"] and blocks[0]["bound"] == report.blocks[
@@ -123,7 +122,7 @@ def changed(record: dict[str, Any], *path: Any, drop: bool = False) -> dict[str,
 
 
 def test_what_is_no_report_is_refused(report: ConversionReport) -> None:
-    record, bad = json.loads(report.to_text()), object()
+    record, bad = json.loads(json.dumps(report.to_json())), object()
     for bad in (
         None, [], {}, changed(record, "samples", drop=True), changed(record, "more"),
         changed(record, "certificate", "children", 0, "more"),
