@@ -25,10 +25,12 @@ Saved = Annotated[Path, typer.Argument(metavar="PATH", help=_SAVED)]
 
 
 def parse_dtype(name: str) -> Any:
-    """The dtype that --dtype names; what is not a dtype of attnc is refused by the function that takes it."""
+    """The dtype that --dtype names."""
     import torch
 
-    return getattr(torch, name, name)
+    if name not in ("float32", "float64"):
+        raise InputError(f"--dtype {name}: accepted values are float32 and float64")
+    return getattr(torch, name)
 
 
 def check_files(output: Path | None, plot: Path | None, force: bool) -> dict[str, str]:
@@ -44,11 +46,11 @@ def check_files(output: Path | None, plot: Path | None, force: bool) -> dict[str
     if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
         raise InputError(f"--output and --plot are both {output}: give two different files")
     for path in paths.values():
-        if path.is_dir():
-            raise FileError(f"cannot write {path}: it is a directory; give the name of a file")
-        if os.path.lexists(path) and not force:
-            raise FileError(f"{path} exists: give --force to overwrite it, or another name")
         try:
+            if path.is_dir():
+                raise FileError(f"cannot write {path}: it is a directory; give the name of a file")
+            if os.path.lexists(path) and not force:
+                raise FileError(f"{path} exists: give --force to overwrite it, or another name")
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
         except OSError as problem:

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,13 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
     was read: at the ends of every interval, at kinks and around them, and at random points, which are drawn anew each time; with
     and without gradients; on contiguous and strided inputs. The numbers of the blocks must not change."""
     before = [_digest(plan.site) for plan in planned]
-    blocks = [_Block(plan) for plan in planned]
     for strided, mode in itertools.product((False, True), MODES):
         for tracked in (False, True)[: 1 + (mode is torch.enable_grad)]:
-            runs = [_BlockRun(block, strided) for block in blocks]
+            runs = [_BlockRun(plan, strided) for plan in planned]
             with removed([h for run in runs for h in run.hooks(model)]), mode(), fused_path(False):
                 _run(model, _with_gradients(call) if tracked else call)
             _refuse(model, _problems(runs))
+    blocks = map(_Block, planned)
     _refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
     _refuse(model, _fused_problems(model))
     changed = [p.site for p, old in zip(planned, before, strict=True) if _digest(p.site) != old]
@@ -259,13 +260,18 @@ class _Flow:
 class _BlockRun(_Flow):
     """The tensors that pass through a block in one run of the model with chosen inputs of its first map."""
 
-    def __init__(self, block: _Block, strided: bool) -> None:
-        super().__init__(block.site)
-        self.block, self.strided = block, strided
+    def __init__(self, plan: PlannedBlock, strided: bool) -> None:
+        super().__init__(plan.site)
+        self.plan, self.strided = plan, strided
         self.chosen: list[Tensor] = []  # take the place of the model's own inputs of the first map
         self.inner: list[Tensor] = []  # inputs of the second map
-        self.maps = {role: getattr(block.site, role) for role in block.maps}
+        maps = {"first": self.site.first, "up": self.site.up, "second": self.site.second}
+        self.maps = {role: m for role, m in maps.items() if m is not None}
         self.outputs: dict[str, list[Tensor]] = {role: [] for role in self.maps}
+
+    @cached_property
+    def block(self) -> _Block:
+        return _Block(self.plan)
 
     def enters(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         super().enters(module, given)
