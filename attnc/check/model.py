@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -172,20 +173,27 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
     """The verdict on the directory of a converted model, from config.json and the safetensors files alone."""
     where, proofs = Path(path), proofs or Proofs()
     model, record = read_record(where)
-    reason = model_problem(model)
-    if reason is not None:
-        raise _damaged(where, reason)
-    blocks = read_blocks(where, model, record)
-    missing = [
-        claim.name for claim in model.children if claim.name not in {b.claim.name for b in blocks.values()}
-    ]
-    if missing:
-        raise _damaged(where, f"{missing[0]} has no record")
-    try:
+    with _intact(where):
+        reason = model_problem(model)
+        if reason is not None:
+            raise ValueError(reason)
+        blocks = read_blocks(where, model, record).values()
+        read = {id(block.claim) for block in blocks}
+        missing = [claim.name for claim in model.children if id(claim) not in read]
+        if missing:
+            raise ValueError(f"{missing[0]} has no record")
         requested = float(model.facts["requested"])
-        return summary([check_numbers(block, requested, proofs) for block in blocks.values()], proofs)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
-        raise _damaged(where, problem) from problem
+        return summary([check_numbers(block, requested, proofs) for block in blocks], proofs)
+
+
+@contextmanager
+def _intact(where: Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Report what cannot be read of a record as damage."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, *kinds) as problem:
+        reason = f"the 'attnc' record in {where / 'config.json'} is damaged or edited: {problem}"
+        raise CertificateError(reason) from problem
 
 
 def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
@@ -195,30 +203,22 @@ def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
         raise FileError(
             f"{where} is not a model that attnc converted: its config.json has no 'attnc' record of version {VERSION}"
         )
-    try:
+    with _intact(where, CertificateError):
         record = unsealed(record, "the record")
         return Certificate.from_json(record["report"]["certificate"]), record
-    except (KeyError, TypeError, CertificateError) as problem:
-        raise _damaged(where, problem) from problem
-
-
-def _damaged(where: Path, problem: object) -> CertificateError:
-    return CertificateError(f"the 'attnc' record in {where / 'config.json'} is damaged or edited: {problem}")
 
 
 def read_blocks(where: Path, model: Certificate, record: Mapping[str, Any]) -> dict[str, Block]:
     """The blocks of a record, by their names there; every tensor must have the digest that is recorded of it."""
     tensors, found = Directory(where), {}
-    try:
+    with _intact(where):
         for entry in record["blocks"]:
             name = entry["name"]
-            claims = [c for c in model.children if same_place(c.name, name)]
+            claims = [claim for claim in model.children if same_place(claim.name, name)]
             if not claims:
                 raise ValueError(f"{name} has no certificate")
             claim = min(claims, key=lambda c: abs(len(c.name) - len(name)))
             found[name] = _read_block(claim, entry, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as problem:
-        raise _damaged(where, problem) from problem
     return found
 
 

@@ -184,10 +184,11 @@ def _load_object(source: str) -> Any:
             hint = ", ".join(difflib.get_close_matches(part, names, cutoff=0.5) or names[:9])
             raise InputError(f"{where} has no {part!r}: it has {hint}, …")
         value, where = getattr(value, part), f"{where}.{part}"
+    where = source
     if _is_function(value) and _accepts(value, 0):
-        value, source = _run_user_code(f"calling {source}", value), f"what {source} returns"
+        value, where = _run_user_code(f"calling {source}", value), f"what {source} returns"
     if isinstance(value, type):
-        raise InputError(f"{source} is a class: give an instance, or a function that returns one")
+        raise InputError(f"{where} is a class: give an instance, or a function that returns one")
     if _is_function(value) and not _accepts(value, 1):
         raise InputError(
             f"{source}{inspect.signature(value)} does not take one argument: give a function of one tensor (batch, n, d), or a "

@@ -110,10 +110,11 @@ def load_model(where: Path) -> Any:
             f"{where} lacks {len(missing)} tensors of a {cls.__name__}, such as {missing[0]}, which would be random: save the "
             "whole model"
         )
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = (
-            tensor.data.clone()
-        )  # in the file they are not aligned: products would round differently
+    for tensor in (
+        *model.parameters(),
+        *model.buffers(),
+    ):  # in the file, not aligned, products round differently
+        tensor.data = tensor.data.clone()
     return model.eval()
 
 
