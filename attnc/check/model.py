@@ -32,6 +32,7 @@ from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import window_of
 
 VERSION = 1
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,11 +149,10 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
 def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
     """One verdict on a model: proved if every block is."""
     bound, cells = max(v.bound or 0.0 for v in verdicts), sum(v.cells for v in proofs.heads.values())
-    for status in (Status.REFUTED, Status.UNKNOWN):
-        for v in verdicts:
-            if v.status is status:
-                reason = f"{v.name}: {v.reason}"
-                return Verdict(status, reason, bound, v.input, v.error, cells, "", tuple(verdicts))
+    failed = [v for status in (Status.REFUTED, Status.UNKNOWN) for v in verdicts if v.status is status]
+    if failed:
+        reason = f"{failed[0].name}: {failed[0].reason}"
+        return replace(failed[0], reason=reason, bound=bound, cells=cells, name="", children=tuple(verdicts))
     count = f"{len(verdicts)} block{'s' * (len(verdicts) > 1)}, {len(proofs.heads)} different heads"
     reason = f"the bounds hold: {count}, {len(proofs.windows)} windows"
     return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts))
@@ -187,11 +187,11 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
 
 
 @contextmanager
-def _intact(where: Path, *kinds: type[Exception]) -> Iterator[None]:
+def _intact(where: Path, kinds: tuple[type[Exception], ...] = _DAMAGE) -> Iterator[None]:
     """Report what cannot be read of a record as damage."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, *kinds) as problem:
+    except kinds as problem:
         reason = f"the 'attnc' record in {where / 'config.json'} is damaged or edited: {problem}"
         raise CertificateError(reason) from problem
 
@@ -203,7 +203,7 @@ def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
         raise FileError(
             f"{where} is not a model that attnc converted: its config.json has no 'attnc' record of version {VERSION}"
         )
-    with _intact(where, CertificateError):
+    with _intact(where, (*_DAMAGE, CertificateError)):
         record = unsealed(record, "the record")
         return Certificate.from_json(record["report"]["certificate"]), record
 
