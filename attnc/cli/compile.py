@@ -30,35 +30,29 @@ _OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.\w+)*")
 _LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, __file__, "<")
 _SOURCE = "model.safetensors, or module:object (runs your own code)."
 _LIPSCHITZ = "Function: |f(x) - f(y)| <= K|x - y| (Euclidean), to prove the error."
-_Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
 _Domain = Annotated[tuple[str, str], typer.Option(metavar="LO HI", help="Two numbers, or lists: -1,0 1,5.")]
-_Eps = Annotated[float, typer.Option(metavar="E", help="The error allowed in every output.")]
 _Shape = Annotated[str | None, typer.Option(metavar="D | N,D", help="Of one input; default from the model.")]
-_Engine = Annotated[str, typer.Option(help="How attention is executed: softmax or sdpa.")]
-_Activation = Annotated[str | None, typer.Option(metavar="NAME", help="File: between the layers.")]
 _OutputActivation = Annotated[str | None, typer.Option(metavar="NAME", help="File: after the last layer.")]
 _Order = Annotated[str | None, typer.Option(metavar="A,B,C", help="File: prefixes of the layers, in order.")]
-_Form = Annotated[str | None, typer.Option(help="layers, two-layer or attention-softmax.")]
 _Method = Annotated[str | None, typer.Option(metavar="NAME", help="Function: auto, lattice, grid or fit.")]
-_Lipschitz = Annotated[float | None, typer.Option(metavar="K", help=_LIPSCHITZ)]
 _Noise = Annotated[float | None, typer.Option(metavar="E", help="With --lipschitz: rounding error of f.")]
 _Tokens = Annotated[int | None, typer.Option(metavar="M", help="Function: output tokens; default N.")]
 _Seed = Annotated[int | None, typer.Option(metavar="S", help="Function: of random inputs and of the fit.")]
 
 
 def compile(
-    source: _Source,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)],
     domain: _Domain,
-    eps: _Eps,
+    eps: Annotated[float, typer.Option(metavar="E", help="The error allowed in every output.")],
     shape: _Shape = None,
     dtype: Dtype = "float32",
-    engine: _Engine = "softmax",
-    activation: _Activation = None,
+    engine: Annotated[str, typer.Option(help="How attention is executed: softmax or sdpa.")] = "softmax",
+    activation: Annotated[str | None, typer.Option(metavar="NAME", help="File: between the layers.")] = None,
     output_activation: _OutputActivation = None,
     order: _Order = None,
-    form: _Form = None,
+    form: Annotated[str | None, typer.Option(help="layers, two-layer or attention-softmax.")] = None,
     method: _Method = None,
-    lipschitz: _Lipschitz = None,
+    lipschitz: Annotated[float | None, typer.Option(metavar="K", help=_LIPSCHITZ)] = None,
     noise: _Noise = None,
     tokens: _Tokens = None,
     seed: _Seed = None,

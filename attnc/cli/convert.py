@@ -13,21 +13,17 @@ from attnc.errors import InputError
 
 _SOURCE = "A Hugging Face model directory: config.json, safetensors."
 _APPROXIMATION = "The error allowed in every block's output, in exact arithmetic."
-_Source = Annotated[Path, typer.Argument(metavar="DIR", help=_SOURCE)]
-_Output = Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="A new directory.")]
-_Approximation = Annotated[float, typer.Option(metavar="E", help=_APPROXIMATION)]
 _Engine = Annotated[str, typer.Option(help="How attention is executed: closed-form or softmax.")]
-_Design = Annotated[str, typer.Option(help="Of the heads: auto, gated, lattice or tuned.")]
 _Only = Annotated[str, typer.Option(metavar="TEXT", help="Convert only blocks whose names contain TEXT.")]
 _NoCheck = Annotated[bool, typer.Option("--no-check", help="Do not compare the outputs on an example input.")]
 
 
 def convert(
-    source: _Source,
-    output: _Output,
-    approximation: _Approximation = 1e-4,
+    source: Annotated[Path, typer.Argument(metavar="DIR", help=_SOURCE)],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="A new directory.")],
+    approximation: Annotated[float, typer.Option(metavar="E", help=_APPROXIMATION)] = 1e-4,
     engine: _Engine = "closed-form",
-    design: _Design = "auto",
+    design: Annotated[str, typer.Option(help="Of the heads: auto, gated, lattice or tuned.")] = "auto",
     only: _Only = "",
     no_check: _NoCheck = False,
     json: Json = False,

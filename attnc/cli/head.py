@@ -14,21 +14,16 @@ from attnc.errors import InputError
 
 _PROBES = (0.3125, 0.8125, 1.4375)  # values of parameters
 _EPS = "Build the smallest head with a proved error of at most E."
-_Name = Annotated[str, typer.Argument(help="A name from `attnc functions`: gelu, 'clip(-25,25)', …")]
-_Domain = Annotated[tuple[float, float], typer.Option(metavar="LO HI", help="The interval of inputs.")]
-_Eps = Annotated[float | None, typer.Option(metavar="E", help=_EPS)]
 _Anchors = Annotated[int | None, typer.Option(metavar="P", help="Or build the best head with P anchors.")]
-_Design = Annotated[str, typer.Option(help="auto, nearest, smooth, graded, gated or tuned.")]
-_Heads = Annotated[int, typer.Option(metavar="H", help="Split the interval over H heads.")]
 
 
 def head(
-    name: _Name,
-    domain: _Domain,
-    eps: _Eps = None,
+    name: Annotated[str, typer.Argument(help="A name from `attnc functions`: gelu, 'clip(-25,25)', …")],
+    domain: Annotated[tuple[float, float], typer.Option(metavar="LO HI", help="The interval of inputs.")],
+    eps: Annotated[float | None, typer.Option(metavar="E", help=_EPS)] = None,
     anchors: _Anchors = None,
-    design: _Design = "auto",
-    heads: _Heads = 1,
+    design: Annotated[str, typer.Option(help="auto, nearest, smooth, graded, gated or tuned.")] = "auto",
+    heads: Annotated[int, typer.Option(metavar="H", help="Split the interval over H heads.")] = 1,
     dtype: Dtype = "float32",
     output: Output = None,
     plot: Plot = None,

@@ -36,27 +36,24 @@ if TYPE_CHECKING:
 _PREDICTION = "prediction"  # the column that -o adds
 _LARGEST = 1e100  # the squares of larger numbers overflow
 _LOSSES = "squared, ridge(λ), lasso(λ), logistic, poisson, huber(δ) or quantile(τ)."
-_Data = Annotated[Path, typer.Argument(metavar="DATA", help="A CSV file: a header, then rows of numbers.")]
 _Target = Annotated[str, typer.Option(metavar="COLUMN", help="What to predict; other columns are features.")]
-_LossName = Annotated[str, typer.Option(metavar="LOSS", help=_LOSSES)]
 _StepSize = Annotated[float | None, typer.Option(metavar="η", help="Default 1/L, L the largest curvature.")]
 _Query = Annotated[Path | None, typer.Option(metavar="PATH", help="A CSV file whose rows to predict.")]
 _Radius = Annotated[float | None, typer.Option(metavar="R", help="Of |x|, |y|, |w|; default from the data.")]
 _Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="PATH", help="Rows and predictions.")]
 _Standardise = Annotated[bool, typer.Option("--standardise/--no-standardise", help="Mean 0, deviation 1.")]
-_Intercept = Annotated[bool, typer.Option("--intercept/--no-intercept", help="A constant term.")]
 
 
 def learn(
-    data: _Data,
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A CSV file: a header, then rows of numbers.")],
     target: _Target,
-    loss: _LossName = "squared",
+    loss: Annotated[str, typer.Option(metavar="LOSS", help=_LOSSES)] = "squared",
     steps: Annotated[int, typer.Option(metavar="T", help="Of gradient descent, from w = 0.")] = 100,
     step_size: _StepSize = None,
     query: _Query = None,
     radius: _Radius = None,
     dtype: Dtype = "float64",
-    intercept: _Intercept = True,
+    intercept: Annotated[bool, typer.Option("--intercept/--no-intercept", help="A constant term.")] = True,
     standardise: _Standardise = True,
     plot: Plot = None,
     output: _Output = None,
