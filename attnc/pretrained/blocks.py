@@ -145,10 +145,7 @@ def _groups(
     progress: Callable[[str], None],
 ) -> list[HeadGroup]:
     """Heads whose errors, times the weight, stay within the target; powers of two for radii, so that blocks share heads."""
-    share = approximation
-    if weight > 0:
-        share = float(below(below(np.float64(approximation / weight * (1 - 2.0**-40)))))
-    share = max(share, _LEAST_SHARE)
+    share = max(_share(approximation, weight), _LEAST_SHARE)
 
     def group(radius: float, neurons: Index | None) -> HeadGroup:
         domain = Interval(-radius, radius)
@@ -162,6 +159,13 @@ def _groups(
             raise
         reachable = _step_above(problem.reachable) * (weight if weight > 0 else 1.0)
         raise _too_small(block, approximation, reachable) from problem
+
+
+def _share(approximation: float, weight: float) -> float:
+    """What each neuron may err by, for the sum with these weights to stay within the target."""
+    if not weight > 0:
+        return approximation
+    return float(below(below(np.float64(approximation / weight * (1 - 2.0**-40)))))
 
 
 def _step_above(share: float) -> float:
