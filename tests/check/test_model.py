@@ -124,6 +124,21 @@ def test_no_claim_that_was_edited_is_proved(directory: Path, edit: str, tmp_path
     assert check_directory(where).status in ("unknown", "refuted")
 
 
+def test_a_second_claim_of_the_same_name_is_not_passed_over(directory: Path, tmp_path: Path) -> None:
+    where = tmp_path / "model"
+    shutil.copytree(directory, where)
+
+    def change(record: dict[str, Any]) -> None:
+        model = Certificate.from_json(record["report"]["certificate"])
+        (claim,) = model.children
+        smaller = _terms(claim, 0.5 * claim.approximation, claim.rounding)
+        record["report"]["certificate"] = replace(model, children=(claim, smaller)).to_json()
+
+    _edit(where, change)
+    with pytest.raises(CertificateError):
+        check_directory(where)
+
+
 def test_a_record_that_was_edited_is_not_read(directory: Path, tmp_path: Path) -> None:
     where = tmp_path / "model"
     shutil.copytree(directory, where)
