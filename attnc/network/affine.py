@@ -1,4 +1,4 @@
-"""Affine maps of the features of every token."""
+"""The linear layers: affine maps, sums and reshapes."""
 
 from __future__ import annotations
 
@@ -41,3 +41,29 @@ class ScaleLayer(LayerModule):
     @precise
     def forward(self, x: Tensor) -> Tensor:
         return x * self.scale + self.shift
+
+
+@as_made
+class CombineLayer(LayerModule):
+    """(x_1, …) ↦ Σ c_i x_i."""
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        first, *others = [x if c == 1 else x * c for x, c in zip(xs, self.settings["coefficients"], strict=True)]
+        for term in others:
+            first = first + term
+        return first
+
+    def extra_repr(self) -> str:
+        terms = zip(self.settings["coefficients"], self.inputs, strict=True)
+        return " + ".join(f"{c:g}·v{i}" for c, i in terms)
+
+
+@as_made
+class ReshapeLayer(LayerModule):
+    """The numbers of x, row by row, in another shape."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0], *self.settings["to"])
+
+    def extra_repr(self) -> str:
+        return f"→ {self.settings['to']}"

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnc.errors import InputError
-from attnc.network.running import can_look, in_place
+from attnc.network.running import can_look, in_chunks, in_place
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -39,17 +39,15 @@ def sdpa(head: Head, s: Tensor) -> Tensor:
         raise InputError(
             f"engine='sdpa' runs heads of at most {MOST_KEYS} anchors: this head has {head.key.shape[1]}; use 'softmax'"
         )
-    keys = head.key[None]
-    values = head.value.flip(-1)[None]
-    known = can_look(head.value)
-    parts = []
-    for part in torch.split(s.reshape(-1), _QUERIES):
+    keys, values, known = head.key[None], head.value.flip(-1)[None], can_look(head.value)
+
+    def run(part: Tensor) -> Tensor:
         x = head.query[0, 0] * part + head.query[0, 1]
         query = torch.stack([x, torch.ones_like(x)], -1)[None, None]
         out = F.scaled_dot_product_attention(query, keys, values, scale=1.0)[0, 0]
-        parts.append(out[:, 0] if known else out[:, 0] + part * out[:, 1])
-    joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return (joined * head.output[0]).reshape(s.shape)
+        return out[:, 0] if known else out[:, 0] + part * out[:, 1]
+
+    return (in_chunks(run, _QUERIES, s.reshape(-1)) * head.output[0]).reshape(s.shape)
 
 
 def attend(head: Head, s: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from attnc.network.altered import as_made, why_altered
 from attnc.network.marking import mark_of, product
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import Product
-from attnc.network.running import autocast_is_on, in_place, is_less
+from attnc.network.running import autocast_is_on, in_chunks, in_place, is_less
 
 _HELD = 1 << 22  # numbers of a layer of neurons in memory
 
@@ -112,10 +112,8 @@ class GatedBlock(nn.Module):
     def _forward(self, x: Tensor) -> Tensor:
         if not in_place(x, *self.parameters(), *self.buffers()):
             return self._block(x, self.product)
-        tokens = x.reshape(-1, x.shape[-1])
-        rows = max(1, _HELD // max(1, self.product.scale.numel()))
-        parts = [self._block(part, self.product) for part in torch.split(tokens, rows)]
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        rows = _HELD // max(1, self.product.scale.numel())
+        out = in_chunks(lambda part: self._block(part, self.product), rows, x.reshape(-1, x.shape[-1]))
         return out.reshape(*x.shape[:-1], out.shape[-1])
 
     def _block(self, x: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -24,7 +24,7 @@ class LayerModule(PreciseModule):
         self.kind, self.inputs, self.value = layer.kind, layer.inputs, layer.value
         self.settings = dict(layer.settings)
         for name, array in layer.tensors.items():
-            self.register_parameter(name, parameter(array))
+            self.register_parameter(name, nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False))
 
     def numbers(self) -> Layer:
         """The numbers as they are stored now."""
@@ -32,11 +32,6 @@ class LayerModule(PreciseModule):
             raise InputError(f"the {self.kind} layer has parts that it was not made with")
         tensors = {name: to_array(p) for name, p in self._parameters.items() if p is not None}
         return Layer(self.kind, self.inputs, self.value, tensors, dict(self.settings))
-
-
-def parameter(array: Numbers) -> nn.Parameter:
-    """A parameter that requires no gradient."""
-    return nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False)
 
 
 def to_array(tensor: Tensor) -> Numbers:

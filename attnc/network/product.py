@@ -11,7 +11,7 @@ from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
-from attnc.network.running import PreciseModule, can_look, in_place, precise
+from attnc.network.running import PreciseModule, can_look, in_chunks, in_place, precise
 
 IntArray = NDArray[np.integer]
 _CHUNK = 1 << 17  # products in one chunk: small enough for the cache
@@ -58,8 +58,9 @@ class Product(PreciseModule):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """x∘y for x and y (…, neurons)."""
         if not in_place(x, y, *self.buffers()):
-            return self._plain(x, y)
-        return self._by_chunks(*(t.reshape(-1, t.shape[-1]) for t in (x, y))).reshape(x.shape)
+            return self._multiply(x, y)
+        tokens = (t.reshape(-1, t.shape[-1]) for t in (x, y))
+        return in_chunks(self._multiply, _CHUNK // max(1, self.scale.numel()), *tokens).reshape(x.shape)
 
     def why_not_certified(self) -> str | None:
         """None if the head is certified for the square on [-1, 1] and attnc's code runs it, else the reason."""
@@ -95,7 +96,7 @@ class Product(PreciseModule):
     def extra_repr(self) -> str:
         return f"{self.scale.numel()} neurons"
 
-    def _plain(self, x: Tensor, y: Tensor) -> Tensor:
+    def _multiply(self, x: Tensor, y: Tensor) -> Tensor:
         scale, inverse, shrink, square = self.factors()
         left, right = x * inverse, y * scale
         above, below = (
@@ -103,24 +104,6 @@ class Product(PreciseModule):
         )
         product: Tensor = (above - below) * 0.25
         return product
-
-    def _by_chunks(self, x: Tensor, y: Tensor) -> Tensor:
-        """The same operations for x and y (tokens, neurons) in buffers of a chunk's size; x and y stay as they are."""
-        out = torch.empty_like(x)
-        rows = min(max(1, _CHUNK // max(1, self.scale.numel())), len(x))
-        buffers = x.new_empty(2, rows, x.shape[-1])
-        scale, inverse, shrink, square = self.factors()
-        for start in range(0, len(x), max(1, rows)):
-            part = slice(start, start + rows)
-            left, right = buffers[:, : len(x[part])]
-            torch.mul(x[part], inverse, out=left)
-            torch.mul(y[part], scale, out=right)
-            torch.add(left, right, out=out[part])
-            left.sub_(right).mul_(shrink)
-            torch.mul(self.square(out[part].mul_(shrink), strict=False), square, out=out[part])
-            torch.mul(self.square(left, strict=False), square, out=right)
-            out[part].sub_(right).mul_(0.25)
-        return out
 
 
 def _exponents(name: str, given: IntArray) -> Tensor:

@@ -68,7 +68,7 @@ def precise(method: _F) -> _F:
 
     @wraps(method)
     def run(self: PreciseModule, *args: Any, **kwargs: Any) -> Any:
-        kind = _device_type((*args, *kwargs.values()))
+        kind = next((x.device.type for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), "cpu")
         if not autocast_is_on(kind):
             return _in_full(method, self, args, kwargs)
         with torch.autocast(kind, enabled=False):
@@ -93,10 +93,6 @@ def _converted(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
     if isinstance(value, dict):
         return {name: _converted(entry, old, new) for name, entry in value.items()}
     return value.to(new) if isinstance(value, Tensor) and value.dtype == old else value
-
-
-def _device_type(given: tuple[object, ...]) -> str:
-    return next((x.device.type for x in given if isinstance(x, Tensor)), "cpu")
 
 
 def autocast_is_on(kind: str) -> bool:
@@ -126,6 +122,16 @@ def in_place(*tensors: Tensor) -> bool:
     if not can_look(*tensors) or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
         return False
     return all(t.device.type == "cpu" for t in tensors)
+
+
+def in_chunks(run: Callable[..., Tensor], rows: int, *tensors: Tensor) -> Tensor:
+    """run(*tensors), on `rows` rows of the tensors at a time, which bounds the memory.
+
+    >>> in_chunks(torch.add, 2, torch.arange(3), torch.ones(3, dtype=torch.int64))
+    tensor([1, 2, 3])
+    """
+    parts = [run(*part) for part in zip(*(t.split(max(1, rows)) for t in tensors), strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def is_plain(t: Tensor) -> bool:

@@ -81,17 +81,6 @@ def window_now(head: Head) -> Window | Gate | None:
     return head._derived.window if head._derived else None
 
 
-def closed_form(head: Head, s: Tensor) -> Tensor:
-    """g(s) by the head's window."""
-    window = window_now(head)
-    if window is None:
-        raise InputError(
-            "engine='closed-form' runs lattice heads and gates whose numbers require no gradient (call refresh() before "
-            "torch.compile): use engine='softmax'"
-        )
-    return run_window(window, s)
-
-
 def _marks(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
     return tuple((t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors)
 
@@ -118,22 +107,15 @@ def run_window(window: Window | Gate, s: Tensor, sizes: list[float] | None = Non
 
 def _by_chunks(window: Window | Gate, s: Tensor, sizes: list[float] | None) -> Tensor:
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
-    numbers, results = s.view(-1), out.view(-1)
-    total = numbers.numel()
-    gate = isinstance(window, Gate)
-    constants = (
-        [] if isinstance(window, Gate) else list(s.new_tensor([window.lead, *window.coefficients]).unbind())
-    )
-    buffers = s.new_empty(1 if gate else 4, min(_CHUNK, total)).unbind()
-    for start in range(0, total, _CHUNK):
-        end = min(start + _CHUNK, total)
-        held = [buffer[: end - start] for buffer in buffers]
+    buffers = s.new_empty(4, min(_CHUNK, s.numel()))
+    for part, result in zip(s.view(-1).split(_CHUNK), out.view(-1).split(_CHUNK), strict=True):
+        held = buffers[:, : len(part)].unbind()
         if isinstance(window, Gate):
-            _gate_chunk(window, numbers[start:end], results[start:end], held[0])
-            if sizes is not None:
-                sizes += [float(numbers[start:end].amax()), -float(numbers[start:end].amin())]
+            _gate_chunk(window, part, result, held[0])
         else:
-            _chunk(window, constants, numbers[start:end], results[start:end], held, sizes)
+            _chunk(window, part, result, held)
+        if sizes is not None:
+            sizes += [float(part.amax()), -float(part.amin())]
     return out
 
 
@@ -149,21 +131,12 @@ def _plain(window: Window, s: Tensor) -> Tensor:
     return torch.where(negative, torch.zeros_like(s), s) + G * N
 
 
-def _chunk(
-    window: Window,
-    constants: list[Tensor],
-    s: Tensor,
-    out: Tensor,
-    buffers: list[Tensor],
-    sizes: list[float] | None,
-) -> None:
+def _chunk(window: Window, s: Tensor, out: Tensor, buffers: Sequence[Tensor]) -> None:
     """x is |s| where 1/Δ can be moved into the constants: powers of two commute with rounding, so every bit stays."""
-    c, lead, coefficients = window.sharpness, constants[0], constants[1:]
-    x, w, G, N = buffers
+    lead, *coefficients = s.new_tensor([window.lead, *window.coefficients])
+    c, (x, w, G, N) = window.sharpness, buffers
     torch.clamp(s, min=0, out=out)
     torch.abs(s, out=x)
-    if sizes is not None:
-        sizes.append(float(x.amax()))
     inverse = 1 / window.spacing
     if not _scales_exactly(window.spacing):
         x.mul_(inverse)
