@@ -48,7 +48,9 @@ class CombineLayer(LayerModule):
     """(x_1, …) ↦ Σ c_i x_i."""
 
     def forward(self, *xs: Tensor) -> Tensor:
-        first, *others = [x if c == 1 else x * c for x, c in zip(xs, self.settings["coefficients"], strict=True)]
+        first, *others = [
+            x if c == 1 else x * c for x, c in zip(xs, self.settings["coefficients"], strict=True)
+        ]
         for term in others:
             first = first + term
         return first

@@ -37,8 +37,7 @@ def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str |
     >>> why_altered(head)
     'Head has a forward hook'
     """
-    surrounding = _surroundings_altered()
-    if surrounding is not None:
+    if (surrounding := _surroundings_altered()) is not None:
         return surrounding
     for name, part in module.named_modules():
         where = name or type(part).__name__
@@ -100,7 +99,7 @@ def _tensors_altered(part: nn.Module) -> str | None:
         if tensor is None:
             continue
         if type(tensor) not in (Tensor, nn.Parameter):
-            return f"holds {name} as a {type(tensor).__name__}: plain tensors are certified"
+            return f"holds {name} as a {type(tensor).__name__}: certificates are for plain tensors"
         if tensor.device.type != "cpu":
             return f"is on {tensor.device}: certificates are for the arithmetic of CPUs"
     if isinstance(part, PreciseModule) and part._cast_to is not None:

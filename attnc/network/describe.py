@@ -88,7 +88,9 @@ def described(net: Network) -> Description:
     for lookup in net.selections:
         claim = claims.get(lookup.value)
         error = f"{claim.bound:.2e}" if claim is not None else NONE if changed else "measured"
-        rows.append((lookup.name, function_label(net, lookup), "1", _grid(net, lookup), "the box", NONE, error))
+        rows.append(
+            (lookup.name, function_label(net, lookup), "1", _grid(net, lookup), "the box", NONE, error)
+        )
     return Description(tuple(rows), tuple(_summary(net, changed)))
 
 
@@ -114,9 +116,7 @@ def lattice(lookup: LookupLayer) -> tuple[int, ...] | None:
     return counts if whole else None
 
 
-def _layer_rows(
-    net: Network, layer: pointwise.Pointwise, claim: Certificate | None
-) -> list[tuple[str, ...]]:
+def _layer_rows(net: Network, layer: pointwise.Pointwise, claim: Certificate | None) -> list[tuple[str, ...]]:
     groups, width = layer.groups, net.program.shapes[layer.value][-1]
     errors = (NONE, NONE) if claim is None else (f"{claim.facts['error_in']:.2e}", f"{claim.bound:.2e}")
     rows: list[tuple[str, ...]] = []
@@ -144,7 +144,9 @@ def _summary(net: Network, changed: str | None) -> list[str]:
     if changed is None:
         lines = _proved(net, c) if c.proved else _measured(c)
     else:
-        lines = [f"not certified: {changed}" if c.proved else f"the error of this network is unknown: {changed}"]
+        lines = [
+            f"not certified: {changed}" if c.proved else f"the error of this network is unknown: {changed}"
+        ]
     own = sum(p.numel() for p in net.parameters())
     added = sum(p.numel() for part in (*net.layers, *net.selections) for p in part.parameters())
     lines.append(f"parameters: {own:,}, of which anchors {added:,} ({100 * added / own:.3g} %)")
@@ -153,7 +155,10 @@ def _summary(net: Network, changed: str | None) -> list[str]:
         lines.append(f"form: {net.form}{layout}")
     if net.theorem is not None:
         lines += [f"theorem {net.theorem.name}: {_beside(net, changed)}", f"  {net.theorem.statement}"]
-    return [*lines, *(("notes are omitted: the network has changed since it was made",) if changed else net.notes)]
+    return [
+        *lines,
+        *(("notes are omitted: the network has changed since it was made",) if changed else net.notes),
+    ]
 
 
 def _proved(net: Network, c: Certificate) -> list[str]:

@@ -22,9 +22,8 @@ _HELD = 1 << 22  # numbers of a layer of neurons in memory
 class GatedBlock(nn.Module):
     """x ↦ second(activation(first(x)) ∘ up(x)). The maps keep the names that they had in the original block.
 
-    Without gradients, on the CPU, tokens pass through the block in chunks, which bounds the memory. Under autocast the block
-    runs in the dtype of its maps. `engine` and `strict` are those of the activation; inputs inside its intervals are inside those
-    of the squares.
+    Without gradients, on the CPU, tokens pass through the block in chunks. Under autocast the block runs in the dtype of its
+    maps. `strict` is that of the activation: inputs inside its intervals are inside those of the squares.
 
     >>> import attnc, numpy as np
     >>> from attnc.heads.lattice import square_numbers
@@ -39,15 +38,10 @@ class GatedBlock(nn.Module):
     def __init__(self, maps: Mapping[str, nn.Module], activation: Pointwise, product: Product) -> None:
         """maps: first, up and second, in this order, by their names in the original block."""
         super().__init__()
-        if len(maps) != 3:
-            raise InputError(f"maps has {len(maps)} entries: give first, up and second by their names")
         for name, module in maps.items():
             if name in ("activation", "product") or hasattr(GatedBlock, name):
                 raise InputError(f"a map is called {name!r}: that is the name of a part of GatedBlock")
             self.add_module(name, module)
-        for part, kind in ((activation, Pointwise), (product, Product)):
-            if not isinstance(part, kind):
-                raise InputError(f"got a {type(part).__name__}: give a {kind.__name__}")
         self.roles: tuple[str, ...] = tuple(maps)
         self.activation, self.product = activation, product
 
@@ -78,8 +72,7 @@ class GatedBlock(nn.Module):
     @property
     def parameters_added(self) -> int:
         """The number of numbers that it stores besides the maps."""
-        stored = (*self.activation.state_dict().values(), *self.product.state_dict().values())
-        return sum(int(tensor.numel()) for tensor in stored)
+        return self.activation.parameters_added + sum(t.numel() for t in self.product.state_dict().values())
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output for x (…, features)."""
@@ -96,14 +89,11 @@ class GatedBlock(nn.Module):
 
         The report of the conversion covers the block with its maps: `attnc.verify(model)` checks it."""
         maps = [part for name in self.roles for part in self.get_submodule(name).modules()]
-        altered = why_altered(self, foreign=maps)
-        if altered is not None:
+        if (altered := why_altered(self, foreign=maps)) is not None:
             return altered
-        for name, part in (("activation", self.activation), ("product", self.product)):
-            reason = part.why_not_certified()
-            if reason is not None:
-                return f"{name}: {reason}"
-        return None
+        parts = {"activation": self.activation, "product": self.product}
+        reasons = ((name, part.why_not_certified()) for name, part in parts.items())
+        return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
 
     def extra_repr(self) -> str:
         first, up, second = self.roles

@@ -17,8 +17,8 @@ from attnc.heads.chain import anchor_positions
 from attnc.network.altered import as_made, why_altered
 from attnc.network.describe import head_facts, head_html
 from attnc.network.engines import sdpa
-from attnc.network.inside import check_domain, outside_interval
-from attnc.network.running import FULL, PreciseModule, can_look, in_chunks, precise
+from attnc.network.inside import check_domain, check_tensor, outside_interval
+from attnc.network.running import PreciseModule, can_look, in_chunks, precise
 from attnc.network.window import DerivedWindow, run_window, window_now
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
@@ -208,16 +208,7 @@ class Head(PreciseModule):
         return ((weights * value).sum(1) * self.output[:, None]).sum(0)
 
     def _check_input(self, s: Tensor) -> None:
-        if not isinstance(s, Tensor):
-            raise InputError(f"a head takes a tensor: got {type(s).__name__}; write head(torch.tensor(...))")
-        if s.dtype != self.key.dtype:
-            raise InputError(
-                f"this head runs in {self.key.dtype}: got {s.dtype}; convert the input, or make the head with dtype={s.dtype}"
-            )
-        if self.key.dtype not in FULL:
-            raise InputError(
-                f"the numbers of this head are {self.key.dtype}: heads run in float32 or float64"
-            )
+        check_tensor("head", s, self.key.dtype)
 
     def _check_domain(self, s: Tensor, strict: bool | None) -> None:
         if (domain := self.domain) is not None:

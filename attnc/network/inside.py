@@ -11,11 +11,12 @@ import warnings
 import weakref
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from attnc.domain import Box, Interval
 from attnc.errors import DomainWarning, InputError
-from attnc.network.running import can_look
+from attnc.network.running import FULL, can_look
 
 _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -52,6 +53,18 @@ def is_checked(module: nn.Module, x: Tensor, strict: bool | None) -> bool:
     if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
         return False
     return x.numel() > 0 and can_look(x)
+
+
+def check_tensor(kind: str, x: object, dtype: torch.dtype) -> None:
+    """Raise unless x is a tensor of the dtype in which a module runs: nothing is cast silently."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"a {kind} takes a tensor: got {type(x).__name__}; write {kind}(torch.tensor(...))")
+    if x.dtype != dtype:
+        raise InputError(
+            f"this {kind} runs in {dtype}: got {x.dtype}; convert the input, or build the {kind} with dtype={x.dtype}"
+        )
+    if dtype not in FULL:
+        raise InputError(f"the numbers of this {kind} are {dtype}: a {kind} runs in float32 or float64")
 
 
 _ADVICE = "Keep inputs inside, build the module for a larger domain"

@@ -24,7 +24,9 @@ class LayerModule(PreciseModule):
         self.kind, self.inputs, self.value = layer.kind, layer.inputs, layer.value
         self.settings = dict(layer.settings)
         for name, array in layer.tensors.items():
-            self.register_parameter(name, nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False))
+            self.register_parameter(
+                name, nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False)
+            )
 
     def numbers(self) -> Layer:
         """The numbers as they are stored now."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from attnc.network.affine import AffineLayer, ScaleLayer
-from attnc.network.combine import CombineLayer
+from attnc.network.affine import AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer
 from attnc.network.head import Head
 from attnc.network.layer import LayerModule
 from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise, Stage
-from attnc.network.reshape import ReshapeLayer
 from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer, heads_of
 from attnc.records.record import Record

@@ -1,7 +1,7 @@
 """engine="closed-form": the window of a head, two exponentials and a polynomial (or a sigmoid) for each number.
 
-The same operations run on two paths. Gradients, tracing and other devices take the plain one, where every result is a new tensor.
-Otherwise they run in place on chunks that stay in the cache, with four buffers of a chunk's size."""
+With gradients, tracing and on other devices every result is a new tensor. Otherwise the same operations run in place, on chunks
+that stay in the cache."""
 
 from __future__ import annotations
 
@@ -46,11 +46,9 @@ class DerivedWindow:
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         """Whether the numbers are the same."""
-        if not self._alike(tensors):
-            return False
         if tensors[0].device.type != "cpu":
-            return self.marks == _marks(tensors)
-        return all(torch.equal(kept, now) for kept, now in zip(self.copies, tensors, strict=True))
+            return self._alike(tensors) and self.marks == _marks(tensors)
+        return self._alike(tensors) and all(map(torch.equal, self.copies, tensors))
 
     def compiled(self, tensors: Sequence[Tensor]) -> Window | Gate | None:
         """The window, in a graph that raises if the numbers are changed afterwards."""
@@ -89,10 +87,11 @@ def _tensors(head: Head) -> list[Tensor]:
     return [getattr(head, name) for name in TENSORS]
 
 
-def run_window(window: Window | Gate, s: Tensor, sizes: list[float] | None = None) -> Tensor:
+def run_window(window: Window | Gate, s: Tensor, ends: list[float] | None = None) -> Tensor:
     """The window at every number of s: the same shape, dtype and device; differentiable to any order.
 
-    If it runs in chunks, `sizes` receives the largest |s| of each, read while the chunk is in the cache; NaN if s contains one.
+    If it runs in chunks, `ends` receives the least and the largest number of each, read while the chunk is in the cache; NaN if
+    it contains one.
 
     >>> silu = Gate(slope=1.0, dtype="float32")
     >>> run_window(silu, torch.tensor([-1.0, 0.0, 1.0]))
@@ -102,10 +101,10 @@ def run_window(window: Window | Gate, s: Tensor, sizes: list[float] | None = Non
         raise InputError(f"this window runs in {window.dtype}: got {s.dtype}; convert the input")
     if not (in_place(s) and s.is_contiguous()):
         return _plain_gate(window, s) if isinstance(window, Gate) else _plain(window, s)
-    return _by_chunks(window, s.detach(), sizes)
+    return _by_chunks(window, s.detach(), ends)
 
 
-def _by_chunks(window: Window | Gate, s: Tensor, sizes: list[float] | None) -> Tensor:
+def _by_chunks(window: Window | Gate, s: Tensor, ends: list[float] | None) -> Tensor:
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
     buffers = s.new_empty(4, min(_CHUNK, s.numel()))
     for part, result in zip(s.view(-1).split(_CHUNK), out.view(-1).split(_CHUNK), strict=True):
@@ -114,8 +113,8 @@ def _by_chunks(window: Window | Gate, s: Tensor, sizes: list[float] | None) -> T
             _gate_chunk(window, part, result, held[0])
         else:
             _chunk(window, part, result, held)
-        if sizes is not None:
-            sizes += [float(part.amax()), -float(part.amin())]
+        if ends is not None:
+            ends += [float(part.amin()), float(part.amax())]
     return out
 
 

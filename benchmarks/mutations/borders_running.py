@@ -234,8 +234,8 @@ BORDERS_RUNNING = [
     Mutation(
         "pointwise: wiring",
         POINTWISE,
-        "self._run_head(head, window, x if neurons is None else x.index_select(-1, neurons), engine)",
-        "self._run_head(head, window, x if neurons is None else x[..., : len(neurons)], engine)",
+        "return x if neurons is None else x.index_select(-1, neurons)",
+        "return x if neurons is None else x[..., : len(neurons)]",
         "every group reads the first neurons",
         ("tests/network/test_pointwise.py::test_every_neuron_has_its_own_head",),
     ),
@@ -266,8 +266,8 @@ BORDERS_RUNNING = [
     Mutation(
         "pointwise: largest input of a window",
         POINTWISE,
-        "if sizes is not None and not (sizes and all(size <= _reach(groups) for size in sizes)):",
-        "if sizes is not None and not sizes:",
+        "if not (ends and all(lo <= end <= hi for end in ends)):",
+        "if not ends:",
         "windows do not check their domain",
         (STRICT,),
     ),
