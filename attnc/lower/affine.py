@@ -1,13 +1,14 @@
-"""An affine map becomes itself, its numbers rounded to the dtype; a batch norm behind it is folded in."""
+"""The linear steps: they become themselves, rounded to the dtype; a batch norm is folded into the affine map before it."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from attnc.errors import PrecisionError
-from attnc.program import Affine, BatchNorm
+from attnc.program import Affine, BatchNorm, Combine, Reshape
 from attnc.program.program import Program
 from attnc.program.step import Numbers
+from attnc.prove.exact_affine import folded, scaling
 from attnc.records.layers import Layer
 
 
@@ -15,13 +16,40 @@ def lower_affine(program: Program, value: int, dtype: str) -> Layer | None:
     """The layer W x + b; None if the batch norm that follows contains it."""
     step = program.steps[value - 1]
     assert isinstance(step, Affine)
-    if folds(program, value):
+    if _folds(program, value):
         return None
-    tensors = {name: rounded(array, dtype, step.label) for name, array in step.tensors().items()}
+    tensors = {name: _rounded(array, dtype, step.label) for name, array in step.tensors().items()}
     return Layer("affine", step.inputs, value, tensors)
 
 
-def folds(program: Program, value: int) -> bool:
+def lower_batch_norm(program: Program, value: int, dtype: str) -> Layer:
+    """diag(a) W x + a∘b + c if an affine map stands in front that nothing else reads, else a∘x + c."""
+    step = program.steps[value - 1]
+    assert isinstance(step, BatchNorm)
+    before = program.steps[step.input - 1] if step.input > 0 else None
+    if isinstance(before, Affine) and _folds(program, step.input):
+        weight, bias = (_rounded(n.number, dtype, step.label) for n in folded(before, step))
+        return Layer("affine", before.inputs, value, {"weight": weight, "bias": bias})
+    scale, shift = (_rounded(n.number, dtype, step.label) for n in scaling(step))
+    return Layer("batch_norm", step.inputs, value, {"scale": scale, "shift": shift})
+
+
+def lower_combine(program: Program, value: int, dtype: str) -> Layer:
+    """The layer Σ c_i x_i."""
+    step = program.steps[value - 1]
+    assert isinstance(step, Combine)
+    coefficients = _rounded(np.array(step.coefficients), dtype, step.label)
+    return Layer("combine", step.inputs, value, {}, {"coefficients": tuple(map(float, coefficients))})
+
+
+def lower_reshape(program: Program, value: int, dtype: str) -> Layer:
+    """The layer that gives the numbers of its input another shape."""
+    step = program.steps[value - 1]
+    assert isinstance(step, Reshape)
+    return Layer("reshape", step.inputs, value, {}, {"to": step.to})
+
+
+def _folds(program: Program, value: int) -> bool:
     """Whether a single batch norm is all that reads the value of an affine step."""
     readers = program.readers(value)
     return (
@@ -29,8 +57,7 @@ def folds(program: Program, value: int) -> bool:
     )
 
 
-def rounded(numbers: Numbers, dtype: str, name: str) -> Numbers:
-    """The numbers in the dtype."""
+def _rounded(numbers: Numbers, dtype: str, name: str) -> Numbers:
     with np.errstate(over="ignore"):
         array: Numbers = np.ascontiguousarray(numbers.astype(dtype))
     if not np.isfinite(array).all():

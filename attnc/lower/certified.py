@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from attnc.domain import Box
 from attnc.errors import CertificateError
 from attnc.functions.function import label_of
-from attnc.lower.program_to_network import Lowered, Request, layer_name
+from attnc.lower.program_to_network import Lowered, Request, layer_name, pointwise_step
 from attnc.lower.witness import worst
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
-from attnc.program import Pointwise
+from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
 from attnc.records.certificate import Certificate, Status, Witness
@@ -22,50 +23,58 @@ from attnc.records.layers import Layer, NetworkNumbers, pointwise_layer
 from attnc.records.record import Record
 
 
-def certified(request: Request, lowered: Lowered, engine: str, strict: bool | None) -> Network:
+def certified(request: Request, lowered: Lowered, strict: bool | None = None) -> Network:
     """The module with the certificates of its layers, the bound of the whole, and a witness."""
-    numbers = NetworkNumbers(tuple(_with_heads(layer, lowered) for layer in lowered.layers), request.dtype)
-    layers = (layer for layer in lowered.layers if layer.kind == "pointwise")
+    layers = {layer.value: layer for layer in lowered.layers}
+    for value, heads in lowered.heads.items():
+        groups = [(neurons, head.numbers()) for neurons, head in heads]
+        layers[value] = pointwise_layer(layers[value].input, value, groups)
+    numbers = NetworkNumbers(tuple(layers.values()), request.dtype)
     rounded = _rounded(request, lowered)
-    output = _terms(lowered.output, rounded[lowered.layers[-1].value])
-    certificate = Certificate(
-        subject="network",
-        status=Status.PROVED,
-        **{**output, "bound": min(output["bound"], max(request.eps, lowered.error))},
-        holds_for=request.box,
-        dtype=request.dtype,
-        witness=Witness((0.0,) * request.box.size, 0, 0.0),
-        digests=numbers.digests(),
-        facts={"program": request.program.digest()},
-        children=tuple(_claim(request, layer, lowered, rounded[layer.value]) for layer in layers),
-        versions=versions(),
-    )
-    network = rebuilt(Record(numbers, certificate, request.program), engine, strict)
+    terms = _terms(lowered.output, rounded[lowered.layers[-1].value])
+    terms["bound"] = min(terms["bound"], max(request.eps, lowered.error))
+    claims = tuple(_claim(request, layers[value], lowered, rounded[value]) for value in lowered.heads)
+    network = proved_network(request.program, numbers, request.box, terms, claims)
+    network.strict = strict
     request.progress("searching for the largest error")
     witness = worst(network, request.program, numbers, request.box)
-    if witness.error > certificate.bound:
+    if witness.error > network.certificate.bound:
         raise CertificateError(
-            f"at an input of the box the network is off by {witness.error:.6g}, above its proved bound {certificate.bound:.6g}: "
-            "this machine or its libraries compute otherwise than docs/arithmetic.md assumes"
+            f"at an input of the box the error of the network is {witness.error:.6g}, above its proved bound "
+            f"{network.certificate.bound:.6g}: this machine or its libraries violate the assumptions of docs/arithmetic.md"
         )
-    network.certificate = replace(certificate, witness=witness)
+    network.certificate = replace(network.certificate, witness=witness)
     return network
 
 
-def _with_heads(layer: Layer, lowered: Lowered) -> Layer:
-    if layer.kind != "pointwise":
-        return layer
-    groups = [(neurons, head.numbers()) for neurons, head in lowered.heads[layer.value]]
-    return pointwise_layer(layer.input, layer.value, groups)
+def proved_network(
+    program: Program,
+    numbers: NetworkNumbers,
+    box: Box,
+    terms: dict[str, Any],
+    claims: tuple[Certificate, ...],
+) -> Network:
+    """The module with its certificate, before the search for a witness."""
+    certificate = Certificate(
+        subject="network",
+        status=Status.PROVED,
+        **terms,
+        holds_for=box,
+        dtype=numbers.dtype,
+        witness=Witness((0.0,) * box.size, 0, 0.0),
+        digests=numbers.digests(),
+        facts={"program": program.digest()},
+        children=claims,
+        versions=versions(),
+    )
+    return rebuilt(Record(numbers, certificate, program))
 
 
 def _claim(request: Request, layer: Layer, lowered: Lowered, rounded: ValueBounds) -> Certificate:
-    step = request.program.steps[layer.value - 1]
-    assert isinstance(step, Pointwise)
     width = lowered.known[layer.input].lo.shape[-1]
     heads = lowered.heads[layer.value]
     facts = {
-        "function": label_of(step.function),
+        "function": label_of(pointwise_step(request.program, layer.value).function),
         "value": layer.value,
         "neurons": [width if neurons is None else len(neurons) for neurons, _ in heads],
         "error_in": with_room(float(lowered.known[layer.input].error.max())),

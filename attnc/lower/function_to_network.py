@@ -1,24 +1,26 @@
-"""A function that can only be asked → a network: one head that selects points of a lattice.
+"""black-box function → network: one head over the points of a lattice.
 
 X ↦ vec X ↦ Σ_k softmax_k(κ_k·vec X + c_k) v_k ↦ Y"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from attnc.check.witness import ROOM, attained, network_errors
-from attnc.domain import Array
+from attnc.domain import Array, Box
 from attnc.errors import CertificateError, InputError, PrecisionError
 from attnc.heads.grid import counts_for, grid_axes
 from attnc.heads.tensor import Lattice
 from attnc.heads.tensor_axis import Axis
-from attnc.lower.certified import with_room
-from attnc.lower.measure import Source
+from attnc.lower.certified import proved_network, with_room
+from attnc.lower.witness import within
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import BlackBox, Lookup, Reshape, Step
@@ -31,15 +33,26 @@ from attnc.records.record import Record
 
 MOST_ANCHORS = 1 << 15  # every pair of them is compared
 _ROWS = 64  # compared with all others at a time
+_MEASURED = 1 << 15  # inputs at a time
+CONFIDENCE = 0.999
 NOISE = {"float64": 2.0**-46, "float32": 2.0**-18}  # of the largest value: what f's own arithmetic may err
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A network, and its cells along each axis."""
+class Source(Protocol):
+    """A function of inputs (N, box.size) with outputs (N, size), in float64."""
 
-    network: Network
-    counts: list[int]
+    box: Box
+    shape: tuple[int, ...]
+    dtype_name: str
+
+    @property
+    def size(self) -> int: ...
+
+    def __call__(self, x: Array) -> Array: ...
+
+    def held(self, x: Array) -> Array: ...
+
+    def uniform(self, count: int, seed: int) -> Array: ...
 
 
 def selection(lattice: Lattice, centre: Array, dtype: str) -> Layer:
@@ -82,9 +95,9 @@ def unproved(source: Source, lattice: Lattice, dtype: str, name: str) -> Network
 
 def lipschitz_grid(
     source: Source, lipschitz: float, eps: float, dtype: str, name: str, noise: float | None = None
-) -> Grid:
-    """The function on cells so small that its Lipschitz constant proves eps; the certificate is about every function with
-    these values, up to noise, and this constant."""
+) -> tuple[Network, list[int]]:
+    """A network over a grid, and the number of cells along each axis, which are so small that the Lipschitz constant proves eps
+    for every function with these values, up to noise, and this constant."""
     lo, hi = source.box.lo.ravel(), source.box.hi.ravel()
     allowed, closest = 0.993 * eps, float("inf")
     for _ in range(8):
@@ -99,7 +112,7 @@ def lipschitz_grid(
             for start in range(0, len(step.points), _ROWS):
                 near = slice(start, start + _ROWS)
                 refute(step, step.points[near], step.values[near], start)
-            return Grid(_proved(source, program, stages, dtype, error, exact), counts)
+            return _proved(source, program, stages, dtype, error, min(exact, error)), counts
         closest = min(closest, error)
         allowed = min(0.993 * eps - 1.1 * (error - allowed), 0.99 * allowed)
         if not allowed > 0.2 * eps:  # also where nothing is proved
@@ -173,31 +186,53 @@ def _proved(
     error: float,
     approximation: float,
 ) -> Network:
-    numbers = NetworkNumbers(stages, dtype)
     (layer,) = (stage for stage in stages if stage.kind == "lookup")
-    approximation = min(approximation, error)
-    terms: dict[str, Any] = {
-        "approximation": with_room(approximation),
-        "rounding": with_room(error - approximation),
-        "bound": with_room(error),
-    }
+    named = {"approximation": approximation, "rounding": error - approximation, "bound": error}
+    terms: dict[str, Any] = {name: with_room(term) for name, term in named.items()}
     facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
     lookup = Certificate(
         subject="lookup", name="lookup", status=Status.PROVED, **terms, dtype=dtype, facts=facts
     )
-    certificate = Certificate(
+    return proved_network(program, NetworkNumbers(stages, dtype), source.box, terms, (lookup,))
+
+
+def measured(network: Network, source: Source, method: str, points: int, seed: int) -> Certificate:
+    """A certificate of status MEASURED: the largest |network - f| at `points` new random inputs."""
+    numbers = network.numbers()
+    drawn = source.uniform(points, seed).reshape(-1, *source.box.shape)
+    x = within(torch.from_numpy(drawn), source.box, getattr(torch, numbers.dtype))
+    worst, at, output, squares = -1.0, 0, 0, 0.0
+    for start in range(0, len(x), _MEASURED):
+        part = x[start : start + _MEASURED]
+        with torch.no_grad():
+            made = network(part).double().reshape(len(part), -1).numpy()
+        with np.errstate(over="ignore"):
+            off = np.abs(made - source(part.double().numpy()))
+            squares += float(np.square(off).sum())
+        row, column = np.unravel_index(int(off.argmax()), off.shape)
+        if not off[row, column] <= worst:  # a NaN is the worst there is
+            worst, at, output = float(off[row, column]), start + int(row), int(column)
+    facts = {
+        "program": network.program.digest(),
+        "method": method,
+        "points": len(x),
+        "seed": seed,
+        "mean_square": min(squares / (len(x) * source.size), sys.float_info.max),
+        "confidence": CONFIDENCE,
+    }
+    return Certificate(
         subject="network",
-        status=Status.PROVED,
-        **terms,
+        status=Status.MEASURED,
+        approximation=worst,
+        rounding=0.0,
+        bound=worst,
         holds_for=source.box,
-        dtype=dtype,
-        witness=Witness((0.0,) * source.box.size, 0, 0.0),
+        dtype=numbers.dtype,
+        witness=Witness(tuple(x[at].double().ravel().tolist()), output, worst),
         digests=numbers.digests(),
-        facts={"program": program.digest()},
-        children=(lookup,),
+        facts=facts,
         versions=versions(),
     )
-    return rebuilt(Record(numbers, certificate, program))
 
 
 def with_measurement(network: Network, measured: Certificate) -> None:
@@ -207,9 +242,9 @@ def with_measurement(network: Network, measured: Certificate) -> None:
     assert seen is not None
     if seen.error > proved.bound:
         raise CertificateError(
-            f"at an input of the box the network is off by {seen.error:.6g}, above its proved bound {proved.bound:.6g}: "
-            "the function does not have the Lipschitz constant that was given, or this machine computes otherwise than "
-            "docs/arithmetic.md assumes"
+            f"at an input of the box the error of the network is {seen.error:.6g}, above its proved bound {proved.bound:.6g}: "
+            "the function does not have the given Lipschitz constant, or this machine violates the assumptions of "
+            "docs/arithmetic.md"
         )
     possible = network_errors(network.program, network.numbers(), np.array(seen.input))[seen.output]
     witness = replace(seen, error=ROOM * min(seen.error, attained(possible, known=False)))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from attnc.arguments import check_arithmetic, checked_eps
 from attnc.domain import Interval
-from attnc.errors import ConvergenceError, InputError, PrecisionError
+from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
 from attnc.heads.candidates import Plan, Progress
@@ -33,14 +32,6 @@ class HeadRequest:
     eps: float | None = None
     approximation: float | None = None
     design: str = "auto"
-
-    def __post_init__(self) -> None:
-        if (self.eps is None) == (self.approximation is None):
-            raise InputError(
-                f"eps={self.eps!r} and approximation={self.approximation!r}: a request for a head has exactly one of them"
-            )
-        if self.dtype not in ("float32", "float64"):
-            raise InputError(f"dtype={self.dtype!r}: heads run in 'float32' or 'float64'")
 
     def simplified(self) -> HeadRequest:
         """A request that is at least as strict: targets in few digits, and symmetric intervals of few sizes."""
@@ -70,28 +61,28 @@ def build_head(request: HeadRequest, progress: Progress = lambda _: None) -> Hea
 def _build(request: HeadRequest, progress: Progress) -> Head:
     plan = Plan(request.function, request.domain, request.design, 1, request.dtype, progress)
     if request.approximation is not None:
-        return finished_head(plan, smallest_exact(plan, request.approximation), math.inf)
+        return finished_head(plan, smallest_exact(plan, request.approximation))
     assert request.eps is not None
     try:
         return finished_head(plan, smallest(plan, request.eps), request.eps)
     except (PrecisionError, ConvergenceError) as problem:
         if not isinstance(problem.found, HeadCandidate):
             raise
-        return finished_head(plan, problem.found, math.inf)
+        return finished_head(plan, problem.found)
 
 
-_cache: OrderedDict[HeadRequest, Head] = OrderedDict()
+_cache: dict[HeadRequest, Head] = {}
 
 
 def cached_head(request: HeadRequest, build: Callable[[], Head]) -> Head:
-    """A copy of the head of an equal request, or a new one. The key holds the function itself, and only built-in functions
-    are cached: a user's function may change what it does."""
+    """A copy of the head of an equal request, or a new one. Only built-in functions are cached: a user's function may change
+    what it does."""
     if not is_builtin(request.function):
         return build()
     if request not in _cache:
         _cache[request] = build()
-        while len(_cache) > _KEPT:
-            _cache.popitem(last=False)
+        if len(_cache) > _KEPT:
+            del _cache[next(iter(_cache))]
     return copy.deepcopy(_cache[request])
 
 
@@ -112,7 +103,5 @@ def ladder(radius: float) -> float:
     >>> ladder(0.2), ladder(9.7), ladder(12), ladder(12.1)
     (1.0, 12.0, 12.0, 16.0)
     """
-    if isinstance(radius, bool) or not isinstance(radius, (int, float)) or not 0 <= radius < 2.0**1000:
-        raise InputError(f"radius={radius!r}: give a finite number that is not negative")
     power = 2.0 ** max(0, math.frexp(radius)[1] - 1)
     return next(step for step in (power, 1.5 * power, 2 * power) if step >= radius)

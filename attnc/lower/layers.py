@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnc.errors import Problem, UnsupportedError
-from attnc.lower.affine import lower_affine
-from attnc.lower.batch_norm import lower_batch_norm
-from attnc.lower.combine import lower_combine
+from attnc.lower.affine import lower_affine, lower_batch_norm, lower_combine, lower_reshape
 from attnc.lower.pointwise import lower_pointwise
 from attnc.lower.product import lower_product
-from attnc.lower.reshape import lower_reshape
 from attnc.program.program import Program
 from attnc.records.layers import Layer
 
@@ -31,17 +28,17 @@ def lower_steps(program: Program, dtype: str) -> tuple[Layer, ...]:
     return tuple(layer for layer in layers if layer is not None)
 
 
-def unsupported_steps(program: Program) -> list[Problem]:
-    """The steps that `compile` cannot lower."""
-    return [
-        Problem(step.name or f"step {i} ({step.kind})", f"steps of kind {step.kind!r} cannot be compiled yet")
-        for i, step in enumerate(program.steps)
-        if step.kind not in COMPILED
-    ]
-
-
 def check_supported(program: Program) -> None:
-    """Raise `UnsupportedError` with every step that cannot be compiled."""
-    problems = [*program.problems(), *unsupported_steps(program)]
+    """Raise `UnsupportedError` with every step that `compile` cannot lower."""
+    problems = [
+        *program.problems(),
+        *(
+            Problem(
+                step.name or f"step {i} ({step.kind})", f"steps of kind {step.kind!r} cannot be compiled yet"
+            )
+            for i, step in enumerate(program.steps)
+            if step.kind not in COMPILED
+        ),
+    ]
     if problems:
         raise UnsupportedError("the model cannot be compiled", problems)

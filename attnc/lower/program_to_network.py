@@ -13,6 +13,7 @@ import numpy as np
 
 from attnc.domain import Box, Interval, covering
 from attnc.errors import ConvergenceError, PrecisionError
+from attnc.functions import Function
 from attnc.heads import patience
 from attnc.heads.candidates import Progress
 from attnc.lower.heads import HeadRequest, build_head
@@ -28,9 +29,7 @@ from attnc.records.layers import Index, Layer
 
 _SPENT = 0.98  # of eps; the rest is for the products of errors
 _LEAST = 0.25  # of what was spent, for the remaining layers once eps is out of reach
-_ROOM = (
-    2.0  # over an error that was reached: another eps divides the budget differently and finds other heads
-)
+_ROOM = 2.0  # over an error that was reached: another eps finds other heads
 _GROUPS = 4  # of neurons in a layer
 
 
@@ -67,11 +66,8 @@ def lower(request: Request) -> Lowered:
     check_supported(request.program)
     layers = lower_steps(request.program, request.dtype)
     exact = compose(request.program, layers, request.box, {}, request.dtype)
-    weights = {
-        layer.value: amplification(layers, exact, layer.value)
-        for layer in layers
-        if layer.kind == "pointwise"
-    }
+    attention = [layer.value for layer in layers if layer.kind == "pointwise"]
+    weights = {value: amplification(layers, exact, value) for value in attention}
     affine = float(exact[layers[-1].value].error.max())
     if not np.isfinite(affine):
         raise _overflow(request, layers, exact)
@@ -83,7 +79,8 @@ def lower(request: Request) -> Lowered:
         if lowered.error <= request.eps:
             return lowered
         closest = lowered if closest is None or lowered.error < closest.error else closest
-        if affine >= spent * request.eps or not _within_shares(lowered, weights, request.eps - affine):
+        taken = sum(weights[value] * worst_bound(heads) for value, heads in lowered.heads.items())
+        if left <= 0 or not taken <= request.eps - affine:  # not only the products of errors exceed eps
             break
         spent *= 0.75
     assert closest is not None
@@ -109,9 +106,8 @@ def _attempt(
         if layer.kind == "pointwise":
             share = max(left, _LEAST * (allowed - left)) / waiting / max(weights[layer.value], 2.0**-200)
             entering = known[layer.input]
-            heads[layer.value] = _layer_heads(request, layer.value, entering, share)
-            step = request.program.steps[layer.value - 1]
-            assert isinstance(step, Pointwise)
+            step = pointwise_step(request.program, layer.value)
+            heads[layer.value] = _layer_heads(request, layer.value, step.function, entering, share)
             errors = head_errors(heads[layer.value], step.function, entering)
             left -= weights[layer.value] * worst_bound(heads[layer.value])
             waiting -= 1
@@ -119,18 +115,18 @@ def _attempt(
     return Lowered(layers, heads, known)
 
 
-def _layer_heads(request: Request, value: int, entering: ValueBounds, share: float) -> list[HeadGroup]:
+def _layer_heads(
+    request: Request, value: int, function: Function, entering: ValueBounds, share: float
+) -> list[HeadGroup]:
     """One head for all neurons; if its error exceeds the share, one for each group of neurons."""
-    step, name = request.program.steps[value - 1], layer_name(request.program, value)
-    assert isinstance(step, Pointwise)
-    lo, hi = entering.reach
+    name, (lo, hi) = layer_name(request.program, value), entering.reach
     if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
         raise PrecisionError(f"the input of {name} may overflow in {request.dtype}: use a smaller box")
 
     def group(neurons: Index | None) -> HeadGroup:
         where = (..., slice(None)) if neurons is None else (..., neurons)
         domain = with_room(float(lo[where].min()), float(hi[where].max()))
-        wanted = HeadRequest(step.function, domain, request.dtype, eps=min(share, domain.width))
+        wanted = HeadRequest(function, domain, request.dtype, eps=min(share, domain.width))
         try:
             return HeadGroup(neurons, build_head(wanted, lambda text: request.progress(f"{name}: {text}")))
         except (ConvergenceError, PrecisionError) as problem:
@@ -144,11 +140,6 @@ def _layer_heads(request: Request, value: int, entering: ValueBounds, share: flo
     return found
 
 
-def _within_shares(lowered: Lowered, weights: dict[int, float], allowed: float) -> bool:
-    """Whether the heads meet their shares, so that only products of errors exceed what is allowed."""
-    return sum(weights[value] * worst_bound(heads) for value, heads in lowered.heads.items()) <= allowed
-
-
 def worst_bound(heads: Sequence[HeadGroup]) -> float:
     return max(group.certificate.bound for group in heads)
 
@@ -157,6 +148,12 @@ def with_room(lo: float, hi: float) -> Interval:
     """An interval around [lo, hi] and a 64th of its width on both sides: the checker's ranges may be slightly wider."""
     room = (hi - lo) / 64
     return covering(lo - room, hi + room)
+
+
+def pointwise_step(program: Program, value: int) -> Pointwise:
+    step = program.steps[value - 1]
+    assert isinstance(step, Pointwise)
+    return step
 
 
 def layer_name(program: Program, value: int) -> str:
@@ -169,49 +166,35 @@ def layer_name(program: Program, value: int) -> str:
 def _overflow(request: Request, layers: Sequence[Layer], exact: Mapping[int, ValueBounds]) -> PrecisionError:
     first = next(layer for layer in layers if not np.isfinite(exact[layer.value].error).all())
     step = request.program.steps[first.value - 1]
-    name = (
-        layer_name(request.program, first.value)
-        if isinstance(step, Pointwise)
-        else step.name or f"step {first.value - 1}"
-    )
+    attention = first.kind == "pointwise"
+    name = layer_name(request.program, first.value) if attention else step.name or f"step {first.value - 1}"
     return PrecisionError(
         f"no error bound can be proved for the output of {name}: in {request.dtype} it may overflow, or its slope is unbounded. "
         "Use a smaller box."
     )
 
 
-def _deviation(request: Request, lowered: Lowered) -> float:
-    """What the deviations of the source's own functions become at the output."""
-    own = {}
-    for value in lowered.heads:
-        step = request.program.steps[value - 1]
-        assert isinstance(step, Pointwise)
-        own[value] = deviation(step, lowered.known[step.input])
-    return float(carried(lowered.layers, lowered.known, own)[lowered.layers[-1].value].max())
-
-
 def _refusal(
     request: Request, lowered: Lowered, weights: dict[int, float], affine: float, stopped: bool
 ) -> PrecisionError:
     """The largest term of the error, and the eps that can be met; and whether a search was stopped for time."""
-    off = _deviation(request, lowered)
+    steps = {value: pointwise_step(request.program, value) for value in lowered.heads}
+    own = {value: deviation(step, lowered.known[step.input]) for value, step in steps.items()}
+    off = float(carried(lowered.layers, lowered.known, own)[lowered.layers[-1].value].max())
     source = "the source's own functions, which deviate from their definition (torch's softplus beyond its threshold)"
     terms = {f"{request.dtype} rounding in the affine layers": max(affine - off, 0.0), source: off}
     for value, heads in lowered.heads.items():
         worst = max((group.certificate for group in heads), key=lambda c: c.bound)
         term = "rounding" if worst.rounding > worst.approximation else "approximation"
-        name = layer_name(request.program, value)
-        terms[f"the {term} error of the heads of {name} ({worst.facts['function']})"] = (
-            weights[value] * worst.bound
-        )
-    largest = max(terms, key=lambda name: terms[name])
+        name = f"{layer_name(request.program, value)} ({worst.facts['function']})"
+        terms[f"the {term} error of the heads of {name}"] = weights[value] * worst.bound
+    largest = max(terms, key=terms.__getitem__)
     reachable = round_up(_ROOM * lowered.error, 2)
     other = "dtype=torch.float64, or " if request.dtype == "float32" and largest != source else ""
     offer = f"Use {other}eps >= {reachable:g}" if np.isfinite(reachable) else f"Use {other}a smaller box"
+    late = " The search for heads was stopped for time: a longer one may come closer." if stopped else ""
     return PrecisionError(
         f"eps={request.eps:g} cannot be met in {request.dtype}: {largest} contributes "
-        f"{min(terms[largest], lowered.error):.2g} of the total {lowered.error:.2g}. {offer}."
-        + " The search for heads was stopped for time: a longer one may come closer."
-        * stopped,
+        f"{min(terms[largest], lowered.error):.2g} of the total {lowered.error:.2g}. {offer}.{late}",
         reachable if np.isfinite(reachable) else None,
     )

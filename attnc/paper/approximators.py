@@ -205,7 +205,7 @@ def relu_network(
             f"slopes in float64: the program is within {above:g} of the spline on the domain, in exact arithmetic",
         )
     request = Request(program, box, left, name, progress or (lambda _: None))
-    net = certified(request, lower(request), "softmax", False)
+    net = certified(request, lower(request), strict=False)
     net.theorem, net.notes = _theorem(program), notes
     return net
 
