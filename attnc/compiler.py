@@ -23,8 +23,7 @@ from attnc.frontends import to_program
 from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
 from attnc.frontends.sklearn import is_estimator
 from attnc.heads.candidates import Progress
-from attnc.lower.certified import certified
-from attnc.lower.program_to_network import Request, lower
+from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.engines import CERTIFIED
 from attnc.network.literal.parts import read
 from attnc.network.network import Network

@@ -18,7 +18,6 @@ from attnc.frontends.fit import FittedNetwork, fit
 from attnc.heads.candidates import Progress
 from attnc.heads.grid import counts_for
 from attnc.heads.tensor import LatticeFit, tensor_lattice
-from attnc.lower.certified import certified
 from attnc.lower.function_to_network import (
     MOST_ANCHORS,
     lipschitz_grid,
@@ -27,7 +26,7 @@ from attnc.lower.function_to_network import (
     unproved,
     with_measurement,
 )
-from attnc.lower.program_to_network import Request, lower
+from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.network import Network
 from attnc.program import Lookup
 from attnc.records.certificate import Certificate

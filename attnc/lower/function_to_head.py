@@ -96,7 +96,7 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
     """The module with its certificate; `allowed` >= the bound caps its rounding to few digits."""
     module = Head(found.numbers, found.design)
     points = _attack_points(plan, found)
-    facts: dict[str, Any]
+    terms: dict[str, Any]
     if found.proof is None:
         error = (module(points).double() - plan.f(points.double())).abs()
         worst = int(error.argmax())

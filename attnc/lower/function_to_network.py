@@ -19,7 +19,7 @@ from attnc.errors import CertificateError, InputError, PrecisionError
 from attnc.heads.grid import counts_for, grid_axes
 from attnc.heads.tensor import Lattice
 from attnc.heads.tensor_axis import Axis
-from attnc.lower.certified import proved_network, with_room
+from attnc.lower.program_to_network import claimed, proved_network
 from attnc.lower.witness import within
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
@@ -108,7 +108,7 @@ def lipschitz_grid(
         program, stages = around(source, step, made)
         output = compose(program, stages, source.box, {}, dtype)[len(program.steps)]
         error, exact = float(output.error.max()), float(output.approximation.max())
-        if with_room(error) <= eps:
+        if claimed(error) <= eps:
             for start in range(0, len(step.points), _ROWS):
                 near = slice(start, start + _ROWS)
                 refute(step, step.points[near], step.values[near], start)
@@ -188,7 +188,7 @@ def _proved(
 ) -> Network:
     (layer,) = (stage for stage in stages if stage.kind == "lookup")
     named = {"approximation": approximation, "rounding": error - approximation, "bound": error}
-    terms: dict[str, Any] = {name: with_room(term) for name, term in named.items()}
+    terms: dict[str, Any] = {name: claimed(term) for name, term in named.items()}
     facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
     lookup = Certificate(
         subject="lookup", name="lookup", status=Status.PROVED, **terms, dtype=dtype, facts=facts

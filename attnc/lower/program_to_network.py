@@ -7,25 +7,32 @@ share goes to the layers behind."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from attnc.domain import Box, Interval, covering
-from attnc.errors import ConvergenceError, PrecisionError
+from attnc.errors import CertificateError, ConvergenceError, PrecisionError
 from attnc.functions import Function
+from attnc.functions.function import label_of
 from attnc.heads import patience
 from attnc.heads.candidates import Progress
 from attnc.lower.heads import HeadRequest, build_head
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
+from attnc.lower.witness import worst
+from attnc.network.network import Network
+from attnc.network.rebuild import rebuilt
 from attnc.program import Pointwise
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import advance, carried, compose, start
 from attnc.prove.pointwise import deviation
-from attnc.records.fields import round_up
-from attnc.records.layers import Index, Layer
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.fields import round_up, versions
+from attnc.records.layers import Index, Layer, NetworkNumbers, pointwise_layer
+from attnc.records.record import Record
 
 _SPENT = 0.98  # of eps; the rest is for the products of errors
 _LEAST = 0.25  # of what was spent, for the remaining layers once eps is out of reach
@@ -184,10 +191,10 @@ def _refusal(
     source = "the source's own functions, which deviate from their definition (torch's softplus beyond its threshold)"
     terms = {f"{request.dtype} rounding in the affine layers": max(affine - off, 0.0), source: off}
     for value, heads in lowered.heads.items():
-        worst = max((group.certificate for group in heads), key=lambda c: c.bound)
-        term = "rounding" if worst.rounding > worst.approximation else "approximation"
-        name = f"{layer_name(request.program, value)} ({worst.facts['function']})"
-        terms[f"the {term} error of the heads of {name}"] = weights[value] * worst.bound
+        head = max((group.certificate for group in heads), key=lambda c: c.bound)
+        term = "rounding" if head.rounding > head.approximation else "approximation"
+        name = f"{layer_name(request.program, value)} ({head.facts['function']})"
+        terms[f"the {term} error of the heads of {name}"] = weights[value] * head.bound
     largest = max(terms, key=terms.__getitem__)
     reachable = round_up(_ROOM * lowered.error, 2)
     other = "dtype=torch.float64, or " if request.dtype == "float32" and largest != source else ""
@@ -198,3 +205,95 @@ def _refusal(
         f"{min(terms[largest], lowered.error):.2g} of the total {lowered.error:.2g}. {offer}.{late}",
         reachable if np.isfinite(reachable) else None,
     )
+
+
+def certified(request: Request, lowered: Lowered, strict: bool | None = None) -> Network:
+    """The module with the certificates of its layers, the bound of the whole, and a witness."""
+    layers = {layer.value: layer for layer in lowered.layers}
+    for value, heads in lowered.heads.items():
+        groups = [(neurons, head.numbers()) for neurons, head in heads]
+        layers[value] = pointwise_layer(layers[value].input, value, groups)
+    numbers = NetworkNumbers(tuple(layers.values()), request.dtype)
+    rounded = _rounded(request, lowered)
+    terms = _terms(lowered.output, rounded[lowered.layers[-1].value])
+    terms["bound"] = min(terms["bound"], max(request.eps, lowered.error))
+    claims = tuple(_claim(request, layers[value], lowered, rounded[value]) for value in lowered.heads)
+    network = proved_network(request.program, numbers, request.box, terms, claims)
+    network.strict = strict
+    request.progress("searching for the largest error")
+    witness = worst(network, request.program, numbers, request.box)
+    if witness.error > network.certificate.bound:
+        raise CertificateError(
+            f"at an input of the box the error of the network is {witness.error:.6g}, above its proved bound "
+            f"{network.certificate.bound:.6g}: this machine or its libraries violate the assumptions of docs/arithmetic.md"
+        )
+    network.certificate = replace(network.certificate, witness=witness)
+    return network
+
+
+def proved_network(
+    program: Program,
+    numbers: NetworkNumbers,
+    box: Box,
+    terms: dict[str, Any],
+    claims: tuple[Certificate, ...],
+) -> Network:
+    """The module with its certificate, before the search for a witness."""
+    certificate = Certificate(
+        subject="network",
+        status=Status.PROVED,
+        **terms,
+        holds_for=box,
+        dtype=numbers.dtype,
+        witness=Witness((0.0,) * box.size, 0, 0.0),
+        digests=numbers.digests(),
+        facts={"program": program.digest()},
+        children=claims,
+        versions=versions(),
+    )
+    return rebuilt(Record(numbers, certificate, program))
+
+
+def _claim(request: Request, layer: Layer, lowered: Lowered, rounded: ValueBounds) -> Certificate:
+    width = lowered.known[layer.input].lo.shape[-1]
+    heads = lowered.heads[layer.value]
+    facts = {
+        "function": label_of(pointwise_step(request.program, layer.value).function),
+        "value": layer.value,
+        "neurons": [width if neurons is None else len(neurons) for neurons, _ in heads],
+        "error_in": claimed(float(lowered.known[layer.input].error.max())),
+    }
+    return Certificate(
+        subject="layer",
+        name=layer_name(request.program, layer.value),
+        status=Status.PROVED,
+        **_terms(lowered.known[layer.value], rounded),
+        dtype=request.dtype,
+        facts=facts,
+        children=tuple(head.certificate for _, head in heads),
+    )
+
+
+def _rounded(request: Request, lowered: Lowered) -> dict[int, ValueBounds]:
+    """The bounds of every value if the heads had no error but rounding: what execution alone can change."""
+    errors = {}
+    for value, heads in lowered.heads.items():
+        found = np.zeros(lowered.known[value].lo.shape)
+        for neurons, head in heads:
+            found[..., slice(None) if neurons is None else neurons] = head.certificate.rounding
+        errors[value] = HeadErrors(0.0, found)
+    return compose(request.program, lowered.layers, request.box, errors, request.dtype)
+
+
+def _terms(bounds: ValueBounds, rounded: ValueBounds) -> dict[str, Any]:
+    """The bound of one value of the program, and its terms."""
+    error = float(bounds.error.max())
+    approximation = min(float(bounds.approximation.max()), error)
+    rounding = max(float(bounds.rounding.max()), min(error, float(rounded.error.max())))
+    named = {"approximation": approximation, "rounding": rounding, "bound": error}
+    return {name: claimed(term) for name, term in named.items()}
+
+
+def claimed(proved: float) -> float:
+    """The proved bound and a part in 256 of it, in four digits: the checker may find a slightly larger bound."""
+    return round_up(proved * (1 + 2.0**-8))

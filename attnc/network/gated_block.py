@@ -72,7 +72,8 @@ class GatedBlock(nn.Module):
     @property
     def parameters_added(self) -> int:
         """The number of numbers that it stores besides the maps."""
-        return self.activation.parameters_added + sum(t.numel() for t in self.product.state_dict().values())
+        stored = (*self.activation.state_dict().values(), *self.product.state_dict().values())
+        return sum(int(tensor.numel()) for tensor in stored)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output for x (…, features)."""
@@ -91,7 +92,7 @@ class GatedBlock(nn.Module):
         maps = [part for name in self.roles for part in self.get_submodule(name).modules()]
         if (altered := why_altered(self, foreign=maps)) is not None:
             return altered
-        parts = {"activation": self.activation, "product": self.product}
+        parts: dict[str, Pointwise | Product] = {"activation": self.activation, "product": self.product}
         reasons = ((name, part.why_not_certified()) for name, part in parts.items())
         return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
 

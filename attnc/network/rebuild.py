@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from attnc.network.affine import AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer
 from attnc.network.head import Head
-from attnc.network.layer import LayerModule
+from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, ReshapeLayer, ScaleLayer
 from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise, Stage

@@ -130,7 +130,7 @@ def in_chunks(run: Callable[..., Tensor], rows: int, *tensors: Tensor) -> Tensor
     >>> in_chunks(torch.add, 2, torch.arange(3), torch.ones(3, dtype=torch.int64))
     tensor([1, 2, 3])
     """
-    parts = [run(*part) for part in zip(*(t.split(max(1, rows)) for t in tensors), strict=True)]
+    parts = [run(*part) for part in zip(*(torch.split(t, max(1, rows)) for t in tensors), strict=True)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

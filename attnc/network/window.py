@@ -107,7 +107,8 @@ def run_window(window: Window | Gate, s: Tensor, ends: list[float] | None = None
 def _by_chunks(window: Window | Gate, s: Tensor, ends: list[float] | None) -> Tensor:
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
     buffers = s.new_empty(4, min(_CHUNK, s.numel()))
-    for part, result in zip(s.view(-1).split(_CHUNK), out.view(-1).split(_CHUNK), strict=True):
+    chunks = (torch.split(t.view(-1), _CHUNK) for t in (s, out))
+    for part, result in zip(*chunks, strict=True):
         held = buffers[:, : len(part)].unbind()
         if isinstance(window, Gate):
             _gate_chunk(window, part, result, held[0])

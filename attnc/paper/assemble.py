@@ -15,11 +15,10 @@ from attnc.errors import ConvergenceError, InputError
 from attnc.functions import clip
 from attnc.heads.candidates import Plan, Progress
 from attnc.heads.plan import HeadCandidate
-from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, finished_head
 from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import HeadGroup, head_errors
-from attnc.lower.program_to_network import Lowered, Request, with_room
+from attnc.lower.program_to_network import Lowered, Request, certified, with_room
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.program import Affine, Pointwise, Program, Reshape, Step

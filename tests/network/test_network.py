@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import attnc
 from attnc.errors import InputError
 from attnc.functions.balls import working
-from attnc.network.affine import AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer
 from attnc.network.describe import COLUMNS
+from attnc.network.layer import AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer
 from attnc.network.network import Network
 from attnc.network.rebuild import rebuilt
 from attnc.program import Affine, Pointwise, Program
