@@ -73,17 +73,18 @@ def selection(lattice: Lattice, centre: Array, dtype: str) -> Layer:
 def around(source: Source, step: Lookup | BlackBox, made: Layer) -> tuple[Program, tuple[Layer, ...]]:
     """The step between the shapes of the function: vec X in front, tokens behind."""
     steps: list[Step] = []
-    stages: list[Layer] = []
     if len(source.box.shape) > 1:
         steps.append(Reshape(0, (source.box.size,), name="vec"))
-        stages.append(Layer("reshape", (0,), 1, {}, {"to": (source.box.size,)}))
     at = len(steps)
     steps.append(replace(step, input=at))
-    stages.append(replace(made, inputs=(at,), value=at + 1))
     if len(source.shape) > 1:
         steps.append(Reshape(at + 1, source.shape, name="tokens"))
-        stages.append(Layer("reshape", (at + 1,), at + 2, {}, {"to": source.shape}))
-    return Program(source.box.shape, tuple(steps)), tuple(stages)
+    lookup = replace(made, inputs=(at,), value=at + 1)
+    layers = (
+        Layer("reshape", step.inputs, i + 1, {}, {"to": step.to}) if isinstance(step, Reshape) else lookup
+        for i, step in enumerate(steps)
+    )
+    return Program(source.box.shape, tuple(steps)), tuple(layers)
 
 
 def unproved(source: Source, lattice: Lattice, dtype: str, name: str) -> Network:
@@ -104,8 +105,8 @@ def lipschitz_grid(
         counts = counts_for(lo, hi, lipschitz, allowed)
         _check_size(counts, lipschitz, eps)
         step = _looked_up(source, grid_axes(lo, hi, counts), lipschitz, noise, name=name)
-        made = selection(Lattice(grid_axes(lo, hi, counts), step.values), lo / 2 + hi / 2, dtype)
-        program, stages = around(source, step, made)
+        lattice = Lattice(grid_axes(lo, hi, counts), step.values)
+        program, stages = around(source, step, selection(lattice, lo / 2 + hi / 2, dtype))
         output = compose(program, stages, source.box, {}, dtype)[len(program.steps)]
         error, exact = float(output.error.max()), float(output.approximation.max())
         if claimed(error) <= eps:
@@ -117,16 +118,12 @@ def lipschitz_grid(
         allowed = min(0.993 * eps - 1.1 * (error - allowed), 0.99 * allowed)
         if not allowed > 0.2 * eps:  # also where nothing is proved
             break
-    raise _out_of_reach(eps, dtype, closest, len(step.points))
-
-
-def _out_of_reach(eps: float, dtype: str, closest: float, anchors: int) -> PrecisionError:
     reachable = round_up(max(1.5 * closest, eps + 4 * (closest - eps)), 2) if np.isfinite(closest) else None
     other = "dtype=torch.float64, or " if dtype == "float32" else ""
     offer = f"Use {other}eps >= {reachable:g}." if reachable else f"Use {other}a smaller box."
-    return PrecisionError(
-        f"eps={eps:g} cannot be proved in {dtype}: rounding takes the rest of it on a grid of {anchors:,} anchors, whose error "
-        f"is proved to be at most {closest:.3g}. {offer}",
+    raise PrecisionError(
+        f"eps={eps:g} cannot be proved in {dtype}: a grid of {len(step.points):,} anchors leaves too little for rounding, and "
+        f"its error is proved to be at most {closest:.3g}. {offer}",
         reachable,
     )
 
@@ -168,8 +165,7 @@ def refute(step: Lookup, x: Array, fx: Array, start: int = 0) -> None:
         raise InputError(
             f"lipschitz={step.lipschitz:g} is refuted: f changes by {change[i, j]:.9g} between x = {_point(x[i])} and "
             f"x = {_point(y[j])}, which are {distance[i, j]:.9g} apart: the constant is at least {ratio[i, j]:.9g}. Give a "
-            f"larger one, or none (the error is then measured); or, if f itself rounds by more than {step.noise:.2g}, "
-            "a larger noise."
+            f"larger one, or none (the error is then measured), or a larger noise if f rounds by more than {step.noise:.2g}."
         )
 
 
@@ -179,15 +175,10 @@ def _point(x: Array) -> str:
 
 
 def _proved(
-    source: Source,
-    program: Program,
-    stages: tuple[Layer, ...],
-    dtype: str,
-    error: float,
-    approximation: float,
+    source: Source, program: Program, stages: tuple[Layer, ...], dtype: str, error: float, exact: float
 ) -> Network:
     (layer,) = (stage for stage in stages if stage.kind == "lookup")
-    named = {"approximation": approximation, "rounding": error - approximation, "bound": error}
+    named = {"approximation": exact, "rounding": error - exact, "bound": error}
     terms: dict[str, Any] = {name: claimed(term) for name, term in named.items()}
     facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
     lookup = Certificate(

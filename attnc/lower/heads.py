@@ -46,13 +46,7 @@ def build_head(request: HeadRequest, progress: Progress = lambda _: None) -> Hea
     """The smallest head found that is proved to meet the request. Equal requests for built-in functions share one search.
 
     If no head meets `eps`, the closest one is returned: its certificate states the bound. If none meets `approximation`,
-    `PrecisionError` is raised.
-
-    >>> from attnc.functions import gelu
-    >>> head = build_head(HeadRequest(gelu(), Interval(-7.0, 5.5), "float32", approximation=1e-4))
-    >>> head.design, head.certificate.holds_for, head.certificate.approximation <= 1e-4
-    ('lattice', Interval(lo=-8.0, hi=8.0), True)
-    """
+    `PrecisionError` is raised."""
     request = request.simplified()
     check_arithmetic(request.dtype)
     return cached_head(request, lambda: _build(request, progress))
@@ -87,21 +81,13 @@ def cached_head(request: HeadRequest, build: Callable[[], Head]) -> Head:
 
 
 def few_digits(target: float) -> float:
-    """The largest of 1, 1.5, 2, 3, 5, 7 times a power of ten that is at most the target.
-
-    >>> few_digits(2.9e-4)
-    0.0002
-    """
+    """The largest of 1, 1.5, 2, 3, 5, 7 times a power of ten that is at most the target."""
     power = math.floor(math.log10(target))
     steps = [float(f"{m}e{k}") for k in (power - 1, power, power + 1) for m in (1, 1.5, 2, 3, 5, 7)]
     return max(s for s in steps if s <= target)
 
 
 def ladder(radius: float) -> float:
-    """The least of 1, 1.5, 2, 3, 4, 6, 8, 12, … that is at least the radius.
-
-    >>> ladder(0.2), ladder(9.7), ladder(12), ladder(12.1)
-    (1.0, 12.0, 12.0, 16.0)
-    """
+    """The least of 1, 1.5, 2, 3, 4, 6, 8, 12, … that is at least the radius."""
     power = 2.0 ** max(0, math.frexp(radius)[1] - 1)
     return next(step for step in (power, 1.5 * power, 2 * power) if step >= radius)

@@ -29,14 +29,7 @@ def as_made(cls: _T) -> _T:
 def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str | None:
     """Why a module may execute something other than attnc's code on a CPU in full precision; None if nothing was found.
 
-    In `foreign` parts, whose classes are not attnc's, only hooks and replaced methods are detected.
-
-    >>> import attnc
-    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
-    >>> handle = head.register_forward_hook(lambda module, given, out: 2 * out)
-    >>> why_altered(head)
-    'Head has a forward hook'
-    """
+    In `foreign` parts, whose classes are not attnc's, only hooks and replaced methods are detected."""
     if (surrounding := _surroundings_altered()) is not None:
         return surrounding
     for name, part in module.named_modules():

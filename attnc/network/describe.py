@@ -101,15 +101,7 @@ def function_label(net: Network, stage: pointwise.Pointwise | LookupLayer) -> st
 
 
 def lattice(lookup: LookupLayer) -> tuple[int, ...] | None:
-    """The number of anchors along each axis if they form a lattice, else None.
-
-    >>> from attnc.network.lookup import LookupLayer
-    >>> from attnc.records.layers import Layer
-    >>> key = np.array([[u, v] for u in (-1.0, 0.0, 1.0) for v in (2.0, 4.0)])
-    >>> tensors = {"centre": np.zeros(2), "key": key, "offset": np.zeros(6), "values": np.zeros((6, 1))}
-    >>> lattice(LookupLayer(Layer("lookup", (0,), 1, tensors)))
-    (3, 2)
-    """
+    """The number of anchors along each axis if they form a lattice, else None."""
     key = lookup.key.detach().cpu().numpy()
     counts = tuple(len(np.unique(column)) for column in key.T)
     whole = math.prod(counts) == len(key) and len(np.unique(key, axis=0)) == len(key)

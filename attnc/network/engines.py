@@ -29,8 +29,8 @@ FLOOR = {torch.float32: -86.6, torch.float64: -707.5}  # exp is below 4τ here, 
 def sdpa(head: Head, s: Tensor) -> Tensor:
     """softmax(q Kᵀ) V by torch's scaled_dot_product_attention: q = (x, 1), K = (κ, c), V = (v, g), scale 1.
 
-    All queries share the keys and attend in chunks, which bounds the memory. The second column g of V is 0 here; the fast kernel
-    needs as many columns as the keys have. In a traced graph g is unknown, and its term s·softmax(q Kᵀ) g is added."""
+    The second column g of V is 0 here; the fast kernel needs as many columns as the keys have. In a traced graph g is
+    unknown, and its term s·softmax(q Kᵀ) g is added."""
     if head.heads != 1 or head.is_gated:
         raise InputError(
             "engine='sdpa' runs a single head whose token does not attend to itself: use 'softmax'"
@@ -55,16 +55,8 @@ def attend(head: Head, s: Tensor) -> Tensor:
 
         z_k = κ_k x + c_k,   e_k = exp(z_k - max z),   g = Σ e_k v_k / Σ e_k
 
-    `prove.rounding` bounds this order of operations too. It needs memory for `_WEIGHTS` attention weights beside the result, and
-    twice that if tokens attend to themselves. It calls `Head.forward` for derivatives, several heads and other devices.
-    It does not check the domain.
-
-    >>> import attnc
-    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
-    >>> s = torch.linspace(-8, 8, 1000)
-    >>> bool((attend(head, s) - head(s)).abs().max() <= 2 * head.certificate.rounding)
-    True
-    """
+    `prove.rounding` bounds this order of operations too. It calls `Head.forward` for derivatives, several heads and other
+    devices. It does not check the domain."""
     head._check_input(s)
     if torch.compiler.is_compiling():  # one graph, which the compiler fuses
         return head._attend(s.reshape(-1)).reshape(s.shape)

@@ -23,17 +23,7 @@ class GatedBlock(nn.Module):
     """x ↦ second(activation(first(x)) ∘ up(x)). The maps keep the names that they had in the original block.
 
     Without gradients, on the CPU, tokens pass through the block in chunks. Under autocast the block runs in the dtype of its
-    maps. `strict` is that of the activation: inputs inside its intervals are inside those of the squares.
-
-    >>> import attnc, numpy as np
-    >>> from attnc.heads.lattice import square_numbers
-    >>> silu = Pointwise([(None, attnc.head("silu", domain=(-8, 8), eps=1e-4))])
-    >>> zeros = np.zeros(3, np.int8)
-    >>> products = Product(attnc.Head(square_numbers("float32"), "lattice"), zeros, zeros + 3)
-    >>> maps = {name: nn.Linear(3, 3) for name in ("gate_proj", "up_proj", "down_proj")}
-    >>> GatedBlock(maps, silu, products)(torch.ones(2, 5, 3)).shape
-    torch.Size([2, 5, 3])
-    """
+    maps. `strict` is that of the activation: inputs inside its intervals are inside those of the squares."""
 
     def __init__(self, maps: Mapping[str, nn.Module], activation: Pointwise, product: Product) -> None:
         """maps: first, up and second, in this order, by their names in the original block."""

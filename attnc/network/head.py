@@ -98,13 +98,12 @@ class Head(PreciseModule):
         return run_window(window, s)
 
     def refresh(self) -> None:
-        """Derive the window of engine="closed-form" again. Call it after changing numbers in place under torch.compile."""
+        """Derive the window of engine="closed-form" again: needed after changing numbers in place under torch.compile."""
         self._derived = DerivedWindow.of(self)
 
     @property
     def is_gated(self) -> bool:
-        """Whether a token attends to itself. False too where that cannot be known, under torch.compile and other tracing: there
-        both terms of the values are computed."""
+        """Whether a token attends to itself; False if that cannot be known, under torch.compile and other tracing."""
         return can_look(self.value) and bool(self.value[..., 0].any())
 
     @property
@@ -157,16 +156,14 @@ class Head(PreciseModule):
         write(path, self.record())
 
     def record(self) -> Record:
-        """Numbers and certificate, as a file holds them."""
+        """Numbers and certificate, as in a file."""
         return Record(self.numbers(), self.certificate)
 
     def why_not_certified(self) -> str | None:
-        """None if a proved certificate applies to the head as it is now, else the reason: changed numbers, another dtype or
-        device, hooks, replaced methods, a subclass, autocast."""
+        """None if a proved certificate applies to the head as it is now, else the reason."""
         if not self.certificate.proved:
             return f"its error is {self.certificate.status}, not proved"
-        altered = why_altered(self)
-        if altered is not None:
+        if (altered := why_altered(self)) is not None:
             return altered
         try:
             numbers = self.numbers()

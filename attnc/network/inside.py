@@ -25,19 +25,14 @@ def check_domain(
     module: nn.Module, x: Tensor, strict: bool | None, outside: Callable[[Tensor], str | None]
 ) -> None:
     """Warn or raise if `outside(x)` returns a reason."""
-    if not is_checked(module, x, strict):
+    if not is_checked(module, x, strict) or (reason := outside(x.detach())) is None:
         return
-    reason = outside(x.detach())
-    if reason is None:
-        return
+    text = f"{reason}: no error bound holds there. Keep inputs inside, build the module for a larger domain"
     if strict:
-        raise InputError(f"{reason}: no error bound holds there. {_ADVICE}, or call with strict=False")
+        raise InputError(f"{text}, or call with strict=False")
     _warned.add(module)
-    warnings.warn(
-        f"{reason}: no error bound holds there. {_ADVICE}; strict=False disables this warning, strict=True raises an error",
-        DomainWarning,
-        stacklevel=_caller(),
-    )
+    text += "; strict=False disables this warning, strict=True raises an error"
+    warnings.warn(text, DomainWarning, stacklevel=_caller())
 
 
 def _caller() -> int:
@@ -65,9 +60,6 @@ def check_tensor(kind: str, x: object, dtype: torch.dtype) -> None:
         )
     if dtype not in FULL:
         raise InputError(f"the numbers of this {kind} are {dtype}: a {kind} runs in float32 or float64")
-
-
-_ADVICE = "Keep inputs inside, build the module for a larger domain"
 
 
 def outside_interval(x: Tensor, domain: Interval) -> str | None:

@@ -129,9 +129,8 @@ class Network(PreciseModule):
     def as_self_attention(self, n: int | None = None) -> SelfAttentionNetwork:
         """The same network as plain self-attention over [data tokens; anchors]: W_Q, W_K, W_V, W_O for every head, no mask.
 
-        A network with the form of a theorem is written with exactly the layers of the theorem.
-
-        Inputs have the network's shape; where that has no tokens, (d,), n of them may be asked for: (…, n, d).
+        A network with the form of a theorem has exactly the layers of the theorem. A network of inputs (d,) takes n tokens if n
+        is given: (…, n, d).
 
         >>> import torch
         >>> from attnc.compiler import compile
@@ -160,8 +159,7 @@ class Network(PreciseModule):
         return described(self)
 
     def why_not_certified(self) -> str | None:
-        """None if a proved certificate applies to the network as it is now, else the reason: changed numbers or structure,
-        another dtype or device, hooks, replaced methods or parts, autocast, settings of torch."""
+        """None if a proved certificate applies to the network as it is now, else the reason."""
         if not self.certificate.proved:
             return f"its error is {self.certificate.status}, not proved"
         reason = self.why_changed() or loose_products(self.certificate.dtype)
@@ -173,8 +171,7 @@ class Network(PreciseModule):
         """None if the certificate, proved or measured, is about the network as it is now, else the reason."""
         if self.certificate.status is Status.UNKNOWN:
             return "its error is neither proved nor measured"
-        altered = why_altered(self)
-        if altered is not None:
+        if (altered := why_altered(self)) is not None:
             return altered
         if type(self.stages) is not nn.ModuleList:
             return f"its stages are a {type(self.stages).__name__}: the certificate is for an nn.ModuleList"

@@ -16,7 +16,7 @@ from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.engines import attend
 from attnc.network.head import Head
-from attnc.network.inside import check_domain, is_checked, outside_interval
+from attnc.network.inside import check_domain, outside_interval
 from attnc.network.layer import LayerModule, to_array
 from attnc.network.marking import mark, mark_of
 from attnc.network.running import PreciseModule, precise
@@ -121,24 +121,17 @@ class Pointwise(PreciseModule, nn.ModuleList):
         if not self.inputs and (name := mark_of(self)) is not None:
             marked: Tensor = mark(x, name)
             return marked
-        return self._run(
-            x, self.engine if engine is None else engine, self.strict if strict is None else strict
-        )
+        strict = self.strict if strict is None else strict
+        return self._run(x, self.engine if engine is None else engine, strict)
 
     @precise
     def _run(self, x: Tensor, engine: str, strict: bool | None) -> Tensor:
         groups, engine = self.groups, checked_engine(engine)
         self._check_input(x)
+        check_domain(self, x, strict, partial(_outside, groups))
         windows = self._windows(engine)
         if windows[0] is not None and all(window == windows[0] for window in windows[1:]):
-            ends: list[float] | None = [] if is_checked(self, x, strict) else None
-            out = run_window(windows[0], x, ends)
-            if ends is not None:
-                lo, hi = _common(groups)
-                if not (ends and all(lo <= end <= hi for end in ends)):
-                    check_domain(self, x, strict, partial(_outside, groups))
-            return out
-        check_domain(self, x, strict, partial(_outside, groups))
+            return run_window(windows[0], x)
         parts = [
             self._run_head(head, window, _part(x, neurons), engine)
             for (neurons, head), window in zip(groups, windows, strict=True)
@@ -157,10 +150,8 @@ class Pointwise(PreciseModule, nn.ModuleList):
         return attend(head, s)
 
     def why_not_certified(self) -> str | None:
-        """None if the heads are those of their certificates and attnc's code runs them, else the reason.
-
-        The certificate of a head covers the engines "softmax" and "sdpa". The report of a converted model covers windows and the
-        block around the activation: `attnc.verify(model)` checks it."""
+        """None if the heads are those of their certificates and attnc's code runs them, else the reason. The report of a
+        converted model covers windows and the block around the activation: `attnc.verify(model)` checks it."""
         if (altered := why_altered(self)) is not None:
             return altered
         try:
@@ -235,16 +226,10 @@ def _part(x: Tensor, neurons: Tensor | None) -> Tensor:
     return x if neurons is None else x.index_select(-1, neurons)
 
 
-def _common(groups: Groups) -> tuple[float, float]:
-    """The interval in which every head is proved or measured; infinite ends if no head has an interval."""
-    domains = [head.domain for _, head in groups if head.domain is not None]
-    ends = [(domain.lo, domain.hi) for domain in domains] or [(-math.inf, math.inf)]
-    return max(lo for lo, _ in ends), min(hi for _, hi in ends)
-
-
 def _outside(groups: Groups, x: Tensor) -> str | None:
     """The reason if a number of x lies outside the interval of its neuron's head. The common interval is tried first."""
-    lo, hi = _common(groups)
+    domains = [head.domain for _, head in groups if head.domain is not None]
+    lo, hi = (max((d.lo for d in domains), default=-math.inf), min((d.hi for d in domains), default=math.inf))
     if lo <= float(x.amin()) and float(x.amax()) <= hi:
         return None
     parts = ((_part(x, neurons), head.domain) for neurons, head in groups)

@@ -28,8 +28,7 @@ class Product(PreciseModule):
         ζ± = x/λ ± λy,   q(ζ) = ρ²·square(ζ/ρ),   p = (q(ζ⁺) - q(ζ⁻))/4 ≈ x y
 
     λ = 2^scale and ρ = 2^radius of each neuron are powers of two, so that scaling does not round. The head `square` serves
-    [-1, 1]. Without gradients, on the CPU, the products are formed in chunks, which bounds the memory. Like `Pointwise`, it holds
-    buffers and no parameters, and converts inputs of half precision.
+    [-1, 1]. Without gradients, on the CPU, the products are formed in chunks. The numbers are buffers, not parameters.
 
     >>> from attnc.heads.lattice import square_numbers
     >>> product = Product(Head(square_numbers("float64"), "lattice"), np.zeros(3, np.int8), np.full(3, 3))
@@ -64,8 +63,7 @@ class Product(PreciseModule):
 
     def why_not_certified(self) -> str | None:
         """None if the head is certified for the square on [-1, 1] and attnc's code runs it, else the reason."""
-        reason = why_altered(self) or self.square.why_not_certified()
-        if reason is not None:
+        if (reason := why_altered(self) or self.square.why_not_certified()) is not None:
             return reason
         known = [head for _, head in self.square.groups]
         if len(known) != 1 or known[0].certificate.facts.get("function") != "square":
@@ -108,11 +106,8 @@ class Product(PreciseModule):
 
 def _exponents(name: str, given: IntArray) -> Tensor:
     exponents = np.asarray(given)
-    if (
-        exponents.ndim != 1
-        or exponents.dtype.kind not in "iu"
-        or (np.abs(exponents.astype(np.int64)) > 127).any()
-    ):
+    whole = exponents.ndim == 1 and exponents.dtype.kind in "iu"
+    if not whole or (np.abs(exponents.astype(np.int64)) > 127).any():
         raise InputError(
             f"{name} has the shape {exponents.shape} and the dtype {exponents.dtype}: give an integer k of 2^k, |k| <= 127, for "
             "every neuron"

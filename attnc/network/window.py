@@ -87,24 +87,13 @@ def _tensors(head: Head) -> list[Tensor]:
     return [getattr(head, name) for name in TENSORS]
 
 
-def run_window(window: Window | Gate, s: Tensor, ends: list[float] | None = None) -> Tensor:
-    """The window at every number of s: the same shape, dtype and device; differentiable to any order.
-
-    If it runs in chunks, `ends` receives the least and the largest number of each, read while the chunk is in the cache; NaN if
-    it contains one.
-
-    >>> silu = Gate(slope=1.0, dtype="float32")
-    >>> run_window(silu, torch.tensor([-1.0, 0.0, 1.0]))
-    tensor([-0.2689,  0.0000,  0.7311])
-    """
+def run_window(window: Window | Gate, s: Tensor) -> Tensor:
+    """The window at every number of s: the same shape, dtype and device; differentiable to any order."""
     if s.dtype != getattr(torch, window.dtype):
         raise InputError(f"this window runs in {window.dtype}: got {s.dtype}; convert the input")
     if not (in_place(s) and s.is_contiguous()):
         return _plain_gate(window, s) if isinstance(window, Gate) else _plain(window, s)
-    return _by_chunks(window, s.detach(), ends)
-
-
-def _by_chunks(window: Window | Gate, s: Tensor, ends: list[float] | None) -> Tensor:
+    s = s.detach()
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
     buffers = s.new_empty(4, min(_CHUNK, s.numel()))
     chunks = (torch.split(t.view(-1), _CHUNK) for t in (s, out))
@@ -114,8 +103,6 @@ def _by_chunks(window: Window | Gate, s: Tensor, ends: list[float] | None) -> Te
             _gate_chunk(window, part, result, held[0])
         else:
             _chunk(window, part, result, held)
-        if ends is not None:
-            ends += [float(part.amin()), float(part.amax())]
     return out
 
 

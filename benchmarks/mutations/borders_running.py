@@ -264,11 +264,11 @@ BORDERS_RUNNING = [
         ("tests/network/test_running.py::test_neurons_that_change_places_change_places",),
     ),
     Mutation(
-        "pointwise: largest input of a window",
+        "pointwise: domain",
         POINTWISE,
-        "if not (ends and all(lo <= end <= hi for end in ends)):",
-        "if not ends:",
-        "windows do not check their domain",
+        "check_domain(self, x, strict, partial(_outside, groups))",
+        "pass",
+        "activations do not check their domain",
         (STRICT,),
     ),
     Mutation(
