@@ -21,8 +21,7 @@ from attnc.heads.tensor import Lattice
 from attnc.heads.tensor_axis import Axis
 from attnc.lower.program_to_network import claimed, proved_network
 from attnc.lower.witness import within
-from attnc.network.network import Network
-from attnc.network.rebuild import rebuilt
+from attnc.network.network import Network, rebuilt
 from attnc.program import BlackBox, Lookup, Reshape, Step
 from attnc.program.program import Program
 from attnc.prove.compose import compose

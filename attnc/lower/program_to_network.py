@@ -22,8 +22,7 @@ from attnc.lower.heads import HeadRequest, build_head
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.witness import worst
-from attnc.network.network import Network
-from attnc.network.rebuild import rebuilt
+from attnc.network.network import Network, rebuilt
 from attnc.program import Pointwise
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds

@@ -1,7 +1,5 @@
-"""Changes of a module that make it execute other code than the certificate is about.
-
-A certificate covers the numbers of a module and the code of its class. Hooks, replaced methods, subclasses, parametrizations,
-casts and other devices change what is executed and leave the numbers as they are."""
+"""Changes of a module that make it execute other code than the certificate is about: hooks, replaced methods, subclasses,
+parametrizations, casts and other devices change what is executed and leave the numbers as they are."""
 
 from __future__ import annotations
 

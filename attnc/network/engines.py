@@ -1,9 +1,7 @@
 """The engines that execute attention over anchors. docs/arithmetic.md says what a certificate assumes of each.
 
-* "softmax": softmax over all anchors. `Head.forward` is torch's softmax. `attend` writes it out in place.
-* "sdpa": torch's scaled_dot_product_attention over all anchors. The certificate of a head covers it too.
-* "closed-form": an identity for the same sum, by exp or sigmoid (`network.window`). The certificate of a head does not
-  cover it: `prove.window` bounds it, and the report of a converted model includes that bound."""
+The certificate of a head covers "softmax" (`Head.forward`, and `attend` in place) and "sdpa". `prove.window` bounds
+"closed-form" (`network.window`), and the report of a converted model includes that bound."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ def sdpa(head: Head, s: Tensor) -> Tensor:
     The second column g of V is 0 here; the fast kernel needs as many columns as the keys have. In a traced graph g is
     unknown, and its term s·softmax(q Kᵀ) g is added."""
     if head.heads != 1 or head.is_gated:
-        raise InputError(
-            "engine='sdpa' runs a single head whose token does not attend to itself: use 'softmax'"
-        )
+        raise InputError("engine='sdpa' runs one head whose token does not attend to itself: use 'softmax'")
     if head.key.shape[1] > MOST_KEYS:
         raise InputError(
             f"engine='sdpa' runs heads of at most {MOST_KEYS} anchors: this head has {head.key.shape[1]}; use 'softmax'"

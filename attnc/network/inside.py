@@ -1,8 +1,7 @@
 """Inputs outside the domain of a module, where its certificate does not hold.
 
-`strict=None` warns once for each module, `strict=True` raises, `strict=False` ignores them. The check is not part of a traced
-graph: under torch.compile, torch.export, torch.jit.trace, make_fx and torch.func nothing is checked. On devices other than the
-CPU, where reading values would wait for the device, only `strict=True` checks."""
+`strict=None` warns once for each module, `strict=True` raises, `strict=False` ignores them. In a traced graph nothing is checked.
+On devices other than the CPU, where reading values would wait for the device, only `strict=True` checks."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def check_domain(
     module: nn.Module, x: Tensor, strict: bool | None, outside: Callable[[Tensor], str | None]
 ) -> None:
     """Warn or raise if `outside(x)` returns a reason."""
-    if not is_checked(module, x, strict) or (reason := outside(x.detach())) is None:
+    if not _is_checked(module, x, strict) or (reason := outside(x.detach())) is None:
         return
     text = f"{reason}: no error bound holds there. Keep inputs inside, build the module for a larger domain"
     if strict:
@@ -43,8 +42,7 @@ def _caller() -> int:
     return level
 
 
-def is_checked(module: nn.Module, x: Tensor, strict: bool | None) -> bool:
-    """Whether an input outside would warn or raise."""
+def _is_checked(module: nn.Module, x: Tensor, strict: bool | None) -> bool:
     if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
         return False
     return x.numel() > 0 and can_look(x)

@@ -16,7 +16,9 @@ from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import CERTIFIED
+from attnc.network.head import Head
 from attnc.network.inside import check_domain, check_tensor, outside_box
+from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, ReshapeLayer, ScaleLayer
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.forms import literal_form
 from attnc.network.literal.layers import literal_layers
@@ -25,7 +27,7 @@ from attnc.network.pointwise import Pointwise, Stage
 from attnc.network.running import PreciseModule, in_chunks, precise
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
-from attnc.records.layers import NetworkNumbers
+from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.presentation import Presentation
 from attnc.records.record import Record, write
 
@@ -226,3 +228,31 @@ class Network(PreciseModule):
         else:
             error = f"not certified: {reason}"
         return f"domain={known.holds_for}, dtype={known.dtype}, error={error}"
+
+
+_MODULES: dict[str, type[LayerModule]] = {
+    "affine": AffineLayer,
+    "batch_norm": ScaleLayer,
+    "lookup": LookupLayer,
+    "combine": CombineLayer,
+    "reshape": ReshapeLayer,
+}
+
+
+def rebuilt(record: Record, engine: str = "softmax") -> Network:
+    """The network that a record describes."""
+    program, numbers = record.network
+    known = record.certificate.claims
+    claims = {} if known is None else {claim.facts["value"]: claim for claim in known.parts("layer")}
+    stages = [_module(layer, claims.get(layer.value)) for layer in numbers.layers]
+    return Network(stages, program, record.certificate, engine, presentation=record.presentation)
+
+
+def _module(layer: Layer, claim: Certificate | None = None) -> Stage:
+    """The module of a layer; the heads of a pointwise layer get the certificates of the claim."""
+    if layer.kind != "pointwise":
+        return _MODULES[layer.kind](layer)
+    assert claim is not None
+    pairs = zip(heads_of(layer), claim.children, strict=True)
+    heads = [(neurons, Head(head, str(c.facts["design"]), c)) for (neurons, head), c in pairs]
+    return Pointwise(heads, "softmax", name=claim.name, inputs=layer.inputs, value=layer.value)

@@ -203,14 +203,10 @@ class Pointwise(PreciseModule, nn.ModuleList):
         """Every neuron must have one head, and the heads one dtype."""
         groups = self.groups
         if not groups:
-            raise InputError(
-                "there are no groups: give [(neurons, head), …], or [(None, head)] for all neurons"
-            )
+            raise InputError("there are no groups: give [(neurons, head), …], or [(None, head)] for all")
         dtypes = sorted({str(head.key.dtype) for _, head in groups})
         if len(dtypes) > 1:
-            raise InputError(
-                f"the heads of the groups have the dtypes {', '.join(dtypes)}: they must share one"
-            )
+            raise InputError(f"the heads have the dtypes {', '.join(dtypes)}: they must share one")
         if len(groups) > 1:
             named = np.concatenate([n.detach().cpu().numpy() for n, _ in groups if n is not None])
             if named.dtype.kind != "i" or not np.array_equal(np.sort(named), np.arange(len(named))):

@@ -1,7 +1,6 @@
 """The nonlinear operations of a module, read from the graph of the operations that it executes.
 
-Attention consists of affine maps, products of queries with keys, softmax, and products of weights with values. Every other
-operation on the data is reported: an exp, a relu, a maximum, a product or quotient of two values."""
+Attention consists of affine maps, products of queries with keys, softmax, and products of weights with values."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ from attnc.errors import InputError
 from attnc.functions.balls import working
 from attnc.network.describe import COLUMNS
 from attnc.network.layer import AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer
-from attnc.network.network import Network
-from attnc.network.rebuild import rebuilt
+from attnc.network.network import Network, rebuilt
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.record import Record
