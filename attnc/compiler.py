@@ -23,9 +23,7 @@ from attnc.frontends import to_program
 from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
 from attnc.frontends.sklearn import is_estimator
 from attnc.heads.candidates import Progress
-from attnc.lower.certified import certified
-from attnc.lower.layers import check_supported
-from attnc.lower.program_to_network import Request, lower
+from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.engines import CERTIFIED
 from attnc.network.literal.parts import read
 from attnc.network.network import Network
@@ -98,11 +96,10 @@ def compile(
 
 def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progress) -> Network:
     program = to_program(model, domain.shape, domain)
-    check_supported(program)
     check_box(domain, dtype)
     check_arithmetic(dtype, network=True)
     request = Request(program, domain, eps, dtype, progress)
-    return certified(request, lower(request), "softmax", None)
+    return certified(request, lower(request))
 
 
 def _is_function(model: Any, method: str) -> bool:

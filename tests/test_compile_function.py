@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import attnc
 from attnc.frontends import mlp
 from attnc.network.network import Network
-from attnc.network.purity import impurities
+from tests.network.executed import impurities
 
 WIDE = torch.float64
 PAIR = attnc.Box(-1, 1, shape=(2, 1))

@@ -18,10 +18,15 @@ from attnc.frontends.fit import FittedNetwork, fit
 from attnc.heads.candidates import Progress
 from attnc.heads.grid import counts_for
 from attnc.heads.tensor import LatticeFit, tensor_lattice
-from attnc.lower.certified import certified
-from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, refute, unproved, with_measurement
-from attnc.lower.measure import measured
-from attnc.lower.program_to_network import Request, lower
+from attnc.lower.function_to_network import (
+    MOST_ANCHORS,
+    lipschitz_grid,
+    measured,
+    refute,
+    unproved,
+    with_measurement,
+)
+from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.network import Network
 from attnc.program import Lookup
 from attnc.records.certificate import Certificate
@@ -117,14 +122,15 @@ def _method(request: FunctionRequest, size: int) -> tuple[str, str]:
 def _grid(request: FunctionRequest, source: CallableSource) -> Network:
     assert request.lipschitz is not None
     request.progress("building the grid")
-    grid = lipschitz_grid(source, request.lipschitz, request.eps, request.dtype, request.name, request.noise)
-    net = grid.network
+    net, counts = lipschitz_grid(
+        source, request.lipschitz, request.eps, request.dtype, request.name, request.noise
+    )
     step = next(step for step in net.program.steps if isinstance(step, Lookup))
     _try_to_refute(request, source, step)
     with_measurement(net, _measure(request, source, net, "grid"))
     origin = "assumed" if request.noise is None else "as given"
     net.notes = (
-        f"anchors: {' × '.join(map(str, grid.counts))} cells, with the value of the function at the middle of each",
+        f"anchors: {' × '.join(map(str, counts))} cells, with the value of the function at the middle of each",
         f"proved for every function with the Lipschitz constant {request.lipschitz:g} (Euclidean norm), as given, that is within "
         f"{step.noise:.2g} of these values: the error of the function's own {source.dtype_name} arithmetic, {origin}",
     )
@@ -180,7 +186,7 @@ def _fit(request: FunctionRequest, source: CallableSource) -> Network:
                 None if problem.reachable is None else problem.reachable + found.error,
             ) from problem
         lowered = lower(replace(lowering, eps=problem.reachable))
-    net = certified(lowering, lowered, "softmax", False)
+    net = certified(lowering, lowered)
     inner = net.certificate
     net.certificate = replace(
         _confirm(request, source, net, "fit"), children=(replace(inner, name="against the fitted network"),)

@@ -1,9 +1,10 @@
-"""function → head: the driver, a line a step."""
+"""function → head."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,17 +66,11 @@ def head(
     >>> h(torch.tensor([0.5], dtype=torch.float64))
     tensor([0.4621], dtype=torch.float64)
     """
-    name = resolve_dtype(dtype)
-    plan = Plan(
-        _function(f),
-        checked_interval(domain, name),
-        _design(design, heads),
-        checked_count("heads", heads, most=4096),
-        name,
-        progress or (lambda _: None),
-    )
-    strict = checked_strict(strict)
-    check_arithmetic(plan.dtype)
+    name, strict = resolve_dtype(dtype), checked_strict(strict)
+    interval, design = checked_interval(domain, name), _checked_design(design, heads)
+    heads = checked_count("heads", heads, most=4096)
+    plan = Plan(_function(f), interval, design, heads, name, progress or (lambda _: None))
+    check_arithmetic(name)
     if (eps is None) == (anchors is None):
         given = "neither" if eps is None else f"eps={eps!r} and anchors={anchors!r}"
         raise InputError(
@@ -83,10 +78,11 @@ def head(
         )
     try:
         if eps is not None:
-            allowed = checked_eps(eps)
-            made = finished_head(plan, smallest(plan, allowed), allowed)
+            made = finished_head(plan, smallest(plan, checked_eps(eps)), checked_eps(eps))
         else:
-            made = finished_head(plan, best(plan, _anchors(anchors, heads)), math.inf)
+            why = "each of several heads has anchors - 2 anchors of its own, between two sentinels"
+            least, why = (3, why) if heads > 1 else (2, "")
+            made = finished_head(plan, best(plan, checked_count("anchors", anchors, least, 8192, why)))
     except np.linalg.LinAlgError as problem:
         raise ConvergenceError(
             f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] is out of reach for floating point ({problem}): "
@@ -96,32 +92,35 @@ def head(
     return made
 
 
-def finished_head(plan: Plan, found: HeadCandidate, allowed: float) -> Head:
+def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -> Head:
     """The module with its certificate; `allowed` >= the bound caps its rounding to few digits."""
     module = Head(found.numbers, found.design)
     points = _attack_points(plan, found)
-    measured = found.proof is None
-    witness = _measured(plan.f, module, points) if measured else _witness(plan.f, module, points)
+    terms: dict[str, Any]
     if found.proof is None:
-        bound = approximation = witness.error
-        rounding, facts = 0.0, {"points": len(points)}
+        error = (module(points).double() - plan.f(points.double())).abs()
+        worst = int(error.argmax())
+        witness = Witness((float(points[worst]),), 0, float(error[worst]))
+        terms = {"approximation": witness.error, "rounding": 0.0, "bound": witness.error}
+        status, facts = Status.MEASURED, {"points": len(points)}
     else:
+        witness = _witness(plan.f, module, points)
         proved = found.proof.bound
         if witness.error > proved:
             raise CertificateError(
-                f"at s={witness.input[0]!r} the head is off by {witness.error:.6g}, above its proved bound {proved:.6g}: "
-                "this machine or its libraries compute otherwise than docs/arithmetic.md assumes"
+                f"at s={witness.input[0]!r} the error of the head is {witness.error:.6g}, above its proved bound {proved:.6g}: "
+                "this machine or its libraries violate the assumptions of docs/arithmetic.md"
             )
-        bound = min(_with_room(proved), max(allowed, proved))
-        approximation, rounding = _with_room(found.proof.approximation), _with_room(found.proof.rounding)
-        facts = {"precision": _PRECISION, "cells": found.proof.cells}
+        terms = {
+            name: _with_room(getattr(found.proof, name)) for name in ("approximation", "rounding", "bound")
+        }
+        terms["bound"] = min(terms["bound"], max(allowed, proved))
+        status, facts = Status.PROVED, {"precision": _PRECISION, "cells": found.proof.cells}
     module.certificate = Certificate(
         subject="head",
         name=plan.f.label,
-        status=Status.MEASURED if measured else Status.PROVED,
-        approximation=approximation,
-        rounding=rounding,
-        bound=bound,
+        status=status,
+        **terms,
         holds_for=plan.domain,
         dtype=plan.dtype,
         witness=witness,
@@ -150,32 +149,18 @@ def _witness(f: Function, module: Head, s: Tensor) -> Witness:
     return max(candidates, key=lambda w: w.error)
 
 
-def _measured(f: Function, module: Head, s: Tensor) -> Witness:
-    """The largest error at the points, in float64."""
-    error = (module(s).double() - f(s.double())).abs()
-    worst = int(error.argmax())
-    return Witness((float(s[worst]),), 0, float(error[worst]))
-
-
 def _attack_points(plan: Plan, found: HeadCandidate) -> Tensor:
     """Points that no design used: the ends, the kinks, the worst known points, and their neighbours in the dtype."""
     golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
-    special = [
-        plan.domain.lo,
-        plan.domain.hi,
-        found.measured_at,
-        *(k for k in plan.f.kinks if k in plan.domain),
-    ]
+    lo, hi, width = plan.domain.lo, plan.domain.hi, plan.domain.width
+    special = [lo, hi, found.measured_at, *(k for k in plan.f.kinks if k in plan.domain)]
     if found.proof is not None:
         special.append(found.proof.at)
-    around = [
-        x + plan.domain.width * sign * 2.0**-j for x in special for j in range(8, 50) for sign in (-1, 1)
-    ]
-    wide: Array = np.concatenate([plan.domain.lo + plan.domain.width * golden, special, around])
+    around = [x + width * sign * 2.0**-j for x in special for j in range(8, 50) for sign in (-1, 1)]
+    wide: Array = np.concatenate([lo + width * golden, special, around])
     s = torch.from_numpy(wide).to(getattr(torch, plan.dtype))
     s = torch.cat([s, torch.nextafter(s[-len(around) :], s.new_tensor(math.inf))])
-    inside = (s.double() >= plan.domain.lo) & (s.double() <= plan.domain.hi)
-    return s[inside]
+    return s[(s.double() >= lo) & (s.double() <= hi)]
 
 
 def _function(f: object) -> Function:
@@ -188,16 +173,9 @@ def _function(f: object) -> Function:
     raise InputError(f"a function is a name, an attnc.Function or a callable on tensors: got {f!r}")
 
 
-def _design(design: object, heads: int) -> str:
+def _checked_design(design: object, heads: int) -> str:
     if heads != 1 and design in ("gated", "tuned"):
         raise InputError(
             f"design={design!r} is for one head: with heads={heads} use 'auto', 'nearest', 'smooth' or 'graded'"
         )
     return checked_choice("design", design, DESIGNS)
-
-
-def _anchors(anchors: object, heads: int) -> int:
-    why = (
-        "each of several heads has anchors - 2 anchors of its own, between two sentinels" if heads > 1 else ""
-    )
-    return checked_count("anchors", anchors, 3 if heads > 1 else 2, 8192, why)

@@ -1,26 +1,27 @@
-"""A function that can only be asked → a network: one head that selects points of a lattice.
+"""black-box function → network: one head over the points of a lattice.
 
 X ↦ vec X ↦ Σ_k softmax_k(κ_k·vec X + c_k) v_k ↦ Y"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from attnc.check.witness import ROOM, attained, network_errors
-from attnc.domain import Array
+from attnc.domain import Array, Box
 from attnc.errors import CertificateError, InputError, PrecisionError
 from attnc.heads.grid import counts_for, grid_axes
 from attnc.heads.tensor import Lattice
 from attnc.heads.tensor_axis import Axis
-from attnc.lower.certified import with_room
-from attnc.lower.measure import Source
-from attnc.network.network import Network
-from attnc.network.rebuild import rebuilt
+from attnc.lower.program_to_network import claimed, proved_network
+from attnc.lower.witness import within
+from attnc.network.network import Network, rebuilt
 from attnc.program import BlackBox, Lookup, Reshape, Step
 from attnc.program.program import Program
 from attnc.prove.compose import compose
@@ -31,15 +32,26 @@ from attnc.records.record import Record
 
 MOST_ANCHORS = 1 << 15  # every pair of them is compared
 _ROWS = 64  # compared with all others at a time
+_MEASURED = 1 << 15  # inputs at a time
+CONFIDENCE = 0.999
 NOISE = {"float64": 2.0**-46, "float32": 2.0**-18}  # of the largest value: what f's own arithmetic may err
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A network, and its cells along each axis."""
+class Source(Protocol):
+    """A function of inputs (N, box.size) with outputs (N, size), in float64."""
 
-    network: Network
-    counts: list[int]
+    box: Box
+    shape: tuple[int, ...]
+    dtype_name: str
+
+    @property
+    def size(self) -> int: ...
+
+    def __call__(self, x: Array) -> Array: ...
+
+    def held(self, x: Array) -> Array: ...
+
+    def uniform(self, count: int, seed: int) -> Array: ...
 
 
 def selection(lattice: Lattice, centre: Array, dtype: str) -> Layer:
@@ -60,17 +72,18 @@ def selection(lattice: Lattice, centre: Array, dtype: str) -> Layer:
 def around(source: Source, step: Lookup | BlackBox, made: Layer) -> tuple[Program, tuple[Layer, ...]]:
     """The step between the shapes of the function: vec X in front, tokens behind."""
     steps: list[Step] = []
-    stages: list[Layer] = []
     if len(source.box.shape) > 1:
         steps.append(Reshape(0, (source.box.size,), name="vec"))
-        stages.append(Layer("reshape", (0,), 1, {}, {"to": (source.box.size,)}))
     at = len(steps)
     steps.append(replace(step, input=at))
-    stages.append(replace(made, inputs=(at,), value=at + 1))
     if len(source.shape) > 1:
         steps.append(Reshape(at + 1, source.shape, name="tokens"))
-        stages.append(Layer("reshape", (at + 1,), at + 2, {}, {"to": source.shape}))
-    return Program(source.box.shape, tuple(steps)), tuple(stages)
+    lookup = replace(made, inputs=(at,), value=at + 1)
+    layers = (
+        Layer("reshape", step.inputs, i + 1, {}, {"to": step.to}) if isinstance(step, Reshape) else lookup
+        for i, step in enumerate(steps)
+    )
+    return Program(source.box.shape, tuple(steps)), tuple(layers)
 
 
 def unproved(source: Source, lattice: Lattice, dtype: str, name: str) -> Network:
@@ -82,38 +95,34 @@ def unproved(source: Source, lattice: Lattice, dtype: str, name: str) -> Network
 
 def lipschitz_grid(
     source: Source, lipschitz: float, eps: float, dtype: str, name: str, noise: float | None = None
-) -> Grid:
-    """The function on cells so small that its Lipschitz constant proves eps; the certificate is about every function with
-    these values, up to noise, and this constant."""
+) -> tuple[Network, list[int]]:
+    """A network over a grid, and the number of cells along each axis, which are so small that the Lipschitz constant proves eps
+    for every function with these values, up to noise, and this constant."""
     lo, hi = source.box.lo.ravel(), source.box.hi.ravel()
     allowed, closest = 0.993 * eps, float("inf")
     for _ in range(8):
         counts = counts_for(lo, hi, lipschitz, allowed)
         _check_size(counts, lipschitz, eps)
         step = _looked_up(source, grid_axes(lo, hi, counts), lipschitz, noise, name=name)
-        made = selection(Lattice(grid_axes(lo, hi, counts), step.values), lo / 2 + hi / 2, dtype)
-        program, stages = around(source, step, made)
+        lattice = Lattice(grid_axes(lo, hi, counts), step.values)
+        program, stages = around(source, step, selection(lattice, lo / 2 + hi / 2, dtype))
         output = compose(program, stages, source.box, {}, dtype)[len(program.steps)]
         error, exact = float(output.error.max()), float(output.approximation.max())
-        if with_room(error) <= eps:
+        if claimed(error) <= eps:
             for start in range(0, len(step.points), _ROWS):
                 near = slice(start, start + _ROWS)
                 refute(step, step.points[near], step.values[near], start)
-            return Grid(_proved(source, program, stages, dtype, error, exact), counts)
+            return _proved(source, program, stages, dtype, error, min(exact, error)), counts
         closest = min(closest, error)
         allowed = min(0.993 * eps - 1.1 * (error - allowed), 0.99 * allowed)
         if not allowed > 0.2 * eps:  # also where nothing is proved
             break
-    raise _out_of_reach(eps, dtype, closest, len(step.points))
-
-
-def _out_of_reach(eps: float, dtype: str, closest: float, anchors: int) -> PrecisionError:
     reachable = round_up(max(1.5 * closest, eps + 4 * (closest - eps)), 2) if np.isfinite(closest) else None
     other = "dtype=torch.float64, or " if dtype == "float32" else ""
     offer = f"Use {other}eps >= {reachable:g}." if reachable else f"Use {other}a smaller box."
-    return PrecisionError(
-        f"eps={eps:g} cannot be proved in {dtype}: rounding takes the rest of it on a grid of {anchors:,} anchors, whose error "
-        f"is proved to be at most {closest:.3g}. {offer}",
+    raise PrecisionError(
+        f"eps={eps:g} cannot be proved in {dtype}: a grid of {len(step.points):,} anchors leaves too little for rounding, and "
+        f"its error is proved to be at most {closest:.3g}. {offer}",
         reachable,
     )
 
@@ -155,8 +164,7 @@ def refute(step: Lookup, x: Array, fx: Array, start: int = 0) -> None:
         raise InputError(
             f"lipschitz={step.lipschitz:g} is refuted: f changes by {change[i, j]:.9g} between x = {_point(x[i])} and "
             f"x = {_point(y[j])}, which are {distance[i, j]:.9g} apart: the constant is at least {ratio[i, j]:.9g}. Give a "
-            f"larger one, or none (the error is then measured); or, if f itself rounds by more than {step.noise:.2g}, "
-            "a larger noise."
+            f"larger one, or none (the error is then measured), or a larger noise if f rounds by more than {step.noise:.2g}."
         )
 
 
@@ -166,38 +174,55 @@ def _point(x: Array) -> str:
 
 
 def _proved(
-    source: Source,
-    program: Program,
-    stages: tuple[Layer, ...],
-    dtype: str,
-    error: float,
-    approximation: float,
+    source: Source, program: Program, stages: tuple[Layer, ...], dtype: str, error: float, exact: float
 ) -> Network:
-    numbers = NetworkNumbers(stages, dtype)
     (layer,) = (stage for stage in stages if stage.kind == "lookup")
-    approximation = min(approximation, error)
-    terms: dict[str, Any] = {
-        "approximation": with_room(approximation),
-        "rounding": with_room(error - approximation),
-        "bound": with_room(error),
-    }
+    named = {"approximation": exact, "rounding": error - exact, "bound": error}
+    terms: dict[str, Any] = {name: claimed(term) for name, term in named.items()}
     facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
     lookup = Certificate(
         subject="lookup", name="lookup", status=Status.PROVED, **terms, dtype=dtype, facts=facts
     )
-    certificate = Certificate(
+    return proved_network(program, NetworkNumbers(stages, dtype), source.box, terms, (lookup,))
+
+
+def measured(network: Network, source: Source, method: str, points: int, seed: int) -> Certificate:
+    """A certificate of status MEASURED: the largest |network - f| at `points` new random inputs."""
+    numbers = network.numbers()
+    drawn = source.uniform(points, seed).reshape(-1, *source.box.shape)
+    x = within(torch.from_numpy(drawn), source.box, getattr(torch, numbers.dtype))
+    worst, at, output, squares = -1.0, 0, 0, 0.0
+    for start in range(0, len(x), _MEASURED):
+        part = x[start : start + _MEASURED]
+        with torch.no_grad():
+            made = network(part).double().reshape(len(part), -1).numpy()
+        with np.errstate(over="ignore"):
+            off = np.abs(made - source(part.double().numpy()))
+            squares += float(np.square(off).sum())
+        row, column = np.unravel_index(int(off.argmax()), off.shape)
+        if not off[row, column] <= worst:  # a NaN is the worst there is
+            worst, at, output = float(off[row, column]), start + int(row), int(column)
+    facts = {
+        "program": network.program.digest(),
+        "method": method,
+        "points": len(x),
+        "seed": seed,
+        "mean_square": min(squares / (len(x) * source.size), sys.float_info.max),
+        "confidence": CONFIDENCE,
+    }
+    return Certificate(
         subject="network",
-        status=Status.PROVED,
-        **terms,
+        status=Status.MEASURED,
+        approximation=worst,
+        rounding=0.0,
+        bound=worst,
         holds_for=source.box,
-        dtype=dtype,
-        witness=Witness((0.0,) * source.box.size, 0, 0.0),
+        dtype=numbers.dtype,
+        witness=Witness(tuple(x[at].double().ravel().tolist()), output, worst),
         digests=numbers.digests(),
-        facts={"program": program.digest()},
-        children=(lookup,),
+        facts=facts,
         versions=versions(),
     )
-    return rebuilt(Record(numbers, certificate, program))
 
 
 def with_measurement(network: Network, measured: Certificate) -> None:
@@ -207,9 +232,9 @@ def with_measurement(network: Network, measured: Certificate) -> None:
     assert seen is not None
     if seen.error > proved.bound:
         raise CertificateError(
-            f"at an input of the box the network is off by {seen.error:.6g}, above its proved bound {proved.bound:.6g}: "
-            "the function does not have the Lipschitz constant that was given, or this machine computes otherwise than "
-            "docs/arithmetic.md assumes"
+            f"at an input of the box the error of the network is {seen.error:.6g}, above its proved bound {proved.bound:.6g}: "
+            "the function does not have the given Lipschitz constant, or this machine violates the assumptions of "
+            "docs/arithmetic.md"
         )
     possible = network_errors(network.program, network.numbers(), np.array(seen.input))[seen.output]
     witness = replace(seen, error=ROOM * min(seen.error, attained(possible, known=False)))

@@ -1,18 +1,75 @@
-"""program → layers: one lowering for each kind of step. Layers of attention have no heads yet."""
+"""program → layers: one lowering for each kind of step. Layers of attention have no heads yet.
+
+Linear steps become themselves, their numbers rounded to the dtype; a batch norm is folded into the affine map before it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from attnc.errors import Problem, UnsupportedError
-from attnc.lower.affine import lower_affine
-from attnc.lower.batch_norm import lower_batch_norm
-from attnc.lower.combine import lower_combine
+import numpy as np
+
+from attnc.errors import PrecisionError, Problem, UnsupportedError
 from attnc.lower.pointwise import lower_pointwise
 from attnc.lower.product import lower_product
-from attnc.lower.reshape import lower_reshape
+from attnc.program import Affine, BatchNorm, Combine, Reshape
 from attnc.program.program import Program
+from attnc.program.step import Numbers
+from attnc.prove.exact_affine import folded, scaling
 from attnc.records.layers import Layer
+
+
+def lower_affine(program: Program, value: int, dtype: str) -> Layer | None:
+    """The layer W x + b; None if the batch norm that follows contains it."""
+    step = program.steps[value - 1]
+    assert isinstance(step, Affine)
+    if _folds(program, value):
+        return None
+    tensors = {name: _rounded(array, dtype, step.label) for name, array in step.tensors().items()}
+    return Layer("affine", step.inputs, value, tensors)
+
+
+def lower_batch_norm(program: Program, value: int, dtype: str) -> Layer:
+    """diag(a) W x + a∘b + c if an affine map stands in front that nothing else reads, else a∘x + c."""
+    step = program.steps[value - 1]
+    assert isinstance(step, BatchNorm)
+    before = program.steps[step.input - 1] if step.input > 0 else None
+    if isinstance(before, Affine) and _folds(program, step.input):
+        weight, bias = (_rounded(n.number, dtype, step.label) for n in folded(before, step))
+        return Layer("affine", before.inputs, value, {"weight": weight, "bias": bias})
+    scale, shift = (_rounded(n.number, dtype, step.label) for n in scaling(step))
+    return Layer("batch_norm", step.inputs, value, {"scale": scale, "shift": shift})
+
+
+def lower_combine(program: Program, value: int, dtype: str) -> Layer:
+    """The layer Σ c_i x_i."""
+    step = program.steps[value - 1]
+    assert isinstance(step, Combine)
+    coefficients = _rounded(np.array(step.coefficients), dtype, step.label)
+    return Layer("combine", step.inputs, value, {}, {"coefficients": tuple(map(float, coefficients))})
+
+
+def lower_reshape(program: Program, value: int, dtype: str) -> Layer:
+    """The layer that gives the numbers of its input another shape."""
+    step = program.steps[value - 1]
+    assert isinstance(step, Reshape)
+    return Layer("reshape", step.inputs, value, {}, {"to": step.to})
+
+
+def _folds(program: Program, value: int) -> bool:
+    """Whether a single batch norm is all that reads the value of an affine step."""
+    readers = program.readers(value)
+    return (
+        value != len(program.steps) and len(readers) == 1 and isinstance(program.steps[readers[0]], BatchNorm)
+    )
+
+
+def _rounded(numbers: Numbers, dtype: str, name: str) -> Numbers:
+    with np.errstate(over="ignore"):
+        array: Numbers = np.ascontiguousarray(numbers.astype(dtype))
+    if not np.isfinite(array).all():
+        raise PrecisionError(f"{name} has numbers that exceed the range of {dtype}: use dtype=torch.float64")
+    return array
+
 
 LOWERINGS: dict[str, Callable[[Program, int, str], Layer | None]] = {
     "affine": lower_affine,
@@ -31,17 +88,17 @@ def lower_steps(program: Program, dtype: str) -> tuple[Layer, ...]:
     return tuple(layer for layer in layers if layer is not None)
 
 
-def unsupported_steps(program: Program) -> list[Problem]:
-    """The steps that `compile` cannot lower."""
-    return [
-        Problem(step.name or f"step {i} ({step.kind})", f"steps of kind {step.kind!r} cannot be compiled yet")
-        for i, step in enumerate(program.steps)
-        if step.kind not in COMPILED
-    ]
-
-
 def check_supported(program: Program) -> None:
-    """Raise `UnsupportedError` with every step that cannot be compiled."""
-    problems = [*program.problems(), *unsupported_steps(program)]
+    """Raise `UnsupportedError` with every step that `compile` cannot lower."""
+    problems = [
+        *program.problems(),
+        *(
+            Problem(
+                step.name or f"step {i} ({step.kind})", f"steps of kind {step.kind!r} cannot be compiled yet"
+            )
+            for i, step in enumerate(program.steps)
+            if step.kind not in COMPILED
+        ),
+    ]
     if problems:
         raise UnsupportedError("the model cannot be compiled", problems)

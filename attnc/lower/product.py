@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from attnc.arguments import check_arithmetic
 from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import square
 from attnc.heads.candidates import Plan
 from attnc.heads.exact_term import square_candidate
-from attnc.lower.function_to_head import check_arithmetic, finished_head
+from attnc.lower.function_to_head import finished_head
 from attnc.lower.heads import HeadRequest, cached_head
 from attnc.lower.pointwise import executed_error
 from attnc.network.head import Head
@@ -44,16 +44,12 @@ def scaled_product(layer: Layer, known: Mapping[int, ValueBounds], dtype: str) -
 
 
 def square_head(dtype: str) -> Head:
-    """s² on [-1, 1], exact except for the rounding of the dtype.
-
-    >>> square_head("float64").certificate.approximation < 1e-15
-    True
-    """
+    """s² on [-1, 1], exact except for the rounding of the dtype."""
     check_arithmetic(dtype)
     domain = Interval(-1.0, 1.0)
     plan = Plan(square(), domain, "lattice", 1, dtype)
     request = HeadRequest(square(), domain, dtype, approximation=1.0, design="square")
-    return cached_head(request, lambda: finished_head(plan, square_candidate(plan), math.inf))
+    return cached_head(request, lambda: finished_head(plan, square_candidate(plan)))
 
 
 def square_errors(layer: Layer, head: Head, engine: str, dtype: str) -> HeadErrors:

@@ -7,30 +7,35 @@ share goes to the layers behind."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from attnc.domain import Box, Interval, covering
-from attnc.errors import ConvergenceError, PrecisionError
+from attnc.errors import CertificateError, ConvergenceError, PrecisionError
+from attnc.functions import Function
+from attnc.functions.function import label_of
 from attnc.heads import patience
 from attnc.heads.candidates import Progress
 from attnc.lower.heads import HeadRequest, build_head
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
+from attnc.lower.witness import worst
+from attnc.network.network import Network, rebuilt
 from attnc.program import Pointwise
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import advance, carried, compose, start
 from attnc.prove.pointwise import deviation
-from attnc.records.fields import round_up
-from attnc.records.layers import Index, Layer
+from attnc.records.certificate import Certificate, Status, Witness
+from attnc.records.fields import round_up, versions
+from attnc.records.layers import Index, Layer, NetworkNumbers, pointwise_layer
+from attnc.records.record import Record
 
 _SPENT = 0.98  # of eps; the rest is for the products of errors
 _LEAST = 0.25  # of what was spent, for the remaining layers once eps is out of reach
-_ROOM = (
-    2.0  # over an error that was reached: another eps divides the budget differently and finds other heads
-)
+_ROOM = 2.0  # over an error that was reached: another eps finds other heads
 _GROUPS = 4  # of neurons in a layer
 
 
@@ -67,11 +72,8 @@ def lower(request: Request) -> Lowered:
     check_supported(request.program)
     layers = lower_steps(request.program, request.dtype)
     exact = compose(request.program, layers, request.box, {}, request.dtype)
-    weights = {
-        layer.value: amplification(layers, exact, layer.value)
-        for layer in layers
-        if layer.kind == "pointwise"
-    }
+    attention = [layer.value for layer in layers if layer.kind == "pointwise"]
+    weights = {value: amplification(layers, exact, value) for value in attention}
     affine = float(exact[layers[-1].value].error.max())
     if not np.isfinite(affine):
         raise _overflow(request, layers, exact)
@@ -83,7 +85,8 @@ def lower(request: Request) -> Lowered:
         if lowered.error <= request.eps:
             return lowered
         closest = lowered if closest is None or lowered.error < closest.error else closest
-        if affine >= spent * request.eps or not _within_shares(lowered, weights, request.eps - affine):
+        taken = sum(weights[value] * worst_bound(heads) for value, heads in lowered.heads.items())
+        if left <= 0 or not taken <= request.eps - affine:  # not only the products of errors exceed eps
             break
         spent *= 0.75
     assert closest is not None
@@ -109,9 +112,8 @@ def _attempt(
         if layer.kind == "pointwise":
             share = max(left, _LEAST * (allowed - left)) / waiting / max(weights[layer.value], 2.0**-200)
             entering = known[layer.input]
-            heads[layer.value] = _layer_heads(request, layer.value, entering, share)
-            step = request.program.steps[layer.value - 1]
-            assert isinstance(step, Pointwise)
+            step = pointwise_step(request.program, layer.value)
+            heads[layer.value] = _layer_heads(request, layer.value, step.function, entering, share)
             errors = head_errors(heads[layer.value], step.function, entering)
             left -= weights[layer.value] * worst_bound(heads[layer.value])
             waiting -= 1
@@ -119,18 +121,18 @@ def _attempt(
     return Lowered(layers, heads, known)
 
 
-def _layer_heads(request: Request, value: int, entering: ValueBounds, share: float) -> list[HeadGroup]:
+def _layer_heads(
+    request: Request, value: int, function: Function, entering: ValueBounds, share: float
+) -> list[HeadGroup]:
     """One head for all neurons; if its error exceeds the share, one for each group of neurons."""
-    step, name = request.program.steps[value - 1], layer_name(request.program, value)
-    assert isinstance(step, Pointwise)
-    lo, hi = entering.reach
+    name, (lo, hi) = layer_name(request.program, value), entering.reach
     if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
         raise PrecisionError(f"the input of {name} may overflow in {request.dtype}: use a smaller box")
 
     def group(neurons: Index | None) -> HeadGroup:
         where = (..., slice(None)) if neurons is None else (..., neurons)
         domain = with_room(float(lo[where].min()), float(hi[where].max()))
-        wanted = HeadRequest(step.function, domain, request.dtype, eps=min(share, domain.width))
+        wanted = HeadRequest(function, domain, request.dtype, eps=min(share, domain.width))
         try:
             return HeadGroup(neurons, build_head(wanted, lambda text: request.progress(f"{name}: {text}")))
         except (ConvergenceError, PrecisionError) as problem:
@@ -144,11 +146,6 @@ def _layer_heads(request: Request, value: int, entering: ValueBounds, share: flo
     return found
 
 
-def _within_shares(lowered: Lowered, weights: dict[int, float], allowed: float) -> bool:
-    """Whether the heads meet their shares, so that only products of errors exceed what is allowed."""
-    return sum(weights[value] * worst_bound(heads) for value, heads in lowered.heads.items()) <= allowed
-
-
 def worst_bound(heads: Sequence[HeadGroup]) -> float:
     return max(group.certificate.bound for group in heads)
 
@@ -157,6 +154,12 @@ def with_room(lo: float, hi: float) -> Interval:
     """An interval around [lo, hi] and a 64th of its width on both sides: the checker's ranges may be slightly wider."""
     room = (hi - lo) / 64
     return covering(lo - room, hi + room)
+
+
+def pointwise_step(program: Program, value: int) -> Pointwise:
+    step = program.steps[value - 1]
+    assert isinstance(step, Pointwise)
+    return step
 
 
 def layer_name(program: Program, value: int) -> str:
@@ -169,49 +172,127 @@ def layer_name(program: Program, value: int) -> str:
 def _overflow(request: Request, layers: Sequence[Layer], exact: Mapping[int, ValueBounds]) -> PrecisionError:
     first = next(layer for layer in layers if not np.isfinite(exact[layer.value].error).all())
     step = request.program.steps[first.value - 1]
-    name = (
-        layer_name(request.program, first.value)
-        if isinstance(step, Pointwise)
-        else step.name or f"step {first.value - 1}"
-    )
+    attention = first.kind == "pointwise"
+    name = layer_name(request.program, first.value) if attention else step.name or f"step {first.value - 1}"
     return PrecisionError(
         f"no error bound can be proved for the output of {name}: in {request.dtype} it may overflow, or its slope is unbounded. "
         "Use a smaller box."
     )
 
 
-def _deviation(request: Request, lowered: Lowered) -> float:
-    """What the deviations of the source's own functions become at the output."""
-    own = {}
-    for value in lowered.heads:
-        step = request.program.steps[value - 1]
-        assert isinstance(step, Pointwise)
-        own[value] = deviation(step, lowered.known[step.input])
-    return float(carried(lowered.layers, lowered.known, own)[lowered.layers[-1].value].max())
-
-
 def _refusal(
     request: Request, lowered: Lowered, weights: dict[int, float], affine: float, stopped: bool
 ) -> PrecisionError:
     """The largest term of the error, and the eps that can be met; and whether a search was stopped for time."""
-    off = _deviation(request, lowered)
+    steps = {value: pointwise_step(request.program, value) for value in lowered.heads}
+    own = {value: deviation(step, lowered.known[step.input]) for value, step in steps.items()}
+    off = float(carried(lowered.layers, lowered.known, own)[lowered.layers[-1].value].max())
     source = "the source's own functions, which deviate from their definition (torch's softplus beyond its threshold)"
     terms = {f"{request.dtype} rounding in the affine layers": max(affine - off, 0.0), source: off}
     for value, heads in lowered.heads.items():
-        worst = max((group.certificate for group in heads), key=lambda c: c.bound)
-        term = "rounding" if worst.rounding > worst.approximation else "approximation"
-        name = layer_name(request.program, value)
-        terms[f"the {term} error of the heads of {name} ({worst.facts['function']})"] = (
-            weights[value] * worst.bound
-        )
-    largest = max(terms, key=lambda name: terms[name])
+        head = max((group.certificate for group in heads), key=lambda c: c.bound)
+        term = "rounding" if head.rounding > head.approximation else "approximation"
+        name = f"{layer_name(request.program, value)} ({head.facts['function']})"
+        terms[f"the {term} error of the heads of {name}"] = weights[value] * head.bound
+    largest = max(terms, key=terms.__getitem__)
     reachable = round_up(_ROOM * lowered.error, 2)
     other = "dtype=torch.float64, or " if request.dtype == "float32" and largest != source else ""
     offer = f"Use {other}eps >= {reachable:g}" if np.isfinite(reachable) else f"Use {other}a smaller box"
+    late = " The search for heads was stopped for time: a longer one may come closer." if stopped else ""
     return PrecisionError(
         f"eps={request.eps:g} cannot be met in {request.dtype}: {largest} contributes "
-        f"{min(terms[largest], lowered.error):.2g} of the total {lowered.error:.2g}. {offer}."
-        + " The search for heads was stopped for time: a longer one may come closer."
-        * stopped,
+        f"{min(terms[largest], lowered.error):.2g} of the total {lowered.error:.2g}. {offer}.{late}",
         reachable if np.isfinite(reachable) else None,
     )
+
+
+def certified(request: Request, lowered: Lowered, strict: bool | None = None) -> Network:
+    """The module with the certificates of its layers, the bound of the whole, and a witness."""
+    layers = {layer.value: layer for layer in lowered.layers}
+    for value, heads in lowered.heads.items():
+        groups = [(neurons, head.numbers()) for neurons, head in heads]
+        layers[value] = pointwise_layer(layers[value].input, value, groups)
+    numbers = NetworkNumbers(tuple(layers.values()), request.dtype)
+    rounded = _rounded(request, lowered)
+    terms = _terms(lowered.output, rounded[lowered.layers[-1].value])
+    terms["bound"] = min(terms["bound"], max(request.eps, lowered.error))
+    claims = tuple(_claim(request, layers[value], lowered, rounded[value]) for value in lowered.heads)
+    network = proved_network(request.program, numbers, request.box, terms, claims)
+    network.strict = strict
+    request.progress("searching for the largest error")
+    witness = worst(network, request.program, numbers, request.box)
+    if witness.error > network.certificate.bound:
+        raise CertificateError(
+            f"at an input of the box the error of the network is {witness.error:.6g}, above its proved bound "
+            f"{network.certificate.bound:.6g}: this machine or its libraries violate the assumptions of docs/arithmetic.md"
+        )
+    network.certificate = replace(network.certificate, witness=witness)
+    return network
+
+
+def proved_network(
+    program: Program,
+    numbers: NetworkNumbers,
+    box: Box,
+    terms: dict[str, Any],
+    claims: tuple[Certificate, ...],
+) -> Network:
+    """The module with its certificate, before the search for a witness."""
+    certificate = Certificate(
+        subject="network",
+        status=Status.PROVED,
+        **terms,
+        holds_for=box,
+        dtype=numbers.dtype,
+        witness=Witness((0.0,) * box.size, 0, 0.0),
+        digests=numbers.digests(),
+        facts={"program": program.digest()},
+        children=claims,
+        versions=versions(),
+    )
+    return rebuilt(Record(numbers, certificate, program))
+
+
+def _claim(request: Request, layer: Layer, lowered: Lowered, rounded: ValueBounds) -> Certificate:
+    width = lowered.known[layer.input].lo.shape[-1]
+    heads = lowered.heads[layer.value]
+    facts = {
+        "function": label_of(pointwise_step(request.program, layer.value).function),
+        "value": layer.value,
+        "neurons": [width if neurons is None else len(neurons) for neurons, _ in heads],
+        "error_in": claimed(float(lowered.known[layer.input].error.max())),
+    }
+    return Certificate(
+        subject="layer",
+        name=layer_name(request.program, layer.value),
+        status=Status.PROVED,
+        **_terms(lowered.known[layer.value], rounded),
+        dtype=request.dtype,
+        facts=facts,
+        children=tuple(head.certificate for _, head in heads),
+    )
+
+
+def _rounded(request: Request, lowered: Lowered) -> dict[int, ValueBounds]:
+    """The bounds of every value if the heads had no error but rounding: what execution alone can change."""
+    errors = {}
+    for value, heads in lowered.heads.items():
+        found = np.zeros(lowered.known[value].lo.shape)
+        for neurons, head in heads:
+            found[..., slice(None) if neurons is None else neurons] = head.certificate.rounding
+        errors[value] = HeadErrors(0.0, found)
+    return compose(request.program, lowered.layers, request.box, errors, request.dtype)
+
+
+def _terms(bounds: ValueBounds, rounded: ValueBounds) -> dict[str, Any]:
+    """The bound of one value of the program, and its terms."""
+    error = float(bounds.error.max())
+    approximation = min(float(bounds.approximation.max()), error)
+    rounding = max(float(bounds.rounding.max()), min(error, float(rounded.error.max())))
+    named = {"approximation": approximation, "rounding": rounding, "bound": error}
+    return {name: claimed(term) for name, term in named.items()}
+
+
+def claimed(proved: float) -> float:
+    """The proved bound and a part in 256 of it, in four digits: the checker may find a slightly larger bound."""
+    return round_up(proved * (1 + 2.0**-8))

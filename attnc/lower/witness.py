@@ -54,19 +54,20 @@ def worst(
     """The input with the largest error found: the executed output against the program in high precision."""
     dtype = next(network.parameters()).dtype
     effort = max(16, min(effort, 2**27 // max(program.parameters, 1)))
-    x = candidates(box, effort)
-    with torch.no_grad():
-        error = (network(within(x, box, dtype)).double() - _reference(program, within(x, box, dtype))).abs()
-    best = error.flatten(1).amax(1).argsort(descending=True)[: max(2, effort // 32)]
-    risen = ascend(
-        network, program, within(x, box, dtype)[best].double(), box, 16 if program.parameters < 2**20 else 5
-    )
-    points = within(torch.cat([within(x, box, dtype)[best].double(), risen]), box, dtype)
-    with torch.no_grad():
-        executed = network(points)
-        rough = (executed.double() - _reference(program, points)).abs().flatten(1).amax(1)
-    chosen = rough.argsort(descending=True)[: 8 if program.parameters < 2**18 else 2]
-    return proved(program, numbers, points[chosen].double().numpy(), executed[chosen].double().numpy())
+
+    def largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The inputs with the largest errors in float64, and the outputs there."""
+        with torch.no_grad():
+            executed = network(x).double()
+            error = (executed - differentiable(program, x.double())).abs()
+        chosen = error.flatten(1).amax(1).argsort(descending=True)[:count]
+        return x[chosen].double(), executed[chosen]
+
+    best, _ = largest(within(candidates(box, effort), box, dtype), max(2, effort // 32))
+    risen = ascend(network, program, best, box, 16 if program.parameters < 2**20 else 5)
+    points = within(torch.cat([best, risen]), box, dtype)
+    x, executed = largest(points, 8 if program.parameters < 2**18 else 2)
+    return proved(program, numbers, x.numpy(), executed.numpy())
 
 
 def proved(program: Program, numbers: NetworkNumbers, x: Array, executed: Array) -> Witness:
@@ -81,7 +82,3 @@ def proved(program: Program, numbers: NetworkNumbers, x: Array, executed: Array)
                 errors[i, j] = ROOM * min(own, attained(checked[j]))
     at, output = map(int, np.unravel_index(int(errors.argmax()), errors.shape))
     return Witness(tuple(x[at].ravel().tolist()), output, float(errors[at, output]))
-
-
-def _reference(program: Program, x: Tensor) -> Tensor:
-    return differentiable(program, x.double())

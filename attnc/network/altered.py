@@ -1,7 +1,5 @@
-"""Changes of a module that make it execute other code than the certificate is about.
-
-A certificate covers the numbers of a module and the code of its class. Hooks, replaced methods, subclasses, parametrizations,
-casts and other devices change what is executed and leave the numbers as they are."""
+"""Changes of a module that make it execute other code than the certificate is about: hooks, replaced methods, subclasses,
+parametrizations, casts and other devices change what is executed and leave the numbers as they are."""
 
 from __future__ import annotations
 
@@ -29,16 +27,8 @@ def as_made(cls: _T) -> _T:
 def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str | None:
     """Why a module may execute something other than attnc's code on a CPU in full precision; None if nothing was found.
 
-    In `foreign` parts, whose classes are not attnc's, only hooks and replaced methods are detected.
-
-    >>> import attnc
-    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
-    >>> handle = head.register_forward_hook(lambda module, given, out: 2 * out)
-    >>> why_altered(head)
-    'Head has a forward hook'
-    """
-    surrounding = _surroundings_altered()
-    if surrounding is not None:
+    In `foreign` parts, whose classes are not attnc's, only hooks and replaced methods are detected."""
+    if (surrounding := _surroundings_altered()) is not None:
         return surrounding
     for name, part in module.named_modules():
         where = name or type(part).__name__
@@ -100,7 +90,7 @@ def _tensors_altered(part: nn.Module) -> str | None:
         if tensor is None:
             continue
         if type(tensor) not in (Tensor, nn.Parameter):
-            return f"holds {name} as a {type(tensor).__name__}: plain tensors are certified"
+            return f"holds {name} as a {type(tensor).__name__}: certificates are for plain tensors"
         if tensor.device.type != "cpu":
             return f"is on {tensor.device}: certificates are for the arithmetic of CPUs"
     if isinstance(part, PreciseModule) and part._cast_to is not None:

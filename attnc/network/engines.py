@@ -1,9 +1,7 @@
 """The engines that execute attention over anchors. docs/arithmetic.md says what a certificate assumes of each.
 
-* "softmax": softmax over all anchors. `Head.forward` is torch's softmax. `attend` writes it out in place.
-* "sdpa": torch's scaled_dot_product_attention over all anchors. The certificate of a head covers it too.
-* "closed-form": an identity for the same sum, by exp or sigmoid (`network.window`). The certificate of a head does not
-  cover it: `prove.window` bounds it, and the report of a converted model includes that bound."""
+The certificate of a head covers "softmax" (`Head.forward`, and `attend` in place) and "sdpa". `prove.window` bounds
+"closed-form" (`network.window`), and the report of a converted model includes that bound."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnc.errors import InputError
-from attnc.network.running import can_look, in_place
+from attnc.network.running import can_look, in_chunks, in_place
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -29,27 +27,23 @@ FLOOR = {torch.float32: -86.6, torch.float64: -707.5}  # exp is below 4τ here, 
 def sdpa(head: Head, s: Tensor) -> Tensor:
     """softmax(q Kᵀ) V by torch's scaled_dot_product_attention: q = (x, 1), K = (κ, c), V = (v, g), scale 1.
 
-    All queries share the keys and attend in chunks, which bounds the memory. The second column g of V is 0 here; the fast kernel
-    needs as many columns as the keys have. In a traced graph g is unknown, and its term s·softmax(q Kᵀ) g is added."""
+    The second column g of V is 0 here; the fast kernel needs as many columns as the keys have. In a traced graph g is
+    unknown, and its term s·softmax(q Kᵀ) g is added."""
     if head.heads != 1 or head.is_gated:
-        raise InputError(
-            "engine='sdpa' runs a single head whose token does not attend to itself: use 'softmax'"
-        )
+        raise InputError("engine='sdpa' runs one head whose token does not attend to itself: use 'softmax'")
     if head.key.shape[1] > MOST_KEYS:
         raise InputError(
             f"engine='sdpa' runs heads of at most {MOST_KEYS} anchors: this head has {head.key.shape[1]}; use 'softmax'"
         )
-    keys = head.key[None]
-    values = head.value.flip(-1)[None]
-    known = can_look(head.value)
-    parts = []
-    for part in torch.split(s.reshape(-1), _QUERIES):
+    keys, values, known = head.key[None], head.value.flip(-1)[None], can_look(head.value)
+
+    def run(part: Tensor) -> Tensor:
         x = head.query[0, 0] * part + head.query[0, 1]
         query = torch.stack([x, torch.ones_like(x)], -1)[None, None]
         out = F.scaled_dot_product_attention(query, keys, values, scale=1.0)[0, 0]
-        parts.append(out[:, 0] if known else out[:, 0] + part * out[:, 1])
-    joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return (joined * head.output[0]).reshape(s.shape)
+        return out[:, 0] if known else out[:, 0] + part * out[:, 1]
+
+    return (in_chunks(run, _QUERIES, s.reshape(-1)) * head.output[0]).reshape(s.shape)
 
 
 def attend(head: Head, s: Tensor) -> Tensor:
@@ -57,16 +51,8 @@ def attend(head: Head, s: Tensor) -> Tensor:
 
         z_k = κ_k x + c_k,   e_k = exp(z_k - max z),   g = Σ e_k v_k / Σ e_k
 
-    `prove.rounding` bounds this order of operations too. It needs memory for `_WEIGHTS` attention weights beside the result, and
-    twice that if tokens attend to themselves. It calls `Head.forward` for derivatives, several heads and other devices.
-    It does not check the domain.
-
-    >>> import attnc
-    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
-    >>> s = torch.linspace(-8, 8, 1000)
-    >>> bool((attend(head, s) - head(s)).abs().max() <= 2 * head.certificate.rounding)
-    True
-    """
+    `prove.rounding` bounds this order of operations too. It calls `Head.forward` for derivatives, several heads and other
+    devices. It does not check the domain."""
     head._check_input(s)
     if torch.compiler.is_compiling():  # one graph, which the compiler fuses
         return head._attend(s.reshape(-1)).reshape(s.shape)

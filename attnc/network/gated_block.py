@@ -13,7 +13,7 @@ from attnc.network.altered import as_made, why_altered
 from attnc.network.marking import mark_of, product
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import Product
-from attnc.network.running import autocast_is_on, in_place, is_less
+from attnc.network.running import autocast_is_on, in_chunks, in_place, is_less
 
 _HELD = 1 << 22  # numbers of a layer of neurons in memory
 
@@ -22,32 +22,16 @@ _HELD = 1 << 22  # numbers of a layer of neurons in memory
 class GatedBlock(nn.Module):
     """x ↦ second(activation(first(x)) ∘ up(x)). The maps keep the names that they had in the original block.
 
-    Without gradients, on the CPU, tokens pass through the block in chunks, which bounds the memory. Under autocast the block
-    runs in the dtype of its maps. `engine` and `strict` are those of the activation; inputs inside its intervals are inside those
-    of the squares.
-
-    >>> import attnc, numpy as np
-    >>> from attnc.heads.lattice import square_numbers
-    >>> silu = Pointwise([(None, attnc.head("silu", domain=(-8, 8), eps=1e-4))])
-    >>> zeros = np.zeros(3, np.int8)
-    >>> products = Product(attnc.Head(square_numbers("float32"), "lattice"), zeros, zeros + 3)
-    >>> maps = {name: nn.Linear(3, 3) for name in ("gate_proj", "up_proj", "down_proj")}
-    >>> GatedBlock(maps, silu, products)(torch.ones(2, 5, 3)).shape
-    torch.Size([2, 5, 3])
-    """
+    Without gradients, on the CPU, tokens pass through the block in chunks. Under autocast the block runs in the dtype of its
+    maps. `strict` is that of the activation: inputs inside its intervals are inside those of the squares."""
 
     def __init__(self, maps: Mapping[str, nn.Module], activation: Pointwise, product: Product) -> None:
         """maps: first, up and second, in this order, by their names in the original block."""
         super().__init__()
-        if len(maps) != 3:
-            raise InputError(f"maps has {len(maps)} entries: give first, up and second by their names")
         for name, module in maps.items():
             if name in ("activation", "product") or hasattr(GatedBlock, name):
                 raise InputError(f"a map is called {name!r}: that is the name of a part of GatedBlock")
             self.add_module(name, module)
-        for part, kind in ((activation, Pointwise), (product, Product)):
-            if not isinstance(part, kind):
-                raise InputError(f"got a {type(part).__name__}: give a {kind.__name__}")
         self.roles: tuple[str, ...] = tuple(maps)
         self.activation, self.product = activation, product
 
@@ -96,14 +80,11 @@ class GatedBlock(nn.Module):
 
         The report of the conversion covers the block with its maps: `attnc.verify(model)` checks it."""
         maps = [part for name in self.roles for part in self.get_submodule(name).modules()]
-        altered = why_altered(self, foreign=maps)
-        if altered is not None:
+        if (altered := why_altered(self, foreign=maps)) is not None:
             return altered
-        for name, part in (("activation", self.activation), ("product", self.product)):
-            reason = part.why_not_certified()
-            if reason is not None:
-                return f"{name}: {reason}"
-        return None
+        parts: dict[str, Pointwise | Product] = {"activation": self.activation, "product": self.product}
+        reasons = ((name, part.why_not_certified()) for name, part in parts.items())
+        return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
 
     def extra_repr(self) -> str:
         first, up, second = self.roles
@@ -112,10 +93,8 @@ class GatedBlock(nn.Module):
     def _forward(self, x: Tensor) -> Tensor:
         if not in_place(x, *self.parameters(), *self.buffers()):
             return self._block(x, self.product)
-        tokens = x.reshape(-1, x.shape[-1])
-        rows = max(1, _HELD // max(1, self.product.scale.numel()))
-        parts = [self._block(part, self.product) for part in torch.split(tokens, rows)]
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        rows = _HELD // max(1, self.product.scale.numel())
+        out = in_chunks(lambda part: self._block(part, self.product), rows, x.reshape(-1, x.shape[-1]))
         return out.reshape(*x.shape[:-1], out.shape[-1])
 
     def _block(self, x: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -15,11 +15,11 @@ from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
 from attnc.network.altered import as_made, why_altered
+from attnc.network.describe import head_facts, head_html
 from attnc.network.engines import sdpa
-from attnc.network.inside import check_domain, outside_interval
-from attnc.network.running import FULL, PreciseModule, can_look, precise
-from attnc.network.show import head_html, head_text
-from attnc.network.window import DerivedWindow, closed_form
+from attnc.network.inside import check_domain, check_tensor, outside_interval
+from attnc.network.running import PreciseModule, can_look, in_chunks, precise
+from attnc.network.window import DerivedWindow, run_window, window_now
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.record import Record, write
@@ -71,9 +71,7 @@ class Head(PreciseModule):
         """g(s), of the shape of s. `strict` overrides the head's own for this call."""
         self._check_input(s)
         self._check_domain(s, strict)
-        rows = max(1, _CHUNK // self.key[..., 0].numel())
-        parts = [self._attend(part) for part in torch.split(s.reshape(-1), rows)]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(s.shape)
+        return in_chunks(self._attend, _CHUNK // self.key[..., 0].numel(), s.reshape(-1)).reshape(s.shape)
 
     @precise
     def run(self, s: Tensor, engine: str, strict: bool | None = None) -> Tensor:
@@ -89,16 +87,23 @@ class Head(PreciseModule):
             return out
         self._check_input(s)
         self._check_domain(s, strict)
-        return sdpa(self, s) if engine == "sdpa" else closed_form(self, s)
+        if engine == "sdpa":
+            return sdpa(self, s)
+        window = window_now(self)
+        if window is None:
+            raise InputError(
+                "engine='closed-form' runs lattice heads and gates whose numbers require no gradient (call refresh() before "
+                "torch.compile): use engine='softmax'"
+            )
+        return run_window(window, s)
 
     def refresh(self) -> None:
-        """Derive the window of engine="closed-form" again. Call it after changing numbers in place under torch.compile."""
+        """Derive the window of engine="closed-form" again: needed after changing numbers in place under torch.compile."""
         self._derived = DerivedWindow.of(self)
 
     @property
     def is_gated(self) -> bool:
-        """Whether a token attends to itself. False too where that cannot be known, under torch.compile and other tracing: there
-        both terms of the values are computed."""
+        """Whether a token attends to itself; False if that cannot be known, under torch.compile and other tracing."""
         return can_look(self.value) and bool(self.value[..., 0].any())
 
     @property
@@ -116,12 +121,8 @@ class Head(PreciseModule):
         tensor([1., 1., 1.])
         """
         self._check_input(s)
-        weights = (
-            torch.softmax(self._scores(s.reshape(-1)), 1)
-            .permute(2, 0, 1)
-            .reshape(*s.shape, *self.key.shape[:2])
-        )
-        return weights.squeeze(-2) if self.heads == 1 else weights
+        weights = torch.softmax(self._scores(s.reshape(-1)), 1).permute(2, 0, 1)
+        return weights.reshape(*s.shape, *(self.key.shape[1:2] if self.heads == 1 else self.key.shape[:2]))
 
     @property
     def heads(self) -> int:
@@ -132,11 +133,8 @@ class Head(PreciseModule):
         """The positions of the anchors on the axis of s: the middle of the interval in which each has the largest weight.
         (p,), or (H, p)."""
         numbers = self.numbers()
-        rows = [
-            (anchor_positions(key) - query[1]) / query[0]
-            for key, query in zip(numbers.key, numbers.query, strict=True)
-        ]
-        found = torch.from_numpy(np.stack(rows))
+        pairs = zip(numbers.key, numbers.query, strict=True)
+        found = torch.from_numpy(np.stack([(anchor_positions(key) - b) / a for key, (a, b) in pairs]))
         return found[0] if self.heads == 1 else found
 
     def numbers(self) -> HeadNumbers:
@@ -158,29 +156,27 @@ class Head(PreciseModule):
         write(path, self.record())
 
     def record(self) -> Record:
-        """Numbers and certificate, as a file holds them."""
+        """Numbers and certificate, as in a file."""
         return Record(self.numbers(), self.certificate)
 
     def why_not_certified(self) -> str | None:
-        """None if a proved certificate applies to the head as it is now, else the reason: changed numbers, another dtype or
-        device, hooks, replaced methods, a subclass, autocast."""
+        """None if a proved certificate applies to the head as it is now, else the reason."""
         if not self.certificate.proved:
             return f"its error is {self.certificate.status}, not proved"
-        altered = why_altered(self)
-        if altered is not None:
+        if (altered := why_altered(self)) is not None:
             return altered
-        dtypes = {str(getattr(self, name).dtype).removeprefix("torch.") for name in TENSORS}
-        if dtypes != {self.certificate.dtype}:
-            return f"the certificate is for {self.certificate.dtype}, the head is {', '.join(sorted(dtypes))}"
         try:
-            found = self.numbers().digests()
+            numbers = self.numbers()
+            found = numbers.digests()
         except InputError as problem:
             return str(problem)
+        if numbers.dtype != self.certificate.dtype:
+            return f"the certificate is for {self.certificate.dtype}, the head is {numbers.dtype}"
         changed = [name for name in TENSORS if found[name] != self.certificate.digests[name]]
         return f"changed since it was certified: {', '.join(changed)}" if changed else None
 
     def extra_repr(self) -> str:
-        return head_text(self)
+        return ", ".join(f"{name}={fact}" for name, fact in head_facts(self).items())
 
     def _repr_html_(self) -> str:
         return head_html(self)
@@ -209,21 +205,9 @@ class Head(PreciseModule):
         return ((weights * value).sum(1) * self.output[:, None]).sum(0)
 
     def _check_input(self, s: Tensor) -> None:
-        if not isinstance(s, Tensor):
-            raise InputError(f"a head takes a tensor: got {type(s).__name__}; write head(torch.tensor(...))")
-        if s.dtype != self.key.dtype:
-            raise InputError(
-                f"this head runs in {self.key.dtype}: got {s.dtype}; convert the input, or make the head with dtype={s.dtype}"
-            )
-
-        if self.key.dtype not in FULL:
-            raise InputError(
-                f"the numbers of this head are {self.key.dtype}: heads run in float32 or float64"
-            )
+        check_tensor("head", s, self.key.dtype)
 
     def _check_domain(self, s: Tensor, strict: bool | None) -> None:
-        domain = self.domain
-        if domain is not None:
-            check_domain(
-                self, s, self.strict if strict is None else strict, lambda s: outside_interval(s, domain)
-            )
+        if (domain := self.domain) is not None:
+            strict = self.strict if strict is None else strict
+            check_domain(self, s, strict, lambda s: outside_interval(s, domain))

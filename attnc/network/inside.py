@@ -1,8 +1,7 @@
 """Inputs outside the domain of a module, where its certificate does not hold.
 
-`strict=None` warns once for each module, `strict=True` raises, `strict=False` ignores them. The check is not part of a traced
-graph: under torch.compile, torch.export, torch.jit.trace, make_fx and torch.func nothing is checked. On devices other than the
-CPU, where reading values would wait for the device, only `strict=True` checks."""
+`strict=None` warns once for each module, `strict=True` raises, `strict=False` ignores them. In a traced graph nothing is checked.
+On devices other than the CPU, where reading values would wait for the device, only `strict=True` checks."""
 
 from __future__ import annotations
 
@@ -11,11 +10,12 @@ import warnings
 import weakref
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from attnc.domain import Box, Interval
 from attnc.errors import DomainWarning, InputError
-from attnc.network.running import can_look
+from attnc.network.running import FULL, can_look
 
 _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -24,19 +24,14 @@ def check_domain(
     module: nn.Module, x: Tensor, strict: bool | None, outside: Callable[[Tensor], str | None]
 ) -> None:
     """Warn or raise if `outside(x)` returns a reason."""
-    if not is_checked(module, x, strict):
+    if not _is_checked(module, x, strict) or (reason := outside(x.detach())) is None:
         return
-    reason = outside(x.detach())
-    if reason is None:
-        return
+    text = f"{reason}: no error bound holds there. Keep inputs inside, build the module for a larger domain"
     if strict:
-        raise InputError(f"{reason}: no error bound holds there. {_ADVICE}, or call with strict=False")
+        raise InputError(f"{text}, or call with strict=False")
     _warned.add(module)
-    warnings.warn(
-        f"{reason}: no error bound holds there. {_ADVICE}; strict=False disables this warning, strict=True raises an error",
-        DomainWarning,
-        stacklevel=_caller(),
-    )
+    text += "; strict=False disables this warning, strict=True raises an error"
+    warnings.warn(text, DomainWarning, stacklevel=_caller())
 
 
 def _caller() -> int:
@@ -47,14 +42,22 @@ def _caller() -> int:
     return level
 
 
-def is_checked(module: nn.Module, x: Tensor, strict: bool | None) -> bool:
-    """Whether an input outside would warn or raise."""
+def _is_checked(module: nn.Module, x: Tensor, strict: bool | None) -> bool:
     if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
         return False
     return x.numel() > 0 and can_look(x)
 
 
-_ADVICE = "Keep inputs inside, build the module for a larger domain"
+def check_tensor(kind: str, x: object, dtype: torch.dtype) -> None:
+    """Raise unless x is a tensor of the dtype in which a module runs: nothing is cast silently."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"a {kind} takes a tensor: got {type(x).__name__}; write {kind}(torch.tensor(...))")
+    if x.dtype != dtype:
+        raise InputError(
+            f"this {kind} runs in {dtype}: got {x.dtype}; convert the input, or build the {kind} with dtype={x.dtype}"
+        )
+    if dtype not in FULL:
+        raise InputError(f"the numbers of this {kind} are {dtype}: a {kind} runs in float32 or float64")
 
 
 def outside_interval(x: Tensor, domain: Interval) -> str | None:

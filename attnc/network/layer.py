@@ -1,14 +1,15 @@
-"""The base of the layers of a network: a module that is made from stored numbers and returns them."""
+"""The layers of a network: the base of all, a module that is made from stored numbers and returns them; and the linear layers."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.network.altered import as_made
-from attnc.network.running import PreciseModule
+from attnc.network.running import PreciseModule, precise
 from attnc.program.step import Numbers
 from attnc.records.layers import Layer
 
@@ -24,7 +25,9 @@ class LayerModule(PreciseModule):
         self.kind, self.inputs, self.value = layer.kind, layer.inputs, layer.value
         self.settings = dict(layer.settings)
         for name, array in layer.tensors.items():
-            self.register_parameter(name, parameter(array))
+            self.register_parameter(
+                name, nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False)
+            )
 
     def numbers(self) -> Layer:
         """The numbers as they are stored now."""
@@ -34,9 +37,64 @@ class LayerModule(PreciseModule):
         return Layer(self.kind, self.inputs, self.value, tensors, dict(self.settings))
 
 
-def parameter(array: Numbers) -> nn.Parameter:
-    """A parameter that requires no gradient."""
-    return nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False)
+@as_made
+class AffineLayer(LayerModule):
+    """x ↦ W x + b."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__(layer)
+        if "bias" not in layer.tensors:
+            self.register_parameter("bias", None)
+
+    @precise
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[1]} → {self.weight.shape[0]}"
+
+
+@as_made
+class ScaleLayer(LayerModule):
+    """x ↦ a∘x + c: a normalisation with stored statistics."""
+
+    scale: nn.Parameter
+    shift: nn.Parameter
+
+    @precise
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.shift
+
+
+@as_made
+class CombineLayer(LayerModule):
+    """(x_1, …) ↦ Σ c_i x_i."""
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        first, *others = [
+            x if c == 1 else x * c for x, c in zip(xs, self.settings["coefficients"], strict=True)
+        ]
+        for term in others:
+            first = first + term
+        return first
+
+    def extra_repr(self) -> str:
+        terms = zip(self.settings["coefficients"], self.inputs, strict=True)
+        return " + ".join(f"{c:g}·v{i}" for c, i in terms)
+
+
+@as_made
+class ReshapeLayer(LayerModule):
+    """The numbers of x, row by row, in another shape."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0], *self.settings["to"])
+
+    def extra_repr(self) -> str:
+        return f"→ {self.settings['to']}"
 
 
 def to_array(tensor: Tensor) -> Numbers:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from attnc.arguments import checked_engine, checked_strict
@@ -16,16 +16,18 @@ from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import CERTIFIED
-from attnc.network.inside import check_domain, outside_box
+from attnc.network.head import Head
+from attnc.network.inside import check_domain, check_tensor, outside_box
+from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, ReshapeLayer, ScaleLayer
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.forms import literal_form
 from attnc.network.literal.layers import literal_layers
 from attnc.network.lookup import LookupLayer
 from attnc.network.pointwise import Pointwise, Stage
-from attnc.network.running import FULL, PreciseModule, precise
+from attnc.network.running import PreciseModule, in_chunks, precise
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
-from attnc.records.layers import NetworkNumbers
+from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.presentation import Presentation
 from attnc.records.record import Record, write
 
@@ -36,8 +38,8 @@ _CHUNK = 1 << 21  # numbers of the widest value held at once
 class Network(PreciseModule):
     """What `attnc.compile` makes: stages of affine maps and attention that compute the program within its certificate.
 
-    `engine` says how attention is executed: "softmax" (the sum written out, inputs along the contiguous axis) or "sdpa"
-    (`torch.nn.functional.scaled_dot_product_attention`). The certificate covers both.
+    `engine` says how attention is executed: "softmax" or "sdpa" (torch's scaled_dot_product_attention). The certificate covers
+    both.
 
     `strict` controls inputs outside the domain of the certificate: None warns once, True raises, False does nothing. Under
     torch.compile, torch.export and other tracing nothing is checked.
@@ -60,12 +62,8 @@ class Network(PreciseModule):
         self.program = program
         self.certificate = certificate or Certificate.unknown("network", self._dtype())
         shown = presentation or Presentation()
-        self.form, self.layout, self.theorem, self.notes = (
-            shown.form,
-            shown.layout,
-            shown.theorem,
-            shown.notes,
-        )
+        self.form, self.layout = shown.form, shown.layout
+        self.theorem, self.notes = shown.theorem, shown.notes
         self.engine, self.strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
 
     @precise
@@ -76,26 +74,23 @@ class Network(PreciseModule):
             box = self.domain
             check_domain(self, x, self.strict if strict is None else strict, lambda x: outside_box(x, box))
         flat, last = x.reshape(-1, *self.program.shape), len(self.program.steps)
-        parts = [self._run(part)[last] for part in torch.split(flat, max(1, _CHUNK // self._widest))]
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        anchors = [selection.anchors for selection in self.selections]
+        widest = max(*map(math.prod, self.program.shapes), *anchors)
+        out = in_chunks(lambda part: self._run(part)[last], _CHUNK // widest, flat)
         return out.reshape(*x.shape[: x.ndim - len(self.program.shape)], *self.program.shapes[-1])
 
     @precise
     def attention(self, x: Tensor) -> dict[str, Tensor]:
-        """The attention weights by layer, (…, neurons, anchors), or (…, neurons, heads, anchors) where a neuron has several
-        heads; where the neurons of a layer form groups, by group.
-
-        Of a head whose anchors are points of the whole input: (…, anchors)."""
+        """The attention weights by layer or group of neurons: (…, neurons, anchors), or (…, neurons, heads, anchors) where a
+        neuron has several heads. Of a lookup: (…, anchors)."""
         self._check_input(x)
         values = self._run(x.reshape(-1, *self.program.shape), keep=True)
         lead = x.shape[: x.ndim - len(self.program.shape)]
         found = {}
         for layer in self.layers:
-            entering = values[layer.inputs[0]]
-            for g, (neurons, head) in enumerate(layer.groups):
-                s = entering if neurons is None else entering.index_select(-1, neurons)
-                name = layer.name if neurons is None else f"{layer.name}, group {g + 1}"
-                weights = head.weights(s)
+            for g in range(len(layer)):
+                weights = layer.weights(values[layer.inputs[0]], g)
+                name = layer.name if len(layer) == 1 else f"{layer.name}, group {g + 1}"
                 found[name] = weights.reshape(*lead, *weights.shape[1:])
         for selection in self.selections:
             found[selection.name] = selection.weights(values[selection.inputs[0]]).reshape(*lead, -1)
@@ -123,8 +118,7 @@ class Network(PreciseModule):
 
     def numbers(self) -> NetworkNumbers:
         """The numbers as they are stored now."""
-        dtype = self._dtype()
-        return NetworkNumbers(tuple(cast(Stage, stage).numbers() for stage in self.stages), dtype)
+        return NetworkNumbers(tuple(cast(Stage, stage).numbers() for stage in self.stages), self._dtype())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write numbers, program and certificate to a safetensors file; `attnc.load` reads it back."""
@@ -137,9 +131,8 @@ class Network(PreciseModule):
     def as_self_attention(self, n: int | None = None) -> SelfAttentionNetwork:
         """The same network as plain self-attention over [data tokens; anchors]: W_Q, W_K, W_V, W_O for every head, no mask.
 
-        A network with the form of a theorem is written with exactly the layers of the theorem.
-
-        Inputs have the network's shape; where that has no tokens, (d,), n of them may be asked for: (…, n, d).
+        A network with the form of a theorem has exactly the layers of the theorem. A network of inputs (d,) takes n tokens if n
+        is given: (…, n, d).
 
         >>> import torch
         >>> from attnc.compiler import compile
@@ -151,11 +144,11 @@ class Network(PreciseModule):
         >>> torch.allclose(literal(x), net(x), atol=1e-5), literal.layers[0].W_Q.shape
         (True, torch.Size([8, 13, 4]))
         """
-        if self.form == "layers" and self.selections:
-            raise InputError(
-                "form 'layers' has no place for a lookup: set net.form to 'two-layer' or 'attention-softmax'"
-            )
         if self.form == "layers":
+            if self.selections:
+                raise InputError(
+                    "form 'layers' has no place for a lookup: set net.form to 'two-layer' or 'attention-softmax'"
+                )
             return literal_layers(self, n)
         if n is not None:
             raise InputError(
@@ -168,36 +161,30 @@ class Network(PreciseModule):
         return described(self)
 
     def why_not_certified(self) -> str | None:
-        """None if a proved certificate applies to the network as it is now, else the reason: changed numbers or structure,
-        another dtype or device, hooks, replaced methods or parts, autocast, settings of torch."""
+        """None if a proved certificate applies to the network as it is now, else the reason."""
         if not self.certificate.proved:
             return f"its error is {self.certificate.status}, not proved"
-        reason = self.why_changed()
-        if reason is not None:
-            return reason
-        loose = loose_products(self.certificate.dtype)
-        if loose is not None:
-            return loose
-        same = self.program.digest() == self.certificate.facts["program"]
-        return None if same else "the certificate is for another program"
+        reason = self.why_changed() or loose_products(self.certificate.dtype)
+        if reason is None and self.program.digest() != self.certificate.facts["program"]:
+            return "the certificate is for another program"
+        return reason
 
     def why_changed(self) -> str | None:
         """None if the certificate, proved or measured, is about the network as it is now, else the reason."""
         if self.certificate.status is Status.UNKNOWN:
             return "its error is neither proved nor measured"
-        altered = why_altered(self)
-        if altered is not None:
+        if (altered := why_altered(self)) is not None:
             return altered
         if type(self.stages) is not nn.ModuleList:
             return f"its stages are a {type(self.stages).__name__}: the certificate is for an nn.ModuleList"
         try:
             checked_engine(self.engine, CERTIFIED)
-            dtype = self._dtype()
-            found, known = self.numbers().digests(), self.certificate.digests
+            numbers, known = self.numbers(), self.certificate.digests
+            found = numbers.digests()
         except InputError as problem:
             return str(problem)
-        if dtype != self.certificate.dtype:
-            return f"the certificate is for {self.certificate.dtype}, the network is {dtype}"
+        if numbers.dtype != self.certificate.dtype:
+            return f"the certificate is for {self.certificate.dtype}, the network is {numbers.dtype}"
         changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
         return f"changed since it was certified: {', '.join(changed)}" if changed else None
 
@@ -222,24 +209,8 @@ class Network(PreciseModule):
             )
         return dtypes.pop()
 
-    @property
-    def _widest(self) -> int:
-        """The numbers of the widest value, or of the weights of the largest lookup."""
-        anchors = [selection.anchors for selection in self.selections]
-        return max(*(_size(shape) for shape in self.program.shapes), *anchors)
-
     def _check_input(self, x: Tensor) -> None:
-        if not isinstance(x, Tensor):
-            raise InputError(
-                f"a network takes a tensor: got {type(x).__name__}; write net(torch.tensor(...))"
-            )
-        dtype = next(self.parameters()).dtype
-        if x.dtype != dtype:
-            raise InputError(
-                f"this network runs in {dtype}: got {x.dtype}; convert the input, or compile with dtype={x.dtype}"
-            )
-        if dtype not in FULL:
-            raise InputError(f"the numbers of this network are {dtype}: networks run in float32 or float64")
+        check_tensor("network", x, next(self.parameters()).dtype)
         shape = self.program.shape
         if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
             raise InputError(
@@ -247,16 +218,41 @@ class Network(PreciseModule):
             )
 
     def extra_repr(self) -> str:
-        known, reason = self.certificate, self.why_not_certified()
+        known = self.certificate
         if known.status is Status.UNKNOWN:
             return "error=unknown"
-        error = f"not certified: {reason}"
         if known.status is Status.MEASURED:
             error = f"{known.error:.3g}, measured, not proved"
-        elif reason is None:
+        elif (reason := self.why_not_certified()) is None:
             error = f"at most {known.bound:.4g}, {proved_word(self)}"
+        else:
+            error = f"not certified: {reason}"
         return f"domain={known.holds_for}, dtype={known.dtype}, error={error}"
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())
+_MODULES: dict[str, type[LayerModule]] = {
+    "affine": AffineLayer,
+    "batch_norm": ScaleLayer,
+    "lookup": LookupLayer,
+    "combine": CombineLayer,
+    "reshape": ReshapeLayer,
+}
+
+
+def rebuilt(record: Record, engine: str = "softmax") -> Network:
+    """The network that a record describes."""
+    program, numbers = record.network
+    known = record.certificate.claims
+    claims = {} if known is None else {claim.facts["value"]: claim for claim in known.parts("layer")}
+    stages = [_module(layer, claims.get(layer.value)) for layer in numbers.layers]
+    return Network(stages, program, record.certificate, engine, presentation=record.presentation)
+
+
+def _module(layer: Layer, claim: Certificate | None = None) -> Stage:
+    """The module of a layer; the heads of a pointwise layer get the certificates of the claim."""
+    if layer.kind != "pointwise":
+        return _MODULES[layer.kind](layer)
+    assert claim is not None
+    pairs = zip(heads_of(layer), claim.children, strict=True)
+    heads = [(neurons, Head(head, str(c.facts["design"]), c)) for (neurons, head), c in pairs]
+    return Pointwise(heads, "softmax", name=claim.name, inputs=layer.inputs, value=layer.value)

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from attnc.arguments import checked_engine, checked_strict
-from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.engines import attend
 from attnc.network.head import Head
-from attnc.network.inside import check_domain, is_checked, outside_interval
+from attnc.network.inside import check_domain, outside_interval
 from attnc.network.layer import LayerModule, to_array
 from attnc.network.marking import mark, mark_of
 from attnc.network.running import PreciseModule, precise
@@ -35,16 +34,12 @@ class Pointwise(PreciseModule, nn.ModuleList):
 
     The module is the list of the groups' heads; if there are several, the buffers `neurons_0`, `neurons_1`, … name their neurons.
 
-    engine="softmax" and engine="sdpa" attend to all anchors. engine="closed-form" runs the window of each head, once for all
-    neurons if the groups have the same; a head that has none, or whose numbers require a gradient, runs by softmax. The window is
-    derived again when the numbers change.
+    engine="softmax" and engine="sdpa" attend to all anchors. engine="closed-form" runs the window of each head; a head that has
+    none, or whose numbers require a gradient, runs by softmax.
 
     A step of a network has `inputs` and `value`: the numbers of the values it reads and computes. Without `inputs`, the module
     takes the place of an activation in a model: it holds copies of the heads, whose numbers are buffers, so that optimisers see
-    the parameters of the model alone.
-
-    Heads run in float32 or float64. In a model that is cast to half precision, or runs under autocast, they keep their dtype:
-    inputs are converted to it, and results back.
+    the parameters of the model alone. In a model that is cast to half precision, or runs under autocast, heads keep their dtype.
 
     `strict` controls inputs outside the interval of a neuron's head: None warns once, True raises, False does nothing. Under
     torch.compile, torch.export and other tracing nothing is checked.
@@ -76,7 +71,10 @@ class Pointwise(PreciseModule, nn.ModuleList):
         self._check_groups()
         if not inputs:
             for _, head in self.groups:
-                _use_buffers(head)
+                for part in TENSORS:
+                    tensor = getattr(head, part).detach()
+                    delattr(head, part)
+                    head.register_buffer(part, tensor)
             self.refresh()
 
     @property
@@ -123,27 +121,26 @@ class Pointwise(PreciseModule, nn.ModuleList):
         if not self.inputs and (name := mark_of(self)) is not None:
             marked: Tensor = mark(x, name)
             return marked
-        return self._run(
-            x, self.engine if engine is None else engine, self.strict if strict is None else strict
-        )
+        strict = self.strict if strict is None else strict
+        return self._run(x, self.engine if engine is None else engine, strict)
 
     @precise
     def _run(self, x: Tensor, engine: str, strict: bool | None) -> Tensor:
         groups, engine = self.groups, checked_engine(engine)
         self._check_input(x)
+        check_domain(self, x, strict, partial(_outside, groups))
         windows = self._windows(engine)
         if windows[0] is not None and all(window == windows[0] for window in windows[1:]):
-            sizes: list[float] | None = [] if is_checked(self, x, strict) else None
-            out = run_window(windows[0], x, sizes)
-            if sizes is not None and not (sizes and all(size <= _reach(groups) for size in sizes)):
-                check_domain(self, x, strict, partial(_outside, groups))
-            return out
-        check_domain(self, x, strict, partial(_outside, groups))
+            return run_window(windows[0], x)
         parts = [
-            self._run_head(head, window, x if neurons is None else x.index_select(-1, neurons), engine)
+            self._run_head(head, window, _part(x, neurons), engine)
             for (neurons, head), window in zip(groups, windows, strict=True)
         ]
-        return _joined(groups, parts)
+        if len(groups) == 1:
+            return parts[0]
+        order = torch.cat([neurons for neurons, _ in groups if neurons is not None])
+        together = torch.cat(parts, -1)
+        return torch.empty_like(together).index_copy(-1, order, together)
 
     def _run_head(self, head: Head, window: Window | Gate | None, s: Tensor, engine: str) -> Tensor:
         if window is not None:
@@ -153,12 +150,9 @@ class Pointwise(PreciseModule, nn.ModuleList):
         return attend(head, s)
 
     def why_not_certified(self) -> str | None:
-        """None if the heads are those of their certificates and attnc's code runs them, else the reason.
-
-        The certificate of a head covers the engines "softmax" and "sdpa". The report of a converted model covers windows and the
-        block around the activation: `attnc.verify(model)` checks it."""
-        altered = why_altered(self)
-        if altered is not None:
+        """None if the heads are those of their certificates and attnc's code runs them, else the reason. The report of a
+        converted model covers windows and the block around the activation: `attnc.verify(model)` checks it."""
+        if (altered := why_altered(self)) is not None:
             return altered
         try:
             self._check_groups()
@@ -174,7 +168,7 @@ class Pointwise(PreciseModule, nn.ModuleList):
         if not 0 <= group < len(self):
             raise InputError(f"group={group!r}: there are {len(self)} groups, numbered from 0")
         neurons, head = self.groups[group]
-        return head.weights(x if neurons is None else x.index_select(-1, neurons))
+        return head.weights(_part(x, neurons))
 
     def refresh(self) -> None:
         """Derive the windows again. Call it after changing numbers in place under torch.compile; otherwise it is automatic."""
@@ -209,14 +203,10 @@ class Pointwise(PreciseModule, nn.ModuleList):
         """Every neuron must have one head, and the heads one dtype."""
         groups = self.groups
         if not groups:
-            raise InputError(
-                "there are no groups: give [(neurons, head), …], or [(None, head)] for all neurons"
-            )
+            raise InputError("there are no groups: give [(neurons, head), …], or [(None, head)] for all")
         dtypes = sorted({str(head.key.dtype) for _, head in groups})
         if len(dtypes) > 1:
-            raise InputError(
-                f"the heads of the groups have the dtypes {', '.join(dtypes)}: they must share one"
-            )
+            raise InputError(f"the heads have the dtypes {', '.join(dtypes)}: they must share one")
         if len(groups) > 1:
             named = np.concatenate([n.detach().cpu().numpy() for n, _ in groups if n is not None])
             if named.dtype.kind != "i" or not np.array_equal(np.sort(named), np.arange(len(named))):
@@ -228,39 +218,16 @@ class Pointwise(PreciseModule, nn.ModuleList):
 Stage = LayerModule | Pointwise
 
 
-def _use_buffers(head: Head) -> None:
-    for name in TENSORS:
-        tensor = getattr(head, name).detach()
-        delattr(head, name)
-        head.register_buffer(name, tensor)
-
-
-def _joined(groups: Groups, parts: Sequence[Tensor]) -> Tensor:
-    """The outputs of the groups, each neuron in its place."""
-    if len(groups) == 1:
-        return parts[0]
-    order = torch.cat([neurons for neurons, _ in groups if neurons is not None])
-    together = torch.cat(list(parts), -1)
-    return torch.empty_like(together).index_copy(-1, order, together)
-
-
-def _reach(groups: Groups) -> float:
-    """The largest reach such that [-reach, reach] lies in the interval of every head that has one."""
-    domains = [head.domain for _, head in groups if head.domain is not None]
-    return min((min(-domain.lo, domain.hi) for domain in domains), default=math.inf)
+def _part(x: Tensor, neurons: Tensor | None) -> Tensor:
+    return x if neurons is None else x.index_select(-1, neurons)
 
 
 def _outside(groups: Groups, x: Tensor) -> str | None:
     """The reason if a number of x lies outside the interval of its neuron's head. The common interval is tried first."""
     domains = [head.domain for _, head in groups if head.domain is not None]
-    if not domains:
+    lo, hi = (max((d.lo for d in domains), default=-math.inf), min((d.hi for d in domains), default=math.inf))
+    if lo <= float(x.amin()) and float(x.amax()) <= hi:
         return None
-    lo, hi = max(domain.lo for domain in domains), min(domain.hi for domain in domains)
-    if lo < hi and outside_interval(x, Interval(lo, hi)) is None:
-        return None
-    for neurons, head in groups:
-        part = x if neurons is None else x.index_select(-1, neurons)
-        reason = None if head.domain is None or not part.numel() else outside_interval(part, head.domain)
-        if reason is not None:
-            return reason
-    return None
+    parts = ((_part(x, neurons), head.domain) for neurons, head in groups)
+    reasons = (outside_interval(x, domain) for x, domain in parts if domain is not None and x.numel())
+    return next((reason for reason in reasons if reason is not None), None)

@@ -11,7 +11,7 @@ from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
-from attnc.network.running import PreciseModule, can_look, in_place, precise
+from attnc.network.running import PreciseModule, can_look, in_chunks, in_place, precise
 
 IntArray = NDArray[np.integer]
 _CHUNK = 1 << 17  # products in one chunk: small enough for the cache
@@ -28,8 +28,7 @@ class Product(PreciseModule):
         ζ± = x/λ ± λy,   q(ζ) = ρ²·square(ζ/ρ),   p = (q(ζ⁺) - q(ζ⁻))/4 ≈ x y
 
     λ = 2^scale and ρ = 2^radius of each neuron are powers of two, so that scaling does not round. The head `square` serves
-    [-1, 1]. Without gradients, on the CPU, the products are formed in chunks, which bounds the memory. Like `Pointwise`, it holds
-    buffers and no parameters, and converts inputs of half precision.
+    [-1, 1]. Without gradients, on the CPU, the products are formed in chunks. The numbers are buffers, not parameters.
 
     >>> from attnc.heads.lattice import square_numbers
     >>> product = Product(Head(square_numbers("float64"), "lattice"), np.zeros(3, np.int8), np.full(3, 3))
@@ -58,13 +57,13 @@ class Product(PreciseModule):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """x∘y for x and y (…, neurons)."""
         if not in_place(x, y, *self.buffers()):
-            return self._plain(x, y)
-        return self._by_chunks(*(t.reshape(-1, t.shape[-1]) for t in (x, y))).reshape(x.shape)
+            return self._multiply(x, y)
+        tokens = (t.reshape(-1, t.shape[-1]) for t in (x, y))
+        return in_chunks(self._multiply, _CHUNK // max(1, self.scale.numel()), *tokens).reshape(x.shape)
 
     def why_not_certified(self) -> str | None:
         """None if the head is certified for the square on [-1, 1] and attnc's code runs it, else the reason."""
-        reason = why_altered(self) or self.square.why_not_certified()
-        if reason is not None:
+        if (reason := why_altered(self) or self.square.why_not_certified()) is not None:
             return reason
         known = [head for _, head in self.square.groups]
         if len(known) != 1 or known[0].certificate.facts.get("function") != "square":
@@ -95,7 +94,7 @@ class Product(PreciseModule):
     def extra_repr(self) -> str:
         return f"{self.scale.numel()} neurons"
 
-    def _plain(self, x: Tensor, y: Tensor) -> Tensor:
+    def _multiply(self, x: Tensor, y: Tensor) -> Tensor:
         scale, inverse, shrink, square = self.factors()
         left, right = x * inverse, y * scale
         above, below = (
@@ -104,32 +103,11 @@ class Product(PreciseModule):
         product: Tensor = (above - below) * 0.25
         return product
 
-    def _by_chunks(self, x: Tensor, y: Tensor) -> Tensor:
-        """The same operations for x and y (tokens, neurons) in buffers of a chunk's size; x and y stay as they are."""
-        out = torch.empty_like(x)
-        rows = min(max(1, _CHUNK // max(1, self.scale.numel())), len(x))
-        buffers = x.new_empty(2, rows, x.shape[-1])
-        scale, inverse, shrink, square = self.factors()
-        for start in range(0, len(x), max(1, rows)):
-            part = slice(start, start + rows)
-            left, right = buffers[:, : len(x[part])]
-            torch.mul(x[part], inverse, out=left)
-            torch.mul(y[part], scale, out=right)
-            torch.add(left, right, out=out[part])
-            left.sub_(right).mul_(shrink)
-            torch.mul(self.square(out[part].mul_(shrink), strict=False), square, out=out[part])
-            torch.mul(self.square(left, strict=False), square, out=right)
-            out[part].sub_(right).mul_(0.25)
-        return out
-
 
 def _exponents(name: str, given: IntArray) -> Tensor:
     exponents = np.asarray(given)
-    if (
-        exponents.ndim != 1
-        or exponents.dtype.kind not in "iu"
-        or (np.abs(exponents.astype(np.int64)) > 127).any()
-    ):
+    whole = exponents.ndim == 1 and exponents.dtype.kind in "iu"
+    if not whole or (np.abs(exponents.astype(np.int64)) > 127).any():
         raise InputError(
             f"{name} has the shape {exponents.shape} and the dtype {exponents.dtype}: give an integer k of 2^k, |k| <= 127, for "
             "every neuron"

@@ -1,7 +1,6 @@
 """The nonlinear operations of a module, read from the graph of the operations that it executes.
 
-Attention consists of affine maps, products of queries with keys, softmax, and products of weights with values. Every other
-operation on the data is reported: an exp, a relu, a maximum, a product or quotient of two values."""
+Attention consists of affine maps, products of queries with keys, softmax, and products of weights with values."""
 
 from __future__ import annotations
 
@@ -64,27 +63,6 @@ def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
     return tuple(sorted(set(_nonlinear(module, inputs, named))))
 
 
-def operations(module: nn.Module, *inputs: Any) -> list[str]:
-    """The names of the operations that a module executes, in order.
-
-    >>> operations(nn.Softmax(-1), torch.zeros(2))
-    ['_softmax']
-    """
-    return [_name(node) for node in _graph(module, inputs, {})]
-
-
-def impurities(module: nn.Module, *inputs: Any) -> list[str]:
-    """The nonlinear operations other than softmax and attention, in order: empty for a network of attention only.
-
-    >>> class Squares(nn.Module):
-    ...     def forward(self, x: Tensor) -> Tensor:
-    ...         return x * x
-    >>> impurities(Squares(), torch.zeros(2))
-    ['mul']
-    """
-    return [name for name in _nonlinear(module, inputs, {}) if name not in ("softmax", f"{SDPA}_attention")]
-
-
 def _graph(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> list[Node]:
     """The operations; functionalize replaces those that write into a view of a value."""
 
@@ -106,11 +84,8 @@ def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
             continue
         data.add(node)
         fused = name.lstrip("_").startswith(SDPA)
-        if (
-            name in SOFTMAX
-            or (fused and node.args[2] not in given)
-            or (name in MOVES and given[0] in weights)
-        ):
+        mixes_constants = fused and node.args[2] not in given
+        if name in SOFTMAX or mixes_constants or (name in MOVES and given[0] in weights):
             weights.add(node)
         if name in SOFTMAX or fused:
             yield f"{SDPA}_attention" if fused else "softmax"
@@ -126,14 +101,11 @@ def _is_linear(node: Node, name: str, given: list[Node], weights: set[Node]) -> 
         return False
     if name == "div":
         return node.args[1] not in given
-    factors = _factors(node, given) if name in PRODUCTS else []
+    if name not in PRODUCTS:
+        return True
+    arguments = node.args[1:] if name in ("addmm", "baddbmm", "addcmul") else node.args[:2]
+    factors = [arg for arg in arguments if isinstance(arg, Node) and arg in given]  # x·x counts twice
     return len(factors) < 2 or any(factor in weights for factor in factors) or _are_scores(node)
-
-
-def _factors(node: Node, given: list[Node]) -> list[Node]:
-    """The factors of a product that depend on the data; x·x counts twice."""
-    arguments = node.args[1:] if _name(node) in ("addmm", "baddbmm", "addcmul") else node.args[:2]
-    return [arg for arg in arguments if isinstance(arg, Node) and arg in given]
 
 
 def _are_scores(node: Node) -> bool:
@@ -159,12 +131,8 @@ def _example(module: nn.Module) -> Tensor:
     shape = getattr(getattr(module, "program", None), "shape", None)  # of a network
     if isinstance(module, Head):
         shape = (1,)
-    elif (
-        isinstance(module, SelfAttentionNetwork)
-        and len(module.inputs) == 1
-        and None not in module.inputs[0].shape
-    ):
-        shape = module.inputs[0].shape
+    elif isinstance(module, SelfAttentionNetwork) and len(module.inputs) == 1:
+        shape = None if None in module.inputs[0].shape else module.inputs[0].shape
     elif isinstance(module, Pointwise):
         shape = (module.neurons or 1,)
     tensor = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)
@@ -175,9 +143,5 @@ def _example(module: nn.Module) -> Tensor:
 
 def _name(node: Node) -> str:
     schema = getattr(node.target, "_schema", None)
-    name = (
-        schema.name.removeprefix("aten::")
-        if schema is not None
-        else getattr(node.target, "__name__", node.target)
-    )
-    return str(name)
+    name = getattr(node.target, "__name__", node.target) if schema is None else schema.name
+    return str(name).removeprefix("aten::")

@@ -1,13 +1,7 @@
-"""Modules that run in the dtype of their numbers.
+"""Modules that run in the dtype of their numbers: certificates hold for float32 or float64.
 
-Certificates hold for float32 or float64. Three things would silently run something else:
-
-* `torch.autocast` computes products in bfloat16 or float16: `precise` disables it.
-* `module.half()` would round anchors and scores to 11 bits: a `PreciseModule` keeps its numbers, converts inputs of that
-  precision to their dtype, and converts the result back.
-* Tracing (torch.compile, torch.export, torch.jit.trace, make_fx, torch.func) records one path for all inputs: `can_look` tells
-  whether code may read the values of tensors.
-"""
+`torch.autocast` would compute products in bfloat16 or float16, and `module.half()` would round anchors and scores to 11 bits.
+Tracing (torch.compile, torch.export, torch.jit.trace, make_fx, torch.func) records one path for all inputs."""
 
 from __future__ import annotations
 
@@ -24,13 +18,8 @@ FULL = (torch.float32, torch.float64)
 
 
 class PreciseModule(nn.Module):
-    """A module whose numbers stay float32 or float64.
-
-    >>> import attnc
-    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5).half()
-    >>> head.key.dtype, head(torch.ones(1, dtype=torch.float16)).dtype
-    (torch.float32, torch.float16)
-    """
+    """A module whose numbers stay float32 or float64. After `half()` it converts inputs of that precision to their dtype, and
+    results back."""
 
     _cast_to: torch.dtype | None = None  # the half precision that the module was cast to
     _takes_half = False  # whether it converts inputs of half precision without having been cast
@@ -55,11 +44,7 @@ class PreciseModule(nn.Module):
 
 
 def is_less(dtype: torch.dtype) -> bool:
-    """Whether a dtype is a floating-point type of less precision than float32.
-
-    >>> is_less(torch.bfloat16), is_less(torch.float32), is_less(torch.int8)
-    (True, False, False)
-    """
+    """Whether a dtype is a floating-point type of less precision than float32."""
     return dtype.is_floating_point and dtype not in FULL
 
 
@@ -68,7 +53,7 @@ def precise(method: _F) -> _F:
 
     @wraps(method)
     def run(self: PreciseModule, *args: Any, **kwargs: Any) -> Any:
-        kind = _device_type((*args, *kwargs.values()))
+        kind = next((x.device.type for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), "cpu")
         if not autocast_is_on(kind):
             return _in_full(method, self, args, kwargs)
         with torch.autocast(kind, enabled=False):
@@ -95,21 +80,13 @@ def _converted(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
     return value.to(new) if isinstance(value, Tensor) and value.dtype == old else value
 
 
-def _device_type(given: tuple[object, ...]) -> str:
-    return next((x.device.type for x in given if isinstance(x, Tensor)), "cpu")
-
-
 def autocast_is_on(kind: str) -> bool:
     """Whether torch.autocast is enabled for a type of device."""
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def can_look(*tensors: Tensor) -> bool:
-    """Whether the values of the tensors may be read: they are known, and reading them leaves no trace in a graph.
-
-    >>> can_look(torch.zeros(2)), can_look(torch.zeros(2, device="meta"))
-    (True, False)
-    """
+    """Whether the values of the tensors may be read: they are known, and reading them leaves no trace in a graph."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
     if torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch():  # type: ignore[no-untyped-call]
@@ -118,14 +95,16 @@ def can_look(*tensors: Tensor) -> bool:
 
 
 def in_place(*tensors: Tensor) -> bool:
-    """Whether results may be written in place: plain tensors on the CPU that need no gradient.
-
-    >>> in_place(torch.zeros(2)), in_place(torch.zeros(2, requires_grad=True))
-    (True, False)
-    """
+    """Whether results may be written in place: plain tensors on the CPU that need no gradient."""
     if not can_look(*tensors) or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
         return False
     return all(t.device.type == "cpu" for t in tensors)
+
+
+def in_chunks(run: Callable[..., Tensor], rows: int, *tensors: Tensor) -> Tensor:
+    """run(*tensors), on `rows` rows of the tensors at a time, which bounds the memory."""
+    parts = [run(*part) for part in zip(*(torch.split(t, max(1, rows)) for t in tensors), strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def is_plain(t: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """engine="closed-form": the window of a head, two exponentials and a polynomial (or a sigmoid) for each number.
 
-The same operations run on two paths. Gradients, tracing and other devices take the plain one, where every result is a new tensor.
-Otherwise they run in place on chunks that stay in the cache, with four buffers of a chunk's size."""
+With gradients, tracing and on other devices every result is a new tensor. Otherwise the same operations run in place, on chunks
+that stay in the cache."""
 
 from __future__ import annotations
 
@@ -46,11 +46,9 @@ class DerivedWindow:
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         """Whether the numbers are the same."""
-        if not self._alike(tensors):
-            return False
         if tensors[0].device.type != "cpu":
-            return self.marks == _marks(tensors)
-        return all(torch.equal(kept, now) for kept, now in zip(self.copies, tensors, strict=True))
+            return self._alike(tensors) and self.marks == _marks(tensors)
+        return self._alike(tensors) and all(map(torch.equal, self.copies, tensors))
 
     def compiled(self, tensors: Sequence[Tensor]) -> Window | Gate | None:
         """The window, in a graph that raises if the numbers are changed afterwards."""
@@ -81,17 +79,6 @@ def window_now(head: Head) -> Window | Gate | None:
     return head._derived.window if head._derived else None
 
 
-def closed_form(head: Head, s: Tensor) -> Tensor:
-    """g(s) by the head's window."""
-    window = window_now(head)
-    if window is None:
-        raise InputError(
-            "engine='closed-form' runs lattice heads and gates whose numbers require no gradient (call refresh() before "
-            "torch.compile): use engine='softmax'"
-        )
-    return run_window(window, s)
-
-
 def _marks(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
     return tuple((t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors)
 
@@ -100,40 +87,22 @@ def _tensors(head: Head) -> list[Tensor]:
     return [getattr(head, name) for name in TENSORS]
 
 
-def run_window(window: Window | Gate, s: Tensor, sizes: list[float] | None = None) -> Tensor:
-    """The window at every number of s: the same shape, dtype and device; differentiable to any order.
-
-    If it runs in chunks, `sizes` receives the largest |s| of each, read while the chunk is in the cache; NaN if s contains one.
-
-    >>> silu = Gate(slope=1.0, dtype="float32")
-    >>> run_window(silu, torch.tensor([-1.0, 0.0, 1.0]))
-    tensor([-0.2689,  0.0000,  0.7311])
-    """
+def run_window(window: Window | Gate, s: Tensor) -> Tensor:
+    """The window at every number of s: the same shape, dtype and device; differentiable to any order."""
     if s.dtype != getattr(torch, window.dtype):
         raise InputError(f"this window runs in {window.dtype}: got {s.dtype}; convert the input")
     if not (in_place(s) and s.is_contiguous()):
         return _plain_gate(window, s) if isinstance(window, Gate) else _plain(window, s)
-    return _by_chunks(window, s.detach(), sizes)
-
-
-def _by_chunks(window: Window | Gate, s: Tensor, sizes: list[float] | None) -> Tensor:
+    s = s.detach()
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
-    numbers, results = s.view(-1), out.view(-1)
-    total = numbers.numel()
-    gate = isinstance(window, Gate)
-    constants = (
-        [] if isinstance(window, Gate) else list(s.new_tensor([window.lead, *window.coefficients]).unbind())
-    )
-    buffers = s.new_empty(1 if gate else 4, min(_CHUNK, total)).unbind()
-    for start in range(0, total, _CHUNK):
-        end = min(start + _CHUNK, total)
-        held = [buffer[: end - start] for buffer in buffers]
+    buffers = s.new_empty(4, min(_CHUNK, s.numel()))
+    chunks = (torch.split(t.view(-1), _CHUNK) for t in (s, out))
+    for part, result in zip(*chunks, strict=True):
+        held = buffers[:, : len(part)].unbind()
         if isinstance(window, Gate):
-            _gate_chunk(window, numbers[start:end], results[start:end], held[0])
-            if sizes is not None:
-                sizes += [float(numbers[start:end].amax()), -float(numbers[start:end].amin())]
+            _gate_chunk(window, part, result, held[0])
         else:
-            _chunk(window, constants, numbers[start:end], results[start:end], held, sizes)
+            _chunk(window, part, result, held)
     return out
 
 
@@ -149,21 +118,12 @@ def _plain(window: Window, s: Tensor) -> Tensor:
     return torch.where(negative, torch.zeros_like(s), s) + G * N
 
 
-def _chunk(
-    window: Window,
-    constants: list[Tensor],
-    s: Tensor,
-    out: Tensor,
-    buffers: list[Tensor],
-    sizes: list[float] | None,
-) -> None:
+def _chunk(window: Window, s: Tensor, out: Tensor, buffers: Sequence[Tensor]) -> None:
     """x is |s| where 1/Δ can be moved into the constants: powers of two commute with rounding, so every bit stays."""
-    c, lead, coefficients = window.sharpness, constants[0], constants[1:]
-    x, w, G, N = buffers
+    lead, *coefficients = s.new_tensor([window.lead, *window.coefficients])
+    c, (x, w, G, N) = window.sharpness, buffers
     torch.clamp(s, min=0, out=out)
     torch.abs(s, out=x)
-    if sizes is not None:
-        sizes.append(float(x.amax()))
     inverse = 1 / window.spacing
     if not _scales_exactly(window.spacing):
         x.mul_(inverse)

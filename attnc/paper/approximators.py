@@ -18,9 +18,8 @@ from attnc.errors import InputError, PrecisionError, UnsupportedError
 from attnc.frontends import to_program
 from attnc.functions import relu
 from attnc.heads.candidates import Progress
-from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
-from attnc.lower.program_to_network import Request, lower
+from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.network import Network
 from attnc.paper.assemble import box_of, numbers_of
 from attnc.program import Affine, Combine, Pointwise, Program, Step
@@ -205,7 +204,7 @@ def relu_network(
             f"slopes in float64: the program is within {above:g} of the spline on the domain, in exact arithmetic",
         )
     request = Request(program, box, left, name, progress or (lambda _: None))
-    net = certified(request, lower(request), "softmax", False)
+    net = certified(request, lower(request), strict=False)
     net.theorem, net.notes = _theorem(program), notes
     return net
 

@@ -15,11 +15,10 @@ from attnc.errors import ConvergenceError, InputError
 from attnc.functions import clip
 from attnc.heads.candidates import Plan, Progress
 from attnc.heads.plan import HeadCandidate
-from attnc.lower.certified import certified
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, finished_head
 from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import HeadGroup, head_errors
-from attnc.lower.program_to_network import Lowered, Request, with_room
+from attnc.lower.program_to_network import Lowered, Request, certified, with_room
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
@@ -162,4 +161,4 @@ def assembled(given: Truncated, program: Program, head: Head, progress: Progress
     errors = {layer.value: head_errors(groups, step.function, entering)}
     known = compose(program, stages, given.box, errors, given.dtype)
     request = Request(program, given.box, math.inf, given.dtype, progress or (lambda _: None))
-    return certified(request, Lowered(stages, {layer.value: groups}, known), "softmax", False)
+    return certified(request, Lowered(stages, {layer.value: groups}, known), strict=False)

@@ -234,8 +234,8 @@ BORDERS_RUNNING = [
     Mutation(
         "pointwise: wiring",
         POINTWISE,
-        "self._run_head(head, window, x if neurons is None else x.index_select(-1, neurons), engine)",
-        "self._run_head(head, window, x if neurons is None else x[..., : len(neurons)], engine)",
+        "return x if neurons is None else x.index_select(-1, neurons)",
+        "return x if neurons is None else x[..., : len(neurons)]",
         "every group reads the first neurons",
         ("tests/network/test_pointwise.py::test_every_neuron_has_its_own_head",),
     ),
@@ -264,11 +264,11 @@ BORDERS_RUNNING = [
         ("tests/network/test_running.py::test_neurons_that_change_places_change_places",),
     ),
     Mutation(
-        "pointwise: largest input of a window",
+        "pointwise: domain",
         POINTWISE,
-        "if sizes is not None and not (sizes and all(size <= _reach(groups) for size in sizes)):",
-        "if sizes is not None and not sizes:",
-        "windows do not check their domain",
+        "check_domain(self, x, strict, partial(_outside, groups))",
+        "pass",
+        "activations do not check their domain",
         (STRICT,),
     ),
     Mutation(

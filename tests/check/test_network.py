@@ -19,8 +19,7 @@ import attnc
 from attnc.check.network import check_network
 from attnc.functions.balls import working
 from attnc.network import pointwise
-from attnc.network.network import Network
-from attnc.network.rebuild import rebuilt
+from attnc.network.network import Network, rebuilt
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.certificate import Certificate

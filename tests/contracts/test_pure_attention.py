@@ -10,8 +10,8 @@ from torch import nn
 
 import attnc
 from attnc.errors import InputError
-from attnc.network.purity import impurities, operations
 from tests.network.examples import activation, gate, network
+from tests.network.executed import impurities, operations
 
 
 @pytest.mark.parametrize(

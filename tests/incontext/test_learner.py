@@ -13,8 +13,8 @@ import attnc
 from attnc.arithmetic import ARITHMETIC
 from attnc.incontext import Learner, Loss, Radius, gradient_descent
 from attnc.incontext.gathering import gather_error, gathered
-from attnc.network.purity import impurities
 from tests.incontext.exact import descend
+from tests.network.executed import impurities
 
 WIDE = torch.float64
 LOSSES = ["squared", "ridge(0.1)", "logistic", "poisson", "huber(1.35)", "lasso(0.05)", "quantile(0.3)"]

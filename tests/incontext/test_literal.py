@@ -14,8 +14,9 @@ from attnc.errors import InputError
 from attnc.incontext import Learner, gradient_descent
 from attnc.incontext.literal import literal_learner, plain_numbers, registers_of
 from attnc.network.literal import SelfAttentionNetwork
-from attnc.network.purity import SOFTMAX, impurities, operations
+from attnc.network.purity import SOFTMAX
 from tests.incontext.exact import descend
+from tests.network.executed import impurities, operations
 
 KINDS = ("weight", "bos", "data", "query", "anchor+", "anchor-", "threshold")
 LOSSES = ("squared", "ridge(0.1)", "logistic", "huber(0.5)", "lasso(0.05)")

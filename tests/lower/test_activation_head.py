@@ -137,9 +137,6 @@ def test_the_ladder_is_the_least_step_above() -> None:
     assert steps == [1, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 48, 64]
     for r in (math.nextafter(8.0, 9.0), 1e5, 2.0**60):
         assert r <= ladder(r) <= 1.5 * r
-    for bad in (-1.0, math.inf, math.nan, True):
-        with pytest.raises(InputError, match="radius"):
-            ladder(bad)
 
 
 def test_designs_that_cannot_serve_say_which_can() -> None:

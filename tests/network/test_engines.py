@@ -14,8 +14,7 @@ import attnc
 from attnc import functions
 from attnc.errors import InputError
 from attnc.network.engines import CERTIFIED, sdpa
-from attnc.network.network import Network
-from attnc.network.rebuild import rebuilt
+from attnc.network.network import Network, rebuilt
 from attnc.prove.window import window_bound
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record

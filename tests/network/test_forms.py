@@ -17,19 +17,18 @@ from attnc.compiler import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network import pointwise
-from attnc.network.affine import AffineLayer
+from attnc.network.layer import AffineLayer, ReshapeLayer
 from attnc.network.literal import Layout, SelfAttention, SelfAttentionNetwork, SequenceMap, Softmax
 from attnc.network.literal.forms import literal_form
 from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.network.pointwise import Stage
-from attnc.network.purity import impurities, operations
-from attnc.network.reshape import ReshapeLayer
 from attnc.program import Affine, BlackBox, Pointwise, Program, Reshape
 from attnc.records.certificate import Certificate, Status
 from attnc.records.numbers import HeadNumbers
 from attnc.records.presentation import Presentation
 from tests import parts
+from tests.network.executed import impurities, operations
 
 FORMS = [("two-layer", "tokens"), ("two-layer", "heads"), ("attention-softmax", "")]
 TWO_LAYER = ("map", "attention", "map", "attention", "map")

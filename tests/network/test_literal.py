@@ -16,7 +16,8 @@ from attnc.errors import InputError
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise
-from attnc.network.purity import LINEAR, MOVES, SOFTMAX, operations
+from attnc.network.purity import LINEAR, MOVES, SOFTMAX
+from tests.network.executed import operations
 
 AGREE = {torch.float64: 4e-12, torch.float32: 1e-5}  # of the largest output
 

@@ -16,16 +16,13 @@ from torch import Tensor, nn
 import attnc
 from attnc.errors import InputError
 from attnc.functions.balls import working
-from attnc.network.affine import AffineLayer, ScaleLayer
-from attnc.network.combine import CombineLayer
 from attnc.network.describe import COLUMNS
-from attnc.network.network import Network
-from attnc.network.purity import impurities, operations
-from attnc.network.rebuild import rebuilt
-from attnc.network.reshape import ReshapeLayer
+from attnc.network.layer import AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer
+from attnc.network.network import Network, rebuilt
 from attnc.program import Affine, Pointwise, Program
 from attnc.program.evaluate import exact
 from attnc.records.record import Record
+from tests.network.executed import impurities, operations
 
 
 class Residual(nn.Module):

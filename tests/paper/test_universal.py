@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import attnc
 import attnc.paper
 from attnc.network.network import Network
-from attnc.network.purity import impurities
+from tests.network.executed import impurities
 
 BOX = attnc.Box(0, 1, shape=(3, 2))
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.network.network import Network
-from attnc.network.rebuild import rebuilt
+from attnc.network.network import Network, rebuilt
 from attnc.program import BlackBox, Lookup, Program, Reshape
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.layers import NetworkNumbers

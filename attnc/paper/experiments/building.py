@@ -10,8 +10,8 @@ from torch import nn
 from attnc.domain import Box
 from attnc.heads.nearest import SHARPNESS
 from attnc.lower.function_to_head import head as build_head
-from attnc.network.affine import AffineLayer
 from attnc.network.head import Head
+from attnc.network.layer import AffineLayer
 from attnc.network.network import Network
 from attnc.paper.assemble import Truncated, assembled, truncated
 from attnc.paper.experiments.data import REACH, Task
