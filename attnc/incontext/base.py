@@ -198,8 +198,8 @@ def checked_numbers(
         raise InputError(f"{name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}")
     fits = x.ndim == len(shape) and all(n in (None, got) for n, got in zip(shape, x.shape, strict=True))
     if not fits or not len(x):
-        wanted = ", ".join("n" if size is None else str(size) for size in shape)
-        raise InputError(f"{name} must have the shape ({wanted}) and at least one row: got {tuple(x.shape)}")
+        wanted = str(shape).replace("None", "n")
+        raise InputError(f"{name} must have the shape {wanted} and at least one row: got {tuple(x.shape)}")
     if not bool(torch.isfinite(x).all()):
         at = tuple(int(i) for i in torch.nonzero(~torch.isfinite(x))[0])
         raise InputError(f"{name} contains {float(x[at])} at {at}: use finite numbers")
