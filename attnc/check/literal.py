@@ -43,8 +43,16 @@ Token = dict[int, Form]  # coordinate → form; missing coordinates are 0
 def check_literal(record: LiteralRecord, function: Function | None = None) -> Verdict:
     """Prove the certificate of the source, and that the matrices encode the source: the approximation term holds for them."""
     claimed, source = record.certificate.approximation, record.source
-    if source is None or not source.certificate.proved:
-        return Verdict(Status.UNKNOWN, "the source has no proved certificate")
+    if source is None:
+        reason = (
+            "the error of this literal form is not proved: its matrices can only be compared with a certified head or network, "
+            "and it has none as its source. If it was built from a learner, verify the learner itself"
+        )
+        return Verdict(Status.UNKNOWN, reason)
+    if not source.certificate.proved:
+        known = source.certificate
+        reason = f"the error of the source ({known.title}) is {known.status}, not proved: no bound can be carried over"
+        return Verdict(Status.UNKNOWN, reason)
     if isinstance(source.numbers, HeadNumbers):
         verdict = check_head(source.numbers, source.certificate, function)
     else:

@@ -92,8 +92,10 @@ def loss_named(given: str | Loss | Function) -> Loss:
             return Loss("logistic", sigmoid())
         case "poisson", None:
             return Loss("poisson", exp())
-        case (("ridge" | "lasso"), float()) if 0 <= number < math.inf:
-            return Loss(name, **{name: number})
+        case "ridge", float() if 0 <= number < math.inf:
+            return Loss("ridge", ridge=number)
+        case "lasso", float() if 0 <= number < math.inf:
+            return Loss("lasso", lasso=number)
         case "huber", float() if 0 < number < math.inf:
             return Loss("huber", clip(-number, number), of_residual=True)
         case "quantile", float() if 0 < number < 1:  # its derivative jumps at 0: sigmoid(s/h) - τ is smooth

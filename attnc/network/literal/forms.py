@@ -23,9 +23,9 @@ from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.layout import Layout, data_tokens
-from attnc.network.literal.network import Input, SelfAttentionNetwork
+from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import Group, Lookup, Neurons, Parts, read
-from attnc.network.literal.steps import Index, Softmax, Step
+from attnc.network.literal.steps import Index, Input, Softmax, Step
 from attnc.records.numbers import Array
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from attnc.domain import Box, Domain, Interval
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.layout import Layout, data_tokens
-from attnc.network.literal.network import Input, SelfAttentionNetwork
+from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import array, domains_of, groups_of
-from attnc.network.literal.steps import Embedding, SelfAttention, SequenceMap, Step
+from attnc.network.literal.steps import Embedding, Input, SelfAttention, SequenceMap, Step
 from attnc.records.layers import Layer, pointwise_layer
 from attnc.records.numbers import Array
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +20,9 @@ from attnc.network.inside import check_domain, outside_box, outside_interval
 from attnc.network.literal.layout import Layout
 from attnc.network.literal.steps import (
     LETTERS,
+    VALUES,
     Embedding,
+    Input,
     SelfAttention,
     SequenceMap,
     Softmax,
@@ -35,28 +37,6 @@ from attnc.records.numbers import Array
 from attnc.records.record import Record
 
 _CHUNK = 1 << 22  # numbers held at once
-_VALUES: dict[str, Callable[[Tensor], Tensor]] = {
-    "real numbers": lambda x: x == x,
-    "the labels 0 and 1": lambda x: (x == 0) | (x == 1),
-    "counts 0, 1, 2, …": lambda x: (x >= 0) & (x == x.floor()),
-}
-
-
-@dataclass(frozen=True)
-class Input:
-    """A tensor (…, *shape) whose rows of `width` numbers become tokens; None in the shape stands for any size.
-
-    With strict=True it must contain `values`, of at most `limit` in absolute value (None: any)."""
-
-    name: str
-    shape: tuple[int | None, ...]
-    width: int
-    limit: float | None = None
-    values: str = "real numbers"
-
-    @property
-    def sizes(self) -> str:
-        return f"({', '.join('n' if size is None else str(size) for size in self.shape)})"
 
 
 @as_made
@@ -344,7 +324,7 @@ class SelfAttentionNetwork(PreciseModule):
                 limit = math.inf if spec.limit is None else spec.limit
                 if not float(worst.abs()) <= limit:
                     raise InputError(_beyond(spec.name, float(worst), limit))
-                if not bool(_VALUES[spec.values](x).all()):
+                if not bool(VALUES[spec.values](x).all()):
                     raise InputError(f"{spec.name} must hold {spec.values}")
 
     def _check_limits(self, x: Tensor) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,30 @@ LARGEST = 1 << 27  # numbers in all matrices together
 LETTERS = ("W_Q", "W_K", "W_V", "W_O")
 Size = tuple[int, int]  # tokens, coordinates
 Index = NDArray[np.int64]
+
+
+VALUES: dict[str, Callable[[Tensor], Tensor]] = {  # of inputs
+    "real numbers": lambda x: x == x,
+    "the labels 0 and 1": lambda x: (x == 0) | (x == 1),
+    "counts 0, 1, 2, …": lambda x: (x >= 0) & (x == x.floor()),
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor (…, *shape) whose rows of `width` numbers become tokens; None in the shape stands for any size.
+
+    With strict=True it must contain `values`, of at most `limit` in absolute value (None: any)."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    width: int
+    limit: float | None = None
+    values: str = "real numbers"
+
+    @property
+    def sizes(self) -> str:
+        return f"({', '.join('n' if size is None else str(size) for size in self.shape)})"
 
 
 @as_made
