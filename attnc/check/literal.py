@@ -77,16 +77,14 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
     given = source.certificate.holds_for
     size = 1 if isinstance(given, Interval) else math.prod(source.network[0].shape)
     structure, shape = record.structure, record.structure["inputs"][0]["shape"]
-    single = (
-        len(structure["inputs"]) == 1 and len(structure["embeddings"]) <= 1 and structure["output"][2] == 0
-    )
+    counts = len(structure["inputs"]), len(structure["embeddings"]), structure["output"][2]
+    single = counts in ((1, 0, 0), (1, 1, 0))
     if not isinstance(given, Interval | Box) or not single or None in shape or math.prod(shape) % size:
         raise EncodingError(f"inputs of the shape {shape} are not those of the source")
     lo, hi = ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
     copies = math.prod(shape) // size
-    exact = Exact(
-        [Fraction(float(x)) for x in lo] * copies, [Fraction(float(x)) for x in hi] * copies, record.dtype
-    )
+    low, high = ([Fraction(float(x)) for x in end] * copies for end in (lo, hi))
+    exact = Exact(low, high, record.dtype)
     wanted = [form for c in range(copies) for form in _source(exact, source, c * size, size)]
     found = _Literal(exact, record).outputs()
     if len(found) != len(wanted):

@@ -11,14 +11,10 @@
 
 In W2 f(W1 x + b1) + b2 neuron j is one head. Its query is (a(w_j·x + b_j) + o, 1): w_j reads the register of x, b_j comes from
 `data` and o from `one`. The key of an anchor is (κ, c), so a data token scores κ(as + o) + c with it; a gate closes the data
-tokens. The value is v, and W_O^j, column j of W2, adds to the register that starts at b2. An anchor attends to data tokens alone,
-whose v is 0, and never changes. The heads of a group share W_K and W_V.
+tokens. W_O^j, column j of W2, adds the value v to the register that starts at b2. Anchors attend to data tokens alone, whose v is
+0. An affine map between two layers of attention is part of W_O of the first. No register is written twice.
 
-An affine map between two layers of attention is part of W_O of the first; the queries of the second then read single
-coordinates. No register is written twice: at the end the stream holds every value.
-
-In a head that attends to itself (design 'gated') data tokens have a key, and gates close all data tokens but the own one. Such
-a head has no other layer behind it: the register y of its anchors is not read."""
+In a head that attends to itself (design 'gated') data tokens have a key, and gates close all data tokens but the own one."""
 
 from __future__ import annotations
 

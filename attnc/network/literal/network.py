@@ -173,6 +173,13 @@ class SelfAttentionNetwork(PreciseModule):
                 found[name] = step.weights(before) if isinstance(step, SelfAttention) else after
         return {name: w.reshape(*x.shape[:-2], *w.shape[1:]) for name, w in found.items()}
 
+    @precise
+    def sequences(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """By step, (…, tokens, coordinates): the sequence after it."""
+        x = self.embed(*inputs)
+        runs = self._trace(x.reshape(-1, *x.shape[-2:]))
+        return {name: after.reshape(*x.shape[:-2], *after.shape[1:]) for name, _, _, after in runs}
+
     def read(self, sequence: Tensor, register: str, of: str | None = None) -> Tensor:
         """(tokens, width): a register of the stream; with `of`, only in the tokens in which the register `of` is 1.
 
