@@ -125,143 +125,105 @@ class HeadBound:
 
 
 @dataclass(frozen=True)
-class Descent:
-    """Gradient descent as a certificate describes it."""
+class Claim:
+    """What a certificate says about a learner: its settings, its radius, and the function and the errors of its heads."""
 
-    features: int
-    steps: int
-    step_size: float
-    e: float
-    ridge: float
-    x: float
-    y: float
-    w: float
-    u: float
-    of_residual: bool
-    local: bool  # whether ψ is known on the domain of its head only
+    facts: Mapping[str, Any]
+    limits: Mapping[str, float]  # the radius: x, y, w or p, u
+    heads: Mapping[str, HeadBound]
     function: Function | None
-    reading: HeadBound
-    activation: HeadBound | None
-    threshold: HeadBound | None
+
+    def reads(self, off: arb) -> Tracked | None:
+        """w·x or P·x, computed within `off`, then read; None if the reading head does not cover it."""
+        head, u = self.heads["reading"], arb(self.limits["u"])
+        return Tracked(u + off, off + arb(head.error)) if head.covers(u + off) else None
 
 
-def descent_bound(s: Descent, n: int, a: Arithmetic) -> arb:
+def descent_bound(claim: Claim, n: int, a: Arithmetic) -> arb:
     """At least |w_T - exact w_T|₂ for every context of n examples within the radius; inf if a premise fails."""
-    do, endless = Operations(a), arb("inf")
-    d, X, W = s.features, arb(s.x), arb(s.w)
+    do, endless, facts = Operations(a), arb("inf"), claim.facts
+    d, X, W = facts["features"], arb(claim.limits["x"]), arb(claim.limits["w"])
     off = do.dot(d, X, W)
-    if not s.reading.covers(arb(s.u) + off):
-        return endless
-    residual = _residual(s, do, Tracked(arb(s.u) + off, off + arb(s.reading.error)))
+    read = claim.reads(off)
+    residual = None if read is None else _residual(claim, do, read)
     if residual is None:
         return endless
-    eta = arb(s.step_size)
-    series, one, two = do.twins(s.e, n, residual.executed, X)
-    step = (
-        eta * (series + X * residual.error)
-        + do.add(
-            Tracked(W, arb(0)),
-            do.scale(4 * eta / (3 * arb(s.e)), one),
-            do.scale(eta / (6 * arb(s.e)), two),
-            do.scale(eta * arb(s.ridge), Tracked(W, arb(0))),
-        ).error
-    )
-    if s.threshold is not None:
-        if not s.threshold.covers(2 * W):
+    eta, e = arb(facts["step_size"]), arb(facts["e"])
+    series, one, two = do.twins(facts["e"], n, residual.executed, X)
+    w = Tracked(W, arb(0))
+    ridge = do.scale(eta * arb(facts["loss"]["ridge"]), w)
+    moved = do.add(w, do.scale(4 * eta / (3 * e), one), do.scale(eta / (6 * e), two), ridge)
+    step = eta * (series + X * residual.error) + moved.error
+    threshold = claim.heads.get("threshold")
+    if threshold is not None:
+        if not threshold.covers(2 * W):
             return endless
-        step = (
-            step
-            + arb(s.threshold.error)
-            + arb(a.unit) * (W + 2 * arb(a.tiny)) / (1 - arb(a.unit))
-            + arb(a.tiny)
-        )
-    distance = arb(d).sqrt() * step * s.steps
-    if s.local and not distance * arb(d).sqrt() * X + off <= arb(0.01) * arb(s.u):
+        unit, tiny = arb(a.unit), arb(a.tiny)
+        step = step + arb(threshold.error) + unit * (W + 2 * tiny) / (1 - unit) + tiny
+    distance: arb = arb(d).sqrt() * step * facts["steps"]
+    psi = claim.function
+    local = psi is not None and not (is_builtin(psi) and psi.name in _STEEPEST_AT_ZERO)
+    if local and not distance * arb(d).sqrt() * X + off <= arb(0.01) * arb(claim.limits["u"]):
         return endless
     return distance
 
 
-def _residual(s: Descent, do: Operations, u: Tracked) -> Tracked | None:
+def _residual(claim: Claim, do: Operations, u: Tracked) -> Tracked | None:
     """r = u - y, ψ(u) - y or ψ(u - y); None if a premise fails. ψ must be non-decreasing: the loss is then convex."""
-    y = Tracked(arb(s.y), arb(0))
-    if s.function is None:
+    y, of_residual = Tracked(arb(claim.limits["y"]), arb(0)), claim.facts["loss"]["of_residual"]
+    if claim.function is None:
         return do.add(u, y)
-    head = s.activation
-    if head is None:
+    head, entering = claim.heads["activation"], do.add(u, y) if of_residual else u
+    if not head.covers(entering.executed) or not _is_monotone(claim.function, head.lo, head.hi):
         return None
-    entering = do.add(u, y) if s.of_residual else u
-    if not head.covers(entering.executed):
-        return None
-    monotone, steep, size = _slopes(s.function, head.lo, head.hi)
-    if not monotone:
-        return None
-    g = Tracked(arb(size), arb(head.error) + arb(steep) * entering.error)
-    return g if s.of_residual else do.add(g, y)
+    steep = CellTable(claim.function, head.lo, head.hi).steepest(np.array([head.lo]), np.array([head.hi]))
+    size = max(magnitude(claim.function.value(end)) for end in (head.lo, head.hi))  # monotone
+    g = Tracked(arb(size), arb(head.error) + arb(float(steep[0])) * entering.error)
+    return g if of_residual else do.add(g, y)
 
 
-@dataclass(frozen=True)
-class Newton:
-    """Newton's iteration for ridge regression as a certificate describes it."""
-
-    features: int
-    iterations: int
-    start: float
-    ridge: float
-    scales: tuple[float, float, float]
-    x: float
-    y: float
-    p: float
-    u: float
-    reading: HeadBound
-
-
-def newton_bound(s: Newton, n: int, a: Arithmetic) -> arb:
+def newton_bound(claim: Claim, n: int, a: Arithmetic) -> arb:
     """At least |w - w*|₂ for every context of n examples within the radius; inf if a premise fails.
 
     A = XᵀX/n + λI has eigenvalues between λ and d·x² + λ."""
-    do, endless, d = Operations(a), arb("inf"), s.features
-    X, Y, P = arb(s.x), arb(s.y), arb(s.p)
-    high = d * X**2 + arb(s.ridge)
-    step = d * _newton_step(s, n, do)
+    do, endless, facts, limits = Operations(a), arb("inf"), claim.facts, claim.limits
+    d, ridge, start, scales = facts["features"], arb(facts["ridge"]), arb(facts["start"]), facts["scales"]
+    X, Y, P = arb(limits["x"]), arb(limits["y"]), arb(limits["p"])
+    high = d * X**2 + ridge
+    step = d * _newton_step(claim, n, do)
     if not step.is_finite():
         return endless
-    rho = (1 - arb(s.start) * arb(s.ridge)).max(arb(s.start) * high - 1) + 2 * arb(a.unit)
-    for _ in range(s.iterations):
+    rho = (1 - start * ridge).max(start * high - 1) + 2 * arb(a.unit)
+    for _ in range(facts["iterations"]):
         rho = rho**2 + step * high
         if not rho < 1:
             return endless
-    b = do.twin_mean(s.scales[2], n, Y, X)
-    read = do.twin_mean(s.scales[1], d, arb(max(s.x * s.y, LARGEST)).max(b.executed), P)
+    b = do.twin_mean(scales[2], n, Y, X)
+    read = do.twin_mean(scales[1], d, arb(max(limits["x"] * limits["y"], LARGEST)).max(b.executed), P)
     last = do.scale(arb(d), read).error + d * P * b.error
-    return rho * arb(d).sqrt() * X * Y / arb(s.ridge) + arb(d).sqrt() * last
+    bound: arb = rho * arb(d).sqrt() * X * Y / ridge + arb(d).sqrt() * last
+    return bound
 
 
 LARGEST = 2.0  # |PA| stays below it: checked in every run
 
 
-def _newton_step(s: Newton, n: int, do: Operations) -> arb:
+def _newton_step(claim: Claim, n: int, do: Operations) -> arb:
     """The largest entry of the difference between one executed iteration and the exact one, P ↦ 2P - PAP."""
-    d, X, P = s.features, arb(s.x), arb(s.p)
-    off = do.dot(d, X, P)
-    if not s.reading.covers(arb(s.u) + off):
+    facts, X, P = claim.facts, arb(claim.limits["x"]), arb(claim.limits["p"])
+    d, scales = facts["features"], facts["scales"]
+    read = claim.reads(do.dot(d, X, P))
+    if read is None:
         return arb("inf")
-    read = Tracked(arb(s.u) + off, off + arb(s.reading.error))
-    mean = do.twin_mean(s.scales[0], n, read.executed, X)
+    mean = do.twin_mean(scales[0], n, read.executed, X)
     mean = Tracked(mean.size, mean.error + X * read.error)
-    q = do.add(mean, do.scale(arb(s.ridge), Tracked(P, arb(0))))
-    product = do.scale(arb(d), do.twin_mean(s.scales[1], d, arb(LARGEST), P))
+    q = do.add(mean, do.scale(arb(facts["ridge"]), Tracked(P, arb(0))))
+    product = do.scale(arb(d), do.twin_mean(scales[1], d, arb(LARGEST), P))
     return do.add(Tracked(2 * P, arb(0)), Tracked(product.size, product.error + d * P * q.error)).error
 
 
-def _slopes(f: Function, lo: float, hi: float) -> tuple[bool, float, float]:
-    """Whether f is non-decreasing on [lo, hi]; then at least |f'| and |f| there, |f| being largest at an end."""
-    if not _is_monotone(f, lo, hi):
-        return False, math.inf, math.inf
-    steep = CellTable(f, lo, hi).steepest(np.array([lo]), np.array([hi]))
-    return True, float(steep[0]), max(magnitude(f.value(end)) for end in (lo, hi))
-
-
 def _is_monotone(f: Function, lo: float, hi: float, most: int = 1 << 14) -> bool:
+    """Whether f is non-decreasing on [lo, hi]."""
     todo, done = [(piece.lo, piece.hi, piece.branch) for piece in f.pieces(lo, hi)], 0
     with working(96, 2):
         while todo:
@@ -291,29 +253,17 @@ def check_learner(
     children = certificate.children
     if len(heads) != len(children) or not isinstance(certificate.holds_for, Context):
         return Verdict(Status.UNKNOWN, "the certificate does not describe this learner", certificate.bound)
+    named = dict(zip(heads, children, strict=True))
     verdicts = []
-    for (name, numbers), child in zip(heads.items(), children, strict=True):
-        verdicts.append(
-            replace(
-                check_head(numbers, child, function if child.facts["function"] != "identity" else None),
-                name=name,
-            )
-        )
+    for name, child in named.items():
+        own = None if child.facts["function"] == "identity" else function
+        verdicts.append(replace(check_head(heads[name], child, own), name=name))
     bad = next((v for v in verdicts if not v), None)
     if bad is not None:
         return replace(bad, reason=f"{bad.name} head: {bad.reason}", children=tuple(verdicts))
-    known = {
-        name: HeadBound(c.interval.lo, c.interval.hi, c.bound)
-        for name, c in zip(heads, children, strict=True)
-    }
-    exact = {
-        name: replace(known[name], error=c.approximation) for name, c in zip(heads, children, strict=True)
-    }
     try:
         with working(128):
-            reason = _disagreement(
-                certificate, known, exact, dict(zip(heads, children, strict=True)), function
-            )
+            reason = _disagreement(certificate, named, function)
     except (KeyError, TypeError, ValueError, AttncError) as problem:
         reason = f"the certificate does not describe a learner: {type(problem).__name__}: {problem}"
     cells = sum(v.cells for v in verdicts)
@@ -324,23 +274,19 @@ def check_learner(
 
 
 def _disagreement(
-    certificate: Certificate,
-    known: Mapping[str, HeadBound],
-    exact: Mapping[str, HeadBound],
-    children: Mapping[str, Certificate],
-    function: Function | None,
+    certificate: Certificate, children: Mapping[str, Certificate], function: Function | None
 ) -> str | None:
     """The first statement of the certificate that could not be derived, or None."""
-    assert isinstance(certificate.holds_for, Context)
-    n, a = certificate.holds_for.examples, ARITHMETIC[certificate.dtype]
     if any(child.dtype != certificate.dtype for child in children.values()):
         return "the heads and the learner have different dtypes"
-    none = Arithmetic("exact", 0.0, 0.0, math.inf, exp_units=0)
-    for term, claimed, heads, arithmetic in (
-        ("bound", certificate.bound, known, a),
-        ("approximation", certificate.approximation, exact, none),
-    ):
-        found = _derived(certificate, heads, children, n, arithmetic, function)
+    exact = Arithmetic("exact", 0.0, 0.0, math.inf, exp_units=0)
+    for term, arithmetic in (("bound", ARITHMETIC[certificate.dtype]), ("approximation", exact)):
+        claimed = getattr(certificate, term)
+        heads = {
+            name: HeadBound(child.interval.lo, child.interval.hi, getattr(child, term))
+            for name, child in children.items()
+        }
+        found = _derived(certificate, heads, children, arithmetic, function)
         if not found <= arb(claimed):
             return f"the {term} {claimed:.6g} could not be proved: the checker derives {found.str(6, radius=False)}"
     if Fraction(certificate.bound) > Fraction(certificate.approximation) + Fraction(certificate.rounding):
@@ -352,46 +298,24 @@ def _derived(
     certificate: Certificate,
     heads: Mapping[str, HeadBound],
     children: Mapping[str, Certificate],
-    n: int,
     a: Arithmetic,
     function: Function | None,
 ) -> arb:
-    facts, limits = certificate.facts, dict(certificate.holds_for.limits)  # type: ignore[union-attr]
-    if children["reading"].facts["function"] != "identity":
-        return arb("inf")
+    facts, context = certificate.facts, certificate.holds_for
+    assert isinstance(context, Context)
+    of = {name: child.facts["function"] for name, child in children.items()}
     if facts["algorithm"] == "ridge_regression":
-        named: dict[str, Any] = {k: facts[k] for k in ("features", "iterations", "start", "ridge", "scales")}
-        return newton_bound(Newton(**named, **limits, reading=heads["reading"]), n, a)
-    loss = facts["loss"]
-    label = loss["function"]
-    psi = (
-        None
-        if label is None
-        else function
-        if function is not None and label_of(function) == label
-        else get(label)
-    )
-    if (psi is None) != ("activation" not in heads) or (loss["lasso"] > 0) != ("threshold" in heads):
+        wanted, psi, bound = {"reading": "identity"}, None, newton_bound
+    else:
+        label, level = facts["loss"]["function"], facts["step_size"] * facts["loss"]["lasso"]
+        wanted = {"reading": "identity"}
+        wanted |= {} if label is None else {"activation": label}
+        wanted |= {"threshold": label_of(clip(-level, level))} if facts["loss"]["lasso"] > 0 else {}
+        own = function is not None and label_of(function) == label
+        psi, bound = (None if label is None else function if own else get(label)), descent_bound
+    if of != wanted:
         return arb("inf")
-    if psi is not None and children["activation"].facts["function"] != label:
-        return arb("inf")
-    if "threshold" in heads and children["threshold"].facts["function"] != _clip_label(
-        facts["step_size"] * loss["lasso"]
-    ):
-        return arb("inf")
-    local = psi is not None and not (is_builtin(psi) and psi.name in _STEEPEST_AT_ZERO)
-    return descent_bound(
-        Descent(
-            facts["features"], facts["steps"], facts["step_size"], facts["e"], loss["ridge"], **limits,
-            of_residual=loss["of_residual"], local=local, function=psi, reading=heads["reading"],
-            activation=heads.get("activation"), threshold=heads.get("threshold"),
-        ),
-        n, a,
-    )  # fmt: skip
-
-
-def _clip_label(level: float) -> str:
-    return label_of(clip(-level, level))
+    return bound(Claim(facts, context.limits, heads, psi), context.examples, a)
 
 
 _STEEPEST_AT_ZERO = ("sigmoid", "tanh", "clip", "hardtanh")  # their slope at 0 bounds their slope everywhere

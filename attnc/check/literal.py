@@ -43,8 +43,16 @@ Token = dict[int, Form]  # coordinate → form; missing coordinates are 0
 def check_literal(record: LiteralRecord, function: Function | None = None) -> Verdict:
     """Prove the certificate of the source, and that the matrices encode the source: the approximation term holds for them."""
     claimed, source = record.certificate.approximation, record.source
-    if source is None or not source.certificate.proved:
-        return Verdict(Status.UNKNOWN, "the source has no proved certificate")
+    if source is None:
+        reason = (
+            "the error of this literal form is not proved: its matrices can only be compared with a certified head or network, "
+            "and it has none as its source. If it was built from a learner, verify the learner itself"
+        )
+        return Verdict(Status.UNKNOWN, reason)
+    if not source.certificate.proved:
+        known = source.certificate
+        reason = f"the error of the source ({known.title}) is {known.status}, not proved: no bound can be carried over"
+        return Verdict(Status.UNKNOWN, reason)
     if isinstance(source.numbers, HeadNumbers):
         verdict = check_head(source.numbers, source.certificate, function)
     else:
@@ -69,16 +77,14 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
     given = source.certificate.holds_for
     size = 1 if isinstance(given, Interval) else math.prod(source.network[0].shape)
     structure, shape = record.structure, record.structure["inputs"][0]["shape"]
-    single = (
-        len(structure["inputs"]) == 1 and len(structure["embeddings"]) <= 1 and structure["output"][2] == 0
-    )
+    counts = len(structure["inputs"]), len(structure["embeddings"]), structure["output"][2]
+    single = counts in ((1, 0, 0), (1, 1, 0))
     if not isinstance(given, Interval | Box) or not single or None in shape or math.prod(shape) % size:
         raise EncodingError(f"inputs of the shape {shape} are not those of the source")
     lo, hi = ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
     copies = math.prod(shape) // size
-    exact = Exact(
-        [Fraction(float(x)) for x in lo] * copies, [Fraction(float(x)) for x in hi] * copies, record.dtype
-    )
+    low, high = ([Fraction(float(x)) for x in end] * copies for end in (lo, hi))
+    exact = Exact(low, high, record.dtype)
     wanted = [form for c in range(copies) for form in _source(exact, source, c * size, size)]
     found = _Literal(exact, record).outputs()
     if len(found) != len(wanted):

@@ -37,7 +37,7 @@ class Exact:
     arguments: list[Argument | None] = field(default_factory=list)
     middles: dict[Hashable, float] = field(
         default_factory=dict
-    )  # of the atoms, with the input in the middle of the domain
+    )  # of the weights, for the middle of the domain
     terms: int = 0
 
     def sum(self, parts: Iterable[tuple[Fraction, Form]]) -> Form:
@@ -88,25 +88,20 @@ class Exact:
             shapes = self._shapes([scores[j] for j in visible])
             index = self.known.get(frozenset(Counter(shapes).items()))
             if index is not None and self._closed(scores, visible, self.arguments[index]):
-                return {
-                    j: {("weight", index, shape): Fraction(1)}
-                    for j, shape in zip(visible, shapes, strict=True)
-                }
+                pairs = zip(visible, shapes, strict=True)
+                return {j: {("weight", index, shape): Fraction(1)} for j, shape in pairs}
         return None
 
     def middle(self, form: Form) -> float:
         """The value of a form in the middle of the domain, in floats. Only the order of scores depends on it."""
         total = 0.0
         for atom, c in form.items():
-            kind, rest = (atom[0], atom[1:]) if isinstance(atom, tuple) and atom else ("one", ())
+            kind, rest = _parts(atom)
             if kind == "input":
                 total += float(c) * float(self.lo[rest[0]] + self.hi[rest[0]]) / 2
             elif kind == "weight" and len(rest) == 3:
-                total += (
-                    float(c)
-                    * self.middles[("weight", rest[0], rest[1])]
-                    * self.middle({rest[2]: Fraction(1)})
-                )
+                weight = self.middles[("weight", rest[0], rest[1])]
+                total += float(c) * weight * self.middle({rest[2]: Fraction(1)})
             else:
                 total += float(c) * (1.0 if kind == "one" else self.middles.get(atom, 0.0))
         return total
@@ -115,7 +110,7 @@ class Exact:
         """At least |form|, for every input: the weights of a softmax are nonnegative and their sum is 1."""
         total, groups = Fraction(0), dict[Hashable, Fraction]()
         for atom, c in form.items():
-            kind, rest = (atom[0], atom[1:]) if isinstance(atom, tuple) and atom else ("one", ())
+            kind, rest = _parts(atom)
             if kind == "one":
                 total += abs(c)
             elif kind == "input":
@@ -154,3 +149,8 @@ class Exact:
         if len(inputs) < len(atoms):
             return Fraction(-1)
         return form.get(ONE, Fraction(0)) + sum(min(c * self.lo[i], c * self.hi[i]) for c, i in inputs)
+
+
+def _parts(atom: Hashable) -> tuple[str, tuple[Any, ...]]:
+    """The kind of an atom, and the rest of it."""
+    return (atom[0], atom[1:]) if isinstance(atom, tuple) and atom else ("one", ())

@@ -104,8 +104,7 @@ def _learn(
 ) -> tuple[Any, dict[str, Any]]:
     """Fit an estimator, predict the rows, and compare with exact gradient descent and with scikit-learn."""
     from attnc.incontext.estimators import InContextClassifier, InContextRegressor
-    from attnc.incontext.exact import exact_trajectory
-    from attnc.incontext.losses import DEFAULTS, loss_named
+    from attnc.incontext.losses import DEFAULTS, exact_trajectory, loss_named
 
     names = [name for name in examples.names if name != target]
     if not names or len(examples.rows) < 2:

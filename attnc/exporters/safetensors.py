@@ -10,7 +10,7 @@ from attnc.incontext.learner import Learner
 from attnc.incontext.solver import Solver
 from attnc.network.head import Head
 from attnc.network.literal import SelfAttentionNetwork
-from attnc.network.literal.files import literal_from_record
+from attnc.network.literal.network import literal_from_record
 from attnc.network.network import Network, rebuilt
 from attnc.records.files import read_file
 from attnc.records.literal import literal_record_of

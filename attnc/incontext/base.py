@@ -1,7 +1,8 @@
-"""What learners and solvers share: checks of the context, predictions, and when their bound applies."""
+"""The common part of learners and solvers: checks of the context, predictions, and the certificate."""
 
 from __future__ import annotations
 
+import math
 import os
 from abc import abstractmethod
 from typing import Any
@@ -10,39 +11,57 @@ import torch
 from torch import Tensor
 
 from attnc.arithmetic import loose_products
+from attnc.domain import Context
 from attnc.errors import InputError
-from attnc.incontext.certify import changed_settings
-from attnc.incontext.inputs import check_reached, checked_examples, checked_labels
-from attnc.incontext.settings import LearnerSettings, SolverSettings
-from attnc.network.altered import why_altered
+from attnc.incontext.bounds import LearnerBound, SolverBound
+from attnc.incontext.settings import EXAMPLES, LearnerSettings, SolverSettings, facts_of
+from attnc.network.altered import as_made, why_altered
 from attnc.network.head import Head
 from attnc.network.running import PreciseModule, precise
-from attnc.records.certificate import Certificate
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import round_up, versions
 from attnc.records.record import Record, write
 
 
+@as_made
 class InContext(PreciseModule):
     """An algorithm on the examples of a context, by attention with fixed weights: `module(context_x, context_y, query_x)`.
 
     `certificate.bound` is the proved distance of the coefficients to those of the exact algorithm, for every context within the
     radius of up to 1,000 examples; `error_bound(n)` is the same for n examples. With `strict` (the default) data outside the
-    radius raise an error; with strict=False they are computed without a promise."""
+    radius raise an error; with strict=False the result has no bound, and `uncertified` states the reason."""
 
-    certificate: Certificate
+    algorithm: str
     settings: LearnerSettings | SolverSettings
 
-    def __init__(self, reading: Head) -> None:
+    def __init__(
+        self,
+        settings: LearnerSettings | SolverSettings,
+        reading: Head,
+        activation: Head | None = None,
+        threshold: Head | None = None,
+    ) -> None:
         super().__init__()
-        self.reading, self.strict = reading, True
+        self.settings, self.strict = settings, True
+        self.reading, self.activation, self.threshold = reading, activation, threshold
         self.uncertified: str | None = None  # why the bound does not hold for the last result, or None
+        self.certificate = self._certified()
 
     @abstractmethod
-    def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
-        """The coefficients before the first and after every step."""
+    def _bounds(self, term: str) -> LearnerBound | SolverBound:
+        """The bound as executed ("bound"), or in exact arithmetic ("approximation")."""
 
     @abstractmethod
-    def _heads(self) -> dict[str, Head]:
-        """The heads by name, in the order of the certificate's children."""
+    def _check_context(self, x: Tensor, y: Tensor) -> None:
+        """Raise if the algorithm may diverge on these examples, or if labels do not fit the loss."""
+
+    @abstractmethod
+    def _run(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The coefficients before the first and after every step, and the sizes reached, for `_check_reached`."""
+
+    @abstractmethod
+    def _check_reached(self, *sizes: float) -> None:
+        """Raise if a size exceeds the radius."""
 
     @property
     def features(self) -> int:
@@ -58,11 +77,11 @@ class InContext(PreciseModule):
         self, context_x: Tensor, context_y: Tensor, query_x: Tensor, strict: bool | None = None
     ) -> Tensor:
         """Predictions for the rows of query_x: w·x, for the logistic loss the probability, for the poisson loss the mean."""
-        w = self.coefficients(context_x, context_y, strict)
-        radius = self.settings.radius
-        query = self._examples("query_x", query_x, self._strict(strict))
+        strict = self.strict if strict is None else bool(strict)
+        w, radius = self.coefficients(context_x, context_y, strict), self.settings.radius
+        query = self._examples("query_x", query_x, strict)
         s = query @ w
-        if self._strict(strict):
+        if strict:
             check_reached("|w·x| of a query", float(s.abs().max()), radius.u, "u")
         elif not (bool((query.abs() <= radius.x).all()) and bool((s.abs() <= radius.u).all())):
             self.uncertified = self.uncertified or "a query lies outside the radius"
@@ -77,15 +96,42 @@ class InContext(PreciseModule):
         """w after all steps, (d,), the intercept last."""
         return self.trajectory(context_x, context_y, strict)[-1]
 
+    @precise
+    def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
+        """The coefficients before the first and after every step, (steps + 1, d)."""
+        strict = self.strict if strict is None else bool(strict)
+        if strict:
+            self._check_applies()
+        radius = self.settings.radius
+        x = self._examples("context_x", context_x, strict)
+        y = checked_numbers("context_y", context_y, (len(x),), x.dtype, radius.y, strict)
+        self._check_context(x, y)
+        found, reached = self._run(x, y)
+        self.uncertified = None
+        try:
+            if not strict:
+                self._check_applies()
+                check_reached("|context_x|", float(x.abs().max()), radius.x, "x")
+                check_reached("|context_y|", float(y.abs().max()), radius.y, "y")
+            self._check_reached(*reached.tolist())
+        except InputError as problem:
+            if strict:
+                raise
+            self.uncertified = str(problem)
+        return torch.stack(found)
+
     def why_not_certified(self) -> str | None:
         """None if the certificate applies to what runs now, else the reason."""
         altered = why_altered(self)
         if altered is not None:
             return altered
-        heads = self._heads()
-        if [head.certificate for head in heads.values()] != list(self.certificate.children):
+        heads, known = self._heads(), self.certificate
+        if [head.certificate for head in heads.values()] != list(known.children):
             return "its heads are not the certified ones"
-        changed = changed_settings(self.settings, self.certificate)
+        stated = facts_of(self.settings)
+        changed = [name for name, value in stated.items() if known.facts.get(name) != value]
+        changed += ["radius"] * (known.holds_for != self._domain())
+        changed += ["dtype"] * (known.dtype != self.settings.dtype)
         if changed:
             return f"changed since it was certified: {', '.join(changed)}"
         for name, head in heads.items():
@@ -94,22 +140,41 @@ class InContext(PreciseModule):
                 return f"{name}: {reason}"
         return loose_products(self.settings.dtype)
 
-    def why_not_covered(
-        self, context_x: Tensor, context_y: Tensor, query_x: Tensor | None = None
-    ) -> str | None:
-        """None if the bound holds for this context (and these queries), else what lies outside."""
-        try:
-            if query_x is None:
-                self.trajectory(context_x, context_y, strict=True)
-            else:
-                self(context_x, context_y, query_x, strict=True)
-        except InputError as problem:
-            return str(problem)
-        return None
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write heads and certificate to a safetensors file; `attnc.load` reads it."""
         write(path, Record({name: head.numbers() for name, head in self._heads().items()}, self.certificate))
+
+    def _heads(self) -> dict[str, Head]:
+        """The heads by name, in the order of the certificate's children."""
+        found = {"reading": self.reading, "activation": self.activation, "threshold": self.threshold}
+        return {name: head for name, head in found.items() if head is not None}
+
+    def _domain(self) -> Context:
+        return Context(EXAMPLES, dict(vars(self.settings.radius)))
+
+    def _certified(self) -> Certificate:
+        """|w - w of the exact algorithm|₂ <= bound for every context within the radius; UNKNOWN if no finite bound was found.
+
+        The claim leaves room of one part in 256, so that another derivation of the bound need not agree to the last digit."""
+        executed, exact = (self._bounds(term).bound(EXAMPLES) for term in ("bound", "approximation"))
+        known = math.isfinite(executed) and math.isfinite(exact)
+        bound, approximation = (round_up(x * (1 + 2.0**-8)) if known else 0.0 for x in (executed, exact))
+        approximation = min(approximation, bound)
+        left = bound - approximation
+        heads = self._heads()
+        return Certificate(
+            subject="learner",
+            name=self.algorithm.replace("_", " "),
+            status=Status.PROVED if known else Status.UNKNOWN,
+            approximation=approximation,
+            rounding=round_up(math.nextafter(left, math.inf)) if left > 0 else 0.0,
+            bound=bound,
+            holds_for=self._domain(),
+            dtype=self.settings.dtype,
+            facts={"algorithm": self.algorithm, "heads": list(heads), **facts_of(self.settings)},
+            children=tuple(head.certificate for head in heads.values()),
+            versions=versions(),
+        )
 
     def _check_applies(self) -> None:
         reason = self.why_not_certified()
@@ -118,14 +183,52 @@ class InContext(PreciseModule):
                 f"the certificate does not apply: {reason}. Build the module again, or call it with strict=False"
             )
 
-    def _strict(self, strict: bool | None) -> bool:
-        return self.strict if strict is None else bool(strict)
-
     def _examples(self, name: str, x: Any, strict: bool) -> Tensor:
         """Rows of x, checked, with a column of ones for the intercept."""
-        limit = self.settings.radius.x
-        found = checked_examples(name, x, self.features, self.reading.key.dtype, limit, strict)
+        shape, limit = (None, self.features), self.settings.radius.x
+        found = checked_numbers(name, x, shape, self.reading.key.dtype, limit, strict)
         return torch.cat([found, found.new_ones(len(found), 1)], 1) if self.intercept else found
 
-    def _labels(self, y: Any, n: int, strict: bool) -> Tensor:
-        return checked_labels(y, n, self.reading.key.dtype, self.settings.radius.y, strict)
+
+def checked_numbers(
+    name: str, x: Any, shape: tuple[int | None, ...], dtype: torch.dtype, limit: float, strict: bool
+) -> Tensor:
+    """A finite tensor of a dtype and a shape (None: any size from 1 on), within the radius if `strict`."""
+    if not isinstance(x, Tensor) or x.dtype != dtype:
+        raise InputError(f"{name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}")
+    fits = x.ndim == len(shape) and all(n in (None, got) for n, got in zip(shape, x.shape, strict=True))
+    if not fits or not len(x):
+        wanted = str(shape).replace("None", "n")
+        raise InputError(f"{name} must have the shape {wanted} and at least one row: got {tuple(x.shape)}")
+    if not bool(torch.isfinite(x).all()):
+        at = tuple(int(i) for i in torch.nonzero(~torch.isfinite(x))[0])
+        raise InputError(f"{name} contains {float(x[at])} at {at}: use finite numbers")
+    if strict and float(x.abs().max()) > limit:
+        at = tuple(int(i) for i in torch.unravel_index(x.abs().argmax(), x.shape))
+        raise InputError(
+            f"{name} contains {float(x[at]):.6g} at {at}, outside the radius {limit:g} of the bound. Standardise the "
+            "data, use a larger radius, or call with strict=False"
+        )
+    return x
+
+
+def check_reached(name: str, size: float, limit: float, part: str) -> None:
+    """Raise if a size exceeds the radius."""
+    if not size <= limit:
+        raise InputError(
+            f"{name} reached {size:.4g}, outside the radius {limit:g} for which the bound holds. Use a larger radius ({part}), "
+            "or call with strict=False"
+        )
+
+
+def largest_eigenvalue(x: Tensor) -> float:
+    """At least the largest eigenvalue of XᵀX/n, computed in float64 with an allowance for its rounding."""
+    wide = x.double()
+    found = float(torch.linalg.eigvalsh(wide.T @ wide / len(wide))[-1])
+    return found * (1 + eigenvalue_room(x)) + 1e-300
+
+
+def eigenvalue_room(x: Tensor) -> float:
+    """The rounding error of XᵀX/n and its eigenvalues in float64, relative to the largest eigenvalue."""
+    n, d = x.shape
+    return max(1e-9, 4 * (n + d * d) * d * 2.0**-53)

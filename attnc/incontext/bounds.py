@@ -25,13 +25,13 @@ from dataclasses import dataclass
 
 from flint import arb, arb_series
 
+from attnc.arguments import checked_count, checked_nonnegative
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.functions.balls import upper, working
 from attnc.incontext.gathering import gather_error
-from attnc.incontext.inputs import checked_count
 from attnc.incontext.settings import LearnerSettings, SolverSettings
 from attnc.prove.outward import gamma
 from attnc.records.certificate import Certificate
@@ -111,8 +111,8 @@ class LearnerBound:
     def bound(self, n: int, curvature: float | None = None) -> float:
         """The distance after all steps, for n examples; `curvature`, at least L, lets a ridge contract."""
         checked_count("n", n)
-        if curvature is not None and not 0 <= curvature < math.inf:
-            raise InputError(f"curvature={curvature!r}: give a finite number that is not negative")
+        if curvature is not None:
+            checked_nonnegative("curvature", curvature)
         s = self.settings
         one = math.sqrt(s.features) * sum(self.step_error(n).values()) * _ROOM
         if not math.isfinite(one):
@@ -184,6 +184,13 @@ def mean_error(e: float, n: int, largest_r: float, largest_x: float, a: Arithmet
     """At least |(4h(e) - h(2e))/3 as executed - mean of r x|, without the rounding of the final sums."""
     found = gather_error(e, n, largest_r, largest_x, a)
     return (found.approximation + 4 / (3 * e) * found.one + found.two / (6 * e)) * _ROOM
+
+
+def best_scale(n: int, largest_r: float, largest_x: float, a: Arithmetic) -> float:
+    """The power of two e with the smallest `mean_error`."""
+    top = math.floor(math.log2(0.6 / largest_r))
+    scales = (2.0**k for k in range(top - 30, top + 1))
+    return min(scales, key=lambda e: mean_error(e, n, largest_r, largest_x, a))
 
 
 def largest_value(f: Function, domain: Interval, cells: int = 256) -> float:

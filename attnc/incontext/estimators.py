@@ -1,7 +1,6 @@
 """Learners as scikit-learn estimators: `fit` stores the context, `predict` is one forward pass over [context, query].
 
-Nothing is trained. `fit` standardises the examples, derives the step size and the radius from them, and builds the learner for
-these numbers; every `predict` computes the coefficients again, in the residual stream.
+`fit` standardises the examples, derives the step size and the radius from them, and builds the learner for these numbers.
 
 *Step size*, by default: η = 1/L, L = Lip(ψ)·(largest eigenvalue of XᵀX/n) + λ, X the stored examples with their column of ones.
 
@@ -17,20 +16,20 @@ the poisson loss is unbounded, so |w·x| <= 1 + log(1 + max y) is assumed; `cert
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attnc.arguments import checked_choice, checked_count, checked_nonnegative
 from attnc.domain import Array
 from attnc.errors import InputError, MissingExtraError
 from attnc.functions import Function
-from attnc.incontext.inputs import checked_count
 from attnc.incontext.learner import Learner, gradient_descent
 from attnc.incontext.losses import Loss, loss_named
-from attnc.incontext.settings import Radius, radius_of
+from attnc.incontext.settings import Radius, positive, radius_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -45,71 +44,76 @@ except ImportError as problem:
 _ROOM = 1.01  # factor on the radius of w and w·x, for the learner's own error
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    """The arguments of `gradient_descent`, so that an estimator can be copied and stored."""
-
-    loss: str | Loss | Function
-    ridge: float
-    features: int
-    steps: int
-    step_size: float
-    radius: float | Radius
-    intercept: bool
-    dtype: str
-
-    def learner(self) -> Learner:
-        return gradient_descent(
-            _penalised(self.loss, self.ridge), features=self.features, steps=self.steps, step_size=self.step_size,
-            radius=self.radius, intercept=self.intercept, dtype=_dtype(self.dtype),
-        )  # fmt: skip
-
-
 class _InContext(BaseEstimator):  # type: ignore[misc]
     """The common part of the regressor and the classifier: the stored context and the passes over it."""
 
-    def _stored(self, x: Array, labels: list[Array], ridge: float) -> None:
-        """Store the context (x raw, labels as the learner gets them) and build the learner."""
+    learner_: Learner
+
+    def _store(self, x: Array, labels: Array, loss: Loss) -> None:
+        """Store the context (x raw, a row of labels for each pass) and build the learner."""
         for name in ("standardise", "intercept"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise InputError(f"{name}={getattr(self, name)!r}: give True or False")
         steps = checked_count("steps", self.steps)
-        dtype = _dtype(self.dtype)
-        self.x_scaler_ = StandardScaler().fit(x) if self.standardise else None
-        self.context_x_ = torch.tensor(self._scaled(x), dtype=dtype)
-        self.context_y_ = torch.tensor(np.stack(labels), dtype=dtype)
-        loss = _penalised(self.loss, ridge)
-        seen = _Context(self.context_x_, self.context_y_, bool(self.intercept))
-        reach = seen.reach(loss, self.radius)
-        steep = loss.steepest(-reach, reach)
-        curvature = steep * seen.largest_eigenvalue() * (1 + 1e-9) + loss.ridge
+        dtype = getattr(torch, checked_choice("dtype", self.dtype, ("float64", "float32")))
+        self.x_scaler_ = StandardScaler(with_mean=self.standardise, with_std=self.standardise).fit(x)
+        self.context_x_ = torch.tensor(self.x_scaler_.transform(x), dtype=dtype)
+        self.context_y_ = torch.tensor(labels, dtype=dtype)
+        wide, y = _with_ones(self.context_x_, self.intercept).double(), self.context_y_.double()
+        reach = 64.0 + float(y.abs().max())
+        if loss.name == "poisson":
+            given = self.radius if self.radius is None else radius_of(self.radius, wide.shape[1], loss.name).u
+            reach = 1.05 * (_poisson_reach(y) if given is None else given)
+        largest = float(np.linalg.norm(wide.numpy(), 2)) ** 2 / len(x)
+        curvature = loss.steepest(-reach, reach) * largest * (1 + 1e-9) + loss.ridge
         self.step_size_ = _step_size(self.step_size, curvature)
-        made = None if self.radius is not None else seen.radius(loss, steps, self.step_size_, curvature)
-        self._recipe = _Recipe(
-            self.loss, ridge, x.shape[1], steps, self.step_size_, made or self.radius, seen.intercept, self.dtype
-        )  # fmt: skip
-        self.learner_ = self._recipe.learner()
+        self.learner_ = gradient_descent(
+            loss,
+            features=x.shape[1],
+            steps=steps,
+            step_size=self.step_size_,
+            radius=self._radius(loss, wide, y, curvature) if self.radius is None else self.radius,
+            intercept=bool(self.intercept),
+            dtype=dtype,
+        )
         self.radius_ = self.learner_.radius
-        seen.check(self.radius_, bool(self.standardise))
-        _step_size(self.step_size_, self.learner_.curvature(self._tokens(self.context_x_)) + loss.ridge)
+        for name, sizes in (("x", self.context_x_), ("y", self.context_y_)):
+            size, limit = float(sizes.abs().max()), getattr(self.radius_, name)
+            if size > limit:
+                raise InputError(
+                    f"the {'standardised ' * bool(self.standardise)}context has |{name}| = {size:.6g}, outside the radius "
+                    f"{limit:g}: use a larger radius, or radius=None"
+                )
+        exact = self.learner_.curvature(_with_ones(self.context_x_, self.intercept))
+        _step_size(self.step_size_, exact + loss.ridge)
         self.bound_ = self.learner_.error_bound(len(x), curvature - loss.ridge)
 
-    def _scaled(self, x: Array) -> Array:
-        found: Array = x if self.x_scaler_ is None else self.x_scaler_.transform(x)
-        return found
+    def _radius(self, loss: Loss, x: Tensor, y: Tensor, curvature: float) -> Radius:
+        """The radius that the module's docstring derives; x has its column of ones."""
+        drop, slack = _drop(loss, y), 1 / self.step_size_ - curvature / 2
+        ways = [math.sqrt(self.steps * drop / slack) if slack > 0 else math.inf]
+        if loss.ridge > 0 and not self.intercept:
+            ways.append(math.sqrt(2 * drop / loss.ridge))
+        if loss.lasso > 0 and not self.intercept:
+            ways.append(drop / loss.lasso)
+        w = _ROOM * min(ways) or 1.0
+        if not math.isfinite(w):
+            raise InputError(
+                f"step_size={self.step_size_:g} is at the limit of divergence: use a smaller one, or give a radius"
+            )
+        u = w * float(np.linalg.norm(x.numpy(), axis=1).max()) or 1.0
+        u = min(u, _poisson_reach(y)) if loss.name == "poisson" else u
+        return Radius(2 * float(self.context_x_.abs().max()) or 1.0, float(y.abs().max()) or 1.0, w, u)
 
     def _query(self, x: Any) -> Tensor:
         check_is_fitted(self)
         x = validate_data(self, x, reset=False, dtype=np.float64)
-        return torch.tensor(self._scaled(x), dtype=self.context_x_.dtype)
+        return torch.tensor(self.x_scaler_.transform(x), dtype=self.context_x_.dtype)
 
     def _passes(self, query: Tensor) -> Array:
         """The predictions for each row of labels, (labels, queries)."""
         found = [self.learner_(self.context_x_, y, query, strict=False) for y in self.context_y_]
         return _numpy(torch.stack(found))
-
-    def _tokens(self, x: Tensor) -> Tensor:
-        return torch.cat([x, x.new_ones(len(x), 1)], 1) if self._recipe.intercept else x
 
     def _weights(self, strict: bool) -> list[Tensor]:
         return [self.learner_.coefficients(self.context_x_, y, strict) for y in self.context_y_]
@@ -118,8 +122,8 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         """Coefficients and intercepts in the units of X."""
         check_is_fitted(self)
         w = np.stack([_numpy(row) for row in self._weights(strict=False)])
-        slope, shift = (w[:, :-1], w[:, -1]) if self._recipe.intercept else (w, np.zeros(len(w)))
-        if self.x_scaler_ is None:
+        slope, shift = (w[:, :-1], w[:, -1]) if self.learner_.intercept else (w, np.zeros(len(w)))
+        if self.x_scaler_.scale_ is None:
             return slope, shift
         slope = slope / self.x_scaler_.scale_
         return slope, shift - slope @ self.x_scaler_.mean_
@@ -136,19 +140,9 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         except InputError:
             return np.zeros(len(query), dtype=bool)
         for w in weights:
-            inside &= (self._tokens(query) @ w).abs() <= self.learner_.radius.u
+            inside &= (_with_ones(query, self.learner_.intercept) @ w).abs() <= self.learner_.radius.u
         found: Array = inside.numpy()
         return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())
-        state.pop("learner_", None)  # __setstate__ builds the same one
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "_recipe" in state:
-            self.learner_ = self._recipe.learner()
 
 
 class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
@@ -197,7 +191,7 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
         if self.standardise and kind.name != "poisson":
             scaler = StandardScaler().fit(labels[:, None])
             self.y_mean_, self.y_scale_ = float(scaler.mean_[0]), float(scaler.scale_[0])
-        self._stored(x, [(labels - self.y_mean_) / self.y_scale_], 0.0)
+        self._store(x, (labels[None] - self.y_mean_) / self.y_scale_, kind)
         return self
 
     def predict(self, X: Any) -> Array:
@@ -231,8 +225,6 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
     (['low', 'high'], [[0.5, 0.5]])
     """
 
-    loss = "logistic"
-
     def __init__(
         self,
         ridge: float = 0.01,
@@ -254,13 +246,14 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y contains only 1 class, {self.classes_[0]!r}: give examples of two or more")
-        wanted = range(len(self.classes_)) if len(self.classes_) > 2 else [1]
-        self._stored(x, [(index == k).astype(np.float64) for k in wanted], _ridge(self.ridge))
+        wanted = np.arange(len(self.classes_)) if len(self.classes_) > 2 else np.array([1])
+        loss = replace(loss_named("logistic"), ridge=checked_nonnegative("ridge", self.ridge))
+        self._store(x, (index == wanted[:, None]).astype(np.float64), loss)
         return self
 
     def decision_function(self, X: Any) -> Array:
         """w·x: (n,) for the second of two classes, or (n, classes)."""
-        tokens = self._tokens(self._query(X))
+        tokens = _with_ones(self._query(X), self.learner_.intercept)
         found = [_numpy(self.learner_.reading(tokens @ w, strict=False)) for w in self._weights(strict=False)]
         return found[0] if len(found) == 1 else np.stack(found, 1)
 
@@ -288,96 +281,30 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         return self._unscaled()
 
 
-@dataclass(frozen=True)
-class _Context:
-    """The examples as the learner gets them: x (n, d), y (labels, n), and whether a column of ones is added."""
+def _poisson_reach(y: Tensor) -> float:
+    return 1 + math.log1p(float(y.abs().max()))
 
-    x: Tensor
-    y: Tensor
-    intercept: bool
 
-    def wide(self) -> Array:
-        x = _numpy(self.x.double())
-        return np.concatenate([x, np.ones((len(x), 1))], 1) if self.intercept else x
+def _drop(loss: Loss, y: Tensor) -> float:
+    """At least F(0) - inf F, over all rows of labels."""
+    labels = y.numpy()
+    if loss.function is None:
+        each = labels**2 / 2
+    elif loss.name == "logistic":
+        return math.log(2)
+    elif loss.name == "poisson":
+        each = 1 - labels + labels * np.log(np.maximum(labels, 1))
+    else:  # convex, with its least value within 1 of 0: Ψ(-y) - inf Ψ <= |ψ(-y)|(|y| + 1)
+        each = np.abs(_numpy(loss.function(-y))) * (np.abs(labels) + 1)
+    return float(each.mean(1).max())
 
-    def largest_eigenvalue(self) -> float:
-        return float(np.linalg.norm(self.wide(), 2)) ** 2 / len(self.x)
 
-    def largest_y(self) -> float:
-        return float(self.y.abs().max())
-
-    def reach(self, loss: Loss, radius: Any) -> float:
-        """The interval [-reach, reach] on which the slope of ψ is bounded."""
-        if loss.name == "poisson":
-            features = self.x.shape[1] + self.intercept
-            return 1.05 * (
-                self.poisson_reach() if radius is None else radius_of(radius, features, loss.name).u
-            )
-        return 64.0 + self.largest_y()
-
-    def poisson_reach(self) -> float:
-        return 1 + math.log1p(self.largest_y())
-
-    def drop(self, loss: Loss) -> float:
-        """At least F(0) - inf F, over all rows of labels."""
-        y = _numpy(self.y.double())
-        if loss.function is None:
-            each = y**2 / 2
-        elif loss.name == "logistic":
-            return math.log(2)
-        elif loss.name == "poisson":
-            each = 1 - y + y * np.log(np.maximum(y, 1))
-        else:  # convex, with its least value within 1 of 0: Ψ(-y) - inf Ψ <= |ψ(-y)|(|y| + 1)
-            each = np.abs(_numpy(loss.function(-self.y.double()))) * (np.abs(y) + 1)
-        return float(each.mean(1).max())
-
-    def radius(self, loss: Loss, steps: int, eta: float, curvature: float) -> Radius:
-        """The radius that the module's docstring derives."""
-        drop, slack = self.drop(loss), 1 / eta - curvature / 2
-        ways = [math.sqrt(steps * drop / slack) if slack > 0 else math.inf]
-        if loss.ridge > 0 and not self.intercept:
-            ways.append(math.sqrt(2 * drop / loss.ridge))
-        if loss.lasso > 0 and not self.intercept:
-            ways.append(drop / loss.lasso)
-        w = _ROOM * min(ways) or 1.0
-        if not math.isfinite(w):
-            raise InputError(
-                f"step_size={eta:g} is at the limit of divergence: use a smaller one, or give a radius"
-            )
-        u = w * float(np.linalg.norm(self.wide(), axis=1).max()) or 1.0
-        if loss.name == "poisson":
-            u = min(u, self.poisson_reach())
-        return Radius(2 * float(self.x.abs().max()) or 1.0, self.largest_y() or 1.0, w, u)
-
-    def check(self, radius: Radius, standardised: bool) -> None:
-        """Raise if the context exceeds a given radius."""
-        for name, size in (("x", float(self.x.abs().max())), ("y", self.largest_y())):
-            if size > getattr(radius, name):
-                what = f"the {'standardised ' * standardised}context has |{name}| = {size:.6g}"
-                raise InputError(
-                    f"{what}, outside the radius {getattr(radius, name):g}: use a larger radius, or radius=None"
-                )
+def _with_ones(x: Tensor, intercept: bool) -> Tensor:
+    return torch.cat([x, x.new_ones(len(x), 1)], 1) if intercept else x
 
 
 def _numpy(found: Tensor) -> Array:
     return found.detach().cpu().double().numpy()
-
-
-def _penalised(loss: str | Loss | Function, ridge: float) -> Loss:
-    found = loss_named(loss)
-    return replace(found, ridge=found.ridge + ridge) if ridge > 0 else found
-
-
-def _dtype(given: Any) -> torch.dtype:
-    if given not in ("float32", "float64"):
-        raise InputError(f'dtype={given!r}: give "float64" or "float32"')
-    return torch.float32 if given == "float32" else torch.float64
-
-
-def _ridge(given: Any) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 <= given < math.inf:
-        raise InputError(f"ridge={given!r}: give a finite number >= 0")
-    return float(given)
 
 
 def _step_size(given: Any, curvature: float) -> float:
@@ -388,10 +315,7 @@ def _step_size(given: Any, curvature: float) -> float:
         )
     if given is None:
         return 1 / (curvature or 1.0)
-    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 < given < math.inf:
-        raise InputError(f"step_size={given!r}: give a positive finite number or None")
-    if not given * curvature <= 2:
-        raise InputError(
-            f"step_size={given:g} may diverge on these examples: use at most {2 / curvature:.6g}"
-        )
-    return float(given)
+    size = positive("step_size", given, " or None")
+    if not size * curvature <= 2:
+        raise InputError(f"step_size={size:g} may diverge on these examples: use at most {2 / curvature:.6g}")
+    return size

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from attnc.domain import Context
 from attnc.errors import CertificateError, FileError
@@ -27,28 +25,19 @@ def learner_of(record: Record, function: Function | None = None) -> Learner | So
     limits, dtype = certificate.holds_for.limits, certificate.dtype
     stored = zip(record.heads.items(), certificate.children, strict=True)
     heads = {name: Head(numbers, str(known.facts["design"]), known) for (name, numbers), known in stored}
+    parts = heads["reading"], heads.get("activation"), heads.get("threshold")
     built: Learner | Solver
     if certificate.facts["algorithm"] == "ridge_regression":
-        scales = tuple(facts.pop("scales"))
-        built = Solver(
-            SolverSettings(**facts, scales=scales, radius=SolverRadius(**limits), dtype=dtype),
-            heads["reading"],
-        )
+        facts["scales"] = tuple(facts["scales"])
+        built = Solver(SolverSettings(**facts, radius=SolverRadius(**limits), dtype=dtype), *parts)
     else:
-        loss = _loss(facts.pop("loss"), function)
-        settings = LearnerSettings(**facts, loss=loss, radius=Radius(**limits), dtype=dtype)
-        built = Learner(settings, heads["reading"], heads.get("activation"), heads.get("threshold"))
-    if (
-        not math.isclose(built.certificate.bound, certificate.bound, rel_tol=1e-3)
-        or built.certificate.facts != certificate.facts
-    ):
+        label = facts["loss"]["function"]
+        own = function is not None and label_of(function) == label
+        psi = None if label is None else function if own else get(label)
+        facts["loss"] = Loss(**{**facts["loss"], "function": psi})
+        built = Learner(LearnerSettings(**facts, radius=Radius(**limits), dtype=dtype), *parts)
+    same = math.isclose(built.certificate.bound, certificate.bound, rel_tol=1e-3)
+    if not same or built.certificate.facts != certificate.facts:
         raise CertificateError("the certificate is not the one of this learner: build the learner again")
     built.certificate = certificate
     return built
-
-
-def _loss(record: Mapping[str, Any], function: Function | None) -> Loss:
-    body, label = dict(record), record["function"]
-    named = function is not None and label_of(function) == label
-    psi = None if label is None else function if named else get(label)
-    return Loss(**{**body, "function": psi})

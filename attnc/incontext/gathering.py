@@ -27,12 +27,12 @@ from attnc.functions.balls import upper, working
 
 
 def gathered(r: Tensor, x: Tensor, e: float) -> tuple[Tensor, Tensor]:
-    """e·h(e) and 2e·h(2e), each (d,): softmax over the 2n twins, scores ±e r_i, values ±x_i.
+    """e·h(e) and 2e·h(2e), each (…, d), for r (n, …): softmax over the 2n twins, scores ±e r_i, values ±x_i.
 
     The two terms of a pair of twins are added first, (p⁺ - p⁻)x: they nearly cancel, and nothing is lost by it."""
     twins, n = torch.cat([r, -r]), len(r)
     weights = [torch.softmax(factor * e * twins, 0) for factor in (1, 2)]
-    one, two = ((p[:n] - p[n:]) @ x for p in weights)
+    one, two = ((p[:n] - p[n:]).movedim(0, -1) @ x for p in weights)
     return one, two
 
 

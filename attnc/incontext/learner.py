@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from attnc.arguments import check_arithmetic, checked_count, resolve_dtype
 from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, clip
-from attnc.incontext.base import InContext
-from attnc.incontext.bounds import EXACT, LearnerBound, head_errors, is_monotone
-from attnc.incontext.certify import certificate_of
-from attnc.incontext.gathering import gather_error, gathered
-from attnc.incontext.inputs import check_reached, checked_count, largest_eigenvalue
+from attnc.incontext.base import InContext, check_reached, largest_eigenvalue
+from attnc.incontext.bounds import EXACT, LearnerBound, best_scale, head_errors, is_monotone
+from attnc.incontext.gathering import gathered
 from attnc.incontext.losses import Loss, loss_named
 from attnc.incontext.reading import reading_head
 from attnc.incontext.settings import EXAMPLES, LearnerSettings, Radius, positive, radius_of
-from attnc.lower.function_to_head import check_arithmetic, checked_dtype
 from attnc.lower.function_to_head import head as make_head
 from attnc.network.altered import as_made
 from attnc.network.head import Head
-from attnc.network.running import precise
 
 if TYPE_CHECKING:
-    from attnc.network.literal import Layout, SelfAttentionNetwork
+    from attnc.network.literal import SelfAttentionNetwork
 
 
 @as_made
@@ -41,14 +37,8 @@ class Learner(InContext):
 
     `learner(context_x, context_y, query_x)` returns predictions."""
 
+    algorithm = "gradient_descent"
     settings: LearnerSettings
-
-    def __init__(
-        self, settings: LearnerSettings, reading: Head, activation: Head | None, threshold: Head | None
-    ) -> None:
-        super().__init__(reading)
-        self.settings, self.activation, self.threshold = settings, activation, threshold
-        self.certificate = certificate_of("gradient_descent", settings, self._heads(), self._bounds)
 
     @property
     def loss(self) -> Loss:
@@ -76,57 +66,21 @@ class Learner(InContext):
         certificates = {name: head.certificate for name, head in self._heads().items()}
         return LearnerBound(self.settings, head_errors(certificates, term), arithmetic)
 
-    def _heads(self) -> dict[str, Head]:
-        found = {"reading": self.reading, "activation": self.activation, "threshold": self.threshold}
-        return {name: head for name, head in found.items() if head is not None}
-
     def _predicted(self, s: Tensor) -> Tensor:
         if self.activation is None or self.loss.of_residual:
             return s
         found: Tensor = self.activation(s, strict=False)
         return found
 
-    @precise
-    def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
-        """w before the first and after every step, (T + 1, d), read from the weight token."""
-        must = self._strict(strict)
-        if must:
-            self._check_applies()
-        x = self._examples("context_x", context_x, must)
-        y = self._labels(context_y, len(x), must)
-        self.loss.check_labels(y.double().cpu().numpy())
-        self._check_step(x)
+    def _run(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
+        """w, read from the weight token, and the largest |w|, |w·x| and |w| before its threshold."""
         w = x.new_zeros(x.shape[1])
         found, reached = [w], x.new_zeros(3)
         for _ in range(self.steps):
             w, sizes = self._step(w, x, y)
             found.append(w)
             reached = torch.maximum(reached, sizes)
-        self.uncertified = None
-        if must:
-            self._check_reached(*reached.tolist())
-        else:
-            self.uncertified = self._outside(x, y, reached.tolist())
-        return torch.stack(found)
-
-    def _outside(self, x: Tensor, y: Tensor, reached: list[float]) -> str | None:
-        """Why the bound does not hold for a context that was run with strict=False, or None."""
-        try:
-            self._check_applies()
-            check_reached("|context_x|", float(x.abs().max()), self.radius.x, "x")
-            check_reached("|context_y|", float(y.abs().max()), self.radius.y, "y")
-            self._check_reached(*reached)
-        except InputError as problem:
-            return str(problem)
-        return None
-
-    @property
-    def registers(self) -> Layout:
-        """name → coordinates of a token in the residual stream of the literal form."""
-        from attnc.incontext.literal import registers_of
-
-        heads = [0 if head is None else head.heads for head in (self.activation, self.threshold)]
-        return registers_of(self.settings.features, *heads)
+        return found, reached
 
     def as_self_attention(self, unrolled: bool = False) -> SelfAttentionNetwork:
         """The learner as plain self-attention over all tokens, with a residual stream of named registers.
@@ -170,14 +124,16 @@ class Learner(InContext):
         """At least L: Lip(ψ) times the largest eigenvalue of XᵀX/n."""
         return _steepest(self.loss, self.activation) * largest_eigenvalue(x) * (1 + 2.0**-40)
 
-    def _check_step(self, x: Tensor) -> None:
+    def _check_context(self, x: Tensor, y: Tensor) -> None:
+        self.loss.check_labels(y.double().cpu().numpy())
         curvature = self.curvature(x) + self.loss.ridge
         if not self.step_size * curvature <= 2:
             raise InputError(
                 f"step_size={self.step_size:g} may diverge on these examples: use at most {2 / curvature:.6g}"
             )
 
-    def _check_reached(self, w: float, u: float, before: float) -> None:
+    def _check_reached(self, *sizes: float) -> None:
+        w, u, before = sizes
         check_reached("|w|", w, self.radius.w, "w")
         check_reached("|w·x|", u, self.radius.u, "u")
         if self.threshold is not None:  # the domain of its head is twice the radius
@@ -211,7 +167,7 @@ def gradient_descent(
     >>> learner.certificate.bound < 1e-6, learner.error_bound(4) < 1e-6
     (True, True)
     """
-    name = checked_dtype(torch.get_default_dtype() if dtype is None else dtype)
+    name = resolve_dtype(dtype)
     check_arithmetic(name, network=True)
     d = checked_count("features", features) + bool(intercept)
     kind = loss_named(loss)
@@ -224,8 +180,10 @@ def gradient_descent(
     eta = 1 / (_steepest(kind, activation) * d * sizes.x**2 + kind.ridge)
     eta = eta if step_size is None else positive("step_size", step_size, " or None")
     threshold = _threshold(eta * kind.lasso, sizes, name) if kind.lasso > 0 else None
-    draft = LearnerSettings(kind, d, count, eta, sizes, name, intercept=bool(intercept))
-    return Learner(_with_e(Learner(draft, reading, activation, threshold)), reading, activation, threshold)
+    settings = LearnerSettings(kind, d, count, eta, sizes, name, intercept=bool(intercept))
+    residual, _ = Learner(settings, reading, activation, threshold)._bounds("bound").residual()
+    e = best_scale(EXAMPLES, residual, sizes.x, ARITHMETIC[name])
+    return Learner(replace(settings, e=e), reading, activation, threshold)
 
 
 def _steepest(loss: Loss, activation: Head | None) -> float:
@@ -240,20 +198,6 @@ def _threshold(level: float, sizes: Radius, dtype: str) -> Head:
     eps = level * (1e-6 if dtype == "float64" else 1e-2)
     reach = 2 * sizes.w + 1
     return make_head(clip(-level, level), domain=(-reach, reach), eps=eps, dtype=getattr(torch, dtype))
-
-
-def _with_e(draft: Learner) -> LearnerSettings:
-    """The power of two that minimises the error of layer C at a thousand examples."""
-    settings = draft.settings
-    a, (size, _) = ARITHMETIC[settings.dtype], draft._bounds("bound").residual()
-
-    def cost(k: int) -> float:
-        e = 2.0**k
-        found = gather_error(e, EXAMPLES, size, settings.radius.x, a)
-        return found.approximation + 4 / (3 * e) * found.one + found.two / (6 * e)
-
-    top = math.floor(math.log2(0.6 / size))
-    return replace(settings, e=2.0 ** min(range(top - 30, top + 1), key=cost))
 
 
 def _activation(loss: Loss, sizes: Radius, reading: Head, dtype: str, eps: Any) -> Head | None:

@@ -21,7 +21,6 @@ head: BOS, in A the examples."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -127,16 +126,14 @@ class _Learner:
     def _reads(self, sign: float) -> list[KeySet]:
         """A: score (e τx)·w with the weight token and 0 with BOS; the values are those of the reading head."""
         n, at, found = self.reading, self.at, []
-        gates = [
-            self._only(at.marks("data", "query"), "weight", "bos"),
-            self._idle("data", "query", sink="data"),
-        ]
+        read = self._only(at.marks("data", "query"), "weight", "bos")
+        gates = [read, self._idle("data", "query", sink="data")]
         for h in range(n.heads):
             query = n.query[h, 0] * n.key[h, 0, 0] * at.block("tx")
             value = n.value[h, 0, 1] * at.marks("weight") + n.value[h, 1, 1] * at.marks("bos")
             out, top = sign * n.output[h] * at.form("u"), _largest(self.learner.reading, h)
             name = f"{'write' if sign > 0 else 'clear'} u: head {h}"
-            found.append(_key_set(name, query, at.block("w"), value[:, None], out[None], gates, top))
+            found.append(KeySet.single(name, query, at.block("w"), value[:, None], out[None], gates, top))
         return found
 
     def _activates(self, sign: float) -> list[KeySet]:
@@ -151,7 +148,9 @@ class _Learner:
         for h in range(n.heads):
             query = np.stack([n.query[h, 0] * s + n.query[h, 1] * tau, every], 1)
             out, name = sign * n.output[h] * at.form("g"), f"{'write' if sign > 0 else 'clear'} g: head {h}"
-            found.append(_key_set(name, query, *self._anchors("", h), out[None], gates, _largest(head, h)))
+            found.append(
+                KeySet.single(name, query, *self._anchors("", h), out[None], gates, _largest(head, h))
+            )
         return found
 
     def _gathers(self) -> list[KeySet]:
@@ -164,12 +163,12 @@ class _Learner:
         gates, found = [self._only(weight, "data"), self._idle("weight")], []
         for name, size, factor in (("gather e", e, -4 * eta / (3 * e)), ("gather 2e", 2 * e, eta / (6 * e))):
             query, key, out = size * weight[:, None], residual[:, None], factor * w.T
-            found.append(_key_set(name, query, key, at.block("tx"), out, gates, size * largest))
+            found.append(KeySet.single(name, query, key, at.block("tx"), out, gates, size * largest))
         if loss.ridge > 0:
             none, shrunk = np.zeros((at.width, 0)), -eta * loss.ridge * w.T
             shrunk[self.learner.features :] = 0.0  # not the intercept
             gates = [self._only(weight, "weight"), self._idle("weight")]
-            found.append(_key_set("ridge", none, none, w, shrunk, gates, 0.0))
+            found.append(KeySet.single("ridge", none, none, w, shrunk, gates, 0.0))
         return found
 
     def _thresholds(self) -> list[KeySet]:
@@ -182,9 +181,8 @@ class _Learner:
         for j, h in product(range(self.learner.features), range(n.heads)):
             query = np.stack([n.query[h, 0] * at.form("w", j) + n.query[h, 1] * weight, weight], 1)
             out, name = -n.output[h] * at.form("w", j), f"threshold w[{j}]: head {h}"
-            found.append(
-                _key_set(name, query, *self._anchors("threshold ", h), out[None], gates, _largest(head, h))
-            )
+            anchors = self._anchors("threshold ", h)
+            found.append(KeySet.single(name, query, *anchors, out[None], gates, _largest(head, h)))
         return found
 
     def _only(self, who: Array, *kinds: str) -> tuple[Array, Array]:
@@ -230,18 +228,6 @@ class _Learner:
             start[0, [at[kind].start, at["tau"].start]] = (1.0, tau)
             found.append(Embedding(name, reads, weight, start, self.dtype))
         return found
-
-
-def _key_set(
-    name: str,
-    query: Array,
-    key: Array,
-    value: Array,
-    out: Array,
-    gates: Sequence[tuple[Array, Array]],
-    top: float,
-) -> KeySet:
-    return KeySet([name], query[None], key, value, out[None], gates, top)
 
 
 def plain_numbers(name: str, head: Head) -> HeadNumbers:

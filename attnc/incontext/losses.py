@@ -1,4 +1,4 @@
-"""Losses by name: the function of layer B, the labels that they accept, and their curvature.
+"""Losses by name: the function of layer B, the labels that they accept, their curvature, and exact gradient descent on them.
 
 The gradient of the mean loss at w is (1/n) Σ r_i x_i + λw, where
 
@@ -12,9 +12,11 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from attnc.arguments import checked_nonnegative
 from attnc.domain import Array
-from attnc.errors import InputError
+from attnc.errors import FunctionError, InputError
 from attnc.functions import Function, clip, exp, sigmoid
 from attnc.functions.function import is_builtin
 from attnc.functions.library import pinball
@@ -37,10 +39,7 @@ class Loss:
 
     def __post_init__(self) -> None:
         for part in ("ridge", "lasso"):
-            size = getattr(self, part)
-            if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size < math.inf:
-                raise InputError(f"{part}={size!r}: give a finite number >= 0")
-            object.__setattr__(self, part, float(size))
+            object.__setattr__(self, part, checked_nonnegative(part, getattr(self, part)))
         if self.function is not None and not isinstance(self.function, Function):
             raise InputError(
                 f"the derivative of a loss must be an attnc.Function: got {type(self.function).__name__}"
@@ -78,41 +77,70 @@ def loss_named(given: str | Loss | Function) -> Loss:
         return given
     if isinstance(given, Function):
         return Loss(given.label, given, of_residual=True)
-    match = (
-        re.fullmatch(r"\s*([a-z]+)\s*(?:\(\s*([^()]*?)\s*\))?\s*", given) if isinstance(given, str) else None
+    found = re.fullmatch(
+        r"\s*([a-z]+)\s*(?:\(\s*([^()]*?)\s*\))?\s*", given if isinstance(given, str) else ""
     )
-    if match is None:
-        raise InputError(
-            f"loss={given!r}: accepted are {', '.join(NAMES)}, an attnc.Function ψ, or an attnc.incontext.Loss"
-        )
-    name, word = match.groups()
-    number = DEFAULTS.get(name) if word is None else _number(name, word)
-    if name in ("squared", "logistic", "poisson") and number is None:
-        return {
-            "squared": Loss("squared"),
-            "logistic": Loss("logistic", sigmoid()),
-            "poisson": Loss("poisson", exp()),
-        }[name]
-    if name in ("ridge", "lasso") and number is not None and number >= 0:
-        return Loss(name, ridge=number) if name == "ridge" else Loss(name, lasso=number)
-    if name == "huber" and number is not None and number > 0:
-        return Loss("huber", clip(-number, number), of_residual=True)
-    if name == "quantile" and number is not None and 0 < number < 1:
-        return _quantile(number)
-    raise InputError(f"loss={given!r}: accepted are {', '.join(NAMES)}, λ >= 0, δ > 0, 0 < τ < 1")
-
-
-def _quantile(tau: float, width: float = 0.1) -> Loss:
-    """The derivative of the pinball loss jumps from -τ to 1 - τ at 0; smoothed, it is sigmoid(s/h) - τ, h = 0.1."""
-    note = f"the jump of the quantile loss at 0 is smoothed: sigmoid(s/{width:g}) - {tau:g}"
-    return Loss(f"quantile({tau:g})", pinball(tau, width), of_residual=True, note=note)
-
-
-def _number(name: str, word: str) -> float:
+    name, word = found.groups() if found else ("", None)
     try:
-        found = float(word)
+        number = DEFAULTS.get(name) if word is None else float(word)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
-        raise InputError(f"loss={name}({word}): give a finite number")
-    return found
+        number = math.nan
+    match name, number:
+        case "squared", None:
+            return Loss("squared")
+        case "logistic", None:
+            return Loss("logistic", sigmoid())
+        case "poisson", None:
+            return Loss("poisson", exp())
+        case "ridge", float() if 0 <= number < math.inf:
+            return Loss("ridge", ridge=number)
+        case "lasso", float() if 0 <= number < math.inf:
+            return Loss("lasso", lasso=number)
+        case "huber", float() if 0 < number < math.inf:
+            return Loss("huber", clip(-number, number), of_residual=True)
+        case "quantile", float() if 0 < number < 1:  # its derivative jumps at 0: sigmoid(s/h) - τ is smooth
+            note = f"the jump of the quantile loss at 0 is smoothed: sigmoid(s/0.1) - {number:g}"
+            return Loss(f"quantile({number:g})", pinball(number, 0.1), of_residual=True, note=note)
+    raise InputError(
+        f"loss={given!r}: accepted are {', '.join(NAMES)} with λ >= 0, δ > 0, 0 < τ < 1, an attnc.Function ψ, or an "
+        "attnc.incontext.Loss"
+    )
+
+
+def exact_trajectory(
+    loss: Loss, x: Array, y: Array, steps: int, step_size: float, intercept: bool = False
+) -> Array:
+    """Exact gradient descent in float64, (steps + 1, d): w ← w - η((1/n) Σ r_i x_i + λw), of lasso with the soft threshold.
+
+    An `intercept` is the last coefficient, its column of x is of ones, and no penalty counts it. A step size that diverges
+    ends in inf or NaN.
+
+    >>> exact_trajectory(loss_named("squared"), np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), 2, 0.5).tolist()
+    [[0.0], [1.0], [1.5]]
+    """
+    w = np.zeros(x.shape[1])
+    found, free = [w], np.arange(x.shape[1]) == (x.shape[1] - 1 if intercept else -1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(steps):
+            try:
+                r = residuals(loss, x @ w, y)
+            except FunctionError:  # ψ is not finite there
+                r = np.full(len(x), np.nan)
+            w = w - step_size * (x.T @ r / len(x) + loss.ridge * np.where(free, 0, w))
+            level = step_size * loss.lasso
+            w = np.where(free, w, np.sign(w) * np.maximum(np.abs(w) - level, 0)) if loss.lasso > 0 else w
+            found.append(w)
+    return np.stack(found)
+
+
+def residuals(loss: Loss, u: Array, y: Array) -> Array:
+    """r = ψ(u) - y, or ψ(u - y) for a loss of the residual.
+
+    >>> residuals(loss_named("huber(1)"), np.array([5.0]), np.array([2.0]))
+    array([1.])
+    """
+    if loss.function is None:
+        return u - y
+    s = torch.from_numpy(np.asarray(u - y if loss.of_residual else u, dtype=np.float64))
+    psi: Array = loss.function(s).numpy()
+    return psi if loss.of_residual else psi - y

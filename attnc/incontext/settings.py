@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from attnc.errors import InputError
+from attnc.functions.function import label_of
 from attnc.incontext.losses import Loss
 
 EXAMPLES = 1000  # the bound of a certificate holds for contexts of up to this many examples
@@ -55,9 +58,7 @@ class LearnerSettings:
     radius: Radius
     dtype: str
     e: float = 1.0
-    intercept: bool = (
-        False  # the last coefficient, which the penalty leaves out: then a ridge does not contract
-    )
+    intercept: bool = False  # the last coefficient has no penalty: then a ridge does not contract
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,21 @@ class SolverSettings:
     intercept: bool = False
 
 
+def facts_of(settings: LearnerSettings | SolverSettings) -> dict[str, Any]:
+    """The settings as JSON, without the radius and the dtype, which a certificate states itself."""
+    facts = {name: value for name, value in vars(settings).items() if name not in ("radius", "dtype")}
+    if isinstance(settings, SolverSettings):
+        return facts | {"scales": list(settings.scales)}
+    loss = {name: value for name, value in vars(settings.loss).items() if name != "note"}
+    return facts | {"loss": loss | {"function": loss["function"] and label_of(loss["function"])}}
+
+
 def radius_of(given: Any, features: int, loss: str) -> Radius:
     """One number bounds x, y and w; then |w·x| is at most features·x·w, capped for the activation's sake."""
     if isinstance(given, Radius):
         return given
     size = positive("radius", given, " or an attnc.incontext.Radius(x=, y=, w=, u=)")
-    reach = features * size * size
-    return Radius(size, size, size, min(reach, 6.0 if loss == "poisson" else 64.0))
+    return Radius(size, size, size, min(features * size * size, 6.0 if loss == "poisson" else 64.0))
 
 
 def solver_radius_of(given: Any, ridge: float, features: int, intercept: bool) -> SolverRadius:
@@ -93,6 +102,7 @@ def solver_radius_of(given: Any, ridge: float, features: int, intercept: bool) -
 
 def positive(name: str, given: Any, other: str = "") -> float:
     """A positive finite number as a float."""
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
+    number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
+    if not number or not 0 < given < math.inf:
         raise InputError(f"{name}={given!r}: give a positive finite number{other}")
     return float(given)

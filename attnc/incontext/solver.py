@@ -15,30 +15,23 @@ and at the end the weight token gathers b from the examples and w = Σ_j b_j P_j
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from attnc.arithmetic import ARITHMETIC, Arithmetic
+from attnc.arguments import check_arithmetic, checked_count, resolve_dtype
+from attnc.arithmetic import ARITHMETIC
 from attnc.errors import InputError
-from attnc.incontext.base import InContext
-from attnc.incontext.bounds import EXACT, LARGEST_Q, SolverBound, mean_error
-from attnc.incontext.certify import certificate_of
-from attnc.incontext.inputs import check_reached, checked_count, eigenvalue_room, largest_eigenvalue
+from attnc.incontext.base import InContext, check_reached, eigenvalue_room, largest_eigenvalue
+from attnc.incontext.bounds import EXACT, LARGEST_Q, SolverBound, best_scale
+from attnc.incontext.gathering import gathered
 from attnc.incontext.reading import reading_head
 from attnc.incontext.settings import EXAMPLES, SolverRadius, SolverSettings, positive, solver_radius_of
-from attnc.lower.function_to_head import check_arithmetic, checked_dtype
 from attnc.network.altered import as_made
-from attnc.network.head import Head
-from attnc.network.running import precise
 
 
 def means(r: Tensor, x: Tensor, e: float) -> Tensor:
-    """(m, d): the means of r_ij x_i over i, for every column j of r (n, m), by softmax over twins."""
-    n, twins = len(r), torch.cat([r, -r])
-    weights = [torch.softmax(factor * e * twins, 0) for factor in (1, 2)]
-    one, two = ((p[:n] - p[n:]).T @ x for p in weights)
+    """(m, d): the means of r_ij x_i over i, for every column j of r (n, m)."""
+    one, two = gathered(r, x, e)
     return (4 / (3 * e)) * one + (-1 / (6 * e)) * two
 
 
@@ -46,12 +39,8 @@ def means(r: Tensor, x: Tensor, e: float) -> Tensor:
 class Solver(InContext):
     """Ridge regression in context: `solver(context_x, context_y, query_x)`, with the same weights for every n."""
 
+    algorithm = "ridge_regression"
     settings: SolverSettings
-
-    def __init__(self, settings: SolverSettings, reading: Head) -> None:
-        super().__init__(reading)
-        self.settings = settings
-        self.certificate = certificate_of("ridge_regression", settings, self._heads(), self._bounds)
 
     def error_bound(self, n: int, smallest: float | None = None, largest: float | None = None) -> float:
         """At least |w - w*|₂ for every context of n examples within the radius; w* solves the normal equations exactly.
@@ -60,22 +49,12 @@ class Solver(InContext):
         return self._bounds("bound").bound(n, smallest, largest)
 
     def _bounds(self, term: str) -> SolverBound:
-        assert self.reading.certificate is not None
         arithmetic = ARITHMETIC[self.settings.dtype] if term == "bound" else EXACT
         return SolverBound(self.settings, getattr(self.reading.certificate, term), arithmetic)
 
-    def _heads(self) -> dict[str, Head]:
-        return {"reading": self.reading}
-
-    @precise
-    def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
-        """The coefficients that P gives before the first and after every iteration, (K + 1, d)."""
-        s, must = self.settings, self._strict(strict)
-        if must:
-            self._check_applies()
-        x = self._examples("context_x", context_x, must)
-        y = self._labels(context_y, len(x), must)
-        self._check_start(x)
+    def _run(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The coefficients that P gives, and the largest |P|, |P·x| and |PA|."""
+        s = self.settings
         b = means(y[:, None], x, s.scales[2])
         p = s.start * torch.eye(s.features, dtype=x.dtype, device=x.device)
         found, reached = [self._weights(p, b)], x.new_zeros(3)
@@ -85,9 +64,7 @@ class Solver(InContext):
             reached = torch.maximum(reached, torch.stack([p.abs().amax(), u.abs().amax(), q.abs().amax()]))
             p = 2 * p - s.features * means(q.T, p, s.scales[1])
             found.append(self._weights(p, b))
-        if must:
-            self._check_reached(*torch.maximum(reached, torch.stack([p.abs().amax(), *reached[1:]])).tolist())
-        return torch.stack(found)
+        return found, torch.maximum(reached, torch.stack([p.abs().amax(), *reached[1:]]))
 
     def _weights(self, p: Tensor, b: Tensor) -> Tensor:
         return (self.settings.features * means(b.T, p, self.settings.scales[1]))[0]
@@ -103,7 +80,7 @@ class Solver(InContext):
         s = self.settings
         return f"ridge={s.ridge:g}, features={self.features}, iterations={s.iterations}, {s.radius}, dtype={s.dtype}"
 
-    def _check_start(self, x: Tensor) -> None:
+    def _check_context(self, x: Tensor, y: Tensor) -> None:
         s = self.settings
         largest = largest_eigenvalue(x) + s.ridge
         if not s.start * largest <= 1:
@@ -111,8 +88,8 @@ class Solver(InContext):
                 f"start={s.start:g} is too large for these examples: use at most {1 / largest:.6g}"
             )
 
-    def _check_reached(self, p: float, u: float, q: float) -> None:
-        radius = self.settings.radius
+    def _check_reached(self, *sizes: float) -> None:
+        (p, u, q), radius = sizes, self.settings.radius
         check_reached("|P|", p, radius.p, "p), or a larger ridge (λ")
         check_reached("|P·x|", u, radius.u, "u), or a larger ridge (λ")
         check_reached("|PA|", q, LARGEST_Q, "p), or a smaller start (α")
@@ -144,7 +121,7 @@ def ridge_regression(
     >>> (solver.coefficients(x, y) - exact).norm().item() < 1e-10
     True
     """
-    name = checked_dtype(torch.get_default_dtype() if dtype is None else dtype)
+    name = resolve_dtype(dtype)
     check_arithmetic(name, network=True)
     penalty = positive("ridge", ridge)
     d = checked_count("features", features) + bool(intercept)
@@ -152,17 +129,10 @@ def ridge_regression(
     alpha = 1 / (d * sizes.x**2 + penalty) if start is None else positive("start", start, " or None")
     a = ARITHMETIC[name]
     scales = (
-        _scale(EXAMPLES, 1.01 * sizes.u, sizes.x, a),
-        _scale(d, max(LARGEST_Q, sizes.x * sizes.y), sizes.p, a),
-        _scale(EXAMPLES, sizes.y, sizes.x, a),
+        best_scale(EXAMPLES, 1.01 * sizes.u, sizes.x, a),
+        best_scale(d, max(LARGEST_Q, sizes.x * sizes.y), sizes.p, a),
+        best_scale(EXAMPLES, sizes.y, sizes.x, a),
     )
     count = checked_count("iterations", iterations)
     settings = SolverSettings(penalty, d, count, alpha, sizes, name, scales, bool(intercept))
     return Solver(settings, reading_head(1.01 * sizes.u, name))
-
-
-def _scale(n: int, largest_r: float, largest_x: float, a: Arithmetic) -> float:
-    """The power of two e that minimises the error."""
-    top = math.floor(math.log2(0.6 / largest_r))
-    scales = (2.0**k for k in range(top - 30, top + 1))
-    return min(scales, key=lambda e: mean_error(e, n, largest_r, largest_x, a))

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.incontext import Learner
-from attnc.incontext.exact import exact_trajectory
+from attnc.incontext.losses import exact_trajectory
 from attnc.plot import canvas
 from attnc.plot.canvas import BLUE, GREY, INK, VERMILION, SavePath
 

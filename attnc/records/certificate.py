@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attnc.domain import Box, Domain, Interval, Normed
+from attnc.domain import Box, Context, Domain, Interval, Normed
 from attnc.errors import CertificateError, InputError
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import at_most, check_type, check_types, checked_record, seal, unsealed
@@ -183,6 +183,8 @@ class Certificate:
     @property
     def title(self) -> str:
         """The kind of the subject and its name."""
+        if self.subject == "learner":
+            return f"{'solver' if self.name == 'ridge regression' else 'learner'}: {self.name}"
         return f"{self.subject} {self.name}".rstrip()
 
     @property
@@ -329,6 +331,9 @@ class Certificate:
 
 
 def _domain_text(domain: Domain) -> str:
+    if isinstance(domain, Context):
+        sizes = ", ".join(f"|{name}| <= {limit:g}" for name, limit in domain.limits.items())
+        return f"every context of up to {domain.examples:,} examples with {sizes}"
     if isinstance(domain, Normed):
         return f"every output of {'a LayerNorm' if domain.centred else 'an RMSNorm'} of {len(domain.gain)} features"
     return f"every input of {f'[{domain.lo:g}, {domain.hi:g}]' if isinstance(domain, Interval) else domain}"

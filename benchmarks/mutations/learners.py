@@ -255,7 +255,7 @@ LEARNERS = [
     ),
     Mutation(
         "inputs: radius of the examples",
-        "attnc/incontext/inputs.py",
+        "attnc/incontext/base.py",
         "if strict and float(x.abs().max()) > limit:",
         "if strict and float(x.abs().max()) > 2 * limit:",
         "examples beyond the radius are accepted",
@@ -263,7 +263,7 @@ LEARNERS = [
     ),
     Mutation(
         "inputs: numbers that are not finite",
-        "attnc/incontext/inputs.py",
+        "attnc/incontext/base.py",
         "if not bool(torch.isfinite(x).all()):",
         "if bool(torch.isinf(x).any()):",
         "NaN among the examples is accepted",
@@ -271,7 +271,7 @@ LEARNERS = [
     ),
     Mutation(
         "inputs: what is reached",
-        "attnc/incontext/inputs.py",
+        "attnc/incontext/base.py",
         "if not size <= limit:",
         "if size > 2 * limit:",
         "w may leave the radius, or be NaN",
@@ -279,7 +279,7 @@ LEARNERS = [
     ),
     Mutation(
         "inputs: largest eigenvalue",
-        "attnc/incontext/inputs.py",
+        "attnc/incontext/base.py",
         "return found * (1 + eigenvalue_room(x)) + 1e-300",
         "return found * (1 - eigenvalue_room(x))",
         "the curvature of a context is rounded down",

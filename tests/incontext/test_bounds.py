@@ -16,9 +16,9 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.incontext import Radius, gradient_descent
+from attnc.incontext.base import largest_eigenvalue
 from attnc.incontext.bounds import LearnerBound, is_monotone
 from attnc.incontext.gathering import _rounded, gather_error
-from attnc.incontext.inputs import largest_eigenvalue
 
 RADIUS = Radius(2.0, 3.0, 4.0, 6.0)
 

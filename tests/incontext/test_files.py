@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from attnc.records.files import read_file, write_file
 LOSSES = ["squared", "ridge(0.1)", "lasso(0.1)", "logistic", "poisson", "huber(1)", "quantile(0.3)"]
 
 
+@cache
 def learner(loss: str, dtype: torch.dtype = torch.float64, **options: Any) -> Learner:
     radius = Radius(2.0, 3.0, 4.0, 2.0 if loss == "poisson" else 6.0)
     return gradient_descent(loss, features=2, steps=4, step_size=0.05, radius=radius, dtype=dtype, **options)
 
 
+@cache
 def solver() -> Solver:
     radius = SolverRadius(2.0, 3.0, 4.0, 12.0)
     return ridge_regression(0.5, features=2, iterations=6, radius=radius, start=0.1, dtype=torch.float64)

@@ -108,7 +108,7 @@ def test_after_every_step_u_and_g_are_zero_and_nothing_but_w_has_changed(loss: s
     (x, y), query, net = data(loss), data(loss, n=2, seed=4)[0], literal(loss)
     start, streams = net.embed(x, y, query), net.sequences(x, y, query)
     w = torch.zeros_like(start, dtype=torch.bool)
-    w[net.token_names(x, y, query).index("weight"), net.layout["w"]] = True
+    w[:, net.layout["w"]] = start[:, net.layout["weight"]] == 1
     for step in range(1, STEPS + 1):
         stream = streams[end(net, step)]
         for name in {"u", "g"} & set(net.layout):
@@ -149,11 +149,12 @@ def test_the_same_matrices_serve_every_length(loss: str) -> None:
     [s if s == "logistic" else pytest.param(s, marks=pytest.mark.slow) for s in LOSSES],
 )
 def test_attention_and_affine_maps_alone(loss: str) -> None:
-    net = literal(loss)
-    (x, y), query = data(loss), data(loss, n=2, seed=5)[0]
+    made = gradient_descent(loss, features=D, steps=2, step_size=0.1, radius=3.0, dtype=torch.float64)
+    net = literal_learner(made)
+    (x, y), query = data(loss, n=3), data(loss, n=2, seed=5)[0]
     run = functools.partial(net.forward, strict=False)
     assert impurities(run, x, y, query) == []
-    layers = STEPS * len(net.layers) + (2 if loss == "logistic" else 1)
+    layers = 2 * len(net.layers) + (2 if loss == "logistic" else 1)
     assert sum(name in SOFTMAX for name in operations(run, x, y, query)) == layers == len(net.order)
 
 
@@ -190,7 +191,7 @@ def expected(head: str, kind: str, tau: float) -> set[str]:
 def test_layer_a_looks_at_both_of_its_keys() -> None:
     (x, y), net = data("squared"), literal("squared")
     weights = net.attention(x, y)["step 2: A"][:, :14]
-    assert net.token_names(x, y)[14:] == ("weight", "bos")
+    assert net.tokens == ("weight", "bos")
     assert float(weights[..., 14:].min()) > 0.4
     assert torch.equal(weights[..., :14], torch.zeros_like(weights[..., :14]))
 
@@ -216,13 +217,11 @@ def test_registers_are_listed_and_read_by_name() -> None:
     assert list(net.layout) == [*listed, "kappa", "c", "v"]
     covered = [i for at in net.layout.values() for i in range(at.start, at.stop)]
     assert covered == list(range(len(net.coordinates)))
-    tokens, names = net.embed(x, y, x[:2]), net.token_names(x, y, x[:2])
-    assert tokens.shape == (len(names), len(net.coordinates))
-    assert (
-        names[:2] == ("example 0", "example 1")
-        and names[7] == "twin 0"
-        and names[14:17] == ("query 0", "query 1", "weight")
-    )
+    tokens = net.embed(x, y, x[:2])
+    assert tokens.shape == (7 + 7 + 2 + len(net.tokens), len(net.coordinates))
+    assert net.tokens[:3] == ("weight", "bos", "anchor+ 0") and [e.name for e in net.embeddings] == [
+        "example", "twin", "query"
+    ]  # fmt: skip
     assert torch.equal(net.read(tokens, "x", of="data"), torch.cat([x, x]))
     assert torch.equal(net.read(tokens, "tx", of="data"), torch.cat([x, -x]))
     assert torch.equal(net.read(tokens, "ty", of="data")[:, 0], torch.cat([y, -y]))
@@ -235,9 +234,9 @@ def test_registers_are_listed_and_read_by_name() -> None:
 def test_the_matrices_of_a_layer() -> None:
     a, c = literal("ridge(0.1)").layers
     width = registers_of(D).width
-    assert {name: tuple(m.shape) for name, m in c.matrices.items()} == {
-        "W_Q": (5, width, D + 2), "W_K": (5, width, D + 2), "W_V": (5, width, D), "W_O": (5, D, width)
-    }  # fmt: skip
+    assert [tuple(m.shape) for m in (c.W_Q, c.W_K, c.W_V, c.W_O)] == [
+        (5, width, D + 2), (5, width, D + 2), (5, width, D), (5, D, width)
+    ]  # fmt: skip
     assert not c.W_Q[0, :, 3:].any() and not c.W_V[3, :, 1:].any()  # filled up with 0
     assert torch.equal(c.W_O[3], -a.W_O[0]) and c.heads[3] == "clear u: head 0"
 

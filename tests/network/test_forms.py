@@ -610,7 +610,8 @@ def test_a_map_is_its_matrix_however_it_is_stored(monkeypatch: pytest.MonkeyPatc
     whole = rng.normal(size=(6, 4)) * (rng.random((6, 4)) < 0.5) * (np.arange(6) != 2)[:, None]
     bias = rng.normal(size=6)
     x = torch.from_numpy(rng.normal(size=(7, 2, 2)))
-    made = SequenceMap(whole, bias, (2, 2), (3, 2), names, "float64")
+    at = np.flatnonzero(whole.any(1)), np.flatnonzero(whole.any(0))
+    made = SequenceMap(whole[np.ix_(*at)], bias, (2, 2), (3, 2), names, "float64", at)
     assert np.array_equal(made.matrix.numpy(), whole) and len(made.rows) < 6
     wanted = torch.from_numpy(x.numpy().reshape(7, 4) @ whole.T + bias).reshape(7, 3, 2)
     assert torch.allclose(made(x), wanted, rtol=0, atol=1e-14)
@@ -624,9 +625,9 @@ def test_a_map_is_its_matrix_however_it_is_stored(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError):
         _ = made.matrix
     with pytest.raises(InputError):
-        SequenceMap(whole.T, bias, (2, 2), (3, 2), names, "float64")
+        SequenceMap(whole, bias, (2, 2), (3, 2), names, "float64", at)
     with pytest.raises(InputError):
-        SequenceMap(whole, bias[:5], (2, 2), (3, 2), names, "float64")
+        SequenceMap(np.ones(2), bias[:5], (2, 2), (3, 2), names, "float64", at)
 
 
 def test_the_network_gives_its_form_by_itself() -> None:

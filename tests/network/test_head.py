@@ -114,7 +114,7 @@ def test_the_literal_form_is_plain_softmax_of_query_times_key(head: attnc.Head) 
     for h in range(head.heads):
         q, k, v = x @ layer.W_Q[h], x @ layer.W_K[h], x @ layer.W_V[h]
         weights = torch.softmax(q @ k.T, -1)
-        out += (weights @ v @ layer.W_O[h])[:4, literal.layout.coordinate("y")]
+        out += (weights @ v @ layer.W_O[h])[:4, literal.coordinates.index("y")]
         assert (weights[:4, :4] - torch.diag(weights[:4, :4].diagonal())).abs().max() == 0
         if head.design != "gated":
             assert weights[:4, :4].abs().max() == 0

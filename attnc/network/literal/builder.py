@@ -1,4 +1,4 @@
-"""What the builders of literal networks share: heads with gates, layers of equal weights, maps, limits of size."""
+"""Steps of literal networks from forms over named coordinates: heads with gates, layers of equal weights, affine maps."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from attnc.records.numbers import Array, HeadNumbers
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}  # exp of minus this is exactly 0
 
 
+Gates = Sequence[tuple[Array, Array]]
+
+
 @dataclass
 class KeySet:
     """Heads that share keys and values.
@@ -30,8 +33,15 @@ class KeySet:
     key: Array  # (D, r)
     value: Array  # (D, m)
     out: Array  # (heads, m, E)
-    gates: Sequence[tuple[Array, Array]]
+    gates: Gates
     top: float
+
+    @classmethod
+    def single(
+        cls, name: str, query: Array, key: Array, value: Array, out: Array, gates: Gates, top: float
+    ) -> KeySet:
+        """One head: query (D, r), out (m, E)."""
+        return cls([name], query[None], key, value, out[None], gates, top)
 
 
 class Builder:
@@ -67,10 +77,8 @@ class Builder:
     ) -> SelfAttention:
         """W_Q, W_K, W_V, W_O of all heads, filled up with zeros to keys of at least r numbers and values of at least m."""
         heads, (d, e) = sum(len(s.names) for s in sets), (sets[0].key.shape[0], sets[0].out.shape[2])
-        r, m = (
-            max([r, *(s.key.shape[1] + len(s.gates) for s in sets)]),
-            max([m, *(s.value.shape[1] for s in sets)]),
-        )
+        r = max([r, *(s.key.shape[1] + len(s.gates) for s in sets)])
+        m = max([m, *(s.value.shape[1] for s in sets)])
         if heads * tokens**2 > steps.LARGEST:
             raise InputError(
                 f"form {self.form!r} as self-attention: {heads:,} heads over {tokens:,} tokens have {heads * tokens**2:,} "
@@ -96,9 +104,8 @@ class Builder:
         """W_Q = W_K = 0: all scores are 0 and all weights 1/tokens. W_V = tokens·I and W_O = weightᵀ, so every token becomes
         weight·Σ_i x_i."""
         inputs, tokens = weight.shape[1], len(layout.tokens)
-        none = np.zeros((inputs, 1))
-        one = KeySet([name], none[None], none, tokens * np.eye(inputs), weight.T[None], [], 0.0)
-        return self.attention([one], tokens, layout)
+        none, value = np.zeros((inputs, 1)), tokens * np.eye(inputs)
+        return self.attention([KeySet.single(name, none, none, value, weight.T, [], 0.0)], tokens, layout)
 
     def distance(self, top: float) -> float:
         """M."""

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from attnc.arguments import checked_choice
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.layout import Layout, data_tokens
-from attnc.network.literal.network import Input, SelfAttentionNetwork
+from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import Group, Lookup, Neurons, Parts, read
-from attnc.network.literal.steps import Index, Softmax, Step
+from attnc.network.literal.steps import Index, Input, Softmax, Step
 from attnc.records.numbers import Array
 
 if TYPE_CHECKING:
@@ -47,9 +48,7 @@ def literal_form(net: Network) -> SelfAttentionNetwork:
     >>> literal.layers[0].W_Q.shape, literal.maps[1].matrix.shape
     (torch.Size([1, 6, 3]), torch.Size([144, 14]))
     """
-    forms = list(dict.fromkeys(form for form, _ in _NEURONS))
-    if net.form not in forms:
-        raise InputError(f"form={net.form!r}: accepted are {', '.join(map(repr, forms))}")
+    checked_choice("form", net.form, list(dict.fromkeys(form for form, _ in _NEURONS)))
     parts, arrangement = read(net), net.layout if net.form == "two-layer" else ""
     build = Builder(net.form, parts.dtype)
     if isinstance(parts.body, Lookup):
@@ -60,8 +59,7 @@ def literal_form(net: Network) -> SelfAttentionNetwork:
             )
         arrangement, steps = "", _LOOKUPS[net.form](build, parts, parts.body)
     else:
-        if (net.form, arrangement) not in _NEURONS:
-            raise InputError(f"layout={net.layout!r}: the form 'two-layer' accepts 'tokens' and 'heads'")
+        checked_choice("layout", arrangement, [layout for form, layout in _NEURONS if form == net.form])
         steps = _NEURONS[net.form, arrangement](build, parts, parts.body)
     domain = net.certificate.holds_for
     literal = SelfAttentionNetwork(
@@ -82,12 +80,12 @@ def _encoding(body: Neurons | Lookup, dtype: str) -> float:
     return float(4 * np.finfo(dtype).eps * rows.max())
 
 
-def anchor_layer(
+def _anchor_layer(
     build: Builder,
+    parts: Parts,
     s: tuple[Array, Array],
     of: Sequence[int],
     sets: Sequence[tuple[Group, Array]],
-    parts: Parts,
 ) -> Steps:
     """Token i becomes g(s_i)·row; (g, row) is number of[i] of `sets`; s = first·vec(X) + offset.
 
@@ -103,11 +101,8 @@ def anchor_layer(
     alike = list(dict.fromkeys(id(group.numbers) for group, _ in sets))
     kind = [alike.index(id(group.numbers)) for group, _ in sets]
     e, anchors = len(sets[0][1]), np.repeat(np.arange(count), [g.numbers.anchors_per_head for g, _ in sets])
-    layout = Layout({"s": len(alike), "set": count, "hidden": count})
-    layout.tokens = (
-        *data_tokens(tokens),
-        *(f"anchor {k}" + f" of set {c}" * (count > 1) for k, c in enumerate(anchors)),
-    )
+    names = [f"anchor {k}" + f" of set {c}" * (count > 1) for k, c in enumerate(anchors)]
+    layout = Layout({"s": len(alike), "set": count, "hidden": count}, [*data_tokens(tokens), *names])
     for h in range(heads):
         for what, size in (("slope", 1), ("offset", 1), ("value", e)):
             layout.add(f"{what} {h}", size)
@@ -119,30 +114,23 @@ def anchor_layer(
     found = []
     for h in range(heads):
         here = [(c, group, row) for c, (group, row) in enumerate(sets) if h < group.numbers.heads]
-        query = np.zeros((1, layout.width, 2))
-        query[0, layout["set"], 1] = 1.0
+        query = np.zeros((layout.width, 2))
+        query[layout["set"], 1] = 1.0
         for c, group, row in here:
             numbers, rows = group.numbers, tokens + np.flatnonzero(anchors == c)
             start[rows, layout[f"slope {h}"].start : layout[f"offset {h}"].stop] = numbers.key[h]
             start[rows, layout[f"value {h}"]] = np.outer(numbers.output[h] * numbers.value[h, :, 1], row)
-            query[0, kind[c], 0], query[0, layout["set"].start + c, 0] = numbers.query[h]
-        top = max(
-            largest_score(a.numbers, h, a.lo, a.hi, b.numbers.key[h]) for _, a, _ in here for _, b, _ in here
-        )
+            query[kind[c], 0], query[layout["set"].start + c, 0] = numbers.query[h]
+        pairs = [(a, b.numbers.key[h]) for _, a, _ in here for _, b, _ in here]
+        top = max(largest_score(a.numbers, h, a.lo, a.hi, key) for a, key in pairs)
         gates = [(layout.form("set", c), layout.form("hidden", c)) for c in range(count)]
-        key, value = (
-            np.c_[layout.block(f"slope {h}"), layout.block(f"offset {h}")],
-            layout.block(f"value {h}"),
-        )
-        found.append(
-            KeySet([head_names("anchors", heads)[h]], query, key, value, np.eye(e)[None], gates, top)
-        )
+        key = np.c_[layout.block(f"slope {h}"), layout.block(f"offset {h}")]
+        name, value = head_names("anchors", heads)[h], layout.block(f"value {h}")
+        found.append(KeySet.single(name, query, key, value, np.eye(e), gates, top))
     where = (at * layout.width + of_token, np.arange(math.prod(parts.given)))
     lay = build.map(s[0], start.reshape(-1), (parts.given, start.shape), where, layout)
-    return [
-        ("lay out", lay),
-        ("anchors", build.attention(found, len(start), Layout({"y": e}, layout.tokens))),
-    ]
+    attend = build.attention(found, len(start), Layout({"y": e}, layout.tokens))
+    return [("lay out", lay), ("anchors", attend)]
 
 
 def one_head(build: Builder, parts: Parts, body: Neurons) -> Steps:
@@ -162,7 +150,7 @@ def one_head(build: Builder, parts: Parts, body: Neurons) -> Steps:
         sets.setdefault(wanted, (body.groups[group_of[j]], row))
         of.append(list(sets).index(wanted))
     s = body.first[neurons], body.offset[neurons]
-    return anchor_layer(build, s, of, list(sets.values()), parts)
+    return _anchor_layer(build, parts, s, of, list(sets.values()))
 
 
 def many_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
@@ -191,8 +179,8 @@ def many_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
         query = np.stack([numbers.query[h, 0] * layout.form("s") + numbers.query[h, 1] * one, one], 1)
         key, value = np.zeros((layout.width, 2)), np.zeros((layout.width, 1))
         key[2 : 2 + p], value[2 : 2 + p, 0] = numbers.key[h], numbers.value[h, :, 1]
-        out, top = numbers.output[h] * rows[0][None, None], largest_score(numbers, h, group.lo, group.hi)
-        found.append(KeySet([name], query[None], key, value, out, [(one, unused)] * (p < n), top))
+        out, top = numbers.output[h] * rows[:1], largest_score(numbers, h, group.lo, group.hi)
+        found.append(KeySet.single(name, query, key, value, out, [(one, unused)] * (p < n), top))
     at = (np.arange(n) * layout.width, np.arange(body.first.shape[1]))
     lay = build.map(body.first[neurons], start.reshape(-1), (parts.given, start.shape), at, layout)
     return [("lay out", lay), ("anchors", build.attention(found, n, Layout({"y": width}, data_tokens(n))))]
@@ -223,15 +211,11 @@ def neurons_as_tokens(build: Builder, parts: Parts, body: Neurons) -> Steps:
     for g, group in enumerate(body.groups):
         group_of[group.neurons] = g
     sets = [(group, np.ones(1)) for group in body.groups]
-    layers = anchor_layer(build, (body.first, body.offset), group_of.tolist(), sets, parts)
+    layers = _anchor_layer(build, parts, (body.first, body.offset), group_of.tolist(), sets)
     each, names = np.arange(count), [f"neuron {j}" for j in range(count)]
-    shapes, zeros = (
-        ((len(layers[0][1].layout.tokens), 1), (count, count)),
-        build.zeros("spread", count * count),
-    )
-    spread = build.map(
-        np.ones(count), zeros, shapes, (each * (count + 1), each), Layout({"neuron": count}, names)
-    )
+    shapes, at = ((len(layers[0][1].layout.tokens), 1), (count, count)), (each * (count + 1), each)
+    zeros, layout = build.zeros("spread", count * count), Layout({"neuron": count}, names)
+    spread = build.map(np.ones(count), zeros, shapes, at, layout)
     add = build.uniform("sum", body.second, Layout({"y": len(body.second)}, names))
     return [*layers, ("spread", spread), ("sum", add), ("keep", build.keep(count, body.shift, parts.made))]
 
@@ -240,9 +224,8 @@ def neurons_as_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
     """Layer 1 gathers vec(X) in every token; a map adds anchor tokens; layer 2 has a head for every neuron, W_O^j = second_j."""
     keys = [(group, h) for group in body.groups for h in range(group.numbers.heads)]
     p = max(group.numbers.anchors_per_head for group in body.groups)
-    registers = {
-        f"{what} {i}": 1 for i in range(len(keys)) for what in ("slope", "offset", "value", "unused")
-    }
+    kinds = ("slope", "offset", "value", "unused")
+    registers = {f"{what} {i}": 1 for i in range(len(keys)) for what in kinds}
     anchors = build.zeros("the anchors", p, len(registers))
     for i, (group, h) in enumerate(keys):
         own = group.numbers.anchors_per_head
@@ -253,17 +236,13 @@ def neurons_as_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
     for i, (group, h) in enumerate(keys):
         numbers, neurons = group.numbers, group.neurons
         query = np.zeros((len(neurons), layout.width, 2))
-        query[:, layout["x"], 0] = numbers.query[h, 0] * body.first[neurons]
-        query[:, layout["one"], 0] = np.c_[
-            numbers.query[h, 0] * body.offset[neurons], np.full(len(neurons), numbers.query[h, 1])
-        ]
-        query[:, layout["one"].start, 1] = 1.0
+        (gain, offset), one = numbers.query[h], layout["one"].start
+        query[:, layout["x"], 0], query[:, one, 0] = gain * body.first[neurons], gain * body.offset[neurons]
+        query[:, one + 1, 0], query[:, one, 1] = offset, 1.0
         key = np.c_[layout.form(f"slope {i}"), layout.form(f"offset {i}")]
         gates = [(data, data + layout.form(f"unused {i}"))]
-        out, top = (
-            numbers.output[h] * body.second[:, neurons].T[:, None],
-            largest_score(numbers, h, group.lo, group.hi),
-        )
+        out = numbers.output[h] * body.second[:, neurons].T[:, None]
+        top = largest_score(numbers, h, group.lo, group.hi)
         names = [head_names(f"neuron {j}", numbers.heads)[h] for j in neurons]
         found.append(KeySet(names, query, key, layout.block(f"value {i}"), out, gates, top))
     layer = build.attention(found, len(layout.tokens), Layout({"y": len(body.second)}, layout.tokens))
@@ -277,12 +256,11 @@ def lookup_as_head(build: Builder, parts: Parts, body: Lookup) -> Steps:
     inputs, outputs = body.key.shape[1], len(body.second)
     build.reserve(len(body.key) * (inputs + 1 + outputs), "the anchors")
     registers = {"slope": inputs, "offset": 1, "value": outputs}
-    gather, layout = _gathered(
-        build, parts, np.c_[body.key, body.offset, body.second.T], registers, body.centre
-    )
+    anchors = np.c_[body.key, body.offset, body.second.T]
+    gather, layout = _gathered(build, parts, anchors, registers, body.centre)
     data, value = layout.form("one"), layout.block("value")
     query, key = np.c_[layout.block("x"), data], np.c_[layout.block("slope"), layout.block("offset")]
-    lookup = KeySet(["lookup"], query[None], key, value, np.eye(outputs)[None], [(data, data)], body.largest)
+    lookup = KeySet.single("lookup", query, key, value, np.eye(outputs), [(data, data)], body.largest)
     layer = build.attention([lookup], len(layout.tokens), Layout({"y": outputs}, layout.tokens))
     return [*gather, ("anchors", layer), ("keep", build.keep(len(layout.tokens), body.shift, parts.made))]
 
@@ -301,11 +279,8 @@ def _gathered(
     at: tuple[Index, Index] = token * layout.width + coordinate, token % n * inputs + coordinate
     gather = build.uniform("gather", np.eye(inputs), Layout({"x": inputs}, data_tokens(n)))
     beside = build.map(np.ones(len(token)), bias.reshape(-1), ((n, inputs), bias.shape), at, layout)
-    return [
-        ("lay out", build.blocks(parts.given, centre)),
-        ("gather", gather),
-        ("anchors beside", beside),
-    ], layout
+    lay = build.blocks(parts.given, centre)
+    return [("lay out", lay), ("gather", gather), ("anchors beside", beside)], layout
 
 
 def neurons_as_columns(build: Builder, parts: Parts, body: Neurons) -> Steps:
@@ -314,9 +289,8 @@ def neurons_as_columns(build: Builder, parts: Parts, body: Neurons) -> Steps:
         vec(Y) = Σ_jk second_j v_k softmax(scores)_kj + shift.
 
     A neuron with several heads has a column for each; the unused rows of a group with fewer anchors score -M."""
-    columns = [
-        (group, h, j) for group in body.groups for h in range(group.numbers.heads) for j in group.neurons
-    ]
+    keys = [(group, h) for group in body.groups for h in range(group.numbers.heads)]
+    columns = [(group, h, j) for group, h in keys for j in group.neurons]
     p, wide = max(group.numbers.anchors_per_head for group in body.groups), len(columns)
     scores = build.zeros("the scores", wide, body.first.shape[1] + 2)
     core, bias = (build.zeros("the scores", p, wide) for _ in range(2))

@@ -11,14 +11,10 @@
 
 In W2 f(W1 x + b1) + b2 neuron j is one head. Its query is (a(w_j·x + b_j) + o, 1): w_j reads the register of x, b_j comes from
 `data` and o from `one`. The key of an anchor is (κ, c), so a data token scores κ(as + o) + c with it; a gate closes the data
-tokens. The value is v, and W_O^j, column j of W2, adds to the register that starts at b2. An anchor attends to data tokens alone,
-whose v is 0, and never changes. The heads of a group share W_K and W_V.
+tokens. W_O^j, column j of W2, adds the value v to the register that starts at b2. Anchors attend to data tokens alone, whose v is
+0. An affine map between two layers of attention is part of W_O of the first. No register is written twice.
 
-An affine map between two layers of attention is part of W_O of the first; the queries of the second then read single
-coordinates. No register is written twice: at the end the stream holds every value.
-
-In a head that attends to itself (design 'gated') data tokens have a key, and gates close all data tokens but the own one. Such
-a head has no other layer behind it: the register y of its anchors is not read."""
+In a head that attends to itself (design 'gated') data tokens have a key, and gates close all data tokens but the own one."""
 
 from __future__ import annotations
 
@@ -29,16 +25,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnc.arguments import checked_count
 from attnc.domain import Box, Domain, Interval
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.layout import Layout, data_tokens
-from attnc.network.literal.network import Input, SelfAttentionNetwork
+from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import array, domains_of, groups_of
-from attnc.network.literal.steps import Embedding, SelfAttention, SequenceMap, Step
+from attnc.network.literal.steps import Embedding, Input, SelfAttention, SequenceMap, Step
 from attnc.records.layers import Layer, pointwise_layer
 from attnc.records.numbers import Array
-from attnc.records.record import Record
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -54,22 +50,17 @@ def literal_layers(net: Network, n: int | None) -> SelfAttentionNetwork:
     attention = {layer.value: layer.name for layer in net.layers}
     names = [attention.get(layer.value) or steps[layer.value - 1].name for layer in numbers.layers]
     build = _Layers(numbers.layers, names, shapes, numbers.dtype, domains_of(net))
-    output = build.register[len(steps)], shapes[-1], 0
-    input = Input("x", shapes[0], shapes[0][-1])
-    literal = build.network("layers", input, output, net.certificate.holds_for, net.strict, net.record())
-    return literal.to(next(net.parameters()).device)
+    output, input = (build.register[len(steps)], shapes[-1]), Input("x", shapes[0], shapes[0][-1])
+    return build.network("layers", input, output, net, net.certificate.holds_for)
 
 
 def literal_head(head: Head, n: int) -> SelfAttentionNetwork:
     """A head over n data tokens: inputs (…, n), outputs (…, n)."""
-    _check_count(n)
-    layer, numbers = pointwise_layer(0, 1, [(None, head.numbers())]), head.numbers()
-    domains = {1: [head.domain or Interval(-1.0, 1.0)]}
+    checked_count("n", n, why="the number of data tokens")
+    numbers, domains = head.numbers(), {1: [head.domain or Interval(-1.0, 1.0)]}
+    layer = pointwise_layer(0, 1, [(None, numbers)])
     build = _Layers([layer], ["head"], [(n, 1), (n, 1)], numbers.dtype, domains, gated=True)
-    literal = build.network(
-        "head", Input("x", (n,), 1), ("y", (n,), 0), head.domain, head.strict, head.record()
-    )
-    return literal.to(head.key.device)
+    return build.network("head", Input("x", (n,), 1), ("y", (n,)), head, head.domain)
 
 
 class _Layers:
@@ -117,17 +108,17 @@ class _Layers:
         self,
         form: str,
         input: Input,
-        output: tuple[str, Shape, int],
+        output: tuple[str, Shape],
+        source: Head | Network,
         domain: Domain | None,
-        strict: bool | None,
-        source: Record,
     ) -> SelfAttentionNetwork:
         steps, tokens, used = list(self.steps()), self.start(), _tokens(self.shapes[0])
         data = Embedding("data", [0], self.layout.block("x").T, tokens[:used], self.build.dtype)
-        return SelfAttentionNetwork(
-            form, [input], steps, self.layout, output, self.build.dtype, embeddings=[data], fixed=tokens[used:],
-            domain=domain if isinstance(domain, Interval | Box) else None, strict=strict, source=source,
+        literal = SelfAttentionNetwork(
+            form, [input], steps, self.layout, (*output, 0), self.build.dtype, embeddings=[data], fixed=tokens[used:],
+            domain=domain if isinstance(domain, Interval | Box) else None, strict=source.strict, source=source.record(),
         )  # fmt: skip
+        return literal.to(next(source.parameters()).device)
 
     def start(self) -> Array:
         """The tokens without an input: flags and biases in data tokens, keys and values in anchors."""
@@ -141,10 +132,8 @@ class _Layers:
             if layer.value in self.register and constant is not None:
                 data[:, at[self.register[layer.value]]] = array(constant)
         for value, groups in self.heads.items():
-            slope, offset, output, unused = (
-                anchors[:, at[f"{self.names[value]}: {what}"]] for what in _ANCHOR
-            )
-            i = 0
+            held = [anchors[:, at[f"{self.names[value]}: {what}"]] for what in _ANCHOR]
+            (slope, offset, output, unused), i = held, 0
             for numbers in (group.numbers for group in groups):
                 own, here = numbers.anchors_per_head, slice(i, i + numbers.heads)
                 slope[:own, here], offset[:own, here] = numbers.key[..., 0].T, numbers.key[..., 1].T
@@ -171,9 +160,8 @@ class _Layers:
         read = at[self.register[before.input if before else layer.input]]
         write = at[self.register[after.value if after else layer.value]]
         rows = np.eye(read.stop - read.start) if before is None else array(before.tensor("weight"))
-        bias = (
-            np.zeros(len(rows)) if before is None else array(before.tensors.get("bias", np.zeros(len(rows))))
-        )
+        none = np.zeros(len(rows))
+        bias = none if before is None else array(before.tensors.get("bias", none))
         columns = np.eye(write.stop - write.start) if after is None else array(after.tensor("weight"))
         data, one, anchor, found = at.form("data"), at["one"].start, at.form("anchor"), list[KeySet]()
         for group in self.heads[layer.value]:
@@ -195,10 +183,8 @@ class _Layers:
                     places = at.block("position").T
                     gates = [(place, data - place + unused) for place in places] + gates[1:]
                     value[read.start] = numbers.value[h, own[0], 0]
-                    slope, offset = (
-                        form + k * data
-                        for form, k in zip((slope, offset), numbers.key[h, own[0]], strict=True)
-                    )
+                    kappa, c = numbers.key[h, own[0]]
+                    slope, offset = slope + kappa * data, offset + c * data
                 names = [head_names(f"{name}: neuron {j}", numbers.heads)[h] for j in neurons]
                 top = largest_score(numbers, h, group.lo, group.hi)
                 found.append(KeySet(names, query, np.c_[slope, offset], value[:, None], out, gates, top))
@@ -213,9 +199,7 @@ class _Layers:
             value = at.block(self.register[source])[:, read : read + j - i]
             out = at.block(self.register[target])[:, write : write + j - i].T
             gates, none = [(places[t], every - places[s]), (every - places[t], data)], np.zeros((at.width, 0))
-            found.append(
-                KeySet([f"{name}: data {s} to data {t}"], none[None], none, value, out[None], gates, 0.0)
-            )
+            found.append(KeySet.single(f"{name}: data {s} to data {t}", none, none, value, out, gates, 0.0))
         return self.build.attention(found, self.n + self.p, at)
 
     def _token_map(self, layer: Layer) -> SequenceMap:
@@ -270,19 +254,12 @@ def _over_tokens(shapes: Sequence[Shape], n: int | None) -> list[Shape]:
     """The shapes of the values, with an axis of n data tokens if n is given and they have none."""
     if n is None or (_tokens(shapes[0]) == n and len(shapes[0]) > 1):
         return list(shapes)
-    _check_count(n)
+    checked_count("n", n, why="the number of data tokens")
     if any(len(shape) > 1 for shape in shapes):
         raise InputError(
             f"inputs of the shape {shapes[0]} have {_tokens(shapes[0])} data tokens already: got n={n}; leave n out"
         )
     return [(n, *shape) for shape in shapes]
-
-
-def _check_count(n: object) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InputError(
-            f"as_self_attention(n): n must be an integer >= 1, the number of data tokens: got {n!r}"
-        )
 
 
 def _tokens(shape: Shape) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,45 +10,36 @@ from attnc.errors import InputError
 from attnc.records.numbers import Array
 
 
-class Layout(Mapping[str, slice]):
+class Layout(dict[str, slice]):
     """The names of a sequence of tokens: a mapping from registers to the coordinates of a token that hold them.
 
     A register of width 1 is one coordinate of the same name; a wider register has the coordinates "x[0]", "x[1]", …
 
     >>> layout = Layout({"data": 1, "x": 3}, ["data 0", "anchor 0"])
-    >>> layout["x"], layout.coordinates, layout.coordinate("x[2]"), layout.token("anchor 0")
-    (slice(1, 4, None), ('data', 'x[0]', 'x[1]', 'x[2]'), 3, 1)
+    >>> layout["x"], layout.coordinates, layout.tokens
+    (slice(1, 4, None), ('data', 'x[0]', 'x[1]', 'x[2]'), ('data 0', 'anchor 0'))
     """
 
     def __init__(self, registers: Mapping[str, int], tokens: Sequence[str] = ()) -> None:
-        self._slices, self.width = dict[str, slice](), 0
+        super().__init__()
+        self.width, self.tokens = 0, tuple(tokens)
         for name, size in registers.items():
             self.add(name, size)
-        self.tokens = tuple(tokens)
 
-    def add(self, name: str, size: int) -> slice:
+    def add(self, name: str, size: int) -> None:
         """Append a register of `size` coordinates."""
-        if name in self._slices:
+        if name in self:
             raise InputError(f"register {name!r} exists already")
-        self._slices[name] = slice(self.width, self.width + size)
+        self[name] = slice(self.width, self.width + size)
         self.width += size
-        return self._slices[name]
 
     @property
     def coordinates(self) -> tuple[str, ...]:
         """The name of every coordinate."""
-        sizes = {name: at.stop - at.start for name, at in self._slices.items()}
+        sizes = {name: at.stop - at.start for name, at in self.items()}
         return tuple(
             name if size == 1 else f"{name}[{i}]" for name, size in sizes.items() for i in range(size)
         )
-
-    def coordinate(self, name: str) -> int:
-        """The index of a coordinate."""
-        return _index(self.coordinates, name, "coordinate")
-
-    def token(self, name: str) -> int:
-        """The index of a token."""
-        return _index(self.tokens, name, "token")
 
     def form(self, name: str, offset: int = 0) -> Array:
         """(D,): the linear form that reads one coordinate of a register."""
@@ -70,37 +60,16 @@ class Layout(Mapping[str, slice]):
         found[at, np.arange(len(at))] = 1.0
         return found
 
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Layout:
-        return cls(dict(record["registers"]), record["tokens"])
-
     def to_json(self) -> dict[str, object]:
-        widths = [[name, at.stop - at.start] for name, at in self._slices.items()]
+        widths = [[name, at.stop - at.start] for name, at in self.items()]
         return {"registers": widths, "tokens": list(self.tokens)}
 
-    def __getitem__(self, name: str) -> slice:
-        if name not in self._slices:
-            raise InputError(f"no register {name!r}: this sequence has {', '.join(map(repr, self))}")
-        return self._slices[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._slices
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._slices)
-
-    def __len__(self) -> int:
-        return len(self._slices)
+    def __missing__(self, name: str) -> slice:
+        raise InputError(f"no register {name!r}: this sequence has {', '.join(map(repr, self))}")
 
     def __repr__(self) -> str:
-        return ", ".join(f"{name} {at.start}:{at.stop}" for name, at in self._slices.items())
+        return ", ".join(f"{name} {at.start}:{at.stop}" for name, at in self.items())
 
 
 def data_tokens(n: int) -> list[str]:
     return [f"data {i}" for i in range(n)]
-
-
-def _index(names: Sequence[str], name: str, what: str) -> int:
-    if name not in names:
-        raise InputError(f"no {what} {name!r}: see `{what}s` for the {len(names)} names")
-    return names.index(name)

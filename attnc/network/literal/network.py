@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import numpy as np
@@ -14,13 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from attnc.domain import Box, Interval
-from attnc.errors import InputError
+from attnc.errors import FileError, InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.inside import check_domain, outside_box, outside_interval
 from attnc.network.literal.layout import Layout
 from attnc.network.literal.steps import (
     LETTERS,
+    VALUES,
     Embedding,
+    Input,
     SelfAttention,
     SequenceMap,
     Softmax,
@@ -28,28 +30,13 @@ from attnc.network.literal.steps import (
     parameter,
 )
 from attnc.network.running import PreciseModule, can_look, precise
-from attnc.records.domains import domain_to_json
+from attnc.program.step import Numbers
+from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.literal import LiteralRecord, write_literal
 from attnc.records.numbers import Array
 from attnc.records.record import Record
 
 _CHUNK = 1 << 22  # numbers held at once
-_VALUES: dict[str, Callable[[Tensor], Tensor]] = {
-    "real numbers": lambda x: x == x,
-    "the labels 0 and 1": lambda x: (x == 0) | (x == 1),
-    "counts 0, 1, 2, …": lambda x: (x >= 0) & (x == x.floor()),
-}
-
-
-@dataclass(frozen=True)
-class Input:
-    """A tensor (…, *shape) whose rows of `width` numbers become tokens; None in the shape stands for any size."""
-
-    name: str
-    shape: tuple[int | None, ...]
-    width: int
-    limit: float = math.inf  # of the absolute values, checked with strict=True
-    values: str = "real numbers"
 
 
 @as_made
@@ -57,9 +44,8 @@ class SelfAttentionNetwork(PreciseModule):
     """Layers of plain self-attention over [data tokens; fixed tokens], with W_Q, W_K, W_V, W_O and without a mask.
 
     With a residual stream (`residual`), every step adds to the sequence, X ← X + step(X). The networks of theorems have none:
-    X ← step(X). Steps are self-attention (`SelfAttention`), affine maps (`SequenceMap`) and, in the form 'attention-softmax', one
-    `Softmax` over columns; a step may run several times. Every token and every coordinate has a name (`tokens`, `coordinates`,
-    `layouts`). The result is that of the source up to rounding.
+    X ← step(X). A step may run several times. Every token and every coordinate has a name (`tokens`, `coordinates`, `layouts`).
+    The result is that of the source up to rounding.
 
     `output` says where the result is read: a register (None: all coordinates), its shape (None: one number for each token), and
     the embedding whose tokens hold it. `limits` bound registers; with strict=True they are checked."""
@@ -150,23 +136,12 @@ class SelfAttentionNetwork(PreciseModule):
         """The names of the tokens that the first layer of attention reads; without those that depend on the inputs."""
         return self.layout.tokens
 
-    def token_names(self, *inputs: Tensor) -> tuple[str, ...]:
-        """The names of all tokens of `embed(*inputs)`."""
-        parts, _ = self._parts(inputs)
-        free = [
-            f"{e.name} {i}"
-            for e, rows in parts
-            if None in self.inputs[e.reads[0]].shape
-            for i in range(rows.shape[-2])
-        ]
-        return (*free, *self.first.tokens)
-
     @precise
     def embed(self, *inputs: Tensor) -> Tensor:
         """(…, tokens, D): the sequence before the first step."""
         parts, lead = self._parts(inputs)
         if not self.residual:
-            return self._rows(0, inputs[0])
+            return self._rows(self.inputs[0], inputs[0])
         fixed = self.fixed.expand(*lead, *self.fixed.shape)
         return torch.cat([*(embedding(rows) for embedding, rows in parts), fixed], -2)
 
@@ -175,19 +150,18 @@ class SelfAttentionNetwork(PreciseModule):
         """(…, tokens, D): the sequence after the step of this name; by default after the last one."""
         if after is not None:
             self.step(after)
-        x = self.embed(*inputs)
-        self._check_values(inputs, self.strict)
-        return self._chunked(x, after, self.strict)
+        return self._chunked(inputs, after, self.strict)
 
     @precise
     def forward(self, *inputs: Tensor, strict: bool | None = None) -> Tensor:
         """The outputs for inputs of the shapes of the source. `strict` overrides the network's own for this call."""
-        if len(inputs) < len(self.inputs):
-            raise InputError(f"give {', '.join(i.name for i in self.inputs)}: got {len(inputs)} inputs")
-        strict = self.strict if strict is None else strict
-        x = self.embed(*inputs)
-        self._check_values(inputs, strict)
-        return self._read_output(self._chunked(x, None, strict), inputs)
+        parts, lead = self._parts(inputs, optional=0)
+        x = self._chunked(inputs, None, self.strict if strict is None else strict)
+        register, shape, embedding = self.output
+        shape = (parts[embedding][1].shape[-2],) if shape is None else shape
+        held = x if register is None else x[..., self.layout[register]]
+        first = sum(rows.shape[-2] for _, rows in parts[:embedding])
+        return held[..., first : first + math.prod(shape) // held.shape[-1], :].reshape(*lead, *shape)
 
     @precise
     def attention(self, *inputs: Tensor) -> dict[str, Tensor]:
@@ -225,7 +199,7 @@ class SelfAttentionNetwork(PreciseModule):
         structure = {
             "form": self.form,
             "arrangement": self.arrangement,
-            "inputs": [asdict(i) | {"limit": None if i.limit == math.inf else i.limit} for i in self.inputs],
+            "inputs": [asdict(i) for i in self.inputs],
             "output": self.output,
             "order": self.order,
             "layout": self.first.to_json(),
@@ -257,12 +231,10 @@ class SelfAttentionNetwork(PreciseModule):
     def describe(self) -> str:
         """A line for every step: its kind, its name and the shapes of its matrices. A step that repeats has one line."""
         arrangement = f", layout {self.arrangement!r}" if self.arrangement else ""
-        shapes = ", ".join(f"{i.name} {_shape(i.shape)}" for i in self.inputs)
+        shapes = ", ".join(f"{i.name} {i.sizes}" for i in self.inputs)
         first = {i: name for name, i in reversed(self.order)}
-        rows = [
-            (f"{i + 1}", cast(Step, self.steps[i]).kind, name, _matrices(cast(Step, self.steps[i])))
-            for i, name in sorted(first.items())
-        ]
+        steps = [(i, name, cast(Step, self.steps[i])) for i, name in sorted(first.items())]
+        rows = [(f"{i + 1}", step.kind, name, step.shapes) for i, name, step in steps]
         widths = [max((len(row[c]) for row in rows), default=0) for c in range(3)]
         lines = ["  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows]
         repeated = f", {len(self.order)} steps" if len(self.order) > len(lines) else ""
@@ -271,7 +243,7 @@ class SelfAttentionNetwork(PreciseModule):
         return "\n".join([title, *stream, *lines])
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}, {self.describe()}"
+        return f"SelfAttentionNetwork, {self.describe()}"
 
     def _ordered(self) -> Iterator[tuple[str, Step]]:
         for name, index in self.order:
@@ -284,11 +256,14 @@ class SelfAttentionNetwork(PreciseModule):
             yield name, x, step, after
             x = after
 
-    def _chunked(self, x: Tensor, after: str | None, strict: bool | None) -> Tensor:
+    def _chunked(self, inputs: Sequence[Tensor], after: str | None, strict: bool | None) -> Tensor:
+        """The sequence after a step (None: the last), for a few inputs of the batch at a time."""
+        x = self.embed(*inputs)
+        self._check_values(inputs, strict)
         flat = x.reshape(-1, *x.shape[-2:])
         held = max([x.shape[-2] * x.shape[-1], *self._held(x.shape[-2])])
         parts = [self._run(part, after, strict) for part in torch.split(flat, max(1, _CHUNK // held))]
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        out = torch.cat(parts)
         return out.reshape(*x.shape[:-2], *out.shape[1:])
 
     def _run(self, x: Tensor, last: str | None, strict: bool | None) -> Tensor:
@@ -310,19 +285,13 @@ class SelfAttentionNetwork(PreciseModule):
                 tokens = tokens // step.in_shape[0] * step.out_shape[0]
                 yield tokens * step.out_shape[1]
 
-    def _read_output(self, x: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-        parts, lead = self._parts(inputs)
-        register, shape, embedding = self.output
-        shape = (parts[embedding][1].shape[-2],) if shape is None else shape
-        held = x if register is None else x[..., self.layout[register]]
-        first = sum(rows.shape[-2] for _, rows in parts[:embedding])
-        return held[..., first : first + math.prod(shape) // held.shape[-1], :].reshape(*lead, *shape)
-
-    def _parts(self, inputs: Sequence[Tensor]) -> tuple[list[tuple[Embedding, Tensor]], tuple[int, ...]]:
-        """The rows that every embedding reads, and the leading axes of the inputs. The last input may be missing."""
-        if not len(self.inputs) - (len(self.inputs) > 1) <= len(inputs) <= len(self.inputs):
+    def _parts(
+        self, inputs: Sequence[Tensor], optional: int = 1
+    ) -> tuple[list[tuple[Embedding, Tensor]], tuple[int, ...]]:
+        """The rows that every embedding reads, and the leading axes of the inputs. Of several, the last may be missing."""
+        if not max(1, len(self.inputs) - optional) <= len(inputs) <= len(self.inputs):
             raise InputError(f"give {', '.join(i.name for i in self.inputs)}: got {len(inputs)} inputs")
-        rows = [self._rows(i, x) for i, x in enumerate(inputs)]
+        rows = [self._rows(spec, x) for spec, x in zip(self.inputs, inputs, strict=False)]
         found, lead = [], rows[0].shape[:-2]
         for embedding in cast(Sequence[Embedding], self.embeddings):
             if max(embedding.reads) >= len(rows):
@@ -337,9 +306,9 @@ class SelfAttentionNetwork(PreciseModule):
             found.append((embedding, torch.cat(given, -1)))
         return found, tuple(lead)
 
-    def _rows(self, i: int, x: Any) -> Tensor:
+    def _rows(self, spec: Input, x: Any) -> Tensor:
         """(…, rows, width): an input as rows."""
-        spec, dtype = self.inputs[i], self.fixed.dtype
+        dtype = self.fixed.dtype
         if not isinstance(x, Tensor) or x.dtype != dtype:
             raise InputError(
                 f"{spec.name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}"
@@ -347,9 +316,7 @@ class SelfAttentionNetwork(PreciseModule):
         split = x.ndim - len(spec.shape)
         sizes = zip(x.shape[max(split, 0) :], spec.shape, strict=False)
         if split < 0 or any(wanted not in (None, size) for size, wanted in sizes):
-            raise InputError(
-                f"{spec.name} must have the shape (…, {_shape(spec.shape)[1:-1]}): got {tuple(x.shape)}"
-            )
+            raise InputError(f"{spec.name} must have the shape (…, {spec.sizes[1:-1]}): got {tuple(x.shape)}")
         lead, own = x.shape[:split], math.prod(x.shape[split:])
         return x.reshape(*lead, own // spec.width, spec.width)
 
@@ -361,9 +328,10 @@ class SelfAttentionNetwork(PreciseModule):
         for spec, x in zip(self.inputs, inputs, strict=False):
             if strict and can_look(x) and x.numel():
                 worst = x.flatten()[int(x.abs().flatten().argmax())]  # a NaN counts as the largest
-                if not float(worst.abs()) <= spec.limit:
-                    raise InputError(_beyond(spec.name, float(worst), spec.limit))
-                if not bool(_VALUES[spec.values](x).all()):
+                limit = math.inf if spec.limit is None else spec.limit
+                if not float(worst.abs()) <= limit:
+                    raise InputError(_beyond(spec.name, float(worst), limit))
+                if not bool(VALUES[spec.values](x).all()):
                     raise InputError(f"{spec.name} must hold {spec.values}")
 
     def _check_limits(self, x: Tensor) -> None:
@@ -380,16 +348,45 @@ def _beyond(name: str, size: float, limit: float) -> str:
     )
 
 
-def _shape(shape: Sequence[int | None]) -> str:
-    return f"({', '.join('n' if size is None else str(size) for size in shape)})"
+def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
+    """The network that a record describes."""
+    s, t = record.structure, record.tensors
+    try:
+        inputs = [Input(**{**i, "shape": tuple(i["shape"])}) for i in s["inputs"]]
+        steps = [_step(step, _under(f"steps.{k}.", t), record.dtype) for k, step in enumerate(s["steps"])]
+        embeddings = [
+            Embedding(e["name"], e["reads"], t[f"embeddings.{k}.W"], t[f"embeddings.{k}.start"], record.dtype)
+            for k, e in enumerate(s["embeddings"])
+        ]
+        register, shape, embedding = s["output"]
+        literal = SelfAttentionNetwork(
+            s["form"], inputs, [(name, steps[i]) for name, i in s["order"]], _layout(s["layout"]),
+            (register, None if shape is None else tuple(shape), embedding), record.dtype, embeddings=embeddings,
+            fixed=t["fixed"], arrangement=s["arrangement"], domain=cast(Any, domain_from_json(s["domain"])),
+            limits=s["limits"], strict=s["strict"], source=record.source, encoding=record.encoding,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+        raise FileError(f"the literal network is not valid: {type(problem).__name__}: {problem}") from problem
+    if literal.record().certificate.digests != record.certificate.digests:
+        raise FileError("the literal network is not valid: its parts do not fit together")
+    return literal
 
 
-def _matrices(step: Step) -> str:
-    match step:
-        case SequenceMap():
-            return f"{step.in_shape} → {step.out_shape}: {len(step.rows)} rows, {len(step.columns)} columns"
-        case SelfAttention():
-            shapes = ", ".join(f"{name} {tuple(getattr(step, name).shape)}" for name in LETTERS)
-            return f"{len(step.heads)} head{'s' * (len(step.heads) > 1)}: {shapes}"
-        case Softmax():
-            return "over the rows"
+def _step(s: Mapping[str, Any], t: Mapping[str, Numbers], dtype: str) -> Step:
+    layout = _layout(s["layout"])
+    if s["kind"] == "attention":
+        return SelfAttention({name: t[name] for name in LETTERS}, s["shared"], s["heads"], layout, dtype)
+    if s["kind"] == "map":
+        at = t["rows"].astype(np.int64), t["columns"].astype(np.int64)
+        return SequenceMap(
+            t["core"], t["bias"], tuple(s["in_shape"]), tuple(s["out_shape"]), layout, dtype, at
+        )
+    return Softmax(s["axis"], layout)
+
+
+def _under(prefix: str, arrays: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+
+
+def _layout(record: Mapping[str, Any]) -> Layout:
+    return Layout(dict(record["registers"]), record["tokens"])

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from attnc.network.network import Network
 
 Shape = tuple[int, ...]
+# An affine function of the input or, if True, of the neurons: its images of the unit vectors, then of 0: (size + 1, *shape).
+_Affine = tuple[bool, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,21 +80,9 @@ class Parts:
         return math.prod(self.result[:-1]), self.result[-1]
 
 
-@dataclass(frozen=True, eq=False)
-class _Affine:
-    """A value as an affine function of the input or, if `hidden`, of the neurons: its images of the unit vectors, then of 0."""
-
-    hidden: bool
-    images: Array  # (numbers of the source + 1, *shape of the value)
-
-    def matrix(self) -> tuple[Array, Array]:
-        flat = self.images.reshape(len(self.images), -1)
-        return np.ascontiguousarray(flat[:-1].T), flat[-1]
-
-
 def read(net: Network) -> Parts:
     """Multiply out the affine maps of a network with one layer of attention, or one lookup."""
-    numbers, values = net.numbers(), {0: _units(False, net.program.shape)}
+    numbers, values = net.numbers(), {0: (False, _units(net.program.shape))}
     found: list[tuple[Layer, _Affine]] = []
     for layer in numbers.layers:
         given = [values[value] for value in layer.inputs]
@@ -100,29 +90,29 @@ def read(net: Network) -> Parts:
             found.append((layer, given[0]))
         if layer.kind == "lookup":  # an affine function of the weights of its anchors
             table = array(layer.tensor("values"))
-            values[layer.value] = _Affine(True, np.r_[table, np.zeros_like(table[:1])])
+            values[layer.value] = True, np.r_[table, np.zeros_like(table[:1])]
         elif layer.kind == "pointwise":
-            values[layer.value] = _units(True, given[0].images.shape[1:])
+            values[layer.value] = True, _units(given[0][1].shape[1:])
         else:
             values[layer.value] = _applied(layer, given)
-    last = values[numbers.layers[-1].value] if numbers.layers else values[0]
-    if len(found) != 1 or found[0][1].hidden or not last.hidden:
+    hidden, last = values[numbers.layers[-1].value] if numbers.layers else values[0]
+    if len(found) != 1 or found[0][1][0] or not hidden:
         raise InputError(
             f"form {net.form!r} is for affine maps around one layer of neurons or one lookup, and this network has "
             f"{len(found)} of them: use form='layers'"
         )
-    (layer, entering), (second, shift) = found[0], last.matrix()
-    first, offset = entering.matrix()
+    (layer, (_, entering)), (second, shift) = found[0], _matrix(last)
+    first, offset = _matrix(entering)
     body: Neurons | Lookup
     if layer.kind == "pointwise":
-        groups = _groups(domains_of(net)[layer.value], layer, entering.images.shape[1:])
+        groups = _groups(domains_of(net)[layer.value], layer, entering.shape[1:])
         body = Neurons(first, offset, tuple(groups), second, shift)
     else:
         centre, key, score = (array(layer.tensor(name)) for name in ("centre", "key", "offset"))
         if offset.any() or not np.array_equal(first, np.eye(len(first))):
             score, centre, key = score + key @ (offset - centre), np.zeros(first.shape[1]), key @ first
         body = Lookup(centre, key, score, second, shift, _largest(centre, key, score, net.domain))
-    return Parts(net.program.shape, last.images.shape[1:], numbers.dtype, body)
+    return Parts(net.program.shape, last.shape[1:], numbers.dtype, body)
 
 
 def domains_of(net: Network) -> dict[int, list[Interval | None]]:
@@ -139,19 +129,25 @@ def groups_of(layer: Layer, domains: Sequence[Interval | None], gated: bool = Fa
         yield Group(numbers, np.zeros(0, np.int64) if neurons is None else neurons, domain.lo, domain.hi)
 
 
-def _units(hidden: bool, shape: Shape) -> _Affine:
-    """A source: its unit vectors, and 0."""
+def _units(shape: Shape) -> Array:
+    """The unit vectors, and 0."""
     size = math.prod(shape)
     _check(size * size)
-    return _Affine(hidden, np.r_[np.eye(size), np.zeros((1, size))].reshape(size + 1, *shape))
+    found: Array = np.eye(size + 1, size).reshape(size + 1, *shape)
+    return found
+
+
+def _matrix(images: Array) -> tuple[Array, Array]:
+    flat = images.reshape(len(images), -1)
+    return np.ascontiguousarray(flat[:-1].T), flat[-1]
 
 
 def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
-    if len({x.hidden for x in given}) > 1:
+    if len({hidden for hidden, _ in given}) > 1:
         raise InputError(
             "the networks of theorems have no residual stream, and this network adds its input to neurons: use form='layers'"
         )
-    x, constant = given[0].images, layer.tensors.get("bias", layer.tensors.get("shift"))
+    (hidden, x), constant = given[0], layer.tensors.get("bias", layer.tensors.get("shift"))
     if layer.kind == "affine":
         weight = array(layer.tensor("weight"))
         _check(x[..., 0].size * len(weight))
@@ -160,12 +156,12 @@ def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
         images = x * array(layer.tensor("scale"))
     elif layer.kind == "combine":
         terms = zip(layer.settings["coefficients"], given, strict=True)
-        images = np.sum([c * term.images for c, term in terms], axis=0)
+        images = np.sum([c * term for c, (_, term) in terms], axis=0)
     else:
         images = x.reshape(len(x), *layer.settings["to"])
     if constant is not None:
         images[-1] += array(constant)
-    return _Affine(given[0].hidden, images)
+    return hidden, images
 
 
 def _groups(domains: Sequence[Interval | None], layer: Layer, shape: Shape) -> Iterator[Group]:

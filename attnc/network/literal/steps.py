@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +25,30 @@ Size = tuple[int, int]  # tokens, coordinates
 Index = NDArray[np.int64]
 
 
+VALUES: dict[str, Callable[[Tensor], Tensor]] = {  # of inputs
+    "real numbers": lambda x: x == x,
+    "the labels 0 and 1": lambda x: (x == 0) | (x == 1),
+    "counts 0, 1, 2, …": lambda x: (x >= 0) & (x == x.floor()),
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor (…, *shape) whose rows of `width` numbers become tokens; None in the shape stands for any size.
+
+    With strict=True it must contain `values`, of at most `limit` in absolute value (None: any)."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    width: int
+    limit: float | None = None
+    values: str = "real numbers"
+
+    @property
+    def sizes(self) -> str:
+        return f"({', '.join('n' if size is None else str(size) for size in self.shape)})"
+
+
 @as_made
 class Softmax(PreciseModule):
     """scores ↦ softmax(scores) along one axis.
@@ -30,8 +56,7 @@ class Softmax(PreciseModule):
     In a layer of attention, forward hooks on this module see the scores as the input and the attention pattern as the output,
     both (batch, heads, queries, keys). A hook that returns a tensor replaces the pattern."""
 
-    kind = "softmax"
-
+    kind, shapes = "softmax", "over the rows"
     layout: Layout
 
     def __init__(self, axis: int = -1, layout: Layout | None = None) -> None:
@@ -76,47 +101,30 @@ class SelfAttention(PreciseModule):
         self.pattern = Softmax()
 
     @precise
-    def scores(self, x: Tensor) -> Tensor:
-        """(batch, heads, tokens, tokens): X W_Q (X W_K)ᵀ."""
-        parts = []
-        for g, heads in self._sets():
-            query = torch.einsum("btd,hdr->bhtr", x, self.W_Q[heads])
-            key = x @ self.W_K[g]
-            parts.append(query @ key.transpose(-1, -2).unsqueeze(1))
-        return torch.cat(parts, 1)
-
-    @precise
     def weights(self, x: Tensor) -> Tensor:
         """(batch, heads, tokens, tokens): the weights of every token over every token."""
-        found: Tensor = self.pattern(self.scores(x))
+        scores = []
+        for g, heads in self._sets():
+            query, key = torch.einsum("btd,hdr->bhtr", x, self.W_Q[heads]), x @ self.W_K[g]
+            scores.append(query @ key.transpose(-1, -2).unsqueeze(1))
+        found: Tensor = self.pattern(torch.cat(scores, 1))
         return found
 
     @precise
-    def mix(self, weights: Tensor, x: Tensor) -> Tensor:
-        """(batch, tokens, E): the values of x, averaged with the weights."""
-        out = None
+    def forward(self, x: Tensor) -> Tensor:
+        weights, parts = self.weights(x), []
         for g, heads in self._sets():
             mixed = weights[:, heads] @ (x @ self.W_V[g]).unsqueeze(1)
-            part = torch.einsum("bhtm,hmd->btd", mixed, self.W_O[heads])
-            out = part if out is None else out + part
-        assert out is not None
-        return out
-
-    @precise
-    def forward(self, x: Tensor) -> Tensor:
-        return self.mix(self.weights(x), x)
-
-    @property
-    def matrices(self) -> dict[str, Tensor]:
-        """W_Q, W_K, W_V and W_O, each stacked over all heads."""
-        shared = list(self.shared)
-        return {"W_Q": self.W_Q, "W_K": self.W_K[shared], "W_V": self.W_V[shared], "W_O": self.W_O}
+            parts.append(torch.einsum("bhtm,hmd->btd", mixed, self.W_O[heads]))
+        return reduce(torch.add, parts)
 
     def settings(self) -> dict[str, Any]:
         return {"shared": list(self.shared), "heads": list(self.heads)}
 
-    def extra_repr(self) -> str:
-        return f"{len(self.heads)} head{'s' * (len(self.heads) > 1)}"
+    @property
+    def shapes(self) -> str:
+        matrices = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in LETTERS)
+        return f"{len(self.heads)} head{'s' * (len(self.heads) > 1)}: {matrices}"
 
     def _sets(self) -> list[tuple[int, slice]]:
         """The sets of keys, each with the heads that share it."""
@@ -133,7 +141,8 @@ class SequenceMap(PreciseModule):
 
     >>> import numpy as np
     >>> layout = Layout({"x": 1}, ["a", "b", "c", "d"])
-    >>> double = SequenceMap(2 * np.eye(4), np.ones(4), (2, 2), (4, 1), layout, "float64")
+    >>> every = np.arange(4)
+    >>> double = SequenceMap(2 * np.ones(4), np.ones(4), (2, 2), (4, 1), layout, "float64", (every, every))
     >>> double(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]], dtype=torch.float64))[0, :, 0].tolist()
     [3.0, 5.0, 7.0, 9.0]
     """
@@ -146,27 +155,23 @@ class SequenceMap(PreciseModule):
 
     def __init__(
         self,
-        weight: NDArray[Any],
+        core: NDArray[Any],
         bias: NDArray[Any],
         in_shape: Size,
         out_shape: Size,
         layout: Layout,
         dtype: str,
-        at: tuple[Index, Index] | None = None,
+        at: tuple[Index, Index],  # rows and columns
     ) -> None:
-        """`weight` is A or, with `at` = (rows, columns), its core."""
         super().__init__()
         self.in_shape, self.out_shape, self.layout = in_shape, out_shape, layout
-        shape = math.prod(out_shape), math.prod(in_shape)
-        if at is None and weight.shape == shape:
-            at = np.flatnonzero(weight.any(1)), np.flatnonzero(weight.any(0))
-            weight = weight[np.ix_(*at)]
-        sizes = [] if at is None else [tuple(map(len, at)), (len(at[0]),)]
-        if at is None or bias.shape != shape[:1] or weight.shape not in sizes:
+        sizes = [tuple(map(len, at)), (len(at[0]),)]
+        if bias.shape != (math.prod(out_shape),) or core.shape not in sizes:
             raise InputError(
-                f"a map {in_shape} → {out_shape} has a matrix {shape} and a bias {shape[:1]}: got {weight.shape} and {bias.shape}"
+                f"a map {in_shape} → {out_shape} has a bias of {math.prod(out_shape)} numbers and a core {sizes[0]} or "
+                f"{sizes[1]}: got {bias.shape} and {core.shape}"
             )
-        self.core, self.bias = parameter(weight, dtype), parameter(bias, dtype)
+        self.core, self.bias = parameter(core, dtype), parameter(bias, dtype)
         for key, index in (("rows", at[0]), ("columns", at[1])):
             self.register_buffer(key, torch.from_numpy(np.ascontiguousarray(index, np.int64)))
 
@@ -195,8 +200,9 @@ class SequenceMap(PreciseModule):
     def settings(self) -> dict[str, Any]:
         return {"in_shape": list(self.in_shape), "out_shape": list(self.out_shape)}
 
-    def extra_repr(self) -> str:
-        return f"{self.in_shape} → {self.out_shape}"
+    @property
+    def shapes(self) -> str:
+        return f"{self.in_shape} → {self.out_shape}: {len(self.rows)} rows, {len(self.columns)} columns"
 
 
 @as_made
