@@ -15,7 +15,7 @@ from attnc.errors import InputError, PrecisionError
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 ENGINES = ("softmax", "sdpa", "closed-form")
-_LARGEST = {"float32": 2.0**80, "float64": 2.0**400}  # squares of larger intermediate results would overflow
+LARGEST = {"float32": 2.0**80, "float64": 2.0**400}  # squares of larger intermediate results would overflow
 
 
 def checked_eps(eps: object, name: str = "eps") -> float:
@@ -126,7 +126,7 @@ def checked_interval(domain: object, dtype: str) -> Interval:
         if not isinstance(domain, (tuple, list)) or len(domain) != 2:
             raise InputError(f"domain={domain!r}: give an interval, domain=(lo, hi)")
         domain = Interval(*domain)
-    largest, least_width = _LARGEST[dtype], 1 / _LARGEST[dtype]
+    largest, least_width = LARGEST[dtype], 1 / LARGEST[dtype]
     if max(abs(domain.lo), abs(domain.hi)) > largest or domain.width < least_width:
         raise InputError(
             f"the interval ({domain.lo}, {domain.hi}) exceeds the range of {dtype}: give ends of at most {largest:.3g} and a "

@@ -22,7 +22,7 @@ from attnc.errors import InputError
 from attnc.frontends import to_program
 from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
 from attnc.frontends.sklearn import is_estimator
-from attnc.heads.candidates import Progress
+from attnc.heads.target import Progress
 from attnc.lower.certified import certified
 from attnc.lower.layers import check_supported
 from attnc.lower.program_to_network import Request, lower

@@ -15,9 +15,9 @@ from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.frontends.callable_source import CallableSource
 from attnc.frontends.discontinuity import find_jump
 from attnc.frontends.fit import FittedNetwork, fit
-from attnc.heads.candidates import Progress
-from attnc.heads.grid import counts_for
-from attnc.heads.tensor import LatticeFit, tensor_lattice
+from attnc.heads.target import Progress
+from attnc.heads.tensor import counts_for
+from attnc.heads.tensor_search import LatticeFit, tensor_lattice
 from attnc.lower.certified import certified
 from attnc.lower.function_to_network import MOST_ANCHORS, lipschitz_grid, refute, unproved, with_measurement
 from attnc.lower.measure import measured

@@ -40,6 +40,12 @@ def lattice(first: float, last: float, p: int, sharpness: float) -> Chain:
     return Chain(np.full(p - 1, 2 * sharpness / step), (anchors[1:] + anchors[:-1]) / 2)
 
 
+def overhanging(p: int, sharpness: float, beyond: float) -> Chain:
+    """p uniform anchors that reach `beyond` steps out of [-1, 1] on either side."""
+    margin = 2 * beyond / (p - 1 - 2 * beyond)
+    return lattice(-1 - margin, 1 + margin, p, sharpness)
+
+
 def softmax_weights(keys: Array, x: Array) -> Array:
     """(len(x), p) attention weights in float64."""
     z = x[:, None] * keys[:, 0] + keys[:, 1]

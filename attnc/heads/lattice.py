@@ -16,11 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
-from attnc.heads.draft import lawson_step
-from attnc.heads.finish import forward, to_dtype
+from attnc.heads.draft import forward, lawson_step, to_dtype
 from attnc.heads.target import evaluate
 from attnc.records.numbers import Array, HeadNumbers
 
@@ -73,12 +71,10 @@ def lattice_gate(
     (31, array([0., 0., 0.]), array([13., 14., 15.]))
     """
     spacing, inner = rung.spacing, round(bump / rung.spacing)
-    fit = _Fit(f, rung, inner)
-    values = _rounded(fit, fit.bump(rounds), dtype)
     last = max(math.ceil(radius / spacing), inner) + rung.margin
     k = np.arange(-last, last + 1.0)
     value = np.maximum(k * spacing, 0.0)
-    value[last - inner : last + inner + 1] = values
+    value[last - inner : last + inner + 1] = _fitted(f, rung, inner, dtype, rounds)
     return lattice_numbers(k, value, rung, dtype)
 
 
@@ -158,70 +154,65 @@ def sampled_error(
     return float(error[worst]), float(s[worst])
 
 
-class _Fit:
-    """Least squares for the values of the anchors kΔ, |k| <= inner, on the interval that their weights reach."""
-
-    def __init__(self, f: Function, rung: Rung, inner: int) -> None:
-        if inner < 1:
-            raise InputError(f"inner={inner}: a lattice has at least one fitted anchor on each side")
-        spacing, c = rung.spacing, rung.sharpness
-        reach = inner * spacing + 6 * spacing / math.sqrt(2 * c)
-        last = math.ceil(reach / spacing) + math.ceil(math.sqrt(44 / c))
-        k = np.arange(-last, last + 1)
-        half = np.linspace(0.0, reach, 40 * math.ceil(reach / spacing) + 1)
-        self.s = np.concatenate([-half[:0:-1], half])
-        weights = np.exp(-c * (self.s[:, None] / spacing - k) ** 2)
-        weights /= weights.sum(axis=1, keepdims=True)
-        self.columns = weights[:, last - inner : last + inner + 1]
-        self.ramp = np.maximum(k[last - inner : last + inner + 1] * spacing, 0.0)
-        outer = np.maximum(k * spacing, 0.0)
-        outer[last - inner : last + inner + 1] = 0.0
-        self.goal = evaluate(f, self.s) - weights @ outer
-        self.inner, self.emphasis = inner, np.ones(len(half))
-
-    def bump(self, rounds: int) -> Array:
-        """ramp + β with β symmetric, which nearly minimises the largest error, by Lawson's reweighting."""
-        n, inner = len(self.emphasis), self.inner
-        left = self.columns[:n][::-1]
-        even = np.concatenate(
-            [left[:, inner : inner + 1], left[:, inner + 1 :] + left[:, inner - 1 :: -1]], axis=1
-        )
-        goal = (self.goal[:n] - self.columns[:n] @ self.ramp)[::-1]
-        best: tuple[float, Array, Array] | None = None
-        emphasis = np.ones(n)
-        for _ in range(rounds + 1):
-            beta = np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0]
-            error = np.abs(even @ beta - goal)
-            if best is None or error.max() < best[0]:
-                best = (float(error.max()), beta, emphasis)
-            emphasis = lawson_step(emphasis, error)
-        assert best is not None
-        self.emphasis = best[2]
-        values: Array = self.ramp + np.concatenate([best[1][:0:-1], best[1]])
-        return values
-
-    def error(self, values: Array) -> float:
-        return float(np.abs(self.columns @ values - self.goal).max())
-
-
-def _rounded(fit: _Fit, values: Array, dtype: str) -> Array:
-    """The values in the dtype. Those on the right are kΔ + β_k, where β_k keeps few digits: they are rounded down or up one
-    after the other, the coarsest first, so that each compensates the rounding of the previous ones (Babai's nearest plane)."""
+def _fitted(f: Function, rung: Rung, inner: int, dtype: str, rounds: int) -> Array:
+    """The values of the anchors kΔ, |k| <= inner, by least squares on the interval that their weights reach."""
+    spacing, c = rung.spacing, rung.sharpness
+    reach = inner * spacing + 6 * spacing / math.sqrt(2 * c)
+    last = math.ceil(reach / spacing) + math.ceil(math.sqrt(44 / c))
+    k = np.arange(-last, last + 1)
+    half = np.linspace(0.0, reach, 40 * math.ceil(reach / spacing) + 1)
+    s = np.concatenate([-half[:0:-1], half])
+    weights = np.exp(-c * (s[:, None] / spacing - k) ** 2)
+    weights /= weights.sum(axis=1, keepdims=True)
+    fitted = slice(last - inner, last + inner + 1)
+    columns, outer = weights[:, fitted], np.maximum(k * spacing, 0.0)
+    ramp = outer[fitted].copy()
+    outer[fitted] = 0.0
+    goal = evaluate(f, s) - weights @ outer
+    beta, emphasis = _even_part(columns, goal, ramp, rounds)
+    values = ramp + np.concatenate([beta[:0:-1], beta])
     plain = to_dtype(values, dtype)
     if dtype == "float64":
         return plain
-    right = slice(fit.inner + 1, None)
-    emphasis = np.concatenate([fit.emphasis[:0:-1], fit.emphasis])[:, None]
-    orthogonal, triangle = np.linalg.qr(fit.columns[:, right] * emphasis)
-    along = orthogonal.T @ (
-        (fit.goal - fit.columns[:, : fit.inner + 1] @ plain[: fit.inner + 1]) * emphasis[:, 0]
-    )
-    mirrored, careful = plain[: fit.inner][::-1] + fit.ramp[right], np.zeros(fit.inner)
-    for i in reversed(range(fit.inner)):
+    careful = _rounded_together(columns, goal, ramp, plain, emphasis, dtype)
+    error, plain_error = (float(np.abs(columns @ v - goal).max()) for v in (careful, plain))
+    return careful if error < plain_error else plain
+
+
+def _even_part(columns: Array, goal: Array, ramp: Array, rounds: int) -> tuple[Array, Array]:
+    """β for |k| = 0..inner with values ramp + β that nearly minimise the largest error, by Lawson's reweighting, and the weights
+    of the points s >= 0."""
+    n, inner = len(goal) // 2 + 1, len(ramp) // 2
+    left = columns[:n][::-1]
+    folded = left[:, inner + 1 :] + left[:, inner - 1 :: -1]
+    even = np.concatenate([left[:, inner : inner + 1], folded], axis=1)
+    goal = (goal[:n] - columns[:n] @ ramp)[::-1]
+    emphasis, least = np.ones(n), math.inf
+    best: tuple[Array, Array] = (np.zeros(inner + 1), emphasis)
+    for _ in range(rounds + 1):
+        beta = np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0]
+        error = np.abs(even @ beta - goal)
+        if error.max() < least:
+            best, least = (beta, emphasis), float(error.max())
+        emphasis = lawson_step(emphasis, error)
+    return best
+
+
+def _rounded_together(
+    columns: Array, goal: Array, ramp: Array, plain: Array, emphasis: Array, dtype: str
+) -> Array:
+    """Values on the right are kΔ + β_k, where β_k keeps few digits: they are rounded down or up one after the other, the
+    coarsest first, so that each compensates the rounding of the previous ones (Babai's nearest plane)."""
+    inner = len(ramp) // 2
+    right, left = slice(inner + 1, None), slice(inner + 1)
+    weight = np.concatenate([emphasis[:0:-1], emphasis])
+    orthogonal, triangle = np.linalg.qr(columns[:, right] * weight[:, None])
+    along = orthogonal.T @ ((goal - columns[:, left] @ plain[left]) * weight)
+    mirrored, careful = plain[:inner][::-1] + ramp[right], np.zeros(inner)
+    for i in reversed(range(inner)):
         wanted = (along[i] - triangle[i, i + 1 :] @ careful[i + 1 :]) / triangle[i, i]
         careful[i] = _beside(mirrored[i], wanted, dtype)
-    values = np.concatenate([plain[: fit.inner + 1], careful])
-    return values if fit.error(values) < fit.error(plain) else plain
+    return np.concatenate([plain[left], careful])
 
 
 def _beside(x: float, wanted: float, dtype: str) -> float:

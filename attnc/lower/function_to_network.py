@@ -14,9 +14,7 @@ import numpy as np
 from attnc.check.witness import ROOM, attained, network_errors
 from attnc.domain import Array
 from attnc.errors import CertificateError, InputError, PrecisionError
-from attnc.heads.grid import counts_for, grid_axes
-from attnc.heads.tensor import Lattice
-from attnc.heads.tensor_axis import Axis
+from attnc.heads.tensor import Axis, Lattice, counts_for, grid_axes
 from attnc.lower.certified import with_room
 from attnc.lower.measure import Source
 from attnc.network.network import Network

@@ -14,7 +14,7 @@ import numpy as np
 from attnc.domain import Box, Interval, covering
 from attnc.errors import ConvergenceError, PrecisionError
 from attnc.heads import patience
-from attnc.heads.candidates import Progress
+from attnc.heads.target import Progress
 from attnc.lower.heads import HeadRequest, build_head
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors

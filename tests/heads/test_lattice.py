@@ -11,7 +11,7 @@ from flint import arb
 from attnc import functions
 from attnc.errors import InputError
 from attnc.functions.balls import working
-from attnc.heads.finish import forward
+from attnc.heads.draft import forward
 from attnc.heads.lattice import (
     RUNGS,
     is_gate_symmetric,
