@@ -53,11 +53,6 @@ def checked_count(name: str, given: object, least: int = 1, most: int | None = N
     return int(given)  # type: ignore[call-overload, no-any-return]
 
 
-def checked_seed(seed: object) -> int:
-    """A seed of a random generator."""
-    return checked_count("seed", seed, 0, 2**32 - 1)
-
-
 def checked_choice(name: str, given: object, accepted: Sequence[str], advice: str = "") -> str:
     """One word of a list.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from attnc.arguments import check_arithmetic, check_box, checked_nonnegative, checked_seed
+from attnc.arguments import check_arithmetic, check_box, checked_count, checked_nonnegative
 from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.frontends.callable_source import CallableSource
@@ -95,7 +95,9 @@ def _checked(request: FunctionRequest) -> FunctionRequest:
         raise InputError(
             f"lipschitz={lipschitz:g} is for method='grid', and method={request.method!r} measures its error: leave one out"
         )
-    return replace(request, lipschitz=lipschitz, noise=noise, seed=checked_seed(request.seed))
+    return replace(
+        request, lipschitz=lipschitz, noise=noise, seed=checked_count("seed", request.seed, 0, 2**32 - 1)
+    )
 
 
 def _method(request: FunctionRequest, size: int) -> tuple[str, str]:

@@ -70,8 +70,3 @@ def ball(lo: float, hi: float) -> arb:
 def variable(centre: arb) -> arb_series:
     """The series c + t, to be put into a function for its Taylor coefficients at c."""
     return arb_series([centre, 1])
-
-
-def coefficient(series: arb_series, j: int) -> arb:
-    """The coefficient of t^j; zero beyond the series' length (an exact polynomial)."""
-    return series[j]

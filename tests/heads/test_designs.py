@@ -48,7 +48,7 @@ def test_a_chain_ties_neighbours_at_its_breakpoints() -> None:
         assert weights[1, i + 1] / weights[1, i] == pytest.approx(math.exp(lam * 0.3))
 
 
-@pytest.mark.parametrize("p", [4, 7, 16, 64, 257, 1024])
+@pytest.mark.parametrize("p", [4, 7, 64, 257])
 @pytest.mark.parametrize(
     ("spec", "lo", "hi", "a", "b"), [("clip(-25,25)", -80, 80, -25, 25), ("relu", -1, 1, 0, 1)]
 )
