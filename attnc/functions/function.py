@@ -67,9 +67,8 @@ class Function:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.parameters, Mapping):
-            raise InputError(
-                f"name is a str and parameters a mapping: got {self.name!r}, {self.parameters!r}"
-            )
+            given = f"{self.name!r}, {self.parameters!r}"
+            raise InputError(f"name is a str and parameters a mapping: got {given}")
         if is_reserved(self.name) and not _building.get():
             raise _taken(self.name)
         if list(self.kinks) != sorted(set(self.kinks)) or not all(map(math.isfinite, self.kinks)):
@@ -111,12 +110,13 @@ class Function:
             raise FunctionError(
                 f"{self.name!r} failed on a tensor of {s.dtype}: {type(problem).__name__}: {problem}"
             ) from problem
-        if not isinstance(out, Tensor):
-            raise FunctionError(f"{self.name!r} returned {type(out).__name__}: it must return a torch.Tensor")
-        if out.shape != s.shape or out.dtype != s.dtype:
+        if not isinstance(out, Tensor) or out.shape != s.shape or out.dtype != s.dtype:
+            got = (
+                f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+            )
             raise FunctionError(
-                f"{self.name!r} returned {out.dtype} of shape {tuple(out.shape)} for {s.dtype} of shape {tuple(s.shape)}: both "
-                "must be the same"
+                f"{self.name!r} returned {got} for {s.dtype} of shape {tuple(s.shape)}: it must return a torch.Tensor of the "
+                "same dtype and shape"
             )
         bad = torch.isfinite(s) & ~torch.isfinite(out)
         if bool(bad.any()):
@@ -158,7 +158,6 @@ class Function:
 
     def _branch(self, i: int) -> Branch:
         """The i-th branch, with its results checked: a series that lost coefficients would look like one with zeros."""
-
         if not self.branches:
             raise FunctionError(
                 f"{self.name!r} has no enclosure, so that nothing can be proved: give attnc.function(..., enclosure=...)"

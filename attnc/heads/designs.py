@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -96,10 +97,8 @@ def graded(target: Target, p: int) -> Draft:
         Grading(-inner, alpha, share) for inner in range(1, 9) for alpha in ALPHAS[1:] for share in shares
     ]
     tried.sort(key=lambda grading: _error(target, _graded_chain(target, p, grading)))
-    # in float32, where sharp switches round, the best of each inner scale
-    promising = (
-        tried[:1] if target.dtype == "float64" else list({g.inner: g for g in reversed(tried)}.values())
-    )
+    best_of_each = {grading.inner: grading for grading in reversed(tried)}  # sharp switches round in float32
+    promising = tried[:1] if target.dtype == "float64" else list(best_of_each.values())
     best = min(promising, key=lambda grading: _grading_estimate(target, p, grading))
     for step in (0.5, 0.25, 0.12):
         near = [best._replace(inner=best.inner + move) for move in (-step, step)]
@@ -115,7 +114,8 @@ def around_bend(target: Target, p: int) -> list[Chain]:
     slope = np.diff(target.y) / np.diff(target.x)
     bend = np.abs(np.diff(slope)) / (target.x[2:] - target.x[:-2])
     centre = float(np.clip(target.x[1 + int(np.argmax(bend))], -0.9, 0.9))
-    return [_chain_around((centre,), [1.0, 1.0], p, Grading(inner, 1.0, 1.0)) for inner in (-1.0, -2.0)]
+    bent = replace(target, kinks=(centre,), flat_below=False, flat_above=False)
+    return [_graded_chain(bent, p, Grading(inner, 1.0, 1.0)) for inner in (-1.0, -2.0)]
 
 
 def _grading_estimate(target: Target, p: int, grading: Grading) -> float:
@@ -129,15 +129,10 @@ def _grading_estimate(target: Target, p: int, grading: Grading) -> float:
 
 
 def _graded_chain(target: Target, p: int, grading: Grading) -> Chain:
-    shares = [1.0] * (2 * len(target.kinks))
+    """p - 1 breakpoints, at least one on each side of every kink; a side extends to the end or half-way to the next kink."""
+    kinks, shares = target.kinks, [1.0] * (2 * len(target.kinks))
     shares[0] = grading.flat_share if target.flat_below else 1.0
     shares[-1] = grading.flat_share if target.flat_above else 1.0
-    return _chain_around(target.kinks, shares, p, grading)
-
-
-def _chain_around(kinks: tuple[float, ...], shares: list[float], p: int, grading: Grading) -> Chain:
-    """p - 1 breakpoints, in proportion to `shares` and at least one on each side of every kink; a side extends to the end or
-    half-way to the next kink."""
     ends = [-1.0, *((a + b) / 2 for a, b in pairwise(kinks)), 1.0]
     counts = [1] * len(shares)
     for _ in range(p - 1 - len(shares)):

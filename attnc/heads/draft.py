@@ -179,7 +179,11 @@ def _place(keys: Array, values: Array, own: Array, target: Target) -> tuple[Arra
     for centre in _centres(keys, target):
         patience.check()
         for origin in [float((slopes[0] + slopes[-1]) / 2), *map(float, chosen)]:
-            query, key = _shifted(keys, centre, origin, target)
+            # κ x + c with x = (s - middle)/half is κ'(s - centre) + c', without the common part of slope `origin`
+            slope = keys[:, 0] - origin
+            intercept = keys[:, 1] + slope * ((centre - target.domain.middle) / target.half)
+            key = np.stack([slope / target.half, intercept - intercept.max()], axis=-1)
+            query, key = np.array([1.0, 0.0 - centre]), to_dtype(key, target.dtype)
             cost = float(_rounding_estimate(query, key, value, s, target.arithmetic).max())
             if best is None or cost < 0.98 * least:
                 best, least = (query, key), cost
@@ -197,15 +201,6 @@ def _centres(keys: Array, target: Target) -> list[float]:
     wanted = [0.0] if 0.0 in target.domain else []
     wanted += [_short(middle), _short(own_middle), *(k for k in target.f.kinks if k in target.domain)]
     return list(dict.fromkeys(float(to_dtype(np.array(c), target.dtype)) for c in wanted))
-
-
-def _shifted(keys: Array, centre: float, origin: float, target: Target) -> tuple[Array, Array]:
-    """κ x + c with x = (s - middle)/half becomes κ'(s - centre) + c', without the common part of slope `origin`."""
-    slope = keys[:, 0] - origin
-    intercept = keys[:, 1] + slope * ((centre - target.domain.middle) / target.half)
-    intercept = intercept - intercept.max()
-    key = np.stack([slope / target.half, intercept], axis=-1)
-    return np.array([1.0, 0.0 - centre]), to_dtype(key, target.dtype)
 
 
 def to_dtype(array: Array, dtype: str) -> Array:

@@ -40,7 +40,9 @@ def smallest_exact(plan: Plan, approximation: float) -> HeadCandidate:
     Raises `PrecisionError` with the closest candidate if none is."""
     closest: HeadCandidate | None = None
     designs, clock = _designs(plan), patience.Clock()
-    goal = max(approximation, _least(plan, designs[0]))
+    # below this no head is searched for: the resolution of float64 on the interval; silu is a gate, without an error
+    gates = {"silu": 0.0, "relu": 1.03 * lattice.RELU_GAP / lattice.STEEPEST} if designs[0] == "gated" else {}
+    goal = max(approximation, gates.get(plan.f.name, _FINEST * plan.domain.hi))
     for design in designs:
         for numbers, promising in _candidates(plan, design, goal, clock):
             found = _prove(plan, design, numbers, goal, math.inf if promising else clock.closing)
@@ -83,13 +85,6 @@ def _designs(plan: Plan) -> tuple[str, ...]:
             f"{LARGEST_RADIUS:g}; scale the weights down or use design='tuned'"
         )
     return designs
-
-
-def _least(plan: Plan, design: str) -> float:
-    """No head is searched for below this: the steepest gate for relu, and the resolution of float64 on the interval. silu is
-    a gate itself, without an error."""
-    gates = {"silu": 0.0, "relu": 1.03 * lattice.RELU_GAP / lattice.STEEPEST} if design == "gated" else {}
-    return gates.get(plan.f.name, _FINEST * plan.domain.hi)
 
 
 def _candidates(
@@ -156,18 +151,14 @@ def _prove(
 def _proof(plan: Plan, design: str, numbers: HeadNumbers, goal: float, until: float) -> HeadCandidate:
     """Bound and rounding in the dtype that runs; the approximation, which does not depend on it, as sharp as possible."""
     sampled, at = lattice.sampled_error(numbers, plan.f, plan.domain.hi)
-    if _parts(numbers) == 1:
-        sharp = supnorm(
-            numbers, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, grain=2.0**-20, until=until
-        )
-        executed = sharp
-    else:
-        exact = replace(numbers, dtype="float64")
-        sharp = supnorm(exact, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, until=until)
-        executed = _executed(plan, numbers, max(goal, sampled), until)
-    approximation = min(
-        executed.approximation, sharp.approximation if math.isfinite(sharp.bound) else math.inf
-    )
+    parts = max(1, _CELLS // (2 * numbers.anchors_per_head))
+    exact = numbers if parts == 1 else replace(numbers, dtype="float64")
+    grain = {"grain": 2.0**-20} if parts == 1 else {}
+    sharp = supnorm(exact, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, until=until, **grain)
+    executed = sharp if parts == 1 else _executed(plan, numbers, parts, max(goal, sampled), until)
+    approximation = executed.approximation
+    if math.isfinite(sharp.bound):
+        approximation = min(approximation, sharp.approximation)
     approximation = max(approximation, min(_FINEST * plan.domain.hi, goal / 2))
     rounding = _ROOM * executed.rounding
     bound = min(_ROOM * executed.bound, math.nextafter(approximation + rounding, math.inf))
@@ -175,14 +166,14 @@ def _proof(plan: Plan, design: str, numbers: HeadNumbers, goal: float, until: fl
     return HeadCandidate(design, numbers, proof, sampled, at, rounding)
 
 
-def _executed(plan: Plan, numbers: HeadNumbers, seen: float, until: float) -> SupNorm:
+def _executed(plan: Plan, numbers: HeadNumbers, parts: int, seen: float, until: float) -> SupNorm:
     """The proof in the numbers' dtype, on cells so small that rounding is bounded sharply if anchors are few; infinity if
     nothing is proved."""
-    parts = _parts(numbers)
-    edges = [plan.domain.lo + plan.domain.width * (i / parts) for i in range(parts)] + [plan.domain.hi]
+    lo, width = plan.domain.lo, plan.domain.width
+    edges = [lo + width * (i / parts) for i in range(parts)] + [plan.domain.hi]
     proofs: list[SupNorm] = []
-    for lo, hi in pairwise(edges):
-        proofs.append(supnorm(numbers, plan.f, Interval(lo, hi), order=_ORDER, seen=seen, until=until))
+    for a, b in pairwise(edges):
+        proofs.append(supnorm(numbers, plan.f, Interval(a, b), order=_ORDER, seen=seen, until=until))
         if not math.isfinite(proofs[-1].bound):
             return replace(proofs[-1], bound=math.inf, approximation=math.inf, rounding=math.inf)
     worst = max(proofs, key=lambda proof: proof.bound)
@@ -192,11 +183,6 @@ def _executed(plan: Plan, numbers: HeadNumbers, seen: float, until: float) -> Su
         rounding=max(proof.rounding for proof in proofs),
         cells=sum(proof.cells for proof in proofs),
     )
-
-
-def _parts(numbers: HeadNumbers) -> int:
-    """The number of parts of the domain, such that cells are small if anchors are few."""
-    return max(1, _CELLS // (2 * numbers.anchors_per_head))
 
 
 def _reached(found: HeadCandidate) -> float:

@@ -26,6 +26,7 @@ GATE_SYMMETRIC = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "silu", "softp
 GATES = {"silu": 1.0, "quick_gelu": 1.702}  # s·logistic(Bs)
 RELU_GAP = 0.2785  # sup |max(s, 0) - s·logistic(Bs)| is 0.27847/B
 STEEPEST = 2.0**40
+_ROUNDS = 7  # of Lawson's weights
 
 
 @dataclass(frozen=True)
@@ -51,30 +52,17 @@ BUMPS = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 28.0, 32.0,
 
 
 def is_gate_symmetric(f: Function) -> bool:
-    """Whether f is a built-in function with f(s) - f(-s) = s that decays on the left. Proofs do not rest on it.
-
-    >>> from attnc.functions import gelu, mish
-    >>> is_gate_symmetric(gelu()), is_gate_symmetric(mish())
-    (True, False)
-    """
+    """Whether f is a built-in function with f(s) - f(-s) = s that decays on the left. Proofs do not rest on it."""
     return f.name in GATE_SYMMETRIC and not f.parameters and is_builtin(f)
 
 
-def lattice_gate(
-    f: Function, radius: float, dtype: str, rung: Rung, bump: float, rounds: int = 6
-) -> HeadNumbers:
-    """A head for a gate-symmetric f on [-radius, radius]: the anchors up to `bump` are fitted, those beyond exact.
-
-    >>> from attnc.functions import gelu
-    >>> numbers = lattice_gate(gelu(), 8.0, "float32", RUNGS[0], 5.0)
-    >>> numbers.anchors_per_head, numbers.value[0, :3, 1], numbers.value[0, -3:, 1]
-    (31, array([0., 0., 0.]), array([13., 14., 15.]))
-    """
+def lattice_gate(f: Function, radius: float, dtype: str, rung: Rung, bump: float) -> HeadNumbers:
+    """A head for a gate-symmetric f on [-radius, radius]: the anchors up to `bump` are fitted, those beyond exact."""
     spacing, inner = rung.spacing, round(bump / rung.spacing)
     last = max(math.ceil(radius / spacing), inner) + rung.margin
     k = np.arange(-last, last + 1.0)
     value = np.maximum(k * spacing, 0.0)
-    value[last - inner : last + inner + 1] = _fitted(f, rung, inner, dtype, rounds)
+    value[last - inner : last + inner + 1] = _fitted(f, rung, inner, dtype)
     return lattice_numbers(k, value, rung, dtype)
 
 
@@ -111,12 +99,7 @@ def lattice_numbers(k: Array, value: Array, rung: Rung, dtype: str) -> HeadNumbe
 
 
 def square_numbers(dtype: str) -> HeadNumbers:
-    """s² on [-1, 1] by the values a_k² - σ², all of them exact in float32 too.
-
-    >>> numbers = square_numbers("float64")
-    >>> numbers.anchors_per_head, float(abs(forward(numbers, np.array([0.3])) - 0.09)[0]) < 1e-15
-    (41, True)
-    """
+    """s² on [-1, 1] by the values a_k² - σ², all of them exact in float32 too."""
     rung = Rung(1 / 8, 1 / 4, 36.0)
     last = round(1 / rung.spacing) + rung.margin
     k = np.arange(-last, last + 1.0)
@@ -126,14 +109,7 @@ def square_numbers(dtype: str) -> HeadNumbers:
 
 def self_gate(f: Function, eps: float, dtype: str) -> HeadNumbers | None:
     """{zero: score 0, the token itself: score Bs, value s} gives s·logistic(Bs): silu, quick_gelu, and relu up to 0.27847/B.
-
-    None for every other function.
-
-    >>> from attnc.functions import relu
-    >>> self_gate(relu(), 1e-3, "float32").key[0]
-    array([[  0.,   0.],
-           [512.,   0.]])
-    """
+    None for every other function."""
     if not is_builtin(f) or f.name not in (*GATES, "relu"):
         return None
     steep = GATES.get(f.name) or min(STEEPEST, 2.0 ** max(0, math.ceil(math.log2(RELU_GAP / eps))))
@@ -142,19 +118,16 @@ def self_gate(f: Function, eps: float, dtype: str) -> HeadNumbers | None:
     return HeadNumbers(np.array([[1.0, 0.0]]), key, value, np.ones(1), dtype)
 
 
-def sampled_error(
-    numbers: HeadNumbers, f: Function, radius: float, points: int = 4001
-) -> tuple[float, float]:
+def sampled_error(numbers: HeadNumbers, f: Function, radius: float) -> tuple[float, float]:
     """The largest |head - f| at samples of [-radius, radius], and where. It proves nothing."""
-    s = np.concatenate(
-        [np.linspace(-radius, radius, points), np.linspace(-min(radius, 9), min(radius, 9), points)]
-    )
+    near = min(radius, 9)
+    s = np.concatenate([np.linspace(-radius, radius, 4001), np.linspace(-near, near, 4001)])
     error = np.abs(forward(numbers, s) - evaluate(f, s))
     worst = int(np.argmax(error))
     return float(error[worst]), float(s[worst])
 
 
-def _fitted(f: Function, rung: Rung, inner: int, dtype: str, rounds: int) -> Array:
+def _fitted(f: Function, rung: Rung, inner: int, dtype: str) -> Array:
     """The values of the anchors kΔ, |k| <= inner, by least squares on the interval that their weights reach."""
     spacing, c = rung.spacing, rung.sharpness
     reach = inner * spacing + 6 * spacing / math.sqrt(2 * c)
@@ -169,7 +142,7 @@ def _fitted(f: Function, rung: Rung, inner: int, dtype: str, rounds: int) -> Arr
     ramp = outer[fitted].copy()
     outer[fitted] = 0.0
     goal = evaluate(f, s) - weights @ outer
-    beta, emphasis = _even_part(columns, goal, ramp, rounds)
+    beta, emphasis = _even_part(columns, goal, ramp)
     values = ramp + np.concatenate([beta[:0:-1], beta])
     plain = to_dtype(values, dtype)
     if dtype == "float64":
@@ -179,7 +152,7 @@ def _fitted(f: Function, rung: Rung, inner: int, dtype: str, rounds: int) -> Arr
     return careful if error < plain_error else plain
 
 
-def _even_part(columns: Array, goal: Array, ramp: Array, rounds: int) -> tuple[Array, Array]:
+def _even_part(columns: Array, goal: Array, ramp: Array) -> tuple[Array, Array]:
     """β for |k| = 0..inner with values ramp + β that nearly minimise the largest error, by Lawson's reweighting, and the weights
     of the points s >= 0."""
     n, inner = len(goal) // 2 + 1, len(ramp) // 2
@@ -189,7 +162,7 @@ def _even_part(columns: Array, goal: Array, ramp: Array, rounds: int) -> tuple[A
     goal = (goal[:n] - columns[:n] @ ramp)[::-1]
     emphasis, least = np.ones(n), math.inf
     best: tuple[Array, Array] = (np.zeros(inner + 1), emphasis)
-    for _ in range(rounds + 1):
+    for _ in range(_ROUNDS):
         beta = np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0]
         error = np.abs(even @ beta - goal)
         if error.max() < least:

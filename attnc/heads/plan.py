@@ -190,8 +190,12 @@ class _Search:
         if self.found is not None and not self.promising(p):
             return False
         candidates = self._candidates(p)
-        if candidates:
-            self._note(candidates[0])
+        for candidate in candidates[:1]:
+            self.stale += 1
+            if not self.closest or candidate.estimate < self.closest[-1].estimate:
+                self.closest.append(candidate)
+            if candidate.estimate < 0.8 * self.mark:
+                self.mark, self.stale = candidate.estimate, 0
         for candidate in candidates:
             if candidate.estimate <= self.eps and measure(self.plan, candidate.numbers)[0] <= self.eps:
                 self.plan.progress(f"proving {p} anchors, {candidate.design}")
@@ -234,13 +238,6 @@ class _Search:
                     self.chains[p] = draft.chain
         return self.tried[p]
 
-    def _note(self, candidate: Finished) -> None:
-        self.stale += 1
-        if not self.closest or candidate.estimate < self.closest[-1].estimate:
-            self.closest.append(candidate)
-        if candidate.estimate < 0.8 * self.mark:
-            self.mark, self.stale = candidate.estimate, 0
-
 
 def _out_of_reach(
     plan: Plan, eps: float, search: _Search, found: HeadCandidate | None, clock: patience.Clock
@@ -257,16 +254,15 @@ def _out_of_reach(
     approximation = found.measured if found.proof is None else found.proof.approximation
     if approximation <= found.rounding or found.rounding > eps / 2:
         other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
-        return PrecisionError(
+        more = "more heads, " if plan.heads == 1 else ""
+        message = (
             f"eps={eps:g} cannot be met in {plan.dtype} for {plan.where}: {anchors} anchors reach {shown}, limited by rounding. "
-            f"Use {other}{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}.{late}",
-            float(shown),
-            found,
+            f"Use {other}{more}a smaller interval, or eps >= {shown}.{late}"
         )
+        return PrecisionError(message, float(shown), found)
     other = "a smaller interval" if plan.design == "auto" else "design='auto'"
-    return ConvergenceError(
+    message = (
         f"eps={eps:g} cannot be met for {plan.where} with {design}: {anchors} anchors per head reach {shown}. "
-        f"Use {other}, more heads, or eps >= {shown}.{late}",
-        float(shown),
-        found,
+        f"Use {other}, more heads, or eps >= {shown}.{late}"
     )
+    return ConvergenceError(message, float(shown), found)

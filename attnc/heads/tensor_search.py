@@ -11,26 +11,22 @@ import numpy as np
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.errors import ConvergenceError
+from attnc.heads import tensor
 from attnc.heads.target import Progress
-from attnc.heads.tensor import (
-    Axis,
-    Lattice,
-    Sampled,
-    Values,
-    along,
-    factors,
-    nodes,
-    on_interval,
-    rounded,
-    sample,
-    solved,
-)  # fmt: skip
+from attnc.heads.tensor import Axis, Lattice, Values, along, factors, nodes, on_interval, rounded
 from attnc.records.numbers import Array
 
 FRESH, CONFIRMING = 20_000, 100_000  # random points at which an attempt, and the result, are measured
 EXECUTED = 2_000  # points at which the lattice runs in its dtype
 LADDER = (*range(1, 25), 26, 28, 30, 33, 36, 40, 44, 48, 56, 64, 80, 96, 128, 160, 192, 256)
-_FINE = 64  # every sharpness is tried up to this many anchors
+# Up to so many anchors, these sharpnesses, and so many anchors beyond the ends. Two anchors give a sigmoid of any steepness; few
+# of small sharpness approximate polynomials; many need some beyond the ends for smooth functions, and none for kinks.
+_TRIED: tuple[tuple[float, tuple[float, ...], tuple[float, ...]], ...] = (
+    (2, (16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.2, 0.05, 0.01, 1e-3, 1e-4), (0.0,)),
+    (6, (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3), (0.0, 0.5, 1.0)),
+    (64, (1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1), (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.5)),
+    (math.inf, (0.7, 0.35, 0.2), (0.0, 2.0)),
+)
 _ATTEMPTS, _AIM, _MARGIN = 12, 0.98, 1.02
 _ENOUGH = 3  # lattices within eps; the smallest is used
 _VALUES = 0.2 / 100  # largest value, in eps/u: a unit of |value| costs up to 100 u, in all a fifth of eps
@@ -59,31 +55,21 @@ def tensor_lattice(
     seed: int = 0,
     progress: Progress = lambda _: None,
 ) -> LatticeFit:
-    """A lattice of at most `most` anchors whose error, measured at new random points, is at most eps.
-
-    >>> def f(x):
-    ...     return np.exp(np.sin(2 * x[:, :1]) * np.cos(x[:, 1:]))
-    >>> found = tensor_lattice(f, -np.ones(2), np.ones(2), 1e-3)
-    >>> found.measured <= 1e-3, found.lattice.anchors < 100
-    (True, True)
-    """
-    planner = _Planner(f, lo, hi, eps, _VALUES * eps / ARITHMETIC[dtype].unit, most, seed)
+    """A lattice of at most `most` anchors whose error, measured at new random points, is at most eps."""
     goal = eps / _MARGIN
-    search = _Search(f, lo, hi, goal, dtype, seed, planner)
+    search = _Search(f, lo, hi, eps, dtype, most, seed)
     share, history = 1.0, list[LatticeFit]()
     for attempt in range(_ATTEMPTS):
-        lattice = search.build(share, progress)
+        lattice = search.build(share, goal, progress)
         if lattice.counts in [fit.lattice.counts for fit in history]:
             break
-        history.append(search.measured(lattice, attempt))
-        if _finished(history, goal, planner.largest, most):
+        history.append(search.measured(lattice, attempt, goal))
+        if _finished(history, goal, search.largest, most):
             break
         factor = _AIM * goal / max(history[-1].measured, 1e-300)
-        share = planner.next_share(share, lattice.counts, factor)
+        share = search.next_share(share, lattice.counts, factor)
     met = [fit for fit in history if fit.measured <= goal]
-    best = (
-        min(met, key=lambda fit: fit.lattice.anchors) if met else min(history, key=lambda fit: fit.measured)
-    )
+    best = min(met or history, key=lambda fit: fit.lattice.anchors if met else fit.measured)
     if best.measured <= eps:
         return best
     raise ConvergenceError(
@@ -117,79 +103,6 @@ def _finished(history: list[LatticeFit], eps: float, largest: int, most: int) ->
 
 
 @dataclass(frozen=True)
-class _Search:
-    f: Values
-    lo: Array
-    hi: Array
-    eps: float
-    dtype: str
-    seed: int
-    planner: _Planner
-
-    @property
-    def centre(self) -> Array:
-        return self.lo / 2 + self.hi / 2
-
-    def build(self, share: float, progress: Progress) -> Lattice:
-        """The lattice that the planner proposes, rounded to the dtype; with other shapes if its values are too large."""
-        while True:
-            axes = self.planner.axes(share)
-            progress(f"lattice {' × '.join(str(axis.count) for axis in axes)}")
-            data = sample(self.f, axes, self.lo, self.hi, self.planner.ridge)
-            values = solved(data, self.eps)
-            if not self.planner.lower_growth(float(np.ptp(values))):
-                return self.rounded(axes, values, data)
-
-    def rounded(self, axes: tuple[Axis, ...], values: Array, data: Sampled) -> Lattice:
-        """Values that compensate the rounding of keys and offsets: v + pinv(W v - output of the rounded lattice)."""
-        flat = values.reshape(-1, values.shape[-1])
-        if self.dtype == "float64":
-            return Lattice(axes, flat)
-        given = Lattice(axes, flat)(data.grid, self.centre, self.dtype).reshape(data.f.shape)
-        lost = along(data.weights, values) - given
-        back = along([np.linalg.solve(r, q.T) for q, r in zip(data.q, data.r, strict=True)], lost)
-        return Lattice(axes, rounded(flat + back.reshape(flat.shape), self.dtype))
-
-    def measured(self, lattice: Lattice, attempt: int) -> LatticeFit:
-        """The largest error at points that the lattice has not used. If it is within eps, at five times as many, and executed
-        in the dtype."""
-        seed = [self.seed, attempt, 1]
-        found = [self.measure(lattice, FRESH, seed)]
-        if found[0][0] <= self.eps:
-            found.append(self.measure(lattice, CONFIRMING, [*seed, 2]))
-            fresh = self.place(np.random.default_rng([*seed, 3]).random((EXECUTED, len(self.lo))))
-            x = np.concatenate([*(worst[None] for _, worst in found), fresh])
-            given = np.clip(rounded(x, self.dtype), self.lo, self.hi)
-            errors = np.abs(lattice.run(given, self.centre, self.dtype) - self.f(given)).max(1)
-            found.append((float(errors.max()), given[int(errors.argmax())]))
-        return LatticeFit(lattice, *max(found, key=lambda pair: pair[0]))
-
-    def measure(self, lattice: Lattice, points: int, seed: list[int]) -> tuple[float, Array]:
-        """The largest error at random points, a quarter of them on the boundary, refined around the worst ones; and where."""
-        noise, m = np.random.default_rng(seed), len(self.lo)
-        share = noise.random((points, m))
-        on_side = noise.random(share.shape) < 1 / m
-        share[::4] = np.where(on_side[::4], np.round(share[::4]), share[::4])
-        errors, reach = self.errors(lattice, share), 0.05
-        for _ in range(8):
-            top = share[np.argsort(errors)[-32:]]
-            near = np.clip(np.repeat(top, 16, 0) + reach * noise.normal(size=(16 * len(top), m)), 0, 1)
-            share = np.concatenate([share, near])
-            errors = np.concatenate([errors, self.errors(lattice, near)])
-            reach /= 2
-        worst = int(errors.argmax())
-        return float(errors[worst]), self.place(share[worst])
-
-    def place(self, share: Array) -> Array:
-        return np.clip(self.lo + share * (self.hi - self.lo), self.lo, self.hi)
-
-    def errors(self, lattice: Lattice, share: Array) -> Array:
-        x = self.place(share)
-        found: Array = np.abs(lattice(x, self.centre, self.dtype) - self.f(x)).max(1)
-        return found
-
-
-@dataclass(frozen=True)
 class _Shape:
     """An axis in the coordinate of [-1, 1]: c = bΔ² and how far the anchors reach beyond the ends, in steps."""
 
@@ -207,25 +120,14 @@ class _Shape:
 
 
 def _shapes(count: int) -> Iterator[_Shape]:
-    """The sharpnesses and margins to try for this many anchors.
-
-    Two anchors give a sigmoid of any steepness; few anchors of small sharpness approximate polynomials; many anchors need
-    some beyond the ends for smooth functions, and none for functions with kinks.
-    """
-    sharpnesses: tuple[float, ...] = (1.4, 1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1)
-    beyond: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.5)
+    """The sharpnesses and margins to try for this many anchors."""
     if count == 1:
         yield _Shape(1)
-    elif count == 2:
-        sharpnesses, beyond = (16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.2, 0.05, 0.01, 1e-3, 1e-4), (0.0,)
-    elif count <= 6:
-        sharpnesses, beyond = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3), (0.0, 0.5, 1.0)
-    elif count > _FINE:
-        sharpnesses, beyond = (0.7, 0.35, 0.2), (0.0, 2.0)
-    for out in beyond:
-        if count - 1 - 2 * out >= 1:
+    sharpnesses, margins = next((s, m) for most, s, m in _TRIED if count <= most)
+    for beyond in margins:
+        if count - 1 - 2 * beyond >= 1:
             for sharpness in sharpnesses:
-                yield _Shape(count, sharpness, out)
+                yield _Shape(count, sharpness, beyond)
 
 
 def _fit(shape: _Shape, x: Array, slices: list[Array], ridge: float) -> list[tuple[float, float]]:
@@ -241,18 +143,24 @@ def _fit(shape: _Shape, x: Array, slices: list[Array], ridge: float) -> list[tup
     return found
 
 
-class _Planner:
-    """For each axis the best shape of 1, 2, 3, … anchors and its error on slices of f.
+class _Search:
+    """For each axis the best shape of 1, 2, 3, … anchors and its error on slices of f; lattices of these shapes, measured.
 
     `growth` limits how far the values may exceed f along one axis. It starts at the limit for all axes together, because the
     axes of a sum f_1(x_1) + … + f_m(x_m) do not multiply; `lower_growth` reduces it after a lattice whose values are too large.
     """
 
-    def __init__(
-        self, f: Values, lo: Array, hi: Array, eps: float, most_value: float, most: int, seed: int
-    ) -> None:
-        self.f, self.lo, self.hi, self.eps, self.most = f, lo, hi, eps, most
-        self.largest = most
+    def __init__(self, f: Values, lo: Array, hi: Array, eps: float, dtype: str, most: int, seed: int) -> None:
+        self.f, self.lo, self.hi, self.eps, self.dtype, self.most, self.seed = (
+            f,
+            lo,
+            hi,
+            eps,
+            dtype,
+            most,
+            seed,
+        )
+        self.centre, self.largest = lo / 2 + hi / 2, most
         self._noise = np.random.default_rng([seed, 0])
         self._slices: dict[int, tuple[Array, list[Array]]] = {}
         self._tried: dict[int, list[tuple[list[tuple[float, float]], _Shape]]] = {}
@@ -260,10 +168,68 @@ class _Planner:
         slices = self._cut(_POINTS)[1]
         self._scale = max(max(float(np.abs(s).max()) for s in slices), 1e-300)
         self._active = max(1, sum(float(np.ptp(s, 0).max()) > 0 for s in slices))
-        self._growth = max(_LEAST_GROWTH, most_value / self._scale)
-        self._most_value = most_value
+        self._most_value = _VALUES * eps / ARITHMETIC[dtype].unit
+        self._growth = max(_LEAST_GROWTH, self._most_value / self._scale)
         self._fine = self.ridge
         self._measure_shapes(1)
+
+    def build(self, share: float, goal: float, progress: Progress) -> Lattice:
+        """The cheapest lattice, rounded to the dtype; with other shapes if its values are too large."""
+        while True:
+            axes = self.axes(share)
+            progress(f"lattice {' × '.join(str(axis.count) for axis in axes)}")
+            data = tensor.sample(self.f, axes, self.lo, self.hi, self.ridge)
+            values = tensor.solved(data, goal)
+            if not self.lower_growth(float(np.ptp(values))):
+                return self._rounded(axes, values, data)
+
+    def _rounded(self, axes: tuple[Axis, ...], values: Array, data: tensor.Sampled) -> Lattice:
+        """Values that compensate the rounding of keys and offsets: v + pinv(W v - output of the rounded lattice)."""
+        flat = values.reshape(-1, values.shape[-1])
+        if self.dtype == "float64":
+            return Lattice(axes, flat)
+        given = Lattice(axes, flat)(data.grid, self.centre, self.dtype).reshape(data.f.shape)
+        lost = along(data.weights, values) - given
+        back = along([np.linalg.solve(r, q.T) for q, r in zip(data.q, data.r, strict=True)], lost)
+        return Lattice(axes, rounded(flat + back.reshape(flat.shape), self.dtype))
+
+    def measured(self, lattice: Lattice, attempt: int, goal: float) -> LatticeFit:
+        """The largest error at points that the lattice has not used. If it is within the goal, at five times as many, and in
+        execution."""
+        seed = [self.seed, attempt, 1]
+        found = [self._measure(lattice, FRESH, seed)]
+        if found[0][0] <= goal:
+            found.append(self._measure(lattice, CONFIRMING, [*seed, 2]))
+            fresh = self._place(np.random.default_rng([*seed, 3]).random((EXECUTED, len(self.lo))))
+            x = np.concatenate([*(worst[None] for _, worst in found), fresh])
+            given = np.clip(rounded(x, self.dtype), self.lo, self.hi)
+            errors = np.abs(lattice.run(given, self.centre, self.dtype) - self.f(given)).max(1)
+            found.append((float(errors.max()), given[int(errors.argmax())]))
+        return LatticeFit(lattice, *max(found, key=lambda pair: pair[0]))
+
+    def _measure(self, lattice: Lattice, points: int, seed: list[int]) -> tuple[float, Array]:
+        """The largest error at random points, a quarter of them on the boundary, refined around the worst ones; and where."""
+        noise, m = np.random.default_rng(seed), len(self.lo)
+        share = noise.random((points, m))
+        on_side = noise.random(share.shape) < 1 / m
+        share[::4] = np.where(on_side[::4], np.round(share[::4]), share[::4])
+        errors, reach = self._errors(lattice, share), 0.05
+        for _ in range(8):
+            top = share[np.argsort(errors)[-32:]]
+            near = np.clip(np.repeat(top, 16, 0) + reach * noise.normal(size=(16 * len(top), m)), 0, 1)
+            share = np.concatenate([share, near])
+            errors = np.concatenate([errors, self._errors(lattice, near)])
+            reach /= 2
+        worst = int(errors.argmax())
+        return float(errors[worst]), self._place(share[worst])
+
+    def _place(self, share: Array) -> Array:
+        return np.clip(self.lo + share * (self.hi - self.lo), self.lo, self.hi)
+
+    def _errors(self, lattice: Lattice, share: Array) -> Array:
+        x = self._place(share)
+        found: Array = np.abs(lattice(x, self.centre, self.dtype) - self.f(x)).max(1)
+        return found
 
     @property
     def ridge(self) -> float:
