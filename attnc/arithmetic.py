@@ -59,11 +59,7 @@ ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
 
 @cache
 def probe(dtype: str) -> str | None:
-    """Try assumption 2 on this machine, where libraries differ most: None if it holds, else what was seen.
-
-    >>> probe("float64") is None
-    True
-    """
+    """Try assumption 2 on this machine, where libraries differ most: None if it holds, else what was seen."""
     a = ARITHMETIC[dtype]
     d = _distances(a)
     for anchors in (2, 8, 33):
@@ -125,11 +121,7 @@ def _probe_products(dtype: str) -> str | None:
 
 @cache
 def probe_window(dtype: str) -> str | None:
-    """Try assumption 6 on this machine: None if it holds, else what was seen.
-
-    >>> probe_window("float32") is None
-    True
-    """
+    """Try assumption 6 on this machine: None if it holds, else what was seen."""
     a = ARITHMETIC[dtype]
     deep = math.log(a.tiny) * 1.1
     steps = torch.logspace(-30, 0, 120, base=2.0, dtype=torch.float64)

@@ -163,7 +163,7 @@ def _even_part(columns: Array, goal: Array, ramp: Array) -> tuple[Array, Array]:
     emphasis, least = np.ones(n), math.inf
     best: tuple[Array, Array] = (np.zeros(inner + 1), emphasis)
     for _ in range(_ROUNDS):
-        beta = np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0]
+        beta = np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0].astype(np.float64)
         error = np.abs(even @ beta - goal)
         if error.max() < least:
             best, least = (beta, emphasis), float(error.max())

@@ -22,23 +22,15 @@ class OutOfTimeError(Exception):
     """The search took too long. Caught inside attnc."""
 
 
-class Shared:
-    """The seconds that failing searches of one compilation have left, and whether one was stopped."""
-
-    def __init__(self) -> None:
-        self.left, self.stopped = _SHARED * SECONDS, False
-
-
-_shared: ContextVar[Shared | None] = ContextVar("attnc_shared", default=None)
-
-
 class Clock:
-    """The times at which one search stops looking for candidates, and stops altogether."""
+    """The times at which a search stops looking for candidates, and stops altogether; `left` are the seconds that failing
+    searches of one compilation may still take, and `stopped` says whether one was stopped."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self.shared, self.began, self.stopped = _shared.get(), time.thread_time(), False
         if seconds is None:
             seconds = SECONDS if self.shared is None else max(_LEAST, self.shared.left)
+        self.left = seconds
         self.searching, self.closing = self.began + _SEARCH * seconds, self.began + seconds
 
     @contextmanager
@@ -64,10 +56,13 @@ class Clock:
         return f" The search was stopped after {spent:.0f} s." if self.stopped else ""
 
 
+_shared: ContextVar[Clock | None] = ContextVar("attnc_shared", default=None)
+
+
 @contextmanager
-def sharing() -> Iterator[Shared]:
+def sharing() -> Iterator[Clock]:
     """Failing searches inside share the time of two searches."""
-    shared = Shared()
+    shared = Clock(_SHARED * SECONDS)
     token = _shared.set(shared)
     try:
         yield shared

@@ -14,6 +14,7 @@ from functools import reduce
 import numpy as np
 import torch
 
+from attnc.heads.chain import softmax_rows
 from attnc.records.numbers import Array
 
 Values = Callable[[Array], Array]  # points (N, m) → values (N, outputs)
@@ -43,18 +44,12 @@ class Axis:
 
     def weights(self, x: Array) -> Array:
         """w_k(x_i), (len(x), count)."""
-        return _softmax_rows(-self.sharpness * (x[:, None] - self.points) ** 2)
+        return softmax_rows(-self.sharpness * (x[:, None] - self.points) ** 2)
 
     def numbers(self, o: float, dtype: str) -> tuple[Array, Array]:
         """Its rounded keys, counted from o, and its part of the offsets before rounding."""
         key = rounded(2 * self.sharpness * (self.points - o), dtype)
         return key, -self.sharpness * (self.points - o) ** 2 - key * o
-
-
-def _softmax_rows(scores: Array) -> Array:
-    weights: Array = np.exp(scores - scores.max(1, keepdims=True))
-    weights /= weights.sum(1, keepdims=True)
-    return weights
 
 
 def rounded(numbers: Array, dtype: str) -> Array:
@@ -106,7 +101,7 @@ class Lattice:
         found = [np.zeros((0, self.values.shape[1]))]
         for i in range(0, len(x), rows):
             block = x[i : i + rows]
-            weights = [_softmax_rows(block[:, j : j + 1] * k + c) for j, (k, c) in enumerate(parts)]
+            weights = [softmax_rows(block[:, j : j + 1] * k + c) for j, (k, c) in enumerate(parts)]
             sums = weights[0] @ numbers.reshape(self.counts[0], -1)
             for w in weights[1:]:
                 sums = np.einsum("ng,ngr->nr", w, sums.reshape(len(block), w.shape[1], -1))
