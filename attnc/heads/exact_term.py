@@ -153,8 +153,8 @@ def _proof(plan: Plan, design: str, numbers: HeadNumbers, goal: float, until: fl
     sampled, at = lattice.sampled_error(numbers, plan.f, plan.domain.hi)
     parts = max(1, _CELLS // (2 * numbers.anchors_per_head))
     exact = numbers if parts == 1 else replace(numbers, dtype="float64")
-    grain = {"grain": 2.0**-20} if parts == 1 else {}
-    sharp = supnorm(exact, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, until=until, **grain)
+    seen, grain = 0.95 * sampled, 2.0**-20 if parts == 1 else 0.2
+    sharp = supnorm(exact, plan.f, plan.domain, order=_ORDER, seen=seen, grain=grain, until=until)
     executed = sharp if parts == 1 else _executed(plan, numbers, parts, max(goal, sampled), until)
     approximation = executed.approximation
     if math.isfinite(sharp.bound):

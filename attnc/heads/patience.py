@@ -30,7 +30,7 @@ class Clock:
         self.shared, self.began, self.stopped = _shared.get(), time.thread_time(), False
         if seconds is None:
             seconds = SECONDS if self.shared is None else max(_LEAST, self.shared.left)
-        self.left = seconds
+        self.left: float = seconds
         self.searching, self.closing = self.began + _SEARCH * seconds, self.began + seconds
 
     @contextmanager
