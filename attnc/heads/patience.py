@@ -33,6 +33,10 @@ class Clock:
         self.left: float = seconds
         self.searching, self.closing = self.began + _SEARCH * seconds, self.began + seconds
 
+    @property
+    def spent(self) -> float:
+        return time.thread_time() - self.began
+
     @contextmanager
     def until(self, end: float) -> Iterator[None]:
         """Stop the code inside at the given time and set `stopped`."""
@@ -47,13 +51,12 @@ class Clock:
     def failed(self) -> None:
         """Subtract the time of a failed search from the time that its compilation has left."""
         if self.shared is not None:
-            self.shared.left -= time.thread_time() - self.began
+            self.shared.left -= self.spent
             self.shared.stopped = self.shared.stopped or self.stopped
 
     def note(self) -> str:
         """What to add to an error message."""
-        spent = time.thread_time() - self.began
-        return f" The search was stopped after {spent:.0f} s." if self.stopped else ""
+        return f" The search was stopped after {self.spent:.0f} s." if self.stopped else ""
 
 
 _shared: ContextVar[Clock | None] = ContextVar("attnc_shared", default=None)
