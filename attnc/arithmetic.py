@@ -59,11 +59,7 @@ ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
 
 @cache
 def probe(dtype: str) -> str | None:
-    """Try assumption 2 on this machine, where libraries differ most: None if it holds, else what was seen.
-
-    >>> probe("float64") is None
-    True
-    """
+    """Try assumption 2 on this machine, where libraries differ most: None if it holds, else what was seen."""
     a = ARITHMETIC[dtype]
     d = _distances(a)
     for anchors in (2, 8, 33):
@@ -107,10 +103,8 @@ def _probe_products(dtype: str) -> str | None:
     a = ARITHMETIC[dtype]
     draw = torch.Generator().manual_seed(7)
     for rows, n, columns in ((3, 17, 5), (64, 300, 70), (1, 1025, 2)):
-        x, w = (
-            torch.rand(k, n, dtype=torch.float64, generator=draw).to(a.torch_dtype) + 1
-            for k in (rows, columns)
-        )
+        random = (torch.rand(k, n, dtype=torch.float64, generator=draw) for k in (rows, columns))
+        x, w = (r.to(a.torch_dtype) + 1 for r in random)
         y = float(torch.nn.functional.linear(x, w)[rows // 2, columns // 2])
         with working(128):
             pairs = zip(x[rows // 2].tolist(), w[columns // 2].tolist(), strict=True)
@@ -127,11 +121,7 @@ def _probe_products(dtype: str) -> str | None:
 
 @cache
 def probe_window(dtype: str) -> str | None:
-    """Try assumption 6 on this machine: None if it holds, else what was seen.
-
-    >>> probe_window("float32") is None
-    True
-    """
+    """Try assumption 6 on this machine: None if it holds, else what was seen."""
     a = ARITHMETIC[dtype]
     deep = math.log(a.tiny) * 1.1
     steps = torch.logspace(-30, 0, 120, base=2.0, dtype=torch.float64)
@@ -173,11 +163,8 @@ def _probe_sums(a: Arithmetic) -> str | None:
     r = (torch.rand(65, dtype=torch.float64, generator=draw) + 1).to(a.torch_dtype)
     for scale in (0.25, 0.75, 1.5, 5.0):
         e = (r.double() * a.unit * scale).to(a.torch_dtype)
-        for total in (
-            r + e,
-            r.clone().addcmul_(e, torch.ones_like(e)),
-            torch.addcmul(r, -e, -torch.ones_like(e)),
-        ):
+        ones = torch.ones_like(e)
+        for total in (r + e, r.clone().addcmul_(e, ones), torch.addcmul(r, -e, -ones)):
             for x, y, z in zip(r.tolist(), e.tolist(), total.tolist(), strict=True):
                 if not abs(arb(z) - arb(x) - arb(y)) <= arb(y):
                     return f"torch gave {z!r} for {x!r} + {y!r}: farther from the sum than {x!r}"

@@ -22,7 +22,7 @@ from attnc.errors import InputError
 from attnc.frontends import to_program
 from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
 from attnc.frontends.sklearn import is_estimator
-from attnc.heads.candidates import Progress
+from attnc.heads.target import Progress
 from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.engines import CERTIFIED
 from attnc.network.literal.parts import read
@@ -59,8 +59,7 @@ def compile(
     subtracts large numbers). Without it, `method` finds the anchors ("lattice" for smooth functions of up to 4 numbers, "fit" for
     more), and the error is measured: the status of `net.certificate` is "measured". `form` selects the network that
     `as_self_attention` writes, "two-layer" (the default) or "attention-softmax". `dtype` defaults to the model's, else to torch's
-    default dtype. Inputs outside the box
-    warn once (`strict=None`), raise (True) or are ignored (False).
+    default dtype. Inputs outside the box warn once (`strict=None`), raise (True) or are ignored (False).
 
     >>> import attnc, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()

@@ -28,32 +28,26 @@ class Interval:
     hi: float
 
     def __post_init__(self) -> None:
-        for end in (self.lo, self.hi):
+        for name in ("lo", "hi"):
+            end = getattr(self, name)
             if isinstance(end, bool) or not isinstance(end, (int, float)):
                 raise InputError(
-                    f"the ends of an interval are numbers: got {end!r}; give domain=(lo, hi), e.g. domain=(-8, 8)"
+                    f"the ends of an interval are numbers: got {end!r}; give e.g. domain=(-8, 8)"
                 )
-        try:
-            lo, hi = float(self.lo), float(self.hi)
-        except OverflowError:
+            try:
+                number = float(end)
+            except OverflowError:
+                raise InputError("an end of the interval is too large for floating point") from None
+            if isinstance(end, int) and number != end:
+                raise InputError(f"no float equals {end}: give the end of the interval as a float")
+            object.__setattr__(self, name, number)
+        lo, hi, width = self.lo, self.hi, self.hi - self.lo
+        if not 2.0**-1000 <= width < math.inf:
+            finite = math.isfinite(lo) and math.isfinite(hi)
+            wrong = "is empty" if lo == hi else "is reversed" if lo > hi else f"has a width of {width}"
             raise InputError(
-                "an end of the interval is too large for floating point: give two finite numbers"
-            ) from None
-        rounded = [end for end in (self.lo, self.hi) if isinstance(end, int) and float(end) != end]
-        if rounded:
-            raise InputError(f"no float equals {rounded[0]}: give the end of the interval as a float")
-        object.__setattr__(self, "lo", lo)
-        object.__setattr__(self, "hi", hi)
-        if not (math.isfinite(lo) and math.isfinite(hi)):
-            raise InputError(
-                f"the interval ({lo}, {hi}) is not finite: give domain=(lo, hi) with two finite numbers"
-            )
-        if lo >= hi:
-            what = "empty" if lo == hi else "reversed"
-            raise InputError(f"the interval ({lo}, {hi}) is {what}: give domain=(lo, hi) with lo < hi")
-        if not math.isfinite(hi - lo) or hi - lo < 2.0**-1000:
-            raise InputError(
-                f"the interval ({lo}, {hi}) has a width of {hi - lo}: accepted are finite widths from 2^-1000 on"
+                f"the interval ({lo}, {hi}) {wrong if finite else 'is not finite'}: give domain=(lo, hi) with two finite "
+                "numbers, lo < hi, and a finite width of at least 2^-1000"
             )
 
     @property
@@ -156,9 +150,8 @@ class Normed:
         for name in ("gain", "shift"):
             object.__setattr__(self, name, np.array(getattr(self, name), dtype=np.float64))
         if self.gain.ndim != 1 or not len(self.gain) or self.gain.shape != self.shift.shape:
-            raise InputError(
-                f"gain has shape {self.gain.shape} and shift {self.shift.shape}: both must be (d,)"
-            )
+            shapes = f"gain has shape {self.gain.shape} and shift {self.shift.shape}"
+            raise InputError(f"{shapes}: both must be (d,)")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -216,17 +209,14 @@ def _end(end: Any, name: str) -> Array:
         end = end.detach().to("cpu", torch.float64).numpy()
     try:
         given = np.asarray(end)
-        kind_ok = given.dtype.kind in "iuf"
-        array = given.astype(np.float64) if kind_ok else given
     except (TypeError, ValueError):
-        raise InputError(f"{name} is a number or a tensor of numbers: got {end!r}") from None
-    if not kind_ok:
+        given = np.array(None)
+    if given.dtype.kind not in "iuf":
         raise InputError(f"{name} is a number or a tensor of numbers: got {end!r}")
+    array = given.astype(np.float64)
     if not np.isfinite(array).all():
-        raise InputError(f"{name} is not finite: give finite ends, the promise holds on a bounded box")
-    if not all(
-        int(g) == int(a) for g, a in zip(given.flat, array.flat, strict=True) if given.dtype.kind in "iu"
-    ):
+        raise InputError(f"{name} is not finite: give finite ends, since a bound holds on a bounded box")
+    if given.dtype.kind in "iu" and [int(a) for a in array.flat] != given.ravel().tolist():
         raise InputError(f"{name} holds a whole number that no float equals: give it as a float")
     return array
 

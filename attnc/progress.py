@@ -6,12 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called during long work with a message and, where the work can be counted, with how much of it is done.
-
-    >>> report: Progress = print
-    >>> report("layer 3: trying 8 anchors", 2, 12)
-    layer 3: trying 8 anchors 2 12
-    """
+    """Called during long work with a message and, where the work can be counted, with how much of it is done."""
 
     def __call__(self, message: str, done: int = 0, total: int = 0, /) -> None: ...
 

@@ -10,7 +10,7 @@ import numpy as np
 from cases import STANDARD, Row, build, has_kinks, largest_value
 
 import attnc
-from attnc.heads.nearest import nearest_constant
+from attnc.heads.designs import nearest_constant
 
 FUNCTIONS = ("relu", "clip(-25,25)", "gelu", "tanh", "sin")
 SIZES: dict[str, Sequence[int]] = {

@@ -45,18 +45,14 @@ def test_accepted(lo: float, hi: float) -> None:
 @pytest.mark.parametrize(
     ("lo", "hi", "message"),
     [
-        (1.0, 1.0, r"the interval \(1.0, 1.0\) is empty: give domain=\(lo, hi\) with lo < hi"),
+        (1.0, 1.0, r"the interval \(1.0, 1.0\) is empty"),
         (0.0, -0.0, "is empty"),
-        (8, -8, r"the interval \(8.0, -8.0\) is reversed: give domain=\(lo, hi\) with lo < hi"),
-        (math.nan, 1.0, r"\(nan, 1.0\) is not finite: give domain=\(lo, hi\) with two finite numbers"),
+        (8, -8, r"the interval \(8.0, -8.0\) is reversed"),
+        (math.nan, 1.0, r"\(nan, 1.0\) is not finite"),
         (0.0, math.nan, "is not finite"),
         (-math.inf, 0.0, r"\(-inf, 0.0\) is not finite"),
         (0.0, math.inf, "is not finite"),
-        (
-            True,
-            2,
-            r"the ends of an interval are numbers: got True; give domain=\(lo, hi\), e.g. domain=\(-8, 8\)",
-        ),
+        (True, 2, "numbers: got True"),
         (0, True, "numbers: got True"),
         ("-8", 8, "numbers: got '-8'"),
         (-8, "8", "numbers: got '8'"),
@@ -68,8 +64,8 @@ def test_accepted(lo: float, hi: float) -> None:
         (0, 10**400, "too large for floating point"),
         (-(10**400), 0, "too large for floating point"),
         (-MAX, MAX, "has a width of inf"),
-        (0.0, 5e-324, "has a width of 5e-324: accepted are finite widths from 2\\^-1000"),
-        (0.0, 2.0**-1001, "accepted are finite widths from"),
+        (0.0, 5e-324, "has a width of 5e-324: .* 2\\^-1000"),
+        (0.0, 2.0**-1001, "has a width of"),
     ],
 )
 def test_refused(lo: object, hi: object, message: str) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from attnc.arguments import check_arithmetic, check_box, checked_nonnegative, checked_seed
+from attnc.arguments import check_arithmetic, check_box, checked_count, checked_nonnegative
 from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.frontends.callable_source import CallableSource
 from attnc.frontends.discontinuity import find_jump
 from attnc.frontends.fit import FittedNetwork, fit
-from attnc.heads.candidates import Progress
-from attnc.heads.grid import counts_for
-from attnc.heads.tensor import LatticeFit, tensor_lattice
+from attnc.heads.target import Progress
+from attnc.heads.tensor import counts_for
+from attnc.heads.tensor_search import LatticeFit, tensor_lattice
 from attnc.lower.function_to_network import (
     MOST_ANCHORS,
     lipschitz_grid,
@@ -100,7 +100,9 @@ def _checked(request: FunctionRequest) -> FunctionRequest:
         raise InputError(
             f"lipschitz={lipschitz:g} is for method='grid', and method={request.method!r} measures its error: leave one out"
         )
-    return replace(request, lipschitz=lipschitz, noise=noise, seed=checked_seed(request.seed))
+    return replace(
+        request, lipschitz=lipschitz, noise=noise, seed=checked_count("seed", request.seed, 0, 2**32 - 1)
+    )
 
 
 def _method(request: FunctionRequest, size: int) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from attnc.arguments import checked_count, checked_eps
 from attnc.domain import Array
 from attnc.errors import ConvergenceError
 from attnc.frontends.callable_source import CallableSource
-from attnc.heads.candidates import Progress
+from attnc.heads.target import Progress
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
 
 FRESH = 40_000  # random points that the error is measured at

@@ -1,25 +1,36 @@
-"""A univariate function: what torch computes, what ball arithmetic encloses, and where it is not smooth."""
+"""A univariate function: what torch computes, what ball arithmetic encloses, and where it is not smooth.
+
+A certificate about "relu" must be about relu. So a name that `attnc.functions.get` reads as a built-in belongs to the object that
+`get` returns and to no other: each built-in is created once for each list of parameters, and recognised by identity."""
 
 from __future__ import annotations
 
-import copy
 import heapq
 import math
+import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from flint import arb, arb_series, ctx
 from torch import Tensor
 
 from attnc.errors import FunctionError, InputError
-from attnc.functions import reserved
 from attnc.functions.balls import ball, lower, magnitude, upper, variable, working
 
 Branch = Callable[[arb_series], arb_series]
+_CELLS, _HALVED = 64, 2000  # of a Lipschitz constant: cells of each piece, and how many may be halved
+SPEC = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+NAMES: set[str] = set()
+_building: ContextVar[bool] = ContextVar("attnc_building", default=False)
+_built_ins: WeakValueDictionary[tuple[str, tuple[tuple[str, float], ...]], Function] = WeakValueDictionary()
+_fields: WeakKeyDictionary[Function, dict[str, Any]] = WeakKeyDictionary()  # as they were created
 
 
 def _shortest(x: float) -> str:
@@ -34,7 +45,6 @@ class Piece:
     lo: float
     hi: float
     branch: Branch
-    index: int  # which of the function's branches it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +67,10 @@ class Function:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.parameters, Mapping):
-            raise InputError(
-                f"name is a str and parameters a mapping: got {self.name!r}, {self.parameters!r}"
-            )
-        if reserved.is_reserved(self.name) and not reserved.building():
-            raise reserved.taken(self.name)
+            given = f"{self.name!r}, {self.parameters!r}"
+            raise InputError(f"name is a str and parameters a mapping: got {given}")
+        if is_reserved(self.name) and not _building.get():
+            raise _taken(self.name)
         if list(self.kinks) != sorted(set(self.kinks)) or not all(map(math.isfinite, self.kinks)):
             raise InputError(f"the kinks of {self.name!r} must be finite and increasing: got {self.kinks}")
         if self.branches and len(self.branches) != len(self.kinks) + 1:
@@ -87,19 +96,8 @@ class Function:
         """
         return label_of(self)
 
-    def __copy__(self) -> Function:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
-        """A built-in is one object in a process; a user's function is copied with its fields."""
-        if is_builtin(self):
-            return self
-        copied = memo[id(self)] = object.__new__(type(self))
-        vars(copied).update({key: copy.deepcopy(value, memo) for key, value in vars(self).items()})
-        return copied
-
     def __reduce__(self) -> tuple[Any, ...]:
-        """A built-in is stored by its label."""
+        """A built-in is copied and stored by its label: it is one object in a process."""
         if is_builtin(self):
             return _by_label, (self.label,)
         return _restored, (type(self), dict(vars(self)))
@@ -112,12 +110,13 @@ class Function:
             raise FunctionError(
                 f"{self.name!r} failed on a tensor of {s.dtype}: {type(problem).__name__}: {problem}"
             ) from problem
-        if not isinstance(out, Tensor):
-            raise FunctionError(f"{self.name!r} returned {type(out).__name__}: it must return a torch.Tensor")
-        if out.shape != s.shape or out.dtype != s.dtype:
+        if not isinstance(out, Tensor) or out.shape != s.shape or out.dtype != s.dtype:
+            got = (
+                f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+            )
             raise FunctionError(
-                f"{self.name!r} returned {out.dtype} of shape {tuple(out.shape)} for {s.dtype} of shape {tuple(s.shape)}: both "
-                "must be the same"
+                f"{self.name!r} returned {got} for {s.dtype} of shape {tuple(s.shape)}: it must return a torch.Tensor of the "
+                "same dtype and shape"
             )
         bad = torch.isfinite(s) & ~torch.isfinite(out)
         if bool(bad.any()):
@@ -129,25 +128,19 @@ class Function:
 
     def pieces(self, lo: float, hi: float) -> list[Piece]:
         """[lo, hi] cut at the kinks."""
-        self._require_branches()
         if not lo <= hi:
             raise InputError(f"{self.name!r} cannot be cut on [{lo}, {hi}]: give lo <= hi")
         cuts = [lo, *(k for k in self.kinks if lo < k < hi), hi]
-        found = [(a, b, bisect_right(self.kinks, a)) for a, b in pairwise(cuts)]
-        return [Piece(a, b, self._branch(i), i) for a, b, i in found]
+        return [Piece(a, b, self._branch(bisect_right(self.kinks, a))) for a, b in pairwise(cuts)]
 
     def value(self, s: float) -> arb:
         """A ball that contains f(s), at the working precision."""
-        self._require_branches()
         return self._branch(bisect_right(self.kinks, s))(variable(arb(s)))[0]
 
     def over(self, s: arb) -> arb:
         """A ball that contains f(t) for every t of the ball s: the union of the branches that it meets."""
-        self._require_branches()
-        first = sum(
-            arb(k) < s for k in self.kinks
-        )  # kinks surely below; an equal one leaves both branches in
-        last = sum(not arb(k) > s for k in self.kinks)
+        # kinks surely below, and not surely above: an equal one leaves both branches in
+        first, last = sum(arb(k) < s for k in self.kinks), sum(not arb(k) > s for k in self.kinks)
         found = self._branch(first)(variable(s))[0]
         for i in range(first + 1, last + 1):
             found = found.union(self._branch(i)(variable(s))[0])
@@ -155,7 +148,6 @@ class Function:
 
     def jump(self, lo: float, hi: float) -> float | None:
         """A kink of [lo, hi] at which the branches on both sides differ, or None: attention is continuous."""
-        self._require_branches()
         with working(96, 2):
             for i, kink in enumerate(self.kinks):
                 if lo <= kink <= hi:
@@ -166,6 +158,10 @@ class Function:
 
     def _branch(self, i: int) -> Branch:
         """The i-th branch, with its results checked: a series that lost coefficients would look like one with zeros."""
+        if not self.branches:
+            raise FunctionError(
+                f"{self.name!r} has no enclosure, so that nothing can be proved: give attnc.function(..., enclosure=...)"
+            )
 
         def guarded(x: arb_series) -> arb_series:
             length = ctx.cap
@@ -187,7 +183,7 @@ class Function:
 
         return guarded
 
-    def lipschitz(self, lo: float, hi: float, cells: int = 64) -> float:
+    def lipschitz(self, lo: float, hi: float) -> float:
         """A proved Lipschitz constant on [lo, hi]: on each cell |f'| <= |f'(m)| + h·sup|f''|; inf if f jumps at a kink.
 
         The worst of the cells is halved until its bound is within 1 % of a slope that f has.
@@ -196,64 +192,47 @@ class Function:
         >>> 1.0 <= functions.tanh().lipschitz(-8, 8) < 1.02
         True
         """
-        if cells < 1:
-            raise InputError(f"cells={cells}: give at least 1")
         with working(96, 3):
             pieces = self.pieces(lo, hi)
             if any(_jumps(left, right) for left, right in pairwise(pieces)):
                 return math.inf
-            todo = []
+            cells = []
             for piece in pieces:
-                edges = [piece.lo + (piece.hi - piece.lo) * (i / cells) for i in range(cells)] + [piece.hi]
-                todo += [_slope(piece.branch, a, b) for a, b in pairwise(edges)]
-            return _refined(todo)
+                edges = [piece.lo + (piece.hi - piece.lo) * (i / _CELLS) for i in range(_CELLS)] + [piece.hi]
+                cells += [_Slope(piece.branch, a, b) for a, b in pairwise(edges)]
+            heapq.heapify(cells)
+            attained = max(cell.attained for cell in cells)  # decides only when to stop
+            for _ in range(_HALVED):
+                if cells[0].bound <= 1.01 * attained:
+                    break
+                worst = heapq.heappop(cells)
+                for a, b in pairwise((worst.a, worst.a / 2 + worst.b / 2, worst.b)):
+                    half = _Slope(worst.branch, a, b)
+                    attained = max(attained, half.attained)
+                    heapq.heappush(cells, half)
+            return cells[0].bound
 
-    def _require_branches(self) -> None:
-        if not self.branches:
-            raise FunctionError(
-                f"{self.name!r} has no enclosure, so that nothing can be proved: give attnc.function(..., enclosure=...)"
-            )
 
-
-@dataclass(frozen=True)
 class _Slope:
     """|f'| is at most `bound` on the cell [a, b], and `attained` at its middle."""
 
-    bound: float
-    attained: float
-    a: float
-    b: float
-    branch: Branch
+    def __init__(self, branch: Branch, a: float, b: float) -> None:
+        self.branch, self.a, self.b = branch, a, b
+        self.bound, self.attained = math.inf, 0.0
+        cell = ball(a, b)
+        try:
+            at_middle, everywhere = branch(variable(cell.mid())), branch(variable(cell))
+        except (
+            ValueError,
+            ZeroDivisionError,
+        ):  # too wide for the branch: a division by a ball that holds zero
+            return
+        mean_value = upper(abs(at_middle[1]) + 2 * abs(everywhere[2]) * cell.rad())
+        self.bound = min(magnitude(everywhere[1]), mean_value)
+        self.attained = lower(abs(at_middle[1]))
 
     def __lt__(self, other: _Slope) -> bool:
         return self.bound > other.bound
-
-    def halves(self) -> tuple[_Slope, _Slope]:
-        middle = self.a / 2 + self.b / 2
-        return _slope(self.branch, self.a, middle), _slope(self.branch, middle, self.b)
-
-
-def _slope(branch: Branch, a: float, b: float) -> _Slope:
-    cell = ball(a, b)
-    try:
-        at_middle, everywhere = branch(variable(cell.mid())), branch(variable(cell))
-    except (ValueError, ZeroDivisionError):  # too wide for the branch: a division by a ball that holds zero
-        return _Slope(math.inf, 0.0, a, b, branch)
-    mean_value = upper(abs(at_middle[1]) + 2 * abs(everywhere[2]) * cell.rad())
-    return _Slope(min(magnitude(everywhere[1]), mean_value), lower(abs(at_middle[1])), a, b, branch)
-
-
-def _refined(cells: list[_Slope], quality: float = 1.01, limit: int = 2000) -> float:
-    """The largest bound, after the worst cells have been halved; `attained` decides only when to stop."""
-    heapq.heapify(cells)
-    attained = max(cell.attained for cell in cells)
-    for _ in range(limit):
-        if cells[0].bound <= quality * attained:
-            break
-        for half in heapq.heappop(cells).halves():
-            attained = max(attained, half.attained)
-            heapq.heappush(cells, half)
-    return cells[0].bound
 
 
 def _jumps(left: Piece, right: Piece) -> bool:
@@ -285,30 +264,61 @@ def function(
     if not callable(torch_form):
         raise InputError(f"torch_form is a callable on tensors: got {torch_form!r}")
     given = (enclosure,) if callable(enclosure) else () if enclosure is None else enclosure
-    if (
-        not isinstance(given, Sequence)
-        or not all(map(callable, given))
-        or (enclosure is not None and not given)
-    ):
+    several = isinstance(given, Sequence) and all(map(callable, given))
+    if not several or (enclosure is not None and not given):
         raise InputError(
             f"enclosure is a map of flint.arb_series, or one such map for each interval between kinks: got {enclosure!r}"
         )
     if not isinstance(kinks, Sequence) or not all(isinstance(k, (int, float)) for k in kinks):
         raise InputError(f"kinks is a list of numbers, e.g. kinks=(0.0,): got {kinks!r}")
-    if name is not None and not isinstance(name, str):
-        raise InputError(f"name is a str: got {name!r}")
     chosen = name or str(getattr(torch_form, "__name__", "function"))
-    if name is None and reserved.is_reserved(chosen):
+    if name is None and is_reserved(chosen):
         chosen = f"my_{chosen}"
     created = Function(chosen, torch_form, tuple(given), tuple(float(k) for k in kinks))
     if given:
-        check_enclosure(created)
+        _check_enclosure(created)
     return created
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a name, with or without parameters, is read as a built-in, or looks like one."""
+    match = SPEC.fullmatch(unicodedata.normalize("NFKC", name))
+    return match is not None and match.group(1).casefold() in NAMES
+
+
+def _taken(name: str) -> InputError:
+    return InputError(
+        f"{name!r} is the name of a built-in function, and this is another function: give it another name, e.g. 'my_f', "
+        "or use attnc.functions.get(...) for the built-in"
+    )
+
+
+def built_in(name: str, parameters: dict[str, float], create: Callable[[], Function]) -> Function:
+    """The built-in of this name and these parameters: created once, and the same object as long as it is in use."""
+    key = (name, tuple(parameters.items()))
+    found = _built_ins.get(key)
+    if found is None or not is_builtin(found):
+        token = _building.set(True)
+        try:
+            found = create()
+        finally:
+            _building.reset(token)
+        _built_ins[key], _fields[found] = found, dict(vars(found))
+    return found
 
 
 def is_builtin(f: Function) -> bool:
     """Whether f is attnc's own, unchanged: the very object that `attnc.functions.get` returns for its label."""
-    return type(f) is Function and reserved.is_own(f)
+    if type(f) is not Function:
+        return False
+    held = vars(f)
+    name, parameters = held.get("name"), held.get("parameters")
+    if not isinstance(name, str) or not isinstance(parameters, dict):
+        return False
+    if _built_ins.get((name, tuple(parameters.items()))) is not f:
+        return False
+    created = _fields[f]
+    return held.keys() == created.keys() and all(held[k] is v for k, v in created.items())
 
 
 def label_of(f: Function) -> str:
@@ -318,8 +328,8 @@ def label_of(f: Function) -> str:
     pass it (a stored state, `object.__setattr__`, a subclass).
     """
     label = f.name if not f.parameters else f"{f.name}({','.join(map(_shortest, f.parameters.values()))})"
-    if reserved.is_reserved(label) and not is_builtin(f):
-        raise reserved.taken(label)
+    if is_reserved(label) and not is_builtin(f):
+        raise _taken(label)
     return label
 
 
@@ -338,13 +348,12 @@ def _restored(cls: type[Function], state: dict[str, Any]) -> Function:
     return restored
 
 
-def check_enclosure(f: Function, lo: float = -2.0, hi: float = 2.0, points: int = 33) -> None:
+def _check_enclosure(f: Function) -> None:
     """Raise FunctionError if the enclosure differs from the torch form at a point by more than rounding explains.
 
     This finds mistakes; it proves nothing: in a certificate, the enclosure defines f."""
-    beside_kinks = [k + side for k in f.kinks for side in (-0.5, 0.5)]
-    grid = torch.linspace(lo, hi, points, dtype=torch.float64)
-    s = torch.cat([grid, torch.tensor(beside_kinks, dtype=torch.float64)])
+    beside_kinks = torch.tensor([k + side for k in f.kinks for side in (-0.5, 0.5)], dtype=torch.float64)
+    s = torch.cat([torch.linspace(-2.0, 2.0, 33, dtype=torch.float64), beside_kinks])
     try:
         y = f.torch_form(s)
     except Exception as problem:

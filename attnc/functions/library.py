@@ -11,14 +11,14 @@ from flint import arb, arb_series
 from torch import Tensor
 
 from attnc.errors import InputError
-from attnc.functions import reserved
-from attnc.functions.function import Branch, Function
+from attnc.functions.function import NAMES, Branch, Function, built_in
 
 __all__ = [
     "abs", "celu", "clip", "cos", "elu", "exp", "gelu", "gelu_10", "gelu_fast", "gelu_tanh", "hardsigmoid", "hardswish",
     "hardtanh", "identity", "leaky_relu", "mish", "pinball", "quick_gelu", "relu", "relu2", "selu", "sigmoid", "silu", "sin",
     "soft_threshold", "softplus", "softsign", "square", "tanh",
 ]  # fmt: skip
+NAMES.update(__all__)
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # the floats that torch uses
 
 
@@ -56,7 +56,7 @@ def _own(
 ) -> Function:
     """A built-in function: the same object for the same parameters."""
     given = parameters or {}
-    return reserved.own(name, given, lambda: Function(name, torch_form, branches, kinks, given))
+    return built_in(name, given, lambda: Function(name, torch_form, branches, kinks, given))
 
 
 def _constant(c: float) -> Branch:
@@ -166,10 +166,9 @@ def gelu_fast() -> Function:
     def series(x: arb_series) -> arb_series:
         return x * _logistic(arb("1.5957691216") * x * (1 + arb("0.044715") * x * x))
 
-    def torch_form(s: Tensor) -> Tensor:
-        return s * torch.sigmoid(1.5957691216 * s * (1 + 0.044715 * s * s))
-
-    return _own("gelu_fast", torch_form, (series,))
+    return _own(
+        "gelu_fast", lambda s: s * torch.sigmoid(1.5957691216 * s * (1 + 0.044715 * s * s)), (series,)
+    )
 
 
 def gelu_10() -> Function:
@@ -200,14 +199,9 @@ def sigmoid() -> Function:
 def pinball(tau: float = 0.5, width: float = 0.1) -> Function:
     """1/(1 + e^(-s/width)) - tau: the derivative of the quantile loss, whose jump at 0 is smoothed."""
     tau, width = _real("tau", tau), _positive("width", width)
+    branch = (lambda x: _logistic(x / width) - tau,)
     parameters = {"tau": tau, "width": width}
-    return _own(
-        "pinball",
-        lambda s: torch.sigmoid(s / width) - tau,
-        (lambda x: _logistic(x / width) - tau,),
-        (),
-        parameters,
-    )
+    return _own("pinball", lambda s: torch.sigmoid(s / width) - tau, branch, (), parameters)
 
 
 def tanh() -> Function:

@@ -8,11 +8,10 @@ import math
 from collections.abc import Callable
 
 from attnc.errors import InputError, UnknownFunctionError
-from attnc.functions import library, reserved
-from attnc.functions.function import Function, label_of
+from attnc.functions import library
+from attnc.functions.function import SPEC, Function, is_reserved, label_of
 
 _FACTORIES: dict[str, Callable[..., Function]] = {name: getattr(library, name) for name in library.__all__}
-reserved.reserve(set(_FACTORIES))
 
 
 def names() -> tuple[str, ...]:
@@ -46,21 +45,22 @@ def get(spec: str) -> Function:
     >>> get("clip(-25, 25)").kinks
     (-25.0, 25.0)
     """
-    match = reserved.SPEC.fullmatch(spec) if isinstance(spec, str) else None
+    match = SPEC.fullmatch(spec) if isinstance(spec, str) else None
     if match is None:
         raise InputError(f"{spec!r} is not the name of a function: write e.g. 'gelu' or 'clip(-25,25)'")
-    name, inside = match.group(1), match.group(2)
-    _factory(name)
-    return build(name, _arguments(spec, inside))
-
-
-def build(name: str, arguments: list[float]) -> Function:
-    """The factory of that name, called."""
+    name, inside = match.groups()
+    factory = _factory(name)
     try:
-        inspect.signature(_factory(name)).bind(*arguments)
+        arguments = [float(part) for part in inside.split(",")] if inside and inside.strip() else []
+    except ValueError:
+        raise InputError(f"the arguments in {spec!r} are not numbers: write e.g. 'clip(-25,25)'") from None
+    if not all(map(math.isfinite, arguments)):
+        raise InputError(f"the arguments in {spec!r} must be finite")
+    try:
+        inspect.signature(factory).bind(*arguments)
     except TypeError as problem:
         raise InputError(f"{name!r} got {len(arguments)} arguments: write {signature(name)}") from problem
-    return _FACTORIES[name](*arguments)
+    return factory(*arguments)
 
 
 def register(f: Function) -> Function:
@@ -79,14 +79,13 @@ def register(f: Function) -> Function:
         raise InputError(
             f"the name of a function is an identifier: got {f.name!r}; give attnc.function(..., name='my_f')"
         )
-    if reserved.is_reserved(label_of(f)):
+    if is_reserved(label_of(f)):
         raise InputError(f"{f.name!r} is a built-in function: give yours another name")
 
     def factory() -> Function:
+        """A registered function."""
         return f
 
-    factory.registered = True  # type: ignore[attr-defined]
-    factory.__doc__ = "A registered function."
     _FACTORIES[f.name] = factory
     return f
 
@@ -101,15 +100,3 @@ def _factory(name: str) -> Callable[..., Function]:
             f"unknown function {name!r}: {hint} Use attnc.function(callable) for a function of your own."
         )
     return _FACTORIES[name]
-
-
-def _arguments(spec: str, inside: str | None) -> list[float]:
-    if inside is None or not inside.strip():
-        return []
-    try:
-        numbers = [float(part) for part in inside.split(",")]
-    except ValueError:
-        raise InputError(f"the arguments in {spec!r} are not numbers: write e.g. 'clip(-25,25)'") from None
-    if not all(map(math.isfinite, numbers)):
-        raise InputError(f"the arguments in {spec!r} must be finite")
-    return numbers

@@ -2,8 +2,8 @@
 
     κ_{i+1} - κ_i = λ_i,   c_{i+1} - c_i = -λ_i t_i:   w_{i+1}/w_i = exp(λ_i (x - t_i))
 
-Every head whose slopes differ is such a chain; a uniform lattice of anchors L_k with sharpness b is the
-chain with λ = 2bΔ and the midpoints for breakpoints (score 2b x L_k - b L_k²)."""
+Every head whose slopes differ is such a chain; a uniform lattice of anchors L_k with sharpness b is the chain with λ = 2bΔ and
+the midpoints for breakpoints (score 2b x L_k - b L_k²)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class Chain:
         return len(self.sharpness) + 1
 
     def keys(self) -> Array:
-        """(p, 2): slope and intercept of each key's score, the middle key's slope being 0 and the top score
-        at x = 0 being 0."""
+        """(p, 2): slope and intercept of each score; the slope of the middle key and the top score at x = 0 are 0."""
         slope = np.concatenate([[0.0], np.cumsum(self.sharpness)])
         slope -= slope[len(slope) // 2]
         intercept = np.concatenate([[0.0], -np.cumsum(self.sharpness * self.breakpoints)])
@@ -40,11 +39,20 @@ def lattice(first: float, last: float, p: int, sharpness: float) -> Chain:
     return Chain(np.full(p - 1, 2 * sharpness / step), (anchors[1:] + anchors[:-1]) / 2)
 
 
+def overhanging(p: int, sharpness: float, beyond: float) -> Chain:
+    """p uniform anchors that reach `beyond` steps out of [-1, 1] on either side."""
+    margin = 2 * beyond / (p - 1 - 2 * beyond)
+    return lattice(-1 - margin, 1 + margin, p, sharpness)
+
+
 def softmax_weights(keys: Array, x: Array) -> Array:
     """(len(x), p) attention weights in float64."""
-    z = x[:, None] * keys[:, 0] + keys[:, 1]
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    weights: Array = e / e.sum(axis=1, keepdims=True)
+    return softmax_rows(x[:, None] * keys[:, 0] + keys[:, 1])
+
+
+def softmax_rows(scores: Array) -> Array:
+    weights: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
     return weights
 
 

@@ -12,21 +12,12 @@ from itertools import pairwise
 
 from attnc.domain import Interval
 from attnc.errors import InputError, PrecisionError
-from attnc.functions import Function
 from attnc.functions.function import is_builtin
-from attnc.heads import patience
-from attnc.heads.candidates import Plan, candidates_of, target_of
-from attnc.heads.finish import Finished
-from attnc.heads.lattice import (
-    RELU_GAP,
-    STEEPEST,
-    is_gate_symmetric,
-    lattice_gates,
-    sampled_error,
-    self_gate,
-    square_numbers,
-)
-from attnc.heads.plan import HeadCandidate, bends, refuse_kinks
+from attnc.heads import lattice, patience
+from attnc.heads.designs import candidates_of
+from attnc.heads.draft import Finished
+from attnc.heads.plan import HeadCandidate, refuse_kinks
+from attnc.heads.target import Plan, bends, target_of
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.records.fields import round_up
 from attnc.records.numbers import HeadNumbers
@@ -47,62 +38,53 @@ def smallest_exact(plan: Plan, approximation: float) -> HeadCandidate:
     """The first design of `plan.design` that is proved within `approximation` of f on the symmetric interval `plan.domain`.
 
     Raises `PrecisionError` with the closest candidate if none is."""
-    _check(plan)
     closest: HeadCandidate | None = None
-    designs, clock = _designs(plan.f), patience.clock()
-    goal = max(approximation, _least(plan, designs))
-    for design in (designs[:-1] or designs) if plan.design == "auto" else (plan.design,):
+    designs, clock = _designs(plan), patience.Clock()
+    # below this no head is searched for: the resolution of float64 on the interval; silu is a gate, without an error
+    gates = {"silu": 0.0, "relu": 1.03 * lattice.RELU_GAP / lattice.STEEPEST} if designs[0] == "gated" else {}
+    goal = max(approximation, gates.get(plan.f.name, _FINEST * plan.domain.hi))
+    for design in designs:
         for numbers, promising in _candidates(plan, design, goal, clock):
             found = _prove(plan, design, numbers, goal, math.inf if promising else clock.closing)
-            if _claimed(_reached(found)) <= approximation:
+            if _claimed(found) <= approximation:
                 return found
             if closest is None or _reached(found) < _reached(closest):
                 closest = found
-            if goal > approximation and _claimed(_reached(found)) <= goal:
+            if goal > approximation and _claimed(found) <= goal:
                 raise _out_of_reach(plan, approximation, closest, clock)
     raise _out_of_reach(plan, approximation, closest, clock)
 
 
 def square_candidate(plan: Plan) -> HeadCandidate:
     """s² on [-1, 1] on a lattice, exact except for the rounding of the dtype."""
-    return _prove(plan, "lattice", square_numbers(plan.dtype), 1.0)
+    return _prove(plan, "lattice", lattice.square_numbers(plan.dtype), 1.0)
 
 
-def _check(plan: Plan) -> None:
-    f, design, radius = plan.f, plan.design, plan.domain.hi
-    if design not in DESIGNS:
-        raise InputError(f"design={design!r}: accepted are {', '.join(map(repr, DESIGNS))}")
+def _designs(plan: Plan) -> tuple[str, ...]:
+    """The designs to try. "auto" tries those that apply to f, and tuning only if there is nothing else."""
+    f, radius = plan.f, plan.domain.hi
     if not f.provable:
         raise InputError(
             f"{f.name!r} has no enclosure, so the error of a head for it cannot be proved: "
             "pass attnc.function(..., enclosure=...)"
         )
-    designs = _designs(f)
-    if design != "auto" and design not in designs:
+    applicable = {
+        "gated": lattice.self_gate(f, 1.0, "float64") is not None,
+        "lattice": lattice.is_gate_symmetric(f) and not f.kinks,
+    }
+    special = tuple(design for design, applies in applicable.items() if applies)
+    if plan.design not in ("auto", "tuned", *special):
         raise InputError(
-            f"design={design!r} does not apply to {f.label}: use {' or '.join(map(repr, ('auto', *designs)))}"
+            f"design={plan.design!r} does not apply to {f.label}: use "
+            f"{' or '.join(map(repr, ('auto', *special, 'tuned')))}"
         )
-    if radius > LARGEST_RADIUS and (design == "lattice" or (design == "auto" and designs[0] == "lattice")):
+    designs = (plan.design,) if plan.design != "auto" else special or ("tuned",)
+    if radius > LARGEST_RADIUS and designs[0] == "lattice":
         raise InputError(
             f"a lattice for {f.label} up to {radius:g} would have {4 * radius:.0g} anchors: the largest accepted radius is "
             f"{LARGEST_RADIUS:g}; scale the weights down or use design='tuned'"
         )
-
-
-def _designs(f: Function) -> tuple[str, ...]:
-    """The designs that apply to f. "auto" tries them in this order, and tuning only if there is nothing else."""
-    gated = ("gated",) if self_gate(f, 1.0, "float64") is not None else ()
-    lattice = ("lattice",) if is_gate_symmetric(f) and not f.kinks else ()
-    return (*gated, *lattice, "tuned")
-
-
-def _least(plan: Plan, designs: tuple[str, ...]) -> float:
-    """No head is searched for below this: the steepest gate for relu, and the resolution of float64 on the interval. silu is
-    a gate itself, without an error."""
-    design = designs[0] if plan.design == "auto" else plan.design
-    if design == "gated":
-        return {"silu": 0.0, "relu": 1.03 * RELU_GAP / STEEPEST}.get(plan.f.name, _FINEST * plan.domain.hi)
-    return _FINEST * plan.domain.hi
+    return designs
 
 
 def _candidates(
@@ -110,11 +92,11 @@ def _candidates(
 ) -> Iterator[tuple[HeadNumbers, bool]]:
     """Numbers, and whether sampling suggests that they meet the goal; if none does, the closest come last."""
     if design == "lattice":
-        for numbers in lattice_gates(plan.f, plan.domain.hi, 0.95 * goal, plan.dtype):
-            yield numbers, True
+        gates = lattice.lattice_gates(plan.f, plan.domain.hi, 0.95 * goal, plan.dtype)
+        yield from ((numbers, True) for numbers in gates)
     elif design == "gated":
         for share in (0.99, 0.5):  # relu: a steeper gate if the proof needs more room
-            gate = self_gate(plan.f, share * goal, plan.dtype)
+            gate = lattice.self_gate(plan.f, share * goal, plan.dtype)
             assert gate is not None
             yield gate, True
     else:
@@ -155,7 +137,7 @@ def _prove(
 ) -> HeadCandidate:
     """The candidate with its proof; a proof of the same numbers is reused."""
     key = (plan.f, plan.domain, plan.dtype, *numbers.digests().values())
-    if key in _proved and _claimed(_reached(_proved[key])) <= goal:
+    if key in _proved and _claimed(_proved[key]) <= goal:
         return _proved[key]
     plan.progress(f"proving {numbers.anchors_per_head} anchors, {design}")
     found = _proof(plan, design, numbers, goal, until)
@@ -168,19 +150,15 @@ def _prove(
 
 def _proof(plan: Plan, design: str, numbers: HeadNumbers, goal: float, until: float) -> HeadCandidate:
     """Bound and rounding in the dtype that runs; the approximation, which does not depend on it, as sharp as possible."""
-    sampled, at = sampled_error(numbers, plan.f, plan.domain.hi)
-    if _parts(numbers) == 1:
-        sharp = supnorm(
-            numbers, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, grain=2.0**-20, until=until
-        )
-        executed = sharp
-    else:
-        exact = replace(numbers, dtype="float64")
-        sharp = supnorm(exact, plan.f, plan.domain, order=_ORDER, seen=0.95 * sampled, until=until)
-        executed = _executed(plan, numbers, max(goal, sampled), until)
-    approximation = min(
-        executed.approximation, sharp.approximation if math.isfinite(sharp.bound) else math.inf
-    )
+    sampled, at = lattice.sampled_error(numbers, plan.f, plan.domain.hi)
+    parts = max(1, _CELLS // (2 * numbers.anchors_per_head))
+    exact = numbers if parts == 1 else replace(numbers, dtype="float64")
+    seen, grain = 0.95 * sampled, 2.0**-20 if parts == 1 else 0.2
+    sharp = supnorm(exact, plan.f, plan.domain, order=_ORDER, seen=seen, grain=grain, until=until)
+    executed = sharp if parts == 1 else _executed(plan, numbers, parts, max(goal, sampled), until)
+    approximation = executed.approximation
+    if math.isfinite(sharp.bound):
+        approximation = min(approximation, sharp.approximation)
     approximation = max(approximation, min(_FINEST * plan.domain.hi, goal / 2))
     rounding = _ROOM * executed.rounding
     bound = min(_ROOM * executed.bound, math.nextafter(approximation + rounding, math.inf))
@@ -188,14 +166,14 @@ def _proof(plan: Plan, design: str, numbers: HeadNumbers, goal: float, until: fl
     return HeadCandidate(design, numbers, proof, sampled, at, rounding)
 
 
-def _executed(plan: Plan, numbers: HeadNumbers, seen: float, until: float) -> SupNorm:
+def _executed(plan: Plan, numbers: HeadNumbers, parts: int, seen: float, until: float) -> SupNorm:
     """The proof in the numbers' dtype, on cells so small that rounding is bounded sharply if anchors are few; infinity if
     nothing is proved."""
-    parts = _parts(numbers)
-    edges = [plan.domain.lo + plan.domain.width * (i / parts) for i in range(parts)] + [plan.domain.hi]
+    lo, width = plan.domain.lo, plan.domain.width
+    edges = [lo + width * (i / parts) for i in range(parts)] + [plan.domain.hi]
     proofs: list[SupNorm] = []
-    for lo, hi in pairwise(edges):
-        proofs.append(supnorm(numbers, plan.f, Interval(lo, hi), order=_ORDER, seen=seen, until=until))
+    for a, b in pairwise(edges):
+        proofs.append(supnorm(numbers, plan.f, Interval(a, b), order=_ORDER, seen=seen, until=until))
         if not math.isfinite(proofs[-1].bound):
             return replace(proofs[-1], bound=math.inf, approximation=math.inf, rounding=math.inf)
     worst = max(proofs, key=lambda proof: proof.bound)
@@ -207,33 +185,27 @@ def _executed(plan: Plan, numbers: HeadNumbers, seen: float, until: float) -> Su
     )
 
 
-def _parts(numbers: HeadNumbers) -> int:
-    """The number of parts of the domain, such that cells are small if anchors are few."""
-    return max(1, _CELLS // (2 * numbers.anchors_per_head))
-
-
 def _reached(found: HeadCandidate) -> float:
     """The approximation that was proved; infinity if the rounding could not be bounded."""
     return found.proof.approximation if found.proof is not None and math.isfinite(found.bound) else math.inf
 
 
-def _claimed(approximation: float) -> float:
-    """What the certificate will state: a thousandth more, in four digits."""
-    return round_up(approximation * (1 + 2.0**-10))
+def _claimed(found: HeadCandidate) -> float:
+    """The approximation that the certificate will state: a thousandth more, in four digits."""
+    return round_up(_reached(found) * (1 + 2.0**-10))
 
 
 def _out_of_reach(
     plan: Plan, approximation: float, closest: HeadCandidate | None, clock: patience.Clock
 ) -> PrecisionError:
-    where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] in {plan.dtype}"
-    late = f" The search was stopped after {clock.spent:.0f} s." if clock.stopped else ""
+    where, late = f"{plan.where} in {plan.dtype}", clock.note()
     other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
     if closest is None or not math.isfinite(_reached(closest)):
         return PrecisionError(
             f"no error bound could be proved for {where} with design={plan.design!r} and approximation={approximation:g}: "
             f"rounding error is too large. Use {other}a smaller interval or a larger approximation.{late}"
         )
-    shown = f"{round_up(_claimed(_reached(closest)), 2):.1e}"
+    shown = f"{round_up(_claimed(closest), 2):.1e}"
     another = "another design, " if plan.design != "auto" else ""
     return PrecisionError(
         f"approximation={approximation:g} cannot be reached for {where} with design={plan.design!r}: "

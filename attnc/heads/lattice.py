@@ -16,11 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
-from attnc.heads.draft import lawson_step
-from attnc.heads.finish import forward, to_dtype
+from attnc.heads.draft import forward, lawson_step, to_dtype
 from attnc.heads.target import evaluate
 from attnc.records.numbers import Array, HeadNumbers
 
@@ -28,6 +26,7 @@ GATE_SYMMETRIC = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "silu", "softp
 GATES = {"silu": 1.0, "quick_gelu": 1.702}  # s·logistic(Bs)
 RELU_GAP = 0.2785  # sup |max(s, 0) - s·logistic(Bs)| is 0.27847/B
 STEEPEST = 2.0**40
+_ROUNDS = 7  # of Lawson's weights
 
 
 @dataclass(frozen=True)
@@ -53,32 +52,17 @@ BUMPS = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 28.0, 32.0,
 
 
 def is_gate_symmetric(f: Function) -> bool:
-    """Whether f is a built-in function with f(s) - f(-s) = s that decays on the left. Proofs do not rest on it.
-
-    >>> from attnc.functions import gelu, mish
-    >>> is_gate_symmetric(gelu()), is_gate_symmetric(mish())
-    (True, False)
-    """
+    """Whether f is a built-in function with f(s) - f(-s) = s that decays on the left. Proofs do not rest on it."""
     return f.name in GATE_SYMMETRIC and not f.parameters and is_builtin(f)
 
 
-def lattice_gate(
-    f: Function, radius: float, dtype: str, rung: Rung, bump: float, rounds: int = 6
-) -> HeadNumbers:
-    """A head for a gate-symmetric f on [-radius, radius]: the anchors up to `bump` are fitted, those beyond exact.
-
-    >>> from attnc.functions import gelu
-    >>> numbers = lattice_gate(gelu(), 8.0, "float32", RUNGS[0], 5.0)
-    >>> numbers.anchors_per_head, numbers.value[0, :3, 1], numbers.value[0, -3:, 1]
-    (31, array([0., 0., 0.]), array([13., 14., 15.]))
-    """
+def lattice_gate(f: Function, radius: float, dtype: str, rung: Rung, bump: float) -> HeadNumbers:
+    """A head for a gate-symmetric f on [-radius, radius]: the anchors up to `bump` are fitted, those beyond exact."""
     spacing, inner = rung.spacing, round(bump / rung.spacing)
-    fit = _Fit(f, rung, inner)
-    values = _rounded(fit, fit.bump(rounds), dtype)
     last = max(math.ceil(radius / spacing), inner) + rung.margin
     k = np.arange(-last, last + 1.0)
     value = np.maximum(k * spacing, 0.0)
-    value[last - inner : last + inner + 1] = values
+    value[last - inner : last + inner + 1] = _fitted(f, rung, inner, dtype)
     return lattice_numbers(k, value, rung, dtype)
 
 
@@ -115,12 +99,7 @@ def lattice_numbers(k: Array, value: Array, rung: Rung, dtype: str) -> HeadNumbe
 
 
 def square_numbers(dtype: str) -> HeadNumbers:
-    """s² on [-1, 1] by the values a_k² - σ², all of them exact in float32 too.
-
-    >>> numbers = square_numbers("float64")
-    >>> numbers.anchors_per_head, float(abs(forward(numbers, np.array([0.3])) - 0.09)[0]) < 1e-15
-    (41, True)
-    """
+    """s² on [-1, 1] by the values a_k² - σ², all of them exact in float32 too."""
     rung = Rung(1 / 8, 1 / 4, 36.0)
     last = round(1 / rung.spacing) + rung.margin
     k = np.arange(-last, last + 1.0)
@@ -130,14 +109,7 @@ def square_numbers(dtype: str) -> HeadNumbers:
 
 def self_gate(f: Function, eps: float, dtype: str) -> HeadNumbers | None:
     """{zero: score 0, the token itself: score Bs, value s} gives s·logistic(Bs): silu, quick_gelu, and relu up to 0.27847/B.
-
-    None for every other function.
-
-    >>> from attnc.functions import relu
-    >>> self_gate(relu(), 1e-3, "float32").key[0]
-    array([[  0.,   0.],
-           [512.,   0.]])
-    """
+    None for every other function."""
     if not is_builtin(f) or f.name not in (*GATES, "relu"):
         return None
     steep = GATES.get(f.name) or min(STEEPEST, 2.0 ** max(0, math.ceil(math.log2(RELU_GAP / eps))))
@@ -146,82 +118,74 @@ def self_gate(f: Function, eps: float, dtype: str) -> HeadNumbers | None:
     return HeadNumbers(np.array([[1.0, 0.0]]), key, value, np.ones(1), dtype)
 
 
-def sampled_error(
-    numbers: HeadNumbers, f: Function, radius: float, points: int = 4001
-) -> tuple[float, float]:
+def sampled_error(numbers: HeadNumbers, f: Function, radius: float) -> tuple[float, float]:
     """The largest |head - f| at samples of [-radius, radius], and where. It proves nothing."""
-    s = np.concatenate(
-        [np.linspace(-radius, radius, points), np.linspace(-min(radius, 9), min(radius, 9), points)]
-    )
+    near = min(radius, 9)
+    s = np.concatenate([np.linspace(-radius, radius, 4001), np.linspace(-near, near, 4001)])
     error = np.abs(forward(numbers, s) - evaluate(f, s))
     worst = int(np.argmax(error))
     return float(error[worst]), float(s[worst])
 
 
-class _Fit:
-    """Least squares for the values of the anchors kΔ, |k| <= inner, on the interval that their weights reach."""
-
-    def __init__(self, f: Function, rung: Rung, inner: int) -> None:
-        if inner < 1:
-            raise InputError(f"inner={inner}: a lattice has at least one fitted anchor on each side")
-        spacing, c = rung.spacing, rung.sharpness
-        reach = inner * spacing + 6 * spacing / math.sqrt(2 * c)
-        last = math.ceil(reach / spacing) + math.ceil(math.sqrt(44 / c))
-        k = np.arange(-last, last + 1)
-        half = np.linspace(0.0, reach, 40 * math.ceil(reach / spacing) + 1)
-        self.s = np.concatenate([-half[:0:-1], half])
-        weights = np.exp(-c * (self.s[:, None] / spacing - k) ** 2)
-        weights /= weights.sum(axis=1, keepdims=True)
-        self.columns = weights[:, last - inner : last + inner + 1]
-        self.ramp = np.maximum(k[last - inner : last + inner + 1] * spacing, 0.0)
-        outer = np.maximum(k * spacing, 0.0)
-        outer[last - inner : last + inner + 1] = 0.0
-        self.goal = evaluate(f, self.s) - weights @ outer
-        self.inner, self.emphasis = inner, np.ones(len(half))
-
-    def bump(self, rounds: int) -> Array:
-        """ramp + β with β symmetric, which nearly minimises the largest error, by Lawson's reweighting."""
-        n, inner = len(self.emphasis), self.inner
-        left = self.columns[:n][::-1]
-        even = np.concatenate(
-            [left[:, inner : inner + 1], left[:, inner + 1 :] + left[:, inner - 1 :: -1]], axis=1
-        )
-        goal = (self.goal[:n] - self.columns[:n] @ self.ramp)[::-1]
-        best: tuple[float, Array, Array] | None = None
-        emphasis = np.ones(n)
-        for _ in range(rounds + 1):
-            beta = np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0]
-            error = np.abs(even @ beta - goal)
-            if best is None or error.max() < best[0]:
-                best = (float(error.max()), beta, emphasis)
-            emphasis = lawson_step(emphasis, error)
-        assert best is not None
-        self.emphasis = best[2]
-        values: Array = self.ramp + np.concatenate([best[1][:0:-1], best[1]])
-        return values
-
-    def error(self, values: Array) -> float:
-        return float(np.abs(self.columns @ values - self.goal).max())
-
-
-def _rounded(fit: _Fit, values: Array, dtype: str) -> Array:
-    """The values in the dtype. Those on the right are kΔ + β_k, where β_k keeps few digits: they are rounded down or up one
-    after the other, the coarsest first, so that each compensates the rounding of the previous ones (Babai's nearest plane)."""
+def _fitted(f: Function, rung: Rung, inner: int, dtype: str) -> Array:
+    """The values of the anchors kΔ, |k| <= inner, by least squares on the interval that their weights reach."""
+    spacing, c = rung.spacing, rung.sharpness
+    reach = inner * spacing + 6 * spacing / math.sqrt(2 * c)
+    last = math.ceil(reach / spacing) + math.ceil(math.sqrt(44 / c))
+    k = np.arange(-last, last + 1)
+    half = np.linspace(0.0, reach, 40 * math.ceil(reach / spacing) + 1)
+    s = np.concatenate([-half[:0:-1], half])
+    weights = np.exp(-c * (s[:, None] / spacing - k) ** 2)
+    weights /= weights.sum(axis=1, keepdims=True)
+    fitted = slice(last - inner, last + inner + 1)
+    columns, outer = weights[:, fitted], np.maximum(k * spacing, 0.0)
+    ramp = outer[fitted].copy()
+    outer[fitted] = 0.0
+    goal = evaluate(f, s) - weights @ outer
+    beta, emphasis = _even_part(columns, goal, ramp)
+    values = ramp + np.concatenate([beta[:0:-1], beta])
     plain = to_dtype(values, dtype)
     if dtype == "float64":
         return plain
-    right = slice(fit.inner + 1, None)
-    emphasis = np.concatenate([fit.emphasis[:0:-1], fit.emphasis])[:, None]
-    orthogonal, triangle = np.linalg.qr(fit.columns[:, right] * emphasis)
-    along = orthogonal.T @ (
-        (fit.goal - fit.columns[:, : fit.inner + 1] @ plain[: fit.inner + 1]) * emphasis[:, 0]
-    )
-    mirrored, careful = plain[: fit.inner][::-1] + fit.ramp[right], np.zeros(fit.inner)
-    for i in reversed(range(fit.inner)):
+    careful = _rounded_together(columns, goal, ramp, plain, emphasis, dtype)
+    error, plain_error = (float(np.abs(columns @ v - goal).max()) for v in (careful, plain))
+    return careful if error < plain_error else plain
+
+
+def _even_part(columns: Array, goal: Array, ramp: Array) -> tuple[Array, Array]:
+    """β for |k| = 0..inner with values ramp + β that nearly minimise the largest error, by Lawson's reweighting, and the weights
+    of the points s >= 0."""
+    n, inner = len(goal) // 2 + 1, len(ramp) // 2
+    left = columns[:n][::-1]
+    folded = left[:, inner + 1 :] + left[:, inner - 1 :: -1]
+    even = np.concatenate([left[:, inner : inner + 1], folded], axis=1)
+    goal = (goal[:n] - columns[:n] @ ramp)[::-1]
+    emphasis, least = np.ones(n), math.inf
+    best: tuple[Array, Array] = (np.zeros(inner + 1), emphasis)
+    for _ in range(_ROUNDS):
+        beta = np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0].astype(np.float64)
+        error = np.abs(even @ beta - goal)
+        if error.max() < least:
+            best, least = (beta, emphasis), float(error.max())
+        emphasis = lawson_step(emphasis, error)
+    return best
+
+
+def _rounded_together(
+    columns: Array, goal: Array, ramp: Array, plain: Array, emphasis: Array, dtype: str
+) -> Array:
+    """Values on the right are kΔ + β_k, where β_k keeps few digits: they are rounded down or up one after the other, the
+    coarsest first, so that each compensates the rounding of the previous ones (Babai's nearest plane)."""
+    inner = len(ramp) // 2
+    right, left = slice(inner + 1, None), slice(inner + 1)
+    weight = np.concatenate([emphasis[:0:-1], emphasis])
+    orthogonal, triangle = np.linalg.qr(columns[:, right] * weight[:, None])
+    along = orthogonal.T @ ((goal - columns[:, left] @ plain[left]) * weight)
+    mirrored, careful = plain[:inner][::-1] + ramp[right], np.zeros(inner)
+    for i in reversed(range(inner)):
         wanted = (along[i] - triangle[i, i + 1 :] @ careful[i + 1 :]) / triangle[i, i]
         careful[i] = _beside(mirrored[i], wanted, dtype)
-    values = np.concatenate([plain[: fit.inner + 1], careful])
-    return values if fit.error(values) < fit.error(plain) else plain
+    return np.concatenate([plain[left], careful])
 
 
 def _beside(x: float, wanted: float, dtype: str) -> float:

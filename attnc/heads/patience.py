@@ -18,27 +18,20 @@ _SEARCH = 0.6  # of the time; the rest is for proving what came closest
 _until: ContextVar[float] = ContextVar("attnc_until", default=math.inf)
 
 
-class Shared:
-    """The seconds that failing searches of one compilation have left, and whether one was stopped."""
-
-    def __init__(self) -> None:
-        self.left, self.stopped = _SHARED * SECONDS, False
-
-
-_shared: ContextVar[Shared | None] = ContextVar("attnc_shared", default=None)
-
-
 class OutOfTimeError(Exception):
     """The search took too long. Caught inside attnc."""
 
 
 class Clock:
-    """The times at which one search stops looking for candidates, and stops altogether."""
+    """The times at which a search stops looking for candidates, and stops altogether; `left` are the seconds that failing
+    searches of one compilation may still take, and `stopped` says whether one was stopped."""
 
-    def __init__(self, seconds: float) -> None:
-        self.began = time.thread_time()
+    def __init__(self, seconds: float | None = None) -> None:
+        self.shared, self.began, self.stopped = _shared.get(), time.thread_time(), False
+        if seconds is None:
+            seconds = SECONDS if self.shared is None else max(_LEAST, self.shared.left)
+        self.left: float = seconds
         self.searching, self.closing = self.began + _SEARCH * seconds, self.began + seconds
-        self.stopped = False
 
     @property
     def spent(self) -> float:
@@ -55,25 +48,24 @@ class Clock:
         finally:
             _until.reset(token)
 
+    def failed(self) -> None:
+        """Subtract the time of a failed search from the time that its compilation has left."""
+        if self.shared is not None:
+            self.shared.left -= self.spent
+            self.shared.stopped = self.shared.stopped or self.stopped
 
-def clock() -> Clock:
-    """The clock of a new search."""
-    shared = _shared.get()
-    return Clock(SECONDS if shared is None else max(_LEAST, shared.left))
+    def note(self) -> str:
+        """What to add to an error message."""
+        return f" The search was stopped after {self.spent:.0f} s." if self.stopped else ""
 
 
-def failed(clock: Clock) -> None:
-    """Subtract the time of a failed search from the time that its compilation has left."""
-    shared = _shared.get()
-    if shared is not None:
-        shared.left -= clock.spent
-        shared.stopped = shared.stopped or clock.stopped
+_shared: ContextVar[Clock | None] = ContextVar("attnc_shared", default=None)
 
 
 @contextmanager
-def sharing() -> Iterator[Shared]:
+def sharing() -> Iterator[Clock]:
     """Failing searches inside share the time of two searches."""
-    shared = Shared()
+    shared = Clock(_SHARED * SECONDS)
     token = _shared.set(shared)
     try:
         yield shared

@@ -14,11 +14,10 @@ import numpy as np
 from attnc.arithmetic import ARITHMETIC
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.heads import patience
-from attnc.heads.candidates import Plan, best_candidates, candidates_of, target_of
 from attnc.heads.chain import Chain
-from attnc.heads.finish import Finished, forward
-from attnc.heads.kinks import find_kink
-from attnc.heads.target import evaluate
+from attnc.heads.designs import best_candidates, candidates_of
+from attnc.heads.draft import Finished, forward
+from attnc.heads.target import Plan, bends, evaluate, find_kink, target_of
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.records.fields import round_up
 from attnc.records.numbers import HeadNumbers
@@ -50,24 +49,20 @@ def best(plan: Plan, p: int) -> HeadCandidate:
     candidates = sorted(best_candidates(plan, p), key=lambda c: c.estimate)
     if not candidates:
         raise InputError(
-            f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.f.label} on "
-            f"[{plan.domain.lo:g}, {plan.domain.hi:g}]: each of several heads has anchors - 2 anchors of its own, and the "
-            "graded design places anchors on both sides of every kink"
+            f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.where}: each of several heads "
+            "has anchors - 2 anchors of its own, and the graded design places anchors on both sides of every kink"
         )
     plan.progress(f"proving {p} anchors, {candidates[0].design}")
-    chosen: HeadCandidate | None = None
-    for candidate in candidates:
-        if chosen is None or candidate.estimate < chosen.bound:
-            found = conclude(plan, candidate, math.inf)
-            chosen = found if chosen is None or found.bound < chosen.bound else chosen
-    assert chosen is not None
+    chosen = conclude(plan, candidates[0], math.inf)
+    for candidate in candidates[1:]:
+        if candidate.estimate < chosen.bound:
+            chosen = min(chosen, conclude(plan, candidate, math.inf), key=lambda found: found.bound)
     if math.isfinite(chosen.bound):
         return chosen
     other = "" if plan.dtype == "float64" else ", or dtype=torch.float64"
     raise ConvergenceError(
-        f"no error bound could be proved for a head of {p} anchors for {plan.f.label} on "
-        f"[{plan.domain.lo:g}, {plan.domain.hi:g}] in {plan.dtype}: rounding error is too large. Use fewer anchors, more "
-        f"heads{other}."
+        f"no error bound could be proved for a head of {p} anchors for {plan.where} in {plan.dtype}: rounding error is too "
+        f"large. Use fewer anchors, more heads{other}."
     )
 
 
@@ -76,16 +71,15 @@ def smallest(plan: Plan, eps: float) -> HeadCandidate:
 
     A search that has met nothing stops after `patience.SECONDS`, and the error says what came closest."""
     refuse_kinks(plan)
-    clock = patience.clock()
+    clock = patience.Clock()
     search = _Search(plan, max(eps, least_error(plan)))
     with clock.until(clock.searching):
-        failed = search.gallop()
+        search.gallop()
     if search.found is None or search.eps > eps:
         closest = _closest(search, clock)
-        patience.failed(clock)
+        clock.failed()
         raise _out_of_reach(plan, eps, search, closest, clock)
-    _close_gap(search, failed, search.found.numbers.anchors_per_head)
-    return search.found
+    return search.close_gap(search.found)
 
 
 def least_error(plan: Plan) -> float:
@@ -100,11 +94,10 @@ def _closest(search: _Search, clock: patience.Clock) -> HeadCandidate | None:
     closer, so values between eps and the error that was reached are tried too, as long as there is time."""
     if search.found is not None:
         return search.found
-    plan, best = search.plan, None
-    for candidate in search.nearest():
-        found = conclude(plan, candidate, math.inf, clock.closing)
-        if math.isfinite(found.bound) and (best is None or found.bound < best.bound):
-            best = found
+    plan = search.plan
+    nearest = [conclude(plan, candidate, math.inf, clock.closing) for candidate in search.closest[:-3:-1]]
+    proved = [found for found in nearest if math.isfinite(found.bound)]
+    best = min(proved, key=lambda found: found.bound, default=None)
     low, high = search.eps, best.bound if best is not None else math.inf
     for _ in range(_RELAXED):
         if not high > 4 * low or not low > 0 or clock.stopped:
@@ -124,23 +117,9 @@ def refuse_kinks(plan: Plan) -> None:
     kink = find_kink(plan.f, plan.domain)
     if kink is not None:
         raise ConvergenceError(
-            f"heads for {plan.f.label} do not converge on [{plan.domain.lo:g}, {plan.domain.hi:g}]: the function is not "
-            f"smooth near s={kink:.9g}, and no kink is declared there. Declare it with "
-            f"attnc.function(..., kinks=({kink:.6g},)), or use a smaller interval."
+            f"heads for {plan.where} do not converge: the function is not smooth near s={kink:.9g}, and no kink is declared "
+            f"there. Declare it with attnc.function(..., kinks=({kink:.6g},)), or use a smaller interval."
         )
-
-
-def bends(plan: Plan, points: int = 2001) -> int:
-    """The approximate number of times that f changes between convex and concave: a head needs at least half as many anchors.
-
-    >>> from attnc.domain import Interval
-    >>> from attnc.functions import sin
-    >>> bends(Plan(sin(), Interval(-20.0, 20.0), "auto", 1, "float64"))
-    13
-    """
-    turn = np.diff(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, points)), 2)
-    turn = turn[np.abs(turn) > 1e-6 * np.abs(turn).max(initial=0.0)]
-    return min(256, int(np.sum(turn[1:] * turn[:-1] < 0)))
 
 
 def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math.inf) -> HeadCandidate:
@@ -149,14 +128,9 @@ def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math
     proof = None
     if plan.f.provable:
         seen = min(measured, 0.95 * candidate.approximation + 0.05 * measured)
+        quality = 1.25 if candidate.design == "nearest" else 1.1
         proof = supnorm(
-            candidate.numbers,
-            plan.f,
-            plan.domain,
-            seen=seen,
-            needed=needed,
-            quality=1.25 if candidate.design == "nearest" else 1.1,
-            until=until,
+            candidate.numbers, plan.f, plan.domain, seen=seen, needed=needed, quality=quality, until=until
         )
     return HeadCandidate(candidate.design, candidate.numbers, proof, measured, at, candidate.rounding)
 
@@ -164,19 +138,13 @@ def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math
 def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
     """The largest error, in float64, at points that no design uses: a golden-ratio sequence, the ends, the kinks and their
     surroundings."""
+    lo, hi, width = plan.domain.lo, plan.domain.hi, plan.domain.width
     golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
-    s = plan.domain.lo + plan.domain.width * golden
-    near = [
-        k + sign * plan.domain.width * 2.0**-j for k in plan.f.kinks for j in range(4, 48) for sign in (-1, 1)
-    ]
-    s = np.concatenate([s, [plan.domain.lo, plan.domain.hi], near, list(plan.f.kinks)])
-    s = s[(s >= plan.domain.lo) & (s <= plan.domain.hi)]
-    error = np.concatenate(
-        [
-            np.abs(forward(numbers, part) - evaluate(plan.f, part))
-            for part in np.array_split(s, 1 + len(s) * numbers.key.size // 4_000_000)
-        ]
-    )
+    near = [k + sign * width * 2.0**-j for k in plan.f.kinks for j in range(4, 48) for sign in (-1, 1)]
+    s = np.concatenate([lo + width * golden, [lo, hi], near, list(plan.f.kinks)])
+    s = s[(s >= lo) & (s <= hi)]
+    parts = np.array_split(s, 1 + len(s) * numbers.key.size // 4_000_000)
+    error = np.concatenate([np.abs(forward(numbers, part) - evaluate(plan.f, part)) for part in parts])
     worst = int(np.argmax(error))
     return float(error[worst]), float(s[worst])
 
@@ -186,136 +154,115 @@ class _Search:
 
     def __init__(self, plan: Plan, eps: float) -> None:
         self.plan, self.eps = plan, eps
-        self.target = target_of(plan, eps)
+        self.target, self.bends = target_of(plan, eps), bends(plan)
         self.found: HeadCandidate | None = None
+        self.failed = 1  # the last size of the gallop that did
         self.closest: list[Finished] = []  # the last is the closest
         self.stale, self.mark = 0, math.inf
-        self.bends = bends(plan)
         self.tried: dict[int, list[Finished]] = {}
         self.chains: dict[int, Chain] = {}
 
-    def gallop(self) -> int:
-        """Try larger and larger heads until one is proved or progress stops; return the last size that failed."""
-        failed = 1
-        for p in _gallop(self.plan):
-            if self.attempt(p) is not None:
+    def gallop(self) -> None:
+        """Try larger and larger heads until one is proved or progress stops: five sizes in a row brought none although they
+        could follow every bend of f; three if rounding dominates."""
+        for p in self._sizes():
+            if self.attempt(p):
                 break
-            failed = p
-            if self.hopeless(p):
+            self.failed = p
+            closest = self.closest[-1] if self.closest else None
+            dominated = closest is not None and closest.rounding > max(self.eps, 4 * closest.approximation)
+            if self.stale >= 3 if dominated else self.stale >= 5 and p >= 3 * self.bends:
                 break
-        return failed
 
-    def nearest(self) -> list[Finished]:
-        """The two candidates that came closest, judged by sampling."""
-        return self.closest[:-3:-1]
+    def _sizes(self) -> Iterator[int]:
+        plan = self.plan
+        inner = len(self.target.kinks)
+        p = max(2, self.bends // 2) if plan.design in ("auto", "smooth") else 2
+        p = 3 if plan.heads > 1 else 1 + 2 * inner if plan.design == "graded" and inner else p
+        while p <= LARGEST[plan.design] // plan.heads:
+            yield p
+            p += max(1, p // 3 if plan.design != "nearest" else p)
 
-    def attempt(self, p: int) -> HeadCandidate | None:
+    def attempt(self, p: int) -> bool:
+        """Whether a head of p anchors is proved."""
         self.plan.progress(f"trying {p} anchors")
         patience.check()
         if self.found is not None and not self.promising(p):
-            return None
+            return False
         candidates = self._candidates(p)
-        if candidates:
-            self._note(candidates[0])
+        for candidate in candidates[:1]:
+            self.stale += 1
+            if not self.closest or candidate.estimate < self.closest[-1].estimate:
+                self.closest.append(candidate)
+            if candidate.estimate < 0.8 * self.mark:
+                self.mark, self.stale = candidate.estimate, 0
         for candidate in candidates:
             if candidate.estimate <= self.eps and measure(self.plan, candidate.numbers)[0] <= self.eps:
                 self.plan.progress(f"proving {p} anchors, {candidate.design}")
                 found = conclude(self.plan, candidate, self.eps)
                 if found.bound <= self.eps:
                     self.found = found
-                    return found
-        return None
+                    return True
+        return False
+
+    def close_gap(self, found: HeadCandidate) -> HeadCandidate:
+        """Look for a smaller size between the last that failed and the first that succeeded: one by one, or by halving a wide
+        gap."""
+        failed = self.failed
+        first = reached = found.numbers.anchors_per_head
+        while reached - failed > 8:
+            middle = (failed + reached) // 2
+            if self.promising(middle):
+                reached = middle
+            else:
+                failed = middle
+        for p in range(failed + 1, first):
+            if self.attempt(p):
+                break
+        assert self.found is not None
+        return self.found
 
     def promising(self, p: int) -> bool:
         """Whether the sampled error is small enough for a proof to succeed."""
-        candidates = self._candidates(p)
-        return (
-            bool(candidates)
-            and 1.1 * min(measure(self.plan, c.numbers)[0] + c.rounding for c in candidates) <= self.eps
-        )
+        sampled = [measure(self.plan, c.numbers)[0] + c.rounding for c in self._candidates(p)]
+        return 1.1 * min(sampled, default=math.inf) <= self.eps
 
     def _candidates(self, p: int) -> list[Finished]:
         """Sorted by estimate; computed once for each size, starting from the next smaller size that was tried."""
         if p not in self.tried:
-            smaller = max((q for q in self.chains if q < p), default=None)
-            made = candidates_of(
-                self.plan, self.target, p, self.eps, self.chains[smaller] if smaller is not None else None
-            )
+            smaller = max((q for q in self.chains if q < p), default=0)
+            made = candidates_of(self.plan, self.target, p, self.eps, self.chains.get(smaller))
             self.tried[p] = sorted((finished for finished, _ in made), key=lambda c: c.estimate)
             for _, draft in made:
                 if draft.design == "tuned" and draft.chain is not None:
                     self.chains[p] = draft.chain
         return self.tried[p]
 
-    def smallest_found(self) -> int:
-        assert self.found is not None
-        return self.found.numbers.anchors_per_head
-
-    def hopeless(self, p: int) -> bool:
-        """Whether five sizes in a row brought no progress although they could follow every bend of f; three if rounding
-        dominates."""
-        closest = self.closest[-1] if self.closest else None
-        dominated = closest is not None and closest.rounding > max(self.eps, 4 * closest.approximation)
-        return self.stale >= 3 if dominated else self.stale >= 5 and p >= 3 * self.bends
-
-    def _note(self, candidate: Finished) -> None:
-        self.stale += 1
-        if not self.closest or candidate.estimate < self.closest[-1].estimate:
-            self.closest.append(candidate)
-        if candidate.estimate < 0.8 * self.mark:
-            self.mark, self.stale = candidate.estimate, 0
-
-
-def _close_gap(search: _Search, failed: int, reached: int) -> None:
-    """Look for a smaller size between the last that failed and the first that succeeded: one by one, or by halving a wide
-    gap."""
-    while reached - failed > 8:
-        middle = (failed + reached) // 2
-        if search.promising(middle):
-            reached = middle
-        else:
-            failed = middle
-    for p in range(failed + 1, search.smallest_found()):
-        if search.attempt(p) is not None:
-            return
-
-
-def _gallop(plan: Plan) -> Iterator[int]:
-    largest = LARGEST[plan.design] // (plan.heads if plan.heads > 1 else 1)
-    inner = sum(plan.domain.lo < k < plan.domain.hi for k in plan.f.kinks)
-    p = max(2, bends(plan) // 2) if plan.heads == 1 and plan.design in ("auto", "smooth") else 2
-    p = 3 if plan.heads > 1 else 1 + 2 * inner if plan.design == "graded" and inner else p
-    while p <= largest:
-        yield p
-        p += max(1, p // 3 if plan.design != "nearest" else p)
-
 
 def _out_of_reach(
     plan: Plan, eps: float, search: _Search, found: HeadCandidate | None, clock: patience.Clock
 ) -> ConvergenceError | PrecisionError:
-    where = f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}]"
-    late = f". The search was stopped after {clock.spent:.0f} s" if clock.stopped else ""
+    design, late = f"design={plan.design!r}", clock.note()
     if not search.closest:
-        return ConvergenceError(f"no head for {where} was found with design={plan.design!r}{late}")
+        return ConvergenceError(f"no head for {plan.where} was found with {design}.{late}")
     if found is None:
         return ConvergenceError(
-            f"no error bound could be proved for {where} with design={plan.design!r} in {plan.dtype}: use another design, a "
-            f"smaller interval, or, for your own function, an enclosure that is sharp on small cells{late}"
+            f"no error bound could be proved for {plan.where} with {design} in {plan.dtype}: use another design, a smaller "
+            f"interval, or, for your own function, an enclosure that is sharp on small cells.{late}"
         )
     shown, anchors = f"{round_up(found.bound, 2):.1e}", found.numbers.anchors_per_head
     approximation = found.measured if found.proof is None else found.proof.approximation
     if approximation <= found.rounding or found.rounding > eps / 2:
         other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
-        return PrecisionError(
-            f"eps={eps:g} cannot be met in {plan.dtype} for {where}: {anchors} anchors reach {shown}, limited by rounding. Use "
-            f"{other}{'more heads, ' if plan.heads == 1 else ''}a smaller interval, or eps >= {shown}{late}",
-            float(shown),
-            found,
+        more = "more heads, " if plan.heads == 1 else ""
+        message = (
+            f"eps={eps:g} cannot be met in {plan.dtype} for {plan.where}: {anchors} anchors reach {shown}, limited by rounding. "
+            f"Use {other}{more}a smaller interval, or eps >= {shown}.{late}"
         )
+        return PrecisionError(message, float(shown), found)
     other = "a smaller interval" if plan.design == "auto" else "design='auto'"
-    return ConvergenceError(
-        f"eps={eps:g} cannot be met for {where} with design={plan.design!r}: {anchors} anchors per head reach {shown}. "
-        f"Use {other}, more heads, or eps >= {shown}{late}",
-        float(shown),
-        found,
+    message = (
+        f"eps={eps:g} cannot be met for {plan.where} with {design}: {anchors} anchors per head reach {shown}. "
+        f"Use {other}, more heads, or eps >= {shown}.{late}"
     )
+    return ConvergenceError(message, float(shown), found)

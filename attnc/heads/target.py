@@ -1,7 +1,6 @@
-"""The target of a head: a function on an interval, sampled densely where it bends.
+"""What a head is planned for: a function on an interval, sampled densely where it bends, and searched for undeclared kinks.
 
-Designs use the coordinate x = (s - middle)/half of the interval, so that it is always [-1, 1].
-"""
+Designs use the coordinate x = (s - middle)/half of the interval, so that it is always [-1, 1]."""
 
 from __future__ import annotations
 
@@ -11,13 +10,31 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from attnc.arguments import LARGEST
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.domain import Interval
 from attnc.errors import FunctionError
 from attnc.functions import Function
 from attnc.records.numbers import Array
 
-LARGEST = {"float32": 2.0**80, "float64": 2.0**400}  # of |f|: sums would overflow beyond it
+Progress = Callable[[str], None]
+_ZOOMS, _PERSISTENT, _NOISE = 9, 3, 256 * 2.0**-53  # of the search for kinks
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A function on an interval, a design, the number of heads, a dtype."""
+
+    f: Function
+    domain: Interval
+    design: str
+    heads: int
+    dtype: str
+    progress: Progress = lambda _: None
+
+    @property
+    def where(self) -> str:
+        return f"{self.f.label} on [{self.domain.lo:g}, {self.domain.hi:g}]"
 
 
 @dataclass(frozen=True)
@@ -50,19 +67,19 @@ class Target:
 
     def denser(self, points: int) -> Target:
         """The same target with at least this many sample points."""
-        return (
-            self
-            if len(self.x) >= points
-            else make_target(self.f, self.domain, self.dtype, self.finest, points)
-        )
-
-    def at(self, x: Array) -> Array:
-        """f in float64 at points given in x."""
-        return evaluate(self.f, self.to_s(x))
+        if len(self.x) >= points:
+            return self
+        return make_target(self.f, self.domain, self.dtype, self.finest, points)
 
 
 def evaluate(f: Callable[[torch.Tensor], torch.Tensor], s: Array) -> Array:
     return f(torch.from_numpy(np.ascontiguousarray(s))).detach().numpy()
+
+
+def target_of(plan: Plan, eps: float) -> Target:
+    """Kinks are resolved to the scale at which their error equals eps."""
+    finest = 2.0**-30 if eps <= 0 else min(2.0**-20, max(2.0**-44, eps / plan.domain.width / 64))
+    return make_target(plan.f, plan.domain, plan.dtype, finest)
 
 
 def make_target(
@@ -83,9 +100,9 @@ def make_target(
             f"{f.label} reaches {np.abs(y).max():.3g} on [{domain.lo:g}, {domain.hi:g}]: "
             f"up to {LARGEST[dtype]:.3g} is accepted in {dtype}"
         )
-    first, last = (kinks[0], kinks[-1]) if kinks else (-1.0, 1.0)
-    below, above = y[x <= first], y[x >= last]
-    return Target(f, domain, dtype, x, y, kinks, _flat(below, kinks), _flat(above, kinks), finest)
+    below, above = (y[x <= kinks[0]], y[x >= kinks[-1]]) if kinks else (x, x)  # x increases
+    flat_below, flat_above = (bool((side == side[0]).all()) for side in (below, above))
+    return Target(f, domain, dtype, x, y, kinks, flat_below, flat_above, finest)
 
 
 def _where_it_bends(f: Function, domain: Interval, points: int) -> Array:
@@ -97,5 +114,50 @@ def _where_it_bends(f: Function, domain: Interval, points: int) -> Array:
     return np.interp((np.arange(points) + 0.5) / points, mass / mass[-1], x[1:])
 
 
-def _flat(y: Array, kinks: tuple[float, ...]) -> bool:
-    return bool(kinks) and bool((y == y[0]).all())
+def bends(plan: Plan) -> int:
+    """The approximate number of times that f changes between convex and concave: a head needs at least half as many anchors.
+
+    >>> from attnc.functions import sin
+    >>> bends(Plan(sin(), Interval(-20.0, 20.0), "auto", 1, "float64"))
+    13
+    """
+    turn = np.diff(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, 2001)), 2)
+    turn = turn[np.abs(turn) > 1e-6 * np.abs(turn).max(initial=0.0)]
+    return min(256, int(np.sum(turn[1:] * turn[:-1] < 0)))
+
+
+def find_kink(f: Function, domain: Interval) -> float | None:
+    """A point where f has a kink or a jump that is not declared, or None.
+
+    J(h) = |Δ⁴f|/h falls like h³ for a smooth f, stays at a kink, and grows at a jump; the six largest Δ⁴f are examined.
+    """
+    grid = np.linspace(domain.lo, domain.hi, 2051)
+    y = evaluate(f, grid)
+    scale = float(np.abs(y).max())
+    for i in np.argsort(np.abs(np.diff(y, 4)))[::-1][:6]:
+        found = _zoom(f, domain, float(grid[i]), float(grid[i + 4]), scale)
+        if found is not None and all(abs(found - k) > 4 * (grid[1] - grid[0]) for k in f.kinks):
+            return found
+    return None
+
+
+def _zoom(f: Function, domain: Interval, a: float, b: float, scale: float) -> float | None:
+    """Follow the largest J into smaller and smaller intervals: a kink persists until rounding hides it."""
+    first = 0.0
+    for zoom in range(_ZOOMS):
+        points = np.linspace(max(a - (b - a) / 4, domain.lo), min(b + (b - a) / 4, domain.hi), 41)
+        h = float(points[1] - points[0])
+        if not h > 0:  # the interval has no more floats
+            return None
+        y = evaluate(f, points)
+        bend = np.abs(np.diff(y, 4))
+        i = int(np.argmax(bend))
+        slope = float(np.abs(np.diff(y)).max()) / h  # rounding of s itself moves f by slope·|s|u
+        if bend[i] < _NOISE * (scale + (1 + slope) * (abs(a) + abs(b))):
+            return (a + b) / 2 if zoom > _PERSISTENT else None
+        ratio = float(bend[i]) / h
+        first = first or ratio
+        if ratio < 0.2 * first:
+            return None
+        a, b = float(points[i]), float(points[i + 4])
+    return (a + b) / 2

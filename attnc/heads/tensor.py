@@ -1,35 +1,59 @@
 """A tensor lattice: one softmax over all the points of a grid, for functions of a few variables.
 
 Anchor k = (k_1, …, k_m) stands at the point (L_{k_1}, …, L_{k_m}). Its score Σ_j (2 b_j x_j L_{k_j} - b_j L_{k_j}²) makes its
-weight the product of the weights of its coordinates, w_k(x) = Π_j w_{k_j}(x_j). Values come from the 1-D pseudo-inverse
-along every axis, so the errors of the axes add up (each times the norms of the others' projections)."""
+weight the product of the weights of its coordinates, w_k(x) = Π_j w_{k_j}(x_j). On a grid of sample points the weights are the
+Kronecker product W_1 ⊗ … ⊗ W_m, and so is their pseudo-inverse: values are solved for axis by axis, and W is never formed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
 
-from attnc.arithmetic import ARITHMETIC
-from attnc.errors import ConvergenceError, InputError
-from attnc.heads.candidates import Progress
-from attnc.heads.tensor_axis import Axis, softmax_rows
-from attnc.heads.tensor_plan import Planner
-from attnc.heads.tensor_values import Sampled, along, sample, solved
+from attnc.heads.chain import softmax_rows
 from attnc.records.numbers import Array
 
 Values = Callable[[Array], Array]  # points (N, m) → values (N, outputs)
 MOST_BLOCK = 2**22  # numbers in memory at once
-FRESH, CONFIRMING = 20_000, 100_000  # random points at which an attempt, and the result, are measured
-EXECUTED = 2_000  # points at which the lattice runs in its dtype
-_ATTEMPTS, _AIM, _MARGIN = 12, 0.98, 1.02
-_ENOUGH = 3  # lattices within eps; the smallest is used
-_VALUES = (
-    0.2 / 100
-)  # largest value, in units of eps/u: a unit of |value| costs up to 100 roundings u, in all a fifth of eps
+SHARPNESS = 8.0  # bΔ² of a Lipschitz grid
+CONSTANT = 0.2504  # C₂(8) = 1/4 + 3.4e-4
+MOST_SAMPLES = 2**20
+_OVER = {1: 12.0, 2: 5.0}  # sample points for each anchor and axis, by the number of axes; 3 for more axes
+_ROUNDS, _PATIENCE = 24, 6  # of Lawson's weights, and without progress
+_STEPS = 6  # of conjugate gradients in each round
+_LEAST = 1e-2  # of a sample point's weight, so that conjugate gradients converge
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Anchors L_k = first + k·step, weights w_k(x) ∝ exp(-b (x - L_k)²); `sharpness` is b."""
+
+    first: float
+    step: float
+    count: int
+    sharpness: float
+
+    @property
+    def points(self) -> Array:
+        """The anchors' coordinates, (count,)."""
+        return self.first + self.step * np.arange(self.count, dtype=np.float64)
+
+    def weights(self, x: Array) -> Array:
+        """w_k(x_i), (len(x), count)."""
+        return softmax_rows(-self.sharpness * (x[:, None] - self.points) ** 2)
+
+    def numbers(self, o: float, dtype: str) -> tuple[Array, Array]:
+        """Its rounded keys, counted from o, and its part of the offsets before rounding."""
+        key = rounded(2 * self.sharpness * (self.points - o), dtype)
+        return key, -self.sharpness * (self.points - o) ** 2 - key * o
+
+
+def rounded(numbers: Array, dtype: str) -> Array:
+    return numbers.astype(dtype).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -58,9 +82,9 @@ class Lattice:
         key = 2 b (L_k - o) and offset = -b (L_k² - o²), o the centre: the score of the module's docstring minus the same
         affine function of x for every anchor. The offset belongs to the rounded key: at x = o the score is -b (L_k - o)².
         """
-        parts = [_axis_numbers(axis, o, dtype) for axis, o in zip(self.axes, centre, strict=True)]
+        parts = [axis.numbers(o, dtype) for axis, o in zip(self.axes, centre, strict=True)]
         key = np.stack(np.meshgrid(*(k for k, _ in parts), indexing="ij"), -1).reshape(self.anchors, -1)
-        return key, _rounded(_outer_sum([c for _, c in parts]).reshape(-1), dtype)
+        return key, rounded(reduce(np.add.outer, [c for _, c in parts]).reshape(-1), dtype)
 
     def __call__(self, x: Array, centre: Array | None = None, dtype: str = "float64") -> Array:
         """Σ_k w_k(x) v_k at points (N, m), in float64, with keys and offsets rounded to the dtype.
@@ -69,12 +93,12 @@ class Lattice:
         Σ_k Π w_{k_j} e^{δ_k} v_k / Σ_k Π w_{k_j} e^{δ_k}.
         """
         point = np.array([axis.points.mean() for axis in self.axes]) if centre is None else centre
-        parts = [_axis_numbers(axis, o, dtype) for axis, o in zip(self.axes, point, strict=True)]
-        exact = _outer_sum([c for _, c in parts]).reshape(-1)
-        shift = np.exp(_rounded(exact, dtype) - exact)[:, None]
+        parts = [axis.numbers(o, dtype) for axis, o in zip(self.axes, point, strict=True)]
+        exact = reduce(np.add.outer, [c for _, c in parts]).reshape(-1)
+        shift = np.exp(rounded(exact, dtype) - exact)[:, None]
         numbers = np.concatenate([shift * self.values, shift], 1) if (shift != 1).any() else self.values
         rows = max(1, MOST_BLOCK // max(*self.counts, numbers.size // self.counts[0]))
-        found = []
+        found = [np.zeros((0, self.values.shape[1]))]
         for i in range(0, len(x), rows):
             block = x[i : i + rows]
             weights = [softmax_rows(block[:, j : j + 1] * k + c) for j, (k, c) in enumerate(parts)]
@@ -82,235 +106,143 @@ class Lattice:
             for w in weights[1:]:
                 sums = np.einsum("ng,ngr->nr", w, sums.reshape(len(block), w.shape[1], -1))
             found.append(sums if numbers is self.values else sums[:, :-1] / sums[:, -1:])
-        return np.concatenate(found) if found else np.zeros((0, self.values.shape[1]))
+        return np.concatenate(found)
 
     def run(self, x: Array, centre: Array, dtype: str) -> Array:
         """Σ_k softmax_k(key_k·x + offset_k) v_k, every operation in the dtype."""
-        key, offset = self.keys(centre, dtype)
         kind = getattr(torch, dtype)
-        keys, offsets, values = (torch.from_numpy(a).to(kind) for a in (key, offset, self.values))
+        given = (*self.keys(centre, dtype), self.values, np.ascontiguousarray(x))
+        keys, offsets, values, inputs = (torch.from_numpy(a).to(kind) for a in given)
         rows = max(1, MOST_BLOCK // self.anchors)
-        inputs = torch.from_numpy(np.ascontiguousarray(x)).to(kind)
         parts = [torch.softmax(block @ keys.T + offsets, -1) @ values for block in torch.split(inputs, rows)]
         return torch.cat(parts).double().numpy()
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One lattice of the search: its size, and the largest error at new points."""
+def counts_for(lo: Array, hi: Array, lipschitz: float, eps: float) -> list[int]:
+    """Cells on each axis with K √(Σ Δ_j² C₂) <= eps: equal sides, then one fewer where that suffices.
 
-    counts: tuple[int, ...]
-    measured: float
+    A cell of sides Δ_j has its centre at most ½√(ΣΔ_j²) from its points; softmax at sharpness c = bΔ² adds a part in a thousand
+    (`prove/lookup.py` has the proof). Equal sides are best because the Lipschitz constant multiplies |x - g|₂.
 
-
-@dataclass(frozen=True)
-class LatticeFit:
-    """A lattice, its largest error at new random points, and where it occurs."""
-
-    lattice: Lattice
-    history: tuple[Attempt, ...]
-    measured: float
-    worst: Array  # (m,)
-    points: int  # how many were measured
-
-
-def tensor_lattice(
-    f: Values,
-    lo: Array,
-    hi: Array,
-    eps: float,
-    *,
-    dtype: str = "float64",
-    most: int = 8192,
-    seed: int = 0,
-    progress: Progress = lambda _: None,
-) -> LatticeFit:
-    """A lattice of at most `most` anchors whose error, measured at new random points, is at most eps.
-
-    1-D slices of f determine the anchors of each axis; the error of the lattice is measured at random points that it has not
-    used, and the next size follows from the ratio of the predicted to the measured error.
-
-    >>> def f(x):
-    ...     return np.exp(np.sin(2 * x[:, :1]) * np.cos(x[:, 1:]))
-    >>> found = tensor_lattice(f, -np.ones(2), np.ones(2), 1e-3)
-    >>> found.measured <= 1e-3, found.lattice.anchors < 100
-    (True, True)
+    >>> counts_for(np.zeros(2), np.array([1.0, 2.0]), 1.0, 0.05)
+    [14, 29]
     """
-    lo, hi = np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
-    _check(lo, hi, eps, dtype, most)
-    planner = Planner(f, lo, hi, eps, _VALUES * eps / ARITHMETIC[dtype].unit, most, seed)
-    goal = eps / _MARGIN
-    search = _Search(f, lo, hi, goal, dtype, seed, planner)
-    share, best, history = 1.0, None, list[Attempt]()
-    for _ in range(_ATTEMPTS):
-        lattice = search.build(share, progress)
-        if lattice.counts in [a.counts for a in history]:
-            break
-        found = search.measured(lattice, history)
-        history.append(Attempt(lattice.counts, found.measured))
-        best = found if best is None or _better(found, best, goal) else best
-        if _finished(history, goal, planner.largest, most):
-            break
-        share = planner.next_share(share, lattice.counts, _AIM * goal / max(found.measured, 1e-300))
-    assert best is not None
-    return _concluded(best, history, eps, most)
+    sides = [float(side) for side in hi - lo]
+    rate = lipschitz * math.sqrt(CONSTANT) / eps
+    counts = [max(1, math.ceil(side * rate * math.sqrt(len(sides)))) for side in sides]
+    for j in sorted(range(len(sides)), key=lambda j: counts[j]):
+        fewer = [c - (i == j) for i, c in enumerate(counts)]
+        if fewer[j] and rate * math.hypot(*(s / c for s, c in zip(sides, fewer, strict=True))) <= 1:
+            counts = fewer
+    return counts
 
 
-def _finished(history: list[Attempt], eps: float, largest: int, most: int) -> bool:
-    """Whether the search ends: just below eps, within eps often enough, or without hope of reaching it."""
-    last, met = history[-1], [math.prod(a.counts) for a in history if a.measured <= eps]
-    if last.measured <= eps:
-        return last.measured >= _AIM * eps or len(met) >= _ENOUGH
-    if met:
-        missed = [math.prod(a.counts) for a in history if a.measured > eps]
-        return len(missed) > 2 or max(missed) > 0.85 * min(met)
-    return math.prod(last.counts) >= largest or _hopeless(history, eps, most)
+def grid_axes(lo: Array, hi: Array, counts: list[int]) -> tuple[Axis, ...]:
+    """An anchor in the middle of each cell."""
+    axes = []
+    for a, side, count in zip(lo.tolist(), (hi - lo).tolist(), counts, strict=True):
+        step = side / count
+        one = Axis(a + side / 2, 0.0, 1, 0.0)
+        axes.append(one if count == 1 else Axis(a + step / 2, step, count, SHARPNESS / step / step))
+    return tuple(axes)
 
 
-def _better(new: LatticeFit, old: LatticeFit, eps: float) -> bool:
-    """Within eps the smaller lattice, else the smaller error."""
-    if new.measured <= eps and old.measured <= eps:
-        return new.lattice.anchors < old.lattice.anchors
-    return new.measured < old.measured
+def nodes(count: int) -> Array:
+    """Sample points of [-1, 1], ends included, somewhat denser towards them."""
+    t = np.linspace(-1.0, 1.0, count)
+    found: Array = (t + np.sin(np.pi / 2 * t)) / 2
+    return found
 
 
-def _concluded(best: LatticeFit, history: list[Attempt], eps: float, most: int) -> LatticeFit:
-    found = LatticeFit(best.lattice, tuple(history), best.measured, best.worst, best.points)
-    if best.measured <= eps:
-        return found
-    raise ConvergenceError(
-        f"eps={eps:g} cannot be met with {most} anchors: a lattice of {' × '.join(map(str, best.lattice.counts))} = "
-        f"{best.lattice.anchors} anchors has an error of {best.measured:.3g} at "
-        f"x = {[float(f'{v:.6g}') for v in best.worst]}, and larger ones converge too slowly "
-        f"({', '.join(f'{a.measured:.2g} with {math.prod(a.counts)}' for a in history)}). Use "
-        f"eps >= {best.measured * 1.05:.2g} or a smaller box.",
-        reachable=best.measured,
-        found=found,
-    )
+def on_interval(unit: Array, lo: float, hi: float) -> Array:
+    """Points of [-1, 1] as points of [lo, hi]."""
+    return np.clip(lo / 2 + hi / 2 + (hi / 2 - lo / 2) * unit, lo, hi)
 
 
-def _hopeless(history: list[Attempt], eps: float, most: int) -> bool:
-    """Whether the rate of the last attempts, log error against log anchors, predicts more than twice the allowed anchors."""
-    if len(history) < 3:
-        return False
-    size, error = (
-        np.log([float(v) for v in values])
-        for values in zip(*((math.prod(a.counts), a.measured) for a in history[-4:]), strict=True)
-    )
-    rate = float(np.polyfit(size, error, 1)[0]) if np.ptp(size) > 0 else 0.0
-    return rate >= -1e-3 or float(size[-1] + (np.log(eps) - error[-1]) / rate) > np.log(2.0 * most)
+def factors(weights: Array, ridge: float) -> tuple[Array, Array]:
+    """Q (n, g) and R (g, g) with v = R⁻¹ Qᵀ y = argmin |W v - y|² + n·ridge²·|v|², and W = Q R."""
+    n, g = weights.shape
+    orthogonal, triangle = np.linalg.qr(np.concatenate([weights, ridge * np.sqrt(n) * np.eye(g)]))
+    return orthogonal[:n], triangle
+
+
+def along(matrices: Sequence[Array], tensor: Array) -> Array:
+    """(M_1 ⊗ … ⊗ M_m) applied to the leading axes of a tensor."""
+    for j, matrix in enumerate(matrices):
+        tensor = np.moveaxis(np.tensordot(matrix, tensor, (1, j)), 0, j)
+    return tensor
 
 
 @dataclass(frozen=True)
-class _Search:
-    f: Values
-    lo: Array
-    hi: Array
-    eps: float
-    dtype: str
-    seed: int
-    planner: Planner
+class Sampled:
+    """f on a grid of sample points of the box, and the factors of the weights there."""
 
-    @property
-    def centre(self) -> Array:
-        return self.lo / 2 + self.hi / 2
-
-    def build(self, share: float, progress: Progress) -> Lattice:
-        """The lattice that the planner proposes, rounded to the dtype; with other shapes if its values are too large."""
-        while True:
-            axes = self.planner.axes(self.planner.shapes(share))
-            progress(f"lattice {' × '.join(str(axis.count) for axis in axes)}")
-            data = sample(self.f, axes, self.lo, self.hi, self.planner.ridge)
-            values = solved(data, self.eps)
-            if not self.planner.lower_growth(float(np.ptp(values))):
-                return self.rounded(axes, values, data)
-
-    def measured(self, lattice: Lattice, history: list[Attempt]) -> LatticeFit:
-        """The largest error at points that the lattice has not used; at five times as many if it is within eps."""
-        seed = [self.seed, len(history), 1]
-        measured, worst, count = self.measure(lattice, FRESH, seed)
-        if measured <= self.eps:
-            more = self.measure(lattice, CONFIRMING, [*seed, 2])
-            count += more[2]
-            run = self.executed(
-                lattice, np.concatenate([worst[None], more[1][None], self.fresh(EXECUTED, [*seed, 3])])
-            )
-            measured, worst = max((measured, worst), more[:2], run, key=lambda pair: pair[0])
-        return LatticeFit(lattice, (), measured, worst, count)
-
-    def rounded(self, axes: tuple[Axis, ...], values: Array, data: Sampled) -> Lattice:
-        """Values that compensate the rounding of keys and offsets: v + pinv(W v - output of the rounded lattice)."""
-        flat = values.reshape(-1, values.shape[-1])
-        if self.dtype == "float64":
-            return Lattice(axes, flat)
-        grid = np.stack(np.meshgrid(*data.points, indexing="ij"), -1).reshape(-1, len(axes))
-        given = Lattice(axes, flat)(grid, self.centre, self.dtype).reshape(data.f.shape)
-        lost = along(data.weights, values) - given
-        back = along([np.linalg.solve(r, q.T) for q, r in zip(data.q, data.r, strict=True)], lost)
-        return Lattice(axes, _rounded(flat + back.reshape(flat.shape), self.dtype))
-
-    def fresh(self, points: int, seed: list[int]) -> Array:
-        return self.place(np.random.default_rng(seed).random((points, len(self.lo))))
-
-    def executed(self, lattice: Lattice, x: Array) -> tuple[float, Array]:
-        """The largest error of the lattice executed in its dtype, and where."""
-        given = np.clip(_rounded(x, self.dtype), self.lo, self.hi)
-        errors = np.abs(lattice.run(given, self.centre, self.dtype) - self.f(given)).max(1)
-        worst = int(errors.argmax())
-        return float(errors[worst]), given[worst]
-
-    def measure(self, lattice: Lattice, points: int, seed: list[int]) -> tuple[float, Array, int]:
-        """The largest error at random points, a quarter of them on the boundary, refined around the worst ones."""
-        noise = np.random.default_rng(seed)
-        share = noise.random((points, len(self.lo)))
-        on_side = noise.random(share.shape) < 1 / len(self.lo)
-        share[::4] = np.where(on_side[::4], np.round(share[::4]), share[::4])
-        errors, count, reach = self.errors(lattice, share), points, 0.05
-        for _ in range(8):
-            top = share[np.argsort(errors)[-32:]]
-            near = np.clip(
-                np.repeat(top, 16, 0) + reach * noise.normal(size=(16 * len(top), len(self.lo))), 0, 1
-            )
-            share, errors = (
-                np.concatenate([share, near]),
-                np.concatenate([errors, self.errors(lattice, near)]),
-            )
-            reach, count = reach / 2, count + len(near)
-        worst = int(errors.argmax())
-        return float(errors[worst]), self.place(share[worst]), count
-
-    def place(self, share: Array) -> Array:
-        return np.clip(self.lo + share * (self.hi - self.lo), self.lo, self.hi)
-
-    def errors(self, lattice: Lattice, share: Array) -> Array:
-        x = self.place(share)
-        found: Array = np.abs(lattice(x, self.centre, self.dtype) - self.f(x)).max(1)
-        return found
+    grid: Array  # (s_1·…·s_m, m)
+    f: Array  # (s_1, …, s_m, outputs)
+    weights: tuple[Array, ...]  # (s_j, g_j)
+    q: tuple[Array, ...]
+    r: tuple[Array, ...]
 
 
-def _axis_numbers(axis: Axis, o: float, dtype: str) -> tuple[Array, Array]:
-    """The rounded keys of an axis, and its part of the offsets before rounding."""
-    key = _rounded(2 * axis.sharpness * (axis.points - o), dtype)
-    return key, -axis.sharpness * (axis.points - o) ** 2 - key * o
+def sample(f: Values, axes: tuple[Axis, ...], lo: Array, hi: Array, ridge: float) -> Sampled:
+    """f on a grid with several points for each anchor along every axis, fewer if the grid would be too large."""
+
+    def sizes(over: float) -> list[int]:
+        return [3 if axis.count == 1 else max(5, math.ceil(over * axis.count)) for axis in axes]
+
+    over = _OVER.get(len(axes), 3.0)
+    while over > 1.25 and math.prod(sizes(over)) > MOST_SAMPLES:
+        over -= 0.125
+    points = [on_interval(nodes(n), a, b) for n, a, b in zip(sizes(over), lo, hi, strict=True)]
+    grid = np.stack(np.meshgrid(*points, indexing="ij"), -1)
+    flat = grid.reshape(-1, len(axes))
+    weights = tuple(axis.weights(x) for axis, x in zip(axes, points, strict=True))
+    q, r = zip(*(factors(w, ridge) for w in weights), strict=True)
+    return Sampled(flat, f(flat).reshape(*grid.shape[:-1], -1), weights, q, r)
 
 
-def _outer_sum(parts: list[Array]) -> Array:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total[..., None] + part
-    return total
+def solved(data: Sampled, allowed: float) -> Array:
+    """Values (g_1, …, g_m, outputs): least squares, then Lawson's weights if these miss `allowed` by less than a factor of four.
+
+    Values are solved for f minus the middle of its range, as weights add up to one.
+    """
+    dims = tuple(range(len(data.q)))
+    middle = (data.f.max(axis=dims) + data.f.min(axis=dims)) / 2
+    goal = data.f - middle
+    z = along([q.T for q in data.q], goal)
+    error = float(np.abs(goal - along(data.q, z)).max())
+    if 0.7 * allowed < error < 4 * allowed:
+        z = _lawson(data.q, goal, z, 0.7 * allowed)
+    back: list[Array] = [np.linalg.inv(r).astype(np.float64) for r in data.r]
+    found: Array = along(back, z) + middle
+    return found
 
 
-def _rounded(numbers: Array, dtype: str) -> Array:
-    return numbers.astype(dtype).astype(np.float64)
+def _lawson(q: tuple[Array, ...], goal: Array, z: Array, enough: float) -> Array:
+    """Lawson's iteration for min max |goal - Q z|, output by output: weighted least squares, weights grow with the error.
 
-
-def _check(lo: Array, hi: Array, eps: float, dtype: str, most: int) -> None:
-    if lo.ndim != 1 or lo.shape != hi.shape or not len(lo) or not (lo <= hi).all():
-        raise InputError(f"lo={lo} and hi={hi}: expected two vectors lo <= hi of one length")
-    if not (math.isfinite(eps) and eps > 0):
-        raise InputError(f"eps={eps!r}: give a positive number")
-    if dtype not in ARITHMETIC:
-        raise InputError(f"dtype={dtype!r}: accepted are {', '.join(ARITHMETIC)}")
-    if most < 1:
-        raise InputError(f"most={most}: give at least 1")
+    Q has nearly orthonormal columns, so a few steps of conjugate gradients on Qᵀ E Q dz = Qᵀ E (goal - Q z) do.
+    """
+    dims, back = tuple(range(len(q))), [m.T for m in q]
+    emphasis, best, least, since = np.ones_like(goal), z, np.inf, 0
+    for _ in range(_ROUNDS):
+        left = goal - along(q, z)
+        size = np.abs(left)
+        if float(size.max()) < least:
+            since = 0 if float(size.max()) < 0.99 * least else since
+            best, least = z, float(size.max())
+        since += 1
+        if least <= enough or since > _PATIENCE:
+            break
+        emphasis *= np.sqrt(size / (size.max(axis=dims) + 1e-300) + 1e-3)
+        emphasis /= emphasis.mean(axis=dims)
+        heavy = np.maximum(emphasis, _LEAST)
+        gradient = along(back, heavy * left)
+        step, norm = gradient, (gradient**2).sum(axis=dims)
+        for _ in range(_STEPS):
+            image = along(back, heavy * along(q, step))
+            length = norm / ((step * image).sum(axis=dims) + 1e-300)
+            z, gradient = z + length * step, gradient - length * image
+            fresh = (gradient**2).sum(axis=dims)
+            step, norm = gradient + fresh / (norm + 1e-300) * step, fresh
+    return best

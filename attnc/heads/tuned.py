@@ -1,9 +1,9 @@
 """Tuned heads: keys and values are optimised, by variable projection over breakpoints and sharpness.
 
-A head of p keys has p values, which enter linearly, and 2(p - 1) breakpoints and log-sharpnesses, which do
-not. For given keys the best values solve least squares; Levenberg-Marquardt with Kaufman's Jacobian moves the
-keys. The search finds closed forms by itself: tanh needs exactly two keys, x·sigmoid(Bx) three (two keys
-whose slopes differ by 2δ, with values ±1/δ, represent x up to δ²x³/3), Range four."""
+A head of p keys has p values, which enter linearly, and 2(p - 1) breakpoints and log-sharpnesses, which do not. For given keys
+the best values solve least squares; Levenberg-Marquardt with Kaufman's Jacobian moves the keys. The search finds closed forms
+by itself: tanh needs exactly two keys, x·sigmoid(Bx) three (two keys whose slopes differ by 2δ, with values ±1/δ, represent x
+up to δ²x³/3), Range four."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import numpy as np
 
 from attnc.errors import ConvergenceError
 from attnc.heads import patience
-from attnc.heads.chain import Chain, lattice
-from attnc.heads.draft import Draft, columns, lawson_step, least_squares
-from attnc.heads.finish import finish
+from attnc.heads.chain import Chain, overhanging
+from attnc.heads.draft import Draft, columns, finish, lawson_step, least_squares
 from attnc.heads.target import Target
 from attnc.records.numbers import Array
 
@@ -37,6 +36,7 @@ class State:
     residual: Array
     cost: float
 
+    @property
     def chain(self) -> Chain:
         return Chain(np.exp(self.log_sharpness), self.breakpoints)
 
@@ -54,7 +54,7 @@ class Tuning:
         if not (np.abs(log_sharpness) < 200).all() or not np.isfinite(breakpoints).all():
             return None
         keys = Chain(np.exp(log_sharpness), breakpoints).keys()
-        matrix = columns(keys[None], self.own[None], self.target, self.target.x)
+        matrix = columns(keys[None], self.own[None], self.target.x, self.target.to_s(self.target.x))
         tall = np.concatenate([matrix * self.emphasis[:, None], self.ridge * np.eye(p)])
         goal = np.concatenate([self.target.y * self.emphasis, np.zeros(p)])
         if not np.isfinite(tall).all():
@@ -118,7 +118,8 @@ class Tuning:
 
 def tuned(target: Target, p: int, enough: float = 0.0, extra: Sequence[Chain] = ()) -> Draft:
     """The best of several tuned starts; a start that reaches `enough` ends the search. Large heads have fewer starts."""
-    starts = [*extra, *lattice_starts(p)]
+    lattices = [overhanging(p, sharpness, beyond) for sharpness, beyond in STARTS if 2 * beyond < p - 1]
+    starts = [*extra, *lattices]
     return tune(target, starts if p <= 16 else starts[:4], np.zeros(p, dtype=bool), "tuned", enough)
 
 
@@ -140,56 +141,38 @@ def grow(chain: Chain, target: Target, p: int) -> Chain:
     return Chain(sharpness, breakpoints)
 
 
-def lattice_starts(p: int) -> list[Chain]:
-    chains = []
-    for sharpness, beyond in STARTS:
-        if 2 * beyond < p - 1:
-            margin = 2 * beyond / (p - 1 - 2 * beyond)
-            chains.append(lattice(-1 - margin, 1 + margin, p, sharpness))
-    return chains
-
-
 def tune(target: Target, starts: Sequence[Chain], own: Array, design: str, enough: float) -> Draft:
     """Tune from each start, then apply Lawson's weights to the best to lower its largest error.
 
     Results are compared as they would be stored, rounding included. Results far above `enough` are not refined."""
-    flat, steps = np.ones(len(target.x)), 120 if len(own) <= 10 else 60
-    best = _Best(target, own, design)
+    emphasis, steps = np.ones(len(target.x)), 120 if len(own) <= 10 else 60
+    state, draft, estimate = None, None, np.inf
     for tried, start in enumerate(starts):
-        state = Tuning(target, own, flat).run(start, steps)
-        if state is not None:
-            best.offer(state, flat)
-        if best.estimate <= enough or (tried > 0 and best.estimate > 1e3 * enough > 0):
+        found = Tuning(target, own, emphasis).run(start, steps)
+        if found is not None:
+            made, error = _stored(found, target, own, design, emphasis)
+            if draft is None or error < estimate:
+                state, draft, estimate = found, made, error
+        if estimate <= enough or (tried > 0 and estimate > 1e3 * enough > 0):
             break
-    state, emphasis = best.state, flat
     for _ in range(LAWSON_ROUNDS):
-        if state is None or best.estimate <= enough / 2 or best.estimate > 10 * enough > 0:
+        if state is None or estimate <= enough / 2 or estimate > 10 * enough > 0:
             break
         emphasis = lawson_step(emphasis, np.abs(state.matrix @ state.values - target.y))
-        state = Tuning(target, own, emphasis).run(state.chain(), LAWSON_STEPS)
+        state = Tuning(target, own, emphasis).run(state.chain, LAWSON_STEPS)
         if state is not None:
-            best.offer(state, emphasis)
-    if best.draft is None:
+            made, error = _stored(state, target, own, design, emphasis)
+            if error < estimate:
+                draft, estimate = made, error
+    if draft is None:
         raise ConvergenceError(
             f"tuning a head of {len(own)} anchors for {target.f.label} failed: use design='smooth' or 'nearest'"
         )
-    return best.draft
+    return draft
 
 
-class _Best:
-    """The state with the smallest estimated error after rounding."""
-
-    def __init__(self, target: Target, own: Array, design: str) -> None:
-        self.target, self.own, self.design = target, own, design
-        self.state: State | None = None
-        self.draft: Draft | None = None
-        self.estimate = np.inf
-
-    def offer(self, state: State, emphasis: Array) -> None:
-        chain = state.chain()
-        draft = Draft(
-            self.design, chain.keys()[None], state.values[None], self.own[None], emphasis, True, chain
-        )
-        estimate = finish(draft, self.target).estimate
-        if self.draft is None or estimate < self.estimate:
-            self.state, self.draft, self.estimate = state, draft, estimate
+def _stored(state: State, target: Target, own: Array, design: str, emphasis: Array) -> tuple[Draft, float]:
+    """The state as a draft, and its estimated error after rounding."""
+    chain = state.chain
+    draft = Draft(design, chain.keys()[None], state.values[None], own[None], emphasis, True, chain)
+    return draft, finish(draft, target).estimate

@@ -17,8 +17,8 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import PrecisionError
 from attnc.functions import identity
-from attnc.heads.candidates import Plan
 from attnc.heads.plan import HeadCandidate
+from attnc.heads.target import Plan
 from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
 from attnc.prove.supnorm import SupNorm, supnorm

@@ -28,8 +28,9 @@ from attnc.errors import CertificateError, ConvergenceError, InputError
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
 from attnc.functions.function import label_of
-from attnc.heads.candidates import DESIGNS, Plan, Progress
+from attnc.heads.designs import DESIGNS
 from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest
+from attnc.heads.target import Plan, Progress
 from attnc.network.head import Head
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions

@@ -16,9 +16,7 @@ import torch
 from attnc.check.witness import ROOM, attained, network_errors
 from attnc.domain import Array, Box
 from attnc.errors import CertificateError, InputError, PrecisionError
-from attnc.heads.grid import counts_for, grid_axes
-from attnc.heads.tensor import Lattice
-from attnc.heads.tensor_axis import Axis
+from attnc.heads.tensor import Axis, Lattice, counts_for, grid_axes
 from attnc.lower.program_to_network import claimed, proved_network
 from attnc.lower.witness import within
 from attnc.network.network import Network, rebuilt

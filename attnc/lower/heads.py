@@ -12,9 +12,9 @@ from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
-from attnc.heads.candidates import Plan, Progress
 from attnc.heads.exact_term import smallest_exact
 from attnc.heads.plan import HeadCandidate, smallest
+from attnc.heads.target import Plan, Progress
 from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
 

@@ -12,8 +12,8 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import square
-from attnc.heads.candidates import Plan
 from attnc.heads.exact_term import square_candidate
+from attnc.heads.target import Plan
 from attnc.lower.function_to_head import finished_head
 from attnc.lower.heads import HeadRequest, cached_head
 from attnc.lower.pointwise import executed_error

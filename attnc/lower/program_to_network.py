@@ -17,7 +17,7 @@ from attnc.errors import CertificateError, ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import label_of
 from attnc.heads import patience
-from attnc.heads.candidates import Progress
+from attnc.heads.target import Progress
 from attnc.lower.heads import HeadRequest, build_head
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors

@@ -17,7 +17,7 @@ from attnc.domain import Array, Box
 from attnc.errors import InputError, PrecisionError, UnsupportedError
 from attnc.frontends import to_program
 from attnc.functions import relu
-from attnc.heads.candidates import Progress
+from attnc.heads.target import Progress
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
 from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.network import Network

@@ -13,8 +13,8 @@ import torch
 from attnc.domain import Array, Box, Interval
 from attnc.errors import ConvergenceError, InputError
 from attnc.functions import clip
-from attnc.heads.candidates import Plan, Progress
 from attnc.heads.plan import HeadCandidate
+from attnc.heads.target import Plan, Progress
 from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, finished_head
 from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import HeadGroup, head_errors

@@ -42,13 +42,12 @@ import torch
 
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.heads.candidates import Plan, Progress, target_of
 from attnc.heads.chain import lattice
+from attnc.heads.designs import many
+from attnc.heads.draft import finish
 from attnc.heads.draft import one_head as one_head_draft
-from attnc.heads.finish import finish
-from attnc.heads.many import many
 from attnc.heads.plan import HeadCandidate, measure
-from attnc.heads.target import Target
+from attnc.heads.target import Plan, Progress, Target, target_of
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.paper.assemble import assembled, checked_sharpness, proved_head, truncated, whole_number

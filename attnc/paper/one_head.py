@@ -24,12 +24,12 @@ import torch
 
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.heads.candidates import Plan, Progress, target_of
 from attnc.heads.chain import lattice
+from attnc.heads.designs import SHARPNESS, nearest_constant
+from attnc.heads.draft import finish
 from attnc.heads.draft import one_head as one_head_draft
-from attnc.heads.finish import finish
-from attnc.heads.nearest import SHARPNESS, nearest_constant
 from attnc.heads.plan import conclude
+from attnc.heads.target import Plan, Progress, target_of
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.paper.assemble import (

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.heads.candidates import Progress
+from attnc.heads.target import Progress
 from attnc.lower.function_to_head import head as make_head
 from attnc.network.head import Head
 from attnc.network.network import Network

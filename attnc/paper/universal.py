@@ -17,9 +17,9 @@ import torch
 from attnc.compiler import compile
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.heads.candidates import Progress
-from attnc.heads.grid import CONSTANT, SHARPNESS
-from attnc.heads.nearest import nearest_constant
+from attnc.heads.designs import nearest_constant
+from attnc.heads.target import Progress
+from attnc.heads.tensor import CONSTANT, SHARPNESS
 from attnc.network.literal.parts import Neurons, read
 from attnc.network.network import Network
 from attnc.program import Lookup, Pointwise

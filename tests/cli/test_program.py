@@ -82,7 +82,7 @@ def test_help_lists_what_the_library_accepts(run: Any) -> None:
     """The commands repeat these names, because help must not import the library."""
     from attnc.compiler import COMPILED
     from attnc.frontends.black_box import METHODS
-    from attnc.heads.candidates import DESIGNS
+    from attnc.heads.designs import DESIGNS
     from attnc.incontext.losses import NAMES
     from attnc.network.engines import CERTIFIED
     from attnc.paper.experiments import SWEEPS

@@ -83,17 +83,6 @@ def test_a_single_point_has_the_slope_there() -> None:
     assert functions.square().lipschitz(3, 3) == 6.0
 
 
-@pytest.mark.parametrize("cells", [1, 2, 7, 200])
-def test_the_number_of_first_cells_changes_little(cells: int) -> None:
-    assert 1.0 <= functions.tanh().lipschitz(-8, 8, cells=cells) <= 1.03
-
-
-@pytest.mark.parametrize("cells", [0, -3])
-def test_a_constant_from_no_cells_is_refused(cells: int) -> None:
-    with pytest.raises(InputError, match=f"cells={cells}"):
-        functions.tanh().lipschitz(-8, 8, cells=cells)
-
-
 def test_ends_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(InputError):
         functions.clip(-25, 25).lipschitz(30, -30)

@@ -12,13 +12,8 @@ from attnc import functions
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.heads.chain import Chain, anchor_positions, lattice, softmax_weights
-from attnc.heads.draft import columns, reweighted, solve_values
-from attnc.heads.finish import finish, forward
-from attnc.heads.gated import gated
-from attnc.heads.graded import graded
-from attnc.heads.many import many, split
-from attnc.heads.nearest import SHARPNESS, nearest, nearest_constant
-from attnc.heads.smooth import smooth
+from attnc.heads.designs import SHARPNESS, gated, graded, many, nearest, nearest_constant, smooth, split
+from attnc.heads.draft import columns, finish, forward, reweighted, solve_values
 from attnc.heads.target import make_target
 from attnc.heads.tuned import Tuning, grow, tuned
 from attnc.prove.supnorm import supnorm
@@ -53,7 +48,7 @@ def test_a_chain_ties_neighbours_at_its_breakpoints() -> None:
         assert weights[1, i + 1] / weights[1, i] == pytest.approx(math.exp(lam * 0.3))
 
 
-@pytest.mark.parametrize("p", [4, 7, 16, 64, 257, 1024])
+@pytest.mark.parametrize("p", [4, 7, 64, 257])
 @pytest.mark.parametrize(
     ("spec", "lo", "hi", "a", "b"), [("clip(-25,25)", -80, 80, -25, 25), ("relu", -1, 1, 0, 1)]
 )
@@ -134,13 +129,10 @@ def test_graded_takes_several_kinks(spec: str, lo: float, hi: float) -> None:
     assert sampled_error(graded(target, 41), target) < 2e-4
 
 
-def test_graded_refuses_without_a_kink_or_with_too_few_anchors() -> None:
+@pytest.mark.parametrize(("spec", "lo"), [("gelu", -1), ("relu", 0)])
+def test_graded_refuses_without_a_kink(spec: str, lo: float) -> None:
     with pytest.raises(InputError):
-        graded(target_of("gelu", -1, 1), 9)
-    with pytest.raises(InputError):
-        graded(target_of("relu", 0, 1), 9)
-    with pytest.raises(InputError):
-        graded(target_of("clip(-1,1)", -2, 2), 4)
+        graded(target_of(spec, lo, 1), 9)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +200,8 @@ def test_many_nearest_heads_act_as_one(heads: int) -> None:
 def test_each_of_many_heads_is_silent_outside_its_range() -> None:
     target = target_of("clip(-3,3)", -3, 3)
     draft = many(target, 8, 4, nearest)
-    third = columns(draft.keys[2:3], draft.own[2:3], target, np.array([-0.9])) @ draft.values[2]
+    x = np.array([-0.9])
+    third = columns(draft.keys[2:3], draft.own[2:3], x, target.to_s(x)) @ draft.values[2]
     assert abs(third[0]) < 1e-12
 
 
@@ -217,16 +210,13 @@ def test_split_runs_share_their_sentinels() -> None:
     runs = split(chain, 3, 6)
     assert [run.size for run in runs] == [6, 6, 6]
     assert np.allclose(runs[0].breakpoints[-1], runs[1].breakpoints[0])
-    with pytest.raises(InputError):
-        many(target_of("sin", -1, 1), 2, 2, nearest)
 
 
 def test_values_minimise_and_reweighting_lowers_the_largest_error() -> None:
     rng = np.random.default_rng(5)
     matrix, y = rng.normal(size=(80, 6)), rng.normal(size=80)
     assert np.allclose(solve_values(matrix, y, 0.0), np.linalg.lstsq(matrix, y, rcond=None)[0])
-    _, _, plain = reweighted(matrix, y, 0.0, 0)
-    _, _, better = reweighted(matrix, y, 0.0, 30)
+    plain, better = (np.abs(matrix @ reweighted(matrix, y, 0.0, rounds)[0] - y).max() for rounds in (0, 30))
     assert better < 0.95 * plain
 
 
@@ -238,7 +228,7 @@ def test_finished_numbers_are_representable_and_equal_in_exact_arithmetic(dtype:
     numbers = finish(draft, target).numbers
     for array in (numbers.query, numbers.key, numbers.value, numbers.output):
         assert np.array_equal(array.astype(dtype).astype(np.float64), array)
-    exact = columns(draft.keys, draft.own, target, target.x) @ draft.values.ravel()
+    exact = columns(draft.keys, draft.own, target.x, target.to_s(target.x)) @ draft.values.ravel()
     assert np.abs(forward(numbers, target.to_s(target.x)) - exact).max() < (
         1e-4 if dtype == "float32" else 1e-10
     )

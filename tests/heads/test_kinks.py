@@ -8,7 +8,7 @@ import torch
 import attnc
 from attnc import functions
 from attnc.domain import Interval
-from attnc.heads.kinks import find_kink
+from attnc.heads.target import find_kink
 
 KINKED = {
     "abs": (lambda s: (s - 0.3).abs(), 0.3),

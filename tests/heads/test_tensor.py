@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attnc.domain import Array
-from attnc.errors import ConvergenceError, InputError
-from attnc.heads.tensor import Lattice, LatticeFit, tensor_lattice
-from attnc.heads.tensor_axis import Axis
+from attnc.errors import ConvergenceError
+from attnc.heads.tensor import Axis, Lattice
+from attnc.heads.tensor_search import LatticeFit, tensor_lattice
 
 
 def wave(x: Array) -> Array:
@@ -94,7 +94,6 @@ def test_two_variables() -> None:
     assert found.lattice.anchors <= 200
     assert error(found, wave, -1, 1, 30_000) <= 1e-6 and found.measured <= 1e-6
     assert found.lattice.counts[0] > found.lattice.counts[1]  # it bends more along x
-    assert found.points >= 100_000
 
 
 def test_softmax_of_three_tokens() -> None:
@@ -191,21 +190,3 @@ def test_too_few_anchors_are_told() -> None:
     found = caught.value.found
     assert isinstance(found, LatticeFit) and found.lattice.anchors <= 20
     assert 1e-4 < found.measured < 0.5
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"eps": 0.0}, "eps=0.0"),
-        ({"eps": float("nan")}, "eps=nan"),
-        ({"dtype": "float16"}, "dtype='float16'"),
-        ({"most": 0}, "most=0"),
-        ({"lo": np.ones(2), "hi": -np.ones(2)}, "lo <= hi"),
-        ({"lo": np.zeros(3)}, "lo <= hi"),
-    ],
-)
-def test_bad_wishes(given: dict[str, object], message: str) -> None:
-    wish = {"lo": -np.ones(2), "hi": np.ones(2), "eps": 1e-2} | given
-    lo, hi, eps = (wish.pop(name) for name in ("lo", "hi", "eps"))
-    with pytest.raises(InputError, match=message):
-        tensor_lattice(wave, lo, hi, eps, **wish)  # type: ignore[arg-type]

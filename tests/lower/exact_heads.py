@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnc.domain import Interval
 from attnc.functions import Function
-from attnc.heads.candidates import Progress
+from attnc.heads.target import Progress
 from attnc.lower.heads import HeadRequest, build_head
 from attnc.network.head import Head
 

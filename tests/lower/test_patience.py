@@ -14,8 +14,8 @@ from attnc import functions
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, PrecisionError
 from attnc.heads import patience
-from attnc.heads.candidates import Plan
 from attnc.heads.plan import least_error, smallest
+from attnc.heads.target import Plan
 from attnc.pretrained import convert_
 from attnc.prove.supnorm import supnorm
 from tests.lower.exact_heads import activation_head

@@ -12,7 +12,7 @@ from mpmath import mp, mpf
 
 import attnc
 from attnc.errors import InputError
-from attnc.heads.candidates import Plan
+from attnc.heads.target import Plan
 from attnc.paper import many_heads
 from attnc.paper.many_heads import leaking, theorem
 from attnc.prove.stretches import by_stretches

@@ -20,8 +20,7 @@ from attnc.check import lookup as check_lookup
 from attnc.check.network import check_network
 from attnc.check.values import CheckError
 from attnc.functions.balls import lower, upper, working
-from attnc.heads.grid import grid_axes
-from attnc.heads.tensor import Lattice
+from attnc.heads.tensor import Lattice, grid_axes
 from attnc.lower.function_to_network import selection
 from attnc.network.network import Network
 from attnc.program import Affine, BlackBox, Lookup, Program

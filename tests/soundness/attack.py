@@ -12,13 +12,8 @@ from attnc import functions
 from attnc.domain import Interval
 from attnc.functions import Function
 from attnc.heads.chain import anchor_positions
-from attnc.heads.draft import Draft
-from attnc.heads.finish import Finished, finish
-from attnc.heads.gated import gated
-from attnc.heads.graded import graded
-from attnc.heads.many import many
-from attnc.heads.nearest import nearest
-from attnc.heads.smooth import smooth
+from attnc.heads.designs import gated, graded, many, nearest, smooth
+from attnc.heads.draft import Draft, Finished, finish
 from attnc.heads.target import Target, make_target
 from attnc.heads.tuned import tuned
 from attnc.records.numbers import HeadNumbers

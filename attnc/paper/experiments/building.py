@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attnc.domain import Box
-from attnc.heads.nearest import SHARPNESS
+from attnc.heads.designs import SHARPNESS
 from attnc.lower.function_to_head import head as build_head
 from attnc.network.head import Head
 from attnc.network.layer import AffineLayer
