@@ -96,7 +96,7 @@ class Box:
     hi: Array
 
     def __init__(self, lo: Any, hi: Any, shape: tuple[int, ...] | int | None = None) -> None:
-        ends = [_end(lo, "lo"), _end(hi, "hi")]
+        ends = [real_numbers(lo, "lo"), real_numbers(hi, "hi")]
         known = _shape(shape) if shape is not None else max((end.shape for end in ends), key=len)
         if not known:
             raise InputError("a box needs a shape: Box(-1, 1, shape=(d,)), or give lo or hi as a tensor")
@@ -207,7 +207,8 @@ def _span(end: Array) -> str:
     return f"{low:g}" if low == high else f"{low:g}…{high:g}"
 
 
-def _end(end: Any, name: str) -> Array:
+def real_numbers(end: Any, name: str) -> Array:
+    """A number or a tensor of finite real numbers in float64."""
     if isinstance(end, torch.Tensor):
         if end.is_complex() or end.dtype == torch.bool or end.is_meta:
             raise InputError(
@@ -223,7 +224,7 @@ def _end(end: Any, name: str) -> Array:
     if not kind_ok:
         raise InputError(f"{name} is a number or a tensor of numbers: got {end!r}")
     if not np.isfinite(array).all():
-        raise InputError(f"{name} is not finite: give finite ends, the promise holds on a bounded box")
+        raise InputError(f"{name} is not finite: give finite numbers")
     if not all(
         int(g) == int(a) for g, a in zip(given.flat, array.flat, strict=True) if given.dtype.kind in "iu"
     ):

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnc.lower.function_to_head import check_arithmetic
+from attnc.arguments import check_arithmetic
 from attnc.network.network import Network
 from attnc.paper.experiments import building
-from attnc.paper.experiments.data import Task, generator, make_task
-from attnc.paper.experiments.models import HeatMapModel, SequenceModel, TruncatedModel
-from attnc.paper.experiments.placing import place, place_anchors
+from attnc.paper.experiments.models import (
+    HeatMapModel, SequenceModel, Task, TruncatedModel, generator, make_task,
+)  # fmt: skip
 from attnc.paper.experiments.settings import TRAINED, Setting
 
 RATE = 1e-3  # of Adam
@@ -84,11 +84,9 @@ def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Mo
     if setting.method in ("placed", *TRAINED) and not seq2seq:
         head, model = building.head_to_place(setting, task), TruncatedModel(setting, draw)
         seconds = time.process_time() - began
-        if setting.method == "from-anchors":
-            place_anchors(model, head)
-        else:
-            W, t = task.target
-            place(model, W, t, head)
+        building.place_anchors(model, head)
+        if setting.method != "from-anchors":
+            building.place_functions(model, *task.target)
         if setting.method != "placed":
             return _train(model, task, setting, draw)
         return model, {"parameters": _count(model), "anchors": head.key.shape[1], "seconds": seconds}
@@ -100,11 +98,8 @@ def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Mo
             building.reset_affine_maps(net, draw)
         return _train(net.requires_grad_(True), task, setting, draw)
     assert net.certificate.proved
-    keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
-    known: dict[str, Any] = {
-        "parameters": _count(net),
-        "anchors": sum(int(shape[0] * shape[1]) for shape in keys),
-    }
+    shapes = [head.key.shape for layer in net.layers for _, head in layer.groups]
+    known = {"parameters": _count(net), "anchors": sum(int(shape[0] * shape[1]) for shape in shapes)}
     known |= {"bound": net.certificate.bound, "seconds": seconds}
     if seq2seq:
         return net.as_self_attention(), known

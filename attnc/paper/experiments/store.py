@@ -22,16 +22,7 @@ from attnc.records import fields
 
 _NUMBERS = ("mse", "largest", "start", "bound", "theorem", "spread", "constant", "picked", "seconds")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
-_NO_EFFECT = {
-    "cli",
-    "exporters",
-    "incontext",
-    "plot",
-    "pretrained",
-    "analysis.py",
-    "baselines.py",
-    "report.py",
-}
+_NO_EFFECT = {"cli", "exporters", "incontext", "plot", "pretrained", "analysis.py", "report.py"}
 
 
 def require(module: str) -> Any:
