@@ -29,7 +29,12 @@ PAST_ANCHORS, PAST_GRID = (8, 16, 32, 64, 128), (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1
 RANGE, BOX = 25.0, attnc.Box(-1, 1, shape=(2, 1))
 _DENSE, _POINTS = 64, 5_000  # samples between two anchors; random inputs of a function
 _AXES = {"p": "anchors p", "nH": "tokens × heads, n·H", "g": "anchors along each axis, g"}
-_COLOURS = {"nearest": canvas.BLUE, "smooth": "#009E73", "graded": canvas.VERMILION, "lattice": canvas.VERMILION}
+_COLOURS = {
+    "nearest": canvas.BLUE,
+    "smooth": "#009E73",
+    "graded": canvas.VERMILION,
+    "lattice": canvas.VERMILION,
+}
 Row = dict[str, Any]
 
 
@@ -56,7 +61,13 @@ def row(
 ) -> Row:  # fmt: skip
     within = not theorem or all(e <= b for e, b in zip(errors, theorem, strict=True))
     slope = float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
-    names = {"construction": construction, "design": design, "against": against, "slope": slope, "within": within}
+    names = {
+        "construction": construction,
+        "design": design,
+        "against": against,
+        "slope": slope,
+        "within": within,
+    }
     return {**names, "sizes": [*sizes], "errors": [*errors], "theorem": [*theorem], "proved": [*proved]}
 
 

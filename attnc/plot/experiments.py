@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnc.arguments import checked_choice
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, analysis
 from attnc.paper.experiments.report import TITLES
@@ -34,10 +35,9 @@ def draw(name: str, records: Iterable[Record], path: str | os.PathLike[str] | No
 
     >>> draw("tails", [])
     Traceback (most recent call last):
-    attnc.errors.InputError: name='tails': accepted are heads, range, anchors, learning-curves, heat-maps, seq2seq
+    attnc.errors.InputError: name='tails': accepted are 'heads', 'range', 'anchors', 'learning-curves', 'heat-maps', 'seq2seq'
     """
-    if name not in TITLES:
-        raise InputError(f"name={name!r}: accepted are {', '.join(TITLES)}")
+    checked_choice("name", name, tuple(TITLES))
     if path is not None:
         picture_format(path)
     found, others = tuple(records), {"learning-curves": _learning_curves, "heat-maps": _heat_maps}
@@ -114,22 +114,11 @@ def _draw_method(ax: Axes, runs: Any, rows: Any, label: str, sizes: Sequence[flo
     if rows.level.any():
         ax.plot((sizes[0], sizes[-1]), [rows.mse.iloc[0]] * 2, "-.", color=colour, linewidth=0.8)
     aside = offset_copy(ax.transData, fig=ax.get_figure(root=True), x=_ASIDE, units="points")
-    dots: dict[str, Any] = {
-        "color": colour,
-        "markersize": 4,
-        "transform": aside,
-        "label": f"_runs of {method}",
-    }
-    ax.plot(runs["size"], runs.mse, ".", **dots)
+    own = f"_runs of {method}"
+    ax.plot(runs["size"], runs.mse, ".", color=colour, transform=aside, markersize=4, label=own)
     bars = np.maximum([rows.mse - rows.low, rows.high - rows.mse], 0.0)  # a mean may round past an end
-    style: dict[str, Any] = {
-        "color": colour,
-        "marker": marker,
-        "markersize": 5,
-        "linewidth": 1.4,
-        "elinewidth": 0.9,
-    }
-    ax.errorbar(rows["size"], rows.mse, yerr=bars, linestyle=dashes, capsize=2.5, label=label, **style)
+    style: dict[str, Any] = {"color": colour, "markersize": 5, "linewidth": 1.4, "elinewidth": 0.9}
+    ax.errorbar(rows["size"], rows.mse, bars, fmt=marker + dashes, capsize=2.5, label=label, **style)
 
 
 def _learning_curves(records: Sequence[Record]) -> Figure | None:

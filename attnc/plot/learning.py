@@ -43,8 +43,8 @@ def learning(
     >>> [ax.get_title(loc="left") for ax in figure.axes[:3]]
     ['coefficients', 'A: on the weight token, step 1', 'A: on the weight token, step 5']
     """
-    canvas.prepare(path)
-    canvas.expect_kind(learner, (Learner,), "learning", "give what attnc.incontext.gradient_descent returns")
+    instead = "give what attnc.incontext.gradient_descent returns"
+    canvas.prepare(path, learner, (Learner,), "learning", instead)
     for name, given in (("x", x), ("y", y)):
         if not isinstance(given, Tensor):
             raise InputError(f"{name} must be a torch.Tensor: got {type(given).__name__}")
@@ -71,11 +71,9 @@ def learning(
             ax.set_xlabel("example", fontsize=9)
             canvas.style(ax, grid=None)
     distance = float(np.linalg.norm(found[-1].double().numpy() - exact[-1]))
-    sizes = (
-        f"{len(x)} examples, {learner.steps} steps of {learner.step_size:.4g}, {learner.certificate.dtype}"
-    )
+    sizes = f"{learner.loss.name}: {len(x)} examples, {learner.steps} steps of {learner.step_size:.4g}"
     reached = f"distance to exact gradient descent after the last step: {distance:.2g}"
-    canvas.heading(figure, f"{learner.loss.name}: {sizes}\n{reached}")
+    canvas.heading(figure, f"{sizes}, {learner.certificate.dtype}\n{reached}")
     return canvas.finish(figure, path)
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnc.arguments import checked_count
 from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.network import Network
 from attnc.plot import canvas
-from attnc.plot.canvas import SavePath
-from attnc.plot.known import worst_input
+from attnc.plot.canvas import SavePath, worst_input
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,11 +39,9 @@ def tokens_and_anchors(
     >>> attnc.plot.tokens_and_anchors(net).axes[0].collections[0].get_array().shape      # 4 data tokens and 2 anchors
     (6, 6)
     """
-    canvas.prepare(path)
-    if isinstance(heads, bool) or not isinstance(heads, int) or not 1 <= heads <= _MOST:
-        raise InputError(f"heads={heads!r}: give an integer from 1 to {_MOST}")
-    kinds = (Network, SelfAttentionNetwork)
-    canvas.expect_kind(net, kinds, "tokens_and_anchors", "give a network or its as_self_attention()")
+    kinds, instead = (Network, SelfAttentionNetwork), "give a network or its as_self_attention()"
+    canvas.prepare(path, net, kinds, "tokens_and_anchors", instead)
+    checked_count("heads", heads, 1, _MOST)
     literal = net.as_self_attention() if isinstance(net, Network) else net
     if x is None:
         if not isinstance(net, Network):
@@ -103,7 +101,7 @@ def _draw(ax: Axes, weights: Array, data: int | None, name: str, top: float) -> 
         behind = len(edges) - 1 - border
         ticks = [
             *range(0, border, -(-border // 4) or 1),
-            *range(border, border + behind, -(-behind // 6) or 1),
+            *range(border, len(edges) - 1, -(-behind // 6) or 1),
         ]
         axis.set_ticks([(edges[i] + edges[i + 1]) / 2 for i in ticks], labels=list(map(str, ticks)))
     ax.tick_params(labelsize=8)

@@ -99,8 +99,8 @@ def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Mo
         return _train(net.requires_grad_(True), task, setting, draw)
     assert net.certificate.proved
     shapes = [head.key.shape for layer in net.layers for _, head in layer.groups]
-    known = {"parameters": _count(net), "anchors": sum(int(shape[0] * shape[1]) for shape in shapes)}
-    known |= {"bound": net.certificate.bound, "seconds": seconds}
+    known: dict[str, Any] = {"bound": net.certificate.bound, "seconds": seconds, "parameters": _count(net)}
+    known["anchors"] = sum(int(shape[0] * shape[1]) for shape in shapes)
     if seq2seq:
         return net.as_self_attention(), known
     return net, {**known, "theorem": net.theorem.bound if net.theorem else None}
