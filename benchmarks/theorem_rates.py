@@ -6,7 +6,7 @@ two-layer       error ~ 1/g               g grid points along each axis, nearest
 attention-softmax                         the same, through its own literal network
 
 A row of the result has `construction`, `design`, `against` (what grows), `sizes`, the largest `errors` found, the bounds of the
-`theorem`, the `proved` bounds, the `slope` of log error against log size, and whether all errors are `within` the theorem's bound.
+`theorem`, the `proved` bounds, the `slope` of log error against log size, and whether all errors are `within` the bound.
 """
 
 from __future__ import annotations

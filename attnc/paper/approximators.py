@@ -26,7 +26,7 @@ from attnc.records.presentation import Theorem
 
 
 class Spline:
-    """The piecewise linear function of one number through (knots[j], values[j]). The outer pieces continue beyond the outer knots.
+    """The piecewise linear function of one number through (knots[j], values[j]). The outer pieces continue outwards.
 
         y(x) = y_0 + σ_0 (x - t_0) + Σ_j (σ_j - σ_{j-1}) relu(x - t_j),     σ_j = (y_{j+1} - y_j)/(t_{j+1} - t_j)
 

@@ -8,9 +8,8 @@ Requires the extra `plot` (matplotlib), which is imported by the first plot.
 
 from attnc.plot.activations import anchors_used
 from attnc.plot.heads import head
-from attnc.plot.heat_map import attention
+from attnc.plot.heat_map import attention, tokens_and_anchors
 from attnc.plot.learning import learning
-from attnc.plot.literal import tokens_and_anchors
 from attnc.plot.network import network, slices
 
 __all__ = ["anchors_used", "attention", "head", "learning", "network", "slices", "tokens_and_anchors"]

@@ -1,4 +1,4 @@
-"""What all plots share: figures without matplotlib's global state, saving, the style, and the known error of a head or network."""
+"""What all plots share: figures without matplotlib's global state, saving, the style, and the error that is known."""
 
 from __future__ import annotations
 

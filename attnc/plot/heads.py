@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -65,8 +65,7 @@ def head(head: Head, *, f: AnyFunction | None = None, path: SavePath = None) -> 
     return canvas.finish(figure, path)
 
 
-@dataclass(frozen=True)
-class HeadSample:
+class HeadSample(NamedTuple):
     """The executed head and f at points of the domain, and |head - f|."""
 
     s: Array
@@ -83,20 +82,19 @@ def function_of(head: Head, f: AnyFunction | None) -> Function:
     'tanh'
     """
     record, found = record_of(head), None
+    label = record.facts["function"]
     if f is not None:
         found = get(f) if isinstance(f, str) else f if isinstance(f, Function) else make_function(f)
-        if found.label != record.facts["function"]:
-            raise InputError(
-                f"f={found.label!r} is not the function of this head: give {record.facts['function']!r}, or omit f"
-            )
+        if found.label != label:
+            raise InputError(f"f={found.label!r} is not the function of this head: give {label!r}, or omit f")
         return found
     with suppress(InputError):
-        found = get(record.facts["function"])
+        found = get(label)
     # A measured head approximates a bare callable, whose name may be that of a built-in function.
     if found is None or (not record.proved and found.provable):
         raise InputError(
-            f"the function {record.facts['function']!r} of this head is not registered: "
-            "give it, f=..., or register it with attnc.functions.register"
+            f"the function {label!r} of this head is not registered: give it, f=..., or register it with "
+            "attnc.functions.register"
         )
     return found
 

@@ -24,8 +24,7 @@ _EQUAL = 1e-6  # relative: smaller differences are rounding
 
 @dataclass(frozen=True)
 class Baseline:
-    """The test MSE of the paper's public code in one setting of the protocol, run on a CPU: the mean of three seeds, in experiment 3
-    of one. NaN: not known."""
+    """The test MSE of the paper's public code in one setting, on a CPU: the mean of three seeds, in experiment 3 of one."""
 
     mse: float = math.nan
     low: float = math.nan  # over the seeds, where they differ much
@@ -52,8 +51,8 @@ PAPER = [f"paper_{name}" for name in Baseline.__dataclass_fields__]
 
 
 def checked_frame(records: Iterable[Record]) -> Any:
-    """The frame of the records in a fixed order, with `range` = b - a and the paper's results. Raises `InputError` if a run
-    occurs twice, or if an experiment has records with different amounts of data."""
+    """The frame of the records in a fixed order, with `range` = b - a and the paper's results. Raises `InputError` if the records
+    are not of one sweep."""
     found, pandas = tuple(records), require("pandas")
     table = frame(found)
     known = (BASELINES.get(replace(one.setting, seed=FIRST_SEED), Baseline()) for one in found)

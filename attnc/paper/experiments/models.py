@@ -92,10 +92,8 @@ class Attention(nn.Module):
             nn.init.zeros_(one.bias)
 
     def forward(self, z: Tensor) -> Tensor:
-        q, k, v = (
-            one(z).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for one in (self.query, self.key, self.value)
-        )
+        maps = (self.query, self.key, self.value)
+        q, k, v = (one(z).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in maps)
         mixed: Tensor = self.output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return mixed
 
@@ -129,11 +127,8 @@ class HeatMapModel(nn.Module):
         anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float32)
         self.register_buffer("anchors", anchors.unsqueeze(1))
 
-    def weights(self, x: Tensor) -> Tensor:
-        """The attention weights, of shape (samples, n, p)."""
-        return self._weights(self.tokens(x))
-
-    def _weights(self, z: Tensor) -> Tensor:
+    def weights(self, z: Tensor) -> Tensor:
+        """The attention weights of the tokens z, of shape (samples, n, p)."""
         key = torch.cat([self.key(z), self.anchors.expand(len(z), -1, -1)], -1)
         scores = self.query(z) @ key.transpose(1, 2)
         return torch.softmax(SHARPNESS / math.sqrt(z.shape[-1]) * scores, -1)
@@ -141,7 +136,7 @@ class HeatMapModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         z = self.tokens(x)
         value = torch.cat([self.anchors.expand(len(z), -1, -1), self.value(z)], -1)
-        return self._weights(z) @ value
+        return self.weights(z) @ value
 
 
 class SequenceModel(nn.Module):

@@ -14,7 +14,12 @@ from attnc.arguments import check_arithmetic
 from attnc.network.network import Network
 from attnc.paper.experiments import building
 from attnc.paper.experiments.models import (
-    HeatMapModel, SequenceModel, Task, TruncatedModel, generator, make_task,
+    HeatMapModel,
+    SequenceModel,
+    Task,
+    TruncatedModel,
+    generator,
+    make_task,
 )  # fmt: skip
 from attnc.paper.experiments.settings import TRAINED, Setting
 
@@ -26,8 +31,7 @@ _MODELS = {"truncated": TruncatedModel, "heat-map": HeatMapModel, "seq2seq": Seq
 
 @dataclass(frozen=True)
 class Record:
-    """The result of one run. All fields but `seconds` are reproducible: the same versions give the same numbers for the same
-    setting on the same kind of processor."""
+    """The result of one run. On one kind of processor the same versions reproduce all fields but `seconds`."""
 
     setting: Setting
     mse: float  # on the test samples, over all coordinates of the output
@@ -47,9 +51,8 @@ class Record:
 
 
 def run(setting: Setting) -> Record:
-    """Train or build the network of the setting and measure it. The same setting gives the same record, except for the seconds.
-
-    Trained models are float32, as in the protocol. Built networks, and models trained from them, are float64.
+    """Train or build the network of the setting and measure it. Trained models are float32, as in the protocol; built networks,
+    and models trained from them, are float64.
 
     >>> from dataclasses import replace
     >>> from attnc.paper.experiments.settings import QUICK
@@ -146,11 +149,11 @@ def test(model: nn.Module, task: Task) -> tuple[float, float]:
 def _heat_map(model: nn.Module, setting: Setting, task: Task) -> dict[str, Any]:
     """Attention weights of the first test samples, with six digits, and how often the largest is on the nearest anchor."""
     with torch.no_grad():
-        if isinstance(model, HeatMapModel):
-            weights = model.weights(task.x_test.float()).double()
-        else:
-            assert isinstance(model, Network)
+        if isinstance(model, Network):
             (weights,) = model.attention(task.x_test).values()
+        else:
+            assert isinstance(model, HeatMapModel)
+            weights = model.weights(model.tokens(task.x_test.float())).double()
     anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float64)
     nearest = (task.y_test - anchors).abs().argmin(-1)
     maps = tuple(tuple(tuple(round(w, 6) for w in row) for row in one) for one in weights[:_MAPS].tolist())
@@ -168,8 +171,5 @@ def _count(model: nn.Module) -> int:
 @cache
 def _warm_up() -> None:
     """Do what a process does once, so that no run's time includes it: torch's imports and the check of the arithmetic."""
-    number = nn.Parameter(torch.zeros(1))
-    optimiser = torch.optim.Adam([number])
-    torch.autograd.backward(number.sum())
-    optimiser.step()
+    torch.optim.Adam([nn.Parameter(torch.zeros(1))]).step()
     check_arithmetic("float64", network=True)

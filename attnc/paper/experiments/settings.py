@@ -119,8 +119,7 @@ def settings(sweep: str, seeds: int = 3, quick: bool = False) -> tuple[Setting, 
 
 def _points(sweep: str, sizes: Sizes) -> list[Setting]:
     """The settings of a sweep for one seed."""
-    base, more = sizes.truncated, []
-    methods: tuple[str, ...] = (*TRAINED, *BUILT)
+    base, more, methods = sizes.truncated, [], METHODS["truncated"][:-1]
     if sweep == "heads":
         points, methods = [replace(base, heads=h) for h in sizes.heads], (*TRAINED, "placed", "many-heads")
         more = [replace(base, method=m) for m in BUILT]  # these have one head
