@@ -172,8 +172,7 @@ def slices(
     lines = _lines(net, f, x, columns)
     known, errors = known_error(net), [np.abs(executed - exact).max(1) for _, exact, executed in lines]
     figure = canvas.new_figure(max(4.6, 3.3 * len(columns)), 4.9)
-    grid = figure.add_gridspec(2, len(columns), height_ratios=(1.25, 1))
-    axes = [[figure.add_subplot(grid[r, c]) for c in range(len(columns))] for r in range(2)]
+    axes = figure.subplots(2, len(columns), squeeze=False, height_ratios=(1.25, 1))
     for (s, exact, executed), error, top, bottom in zip(lines, errors, *axes, strict=True):
         for k in chosen:
             hidden = "_" * (k != chosen[0])
