@@ -90,7 +90,7 @@ class Box:
     hi: Array
 
     def __init__(self, lo: Any, hi: Any, shape: tuple[int, ...] | int | None = None) -> None:
-        ends = [_end(lo, "lo"), _end(hi, "hi")]
+        ends = [real_numbers(lo, "lo"), real_numbers(hi, "hi")]
         known = _shape(shape) if shape is not None else max((end.shape for end in ends), key=len)
         if not known:
             raise InputError("a box needs a shape: Box(-1, 1, shape=(d,)), or give lo or hi as a tensor")
@@ -200,7 +200,8 @@ def _span(end: Array) -> str:
     return f"{low:g}" if low == high else f"{low:g}…{high:g}"
 
 
-def _end(end: Any, name: str) -> Array:
+def real_numbers(end: Any, name: str) -> Array:
+    """A number or a tensor of finite real numbers in float64."""
     if isinstance(end, torch.Tensor):
         if end.is_complex() or end.dtype == torch.bool or end.is_meta:
             raise InputError(
@@ -215,7 +216,7 @@ def _end(end: Any, name: str) -> Array:
         raise InputError(f"{name} is a number or a tensor of numbers: got {end!r}")
     array = given.astype(np.float64)
     if not np.isfinite(array).all():
-        raise InputError(f"{name} is not finite: give finite ends, since a bound holds on a bounded box")
+        raise InputError(f"{name} is not finite: give finite numbers")
     if given.dtype.kind in "iu" and [int(a) for a in array.flat] != given.ravel().tolist():
         raise InputError(f"{name} holds a whole number that no float equals: give it as a float")
     return array

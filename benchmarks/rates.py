@@ -35,17 +35,19 @@ def main() -> None:
         print(markdown(stored))
     else:
         put(ROOT / "docs" / "theorems.md", "rates", markdown(stored))
-        draw(stored)
+        import theorem_rates
+
+        theorem_rates.draw(stored["series"], ROOT / "docs" / "img" / "theorem_rates.png")
 
 
 def run(quick: bool) -> dict[str, Any]:
-    import attnc.paper
+    import theorem_rates
 
     began = time.perf_counter()
-    found = attnc.paper.rates(progress=progress, **(QUICK if quick else {}))
+    rows = theorem_rates.rates(progress=progress, **(QUICK if quick else {}))
     progress("")
     seconds = round(time.perf_counter() - began, 1)
-    return {**found.to_json(), "versions": versions(), "seconds": seconds}
+    return {"seed": 0, "series": rows, "versions": versions(), "seconds": seconds}
 
 
 def markdown(stored: dict[str, Any]) -> str:
@@ -72,16 +74,6 @@ def markdown(stored: dict[str, Any]) -> str:
 
 def ends(numbers: list[float]) -> str:
     return f"{numbers[0]:.3g} … {numbers[-1]:.3g}" if numbers else "—"
-
-
-def draw(stored: dict[str, Any]) -> None:
-    from attnc import plot
-    from attnc.paper import Rates, Series
-
-    names = ("construction", "design", "against", "sizes", "errors", "theorem", "proved")
-    rows = [{name: row[name] for name in names} for row in stored["series"]]
-    made = [Series(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}) for row in rows]
-    plot.rates(Rates(tuple(made), stored["seed"]), ROOT / "docs" / "img" / "theorem_rates.png")
 
 
 if __name__ == "__main__":

@@ -1,35 +1,32 @@
 """Attention subsumes known approximators: ReLU networks, piecewise linear splines, maxima of affine functions.
 
-Each is a ReLU network, and each ReLU neuron is a head: relu on [-R, R] is Range_[0,R], and a head with enough anchors is as
-close as the error that reaches the output allows."""
+Each is a ReLU network, and each ReLU neuron becomes a head with as many anchors as the error at the output allows."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from attnc.domain import Array, Box
-from attnc.errors import InputError, PrecisionError, UnsupportedError
-from attnc.frontends import to_program
+from attnc.arguments import checked_dtype, checked_eps
+from attnc.compiler import compile
+from attnc.domain import Box, real_numbers
+from attnc.errors import InputError, PrecisionError
 from attnc.functions import relu
 from attnc.heads.target import Progress
-from attnc.lower.function_to_head import check_arithmetic, check_box, checked_dtype, checked_eps
-from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.network import Network
-from attnc.paper.assemble import box_of, numbers_of
+from attnc.paper.truncated import box_of
 from attnc.program import Affine, Combine, Pointwise, Program, Step
 from attnc.records.fields import round_up
 from attnc.records.presentation import Theorem
 
 
-@dataclass(frozen=True, eq=False)
 class Spline:
-    """The piecewise linear function of one number through (knots[j], values[j]); beyond the outer knots its outer pieces go on.
+    """The piecewise linear function of one number through (knots[j], values[j]). The outer pieces continue outwards.
 
         y(x) = y_0 + σ_0 (x - t_0) + Σ_j (σ_j - σ_{j-1}) relu(x - t_j),     σ_j = (y_{j+1} - y_j)/(t_{j+1} - t_j)
 
@@ -38,54 +35,38 @@ class Spline:
     [1.0, 2.0, 1.5, 0.0]
     """
 
-    knots: Array
-    values: Array
-    first_slope: float = field(init=False)
-    bends: Array = field(init=False)  # the change of slope at each inner knot
-    _pieces: tuple[tuple[Fraction, Fraction], ...] = field(
-        init=False, repr=False
-    )  # the program's values and slopes from knot j on
-
-    def __post_init__(self) -> None:
-        knots, values = numbers_of("knots", self.knots), numbers_of("values", self.values)
-        if knots.ndim != 1 or knots.shape != values.shape:
+    def __init__(self, knots: Any, values: Any) -> None:
+        self.knots, self.values = real_numbers(knots, "knots"), real_numbers(values, "values")
+        if self.knots.ndim != 1 or self.knots.shape != self.values.shape or len(self.knots) < 3:
             raise InputError(
-                f"knots have the shape {knots.shape} and values {values.shape}: one list of numbers each, equally long"
+                f"knots have the shape {self.knots.shape} and values {self.values.shape}: give two lists of the same length, "
+                "with at least 3 numbers"
             )
-        if len(knots) < 3:
-            raise InputError(
-                f"{len(knots)} knots: at least 3 are expected; through fewer there is a line, which needs no attention"
-            )
-        wrong = np.flatnonzero(~(np.diff(knots) > 0))
+        wrong = np.flatnonzero(~(np.diff(self.knots) > 0))
         if len(wrong):
             j = int(wrong[0])
-            raise InputError(
-                f"knots increase: knots[{j}]={float(knots[j])!r} is followed by knots[{j + 1}]={float(knots[j + 1])!r}"
-            )
-        object.__setattr__(self, "knots", knots)
-        object.__setattr__(self, "values", values)
+            first, second = self.knots[j : j + 2].tolist()
+            raise InputError(f"knots[{j}]={first!r} is followed by {second!r}: give increasing knots")
         self._solve()
 
     def _solve(self) -> None:
-        """Slopes in float64, each chosen for the exact value that those before it lead to, so that their errors do not add up."""
+        """σ_0 and the changes of slope in float64. Each is chosen for the exact value that those before it give at its knot, so
+        that their rounding errors do not add up."""
         t, y = list(map(Fraction, self.knots.tolist())), list(map(Fraction, self.values.tolist()))
-        slopes: list[float] = []
-        pieces = []
+        self.slopes: list[float] = []
+        self._pieces: list[tuple[Fraction, Fraction]] = []  # the program's value and slope from knot j on
         at, slope = y[0], Fraction(0)
         for j in range(len(t) - 1):
             wanted = (y[j + 1] - at) / (t[j + 1] - t[j])
             try:
-                slopes.append(float(wanted - slope))
+                self.slopes.append(float(wanted - slope))
             except OverflowError:
                 raise InputError(
                     f"between knots[{j}] and knots[{j + 1}] the spline is too steep for float64: move them apart"
                 ) from None
-            slope += Fraction(slopes[-1])
-            pieces.append((at, slope))
+            slope += Fraction(self.slopes[-1])
+            self._pieces.append((at, slope))
             at += slope * (t[j + 1] - t[j])
-        object.__setattr__(self, "first_slope", slopes[0])
-        object.__setattr__(self, "bends", np.array(slopes[1:]))
-        object.__setattr__(self, "_pieces", tuple(pieces))
 
     def at(self, x: float) -> Fraction:
         """The spline at x, exactly."""
@@ -98,24 +79,23 @@ class Spline:
 
     def program(self) -> Program:
         """The formula of the class with its float64 slopes: x of shape (1,) to y of shape (1,)."""
-        inner = self.knots[1:-1]
+        inner, bends = self.knots[1:-1], np.array(self.slopes[1:])
         neurons = Affine(0, np.ones((len(inner), 1)), -inner, name="knots")
-        bent = Affine(2, self.bends[None], self.values[:1], name="bends")
-        line = [Affine(0, np.ones((1, 1)), -self.knots[:1]), Affine(4, np.array([[self.first_slope]]))]
+        bent = Affine(2, bends[None], self.values[:1], name="bends")
+        line = [Affine(0, np.ones((1, 1)), -self.knots[:1]), Affine(4, np.array([self.slopes[:1]]))]
         return Program((1,), (neurons, Pointwise(1, relu()), bent, *line, Combine((3, 5), (1.0, 1.0))))
 
     def deviation(self, lo: float, hi: float) -> Fraction:
         """sup |program - spline| over [lo, hi], exactly: both are linear between knots, so it is attained at one or at an end."""
-        points = [lo, *(x for x in self.knots.tolist() if lo < x < hi), hi]
-        return max(abs(self._program_at(x) - self.at(x)) for x in points)
+        found = Fraction(0)
+        for x in (lo, *(x for x in self.knots.tolist() if lo < x < hi), hi):
+            j = self._piece(x)
+            value, slope = self._pieces[j]
+            program = value + slope * (Fraction(x) - Fraction(float(self.knots[j])))
+            found = max(found, abs(program - self.at(x)))
+        return found
 
-    def _program_at(self, x: float) -> Fraction:
-        j = self._piece(x)
-        value, slope = self._pieces[j]
-        return value + slope * (Fraction(float(x)) - Fraction(float(self.knots[j])))
 
-
-@dataclass(frozen=True, eq=False)
 class MaxAffine:
     """max_i <a_i, x> + b_i for x of d numbers: a tree of max(u, v) = u + relu(v - u), ceil(log2 m) layers for m functions.
 
@@ -123,23 +103,13 @@ class MaxAffine:
     (2, 7)
     """
 
-    A: Array  # (m, d)
-    b: Array  # (m,)
-
-    def __post_init__(self) -> None:
-        a, b = numbers_of("A", self.A), numbers_of("b", self.b)
-        if a.ndim != 2 or 0 in a.shape:
+    def __init__(self, A: Any, b: Any) -> None:
+        self.A, self.b = real_numbers(A, "A"), real_numbers(b, "b")
+        if self.A.ndim != 2 or 0 in self.A.shape or self.b.shape != self.A.shape[:1] or len(self.A) < 2:
             raise InputError(
-                f"A has the shape {a.shape}: (m, d) is expected, a row for every affine function"
+                f"A has the shape {self.A.shape} and b {self.b.shape}: give A of shape (m, d) and b of shape (m,) with m >= 2, a "
+                "row for each affine function"
             )
-        if b.shape != a.shape[:1]:
-            raise InputError(
-                f"A has the shape {a.shape} and b {b.shape}: one number for each of the {len(a)} rows is expected"
-            )
-        if len(a) < 2:
-            raise InputError("A has one row: a maximum of at least 2 affine functions is expected")
-        object.__setattr__(self, "A", a)
-        object.__setattr__(self, "b", b)
 
     def program(self) -> Program:
         """x of shape (d,) to the maximum, of shape (1,). Every number but A and b is 0, 1 or -1, so the program is exact."""
@@ -176,11 +146,11 @@ def relu_network(
     dtype: torch.dtype = torch.float64,
     progress: Progress | None = None,
 ) -> Network:
-    """A known approximator as attention: every output proved within eps of it, for every input of the domain.
+    """A known approximator as attention: every output is proved within eps of it, for every input of the domain.
 
-    `source` is a ReLU network (a torch module or a `Program`; other activations that `attnc.compile` takes are taken too), a
-    `Spline`, whose domain is [knots[0], knots[-1]] unless given, or a `MaxAffine`. The certificate is about the program; a
-    spline's program has slopes of float64, `net.notes` says how far that is from the spline, exactly, and eps covers both.
+    `source` is a ReLU network (a torch module or a `Program`; other activations that `attnc.compile` accepts work too), a
+    `Spline`, whose domain is [knots[0], knots[-1]] by default, or a `MaxAffine`. The certificate is about the program. The slopes
+    of a spline's program are float64 numbers; eps covers their exact distance from the spline, which `net.notes` states.
 
     >>> import attnc.paper, torch
     >>> tent = attnc.paper.Spline([0, 1, 3], [0, 2, 1])
@@ -188,74 +158,49 @@ def relu_network(
     >>> abs(net(torch.tensor([2.0], dtype=torch.float64)).item() - 1.5) <= 1e-6
     True
     """
-    name, allowed = checked_dtype(dtype), checked_eps(eps)
-    program, box, notes = _meaning(source, domain)
-    found = program.problems()
-    if found:
-        raise UnsupportedError("the source cannot be written as attention", found)
-    check_box(box, name)
-    check_arithmetic(name, network=True)
-    left = allowed
+    checked_dtype(dtype)
+    left, program, notes = checked_eps(eps), source, []
     if isinstance(source, Spline):
-        deviation = source.deviation(float(box.lo[0]), float(box.hi[0]))
-        left = _left(allowed, deviation)
+        box = box_of((source.knots[0], source.knots[-1]) if domain is None else domain, (1,))
+        deviation, program = source.deviation(float(box.lo[0]), float(box.hi[0])), source.program()
+        left = _left(left, deviation)
         above = round_up(math.nextafter(float(deviation), math.inf)) if deviation else 0.0
-        notes += (
+        notes = [
+            f"a piecewise linear spline on {len(source.knots)} knots",
             f"slopes in float64: the program is within {above:g} of the spline on the domain, in exact arithmetic",
-        )
-    request = Request(program, box, left, name, progress or (lambda _: None))
-    net = certified(request, lower(request), strict=False)
-    net.theorem, net.notes = _theorem(program), notes
+        ]
+    elif domain is None:
+        raise InputError("give domain=attnc.Box(lo, hi, shape=…): only a Spline has a default domain")
+    elif isinstance(source, MaxAffine):
+        program, box = source.program(), box_of(domain, source.A.shape[1:])
+        notes = [f"the maximum of {len(source.A)} affine functions"]
+    elif callable(source) and not isinstance(source, nn.Module | Program):
+        raise InputError(f"source is a {type(source).__name__}: give a ReLU network, a Spline or a MaxAffine")
+    else:
+        box = box_of(domain, source.shape) if isinstance(source, Program) else domain  # type: ignore[assignment]
+    net = compile(program, domain=box, eps=left, dtype=dtype, progress=progress)
+    if not notes:
+        labels = dict.fromkeys(s.function.label for s in net.program.steps if isinstance(s, Pointwise))
+        names = ", ".join(labels) or "no activation"
+        notes = [f"a network of {len(net.program.layers)} layers with {names}"]
+    neurons = sum(net.program.shapes[i + 1][-1] for i in net.program.layers)
+    statement = (
+        f"in exact arithmetic, for every eps > 0 attention (layers: {len(net.program.layers)}, heads: {neurons}) with enough "
+        "anchors is within eps of the network on the whole domain; the theorem states no number of anchors"
+    )
+    net.theorem, net.notes = Theorem("attention subsumes known approximators", statement, None), tuple(notes)
     return net
 
 
-def _meaning(source: Any, domain: Any) -> tuple[Program, Box, tuple[str, ...]]:
-    """The program, where it is to hold, and what was taken."""
-    if isinstance(source, Spline):
-        ends = (float(source.knots[0]), float(source.knots[-1])) if domain is None else domain
-        note = f"a piecewise linear spline on {len(source.knots)} knots"
-        return source.program(), box_of(ends, (1,)), (note,)
-    if domain is None:
-        raise InputError(
-            "give domain=attnc.Box(lo, hi, shape=…): only a Spline has one of its own, its knots"
-        )
-    if isinstance(source, MaxAffine):
-        m, d = source.A.shape
-        return source.program(), box_of(domain, (d,)), (f"the maximum of {m} affine functions",)
-    if isinstance(source, Program):
-        box = box_of(domain, source.shape)
-    elif isinstance(domain, Box):
-        box = domain
-    else:
-        raise InputError(f"domain is an attnc.Box of the shape of the network's input: got {domain!r}")
-    program = to_program(source, box.shape, box)
-    return program, box, (f"a network of {len(program.layers)} layers with {_activations(program)}",)
-
-
-def _activations(program: Program) -> str:
-    labels = {step.function.label: None for step in program.steps if isinstance(step, Pointwise)}
-    return ", ".join(labels) or "no activation"
-
-
 def _left(eps: float, deviation: Fraction) -> float:
-    """eps less the deviation, rounded down."""
+    """eps - deviation, rounded down."""
     left = Fraction(eps) - deviation
     if left <= 0:
-        shown = f"{round_up(2 * float(deviation), 2):g}"
+        least = round_up(2 * float(deviation), 2)
         raise PrecisionError(
-            f"eps={eps:g} is below what slopes of float64 can hold of this spline ({float(deviation):.2g}): use eps >= {shown}, "
-            "or knots and values of a smaller size",
-            float(shown),
+            f"eps={eps:g} is below the distance {float(deviation):.2g} of float64 slopes from this spline: use eps >= {least:g}, "
+            "or smaller knots and values",
+            least,
         )
     near = float(left)
     return near if Fraction(near) <= left else math.nextafter(near, 0.0)
-
-
-def _theorem(program: Program) -> Theorem:
-    neurons = sum(program.shapes[i + 1][-1] for i in program.layers)
-    return Theorem(
-        "attention subsumes known approximators",
-        f"in exact arithmetic, for every eps > 0 attention (layers: {len(program.layers)}, heads: {neurons}) with anchors enough "
-        "is within eps of the network on the whole domain; no number of anchors is named",
-        None,
-    )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FLOOR = 1e-5  # smaller mean weights are left white
-MOST_BLOCKS, MOST_TOKENS = 48, 48
+MOST_BLOCKS, MOST_NAMES = 48, 48
 _LONGEST = 14  # characters of a token
 Ends = tuple[float, float]
 
@@ -52,12 +52,16 @@ def anchors_used(
     >>> [ax.get_title(loc="left").split(":")[0] for ax in figure.axes if ax.collections and ax.get_title(loc="left")]
     ['block 1', 'block 2']
     """
-    canvas.prepare(path)
+    canvas.prepare(path, model, (nn.Module,), "anchors_used", "give a model that attnc.convert_ converted")
     blocks = block_weights(model, x, layers)
-    names, rows = _names(tokens, blocks[0]), len(blocks[0].weights)
+    rows, names = len(blocks[0].weights), tokens
+    if names is None:
+        names = [str(i) for i in range(rows)]
+    if len(names) != rows:
+        raise InputError(f"tokens has {len(names)} names: give one for each of the {rows} tokens of x")
     columns = 1 if len(blocks) < 4 else 2
     lines = math.ceil(len(blocks) / columns)
-    height = max(0.9, 0.6 + 0.125 * rows)
+    height = max(0.9, 0.6 + 0.125 * min(rows, MOST_NAMES))
     figure = canvas.new_figure(6.2 * columns + 0.6, 1.7 + height * lines + 0.5)
     grid = figure.add_gridspec(lines + 1, columns, height_ratios=[1.7, *[height] * lines])
     limits, most = _limits(blocks), max(float(block.weights.max()) for block in blocks)
@@ -82,11 +86,9 @@ class BlockWeights:
     number: int  # of the block in its model, from 1
     head: Head  # of the neurons with the largest interval
     positions: Array  # (anchors,), increasing; 0, 1 for a head in which a token attends to itself
-    weights: Array  # (rows, anchors): the mean over tokens in a row, neurons and heads
+    weights: Array  # (tokens, anchors): the mean over neurons and heads
     ends: Ends  # the smallest and the largest pre-activation
     proved: Ends | None  # the proved interval, for every input
-    tokens: int
-    share: int  # tokens in a row
 
 
 def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = None) -> list[BlockWeights]:
@@ -96,13 +98,9 @@ def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = No
     Traceback (most recent call last):
     attnc.errors.InputError: Linear has no anchors: convert it first, attnc.convert_(model, approximation=…)
     """
-    canvas.expect_kind(model, (nn.Module,), "anchors_used", "give a model that attnc.convert_ converted")
     squares = {part.product.square for part in model.modules() if isinstance(part, GatedBlock)}
-    named = [
-        (n, m)
-        for n, m in model.named_modules()
-        if isinstance(m, Pointwise) and not m.inputs and m not in squares
-    ]
+    layered = ((n, m) for n, m in model.named_modules() if isinstance(m, Pointwise) and not m.inputs)
+    named = [(name, part) for name, part in layered if part not in squares]
     if not named:
         raise InputError(
             f"{type(model).__name__} has no anchors: convert it first, attnc.convert_(model, approximation=…)"
@@ -112,8 +110,7 @@ def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = No
         raise InputError("x is a list of several samples: give one")
     chosen = canvas.selected(layers, (len(named),), range(len(named)), "layers", MOST_BLOCKS)
     found = entering([named[i][1] for i in chosen], lambda: outputs(model, samples))
-    proved = _proved(model)
-    blocks = []
+    proved, blocks = _proved(model), []
     for i, s in zip(chosen, found, strict=True):
         name, part = named[i]
         interval = proved.get(name.removesuffix(".activation"), proved.get(name))
@@ -143,22 +140,9 @@ def _block(number: int, part: Pointwise, s: Tensor, proved: Ends | None) -> Bloc
     positions, index = np.unique(np.concatenate(columns), return_inverse=True)
     total = np.zeros((len(positions), len(s)))
     np.add.at(total, index, np.concatenate(means, axis=1).T)
-    share = math.ceil(len(s) / MOST_TOKENS)
-    firsts = np.arange(0, len(s), share)
-    rows = np.add.reduceat(total.T, firsts, axis=0) / np.diff([*firsts, len(s)])[:, None]
-    ends = float(s.min()), float(s.max())
-    return BlockWeights(number, part.groups[0][1], positions, rows, ends, proved, len(s), share)
-
-
-def _names(tokens: Sequence[str] | None, block: BlockWeights) -> list[str]:
-    if tokens is None:
-        return [str(i) for i in range(0, block.tokens, block.share)]
-    if len(tokens) != block.tokens:
-        raise InputError(
-            f"tokens has {len(tokens)} names: give one for each of the {block.tokens} tokens of x"
-        )
-    short = [t if len(t) <= _LONGEST else f"{t[: _LONGEST - 1]}…" for t in tokens]
-    return [canvas.plain(t) for t in short[:: block.share]]
+    return BlockWeights(
+        number, part.groups[0][1], positions, total.T, (float(s.min()), float(s.max())), proved
+    )
 
 
 def _limits(blocks: list[BlockWeights]) -> Ends | None:
@@ -185,7 +169,9 @@ def _draw_block(
         cmap=canvas.WEIGHTS, norm=LogNorm(FLOOR, most), shading="flat", rasterized=True,
     )  # fmt: skip
     ax.set_ylim(rows - 0.5, -0.5)
-    ax.set_yticks(np.arange(rows), names)
+    short = [canvas.plain(t if len(t) <= _LONGEST else f"{t[: _LONGEST - 1]}…") for t in names]
+    step = math.ceil(rows / MOST_NAMES)
+    ax.set_yticks(np.arange(0, rows, step), short[::step])
     ax.tick_params(labelsize=8)
     ax.tick_params(axis="y", length=0, labelsize=7)
     if block.head.is_gated:

@@ -1,17 +1,24 @@
-"""Figures without matplotlib's global state, saving, and the style that all plots share."""
+"""What all plots share: figures without matplotlib's global state, saving, the style, and the error that is known."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from attnc.domain import Array
 from attnc.errors import FileError, InputError, MissingExtraError
+from attnc.network.head import Head
+from attnc.network.network import Network
+from attnc.records.certificate import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,18 +48,14 @@ def require_matplotlib() -> None:
         ) from problem
 
 
-def prepare(path: SavePath) -> None:
-    """Raise before any work if the plot cannot be drawn or saved."""
+def prepare(path: SavePath, given: object, kinds: tuple[type, ...], plot: str, what: str) -> None:
+    """Raise before any work if the plot cannot be drawn or saved; `what` tells where to get one of `kinds`."""
     require_matplotlib()
     if path is not None:
         picture_format(path)
-
-
-def expect_kind(given: object, kinds: tuple[type, ...], name: str, what: str) -> None:
-    """Raise `InputError` unless `given` is one of `kinds`; `what` tells where to get one."""
     if not isinstance(given, kinds):
         accepted = " or ".join(kind.__name__ for kind in kinds)
-        raise InputError(f"plot.{name} draws a {accepted}: got {type(given).__name__}; {what}")
+        raise InputError(f"plot.{plot} draws a {accepted}: got {type(given).__name__}; {what}")
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -64,11 +67,6 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
-
-
-def axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """`ax`, or the axes of a new figure."""
-    return new_figure(width, height).add_subplot() if ax is None else ax
 
 
 def finish(drawn: Figure | Axes, path: SavePath) -> Figure:
@@ -132,11 +130,13 @@ def selected(
     if given is not None:
         found = []
         for place in given:
-            index, over = (place, shape) if isinstance(place, tuple) else ((place,), (math.prod(shape),))
-            inside = (type(i) is int and 0 <= i < n for i, n in zip(index, over, strict=False))
-            if len(index) != len(over) or not all(inside):
-                raise InputError(f"{name}: {place!r} is not an index, from 0, into the shape {shape}")
-            found.append(int(np.ravel_multi_index(index, over)))
+            index, sizes = (place, shape) if isinstance(place, tuple) else ((place,), (math.prod(shape),))
+            try:
+                found.append(int(np.ravel_multi_index(index, sizes)))
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{name}: {place!r} is not an index, from 0, into the shape {shape}"
+                ) from None
     if not 1 <= len(found) <= most:
         raise InputError(f"{name}: {len(found)} were selected; select from 1 to {most:g}")
     return found
@@ -148,10 +148,6 @@ def coordinate(letter: str, place: int, shape: tuple[int, ...]) -> str:
     'x[2, 1]'
     """
     return f"{letter}[{', '.join(str(int(i)) for i in np.unravel_index(place, shape))}]"
-
-
-def number(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
 
 
 def title(ax: Axes, text: str) -> None:
@@ -185,8 +181,9 @@ def colour_bar(image: ScalarMappable, axes: Axes | list[Axes], label: str = "", 
 
 def heat_image(ax: Axes, image: Array, low: float = 0, high: float = 1, **options: Any) -> AxesImage:
     """An image whose first row is at the bottom, without a colour bar."""
-    fixed = {"origin": "lower", "aspect": "auto", "interpolation": "nearest"}
-    return ax.imshow(image, vmin=low, vmax=high, **{"cmap": WEIGHTS, **fixed, **options})
+    ax.tick_params(labelsize=8)
+    fixed = {"origin": "lower", "aspect": "auto", "interpolation": "antialiased", "cmap": WEIGHTS}
+    return ax.imshow(image, vmin=low, vmax=high, **{**fixed, **options})
 
 
 def curve_pair(ax: Axes, s: Array, exact: Array, executed: Array, names: tuple[str, str]) -> None:
@@ -197,13 +194,8 @@ def curve_pair(ax: Axes, s: Array, exact: Array, executed: Array, names: tuple[s
 
 def rug(ax: Axes, at: Array, height: float, **options: Any) -> None:
     """Short vertical marks at a fraction `height` of the axes."""
-    place: dict[str, Any] = {
-        "transform": ax.get_xaxis_transform(),
-        "linestyle": "none",
-        "marker": "|",
-        "zorder": 4,
-    }
-    ax.plot(at, np.full(len(at), height), **place, **options)
+    place: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "zorder": 4}
+    ax.plot(at, np.full(len(at), height), "|", **place, **options)
 
 
 def open_circle(ax: Axes, x: float, y: float, label: str) -> None:
@@ -218,3 +210,43 @@ def log_scale(ax: Axes, numbers: Iterable[float], room: float = 2, decades: floa
         ax.set_yscale("log")
         top = max(positive)
         ax.set_ylim(max(min(positive) / room, top * 10.0**-decades), top * room)
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """A bound that is proved, or the largest error measured; None if neither holds for the numbers as they are."""
+
+    value: float | None
+    proved: bool
+    text: str  # one line for a title
+
+    def draw(self, ax: Axes) -> None:
+        """A solid line at the proved bound, or a dashed line at the largest measured error."""
+        if self.value is not None:
+            style, label = "--", f"largest measured {self.value:.3g}, not proved"
+            if self.proved:
+                style, label = "-", f"proved bound {self.value:.4g}"
+            ax.axhline(self.value, color=VERMILION, linewidth=1.4, linestyle=style, label=label)
+
+
+def known_error(model: Head | Network) -> KnownError:
+    """The error of `model`, and whether it is proved."""
+    certificate, reason = model.certificate, model.why_not_certified()
+    if reason is None:
+        return KnownError(certificate.bound, True, f"error at most {certificate.bound:.4g}, proved")
+    if certificate.status is Status.MEASURED:
+        reason = model.why_changed() if isinstance(model, Network) else None
+        if reason is None:
+            error, points = certificate.bound, certificate.facts["points"]
+            return KnownError(error, False, f"error {error:.3g} measured at {points:,} points, not proved")
+    return KnownError(None, False, shorten(f"not certified: {reason}", 100, placeholder=" …"))
+
+
+def worst_input(net: Network) -> Tensor:
+    """The certificate's witness, or the input of the largest measured error."""
+    known = net.certificate.witness
+    if known is None:
+        raise InputError("this network has no certificate and no measurement: give the inputs to draw, x=...")
+    point = torch.tensor(known.input, dtype=torch.float64).reshape(net.program.shape)
+    parameter = next(net.parameters())
+    return point.to(parameter.device, parameter.dtype)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnc.arguments import checked_choice
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, analysis
-from attnc.paper.experiments.report import TITLES
+from attnc.paper.experiments.report import TITLES, figure_names
 from attnc.paper.experiments.settings import TRAINED
 from attnc.plot.canvas import BLUE, GREY, INK, VERMILION, WEIGHTS, new_figure, picture_format, save
 
@@ -34,17 +35,16 @@ def draw(name: str, records: Iterable[Record], path: str | os.PathLike[str] | No
 
     >>> draw("tails", [])
     Traceback (most recent call last):
-    attnc.errors.InputError: name='tails': accepted are heads, range, anchors, learning-curves, heat-maps, seq2seq
+    attnc.errors.InputError: name='tails': accepted are 'heads', 'range', 'anchors', 'learning-curves', 'heat-maps', 'seq2seq'
     """
-    if name not in TITLES:
-        raise InputError(f"name={name!r}: accepted are {', '.join(TITLES)}")
+    checked_choice("name", name, tuple(TITLES))
     if path is not None:
         picture_format(path)
     found, others = tuple(records), {"learning-curves": _learning_curves, "heat-maps": _heat_maps}
-    figure = others[name](found) if name in others else _sweep(name, found)
-    if figure is None:
+    if name not in figure_names(found):
         sweep = {"learning-curves": "heads", "heat-maps": "heatmaps"}.get(name, name)
         raise InputError(f"the records do not suffice for the figure {name!r}: run `attnc reproduce {sweep}`")
+    figure = others[name](found) if name in others else _sweep(name, found)
     if path is not None:
         from matplotlib import rc_context
 
@@ -53,13 +53,11 @@ def draw(name: str, records: Iterable[Record], path: str | os.PathLike[str] | No
     return figure
 
 
-def _sweep(name: str, records: Sequence[Record]) -> Figure | None:
+def _sweep(name: str, records: Sequence[Record]) -> Figure:
     """Test MSE against a size; experiment 3 has a panel for the keys and one for the heads."""
     table, seq2seq = analysis.checked_frame(records), name == "seq2seq"
     experiment, sizes = ("seq2seq", ("anchors", "heads")) if seq2seq else ("truncated", (name,))
     found = {size: runs for size in sizes if len(runs := analysis.sweep_runs(table, experiment, size))}
-    if not found:
-        return None
     figure = new_figure(2.2 + 3.6 * len(found), 4.2) if seq2seq else new_figure(8.6, 4.8)
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for ax, (against, runs) in zip(panels, found.items(), strict=True):
@@ -114,30 +112,17 @@ def _draw_method(ax: Axes, runs: Any, rows: Any, label: str, sizes: Sequence[flo
     if rows.level.any():
         ax.plot((sizes[0], sizes[-1]), [rows.mse.iloc[0]] * 2, "-.", color=colour, linewidth=0.8)
     aside = offset_copy(ax.transData, fig=ax.get_figure(root=True), x=_ASIDE, units="points")
-    dots: dict[str, Any] = {
-        "color": colour,
-        "markersize": 4,
-        "transform": aside,
-        "label": f"_runs of {method}",
-    }
-    ax.plot(runs["size"], runs.mse, ".", **dots)
+    own = f"_runs of {method}"
+    ax.plot(runs["size"], runs.mse, ".", color=colour, transform=aside, markersize=4, label=own)
     bars = np.maximum([rows.mse - rows.low, rows.high - rows.mse], 0.0)  # a mean may round past an end
-    style: dict[str, Any] = {
-        "color": colour,
-        "marker": marker,
-        "markersize": 5,
-        "linewidth": 1.4,
-        "elinewidth": 0.9,
-    }
-    ax.errorbar(rows["size"], rows.mse, yerr=bars, linestyle=dashes, capsize=2.5, label=label, **style)
+    style: dict[str, Any] = {"color": colour, "markersize": 5, "linewidth": 1.4, "elinewidth": 0.9}
+    ax.errorbar(rows["size"], rows.mse, bars, fmt=marker + dashes, capsize=2.5, label=label, **style)
 
 
-def _learning_curves(records: Sequence[Record]) -> Figure | None:
+def _learning_curves(records: Sequence[Record]) -> Figure:
     """Test MSE at the start and after each epoch, for the runs that the sweeps of experiment 1 share."""
     found = analysis.learning_runs(records)
     learned = {method: runs for method in TRAINED if (runs := found.get(method)) and runs[0].curve}
-    if not learned:
-        return None
     figure = new_figure(7.4, 4.2)
     ax = figure.add_subplot()
     for method, runs in learned.items():
@@ -163,15 +148,13 @@ def _learning_curves(records: Sequence[Record]) -> Figure | None:
     return figure
 
 
-def _heat_maps(records: Sequence[Record]) -> Figure | None:
+def _heat_maps(records: Sequence[Record]) -> Figure:
     """Attention weights of three test samples of the first seed for each width of the range: a row of pixels is a token, a column
     an anchor. Both methods show the tokens in the order of the anchors that the built head attends to."""
     found: dict[tuple[str, float], Record] = {}
     for one in sorted(records, key=lambda one: one.setting.seed):
         if one.weights:
             found.setdefault((one.setting.method, one.setting.b - one.setting.a), one)
-    if not found:
-        return None
     methods, widths = sorted({one for one, _ in found}, reverse=True), sorted({one for _, one in found})
     figure = new_figure(0.9 + 4.2 * len(widths), 0.5 + 1.75 * len(methods))
     maps, beside = figure.subfigures(1, 2, squeeze=False, width_ratios=(4.2 * len(widths), 0.75))[0]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +19,8 @@ from attnc.functions import function as make_function
 from attnc.functions.balls import working
 from attnc.network.head import Head
 from attnc.plot import canvas
-from attnc.plot.canvas import SavePath
+from attnc.plot.canvas import SavePath, known_error
 from attnc.plot.heat_map import draw_head_attention, record_of
-from attnc.plot.known import known_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,66 +32,32 @@ POINTS = 800
 _PRECISION = 128
 
 
-def function(
-    head: Head, *, f: AnyFunction | None = None, ax: Axes | None = None, path: SavePath = None
-) -> Figure:
-    """Plot the function and the head that approximates it, with a mark at the bottom for each anchor.
-
-    `f` is needed only if the function is not registered. Draws into `ax` or a new figure. Returns the Figure, saved to `path`
-    if one is given.
-
-    >>> import attnc, attnc.plot
-    >>> figure = attnc.plot.function(attnc.head("tanh", domain=(-8, 8), eps=1e-5))
-    >>> figure.axes[0].get_xlim() == (-8, 8)
-    True
-    """
-    canvas.prepare(path)
-    sample = sample_head(head, function_of(head, f, "function"))
-    return canvas.finish(draw_function(head, canvas.axes(ax, 7, 3), sample), path)
-
-
-def error(
-    head: Head, *, f: AnyFunction | None = None, ax: Axes | None = None, path: SavePath = None
-) -> Figure:
-    """Plot |head - f| on a logarithmic axis, the proved bound as a line and the witness as a point.
-
-    If the error is only measured, the line is dashed, at the largest measured error. The other arguments and the returned
-    Figure are those of `function`.
-
-    >>> import attnc, attnc.plot
-    >>> figure = attnc.plot.error(attnc.head("tanh", domain=(-8, 8), eps=1e-5))
-    >>> [line.get_label() for line in figure.axes[0].lines if "bound" in line.get_label()]
-    ['proved bound ...e-06']
-    """
-    canvas.prepare(path)
-    sample = sample_head(head, function_of(head, f, "error"))
-    return canvas.finish(draw_error(head, canvas.axes(ax, 7, 3), sample), path)
-
-
 def head(head: Head, *, f: AnyFunction | None = None, path: SavePath = None) -> Figure:
-    """Plot the function, the error and the attention weights of a head above each other.
+    """Plot the function and the head with a mark for each anchor, the error with its bound, and the attention weights.
 
-    `f` is needed only if the function is not registered. Returns the Figure, saved to `path` if one is given.
+    The proved bound is a solid line and the witness a circle; if the error is only measured, the line is dashed, at the largest
+    measured error. `f` is needed only if the function is not registered. Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc, attnc.plot
     >>> figure = attnc.plot.head(attnc.head("tanh", domain=(-8, 8), eps=1e-5))
     >>> [ax.get_title(loc="left") for ax in figure.axes[:3]]
     ['function', 'error', 'attention weights']
     """
-    canvas.prepare(path)
-    sample = sample_head(head, function_of(head, f, "head"))
+    instead = "give what attnc.head or attnc.load returns; use attnc.plot.network for a network"
+    canvas.prepare(path, head, (Head,), "head", instead)
+    sample = sample_head(head, function_of(head, f))
     figure = canvas.new_figure(7.5, 8.5)
     grid = figure.add_gridspec(3, 2, width_ratios=(1, 0.025), height_ratios=(1, 1, 1.3))
     top = figure.add_subplot(grid[0, 0])
     middle, bottom = (figure.add_subplot(grid[row, 0], sharex=top) for row in (1, 2))
     draw_function(head, top, sample)
-    draw_error(head, middle, sample)
+    _draw_error(head, middle, sample)
     image = draw_head_attention(head, bottom)
     figure.colorbar(image, cax=figure.add_subplot(grid[2, 1])).ax.tick_params(labelsize=8)
-    for ax in (top, middle):
+    for ax, title in ((top, "function"), (middle, "error")):
         ax.tick_params(labelbottom=False)
-        ax.set_xlabel("")
-    record = record_of(head, "head")
+        canvas.title(ax, title)
+    record = record_of(head)
     anchors = f"{head.heads} heads of " * (head.heads > 1) + f"{head.key.shape[1]} anchors"
     text = f"{record.facts['function']} on [{record.interval.lo:g}, {record.interval.hi:g}]: {anchors}, {head.design}"
     dtype = str(head.key.dtype).removeprefix("torch.")
@@ -100,8 +65,7 @@ def head(head: Head, *, f: AnyFunction | None = None, path: SavePath = None) -> 
     return canvas.finish(figure, path)
 
 
-@dataclass(frozen=True)
-class HeadSample:
+class HeadSample(NamedTuple):
     """The executed head and f at points of the domain, and |head - f|."""
 
     s: Array
@@ -110,28 +74,27 @@ class HeadSample:
     error: Array
 
 
-def function_of(head: Head, f: AnyFunction | None, plot: str = "head") -> Function:
+def function_of(head: Head, f: AnyFunction | None) -> Function:
     """The function of a head: the one given, or the registered one that the certificate names.
 
     >>> import attnc
     >>> function_of(attnc.head("tanh", domain=(-8, 8), eps=1e-5), None).name
     'tanh'
     """
-    record, found = record_of(head, plot), None
+    record, found = record_of(head), None
+    label = record.facts["function"]
     if f is not None:
         found = get(f) if isinstance(f, str) else f if isinstance(f, Function) else make_function(f)
-        if found.label != record.facts["function"]:
-            raise InputError(
-                f"f={found.label!r} is not the function of this head: give {record.facts['function']!r}, or omit f"
-            )
+        if found.label != label:
+            raise InputError(f"f={found.label!r} is not the function of this head: give {label!r}, or omit f")
         return found
     with suppress(InputError):
-        found = get(record.facts["function"])
+        found = get(label)
     # A measured head approximates a bare callable, whose name may be that of a built-in function.
     if found is None or (not record.proved and found.provable):
         raise InputError(
-            f"the function {record.facts['function']!r} of this head is not registered: "
-            "give it, f=..., or register it with attnc.functions.register"
+            f"the function {label!r} of this head is not registered: give it, f=..., or register it with "
+            "attnc.functions.register"
         )
     return found
 
@@ -166,7 +129,7 @@ def _points(head: Head, f: Function) -> Tensor:
     return torch.from_numpy(held[(held >= lo) & (held <= hi)]).to(head.key.dtype)
 
 
-def draw_function(head: Head, ax: Axes, sample: HeadSample) -> Axes:
+def draw_function(head: Head, ax: Axes, sample: HeadSample) -> None:
     """Both curves, and a mark for each anchor in the domain."""
     record = record_of(head)
     canvas.curve_pair(ax, sample.s, sample.f, sample.head, (f"f = {record.facts['function']}", "head"))
@@ -176,10 +139,12 @@ def draw_function(head: Head, ax: Axes, sample: HeadSample) -> Axes:
     ax.margins(y=0.1)
     mark = {"markersize": 8, "markeredgewidth": 1.2, "color": canvas.VERMILION, "clip_on": False}
     canvas.rug(ax, inside, 0.035, label=f"anchors{some}", **mark)
-    return _finish(ax, head, "function")
+    ax.set_xlim(record.interval.lo, record.interval.hi)
+    canvas.legend_above(ax)
+    canvas.style(ax)
 
 
-def draw_error(head: Head, ax: Axes, sample: HeadSample) -> Axes:
+def _draw_error(head: Head, ax: Axes, sample: HeadSample) -> None:
     """The error, the line that bounds it, and the input with the largest known error."""
     known, worst = known_error(head), int(sample.error.argmax())
     at, error, label = float(sample.s[worst]), float(sample.error[worst]), "at"
@@ -196,14 +161,5 @@ def draw_error(head: Head, ax: Axes, sample: HeadSample) -> Axes:
     canvas.log_scale(ax, [known.value or 0.0, *sample.error])
     canvas.open_circle(ax, at, error, f"{label} s = {at:.8g}")
     ax.set_ylabel("|head − f|", fontsize=9)
-    return _finish(ax, head, "error")
-
-
-def _finish(ax: Axes, head: Head, title: str) -> Axes:
-    domain = record_of(head).interval
-    ax.set_xlim(domain.lo, domain.hi)
-    ax.set_xlabel("s", fontsize=9)
-    canvas.title(ax, title)
     canvas.legend_above(ax)
     canvas.style(ax)
-    return ax

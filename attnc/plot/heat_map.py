@@ -1,36 +1,37 @@
-"""Attention weights as heat maps: of a head, of the neurons of a layer, and of a lookup over the whole input."""
+"""Attention weights as heat maps: of a head, of the neurons of a layer, of a lookup, and of the literal form."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnc.arguments import checked_count
 from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
 from attnc.network.describe import lattice
 from attnc.network.head import Head
+from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise
 from attnc.plot import canvas
-from attnc.plot.canvas import Index, SavePath
-from attnc.plot.known import worst_input
+from attnc.plot.canvas import Index, SavePath, worst_input
 from attnc.records.certificate import Certificate, Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-COLUMNS, MOST_ROWS = 600, 256  # of an image
-_MOST_LABELS, _MOST_NEURONS = 18, 8
+COLUMNS = 600  # of the image of a head
+_MOST_LABELS, _MOST_NEURONS, _MOST_HEADS = 18, 8, 8
 _AT_ONCE = 1 << 22  # attention weights in memory
 
 
@@ -50,32 +51,30 @@ def attention(
     >>> figure.axes[0].images[0].get_array().shape[0]     # a row for each anchor
     2
     """
-    canvas.prepare(path)
-    canvas.expect_kind(model, (Head, Network), "attention", "give what attnc.head or attnc.compile returns")
-    parts: list[NeuronWeights | LookupWeights] = []
+    canvas.prepare(path, model, (Head, Network), "attention", "give what attnc.head or attnc.compile returns")
+    parts: list[LayerInput] = []
     if isinstance(model, Network):
-        (parts,) = layer_weights(model, x, [0 if layer is None else layer])
+        (parts,) = layer_inputs(model, x, [0 if layer is None else layer])
         if not 0 <= group < len(parts):
             raise InputError(f"group={group}: the layer has {len(parts)} groups, counted from 0")
     elif x is not None or layer is not None or group:
         raise InputError("x, layer and group select a part of a network: omit them for a head")
-    ax = canvas.axes(ax, 7, 3.6)
-    image = draw_head_attention(model, ax) if isinstance(model, Head) else parts[group].draw(ax)
+    else:
+        record_of(model)
+    ax = canvas.new_figure(7, 3.6).add_subplot() if ax is None else ax
+    image = draw_head_attention(model, ax) if isinstance(model, Head) else parts[group].draw(model, ax)
     canvas.colour_bar(image, ax, "attention weight", pad=0.02, fraction=0.04, aspect=20)
     return canvas.finish(ax, path)
 
 
-def record_of(head: Head, plot: str = "head") -> Certificate:
-    """The certificate, which names the function and its domain. `plot` is the name of the caller."""
-    instead = "give what attnc.head or attnc.load returns; use attnc.plot.network for a network"
-    canvas.expect_kind(head, (Head,), plot, instead)
-    record = head.certificate
-    if record.status is Status.UNKNOWN:
+def record_of(head: Head) -> Certificate:
+    """The certificate, which names the function and its domain."""
+    if head.certificate.status is Status.UNKNOWN:
         raise InputError(
-            "this head has no certificate, so its function and domain are unknown: "
-            "draw a head that attnc.head or attnc.load returned"
+            "this head has no certificate, so its function and domain are unknown: draw a head that attnc.head or attnc.load "
+            "returned"
         )
-    return record
+    return head.certificate
 
 
 def entering(parts: Sequence[nn.Module], run: Callable[[], object]) -> list[Tensor]:
@@ -111,19 +110,13 @@ def mean_weights(weights: Callable[[Tensor], Tensor], s: Tensor, size: int) -> A
     return mean
 
 
-def anchor_rows(head: Head, s: Tensor) -> tuple[Array, list[Array], int]:
-    """Mean weights at s (columns, inputs) as an image, each head's anchor positions, and how many anchors share a row.
-
-    The rows are the anchors by position, head after head. If there are more than `MOST_ROWS`, neighbours share a row, which
-    shows the sum of their weights."""
+def _anchor_rows(head: Head, s: Tensor) -> tuple[Array, Array]:
+    """Mean weights at s (columns, inputs) as an image whose rows are the anchors by position, head after head; the positions."""
     positions = np.atleast_2d(head.anchors.numpy())
-    heads, p = positions.shape
     order = np.argsort(positions, axis=1, kind="stable")
-    weights = mean_weights(head.weights, s, positions.size).reshape(-1, heads, p)
-    share = math.ceil(p / max(1, MOST_ROWS // heads))
-    ordered = np.take_along_axis(weights, order[None], axis=2)
-    rows = np.add.reduceat(ordered, np.arange(0, p, share), axis=2).reshape(len(s), -1)
-    return rows.T, list(np.take_along_axis(positions, order, axis=1)), share
+    weights = mean_weights(head.weights, s, positions.size).reshape(-1, *positions.shape)
+    rows = np.take_along_axis(weights, order[None], axis=2).reshape(len(s), -1)
+    return rows.T, np.take_along_axis(positions, order, axis=1)
 
 
 def draw_head_attention(head: Head, ax: Axes) -> AxesImage:
@@ -131,155 +124,132 @@ def draw_head_attention(head: Head, ax: Axes) -> AxesImage:
     domain = record_of(head).interval
     middles = domain.lo + domain.width * ((np.arange(COLUMNS) + 0.5) / COLUMNS)
     s = torch.from_numpy(middles).to(head.key.device, head.key.dtype)
-    rows, positions, share = anchor_rows(head, s[:, None])
-    image = _draw_rows(ax, rows, positions, share, (domain.lo, domain.hi), _MOST_LABELS)
+    image = _draw_rows(ax, *_anchor_rows(head, s[:, None]), (domain.lo, domain.hi), _MOST_LABELS)
     ax.set_xlabel("s", fontsize=9)
     return image
 
 
-def _draw_rows(
-    ax: Axes, rows: Array, positions: list[Array], share: int, ends: tuple[float, float], most: int
-) -> AxesImage:
+def _draw_rows(ax: Axes, rows: Array, positions: Array, ends: tuple[float, float], most: int) -> AxesImage:
     """Anchors from bottom to top with their positions, or every n-th position; a line between heads."""
-    heads, in_head = len(positions), len(rows) // len(positions)
+    heads, p = positions.shape
     image = canvas.heat_image(ax, rows, extent=(*ends, -0.5, len(rows) - 0.5))
-    step = -(-in_head // max(1, most // heads))
     labelled = range(0, heads, -(-heads // most))
-    places = [(h, k) for h in labelled for k in range(0, in_head, step)]
-    labels = [canvas.number(positions[h][k * share]) for h, k in places]
-    ax.set_yticks([h * in_head + k for h, k in places], labels)
+    places = [(h, k) for h in labelled for k in range(0, p, -(-p // max(1, most // heads)))]
+    labels = [f"{positions[place]:.3g}".replace("-", "−") for place in places]
+    ax.set_yticks([h * p + k for h, k in places], labels)
     if heads > 1:
         for h in range(1, heads):
-            ax.axhline(h * in_head - 0.5, color=canvas.BLUE, linewidth=1.5)
+            ax.axhline(h * p - 0.5, color=canvas.BLUE, linewidth=1.5)
         side = ax.secondary_yaxis("right")
-        side.set_yticks([(h + 0.5) * in_head - 0.5 for h in labelled], [f"head {h + 1}" for h in labelled])
+        side.set_yticks([(h + 0.5) * p - 0.5 for h in labelled], [f"head {h + 1}" for h in labelled])
         side.tick_params(labelsize=8, length=0, labelcolor=canvas.GREY)
-    ax.set_ylabel("anchor at" if share == 1 else f"anchors from ({share} in a row)", fontsize=9)
-    ax.tick_params(labelsize=8)
+    ax.set_ylabel("anchor at", fontsize=9)
     canvas.title(ax, "attention weights")
     return image
 
 
-def layer_weights(
-    net: Network, x: Tensor | None, layers: Sequence[Index] | None = None
-) -> list[list[NeuronWeights | LookupWeights]]:
-    """By layer and group, the attention weights at the inputs x; the lookups are counted after the layers."""
+class LayerInput(NamedTuple):
+    """The neurons of a layer that share a head, or a lookup; and what enters them at some inputs."""
+
+    layer: Pointwise | LookupLayer
+    head: Head | None  # None for a lookup
+    s: Tensor  # (inputs, neurons or coordinates)
+
+    def draw(self, net: Network, ax: Axes, most_labels: int = _MOST_LABELS) -> AxesImage:
+        if isinstance(self.layer, LookupLayer):
+            return _draw_lookup(net, self.layer, self.s, ax, most_labels)
+        assert self.head is not None
+        return _draw_neurons(self.head, self.s, ax, most_labels)
+
+
+def layer_inputs(net: Network, x: Tensor | None, layers: Sequence[Index] | None) -> list[list[LayerInput]]:
+    """By layer and group; the lookups are counted after the layers."""
     parts: list[Pointwise | LookupLayer] = [*net.layers, *net.selections]
-    chosen = canvas.selected(layers, (len(parts),), range(len(parts)), "layers")
+    chosen = [parts[i] for i in canvas.selected(layers, (len(parts),), range(len(parts)), "layers")]
     point = worst_input(net) if x is None else x
-    inputs = entering([parts[i] for i in chosen], lambda: net(point, strict=False))
-    found: list[list[NeuronWeights | LookupWeights]] = []
-    for i, s in zip(chosen, inputs, strict=True):
-        part = parts[i]
-        if isinstance(part, LookupLayer):
-            found.append([LookupWeights(net, part, s)])
-        else:
-            groups = [(s if own is None else s.index_select(-1, own), head) for own, head in part.groups]
-            found.append([NeuronWeights(part, head, own) for own, head in groups])
+    found: list[list[LayerInput]] = []
+    for part, s in zip(chosen, entering(chosen, lambda: net(point, strict=False)), strict=True):
+        groups = [(None, None)] if isinstance(part, LookupLayer) else part.groups
+        own = [(s if neurons is None else s.index_select(-1, neurons), head) for neurons, head in groups]
+        found.append([LayerInput(part, head, entered) for entered, head in own])
     return found
 
 
-@dataclass(frozen=True)
-class NeuronWeights:
-    """The neurons that share a head, at some inputs."""
-
-    layer: Pointwise
-    head: Head
-    s: Tensor  # (inputs, neurons): the pre-activations
-
-    @property
-    def spread(self) -> Array:
-        """The pre-activations of all inputs, increasing; some of them if there are many."""
-        every = np.sort(self.s.to("cpu", torch.float64).numpy(), axis=None)
-        some: Array = every[np.unique(np.linspace(0, len(every) - 1, COLUMNS).astype(int))]
-        return some
-
-    def draw(self, ax: Axes, most_labels: int = _MOST_LABELS) -> AxesImage:
-        """Neurons from left to right by mean pre-activation; neighbours share a column if there are many."""
-        inputs, count = self.s.shape
-        means = self.s.to("cpu", torch.float64).mean(0).numpy()
-        order = np.argsort(means, kind="stable")
-        rows, positions, share = anchor_rows(self.head, self.s.T[torch.from_numpy(order)])
-        columns = np.array_split(rows, min(count, COLUMNS), axis=1)
-        image = np.stack([part.mean(1) for part in columns], axis=1)
-        drawn = _draw_rows(ax, image, positions, share, (-0.5, count - 0.5), most_labels)
-        few = np.arange(0, count, -(-count // _MOST_NEURONS))
-        ranks = few if count <= 3 * _MOST_NEURONS else np.linspace(0, count - 1, _MOST_NEURONS).astype(int)
-        ax.set_xticks(ranks, same_decimals(means[order][ranks]))
-        mean = "" if inputs == 1 else f" (mean of {inputs})"
-        ax.set_xlabel(f"{count} neuron{'s' * (count != 1)}, by pre-activation s{mean}", fontsize=9)
-        return drawn
+def _draw_neurons(head: Head, s: Tensor, ax: Axes, most_labels: int) -> AxesImage:
+    """Neurons from left to right by mean pre-activation."""
+    inputs, count = s.shape
+    means = s.to("cpu", torch.float64).mean(0).numpy()
+    order = np.argsort(means, kind="stable")
+    rows = _anchor_rows(head, s.T[torch.from_numpy(order)])
+    image = _draw_rows(ax, *rows, (-0.5, count - 0.5), most_labels)
+    few = np.arange(0, count, -(-count // _MOST_NEURONS))
+    ranks = few if count <= 3 * _MOST_NEURONS else np.linspace(0, count - 1, _MOST_NEURONS).astype(int)
+    ax.set_xticks(ranks, same_decimals(means[order][ranks]))
+    mean = "" if inputs == 1 else f" (mean of {inputs})"
+    ax.set_xlabel(f"{count} neuron{'s' * (count != 1)}, by pre-activation s{mean}", fontsize=9)
+    return image
 
 
-@dataclass(frozen=True)
-class LookupWeights:
-    """A lookup at some inputs."""
-
-    net: Network
-    selection: LookupLayer
-    s: Tensor  # (inputs, m): what enters
-
-    def draw(self, ax: Axes, most_labels: int = _MOST_LABELS) -> AxesImage:
-        """The mean weights on the lattice of the anchors, from 0 to the largest; a cross at the input."""
-        inputs = len(self.s)
-        weights = mean_weights(self.selection.weights, self.s[None], self.selection.anchors)[0]
-        image, up, across = on_lattice(self.selection, weights)
-        drawn = canvas.heat_image(ax, image, 0, float(weights.max()))
-        self._label(ax, up, across, most_labels)
-        if inputs == 1 and len(up) == len(across) == 1:
-            ((j, rows),), ((k, columns),) = up.items(), across.items()
-            x = np.interp(float(self.s[0, k]), columns, np.arange(len(columns)))
-            y = np.interp(float(self.s[0, j]), rows, np.arange(len(rows)))
-            ax.plot([x], [y], "x", color=canvas.BLUE, markersize=7, markeredgewidth=1.5, label="input")
-        canvas.title(ax, "attention weights" + f" (mean of {inputs})" * (inputs > 1))
-        return drawn
-
-    def draw_values(self, ax: Axes, output: int, most_labels: int = _MOST_LABELS) -> AxesImage:
-        """The values of the anchors for one output, at the same places."""
-        values = self.selection.values.detach().to("cpu", torch.float64).numpy()[:, output]
-        image, up, across = on_lattice(self.selection, values, mean=True)
-        drawn = canvas.heat_image(ax, image, float(values.min()), float(values.max()), cmap="cividis")
-        self._label(ax, up, across, most_labels)
-        canvas.title(ax, f"values of the anchors, output {output}")
-        return drawn
-
-    def _label(self, ax: Axes, up: dict[int, Array], across: dict[int, Array], most: int) -> None:
-        ax.set_yticks([])
-        ax.set_xlabel(f"{self.selection.anchors:,} anchors by index", fontsize=9)
-        ax.tick_params(labelsize=8)
-        whole = self.net.domain.size == self.s.shape[1]
-        for axis, line, sides in ((ax.yaxis, ax.axhline, up), (ax.xaxis, ax.axvline, across)):
-            if not sides:
-                continue
-            outer, *others = sides.values()
-            inner = math.prod(map(len, others))
-            places = np.arange(0, len(outer), -(-len(outer) // most))
-            axis.set_ticks(places * inner + (inner - 1) / 2, labels=same_decimals(outer[places]))
-            names = [canvas.coordinate("x", j, self.net.domain.shape) if whole else str(j) for j in sides]
-            axis.set_label_text(", then ".join(names), fontsize=9)
-            for block in range(1, len(outer) if inner > 1 else 1):
-                line(block * inner - 0.5, color=canvas.GREY, linewidth=0.4)
+def _draw_lookup(net: Network, lookup: LookupLayer, s: Tensor, ax: Axes, most_labels: int) -> AxesImage:
+    """The mean weights on the lattice of the anchors, from 0 to the largest; a cross at the input."""
+    weights = mean_weights(lookup.weights, s[None], lookup.anchors)[0]
+    image, up, across = on_lattice(lookup, weights)
+    drawn = canvas.heat_image(ax, image, 0, float(weights.max()))
+    _label_lattice(net, lookup, ax, up, across, most_labels)
+    if len(s) == len(up) == len(across) == 1:
+        x, y = (
+            [np.interp(float(s[0, j]), at, np.arange(len(at)))]
+            for side in (across, up)
+            for j, at in side.items()
+        )
+        ax.plot(x, y, "x", color=canvas.BLUE, markersize=7, markeredgewidth=1.5, label="input")
+    canvas.title(ax, "attention weights" + f" (mean of {len(s)})" * (len(s) > 1))
+    return drawn
 
 
-def on_lattice(
-    selection: LookupLayer, numbers: Array, mean: bool = False
-) -> tuple[Array, dict[int, Array], dict[int, Array]]:
+def draw_values(net: Network, lookup: LookupLayer, ax: Axes, output: int, most_labels: int) -> AxesImage:
+    """The values of the anchors for one output, at the places of their weights."""
+    values = lookup.values.detach().to("cpu", torch.float64).numpy()[:, output]
+    image, up, across = on_lattice(lookup, values)
+    drawn = canvas.heat_image(ax, image, float(values.min()), float(values.max()), cmap="cividis")
+    _label_lattice(net, lookup, ax, up, across, most_labels)
+    canvas.title(ax, f"values of the anchors, output {output}")
+    return drawn
+
+
+def _label_lattice(
+    net: Network, lookup: LookupLayer, ax: Axes, up: dict[int, Array], across: dict[int, Array], most: int
+) -> None:
+    ax.set_yticks([])
+    ax.set_xlabel(f"{lookup.anchors:,} anchors by index", fontsize=9)
+    whole = net.domain.size == lookup.key.shape[1]
+    for axis, line, sides in ((ax.yaxis, ax.axhline, up), (ax.xaxis, ax.axvline, across)):
+        if not sides:
+            continue
+        outer, *others = sides.values()
+        inner = math.prod(map(len, others))
+        places = np.arange(0, len(outer), -(-len(outer) // most))
+        axis.set_ticks(places * inner + (inner - 1) / 2, labels=same_decimals(outer[places]))
+        names = [canvas.coordinate("x", j, net.domain.shape) if whole else str(j) for j in sides]
+        axis.set_label_text(", then ".join(names), fontsize=9)
+        for block in range(1, len(outer) if inner > 1 else 1):
+            line(block * inner - 0.5, color=canvas.GREY, linewidth=0.4)
+
+
+def on_lattice(lookup: LookupLayer, numbers: Array) -> tuple[Array, dict[int, Array], dict[int, Array]]:
     """Numbers (anchors,) as an image of the lattice; the positions along each axis that runs up, and across, outermost first.
-
-    Anchors that form no lattice are put in one row; if there are too many, neighbours are added up, or averaged with `mean`."""
-    counts = lattice(selection)
+    Anchors that form no lattice are put in one row."""
+    counts = lattice(lookup)
     axes = [j for j, count in enumerate(counts or ()) if count > 1]
     if counts is None or not axes:
-        firsts = np.arange(0, len(numbers), math.ceil(len(numbers) / COLUMNS))
-        row = np.add.reduceat(numbers, firsts)
-        return (row / np.diff([*firsts, len(numbers)]) if mean else row)[None], {}, {}
-    key, offset = (t.detach().to("cpu").double().numpy() for t in (selection.key, selection.offset))
+        return numbers[None], {}, {}
+    key, offset = (t.detach().to("cpu").double().numpy() for t in (lookup.key, lookup.offset))
     order = np.lexsort(key.T[::-1])
     scores = np.concatenate([key, offset[:, None]], 1)[order].reshape(*counts, -1)
     positions = {}
     for j in axes:
         line = tuple(slice(None) if i == j else 0 for i in range(len(counts)))
-        positions[j] = float(selection.centre[j]) + anchor_positions(scores[line][:, [j, -1]])
+        positions[j] = float(lookup.centre[j]) + anchor_positions(scores[line][:, [j, -1]])
     up, across = ({j: positions[j] for j in half} for half in np.split(axes, [len(axes) // 2]))
     return numbers[order].reshape(math.prod(map(len, up.values())), -1), up, across
 
@@ -288,3 +258,92 @@ def same_decimals(positions: Array) -> list[str]:
     """Three digits of the largest number, and as many decimals of the others."""
     decimals = 2 - math.floor(math.log10(max(float(np.abs(positions).max()), 1e-300)))
     return [f"{round(float(s), decimals) + 0.0:g}".replace("-", "−") for s in positions]
+
+
+def tokens_and_anchors(
+    net: Network | SelfAttentionNetwork, *, x: Tensor | None = None, heads: int = 4, path: SavePath = None
+) -> Figure:  # fmt: skip
+    """Plot, for every layer of `net.as_self_attention()`, the weights of every token over every token: data tokens first, then
+    the anchors, separated by a line.
+
+    A row of images shows the first `heads` heads of a layer; a batch is averaged. A few data tokens are drawn wider than the
+    anchors. The default `x` is the input of the largest known error. Returns the Figure, saved to `path` if one is given.
+
+    >>> import attnc, attnc.plot
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).eval()
+    >>> net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(4, 2)), eps=1e-3)
+    >>> attnc.plot.tokens_and_anchors(net).axes[0].collections[0].get_array().shape      # 4 data tokens and 2 anchors
+    (6, 6)
+    """
+    kinds, instead = (Network, SelfAttentionNetwork), "give a network or its as_self_attention()"
+    canvas.prepare(path, net, kinds, "tokens_and_anchors", instead)
+    checked_count("heads", heads, 1, _MOST_HEADS)
+    literal = net.as_self_attention() if isinstance(net, Network) else net
+    if x is None:
+        if not isinstance(net, Network):
+            raise InputError("a literal form has no default input: give the inputs to draw, x=...")
+        x = worst_input(net)
+    with torch.no_grad():
+        found = {name: weights.to("cpu", torch.float64) for name, weights in literal.attention(x).items()}
+    if "softmax" in found:  # over columns: it has no heads
+        found["softmax"] = found["softmax"].unsqueeze(-3)
+    if not found or not all(weights.numel() for weights in found.values()):
+        raise InputError("there are no weights to draw: no attention layer, or x is an empty batch")
+    layers = {n: w.reshape(-1, *w.shape[-3:]).mean(0).numpy()[:heads] for n, w in found.items()}
+    most = max(map(len, layers.values()))
+    figure = canvas.new_figure(max(4.4, 1.0 + 2.7 * most), 0.4 + 2.9 * len(layers))
+    grid = figure.add_gridspec(len(layers), most)
+    for r, (name, images) in enumerate(layers.items()):
+        count = found[name].shape[-3]
+        row = [figure.add_subplot(grid[r, h]) for h in range(len(images))]
+        for h, (ax, weights) in enumerate(zip(row, images, strict=True)):
+            mesh = _draw_tokens(ax, weights, _data_tokens(literal, name), name, float(images.max()))
+            canvas.title(ax, f"{name}, head {h + 1} of {count}" if count > 1 else name)
+        canvas.colour_bar(mesh, row, pad=0.02, fraction=0.05, aspect=20)
+    return canvas.finish(figure, path)
+
+
+def _data_tokens(literal: SelfAttentionNetwork, name: str) -> int | None:
+    """The number of tokens before the anchors; None if all tokens are of one kind."""
+    tokens = literal.layout_before(name).tokens
+    data = sum(not token.startswith("anchor") for token in tokens)
+    return data if name != "softmax" and data < len(tokens) else None
+
+
+def _draw_tokens(ax: Axes, weights: Array, data: int | None, name: str, top: float) -> QuadMesh:
+    """Rows attend to columns, the first row at the top. In the softmax over columns, the rows are anchors."""
+    rows, columns = weights.shape
+    up, across = _edges(rows, data), _edges(columns, data)
+    mesh = ax.pcolormesh(across, up, weights, cmap=canvas.WEIGHTS, vmin=0, vmax=top)
+    ax.invert_yaxis()
+    if data is None:
+        kinds = ("token", "token") if name != "softmax" else ("anchor", "column")
+        ax.set_xlabel(f"{columns} {kinds[1]}{'s' * (columns != 1)}", fontsize=9)
+        ax.set_ylabel(f"{rows} {kinds[0]}{'s' * (rows != 1)}", fontsize=9)
+    else:
+        for line in (ax.axhline, ax.axvline):
+            line(up[data], color=canvas.BLUE, linewidth=1.2)
+        ax.set_xlabel(f"{data} data token{'s' * (data != 1)}, {columns - data} anchors", fontsize=9)
+        ax.set_ylabel("weights of a token in its row", fontsize=9)
+    border = data or 0
+    for axis, edges in ((ax.yaxis, up), (ax.xaxis, across)):
+        behind = len(edges) - 1 - border
+        ticks = [
+            *range(0, border, -(-border // 4) or 1),
+            *range(border, len(edges) - 1, -(-behind // 6) or 1),
+        ]
+        axis.set_ticks([(edges[i] + edges[i + 1]) / 2 for i in ticks], labels=list(map(str, ticks)))
+    ax.tick_params(labelsize=8)
+    return mesh
+
+
+def _edges(count: int, data: int | None) -> Array:
+    """The edges of the tokens on an axis; a few data tokens are drawn wider, a quarter of the axis in all.
+
+    >>> _edges(3, None), _edges(7, 1)
+    (array([0., 1., 2., 3.]), array([0., 2., 3., 4., 5., 6., 7., 8.]))
+    """
+    sizes = np.ones(count)
+    if data and data < count / 4:
+        sizes[:data] = (count - data) / (3 * data)
+    return np.concatenate([[0.0], np.cumsum(sizes)])

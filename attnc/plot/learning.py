@@ -43,12 +43,20 @@ def learning(
     >>> [ax.get_title(loc="left") for ax in figure.axes[:3]]
     ['coefficients', 'A: on the weight token, step 1', 'A: on the weight token, step 5']
     """
-    canvas.prepare(path)
-    canvas.expect_kind(learner, (Learner,), "learning", "give what attnc.incontext.gradient_descent returns")
+    instead = "give what attnc.incontext.gradient_descent returns"
+    canvas.prepare(path, learner, (Learner,), "learning", instead)
     for name, given in (("x", x), ("y", y)):
         if not isinstance(given, Tensor):
             raise InputError(f"{name} must be a torch.Tensor: got {type(given).__name__}")
-    labels = _labels(learner, names)
+    if names is not None and len(names) != learner.features:
+        raise InputError(
+            f"names has {len(names)} entries: give one for each of the {learner.features} features"
+        )
+    given_names = names or [f"w{j + 1}" for j in range(learner.features)]
+    # matplotlib omits labels with a leading underscore from the legend.
+    labels = [canvas.plain(name.lstrip("_") or "?") for name in given_names] + [
+        "intercept"
+    ] * learner.intercept
     found = learner.trajectory(x, y, strict=False)
     wide = torch.cat([x, x.new_ones(len(x), 1)], 1) if learner.intercept else x
     exact = exact_trajectory(
@@ -58,9 +66,7 @@ def learning(
     shown = order[np.unique(np.linspace(0, len(order) - 1, MOST_EXAMPLES).round().astype(np.intp))]
     steps = (1, learner.steps)
     weights = [step_weights(learner, found[k - 1], wide, y) for k in steps]
-    layers = [_draw_reading, _draw_anchors, _draw_twins]
-    if learner.activation is None:
-        layers.remove(_draw_anchors)
+    layers = [_draw_reading, *[_draw_anchors] * (learner.activation is not None), _draw_twins]
     figure = canvas.new_figure(9, 2.6 * (1 + len(layers)))
     grid = figure.add_gridspec(1 + len(layers), 2, height_ratios=(1.6, *[1.0] * len(layers)))
     _draw_trajectory(figure.add_subplot(grid[0, :]), found.double().numpy(), exact, labels)
@@ -71,21 +77,10 @@ def learning(
             ax.set_xlabel("example", fontsize=9)
             canvas.style(ax, grid=None)
     distance = float(np.linalg.norm(found[-1].double().numpy() - exact[-1]))
-    sizes = (
-        f"{len(x)} examples, {learner.steps} steps of {learner.step_size:.4g}, {learner.certificate.dtype}"
-    )
+    sizes = f"{learner.loss.name}: {len(x)} examples, {learner.steps} steps of {learner.step_size:.4g}"
     reached = f"distance to exact gradient descent after the last step: {distance:.2g}"
-    canvas.heading(figure, f"{learner.loss.name}: {sizes}\n{reached}")
+    canvas.heading(figure, f"{sizes}, {learner.certificate.dtype}\n{reached}")
     return canvas.finish(figure, path)
-
-
-def _labels(learner: Learner, names: Sequence[str] | None) -> list[str]:
-    d = learner.features
-    if names is not None and len(names) != d:
-        raise InputError(f"names has {len(names)} entries: give one for each of the {d} features")
-    given = [f"w{j + 1}" for j in range(d)] if names is None else names
-    # matplotlib omits labels with a leading underscore from the legend.
-    return [canvas.plain(name.lstrip("_") or "?") for name in (*given, *["intercept"] * learner.intercept)]
 
 
 @dataclass(frozen=True)

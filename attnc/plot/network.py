@@ -14,12 +14,12 @@ from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.frontends.callable_source import CallableSource
 from attnc.network.describe import function_label
+from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.plot import canvas
-from attnc.plot.canvas import BLUE, INK, VERMILION, Index, SavePath
+from attnc.plot.canvas import BLUE, INK, VERMILION, Index, SavePath, known_error
 from attnc.plot.heads import draw_function, sample_head
-from attnc.plot.heat_map import LookupWeights, NeuronWeights, layer_weights
-from attnc.plot.known import known_error
+from attnc.plot.heat_map import COLUMNS, LayerInput, draw_values, layer_inputs
 from attnc.program import Pointwise
 from attnc.records.certificate import Certificate
 
@@ -49,81 +49,74 @@ def network(
     >>> [ax.get_title(loc="left") for ax in attnc.plot.network(net).axes if ax.get_title(loc="left")]
     ['layer 1: tanh', 'error: proved bounds']
     """
-    canvas.prepare(path)
-    canvas.expect_kind(
-        net, (Network,), "network", "give what attnc.compile returns; use attnc.plot.head for a head"
-    )
+    instead = "give what attnc.compile returns; use attnc.plot.head for a head"
+    canvas.prepare(path, net, (Network,), "network", instead)
     numbers = range(len(net.layers) + len(net.selections)) if layers is None else layers
-    parts = layer_weights(net, x, numbers) if numbers else []
+    parts = layer_inputs(net, x, numbers) if numbers else []
     rows = [(i, part) for i, groups in zip(numbers, parts, strict=True) for part in groups]
     if len(rows) > MOST_ROWS:
         raise InputError(
             f"a figure holds at most {MOST_ROWS} rows: got {len(rows)}; select some, layers=[0, 1, …]"
         )
-    bounds = _drawn_bounds(net)
-    heights = [1.9 if isinstance(part, NeuronWeights) else 2.8 for _, part in rows] + [2.1] * bool(bounds)
+    known, bounds = known_error(net), net.certificate.claims  # of the network, or of that fitted to f
+    heights = [2.8 if part.head is None else 1.9 for _, part in rows]
+    if bounds is not None and known.value is not None:
+        heights.append(2.1)
     figure = canvas.new_figure(9.6, sum(heights) + 0.9)
     grid = figure.add_gridspec(len(heights), 2, width_ratios=(1.55, 1), height_ratios=heights)
     for r, (i, part) in enumerate(rows):
         left, right = figure.add_subplot(grid[r, 0]), figure.add_subplot(grid[r, 1])
-        if isinstance(part, NeuronWeights):
-            canvas.colour_bar(part.draw(left, _MOST_LABELS), left, ticks=(0, 0.5, 1))
-            canvas.title(left, _row_title(net, i, part))
-            _draw_head(net, part, right, with_legend=r == 0)
+        ticks = None if part.head is None else (0, 0.5, 1)
+        canvas.colour_bar(part.draw(net, left, _MOST_LABELS), left, ticks=ticks)
+        canvas.title(left, _row_title(net, i, part))
+        if isinstance(part.layer, LookupLayer):
+            known_worst = net.certificate.witness
+            worst = 0 if known_worst is None else known_worst.output
+            output = worst if worst < part.layer.values.shape[1] else 0
+            canvas.colour_bar(draw_values(net, part.layer, right, output, _MOST_LABELS // 2), right)
         else:
-            _draw_lookup(net, part, left, right)
-    if bounds is not None:
-        _draw_bounds(
-            bounds, figure.add_subplot(grid[-1, :]), None if net.certificate.proved else net.certificate
-        )
+            _draw_head(net, part, right, with_legend=r == 0)
+    if bounds is not None and known.value is not None:
+        measured = None if net.certificate.proved else net.certificate
+        _draw_bounds(bounds, figure.add_subplot(grid[-1, :]), measured)
     counts = {"layer": len(net.layers), "lookup": len(net.selections)}
     sizes = " and ".join(f"{n} {name}{'s' * (n != 1)}" for name, n in counts.items() if n) or "no layers"
     dtype = str(next(net.parameters()).dtype).removeprefix("torch.")
-    canvas.heading(figure, f"network of {sizes} on {net.domain}, {dtype}\n{known_error(net).text}")
+    canvas.heading(figure, f"network of {sizes} on {net.domain}, {dtype}\n{known.text}")
     return canvas.finish(figure, path)
 
 
-def _drawn_bounds(net: Network) -> Certificate | None:
-    """The certificate of the network, or of the network that was fitted to f, if it applies."""
-    if known_error(net).value is None:
-        return None
-    return net.certificate.claims
-
-
-def _row_title(net: Network, i: int, part: NeuronWeights) -> str:
-    """'layer 2 (encoder.act), group 1: gelu'"""
-    name, heads = part.layer.name, [head for _, head in part.layer.groups]
+def _row_title(net: Network, i: int, part: LayerInput) -> str:
+    """'layer 2 (encoder.act), group 1: gelu', or 'lookup: wave, 99 anchors'"""
+    layer, function = part.layer, function_label(net, part.layer)
+    if isinstance(layer, LookupLayer):
+        mean = f", mean of {len(part.s)}" * (len(part.s) > 1)
+        return f"{layer.name}: {function}, {layer.anchors:,} anchors{mean}"
+    name, heads = layer.name, [head for _, head in layer.groups]
+    assert part.head is not None
     short = name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
     called = "" if name == f"layer {i + 1}" or name.isdigit() else f" ({short})"
     group = f", group {heads.index(part.head) + 1}" if len(heads) > 1 else ""
-    return f"layer {i + 1}{called}{group}: {function_label(net, part.layer)}"
+    return f"layer {i + 1}{called}{group}: {function}"
 
 
-def _draw_head(net: Network, part: NeuronWeights, ax: Axes, with_legend: bool) -> None:
+def _draw_head(net: Network, part: LayerInput, ax: Axes, with_legend: bool) -> None:
     """The function, the head and its anchors on the certified interval; marks at the top show the neurons."""
-    step = net.program.steps[part.layer.value - 1]
-    assert isinstance(step, Pointwise)
-    if part.head.domain is None:
+    step, head = net.program.steps[part.layer.value - 1], part.head
+    assert isinstance(step, Pointwise) and head is not None
+    if head.domain is None:
         ax.set_axis_off()  # the interval is unknown
         return
-    draw_function(part.head, ax, sample_head(part.head, step.function))
+    draw_function(head, ax, sample_head(head, step.function))
+    every = np.sort(part.s.to("cpu", torch.float64).numpy(), axis=None)
+    some = every[np.unique(np.linspace(0, len(every) - 1, COLUMNS).astype(int))]
     mark = {"markersize": 6, "markeredgewidth": 0.6, "color": INK, "alpha": 0.5}
-    canvas.rug(ax, part.spread, 0.965, label="neurons", **mark)
-    ax.set_title("", loc="left")
+    canvas.rug(ax, some, 0.965, label="neurons", **mark)
+    ax.set_xlabel("s", fontsize=9)
     ax.locator_params(axis="x", nbins=6)
     names = ("f", "head", "anchors", "neurons")
     legend = canvas.legend_above(ax, ax.lines, names, columns=4, handlelength=1.4, columnspacing=1.2)
     legend.set_visible(with_legend)
-
-
-def _draw_lookup(net: Network, part: LookupWeights, left: Axes, right: Axes) -> None:
-    """The weights of the anchors, and their values for the output with the largest known error."""
-    record, lookup = net.certificate.witness, part.selection
-    worst = record.output if record is not None and record.output < lookup.values.shape[1] else 0
-    canvas.colour_bar(part.draw(left, _MOST_LABELS), left)
-    canvas.colour_bar(part.draw_values(right, worst, _MOST_LABELS // 2), right)
-    mean = f", mean of {len(part.s)}" * (len(part.s) > 1)
-    canvas.title(left, f"{lookup.name}: {function_label(net, lookup)}, {lookup.anchors:,} anchors{mean}")
 
 
 def _draw_bounds(certificate: Certificate, ax: Axes, measured: Certificate | None) -> None:
@@ -171,8 +164,7 @@ def slices(
     >>> [ax.get_xlabel() for ax in attnc.plot.slices(net, f=model, coordinates=[0, 3]).axes]
     ['', '', 'x[0]', 'x[3]']
     """
-    canvas.prepare(path)
-    canvas.expect_kind(net, (Network,), "slices", "give what attnc.compile returns")
+    canvas.prepare(path, net, (Network,), "slices", "give what attnc.compile returns")
     box, shape = net.domain, net.program.shapes[-1]
     free = [j for j in range(box.size) if box.lo.flat[j] < box.hi.flat[j]]
     columns = canvas.selected(coordinates, box.shape, free[:_SLICES], "coordinates", _MOST)
@@ -180,8 +172,7 @@ def slices(
     lines = _lines(net, f, x, columns)
     known, errors = known_error(net), [np.abs(executed - exact).max(1) for _, exact, executed in lines]
     figure = canvas.new_figure(max(4.6, 3.3 * len(columns)), 4.9)
-    grid = figure.add_gridspec(2, len(columns), height_ratios=(1.25, 1))
-    axes = [[figure.add_subplot(grid[r, c]) for c in range(len(columns))] for r in range(2)]
+    axes = figure.subplots(2, len(columns), squeeze=False, height_ratios=(1.25, 1))
     for (s, exact, executed), error, top, bottom in zip(lines, errors, *axes, strict=True):
         for k in chosen:
             hidden = "_" * (k != chosen[0])

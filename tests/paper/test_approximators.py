@@ -121,26 +121,27 @@ def test_a_relu_network_goes_in_as_module_and_as_program(tmp_path: Path) -> None
 BOX = attnc.Box(-1, 1, shape=(2,))
 TENT = Spline([0, 1, 3], [0, 2, 1])
 BAD = {
-    "knots equal": (lambda: Spline([0, 1, 1], [0, 1, 2]), "knots increase"),
+    "knots equal": (lambda: Spline([0, 1, 1], [0, 1, 2]), "increasing knots"),
     "knots fall": (lambda: Spline([0, 2, 1], [0, 1, 2]), r"knots\[1\]=2.0"),
     "two knots": (lambda: Spline([0, 1], [0, 1]), "at least 3"),
-    "other lengths": (lambda: Spline([0, 1, 2], [0, 1]), "equally long"),
-    "knots in a table": (lambda: Spline([[0, 1, 2]], [[0, 1, 2]]), "one list"),
-    "NaN knot": (lambda: Spline([0, math.nan, 2], [0, 1, 2]), "knots holds a NaN"),
-    "NaN value": (lambda: Spline([0, 1, 2], [0, math.nan, 2]), "values holds a NaN"),
-    "text": (lambda: Spline("abc", [0, 1, 2]), "real numbers"),
+    "other lengths": (lambda: Spline([0, 1, 2], [0, 1]), "same length"),
+    "knots in a table": (lambda: Spline([[0, 1, 2]], [[0, 1, 2]]), "two lists"),
+    "NaN knot": (lambda: Spline([0, math.nan, 2], [0, 1, 2]), "knots is not finite"),
+    "NaN value": (lambda: Spline([0, 1, 2], [0, math.nan, 2]), "values is not finite"),
+    "text": (lambda: Spline("abc", [0, 1, 2]), "knots is a"),
     "too steep": (lambda: Spline([0, 1e-300, 1], [0, 1e300, 0]), "too steep"),
-    "A and b": (lambda: MaxAffine([[1.0], [2.0]], [0.0]), "each of the 2 rows"),
+    "A and b": (lambda: MaxAffine([[1.0], [2.0]], [0.0]), r"\(m,\)"),
     "A a list": (lambda: MaxAffine([1.0, 2.0], [0.0, 1.0]), r"\(m, d\)"),
-    "one row": (lambda: MaxAffine([[1.0]], [0.0]), "one row"),
-    "NaN in A": (lambda: MaxAffine([[1.0], [math.nan]], [0.0, 0.0]), "A holds a NaN"),
-    "NaN in b": (lambda: MaxAffine([[1.0], [2.0]], [0.0, math.nan]), "b holds a NaN"),
+    "one row": (lambda: MaxAffine([[1.0]], [0.0]), "m >= 2"),
+    "NaN in A": (lambda: MaxAffine([[1.0], [math.nan]], [0.0, 0.0]), "A is not finite"),
+    "NaN in b": (lambda: MaxAffine([[1.0], [2.0]], [0.0, math.nan]), "b is not finite"),
     "no domain": (lambda: relu_network(MaxAffine(np.eye(2), [0.0, 0.0]), eps=1e-3), "give domain"),
-    "other domain": (lambda: relu_network(TENT, eps=1e-3, domain=BOX), r"\(1,\) is expected"),
+    "other domain": (lambda: relu_network(TENT, eps=1e-3, domain=BOX), r"shape \(1,\)"),
     "eps": (lambda: relu_network(TENT, eps=0.0), "eps=0.0"),
     "dtype": (lambda: relu_network(TENT, eps=1e-3, dtype=torch.float16), "dtype="),
     "module without a box": (lambda: relu_network(nn.ReLU(), eps=1e-3, domain=(-1, 1)), "attnc.Box"),
     "no model": (lambda: relu_network(3, eps=1e-3, domain=BOX), "got int"),
+    "a function": (lambda: relu_network(lambda x: x, eps=1e-3, domain=BOX), "function"),
 }  # fmt: skip
 
 

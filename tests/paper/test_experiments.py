@@ -12,11 +12,23 @@ import torch
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, Setting, run, settings
-from attnc.paper.experiments.building import build, build_sequence, head_to_place, target_network
-from attnc.paper.experiments.data import Task, make_task
-from attnc.paper.experiments.data import generator as stream
-from attnc.paper.experiments.models import Attention, HeatMapModel, SequenceModel, TruncatedModel
-from attnc.paper.experiments.placing import place, place_anchors
+from attnc.paper.experiments.building import (
+    build,
+    build_sequence,
+    head_to_place,
+    place_anchors,
+    place_functions,
+    target_network,
+)
+from attnc.paper.experiments.models import (
+    Attention,
+    HeatMapModel,
+    SequenceModel,
+    Task,
+    TruncatedModel,
+    make_task,
+)
+from attnc.paper.experiments.models import generator as stream
 from attnc.paper.experiments.run import square_error
 from attnc.paper.experiments.settings import METHODS, PROTOCOL, QUICK, SWEEPS
 
@@ -33,7 +45,8 @@ def generator() -> torch.Generator:
 
 def placed(setting: Setting = BASE) -> tuple[TruncatedModel, torch.Tensor, torch.Tensor]:
     task, model = task_of(setting), TruncatedModel(setting, generator())
-    place(model, *task.target, head_to_place(replace(setting, method="placed"), task))
+    place_anchors(model, head_to_place(replace(setting, method="placed"), task))
+    place_functions(model, *task.target)
     return model, task.x_test, task.y_test
 
 
@@ -105,7 +118,7 @@ def test_models_do_not_draw_from_torch_s_own_generator() -> None:
 def test_heat_maps_are_the_weights_that_make_the_output() -> None:
     model = HeatMapModel(QUICK.heat_map, generator())
     x = torch.randn(3, QUICK.heat_map.n, QUICK.heat_map.d)
-    weights = model.weights(x)
+    weights = model.weights(model.tokens(x))
     assert torch.allclose(weights.sum(-1), torch.ones(3, QUICK.heat_map.n))
     assert torch.allclose(weights @ model.anchors, model(x)[..., :1], atol=1e-6)
 
@@ -228,7 +241,8 @@ def test_what_says_nothing_can_learn_to_speak() -> None:
     """Heads and coordinates beside the anchors' are not read, and have a gradient all the same."""
     setting = replace(BASE, heads=4)
     task, model = task_of(setting), TruncatedModel(setting, generator())
-    place(model, *task.target, head_to_place(replace(setting, method="fine-tuned"), task))
+    place_anchors(model, head_to_place(replace(setting, method="fine-tuned"), task))
+    place_functions(model, *task.target)
     assert not model.attention.output.weight[1:].any() and not model.attention.output.weight[:, 1:].any()
     square_error(model(task.x_train[:32]), task.y_train[:32]).backward()
     assert (model.attention.output.weight.grad[0] != 0).all()

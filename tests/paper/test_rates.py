@@ -1,61 +1,48 @@
-"""Rates: fitted slopes, the theorems' bounds, and the figure."""
+"""Rates, as benchmarks/rates.py measures them: fitted slopes, the theorems' bounds, and the figure."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import attnc
-import attnc.paper
-from attnc.paper import Rates, Series
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [path for path in (str(ROOT / "benchmarks"),) if path not in sys.path]
 
-STORED = Path(__file__).parents[2] / "benchmarks" / "results" / "rates.json"
+import theorem_rates  # noqa: E402
 
-
-@pytest.fixture(scope="module")
-def found() -> Rates:
-    return attnc.paper.rates(anchors=(15, 30, 60), heads=(1, 2, 4), grids=(4, 8), past=False)
+Rates = dict[tuple[str, str], dict[str, Any]]
 
 
-def test_slopes(found: Rates) -> None:
-    assert [s.construction for s in found.series] == [
-        "one head",
-        "many heads",
-        "two-layer",
-        "attention-softmax",
-    ]
-    for series in found.series:
-        assert series.within and len(series.theorem) == len(series.sizes) == len(series.proved)
-        assert -1.2 < series.slope < -0.9
-        assert all(error <= proved for error, proved in zip(series.errors, series.proved, strict=True))
+def named(rows: list[dict[str, Any]]) -> Rates:
+    return {(one["construction"], one["design"]): one for one in rows}
 
 
-def test_both_forms_of_a_grid_have_the_same_errors(found: Rates) -> None:
-    one, two = found["two-layer", "nearest"], found["attention-softmax", "nearest"]
-    assert one.errors == pytest.approx(two.errors, rel=1e-9)
-
-
-def test_a_series_that_exceeds_its_theorem_says_so() -> None:
-    series = Series("one head", "nearest", "p", (2, 4), (1.0, 0.5), (1.1, 0.4))
-    assert not series.within and "above the theorem's bound" in str(Rates((series,), 0))
-    with pytest.raises(attnc.errors.InputError):
-        Rates((series,), 0)["two heads", "nearest"]
-
-
-def test_the_figure(found: Rates, tmp_path: Path) -> None:
+def test_slopes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    figure = attnc.plot.rates(found, tmp_path / "rates.png")
+    rows = theorem_rates.rates(anchors=(15, 30, 60), heads=(1, 2, 4), grids=(4, 8), past=False)
+    found = named(rows)
+    assert [name for name, _ in found] == ["one head", "many heads", "two-layer", "attention-softmax"]
+    for one in rows:
+        assert one["within"] and len(one["theorem"]) == len(one["sizes"]) == len(one["proved"])
+        assert -1.2 < one["slope"] < -0.9
+        assert all(error <= proved for error, proved in zip(one["errors"], one["proved"], strict=True))
+    both = (found[name, "nearest"]["errors"] for name in ("two-layer", "attention-softmax"))
+    assert next(both) == pytest.approx(next(both), rel=1e-9)
+    theorem_rates.draw(rows, tmp_path / "rates.png")
     assert (tmp_path / "rates.png").stat().st_size > 10_000
-    texts = [text.get_text() for ax in figure.axes for text in ax.get_legend().get_texts()]
-    assert sum("theorem's bound" in text for text in texts) == 3
-    assert any(f"one head, slope {found['one head', 'nearest'].slope:.2f}" == text for text in texts)
+
+
+def test_an_error_above_its_theorem_is_noticed() -> None:
+    assert not theorem_rates.row("one head", "nearest", "p", (2, 4), (1.0, 0.5), (1.1, 0.4))["within"]
 
 
 def test_the_published_rates_meet_what_was_asked() -> None:
     """The stored run of benchmarks/rates.py at full size: slopes within the figures asked, no error above its theorem."""
-    stored = {(s["construction"], s["design"]): s for s in json.loads(STORED.read_text())["series"]}
+    stored = named(json.loads((ROOT / "benchmarks" / "results" / "rates.json").read_text())["series"])
     one, many = stored["one head", "nearest"], stored["many heads", "nearest"]
     assert one["sizes"] == [60, 120, 240, 480, 960] and abs(one["slope"] + 1) <= 0.05
     assert many["sizes"] == [10 * h for h in (1, 2, 4, 8, 16, 32, 64)] and abs(many["slope"] + 1) <= 0.1
@@ -64,7 +51,7 @@ def test_the_published_rates_meet_what_was_asked() -> None:
 
 @pytest.mark.slow
 def test_the_rates_at_full_size() -> None:
-    found = attnc.paper.rates(past=False)
-    assert abs(found["one head", "nearest"].slope + 1) <= 0.05
-    assert abs(found["many heads", "nearest"].slope + 1) <= 0.1
-    assert all(series.within for series in found.series)
+    found = named(theorem_rates.rates(past=False))
+    assert abs(found["one head", "nearest"]["slope"] + 1) <= 0.05
+    assert abs(found["many heads", "nearest"]["slope"] + 1) <= 0.1
+    assert all(one["within"] for one in found.values())

@@ -17,18 +17,14 @@ import attnc
 import attnc.incontext
 from attnc import plot
 from attnc.errors import FileError, InputError, MissingExtraError
-from attnc.paper.rates import Rates, Series
 
 X = torch.zeros(2, 1, dtype=torch.float64)
 MAGIC = {".PNG": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 # By plot: which of the things it draws, and the keyword arguments that it needs.
 PLOTS: dict[str, tuple[set[str], dict[str, Any]]] = {
     "head": ({"head"}, {}),
-    "function": ({"head"}, {}),
-    "error": ({"head"}, {}),
     "attention": ({"head", "network"}, {}),
     "network": ({"network"}, {}),
-    "rates": ({"rates"}, {}),
     "slices": ({"network"}, {"f": torch.sin}),
     "tokens_and_anchors": ({"network"}, {}),
     "learning": ({"learner"}, {"x": X, "y": X[:, 0]}),
@@ -49,7 +45,6 @@ def things() -> dict[str, Any]:
             "squared", features=1, steps=2, step_size=0.5, dtype=torch.float64
         ),
         "converted": converted,
-        "rates": Rates((Series("one head", "nearest", "p", (60, 120), (0.115, 0.057), (0.44, 0.22)),), 0),
         "model": nn.Linear(1, 1),
         "list": [1, 2],
         "None": None,
@@ -92,7 +87,7 @@ def test_without_matplotlib_the_extra_is_named(name: str, monkeypatch: pytest.Mo
         getattr(plot, name)(None, **PLOTS[name][1])
 
 
-@pytest.mark.parametrize("name", sorted(PLOTS.keys() - {"rates"}))
+@pytest.mark.parametrize("name", PLOTS)
 def test_one_signature_style(name: str) -> None:
     first, *others = inspect.signature(getattr(plot, name)).parameters.values()
     assert first.kind is first.POSITIONAL_OR_KEYWORD
@@ -100,18 +95,17 @@ def test_one_signature_style(name: str) -> None:
     assert others[-1].name == "path"
 
 
-@pytest.mark.parametrize("name", ["function", "error", "attention"])
-def test_plots_of_one_panel_draw_into_given_axes(name: str, things: dict[str, Any]) -> None:
+def test_attention_draws_into_given_axes(things: dict[str, Any]) -> None:
     for figure in (Figure(), Figure().subfigures(1, 1)):
         ax = figure.add_subplot()
-        assert getattr(plot, name)(things["head"], ax=ax) is ax.get_figure(root=True)
-        assert ax.lines or ax.images
+        assert plot.attention(things["head"], ax=ax) is ax.get_figure(root=True)
+        assert ax.images
 
 
 @pytest.mark.parametrize("suffix", MAGIC)
 def test_the_suffix_selects_the_format(things: dict[str, Any], tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"tanh{suffix}"
-    plot.function(things["head"], path=path)
+    plot.head(things["head"], path=path)
     assert path.read_bytes().startswith(MAGIC[suffix])
 
 
@@ -123,12 +117,12 @@ def test_a_failure_keeps_the_previous_file(
         raise OSError(28, "No space left on device")
 
     with pytest.raises(FileError, match="nowhere"):
-        plot.function(things["head"], path=tmp_path / "nowhere" / "tanh.png")
+        plot.head(things["head"], path=tmp_path / "nowhere" / "tanh.png")
     monkeypatch.setattr(Figure, "savefig", fail_half_way)
     path = tmp_path / "tanh.png"
     path.write_bytes(b"old")
     with pytest.raises(FileError, match=r"tanh\.png"):
-        plot.function(things["head"], path=path)
+        plot.head(things["head"], path=path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -137,7 +131,7 @@ def test_matplotlib_is_imported_by_the_first_plot_and_pyplot_never() -> None:
     program = """
 import sys, attnc, attnc.plot
 assert "matplotlib" not in sys.modules
-attnc.plot.function(attnc.head("tanh", domain=(-8, 8), eps=1e-5))
+attnc.plot.head(attnc.head("tanh", domain=(-8, 8), eps=1e-5))
 assert "matplotlib" in sys.modules
 assert "matplotlib.pyplot" not in sys.modules
 """

@@ -16,7 +16,7 @@ from attnc import plot
 from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise
-from attnc.plot.heat_map import COLUMNS, on_lattice, same_decimals
+from attnc.plot.heat_map import on_lattice, same_decimals
 from attnc.plot.network import POINTS
 from attnc.records.certificate import Certificate, Status
 from tests import parts
@@ -160,14 +160,6 @@ def test_numbers_of_one_axis_have_the_same_decimals() -> None:
     assert same_decimals(np.zeros(1)) == ["0"]
 
 
-def test_many_neurons_share_columns() -> None:
-    torch.manual_seed(0)
-    wide = nn.Sequential(nn.Linear(2, 700), nn.Tanh(), nn.Linear(700, 1)).eval()
-    figure = plot.attention(attnc.compile(wide, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-1))
-    assert picture(figure).shape == (2, COLUMNS)
-    assert figure.axes[0].get_xlabel().startswith("700 neurons")
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -286,11 +278,9 @@ def test_a_lattice_with_many_axes_is_flattened(counts: tuple[int, ...], shape: t
 
 def test_anchors_that_form_no_lattice_are_in_one_row() -> None:
     points = np.random.default_rng(0).normal(size=(1500, 2))
-    numbers = np.random.default_rng(1).random(1500)
-    for mean, expected in ((False, numbers.reshape(500, 3).sum(1)), (True, numbers.reshape(500, 3).mean(1))):
-        image, up, across = on_lattice(selection(points), numbers, mean)
-        assert up == across == {}
-        np.testing.assert_allclose(image, expected[None])
+    image, up, across = on_lattice(selection(points), np.arange(1500.0))
+    assert up == across == {}
+    np.testing.assert_array_equal(image, np.arange(1500.0)[None])
 
 
 def test_slices_show_f_the_network_and_the_error_along_every_coordinate() -> None:

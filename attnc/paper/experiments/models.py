@@ -1,8 +1,9 @@
-"""The models that the protocol trains: a token map, extra tokens, softmax attention and linear maps."""
+"""The data sets of the protocol, and the models that it trains: a token map, extra tokens, softmax attention and linear maps."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,54 @@ from torch.nn import functional as F
 from attnc.paper.experiments.settings import Setting
 
 SHARPNESS = 25.0  # β of experiment 2
+REACH = 5.0  # x is uniform in [-5, 5] in experiments 1 and 2
+HIDDEN = 10  # neurons of the target network of experiment 3
+TEST = 5  # one sample in five is a test sample
+
+
+@dataclass(frozen=True)
+class Task:
+    """A target function and its samples in float64: X of shape (samples, n, d), Y of shape (samples, n, outputs)."""
+
+    target: tuple[Tensor, ...]  # the parameters of the function
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+def generator(setting: Setting) -> torch.Generator:
+    """The random numbers of a run, in this order: the data, the initial weights, the order of the batches. Initial weights drawn
+    from the seed of the data would be correlated with the data."""
+    return torch.Generator().manual_seed(setting.seed)
+
+
+def make_task(setting: Setting, draw: torch.Generator) -> Task:
+    """Experiments 1 and 2: Y_i = clip(<w_i, x_i> + t_i, a, b), X uniform in [-5, 5]^{n×d}, target (W, t).
+    Experiment 3: Y = W2 relu(W1 vec X + b1) + b2, X uniform in [0, 1]^{n×d}, target (W1, b1, W2, b2).
+    All numbers of a target are N(0, 1).
+
+    >>> from attnc.paper.experiments.settings import QUICK
+    >>> make_task(QUICK.truncated, generator(QUICK.truncated)).x_train.shape
+    torch.Size([160, 12, 4])
+    """
+    n, d = setting.n, setting.d
+    if setting.experiment == "seq2seq":
+        shapes: tuple[tuple[int, ...], ...] = ((HIDDEN, n * d), (HIDDEN,), (n * d, HIDDEN), (n * d,))
+    else:
+        shapes = ((n, d), (n,))
+    target = tuple(torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in shapes)
+    x = torch.rand(setting.samples, n, d, generator=draw, dtype=torch.float64)
+    if setting.experiment == "seq2seq":
+        W1, b1, W2, b2 = target
+        y = (torch.relu(x.flatten(1) @ W1.T + b1) @ W2.T + b2).reshape(x.shape)
+    else:
+        W, t = target
+        x = (2 * x - 1) * REACH
+        y = ((x * W).sum(-1) + t).clamp(setting.a, setting.b).unsqueeze(-1)
+    order = torch.randperm(len(x), generator=draw)
+    test, train = order[: len(x) // TEST], order[len(x) // TEST :]
+    return Task(target, x[train], y[train], x[test], y[test])
 
 
 class TokenMap(nn.Module):
@@ -43,10 +92,8 @@ class Attention(nn.Module):
             nn.init.zeros_(one.bias)
 
     def forward(self, z: Tensor) -> Tensor:
-        q, k, v = (
-            one(z).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for one in (self.query, self.key, self.value)
-        )
+        maps = (self.query, self.key, self.value)
+        q, k, v = (one(z).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in maps)
         mixed: Tensor = self.output(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return mixed
 
@@ -80,11 +127,8 @@ class HeatMapModel(nn.Module):
         anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float32)
         self.register_buffer("anchors", anchors.unsqueeze(1))
 
-    def weights(self, x: Tensor) -> Tensor:
-        """The attention weights, of shape (samples, n, p)."""
-        return self._weights(self.tokens(x))
-
-    def _weights(self, z: Tensor) -> Tensor:
+    def weights(self, z: Tensor) -> Tensor:
+        """The attention weights of the tokens z, of shape (samples, n, p)."""
         key = torch.cat([self.key(z), self.anchors.expand(len(z), -1, -1)], -1)
         scores = self.query(z) @ key.transpose(1, 2)
         return torch.softmax(SHARPNESS / math.sqrt(z.shape[-1]) * scores, -1)
@@ -92,7 +136,7 @@ class HeatMapModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         z = self.tokens(x)
         value = torch.cat([self.anchors.expand(len(z), -1, -1), self.value(z)], -1)
-        return self._weights(z) @ value
+        return self.weights(z) @ value
 
 
 class SequenceModel(nn.Module):

@@ -136,20 +136,19 @@ def _sweep(runs: Any, against: str) -> Iterator[tuple[str, Any]]:
 
 def _lead(table: Any) -> str:
     """What was run, how many trainings failed, and how many errors are within their bounds."""
-    sizes = "The sizes are not the protocol's, so the paper's results are left out."
-    if table.paper_mse.notna().any():
-        sizes = (
-            "The sizes are the protocol's. The paper's MSE is that of its public code on a CPU: the mean of three seeds, "
-            "in the sequence-to-sequence experiment one seed."
-        )
+    protocol = (
+        "The sizes are the protocol's. The paper's MSE is that of its public code on a CPU: the mean of three seeds, in the "
+        "sequence-to-sequence experiment one seed."
+    )
+    other = "The sizes are not the protocol's, so the paper's results are left out."
+    sizes = protocol if table.paper_mse.notna().any() else other
     trained = table[table.method.isin(TRAINED)]
     diverged, poor = (~np.isfinite(trained.mse)).sum(), (trained.mse >= trained.constant).sum()
-    (proved, bounds), (kept, theorems) = (
-        ((table.largest <= table[name]).sum(), table[name].notna().sum()) for name in ("bound", "theorem")
-    )
+    bounds = table[["bound", "theorem"]]
+    (proved, kept), (bounded, theorems) = bounds.ge(table.largest, axis=0).sum(), bounds.notna().sum()
     return (
         f"{len(table)} runs with {table.seed.nunique()} seeds. {sizes} Of {len(trained)} trainings, {diverged} diverged and "
-        f"{poor} ended no better than the constant output. The largest error is within the proved bound in {proved} of {bounds} "
+        f"{poor} ended no better than the constant output. The largest error is within the proved bound in {proved} of {bounded} "
         f"runs, and within the theorem's bound in {kept} of {theorems}."
     )
 
@@ -186,9 +185,8 @@ def _rows(runs: Any, size: str) -> Any:
     }
     text = require("pandas").DataFrame({"method": table.method.astype(str), **numbers})
     text[[*numbers]] = text[[*numbers]].map(lambda value: f"{value:.3g}" if math.isfinite(value) else "—")
-    text = text.assign(
-        anchors=table.anchors, parameters=table.parameters, seconds=table.seconds.map("{:.2g}".format)
-    )
+    seconds = table.seconds.map("{:.2g}".format)
+    text = text.assign(anchors=table.anchors, parameters=table.parameters, seconds=seconds)
     text.loc[everywhere, size] = "any"
     text.loc[table.method == "placed", "proved bound"] = "measured"
     text["test MSE"] += _ends(table.low, table.high).where(table.runs - table.diverged > 1, "")
@@ -211,18 +209,14 @@ def _slopes(runs: Any, against: str) -> Any:
     for name, of, method, theorem in wanted:
         these = runs[runs.method == method]
         fitted, rate = analysis.fit_rate(these, against, of), "—" if theorem is None else f"{theorem:g}"
+        slope, interval, shown, used = "—", "—", "independent of the size", len(these)
         if fitted is not None:
-            slope, low, high = (
-                f"{round(one, 2) + 0.0:.2f}" for one in (fitted.slope, fitted.low, fitted.high)
-            )
+            ends = (fitted.slope, fitted.low, fitted.high)
+            slope, low, high = (f"{round(one, 2) + 0.0:.2f}" for one in ends)
+            interval, used = f"{low} … {high}", fitted.runs
             shown = verdict(fitted, theorem, grows=against == "range")
-            rows.append(
-                (method, name, slope, f"{low} … {high}", rate, shown, f"{fitted.runs} of {len(these)}")
-            )
-        elif analysis.has_no_effect(these):
-            rows.append(
-                (method, name, "—", "—", rate, "independent of the size", f"{len(these)} of {len(these)}")
-            )
+        if fitted is not None or analysis.has_no_effect(these):
+            rows.append((method, name, slope, interval, rate, shown, f"{used} of {len(these)}"))
     head = ("method", "fitted", "slope", "95 % interval", "theorem's", "verdict", "runs")
     return require("pandas").DataFrame(rows, columns=head)
 

@@ -10,12 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnc.lower.function_to_head import check_arithmetic
+from attnc.arguments import check_arithmetic
 from attnc.network.network import Network
 from attnc.paper.experiments import building
-from attnc.paper.experiments.data import Task, generator, make_task
-from attnc.paper.experiments.models import HeatMapModel, SequenceModel, TruncatedModel
-from attnc.paper.experiments.placing import place, place_anchors
+from attnc.paper.experiments.models import (
+    HeatMapModel,
+    SequenceModel,
+    Task,
+    TruncatedModel,
+    generator,
+    make_task,
+)  # fmt: skip
 from attnc.paper.experiments.settings import TRAINED, Setting
 
 RATE = 1e-3  # of Adam
@@ -26,8 +31,7 @@ _MODELS = {"truncated": TruncatedModel, "heat-map": HeatMapModel, "seq2seq": Seq
 
 @dataclass(frozen=True)
 class Record:
-    """The result of one run. All fields but `seconds` are reproducible: the same versions give the same numbers for the same
-    setting on the same kind of processor."""
+    """The result of one run. On one kind of processor the same versions reproduce all fields but `seconds`."""
 
     setting: Setting
     mse: float  # on the test samples, over all coordinates of the output
@@ -47,9 +51,8 @@ class Record:
 
 
 def run(setting: Setting) -> Record:
-    """Train or build the network of the setting and measure it. The same setting gives the same record, except for the seconds.
-
-    Trained models are float32, as in the protocol. Built networks, and models trained from them, are float64.
+    """Train or build the network of the setting and measure it. Trained models are float32, as in the protocol; built networks,
+    and models trained from them, are float64.
 
     >>> from dataclasses import replace
     >>> from attnc.paper.experiments.settings import QUICK
@@ -84,11 +87,9 @@ def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Mo
     if setting.method in ("placed", *TRAINED) and not seq2seq:
         head, model = building.head_to_place(setting, task), TruncatedModel(setting, draw)
         seconds = time.process_time() - began
-        if setting.method == "from-anchors":
-            place_anchors(model, head)
-        else:
-            W, t = task.target
-            place(model, W, t, head)
+        building.place_anchors(model, head)
+        if setting.method != "from-anchors":
+            building.place_functions(model, *task.target)
         if setting.method != "placed":
             return _train(model, task, setting, draw)
         return model, {"parameters": _count(model), "anchors": head.key.shape[1], "seconds": seconds}
@@ -100,12 +101,9 @@ def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Mo
             building.reset_affine_maps(net, draw)
         return _train(net.requires_grad_(True), task, setting, draw)
     assert net.certificate.proved
-    keys = [head.key.shape for layer in net.layers for _, head in layer.groups]
-    known: dict[str, Any] = {
-        "parameters": _count(net),
-        "anchors": sum(int(shape[0] * shape[1]) for shape in keys),
-    }
-    known |= {"bound": net.certificate.bound, "seconds": seconds}
+    shapes = [head.key.shape for layer in net.layers for _, head in layer.groups]
+    known: dict[str, Any] = {"bound": net.certificate.bound, "seconds": seconds, "parameters": _count(net)}
+    known["anchors"] = sum(int(shape[0] * shape[1]) for shape in shapes)
     if seq2seq:
         return net.as_self_attention(), known
     return net, {**known, "theorem": net.theorem.bound if net.theorem else None}
@@ -151,11 +149,11 @@ def test(model: nn.Module, task: Task) -> tuple[float, float]:
 def _heat_map(model: nn.Module, setting: Setting, task: Task) -> dict[str, Any]:
     """Attention weights of the first test samples, with six digits, and how often the largest is on the nearest anchor."""
     with torch.no_grad():
-        if isinstance(model, HeatMapModel):
-            weights = model.weights(task.x_test.float()).double()
-        else:
-            assert isinstance(model, Network)
+        if isinstance(model, Network):
             (weights,) = model.attention(task.x_test).values()
+        else:
+            assert isinstance(model, HeatMapModel)
+            weights = model.weights(model.tokens(task.x_test.float())).double()
     anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float64)
     nearest = (task.y_test - anchors).abs().argmin(-1)
     maps = tuple(tuple(tuple(round(w, 6) for w in row) for row in one) for one in weights[:_MAPS].tolist())
@@ -173,8 +171,5 @@ def _count(model: nn.Module) -> int:
 @cache
 def _warm_up() -> None:
     """Do what a process does once, so that no run's time includes it: torch's imports and the check of the arithmetic."""
-    number = nn.Parameter(torch.zeros(1))
-    optimiser = torch.optim.Adam([number])
-    torch.autograd.backward(number.sum())
-    optimiser.step()
+    torch.optim.Adam([nn.Parameter(torch.zeros(1))]).step()
     check_arithmetic("float64", network=True)

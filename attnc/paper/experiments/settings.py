@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from attnc.arguments import checked_choice, checked_count
 from attnc.errors import InputError
 
 SWEEPS = ("heads", "range", "anchors", "heatmaps", "seq2seq")
 FIRST_SEED = 1234
-TRAINED = (
-    "trained",
-    "fine-tuned",
-    "from-anchors",
-)  # with the protocol's optimiser; all other methods are built
+TRAINED = ("trained", "fine-tuned", "from-anchors")  # all other methods are built
 BUILT = ("nearest", "smooth", "graded", "placed")
 METHODS = {
     "truncated": (*TRAINED, *BUILT, "many-heads"),
@@ -24,22 +21,8 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One run: the experiment, the method, the sizes and the seed. Equal settings give equal results.
-
-    The methods of experiment "truncated":
-
-        trained         from random weights
-        nearest         built: one head, p uniform anchors, c = 4
-        smooth          built: the same with c = 1
-        graded          built: one head, p anchors, dense around both kinks
-        many-heads      built: H heads of n keys
-        placed          built: six anchors written into the model that is trained, among its p - n extra tokens
-        fine-tuned      ten graded anchors written into that model, then trained
-        from-anchors    the same, but the linear functions <w_i, x_i> + t_i start at random
-
-    "heat-map" has trained and nearest. "seq2seq" has trained; tokens and heads (built: two attention layers, neurons as tokens
-    or as heads); softmax (built: attention, then softmax); fine-tuned (heads with ten graded anchors, then trained);
-    from-anchors (the same anchors, but random affine maps)."""
+    """One run: the experiment, the method, the sizes and the seed. Equal settings give equal results. docs/experiments.md
+    describes the experiments and the methods."""
 
     experiment: str  # truncated, heat-map, seq2seq
     method: str
@@ -56,14 +39,9 @@ class Setting:
     batch: int = 32
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS.get(self.experiment, ()):
-            raise InputError(
-                f"experiment={self.experiment!r}, method={self.method!r}: accepted are {METHODS}"
-            )
+        checked_choice("method", self.method, METHODS.get(self.experiment, ()))
         counts = (self.n, self.d, self.p, self.heads, self.width, self.samples, self.epochs, self.batch)
-        typed = (
-            all(type(one) is int for one in (*counts, self.seed)) and type(self.a) is type(self.b) is float
-        )
+        typed = {type(one) for one in (*counts, self.seed)} == {int} and type(self.a) is type(self.b) is float
         valid = typed and min(counts) >= 1 and self.samples >= 5 and 0 <= self.seed < 2**63
         valid = valid and self.width % self.heads == 0 and -math.inf < self.a < self.b < math.inf
         if not valid or self.p < self.n or (self.experiment == "heat-map" and self.p != self.n):
@@ -132,10 +110,8 @@ def settings(sweep: str, seeds: int = 3, quick: bool = False) -> tuple[Setting, 
     >>> len(settings("anchors", seeds=3)), settings("range", seeds=1)[0].b
     (84, 5.0)
     """
-    if sweep not in (*SWEEPS, "all"):
-        raise InputError(f"sweep={sweep!r}: accepted are {', '.join(SWEEPS)} and all")
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= 1000:
-        raise InputError(f"seeds={seeds!r}: give an integer from 1 to 1000")
+    checked_choice("sweep", sweep, (*SWEEPS, "all"))
+    checked_count("seeds", seeds, 1, 1000)
     sizes, names = QUICK if quick else PROTOCOL, SWEEPS if sweep == "all" else (sweep,)
     points = [one for name in names for one in _points(name, sizes)]
     return tuple(dict.fromkeys(replace(one, seed=FIRST_SEED + k) for one in points for k in range(seeds)))
@@ -143,8 +119,7 @@ def settings(sweep: str, seeds: int = 3, quick: bool = False) -> tuple[Setting, 
 
 def _points(sweep: str, sizes: Sizes) -> list[Setting]:
     """The settings of a sweep for one seed."""
-    base, more = sizes.truncated, []
-    methods: tuple[str, ...] = (*TRAINED, *BUILT)
+    base, more, methods = sizes.truncated, [], METHODS["truncated"][:-1]
     if sweep == "heads":
         points, methods = [replace(base, heads=h) for h in sizes.heads], (*TRAINED, "placed", "many-heads")
         more = [replace(base, method=m) for m in BUILT]  # these have one head

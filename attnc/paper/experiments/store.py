@@ -22,16 +22,7 @@ from attnc.records import fields
 
 _NUMBERS = ("mse", "largest", "start", "bound", "theorem", "spread", "constant", "picked", "seconds")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
-_NO_EFFECT = {
-    "cli",
-    "exporters",
-    "incontext",
-    "plot",
-    "pretrained",
-    "analysis.py",
-    "baselines.py",
-    "report.py",
-}
+_NO_EFFECT = {"cli", "exporters", "incontext", "plot", "pretrained", "analysis.py", "report.py"}
 
 
 def require(module: str) -> Any:
@@ -39,8 +30,8 @@ def require(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as problem:
-        extra = "pip install 'attnc[reproduce]'"
-        raise MissingExtraError(f"the experiments need {module} ({problem}): {extra}") from problem
+        advice = f"the experiments need {module} ({problem}): pip install 'attnc[reproduce]'"
+        raise MissingExtraError(advice) from problem
 
 
 @cache
@@ -70,7 +61,6 @@ def prepare(directory: Path) -> None:
 
 
 def record_path(directory: Path, setting: Setting) -> Path:
-    """The file of a run."""
     return directory / "records" / f"{setting.key}.json"
 
 
@@ -82,8 +72,7 @@ def save_record(directory: Path, record: Record) -> None:
 
 
 def load_record(directory: Path, setting: Setting) -> Record | None:
-    """The stored record of a run, or None if there is none. Raises `FileError` if the file is damaged, or if other versions wrote
-    it."""
+    """The stored record of a run, or None. Raises `FileError` if the file is damaged, or if other versions wrote it."""
     path = record_path(directory, setting)
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
@@ -93,7 +82,8 @@ def load_record(directory: Path, setting: Setting) -> Record | None:
             raise ValueError(f"it was written with {body['versions']}, the current versions are {versions()}")
         if body["record"]["setting"] != asdict(setting):
             raise ValueError(f"it holds the record of {body['record']['setting']}")
-        return from_json(body["record"])
+        values = {name: _restored(value) for name, value in body["record"].items()}
+        return Record(**{**values, "setting": setting})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
@@ -105,35 +95,27 @@ def to_json(record: Record) -> dict[str, Any]:
     return {name: _plain(value) for name, value in asdict(record).items()}
 
 
-def from_json(body: dict[str, Any]) -> Record:
-    """The record from the values that `to_json` gives."""
-    values = {name: _restored(value) for name, value in body.items() if name != "setting"}
-    return Record(Setting(**body["setting"]), **values)
-
-
 def frame(records: Sequence[Record]) -> Any:
     """A pandas DataFrame with one row per run: key, setting and results. A missing number is NaN.
 
     >>> list(frame([]).columns[:4])
     ['key', 'experiment', 'method', 'seed']
     """
-    values = (*_NUMBERS, "parameters", "anchors")
-    rows = [
-        (one.setting.key, *asdict(one.setting).values(), *(getattr(one, name) for name in values))
-        for one in records
-    ]
-    names = ["key", *Setting.__dataclass_fields__, *values]
+    rows = [{"key": one.setting.key, **vars(one.setting), **vars(one)} for one in records]
+    names = ["key", *Setting.__dataclass_fields__, *_NUMBERS, "parameters", "anchors"]
     table = require("pandas").DataFrame(rows, columns=names)
     return table.astype({**dict.fromkeys(_NUMBERS, float), "anchors": "Int64"})
 
 
 def write_results(records: Sequence[Record], directory: Path) -> list[Path]:
     """Write results.json and results.csv, which are the same bytes whenever the same runs are repeated, and times.csv."""
-    table, head = frame(records), json.dumps(versions())
-    runs = [{"key": one.setting.key, **to_json(one)} for one in records]
-    lines = (json.dumps({k: v for k, v in one.items() if k != "seconds"}, allow_nan=False) for one in runs)
+    table, lines = frame(records), []
+    for one in records:
+        row = {"key": one.setting.key, **to_json(one)}
+        del row["seconds"]
+        lines.append(json.dumps(row, allow_nan=False))
     texts = {
-        "results.json": f'{{"versions": {head}, "runs": [\n' + ",\n".join(lines) + "\n]}\n",
+        "results.json": f'{{"versions": {json.dumps(versions())}, "runs": [\n' + ",\n".join(lines) + "\n]}\n",
         "results.csv": table.drop(columns="seconds").assign(**versions()).to_csv(index=False),
         "times.csv": table[["key", "seconds"]].to_csv(index=False),
     }

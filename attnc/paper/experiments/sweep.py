@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from attnc.arguments import checked_count
 from attnc.errors import AttncError, FileError, InputError
 from attnc.paper.experiments.run import Record
 from attnc.paper.experiments.run import run as run_setting
@@ -31,12 +32,10 @@ class SweepError(AttncError):
     def __init__(self, message: str, failures: dict[str, str]) -> None:
         self.failures = failures
         listed = [f"\n  - {key}: {reason}" for key, reason in failures.items()]
-        more = f"\n  - and {len(listed) - 5} more" if len(listed) > 5 else ""
-        super().__init__(
-            f"{message}; finished runs are stored, and the same call runs the rest"
-            + "".join(listed[:5])
-            + more
-        )
+        if len(listed) > 5:
+            listed[5:] = [f"\n  - and {len(listed) - 5} more"]
+        advice = "finished runs are stored, and the same call runs the rest"
+        super().__init__(f"{message}; {advice}{''.join(listed)}")
 
 
 def sweep(
@@ -49,11 +48,10 @@ def sweep(
 ) -> tuple[Record, ...]:
     """The records of all settings, in their order. Only settings without a record in the directory are run.
 
-    An interrupted sweep continues where it stopped when it is called again. A record that is damaged, or was written by other
-    versions, is run again with a warning. joblib runs the settings: `jobs` is its `n_jobs`, where -1 uses all cores, and
-    `joblib.parallel_config(backend=…)` selects its backend (loky, dask, ray). Only this process writes to the directory.
-    `progress` receives the last key, the number of finished runs and the number of all runs. A failing run does not stop the
-    others; at the end `SweepError` lists the failures.
+    A record that is damaged, or was written by other versions, is run again with a warning. joblib runs the settings: `jobs` is
+    its `n_jobs`, where -1 uses all cores, and `joblib.parallel_config(backend=…)` selects its backend (loky, dask, ray). Only
+    this process writes to the directory. `progress` receives the last key and the numbers of finished runs and of all runs. A
+    failing run does not stop the others; at the end `SweepError` lists the failures.
 
     >>> import tempfile
     >>> from dataclasses import replace
@@ -65,8 +63,8 @@ def sweep(
     wanted, folder = list(dict.fromkeys(settings)), Path(directory)
     if not wanted or not all(isinstance(one, Setting) for one in wanted):
         raise InputError(f"settings: give one or more objects of type Setting, got {wanted[:1]!r}")
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or not (jobs == -1 or 1 <= jobs <= 1024):
-        raise InputError(f"jobs={jobs!r}: give an integer from 1 to 1024, or -1 for all cores")
+    if jobs != -1:
+        checked_count("jobs", jobs, 1, 1024, "or -1 for all cores")
     for package in ("joblib", "pandas", "scipy", "threadpoolctl"):
         require(package)
     prepare(folder)

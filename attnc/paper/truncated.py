@@ -1,0 +1,318 @@
+"""n tokens, n different truncated linear functions, by one head or by H heads over the n tokens alone.
+
+One head. p anchors L_k uniform on [a, b], Δ = (b - a)/(p - 1), weights ∝ exp(-β (s - L_k)²), c = βΔ² >= 1/2, values L_k:
+
+    |g(s) - Range_[a,b](s)| <= C(c) Δ,     C(c) = 1/2 + Σ_{j>=1} ( j e^{-c j²} + (j + 1/2)/2 · e^{-c j(j+1)} ).
+
+Many heads. N = (n - 2)H uniform anchors, Δ = (b - a)/(N - 1); head h owns n - 2 neighbours between two sentinels of value 0:
+
+    |G(s) - Range_[a,b](s)| <= C(c) Δ + max(|a|, |b|) ε(c),
+    C(c) = 1/2 + Σ_{q>=0} Σ_{j>=1} ( (j + q) e^{-c(j² + 2jq)} + (j + q + 1/2) e^{-c(j² + 2jq + j)} ),
+    ε(c) = Σ_{j>=1} ( 2 e^{-c(j² - j + 2)} + (1 + 2/(1 - e^{-2c})) e^{-c(j² + j)} )         = 5 e^{-2c} + …
+
+Both hold in exact arithmetic for every real s. docs/theorems.md has the proofs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnc.arguments import check_arithmetic, check_box, checked_count, checked_dtype, checked_nonnegative
+from attnc.domain import Array, Box, Interval, real_numbers
+from attnc.errors import ConvergenceError, InputError
+from attnc.functions import clip
+from attnc.heads.chain import lattice
+from attnc.heads.designs import SHARPNESS, many, nearest_constant
+from attnc.heads.draft import finish
+from attnc.heads.draft import one_head as one_head_draft
+from attnc.heads.plan import HeadCandidate, conclude, measure
+from attnc.heads.target import Plan, Progress, Target, target_of
+from attnc.lower.function_to_head import finished_head
+from attnc.lower.layers import lower_steps
+from attnc.lower.pointwise import HeadGroup, head_errors
+from attnc.lower.program_to_network import Lowered, Request, certified, with_room
+from attnc.network.head import Head
+from attnc.network.network import Network
+from attnc.program import Affine, Pointwise, Program, Reshape, Step
+from attnc.prove.compose import compose
+from attnc.prove.stretches import by_stretches
+from attnc.records.presentation import Theorem
+
+MOST_ANCHORS, MOST_HEADS, MOST_OUTPUTS = 8192, 4096, 4096
+LEAST_SHARPNESS, LARGEST_SHARPNESS = 0.5, 2.0**20
+MANY_SHARPNESS, LEAK = 6.0, 1 / 50  # the least default c of many heads; the default leak in units of Δ
+
+
+def one_head(
+    W: Any,
+    t: Any,
+    a: float,
+    b: float,
+    *,
+    anchors: int,
+    domain: Box | tuple[float, float] = (-5.0, 5.0),
+    coordinates: Sequence[int] | None = None,
+    outputs: int | None = None,
+    sharpness: float = SHARPNESS,
+    dtype: torch.dtype = torch.float64,
+    progress: Progress | None = None,
+) -> Network:
+    """One head over p = `anchors` anchors: token i gets Range_[a,b](<w_i, x_i> + t_i), within C (b - a)/(p - 1).
+
+    W is (n, d), t is (n,); the network maps X of shape (…, n, d) to (…, n, outputs). Token i writes to coordinate
+    `coordinates[i]` of its output, the others are 0; the default is one coordinate. `domain` is where the proof holds: a box of
+    shape (n, d), or (lo, hi) for every coordinate of X. `sharpness` is c = βΔ²: the larger, the harder softmax picks the nearest
+    anchor. `net.theorem.bound` is the theorem's, `net.certificate.bound` is proved for the executed numbers.
+
+    >>> import attnc.paper, torch
+    >>> W, t = torch.tensor([[1.0, -1.0], [0.5, 2.0]]), torch.tensor([0.0, 1.0])
+    >>> net = attnc.paper.one_head(W, t, -2, 2, anchors=9, domain=(-1, 1))
+    >>> x = torch.tensor([[0.75, -0.25], [1.0, 1.0]], dtype=torch.float64)
+    >>> net(x).shape, (net(x)[:, 0] - torch.tensor([1.0, 2.0])).abs().max().item() <= net.certificate.bound
+    (torch.Size([2, 1]), True)
+    >>> net.certificate.bound <= net.theorem.bound <= 0.52 * 4 / (9 - 1)
+    True
+    """
+    given = truncated(W, t, a, b, domain, dtype)
+    p, c = checked_count("anchors", anchors, 2, MOST_ANCHORS), _checked_sharpness(sharpness)
+    program = given.program(*_placement(len(given.W), coordinates, outputs))
+    plan = given.plan(program, 1, progress)
+    target = target_of(plan, 0.0).denser(6 * p)
+    plan.progress(f"proving {p} anchors")
+    found = conclude(plan, finish(_uniform(plan, target, given, p, c), target), math.inf)
+    net = assembled(given, program, _proved(plan, found), progress)
+    net.form, net.theorem = "one-head", one_head_theorem(given.a, given.b, p, c)
+    return net
+
+
+def many_heads(
+    W: Any,
+    t: Any,
+    a: float,
+    b: float,
+    *,
+    heads: int,
+    domain: Box | tuple[float, float] = (-5.0, 5.0),
+    sharpness: float | None = None,
+    dtype: torch.dtype = torch.float64,
+    progress: Progress | None = None,
+) -> Network:
+    """H = `heads` heads over n tokens and no others: token i gets Range_[a,b](<w_i, x_i> + t_i), within O((b - a)/(nH)).
+
+    The arguments are those of `one_head`, with n >= 3, and the network maps X of shape (…, n, d) to (…, n, 1). Every head has n
+    keys, one for each token: n - 2 anchors and two sentinels. The default `sharpness` is c = 6, or larger where the leak
+    max(|a|, |b|) ε(c) would exceed Δ/50.
+
+    >>> import attnc.paper, torch
+    >>> W, t = torch.eye(4, 2), torch.zeros(4)
+    >>> net = attnc.paper.many_heads(W, t, -1, 1, heads=3, domain=(-2, 2))
+    >>> net.layers[0].groups[0][1].key.shape
+    torch.Size([3, 4, 2])
+    >>> net.certificate.bound <= net.theorem.bound <= 0.53 * 2 / (2 * 3 - 1)
+    True
+    """
+    given = truncated(W, t, a, b, domain, dtype)
+    a, b, n, count = given.a, given.b, len(given.W), checked_count("heads", heads, 1, MOST_HEADS)
+    anchors = (n - 2) * count
+    if n < 3 or anchors < 2:
+        raise InputError(
+            f"{n} tokens and heads={count} have {max(anchors, 0)} anchors, because two of the n keys of a head are sentinels: "
+            "give at least 3 tokens and 2 anchors, or use attnc.paper.one_head, whose anchors are extra tokens"
+        )
+    if sharpness is None:  # from c = 6 on, ε(c) < 5.001 e^{-2c}
+        most = max(abs(a), abs(b))
+        c = max(MANY_SHARPNESS, math.log(5.001 * most / (LEAK * ((b - a) / (anchors - 1)))) / 2)
+    else:
+        c = _checked_sharpness(sharpness)
+    program = given.program([0] * n, 1)
+    plan = given.plan(program, count, progress)
+    target = target_of(plan, 0.0).denser(6 * n * count)
+    draft = many(target, n, count, lambda _, size: _uniform(plan, target, given, size, c))
+    finished = finish(draft, target)
+    measured, at = measure(plan, finished.numbers)
+    plan.progress(f"proving {count} heads of {n} keys")
+    ends = [a + (b - a) * ((h * (n - 2) - 0.5) / (anchors - 1)) for h in range(1, count)]
+    seen = min(measured, finished.approximation)
+    proof = by_stretches(finished.numbers, plan.f, plan.domain, ends, seen=seen)
+    found = HeadCandidate("nearest", finished.numbers, proof, measured, at, finished.rounding)
+    net = assembled(given, program, _proved(plan, found), progress)
+    net.form, net.theorem = "many-heads", many_heads_theorem(a, b, n, count, c)
+    return net
+
+
+def one_head_theorem(a: float, b: float, p: int, sharpness: float = SHARPNESS) -> Theorem:
+    """C(c) (b - a)/(p - 1), rounded up.
+
+    >>> round(one_head_theorem(-25, 25, 51).bound, 4)
+    0.5186
+    """
+    constant = nearest_constant(sharpness)
+    bound = math.nextafter(constant * ((b - a) / (p - 1)) * (1 + 2.0**-50), math.inf)
+    return Theorem(
+        "one head, n truncated linear functions",
+        f"in exact arithmetic |Attn(X)_i - Range_[{a:g},{b:g}](<w_i, x_i> + t_i)| <= C (b - a)/(p - 1) for every X, with p = {p} "
+        f"anchors, c = {sharpness:g} and C = 1/2 + Σ_j (j exp(-c j²) + (j + 1/2)/2 exp(-c j(j+1))) = {constant:.4g}",
+        bound,
+    )
+
+
+def many_heads_theorem(a: float, b: float, n: int, heads: int, sharpness: float) -> Theorem:
+    """C(c) (b - a)/((n - 2)H - 1) + max(|a|, |b|) ε(c), rounded up.
+
+    >>> round(many_heads_theorem(-25, 25, 10, 64, 6.0).bound / (50 / 511), 3)
+    0.51
+    """
+    c, step, most = sharpness, (b - a) / ((n - 2) * heads - 1), max(abs(a), abs(b))
+    terms = [
+        (j + q) * math.exp(-c * (j * j + 2 * j * q)) + (j + q + 0.5) * math.exp(-c * (j * j + 2 * j * q + j))
+        for q in range(80)
+        for j in range(1, 40)
+    ]
+    constant, leak = (0.5 + math.fsum(terms)) * (1 + 1e-12), leaking(c)
+    bound = math.nextafter((constant * step + most * leak) * (1 + 2.0**-48), math.inf)
+    return Theorem(
+        "many heads, no extra tokens",
+        f"in exact arithmetic |Attn(X)_i - Range_[{a:g},{b:g}](<w_i, x_i> + t_i)| <= C (b - a)/((n - 2)H - 1) + max(|a|, |b|) ε "
+        f"for every X, with n = {n} tokens, H = {heads} heads, c = {sharpness:.4g}, C = {constant:.4g} and ε = {leak:.3g}, "
+        "5 exp(-2c) to first order",
+        bound,
+    )
+
+
+def leaking(c: float) -> float:
+    """ε(c) of many heads, rounded up.
+
+    >>> leaking(6.0) < 5.001 * math.exp(-12.0)
+    True
+    """
+    factor = 1 + 2 / (1 - math.exp(-2 * c))
+    terms = [2 * math.exp(-c * (j * j - j + 2)) + factor * math.exp(-c * (j * j + j)) for j in range(1, 60)]
+    return math.fsum(terms) * (1 + 1e-12)
+
+
+@dataclass(frozen=True, eq=False)
+class Truncated:
+    """Range_[a,b](<w_i, x_i> + t_i) for the tokens i of every X in a box of shape (n, d), in a dtype."""
+
+    W: Array  # (n, d)
+    t: Array  # (n,)
+    a: float
+    b: float
+    box: Box
+    dtype: str
+
+    def program(self, coordinates: Sequence[int], outputs: int) -> Program:
+        """X ↦ Y of shape (n, outputs), Y[i, coordinates[i]] = Range_[a,b](<w_i, x_i> + t_i), and 0 elsewhere.
+
+        On vec(X) the n linear functions are one matrix with w_1 … w_n along its diagonal."""
+        n, d = self.W.shape
+        every = np.zeros((n, n * d))
+        for i, w in enumerate(self.W):
+            every[i, i * d : (i + 1) * d] = w
+        steps: list[Step] = [Reshape(0, (n * d,)), Affine(1, every, self.t)]
+        steps.append(Pointwise(2, clip(self.a, self.b)))
+        if outputs > 1:
+            place = np.zeros((n * outputs, n))
+            place[np.arange(n) * outputs + np.asarray(coordinates), np.arange(n)] = 1.0
+            steps.append(Affine(3, place))
+        return Program((n, d), (*steps, Reshape(len(steps), (n, outputs))))
+
+    def interval(self, program: Program) -> Interval:
+        """An interval that contains [a, b] and every executed s_i = <w_i, x_i> + t_i of the box."""
+        stages = lower_steps(program, self.dtype)
+        lo, hi = compose(program, stages[:2], self.box, {}, self.dtype)[2].reach
+        if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
+            raise InputError(
+                f"<w, x> + t may overflow in {self.dtype} on {self.box}: give a smaller domain or smaller W and t"
+            )
+        return with_room(min(float(lo.min()), self.a), max(float(hi.max()), self.b))
+
+    def plan(self, program: Program, heads: int, progress: Progress | None) -> Plan:
+        report = progress or (lambda _: None)
+        return Plan(clip(self.a, self.b), self.interval(program), "nearest", heads, self.dtype, report)
+
+
+def truncated(W: Any, t: Any, a: Any, b: Any, domain: Any, dtype: object) -> Truncated:
+    """The arguments that both theorems share, checked."""
+    name = checked_dtype(dtype)
+    w, shift, *ends = (real_numbers(x, what) for x, what in ((W, "W"), (t, "t"), (a, "a"), (b, "b")))
+    if w.ndim != 2 or 0 in w.shape or shift.shape != w.shape[:1]:
+        raise InputError(
+            f"W has the shape {w.shape} and t {shift.shape}: give W of shape (n, d) and one number t_i for each of its n rows"
+        )
+    if any(end.ndim for end in ends) or not float(ends[0]) < float(ends[1]):
+        raise InputError(f"a={a!r}, b={b!r}: give two numbers a < b")
+    box = box_of(domain, w.shape)
+    check_box(box, name)
+    check_arithmetic(name, network=True)
+    return Truncated(w, shift, float(ends[0]), float(ends[1]), box, name)
+
+
+def box_of(domain: Any, shape: tuple[int, ...]) -> Box:
+    """A box of the shape; two numbers (lo, hi) stand for all coordinates."""
+    if isinstance(domain, (tuple, list)) and len(domain) == 2:
+        return Box(domain[0], domain[1], shape=shape)
+    if not isinstance(domain, Box) or domain.shape != shape:
+        raise InputError(f"domain={domain!r}: give (lo, hi), or an attnc.Box of the shape {shape}")
+    return domain
+
+
+def assembled(given: Truncated, program: Program, head: Head, progress: Progress | None) -> Network:
+    """The network of the program with one head for all tokens, certified."""
+    assert head.certificate.proved
+    stages = lower_steps(program, given.dtype)
+    (layer,) = (stage for stage in stages if stage.kind == "pointwise")
+    groups, step = [HeadGroup(None, head)], program.steps[layer.value - 1]
+    assert isinstance(step, Pointwise)
+    entering = compose(program, stages[: stages.index(layer)], given.box, {}, given.dtype)[layer.input]
+    errors = {layer.value: head_errors(groups, step.function, entering)}
+    known = compose(program, stages, given.box, errors, given.dtype)
+    request = Request(program, given.box, math.inf, given.dtype, progress or (lambda _: None))
+    return certified(request, Lowered(stages, {layer.value: groups}, known), strict=False)
+
+
+def _uniform(plan: Plan, target: Target, given: Truncated, count: int, c: float) -> Any:
+    """A draft of `count` uniform anchors L_k on [a, b] with values L_k."""
+    a, b = given.a, given.b
+    first, last = ((end - plan.domain.middle) / target.half for end in (a, b))
+    values = np.array([a + (b - a) * (k / (count - 1)) for k in range(count - 1)] + [b])
+    return one_head_draft("nearest", lattice(first, last, count, c), values, target, refit=False)
+
+
+def _proved(plan: Plan, found: HeadCandidate) -> Head:
+    """The head with its certificate. Raises ConvergenceError if no finite bound is proved."""
+    if not math.isfinite(found.bound):
+        other = "" if plan.dtype == "float64" else " or dtype=torch.float64"
+        raise ConvergenceError(
+            f"no error bound can be proved for this head on [{plan.domain.lo:g}, {plan.domain.hi:g}], because rounding in "
+            f"{plan.dtype} is too large: use fewer anchors, a lower sharpness{other}"
+        )
+    return finished_head(plan, found, math.inf)
+
+
+def _checked_sharpness(given: object) -> float:
+    """c = βΔ², for which the theorems hold from 1/2 on."""
+    c = checked_nonnegative("sharpness", given)
+    if not LEAST_SHARPNESS <= c <= LARGEST_SHARPNESS:
+        accepted = f"from {LEAST_SHARPNESS} to {LARGEST_SHARPNESS:g}"
+        raise InputError(f"sharpness={given!r}: give a number c = βΔ² {accepted}")
+    return c
+
+
+def _placement(n: int, coordinates: Any, outputs: Any) -> tuple[list[int], int]:
+    """The output coordinate of each token, and the number of output coordinates."""
+    wide = None if outputs is None else checked_count("outputs", outputs, 1, MOST_OUTPUTS)
+    given = coordinates.tolist() if hasattr(coordinates, "tolist") else coordinates
+    if given is None:
+        return [0] * n, wide or 1
+    if not isinstance(given, (list, tuple)) or len(given) != n:
+        raise InputError(
+            f"coordinates={coordinates!r}: give one output coordinate for each of the {n} tokens"
+        )
+    found = [checked_count("coordinates", k, 0, (wide or MOST_OUTPUTS) - 1) for k in given]
+    return found, wide or 1 + max(found)
