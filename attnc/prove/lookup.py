@@ -25,7 +25,6 @@ e^{uT}(1 + ε) and by τ, where beyond T it is below τ; the sum by γ_K; the qu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +34,7 @@ from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
 from attnc.program import Lookup
-from attnc.program.program import Program
-from attnc.prove.bounds import HeadErrors, ValueBounds, unbounded
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, unbounded
 from attnc.prove.outward import U, above, below, gamma, product, times, total
 from attnc.records.layers import Layer
 
@@ -44,11 +42,9 @@ HARD = 1.1  # c must exceed ln 3
 BEYOND = {"float32": 104.0, "float64": 746.0}  # exp of minus this is below the smallest normal number
 
 
-def lookup_bounds(
-    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
-) -> ValueBounds:
+def lookup_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of a lookup whose input has no error; nothing is proved if its points are not a lattice."""
-    (x,), step = inputs, program.steps[layer.value - 1]
+    (x,), layer, step = at.values, at.layer, at.step
     axes = axes_of(step.points) if isinstance(step, Lookup) and not x.error.any() else None
     if axes is None:
         return unbounded((layer.tensor("values").shape[1],))
@@ -59,10 +55,10 @@ def lookup_bounds(
     ]
     uneven = [axis.uneven(points) for axis, points in zip(lattice, axes, strict=True)]
     off = times(step.lipschitz, total(_root(spreads), _length(uneven)))
-    return _executed(step, layer, lattice, (x.lo, x.hi), float(off), a)
+    return _executed(step, layer, lattice, (x.lo, x.hi), float(off), at.arithmetic)
 
 
-def lookup_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def lookup_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     """The input of a lookup has no error."""
     return np.zeros(layer.tensor("values").shape[1])
 

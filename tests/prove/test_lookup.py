@@ -27,7 +27,7 @@ from attnc.network.network import Network
 from attnc.program import Affine, BlackBox, Lookup, Program
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.lookup import envelopes
-from attnc.prove.bounds import HeadErrors, ValueBounds
+from attnc.prove.bounds import HeadErrors, LayerInputs, ValueBounds
 from attnc.prove.compose import compose
 from attnc.prove.lookup import axes_of, lookup_bounds, tails
 from attnc.records.certificate import Certificate, Status
@@ -46,7 +46,7 @@ def bounds_on(step: Lookup, stage: Layer, lo: np.ndarray, hi: np.ndarray, a: Ari
         dataclasses.replace(stage, value=1),
     )
     with np.errstate(over="ignore", invalid="ignore"):
-        return lookup_bounds(program, stage, [ValueBounds(lo, hi, zero, zero)], a, HeadErrors())
+        return lookup_bounds(LayerInputs(program, stage, [ValueBounds(lo, hi, zero, zero)], a, HeadErrors()))
 
 
 def bowl(x: torch.Tensor) -> torch.Tensor:
