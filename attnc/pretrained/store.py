@@ -23,8 +23,8 @@ from attnc.records.certificate import Certificate
 from attnc.records.domains import domain_to_json
 from attnc.records.fields import seal
 from attnc.records.layers import Index
-from attnc.records.layers import digest as tensor_digest
 from attnc.records.numbers import TENSORS, HeadNumbers
+from attnc.records.numbers import digest as tensor_digest
 
 _REPORT, _CALL = "_attnc_report", "_attnc_call"
 

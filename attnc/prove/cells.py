@@ -128,7 +128,8 @@ def leaves_the_range(numbers: HeadNumbers, lo: float, hi: float, a: Arithmetic) 
         outer += abs(arb(w)) * total
         if not all(size < limit for size in [x, total, outer, *scores]):
             return True
-    return any(numbers.smallest(name) < a.tiny for name in TENSORS)
+    stored = [np.abs(getattr(numbers, name)) for name in TENSORS]
+    return any(((x > 0) & (x < a.tiny)).any() for x in stored)
 
 
 def _near_keys(query: Array, key: Array, cell: Cell, distance: int, a: Arithmetic) -> tuple[int, list[int]]:
