@@ -202,8 +202,8 @@ CHECK_HEADS = [
     Mutation(
         "check: witness",
         "attnc/check/head.py",
-        "false = _false_witness(numbers, certificate, f)",
-        "false = None",
+        "    _check_witness(numbers, certificate, f)\n",
+        "",
         "a false witness is passed over",
         (f"{CHECK}::test_a_false_witness_is_not_passed_over",),
     ),

@@ -250,8 +250,8 @@ CHECK_NETWORKS = [
     Mutation(
         "check_network: witness",
         "attnc/check/network.py",
-        "    return None if false is None else Verdict(Status.UNKNOWN, false, certificate.bound)",
-        "    return None",
+        "    _check_witness(program, numbers, certificate)\n",
+        "",
         "a false witness is passed over",
         (FALSE, f"{CHECK_NETWORK}::test_a_witness_with_another_error_is_noticed_where_rounding_is_small"),
     ),
