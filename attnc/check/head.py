@@ -12,7 +12,7 @@ import torch
 from flint import arb
 
 from attnc.arithmetic import ARITHMETIC, probe
-from attnc.check.cell import ORDER, ActiveHeads, CellError, all_active, cell_error, in_range, still_active
+from attnc.check.cell import ORDER, ActiveHeads, all_active, cell_error, in_range, still_active
 from attnc.check.execution import execute
 from attnc.check.values import CheckError
 from attnc.check.witness import PRECISION, check_claim, error_of, head_error, refutes
@@ -129,7 +129,8 @@ def _attack_points(certificate: Certificate, f: Function) -> torch.Tensor:
     near = [x + sign * domain.width * 2.0**-j for x in special for j in range(3, 56) for sign in (-1, 1)]
     points = torch.tensor([*special, *spread, *near], dtype=torch.float64)
     points = points.to(getattr(torch, certificate.dtype)).double()
-    return torch.unique(points[(points >= domain.lo) & (points <= domain.hi)])
+    inside: torch.Tensor = torch.unique(points[(points >= domain.lo) & (points <= domain.hi)])
+    return inside
 
 
 def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdict:
@@ -157,13 +158,12 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdi
     return Verdict(Status.PROVED, f"the bound holds on {done} cells at {PRECISION} bits", bound, cells=done)
 
 
-def _within(error: CellError | None, certificate: Certificate) -> bool:
-    return (
-        error is not None
-        and error.approximation <= arb(certificate.approximation)
-        and error.rounding <= arb(certificate.rounding)
-        and error.approximation + error.rounding <= arb(certificate.bound)
-    )
+def _within(error: tuple[arb, arb] | None, certificate: Certificate) -> bool:
+    if error is None:
+        return False
+    approximation, rounding = error
+    terms = approximation <= arb(certificate.approximation) and rounding <= arb(certificate.rounding)
+    return bool(terms and approximation + rounding <= arb(certificate.bound))
 
 
 def _check_witness(numbers: HeadNumbers, certificate: Certificate, f: Function) -> None:

@@ -10,8 +10,10 @@ def bound(at: Passing) -> Value:
     (x,), step = at.inputs, at.step
     assert isinstance(step, Reshape)
     shape, form = (-1, step.to[-1]), x.form
-    numbers = (v.reshape(shape) for v in (x.lo, x.hi, x.error, x.approximation, x.size))
+    lo, hi, error, approximation, size = (
+        v.reshape(shape) for v in (x.lo, x.hi, x.error, x.approximation, x.size)
+    )
     if form is not None:
         matrix = form.matrix.reshape(*shape, form.matrix.shape[-1])
         form = Form(matrix, form.centre.reshape(shape), form.off.reshape(shape), form.half)
-    return Value(*numbers, form)
+    return Value(lo, hi, error, approximation, size, form)

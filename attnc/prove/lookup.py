@@ -1,27 +1,11 @@
 """The error of a lookup: a head that selects points of a lattice, compared with every function that the step describes.
 
-Points L_k = first + k·Δ on every axis, and scores κ_k·(x - o) + c_k that are -Σ_j b_j (x_j - L_kj)² but for a common function of
-x and a residue of at most D. Then softmax gives a point a weight within e^{±2D} of the product W_k of its weights on the axes,
+With points L_k = first + k·Δ on every axis, and scores -Σ_j b_j (x_j - L_kj)² up to a common function of x and a residue D,
 
-    |Σ_k w_k v_k - f(x)| <= Σ_k w_k (|v_k - f(L_k)| + K|x - L_k|)
-                         <= e^{2D} (max|v_k - f(L_k)| + K √(Σ_j Σ_k W_k (x_j - L_kj)²))
+    |Σ_k w_k v_k - f(x)| <= e^{2D} (max|v_k - f(L_k)| + K √(Σ_j Δ_j² C₂(b_j Δ_j²)))
+    |executed - f(x)|    <= ρ (|v - f| + K …) + σ|f(x)| + γ_{K+1}(1 + σ)|v| + what is flushed
 
-by Jensen. On an axis, Σ_k W_k (x - L_k)² <= Δ² C₂(c) with c = bΔ² >= ln 3, for every x up to Δ/2 beyond the ends:
-
-    C₂(c) = 1/4 + Σ_{j>=1} ( j² e^{-c j²} + ½ (j + ½)² e^{-c j(j+1)} ).
-
-Proof, in units of Δ. Let the nearest point be at d <= 1/2, the next, on the other side, at 1 - d with a weight smaller by
-e^{-ct}, t = 1 - 2d. They give at most (d² + (1-d)² e^{-ct})/(1 + e^{-ct}) = (1 + t² - 2t tanh(ct/2))/4 <= 1/4, since tanh is
-concave and tanh(c/2) >= 1/2. The points behind the nearest are at j + d with weights smaller by e^{-c(j² + 2jd)}, and
-(j + d)² e^{-2cjd} falls in d, for c >= 1. Those behind the next are at j + 1 - d with e^{-c(j² + 2j(1-d))}, and the next has
-a weight of at most 1/2. ∎ Further beyond an end, h·Δ from the last point, the nearest gives h² instead of 1/4.
-
-Executed (`arithmetic`): scores are off by η, one rounding more for x - o, so by E = D + η; each exponential by a factor
-e^{uT}(1 + ε) and by τ, where beyond T it is below τ; the sum by γ_K; the quotient by three roundings. So a weight is at most
-ρW_k + 8τ, all of them add up to 1 ± σ, and
-
-    |y - f(x)| <= ρ (|v - f| + K …) + σ|f(x)| + γ_{K+1}(1 + σ)|v| + what is flushed.
-"""
+docs/arithmetic.md ("Black-box functions") proves both."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed
 from attnc.prove.outward import above, below, times, total
 from attnc.records.layers import Layer
 
+Powers = NDArray[np.int8]
 _POWERS = 100  # λ = 2^k with |k| up to this
 
 
@@ -47,9 +48,8 @@ def product_bounds(at: LayerInputs) -> ValueBounds:
     approximation = total(carried, np.asarray(heads.approximation) / 2)
     ends = np.stack([s * t for s in (x.lo, x.hi) for t in (y.lo, y.hi)])
     largest = total(times(1 + u, passing), 4 * a.tiny)
-    return narrowed(
-        ValueBounds(below(ends.min(0)), above(ends.max(0)), approximation, error, largest=largest)
-    )
+    lo, hi = below(ends.min(0)), above(ends.max(0))
+    return narrowed(ValueBounds(lo, hi, approximation, error, largest=largest))
 
 
 def product_carried(layer: Layer, errors: Errors, known: Known) -> Array:
@@ -58,9 +58,7 @@ def product_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     return total(times(errors[0], total(y.size, errors[1])), times(x.size, errors[1]))
 
 
-def square_powers(
-    x: ValueBounds, y: ValueBounds, a: Arithmetic
-) -> tuple[NDArray[np.int8], NDArray[np.int8]] | None:
+def square_powers(x: ValueBounds, y: ValueBounds, a: Arithmetic) -> tuple[Powers, Powers] | None:
     """log2 of λ, which makes both summands of x/λ ± λy alike in size, and of a radius that holds the executed sums; None if
     no radius of at most 2^127 does."""
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -39,8 +39,10 @@ def by_stretches(
         with working(_PRECISION, _ORDER + 1):
             inactive = _inactive(numbers, Cell(lo, hi), a)
         active = [h for h in range(numbers.heads) if h not in inactive]
-        parts = (getattr(numbers, name)[active] for name in TENSORS)
-        part = supnorm(HeadNumbers(*parts, numbers.dtype), f, Interval(lo, hi), quality=_QUALITY, seen=seen)
+        parts = {name: getattr(numbers, name)[active] for name in TENSORS}
+        part = supnorm(
+            HeadNumbers(**parts, dtype=numbers.dtype), f, Interval(lo, hi), quality=_QUALITY, seen=seen
+        )
         if not math.isfinite(part.bound):
             return unproved(lo, worst.cells + part.cells, part.stuck)
         with working(_PRECISION, _ORDER + 1):

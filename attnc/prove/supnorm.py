@@ -69,7 +69,6 @@ def supnorm(
     seen: float = 0.0,
     needed: float = math.inf,
     grain: float = 0.2,
-    limit: int | None = None,
     until: float = math.inf,
 ) -> SupNorm:
     """Prove a bound of sup |head - f| over the domain.
@@ -78,12 +77,8 @@ def supnorm(
     of the rounding on its cell is not sharpened. The bound is infinite if nothing was proved; also if it exceeds `needed`, or
     if the thread has run for `until` seconds (`time.thread_time`)."""
     a = ARITHMETIC[numbers.dtype]
-    most = limit or max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
-    jump = f.jump(domain.lo, domain.hi)
-    if jump is not None:
-        raise FunctionError(
-            f"{f.name!r} jumps at s={jump:g}: a head is continuous, so its error cannot be bounded across a jump"
-        )
+    most = max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
+    check_continuous(f, domain)
     with working(precision, order + 1):
         if leaves_the_range(numbers, domain.lo, domain.hi, a):
             return unproved(domain.lo)
@@ -92,8 +87,7 @@ def supnorm(
             for piece in f.pieces(domain.lo, domain.hi)
             for cell in _first_cells(numbers, piece.lo, piece.hi)
         ]
-        worst, done = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0), 0
-        goal, endless = seen, 0
+        worst, done, goal, endless = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0), 0, seen, 0
         while todo:
             cell, branch = todo.pop()
             found = bound_cell(numbers, branch, f.name, cell, order, a)
@@ -114,6 +108,12 @@ def supnorm(
         return replace(worst, cells=done)
 
 
+def check_continuous(f: Function, domain: Interval) -> None:
+    jump = f.jump(domain.lo, domain.hi)
+    if jump is not None:
+        raise FunctionError(f"{f.name!r} jumps at s={jump:g}: the error of a head there cannot be bounded")
+
+
 def bound_cell(
     numbers: HeadNumbers, branch: Branch, name: str, cell: Cell, order: int, a: Arithmetic
 ) -> SupNorm:
@@ -131,14 +131,7 @@ def bound_cell(
 
 
 def from_branch(
-    branch: Branch,
-    name: str,
-    cell: Cell,
-    series: arb_series,
-    last: arb,
-    order: int,
-    rounding: arb,
-    far: arb,
+    branch: Branch, name: str, cell: Cell, series: arb_series, last: arb, order: int, rounding: arb, far: arb
 ) -> SupNorm:
     """The bound on a cell of |g - f| + rounding: the Taylor model of g has these coefficients and `far` beside them."""
     r = cell.radius()

@@ -17,25 +17,17 @@ from flint import arb, arb_series
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.domain import Interval
-from attnc.errors import FunctionError
 from attnc.functions import Function
 from attnc.functions.balls import lower, working
 from attnc.functions.function import Branch, is_builtin
 from attnc.prove.cells import Cell
-from attnc.prove.supnorm import SupNorm, cell_bound, from_branch, unproved
+from attnc.prove.supnorm import SupNorm, cell_bound, check_continuous, from_branch, unproved
 from attnc.records.window_numbers import Gate, Window, window_of
 
+_ORDER, _PRECISION, _QUALITY, _MOST_CELLS = 10, 128, 1.1, 20_000
 
-def window_bound(
-    window: Window | Gate,
-    f: Function,
-    domain: Interval,
-    *,
-    order: int = 10,
-    precision: int = 128,
-    quality: float = 1.1,
-    limit: int = 20_000,
-) -> SupNorm:
+
+def window_bound(window: Window | Gate, f: Function, domain: Interval) -> SupNorm:
     """Prove a bound of |executed - f| for every number of the window's dtype in the domain, on whichever path it runs.
 
     `approximation` is that of the stored numbers in exact arithmetic. The bound is infinite if nothing was proved.
@@ -46,24 +38,20 @@ def window_bound(
     True
     """
     a = ARITHMETIC[window.dtype]
-    jump = f.jump(domain.lo, domain.hi)
-    if jump is not None:
-        raise FunctionError(
-            f"{f.name!r} jumps at s={jump:g}: a closed form is continuous, so its error cannot be bounded"
-        )
-    with working(precision, order + 1):
+    check_continuous(f, domain)
+    with working(_PRECISION, _ORDER + 1):
         if _leaves_the_range(window, max(abs(domain.lo), abs(domain.hi)), a):
             return unproved(domain.lo)
         todo = _first_cells(window, f, domain)
         worst, done, goal = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0), 0, 0.0
-        noise = 2.0 ** (20 - precision) * max(1.0, abs(domain.lo), abs(domain.hi))
+        noise = 2.0 ** (20 - _PRECISION) * max(1.0, abs(domain.lo), abs(domain.hi))
         while todo:
             cell, branch = todo.pop()
-            found = _bound_cell(window, f, branch, cell, order, a)
+            found = _bound_cell(window, f, branch, cell, _ORDER, a)
             done, goal = done + 1, max(goal, found.attained)
-            enough = max(quality * goal, 2.0**-20 * worst.rounding, noise)
+            enough = max(_QUALITY * goal, 2.0**-20 * worst.rounding, noise)
             good = math.isfinite(found.bound) and found.approximation <= enough
-            if not good and cell.divisible() and done + len(todo) < limit:
+            if not good and cell.divisible() and done + len(todo) < _MOST_CELLS:
                 todo += [(half, branch) for half in cell.halves()]
                 continue
             worst = worst.joined(found)
@@ -104,9 +92,8 @@ def _first_cells(window: Window | Gate, f: Function, domain: Interval) -> list[t
         steps.append(2 * steps[-1])
     edges = sorted({0.0, *steps, *(-x for x in steps), domain.lo, domain.hi})
     inside = [x for x in edges if domain.lo <= x <= domain.hi]
-    return [
-        (Cell(piece.lo, piece.hi), piece.branch) for lo, hi in pairwise(inside) for piece in f.pieces(lo, hi)
-    ]
+    pieces = (piece for lo, hi in pairwise(inside) for piece in f.pieces(lo, hi))
+    return [(Cell(piece.lo, piece.hi), piece.branch) for piece in pieces]
 
 
 def _bound_cell(
@@ -122,9 +109,8 @@ def _bound_cell(
     else:
         terms, terms_over = _terms(window, at, cell), _terms(window, over, cell)
         bump, bump_over = sum(terms, arb_series([0])), sum(terms_over, arb_series([0]))
-        rounding = _window_rounding(
-            window, over, _suffix_sums(terms, terms_over, cell.radius()), cell.b > 0, a
-        )
+        sums = _suffix_sums(terms, terms_over, cell.radius())
+        rounding = _window_rounding(window, over, sums, cell.b > 0, a)
         ramp, ramp_over = (arb_series([s, 1]) * int(cell.b > 0) for s in (at, over))
         series, over_cell = ramp + bump, ramp_over + bump_over
     return from_branch(branch, f.name, cell, series, over_cell[order], order, rounding, arb(0))

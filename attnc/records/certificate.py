@@ -152,8 +152,9 @@ class Certificate:
         >>> Certificate.unknown("head", "float32").bound
         inf
         """
-        terms = dict.fromkeys(("approximation", "rounding", "bound"), math.inf)
-        return cls(subject=subject, status=Status.UNKNOWN, **terms, dtype=dtype, facts=facts)
+        status, inf = Status.UNKNOWN, math.inf
+        terms: dict[str, Any] = {"approximation": inf, "rounding": inf, "bound": inf}
+        return cls(subject=subject, status=status, dtype=dtype, facts=facts, **terms)
 
     @property
     def title(self) -> str:

@@ -53,9 +53,7 @@ class Layer:
             raise InputError(f"layer of kind {self.kind!r}: expected one of {', '.join(KINDS)}")
         enough = self.kind == "combine" or len(self.inputs) == (2 if self.kind == "product" else 1)
         if not enough or not all(type(i) is int for i in (*self.inputs, self.value)):
-            raise InputError(
-                f"{self.kind} layer: inputs={self.inputs} and value={self.value!r} are not valid"
-            )
+            raise InputError(f"{self.kind} layer: inputs {self.inputs}, value {self.value!r} are not valid")
         if list(self.settings) != [name for kind, name in SETTINGS.items() if kind == self.kind]:
             raise InputError(f"{self.kind} layer: settings {sorted(self.settings)} are not valid")
         for name, value in self.settings.items():
@@ -68,7 +66,7 @@ class Layer:
             order = [name for name in allowed if name in self.tensors]
             if not required <= set(self.tensors) <= set(allowed):
                 raise InputError(
-                    f"{self.kind} layer: tensors {sorted(self.tensors)}, expected {KINDS[self.kind]}"
+                    f"{self.kind} layer: expected {KINDS[self.kind]}, got {sorted(self.tensors)}"
                 )
         object.__setattr__(self, "tensors", {name: self.tensors[name] for name in order})
 

@@ -40,20 +40,17 @@ class HeadNumbers:
         for name, shape in zip(TENSORS, ((heads, 2), (heads, p, 2), (heads, p, 2), (heads,)), strict=True):
             array = getattr(self, name)
             if heads < 1 or p < 1 or array.shape != shape:
-                raise InputError(
-                    f"tensor {name!r} has shape {array.shape}: expected query (H, 2), key (H, p, 2), value (H, p, 2), output (H,)"
-                )
+                expected = "query (H, 2), key (H, p, 2), value (H, p, 2), output (H,)"
+                raise InputError(f"tensor {name!r} has shape {array.shape}: expected {expected}")
             if not np.isfinite(array).all():
                 raise InputError(f"tensor {name!r} contains NaN or infinity: use finite numbers")
             if array.dtype != np.float64 or not np.array_equal(array.astype(self.dtype), array):
-                raise InputError(
-                    f"tensor {name!r} has numbers that {self.dtype} cannot represent: round them first"
-                )
+                raise InputError(f"tensor {name!r} has numbers that {self.dtype} cannot represent")
 
     @classmethod
     def of(cls, tensors: Mapping[str, NDArray[Any]], dtype: str) -> HeadNumbers:
         """The inverse of `tensors`."""
-        return cls(*(tensors[name].astype(np.float64) for name in TENSORS), dtype=dtype)
+        return cls(**{name: tensors[name].astype(np.float64) for name in TENSORS}, dtype=dtype)
 
     @property
     def heads(self) -> int:

@@ -74,9 +74,7 @@ def write(path: str | os.PathLike[str], record: Record) -> None:
 def contents(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
     """The sealed metadata and the tensors of a file; `record_of` reads them."""
     if record.certificate.status is Status.UNKNOWN:
-        raise CertificateError(
-            f"this {record.kind} has no certificate: its error is neither proved nor measured"
-        )
+        raise CertificateError(f"this {record.kind} has no certificate: its error is unknown")
     about: dict[str, Any] = {
         "kind": record.kind,
         "format": FORMAT,
@@ -125,9 +123,8 @@ def record_of(
 def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None) -> Record:
     kind, version = about.get("kind"), about.get("format")
     if kind not in ("head", "network", "learner") or type(version) is not int or version != FORMAT:
-        raise FileError(
-            f"it contains a {kind!r} of format {version!r}: attnc reads heads, networks and learners of format {FORMAT}"
-        )
+        accepted = f"attnc reads heads, networks and learners of format {FORMAT}"
+        raise FileError(f"it contains a {kind!r} of format {version!r}: {accepted}")
     body = unsealed(about, f"the {kind}")
     with_fields(kind, body, _FIELDS | (_NETWORK_FIELDS if kind == "network" else set()))
     certificate = Certificate.from_json(body["certificate"])
@@ -162,10 +159,9 @@ def _network(
 ) -> Record:
     with_fields("program", body["program"], {"shape", "steps"})
     arrays = tensors | {name: tensors[twin] for name, twin in body["shared"].items()}
-    steps = [
-        _step(s, _under(f"program.{i}.", arrays), function) for i, s in enumerate(body["program"]["steps"])
-    ]
-    program = Program(tuple(body["program"]["shape"]), tuple(steps))
+    shape, steps = body["program"]["shape"], body["program"]["steps"]
+    read = [_step(s, _under(f"program.{i}.", arrays), function) for i, s in enumerate(steps)]
+    program = Program(tuple(shape), tuple(read))
     layers = [Layer.from_structure(s, _under(f"stages.{i}.", arrays)) for i, s in enumerate(body["layers"])]
     numbers = NetworkNumbers(tuple(layers), body["dtype"])
     if numbers.digests()["structure"] != certificate.digests.get("structure"):
@@ -201,9 +197,8 @@ def _step_json(step: Step) -> dict[str, Any]:
 
 
 def _step(record: Mapping[str, Any], tensors: Mapping[str, Numbers], function: Function | None) -> Step:
-    settings: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"
-    }
+    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    del settings["kind"]
     if record["kind"] not in KINDS:
         raise FileError(f"unknown step {record['kind']!r}: expected one of {', '.join(KINDS)}")
     if "function" in settings:
