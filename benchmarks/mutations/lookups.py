@@ -114,8 +114,8 @@ LOOKUPS = [
     Mutation(
         "check_lookup: inputs beyond the last point",
         "attnc/check/lookup.py",
-        "reach = arb(max(0.5, beyond))",
-        "reach = arb(0.5)",
+        "reach, steps = arb(max(0.5, beyond)), 512",
+        "reach, steps = arb(0.5), 512",
         "inputs beyond the lattice are as near as those within",
         TERMS,
     ),
