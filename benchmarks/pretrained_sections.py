@@ -28,9 +28,8 @@ from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained import ConversionReport, report_of
 from attnc.prove.compose import compose
-from attnc.prove.norm import attainable
 from attnc.records.fields import round_up
-from tests.feed_forward import FeedForward, feed_forward
+from tests.feed_forward import FeedForward, attainable, feed_forward
 
 THREADS = 2
 ENGINES = ("closed-form", "softmax")

@@ -69,3 +69,14 @@ def feed_forward(site: Site) -> FeedForward:
     domain = site.domain()
     norm = None if domain is None else Norm("layer" if domain.centred else "rms", domain.gain, domain.shift)
     return FeedForward(site.activation, W1, b1, W2, b2, U, c, norm)
+
+
+def attainable(W: Numbers, domain: Normed) -> Numbers:
+    """(m, d): for each row the z, of length √d, whose normalised vector (ε = 0) takes w·x to the upper end of its interval
+    in exact arithmetic; -z takes it to the lower end. z = 0 if the interval is a point."""
+    z = W * domain.gain
+    z = np.ldexp(z, -np.frexp(np.abs(z).max(axis=1, keepdims=True))[1])
+    if domain.centred:
+        z = z - z.mean(axis=1, keepdims=True)
+    length = np.sqrt((z * z).sum(axis=1, keepdims=True))
+    return np.asarray(np.divide(z, length, out=np.zeros_like(z), where=length > 0) * np.sqrt(W.shape[1]))

@@ -26,14 +26,6 @@ ORDER = 8
 
 
 @dataclass(frozen=True)
-class CellError:
-    """Upper bounds on the cell: of |exact - f| and of |executed - exact|."""
-
-    approximation: arb
-    rounding: arb
-
-
-@dataclass(frozen=True)
 class ActiveHeads:
     """The heads that may be active on a cell, and what the others add at most: to the exact sum, and to the rounding error."""
 
@@ -79,15 +71,9 @@ def _middle(lo: float, hi: float) -> tuple[arb, arb]:
 
 
 def cell_error(
-    numbers: HeadNumbers,
-    lo: float,
-    hi: float,
-    branch: Branch,
-    a: Arithmetic,
-    active: ActiveHeads | None = None,
-) -> CellError | None:
-    """The two terms of |executed - f| on [lo, hi]; None where the cell is too wide to say."""
-    active = active or all_active(numbers)
+    numbers: HeadNumbers, lo: float, hi: float, branch: Branch, a: Arithmetic, active: ActiveHeads
+) -> tuple[arb, arb] | None:
+    """Upper bounds on [lo, hi] of |exact - f| and of |executed - exact|; None where the cell is too wide to say."""
     centre, half = _middle(lo, hi)
     s = centre + arb(0, half)
     try:
@@ -107,7 +93,7 @@ def cell_error(
     rounding = _summed(numbers.heads, weights, parts, s, a) + active.rounding
     if not (taylor.is_finite() and rounding.is_finite()):
         return None
-    return CellError(taylor.upper(), rounding.upper())
+    return taylor.upper(), rounding.upper()
 
 
 def _summed(heads: int, weights: list[arb], parts: list[_HeadCell], s: arb, a: Arithmetic) -> arb:
@@ -142,26 +128,22 @@ class _HeadCell:
         kept, self.dropped, top = _kept(numbers, h, float(centre), float(half.upper()), self.drop, a)
         self.dropped_value = arb(self._largest_value(kept, centre, half)) if self.dropped else arb(0)
         key = numbers.key[h]
-        self.slopes, self.intercepts = [arb(key[k, 0]) for k in kept], [arb(key[k, 1]) for k in kept]
-        self.own, self.constant = [arb(self.value[k, 0]) for k in kept], [arb(self.value[k, 1]) for k in kept]
-        self.x = self.gain * centre + self.offset
-        self.spread = arb(0, half)
+        self.slopes, self.intercepts = ([arb(x) for x in column] for column in key[kept].T)
+        self.own, self.constant = ([arb(x) for x in column] for column in self.value[kept].T)
+        self.x, self.spread = self.gain * centre + self.offset, arb(0, half)
         lead_slope, lead_intercept = arb(key[top, 0]), arb(key[top, 1])
-        self.leads = [
-            (k - lead_slope) * self.x + (c - lead_intercept)
-            for k, c in zip(self.slopes, self.intercepts, strict=True)
-        ]
+        stored = zip(self.slopes, self.intercepts, strict=True)
+        self.leads = [(k - lead_slope) * self.x + (c - lead_intercept) for k, c in stored]
         self.lead_slopes = [(k - lead_slope) * self.gain for k in self.slopes]
         weights = [float(lead.mid()) for lead in self.leads]
         shift = arb(_average(np.exp(np.minimum(weights, 0.0)), [float(b.mid()) for b in self.lead_slopes]))
         tilted = [b - shift for b in self.lead_slopes]
         self.point, _ = self._quotient(centre, arb(0), tilted, f_point)
         self.cell, self.exponentials = self._quotient(centre, self.spread, tilted, f_cell)
-        self.gap, f_range = _range(self.point, self.cell, half), _range(f_point, f_cell, half)
-        self.dropped_error = (
-            self.dropped * (-arb(self.drop)).exp() * (self.dropped_value + abs(self.gap) + abs(f_range))
-        )
-        self.output = self.gap + f_range + arb(0, self.dropped_error.upper())
+        gap, f_range = _range(self.point, self.cell, half), _range(f_point, f_cell, half)
+        largest = self.dropped_value + abs(gap) + abs(f_range)
+        self.dropped_error = self.dropped * (-arb(self.drop)).exp() * largest
+        self.output = gap + f_range + arb(0, self.dropped_error.upper())
 
     def _quotient(
         self, centre: arb, t: arb, tilted: list[arb], f: arb_series
@@ -186,11 +168,8 @@ class _HeadCell:
         """|executed - exact| of this head, as docs/arithmetic.md derives it."""
         u, tau, units = arb(self.a.unit), arb(self.a.tiny), self.a.exp_units
         product = abs(self.gain * s) * (0 if self.gain == 1 else u)
-        off_x = (
-            product
-            + (0 if self.offset == 0 else u) * (abs(self.gain * s + self.offset) + product + tau)
-            + (2 + abs(self.gain)) * tau
-        )
+        off_offset = (0 if self.offset == 0 else u) * (abs(self.gain * s + self.offset) + product + tau)
+        off_x = product + off_offset + (2 + abs(self.gain)) * tau
         x = self.x + self.gain * self.spread
         leads = [lead + b * self.spread for lead, b in zip(self.leads, self.lead_slopes, strict=True)]
         etas = []

@@ -14,9 +14,7 @@ from attnc.program import Combine
 def bound(at: Passing) -> Value:
     step, a = at.step, at.arithmetic
     assert isinstance(step, Combine)
-    stored, exact = (
-        np.array(c, np.longdouble) for c in (at.layer.settings["coefficients"], step.coefficients)
-    )
+    stored, exact = long(at.layer.settings["coefficients"]), long(step.coefficients)
     n, size, off = len(stored), np.abs(stored), np.abs(stored - exact)
     xs = [np.stack([getattr(x, name) for x in at.inputs]) for name in ("error", "size", "approximation")]
     magnitudes = np.stack([x.magnitude for x in at.inputs])
@@ -35,12 +33,8 @@ def bound(at: Passing) -> Value:
 
 
 def _form(forms: list[Form], c: np.ndarray) -> Form:
-    n = len(forms)
-    sizes = sum(abs(d) * (form.swing + np.abs(form.centre)) for d, form in zip(c, forms, strict=True))
-    off = sum(abs(d) * form.off for d, form in zip(c, forms, strict=True))
-    return Form(
-        long(sum(d * form.matrix for d, form in zip(c, forms, strict=True))),
-        long(sum(d * form.centre for d, form in zip(c, forms, strict=True))),
-        up(off + (2 * n + 8) * EPS * sizes, n),
-        forms[0].half,
-    )
+    n, pairs = len(forms), list(zip(c, forms, strict=True))
+    sizes = sum(abs(d) * (form.swing + np.abs(form.centre)) for d, form in pairs)
+    off = up(sum(abs(d) * form.off for d, form in pairs) + (2 * n + 8) * EPS * sizes, n)
+    matrix, centre = (long(sum(d * getattr(f, name) for d, f in pairs)) for name in ("matrix", "centre"))
+    return Form(matrix, centre, off, forms[0].half)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from attnc.errors import CertificateError, FileError
 from attnc.program.step import Numbers
-from attnc.records.layers import digest
+from attnc.records.numbers import digest
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PLACE = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp.weight: 0, weight

@@ -28,15 +28,6 @@ _CHUNK = 1 << 22  # numbers held at once
 
 
 @dataclass(frozen=True)
-class LookupBounds:
-    """Of the outputs: f, |executed - f|, and what of it exact arithmetic would leave."""
-
-    exact: Balls
-    error: Balls
-    approximation: arb
-
-
-@dataclass(frozen=True)
 class _Axis:
     points: list[float]
     step: arb
@@ -54,27 +45,24 @@ def bound(at: Passing) -> Value:
     with working(PRECISION):
         ends = (end.ravel().tolist() for end in floats(x.lo, x.hi))
         given = [ball(*pair) for pair in zip(*ends, strict=True)]
-        found = bounds(step, at.layer, given, at.arithmetic)
-        lo, hi = (long([[end(b) for b in found.exact]]) for end in (lower, upper))
-        error = long([[upper(e) for e in found.error]])
-    return value(lo, hi, error, np.full_like(error, upper(found.approximation)))
+        exact, errors, approximation = bounds(step, at.layer, given, at.arithmetic)
+        lo, hi = (long([[end(b) for b in exact]]) for end in (lower, upper))
+        error = long([[upper(e) for e in errors]])
+    return value(lo, hi, error, np.full_like(error, upper(approximation)))
 
 
-def bounds(step: Lookup, layer: Layer, x: Balls, a: Arithmetic) -> LookupBounds:
-    """What is proved of a lookup for inputs in the balls x; raises `CheckError` where nothing is. Within `working`."""
+def bounds(step: Lookup, layer: Layer, x: Balls, a: Arithmetic) -> tuple[Balls, Balls, arb]:
+    """For inputs in the balls x, of the outputs: f, |executed - f|, and what of it exact arithmetic would leave.
+
+    Raises `CheckError` where nothing is proved. Within `working`."""
     axes = _axes(step.points.astype(np.float64), layer.tensors["key"].astype(np.float64))
     if axes is None:
         raise CheckError("its points are not a lattice")
     empty = contradiction(step)
     if empty is not None:
         raise CheckError(empty)
-    spread = arb(0)
-    for axis, s in zip(axes, x, strict=True):
-        own = _spread(axis, s)
-        if own is None:
-            raise CheckError("its scores are not sharp enough to select a point")
-        spread = spread + own
-    uneven = sum((_uneven(axis) ** 2 for axis in axes), arb(0)).sqrt()
+    spread = sum((_spread(axis, s) for axis, s in zip(axes, x, strict=True)), arb(0))
+    uneven = sum((_farthest(axis.points, axis.places) ** 2 for axis in axes), arb(0)).sqrt()
     off = arb(step.lipschitz) * (spread.sqrt() + uneven)
     centre, values = layer.tensors["centre"], layer.tensors["values"]
     reach = [abs(s - arb(float(o))).upper() for s, o in zip(x, centre, strict=True)]
@@ -131,21 +119,14 @@ def _axes(points: np.ndarray, key: np.ndarray) -> list[_Axis] | None:
     return made
 
 
-def _uneven(axis: _Axis) -> arb:
-    worst = arb(0)
-    for point, place in zip(axis.points, axis.places, strict=True):
-        worst = worst.max(abs(arb(point) - place).upper())
-    return worst
-
-
-def _spread(axis: _Axis, x: arb) -> arb | None:
-    """At least Σ_k W_k (x - L_k)² over the ball x; None where the lattice is too soft."""
+def _spread(axis: _Axis, x: arb) -> arb:
+    """At least Σ_k W_k (x - L_k)² over the ball x; raises `CheckError` where the lattice is too soft."""
     first, last = axis.places[0], axis.places[-1]
     if len(axis.points) == 1:
         return (abs(x - first).upper() ** 2).upper()
     c = axis.sharpness * axis.step**2
     if not c > 1:
-        return None
+        raise CheckError("its scores are not sharp enough to select a point")
     beyond = max(0.0, upper((first - x) / axis.step), upper((x - last) / axis.step))
     worst = 0.0
     for cell in range(CELLS):
@@ -153,12 +134,19 @@ def _spread(axis: _Axis, x: arb) -> arb | None:
         d, e = (1 - t) / 2, (-c * t).exp()
         inner = (d**2 + _behind(d, c) + e * ((1 - d) ** 2 + _behind(1 - d, c))) / (1 + e)
         worst = max(worst, upper(inner))
-    reach = arb(max(0.5, beyond))
-    steps = 512
+    reach, steps = arb(max(0.5, beyond)), 512
     for cell in range(steps):
         d = reach * (arb(2 * cell + 1) + arb(0, 1)) / (2 * steps)
         worst = max(worst, upper(d.upper() ** 2 + _behind(d, c)))
     return (arb(worst) * axis.step**2).upper()
+
+
+def _farthest(numbers: list[float], balls: Balls) -> arb:
+    """At least every |number - ball|."""
+    worst = arb(0)
+    for x, y in zip(numbers, balls, strict=True):
+        worst = worst.max(abs(arb(x) - y).upper())
+    return worst
 
 
 def _behind(d: arb, c: arb) -> arb:
@@ -181,10 +169,7 @@ def _scores(layer: Layer, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tup
     gamma = (m + 2) * arb(a.unit) / (1 - (m + 2) * arb(a.unit))
     entering = sum(reach, arb(0))
     residue = score = passing = arb(0)
-    keys, offsets = (
-        layer.tensors["key"].astype(np.float64).tolist(),
-        layer.tensors["offset"].astype(np.float64).tolist(),
-    )
+    keys, offsets = (layer.tensors[name].astype(np.float64).tolist() for name in ("key", "offset"))
     lowest = [arb(k) for k in keys[0]]
     index = itertools.product(*(range(len(axis.points)) for axis in axes))
     for key, offset, place in zip(keys, offsets, index, strict=True):
@@ -204,7 +189,7 @@ def _scores(layer: Layer, axes: list[_Axis], reach: Balls, a: Arithmetic) -> tup
 
 def _executed(
     step: Lookup, layer: Layer, off: arb, residue: arb, score: arb, reach: Balls, a: Arithmetic
-) -> LookupBounds:
+) -> tuple[Balls, Balls, arb]:
     k, u, tau = len(layer.tensors["offset"]), arb(a.unit), arb(a.tiny)
     if not k * u < arb(0.25):
         raise CheckError("it has too many anchors for the dtype")
@@ -222,13 +207,11 @@ def _executed(
     apart = arb(step.noise) + off
     exact, error = [], []
     for known, stored in zip(step.values.T.tolist(), layer.tensors["values"].T.tolist(), strict=True):
-        moved = arb(0)
-        for v, w in zip(known, stored, strict=True):
-            moved = moved.max(abs(arb(v) - arb(w)).upper())
+        moved = _farthest(known, [arb(w) for w in stored])
         low, high = arb(min(known)) - apart, arb(max(known)) + apart
         size, largest = max(upper(abs(low)), upper(abs(high))), max(map(abs, stored))
         flushed = 8 * tau * k * (moved + arb(step.noise) + arb(step.lipschitz) * far + largest + 8)
         total = factor * (moved + apart) + sum_off * size + gamma[1] * (1 + sum_off) * largest + flushed
         error.append(total.upper() if total.is_finite() else arb("inf"))
         exact.append(low.union(high))
-    return LookupBounds(exact, error, ((2 * residue).exp() * apart).upper())
+    return exact, error, ((2 * residue).exp() * apart).upper()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,10 +13,10 @@ from flint import arb
 from attnc.arithmetic import probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import execute_network
-from attnc.check.head import check_head, run_module
+from attnc.check.head import check_applies, check_head, check_machine, run_module
 from attnc.check.upward import largest_float
 from attnc.check.values import CheckError, HeadErrors, Value
-from attnc.check.witness import PRECISION, error_of, false_claim, network_errors, refutes
+from attnc.check.witness import PRECISION, check_claim, error_of, network_errors, refutes
 from attnc.domain import Array
 from attnc.functions.balls import working
 from attnc.program import Pointwise
@@ -35,87 +37,74 @@ def check_network(
     module: torch.nn.Module | None = None,
 ) -> Verdict:
     """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
-    reason = _does_not_apply(program, numbers, certificate)
-    if reason is not None:
-        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {reason}")
-    broken = probe(numbers.dtype) or probe_network(numbers.dtype)
-    if broken is not None:
-        return Verdict(
-            Status.UNKNOWN, f"this machine does not satisfy the assumptions of certificates: {broken}"
-        )
-    attacked = _attack(program, numbers, certificate, module)
-    if attacked is not None:
-        return attacked
-    cells = 0
-    claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
-    for layer in numbers.layers:
-        step = program.steps[layer.value - 1]
-        if isinstance(step, Pointwise):
-            claim = claims[layer.value]
-            for (_, head), child in zip(heads_of(layer), claim.children, strict=True):
-                verdict = check_head(head, child, step.function)
-                cells += verdict.cells
-                if not verdict:
-                    reason = f"{claim.name}: {verdict.reason}"
-                    return Verdict(
-                        verdict.status, reason, certificate.bound, verdict.input, verdict.error, cells
-                    )
-    return _composed(program, numbers, certificate, claims, cells)
-
-
-def _does_not_apply(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> str | None:
-    if certificate.subject != "network" or not certificate.proved or certificate.witness is None:
-        return f"it is about a {certificate.subject}, {certificate.status}"
-    if numbers.dtype != certificate.dtype:
-        return f"it is for {certificate.dtype}, the numbers are {numbers.dtype}"
-    found, known = numbers.digests(), certificate.digests
-    changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
-    if changed:
-        return f"changed since it was issued: {', '.join(changed)}"
-    if program.digest() != certificate.facts["program"]:
-        return "it is about another program"
-    box, at = certificate.box, np.array(certificate.witness.input)
-    if not ((box.lo.ravel() <= at) & (at <= box.hi.ravel())).all():
-        return "its witness is not an input of the domain"
-    if program.shape != box.shape:
-        return f"its domain has the shape {box.shape}, the program takes {program.shape}"
-    return mismatch(program, numbers, certificate)
-
-
-def _composed(
-    program: Program,
-    numbers: NetworkNumbers,
-    certificate: Certificate,
-    claims: Mapping[int, Certificate],
-    cells: int,
-) -> Verdict:
-    """The bound follows from the heads' bounds, or it is unknown."""
-    errors = {
-        layer.value: head_errors(layer, claims[layer.value], program.shapes[layer.value][-1])
-        for layer in numbers.layers
-        if layer.kind == "pointwise"
-    }
     try:
-        values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
-        for claim in (*certificate.parts("layer"), *certificate.parts("lookup")):
-            step = program.steps[claim.facts["value"] - 1]
-            _confirm(claim, values[step.inputs[0]], values[claim.facts["value"]])
+        _check_applies(program, numbers, certificate)
+        check_machine(probe(numbers.dtype) or probe_network(numbers.dtype))
     except CheckError as problem:
-        return Verdict(Status.UNKNOWN, str(problem), certificate.bound, cells=cells)
-    out = values[len(program.steps)]
-    worst, own = largest_float(out.error), largest_float(out.approximation)
-    with working(PRECISION):
-        terms = arb(worst) <= arb(certificate.approximation) + arb(certificate.rounding)
-    if not (worst <= certificate.bound and own <= certificate.approximation and terms):
-        reason = f"the errors of the layers add up to {worst:.6g}, of which approximation {own:.6g}: more than is certified"
-        return Verdict(Status.UNKNOWN, reason, certificate.bound, cells=cells)
+        return Verdict(Status.UNKNOWN, str(problem))
+    cells, bound = 0, certificate.bound
+    try:
+        refuted = _attack(program, numbers, certificate, module)
+        if refuted is not None:
+            return refuted
+        claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
+        errors = {}
+        for layer in numbers.layers:
+            step = program.steps[layer.value - 1]
+            if isinstance(step, Pointwise):
+                claim = claims[layer.value]
+                for (_, head), child in zip(heads_of(layer), claim.children, strict=True):
+                    verdict = check_head(head, child, step.function)
+                    cells += verdict.cells
+                    if not verdict:
+                        return replace(
+                            verdict, reason=f"{claim.name}: {verdict.reason}", bound=bound, cells=cells
+                        )
+                errors[layer.value] = head_errors(layer, claim, program.shapes[layer.value][-1])
+        _check_composition(program, numbers, certificate, errors)
+    except CheckError as problem:
+        return Verdict(Status.UNKNOWN, str(problem), bound, cells=cells)
     layers, lookups = certificate.parts("layer"), certificate.parts("lookup")
     count = f"{len(layers)} {'layer' if len(layers) == 1 else 'layers'}"
     reason = f"the bound follows from {count}, whose heads were proved on {cells} cells at {PRECISION} bits"
     if lookups:
         anchors = sum(claim.facts["anchors"] for claim in lookups)
         reason = f"the bound holds for every function with the stored values and Lipschitz constant, {anchors} anchors"
-    return Verdict(Status.PROVED, reason, certificate.bound, cells=cells)
+    return Verdict(Status.PROVED, reason, bound, cells=cells)
+
+
+def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> None:
+    check_applies("network", numbers, certificate)
+    assert certificate.witness is not None
+    box, at = certificate.box, np.array(certificate.witness.input)
+    if program.digest() != certificate.facts["program"]:
+        problem: str | None = "it is about another program"
+    elif not ((box.lo.ravel() <= at) & (at <= box.hi.ravel())).all():
+        problem = "its witness is not an input of the domain"
+    elif program.shape != box.shape:
+        problem = f"its domain has the shape {box.shape}, the program takes {program.shape}"
+    else:
+        problem = mismatch(program, numbers, certificate)
+    if problem is not None:
+        raise CheckError(f"the certificate does not apply: {problem}")
+
+
+def _check_composition(
+    program: Program, numbers: NetworkNumbers, certificate: Certificate, errors: Mapping[int, HeadErrors]
+) -> None:
+    """Raise `CheckError` unless the bound follows from the bounds of the heads."""
+    values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
+    for claim in (*certificate.parts("layer"), *certificate.parts("lookup")):
+        step = program.steps[claim.facts["value"] - 1]
+        _confirm(claim, values[step.inputs[0]], values[claim.facts["value"]])
+    out = values[len(program.steps)]
+    worst, own = largest_float(out.error), largest_float(out.approximation)
+    with working(PRECISION):
+        terms = arb(worst) <= arb(certificate.approximation) + arb(certificate.rounding)
+    if not (worst <= certificate.bound and own <= certificate.approximation and terms):
+        raise CheckError(
+            f"the errors of the layers add up to {worst:.6g}, of which approximation {own:.6g}: more than is certified"
+        )
 
 
 def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:
@@ -130,13 +119,11 @@ def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:
 
 def _confirm(claim: Certificate, entering: Value, leaving: Value) -> None:
     """Raise `CheckError` unless every error that is stated of a layer is an upper bound."""
-    stated = [
+    for name, found, limit in (
         ("bound", leaving.error, claim.bound),
         ("approximation", leaving.approximation, claim.approximation),
-    ]
-    if "error_in" in claim.facts:
-        stated.append(("error_in", entering.error, claim.facts["error_in"]))
-    for name, found, limit in stated:
+        ("error_in", entering.error, claim.facts.get("error_in", math.inf)),
+    ):
         worst = largest_float(found)
         if not worst <= limit:
             raise CheckError(f"{claim.name}: {name} is {worst:.6g}, but {limit:.6g} is certified")
@@ -150,10 +137,7 @@ def _attack(
     points = _points(certificate, dtype, max(8, min(ATTACKS, 2**27 // max(1, program.parameters))))
     outputs = [execute_network(program, numbers, points)]
     if module is not None:
-        executed = run_module(module, points, outputs[0].shape)
-        if isinstance(executed, str):
-            return Verdict(Status.UNKNOWN, executed, certificate.bound)
-        outputs.append(executed)
+        outputs.append(run_module(module, points, outputs[0].shape))
     meant = differentiable(program, points.double())
     for executed in outputs:
         off = (executed - meant).abs().reshape(len(points), -1).nan_to_num(torch.inf).amax(1)
@@ -162,8 +146,8 @@ def _attack(
         refuted = _refuted(program, points[chosen].double().numpy(), executed[chosen].numpy(), certificate)
         if refuted is not None:
             return refuted
-    false = _false_witness(program, numbers, certificate)
-    return None if false is None else Verdict(Status.UNKNOWN, false, certificate.bound)
+    _check_witness(program, numbers, certificate)
+    return None
 
 
 def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.Tensor:
@@ -194,20 +178,17 @@ def _refuted(program: Program, x: Array, executed: Array, certificate: Certifica
     return None
 
 
-def _false_witness(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> str | None:
+def _check_witness(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> None:
     """The witness must be a number of the dtype and claim the error that the network has there."""
     witness = certificate.witness
     assert witness is not None
     at = np.array(witness.input).reshape(certificate.box.shape)
     if not np.array_equal(at.astype(certificate.dtype), at):
-        return f"the witness is not an input that {certificate.dtype} can represent"
+        raise CheckError(f"the witness is not an input that {certificate.dtype} can represent")
     if witness.error > certificate.bound or certificate.rounding > 1.02 * certificate.bound:
-        return "the witness, or the term of rounding, exceeds the bound"
+        raise CheckError("the witness, or the term of rounding, exceeds the bound")
     errors = network_errors(program, numbers, at)
     if not 0 <= witness.output < len(errors):
-        return f"the witness is about output {witness.output}, but there are {len(errors)}"
-    known = not certificate.parts("lookup")
-    rounding = (
-        2 * certificate.rounding + certificate.bound / 1024
-    )  # digits that `approximation` was rounded up by
-    return false_claim(witness.error, errors[witness.output], rounding, known)
+        raise CheckError(f"the witness is about output {witness.output}, but there are {len(errors)}")
+    rounding = 2 * certificate.rounding + certificate.bound / 1024  # `approximation` was rounded up
+    check_claim(witness.error, errors[witness.output], rounding, not certificate.parts("lookup"))

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from attnc.check.values import Passing, Value
+from attnc.check.values import Form, Passing, Value
 from attnc.program import Reshape
 
 
 def bound(at: Passing) -> Value:
     (x,), step = at.inputs, at.step
     assert isinstance(step, Reshape)
-    shape = (-1, step.to[-1])
-    names = ("lo", "hi", "error", "approximation", "size")
-    moved = {name: getattr(x, name).reshape(shape) for name in names}
-    form = x.form and replace(
-        x.form,
-        matrix=x.form.matrix.reshape(*shape, x.form.matrix.shape[-1]),
-        centre=x.form.centre.reshape(shape),
-        off=x.form.off.reshape(shape),
+    shape, form = (-1, step.to[-1]), x.form
+    lo, hi, error, approximation, size = (
+        v.reshape(shape) for v in (x.lo, x.hi, x.error, x.approximation, x.size)
     )
-    return replace(x, **moved, form=form, normed=None)
+    if form is not None:
+        matrix = form.matrix.reshape(*shape, form.matrix.shape[-1])
+        form = Form(matrix, form.centre.reshape(shape), form.off.reshape(shape), form.half)
+    return Value(lo, hi, error, approximation, size, form)

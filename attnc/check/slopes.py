@@ -20,11 +20,11 @@ from attnc.functions.function import Branch
 EVEN, OCTAVES, PER_OCTAVE, ROUNDS, ENDS = 256, 20, 4, 5, 2048
 
 
-def _down(x: Array) -> Array:
+def _down(x: Array | float) -> Array:
     return np.nextafter(x, -np.inf)
 
 
-def _up(x: Array) -> Array:
+def _up(x: Array | float) -> Array:
     return np.nextafter(x, np.inf)
 
 
@@ -38,9 +38,7 @@ class CellTable:
             for piece in f.pieces(a, b):
                 inner = [x for x in edges if piece.lo < x < piece.hi]
                 rows += _cells(piece.branch, [piece.lo, *inner, piece.hi])
-        self.left, self.right, self.middle, self.half, self.f_lo, self.f_hi, self.s_lo, self.s_hi = np.array(
-            rows
-        ).T
+        self.left, self.right, self.middle, _, self.f_lo, self.f_hi, self.s_lo, self.s_hi = np.array(rows).T
 
     def steepest(self, lo: Array, hi: Array) -> Array:
         """For each interval, at least |f'| on it."""
@@ -49,11 +47,8 @@ class CellTable:
 
     def line(self, lo: Array, hi: Array, slope: Array) -> tuple[Array, Array]:
         """For each interval, from below and above, f(s) - slope·s on it."""
-        found = [
-            self._line(*row)
-            for row in zip(self._parts(lo, hi), lo.tolist(), hi.tolist(), slope.tolist(), strict=True)
-        ]
-        low, high = np.array(found).T
+        rows = zip(self._parts(lo, hi), lo.tolist(), hi.tolist(), slope.tolist(), strict=True)
+        low, high = np.array([self._line(*row) for row in rows]).T
         return low, high
 
     def chord(self, lo: Array, hi: Array) -> Array:
@@ -68,12 +63,10 @@ class CellTable:
 
     def _parts(self, lo: Array, hi: Array) -> list[slice]:
         """The cells that overlap each interval, and not only touch it."""
-        first = np.searchsorted(self.right, lo, side="right")
+        first = np.searchsorted(self.right, lo, side="right").tolist()
         last = np.searchsorted(self.left, hi, side="left")
-        return [
-            slice(min(int(i), len(self.left) - 1), max(int(j), int(i) + 1))
-            for i, j in zip(first, last, strict=True)
-        ]
+        most = len(self.left) - 1
+        return [slice(min(i, most), max(j, i + 1)) for i, j in zip(first, last.tolist(), strict=True)]
 
     def _line(self, part: slice, lo: float, hi: float, k: float) -> tuple[float, float]:
         """f(m) - km plus tilt times distance from m, the cells cut at lo and hi."""
@@ -112,9 +105,7 @@ def _cells(branch: Branch, edges: list[float]) -> list[tuple[float, ...]]:
 
 def _row(branch: Branch, a: float, b: float) -> tuple[float, ...]:
     middle = min(b, max(a, a + (b - a) / 2))
-    half = math.nextafter(
-        max(math.nextafter(middle - a, math.inf), math.nextafter(b - middle, math.inf)), math.inf
-    )
+    half = float(_up(max(_up(middle - a), _up(b - middle))))
     try:
         point, cell = branch(variable(arb(middle))), branch(variable(ball(a, b)))
     except (ValueError, ZeroDivisionError):

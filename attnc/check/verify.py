@@ -54,7 +54,11 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
         )
     if isinstance(certificate, Certificate) and not certificate.proved and subject != "literal":
         return _not_proved(certificate)
-    return CHECKERS[subject](what, f)
+    if subject == "model":
+        return CHECKERS[subject](what, f)
+    with torch.autocast("cpu", enabled=False):  # as all modules of attnc run
+        verdict = CHECKERS[subject](what, f)
+    return _as_executed(what, verdict)
 
 
 def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
@@ -78,10 +82,7 @@ def _head(module: Any, f: Function | None) -> Verdict:
         reason = f"the certificate does not apply: it is for {certificate.dtype}, the head is {', '.join(sorted(found))}"
         return Verdict(Status.UNKNOWN, reason)
     arrays = {name: getattr(module, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
-    numbers = HeadNumbers(**arrays, dtype=certificate.dtype)
-    with torch.autocast("cpu", enabled=False):  # as all modules of attnc run
-        verdict = check_head(numbers, certificate, f, module)
-    return _as_executed(module, verdict)
+    return check_head(HeadNumbers(**arrays, dtype=certificate.dtype), certificate, f, module)
 
 
 def _network(module: Any, f: Function | None) -> Verdict:
@@ -91,33 +92,24 @@ def _network(module: Any, f: Function | None) -> Verdict:
         return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
     if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
         raise InputError("attnc.verify takes an attnc network with its numbers and its program")
-    with torch.autocast("cpu", enabled=False):
-        verdict = check_network(program, numbers, module.certificate, module)
-    return _as_executed(module, verdict)
+    return check_network(program, numbers, module.certificate, module)
 
 
 def _learner(module: Any, f: Function | None) -> Verdict:
-    heads = {
-        name: part
-        for name, part in module.named_children()
-        if isinstance(getattr(part, "certificate", None), Certificate)
-    }
-    numbers = {name: heads[name].numbers() for name in module.certificate.facts["heads"] if name in heads}
-    with torch.autocast("cpu", enabled=False):
-        verdict = check_learner(numbers, module.certificate, f)
-    return _as_executed(module, verdict)
+    heads = dict(module.named_children())
+    names = [name for name in module.certificate.facts["heads"] if hasattr(heads.get(name), "certificate")]
+    return check_learner({name: heads[name].numbers() for name in names}, module.certificate, f)
 
 
 def _literal(module: Any, f: Function | None) -> Verdict:
     record = module.record()
     if not isinstance(record, LiteralRecord) or record.certificate.digests != module.certificate.digests:
-        return Verdict(
-            Status.UNKNOWN, "the certificate does not apply: the matrices changed since it was made"
-        )
-    return _as_executed(module, check_literal(record, f))
+        reason = "the certificate does not apply: the matrices changed since it was issued"
+        return Verdict(Status.UNKNOWN, reason)
+    return check_literal(record, f)
 
 
-def _as_executed(module: torch.nn.Module, verdict: Verdict) -> Verdict:
+def _as_executed(module: Any, verdict: Verdict) -> Verdict:
     """What is proved is proved of the numbers: a module that runs other code than attnc's is not covered.
 
     The method of the class is called: an attribute of the instance does not hide it."""
@@ -155,16 +147,10 @@ def _is_attncs(kind: type) -> bool:
 
 
 def _not_proved(certificate: Certificate) -> Verdict:
-    seen = (
-        ""
-        if certificate.error is None
-        else f" ({certificate.error:.3g} at {certificate.facts.get('points')} inputs)"
-    )
+    seen = ""
+    if certificate.error is not None:
+        seen = f" ({certificate.error:.3g} at {certificate.facts.get('points')} inputs)"
     return Verdict(Status.UNKNOWN, f"the error is {certificate.status}{seen}, not proved")
-
-
-def _directory(path: str | os.PathLike[str], f: Function | None) -> Verdict:
-    return check_directory(path)
 
 
 MODEL = "_attnc_report"  # attribute of a converted model
@@ -173,5 +159,5 @@ CHECKERS: dict[str, Checker] = {
     "network": _network,
     "learner": _learner,
     "literal": _literal,
-    "directory": _directory,
+    "directory": lambda path, f: check_directory(path),
 }

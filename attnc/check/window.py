@@ -15,6 +15,7 @@ import torch
 from flint import arb, arb_series
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_window
+from attnc.check.head import check_machine
 from attnc.check.rounding import gate_rounding, window_rounding
 from attnc.check.values import CheckError
 from attnc.domain import Interval
@@ -80,24 +81,15 @@ def _problem(window: Window | Gate, f: Function, domain: Interval) -> str | None
         return f"the window has numbers that {window.dtype} cannot represent"
     if _leaves_the_range(window, reach, a):
         return "an intermediate result of the window may leave the range of the dtype"
-    broken = probe_window(window.dtype)
-    return (
-        None if broken is None else f"this machine does not satisfy the assumptions of certificates: {broken}"
-    )
+    check_machine(probe_window(window.dtype))
+    return None
 
 
 def _stored(window: Window | Gate) -> list[float]:
     if isinstance(window, Gate):
         return [window.slope]
-    c = window.sharpness
-    return [
-        window.spacing,
-        1 / window.spacing if window.spacing else math.inf,
-        c,
-        2 * c,
-        window.lead,
-        *window.coefficients,
-    ]
+    c, inverse = window.sharpness, 1 / window.spacing if window.spacing else math.inf
+    return [window.spacing, inverse, c, 2 * c, window.lead, *window.coefficients]
 
 
 def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> bool:
@@ -152,17 +144,15 @@ def _error(window: Window | Gate, cell: _Cell, a: Arithmetic) -> arb | None:
         if isinstance(window, Gate):
             found = _gate_error(window, cell, centre, half, a)
         else:
-            found = _window_error(window, cell, centre, half, a)
+            rounding = window_rounding(window, abs(centre) + arb(0, half), cell.right, a)
+            if rounding is None:
+                return None
+            found = rounding + _taylor(
+                lambda s: _window_series(window, s, cell.right) - cell.branch(s), centre, half
+            )
     except (ValueError, ZeroDivisionError):
         return None
-    return found.upper() if found is not None and found.is_finite() else None
-
-
-def _window_error(window: Window, cell: _Cell, centre: arb, half: arb, a: Arithmetic) -> arb | None:
-    rounding = window_rounding(window, abs(centre) + arb(0, half), cell.right, a)
-    if rounding is None:
-        return None
-    return rounding + _taylor(lambda s: _window_series(window, s, cell.right) - cell.branch(s), centre, half)
+    return found.upper() if found.is_finite() else None
 
 
 def _taylor(difference: Callable[[arb_series], arb_series], centre: arb, half: arb) -> arb:
@@ -184,7 +174,7 @@ def _window_series(window: Window, s: arb_series, right: bool) -> arb_series:
     return bump + s if right else bump
 
 
-def _gate_error(gate: Gate, cell: _Cell, centre: arb, half: arb, a: Arithmetic) -> arb | None:
+def _gate_error(gate: Gate, cell: _Cell, centre: arb, half: arb, a: Arithmetic) -> arb:
     """Where the executed sigmoid is 1, the token itself is returned."""
     rounding = gate_rounding(gate, centre + arb(0, half), a)
     if rounding is None:

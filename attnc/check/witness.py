@@ -11,6 +11,7 @@ import torch
 from flint import arb
 
 from attnc.check.execution import execute, execute_one
+from attnc.check.values import CheckError
 from attnc.domain import Array
 from attnc.functions import Function
 from attnc.functions.balls import lower, upper, working
@@ -55,11 +56,11 @@ def attained(error: arb, known: bool = True) -> float:
         return max(0.0, lower(error)) if known else upper(error)
 
 
-def false_claim(claimed: float, error: arb, rounding: float, known: bool = True) -> str | None:
-    """Why the claim of a witness is false, or None: it may not exceed the error, and fall below it only by the room and by what
-    rounding may differ elsewhere."""
+def check_claim(claimed: float, error: arb, rounding: float, known: bool = True) -> None:
+    """Raise `CheckError` if the claim of a witness is false: it may not exceed the error, and fall below it only by the room and
+    by what rounding may differ elsewhere."""
     with working(PRECISION):
         understated = error.lower() * arb(ROOM) - 2 * arb(rounding) > arb(claimed)
-    if claimed <= attained(error, known) and not understated:
-        return None
-    return f"the witness claims an error of {claimed:.6g}, but its executed error is {float(error.mid()):.6g}"
+    if understated or not claimed <= attained(error, known):
+        executed = float(error.mid())
+        raise CheckError(f"the witness claims an error of {claimed:.6g}, but its error is {executed:.6g}")

@@ -14,7 +14,7 @@ from attnc.network.literal.network import literal_from_record
 from attnc.network.network import Network, rebuilt
 from attnc.records.files import read_file
 from attnc.records.literal import literal_record_of
-from attnc.records.record import arrays_of, record_of
+from attnc.records.record import record_of
 
 
 def load(
@@ -30,8 +30,7 @@ def load(
     >>> attnc.load(path).certificate.facts["function"]
     'tanh'
     """
-    about, tensors = read_file(path)
-    arrays = arrays_of(path, tensors)
+    about, arrays = read_file(path)
     if about.get("kind") == "literal":
         return literal_from_record(literal_record_of(path, about, arrays, function))
     record = record_of(path, about, arrays, function)

@@ -16,7 +16,7 @@ from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.records.fields import seal
-from attnc.records.layers import digest
+from attnc.records.numbers import digest
 
 _REPORT, _CALL = "_attnc_report", "_attnc_call"
 

@@ -7,33 +7,28 @@ adding it rounds nothing. If x is the output of a norm, `norm` bounds W x + b an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.program import Affine, BatchNorm
-from attnc.program.program import Program
 from attnc.prove import norm
-from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unless_overflow
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unless_overflow
 from attnc.prove.exact_affine import Enclosed, folded, plain
 from attnc.prove.forms import along
 from attnc.prove.outward import U, above, below, gamma, product, row_blocks, times, total, weighed
 from attnc.records.layers import Layer
 
 
-def affine_bounds(
-    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
-) -> ValueBounds:
+def affine_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of W x + b, or of a batch norm that is folded into it."""
-    (x,) = inputs
-    weight, bias = _exact_numbers(program, layer)
+    (x,), layer, a = at.values, at.layer, at.arithmetic
+    weight, bias = _exact_numbers(at)
     gap = weight.gap(layer.tensor("weight"))
     stored = weight.number if gap is None else layer.tensor("weight").astype(np.float64)
     constant = layer.tensors.get("bias", np.zeros(len(stored))).astype(np.float64)
-    n, passing, entering = stored.shape[1], _magnitudes(stored, x), _entering(x)
-    passing = total(passing, np.abs(constant))
+    n, (through, entering) = stored.shape[1], _magnitudes(stored, x)
+    passing = total(through, np.abs(constant))
     flushed = times(2 * a.tiny, total(entering, weighed(stored, np.ones(n)), 3.0 * (n + 2)))
     error = total(
         weighed(stored, x.error) if x.error.any() else 0.0,
@@ -43,39 +38,35 @@ def affine_bounds(
         flushed,
     )
     lo, hi = affine_interval(x, weight, bias)
-    form = None if x.form is None else along(x.form, weight, np.abs(weight.number), bias)
+    form = None if x.form is None else along(x.form, weight, bias)
     error = np.where(entering < a.largest, unless_overflow(error, passing, a), np.inf)
     return narrowed(ValueBounds(lo, hi, affine_carried(layer, [x.approximation], {}), error, form))
 
 
-def affine_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def affine_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     """|Ŵ| e: what errors of the input become in exact arithmetic."""
     if not errors[0].any():
         return np.zeros((*errors[0].shape[:-1], len(layer.tensor("weight"))))
     return weighed(layer.tensor("weight"), errors[0])
 
 
-def _exact_numbers(program: Program, layer: Layer) -> tuple[Enclosed, Enclosed]:
+def _exact_numbers(at: LayerInputs) -> tuple[Enclosed, Enclosed]:
     """The exact weight and bias of the step, or of the two steps, that the layer executes."""
-    last = program.steps[layer.value - 1]
+    last = at.step
     if isinstance(last, Affine):
         return plain(last)
     assert isinstance(last, BatchNorm)
-    first = program.steps[last.input - 1]
+    first = at.program.steps[last.input - 1]
     assert isinstance(first, Affine)
     return folded(first, last)
 
 
-def _magnitudes(stored: Array, x: ValueBounds) -> Array:
-    """At least |Ŵ||x̂|."""
-    return weighed(stored, x.executed) if x.normed is None else norm.magnitudes(stored, x.normed)
-
-
-def _entering(x: ValueBounds) -> Array:
-    """At least Σ|x̂|, (…, 1)."""
+def _magnitudes(stored: Array, x: ValueBounds) -> tuple[Array, Array]:
+    """At least |Ŵ||x̂|, and at least Σ|x̂| (…, 1)."""
+    d = x.lo.shape[-1]
     if x.normed is not None:
-        return norm.magnitudes(np.ones((1, x.lo.shape[-1])), x.normed)
-    return times(np.sum(x.executed, axis=-1, keepdims=True), 1 + x.lo.shape[-1] * 2.0**-50)
+        return norm.magnitudes(stored, x.normed), norm.magnitudes(np.ones((1, d)), x.normed)
+    return weighed(stored, x.executed), times(np.sum(x.executed, axis=-1, keepdims=True), 1 + d * 2.0**-50)
 
 
 def _gammas(stored: Array, a: Arithmetic) -> Array:

@@ -4,26 +4,20 @@ e' = |â|e + |â - a||x| + |ĉ - c| + γ_2(|â||x̂| + |ĉ|) + underflow"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.program import BatchNorm
-from attnc.program.program import Program
-from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unless_overflow
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unless_overflow
 from attnc.prove.exact_affine import scaling
 from attnc.prove.forms import mapped
 from attnc.prove.outward import above, below, gamma, times, total
 from attnc.records.layers import Layer
 
 
-def batch_norm_bounds(
-    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
-) -> ValueBounds:
+def batch_norm_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of a∘x + c with a = gain/√(variance + ε) and c = shift - a·mean."""
-    (x,), step = inputs, program.steps[layer.value - 1]
+    (x,), layer, step, a = at.values, at.layer, at.step, at.arithmetic
     assert isinstance(step, BatchNorm)
     scale, shift = scaling(step)
     stored, constant = (layer.tensor(name).astype(np.float64) for name in ("scale", "shift"))
@@ -44,6 +38,6 @@ def batch_norm_bounds(
     return narrowed(ValueBounds(lo, hi, carried, unless_overflow(error, passing, a), form))
 
 
-def batch_norm_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def batch_norm_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     """|â| e: what errors of the input become in exact arithmetic."""
     return times(np.abs(layer.tensor("scale").astype(np.float64)), errors[0])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array, Normed
+from attnc.program import Program, Step
 from attnc.prove.forms import Form
 from attnc.prove.outward import above, below, total
+from attnc.records.layers import Layer
 
 
 @dataclass(frozen=True)
@@ -61,17 +64,36 @@ class ValueBounds:
             return np.where(np.isfinite(self.error), above(self.error - self.approximation), np.inf)
 
 
+Errors = Sequence[Array]  # of the inputs of a layer
+Known = Mapping[int, ValueBounds]  # of the values of a program
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInputs:
+    """A layer, the bounds of the values it reads, and what is proved of its heads."""
+
+    program: Program
+    layer: Layer
+    values: Sequence[ValueBounds]
+    arithmetic: Arithmetic
+    heads: HeadErrors
+
+    @property
+    def step(self) -> Step:
+        """The step of the program that the layer executes, or the last of them."""
+        return self.program.steps[self.layer.value - 1]
+
+
 def narrowed(bounds: ValueBounds) -> ValueBounds:
     """Intersect the interval with that of the affine form; a NaN becomes infinity."""
-    lo, hi = (
-        np.where(np.isnan(bounds.lo), -np.inf, bounds.lo),
-        np.where(np.isnan(bounds.hi), np.inf, bounds.hi),
+    lo = np.where(np.isnan(bounds.lo), -np.inf, bounds.lo)
+    hi, approximation, error = (
+        np.where(np.isnan(x), np.inf, x) for x in (bounds.hi, bounds.approximation, bounds.error)
     )
     if bounds.form is not None:
         low, high = bounds.form.interval()
         lo, hi = np.fmax(lo, low), np.fmin(hi, high)
-    approximation, error = (np.where(np.isnan(e), np.inf, e) for e in (bounds.approximation, bounds.error))
-    return ValueBounds(lo, hi, approximation, error, bounds.form, bounds.slope, bounds.largest, bounds.normed)
+    return replace(bounds, lo=lo, hi=hi, approximation=approximation, error=error)
 
 
 def unbounded(shape: tuple[int, ...]) -> ValueBounds:

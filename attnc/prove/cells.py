@@ -16,7 +16,6 @@ from attnc.arithmetic import Arithmetic
 from attnc.prove.rounding import Keys, head_rounding, query_error
 from attnc.records.numbers import TENSORS, Array, HeadNumbers
 
-_U64 = 2.0**-53
 _NO_SUBNORMAL = 2.0**-100  # above every τ: covers an s that underflows to zero
 
 
@@ -35,6 +34,9 @@ class Cell:
         m = arb(self.middle)
         return (arb(self.b) - m).max(m - arb(self.a)).upper()
 
+    def ball(self) -> arb:
+        return arb(self.middle) + arb(0, self.radius())
+
     def divisible(self) -> bool:
         return self.a < self.middle < self.b
 
@@ -51,9 +53,6 @@ class HeadOnCell:
     last: arb
     far: arb
     keys: Keys
-    far_keys: int
-    far_value: arb
-    distance: int
     value: arb  # the range of g on the cell
 
 
@@ -62,11 +61,17 @@ def head_on_cell(numbers: HeadNumbers, h: int, cell: Cell, order: int, a: Arithm
 
     The working series length must be order + 1.
     """
-    key, value = numbers.key[h], numbers.value[h]
+    key, value, (gain, offset) = numbers.key[h], numbers.value[h], map(arb, numbers.query[h])
     distance = _distance(value, cell)
     winner, near = _near_keys(numbers.query[h], key, cell, distance, a)
-    own, constant = [arb(value[k, 0]) for k in near], [arb(value[k, 1]) for k in near]
-    models = _quotients(numbers.query[h], key, winner, near, own, constant, cell)
+    stored = np.concatenate([key, value], axis=1)[near]
+    slope, intercept, own, constant = ([arb(x) for x in column] for column in stored.T)
+    top_slope, top_intercept = map(arb, key[winner])
+    rises = [(k - top_slope, c - top_intercept) for k, c in zip(slope, intercept, strict=True)]
+    x_point, x = gain * arb(cell.middle) + offset, gain * cell.ball() + offset
+    mean_slope = arb(_mean_slope(numbers.query[h], key, cell.middle))
+    exponents = [(k * x_point + c, gain * (s - mean_slope)) for (k, c), s in zip(rises, slope, strict=True)]
+    models = _quotients(cell, exponents, own, constant)
     if models is None:
         return None
     series, over_cell, weight = models
@@ -74,33 +79,26 @@ def head_on_cell(numbers: HeadNumbers, h: int, cell: Cell, order: int, a: Arithm
     far_keys = len(key) - len(near)
     far_value = _far_value(value, near, cell) if far_keys else arb(0)
     far = far_keys * (-arb(distance)).exp() * (far_value + abs(value_range))
-    x = arb(numbers.query[h, 0]) * (arb(cell.middle) + arb(0, cell.radius())) + arb(numbers.query[h, 1])
-    slope, intercept = [arb(key[k, 0]) for k in near], [arb(key[k, 1]) for k in near]
-    top_slope, top_intercept = arb(key[winner, 0]), arb(key[winner, 1])
     score = [k * x + c for k, c in zip(slope, intercept, strict=True)]
-    lead = [(k - top_slope) * x + (c - top_intercept) for k, c in zip(slope, intercept, strict=True)]
-    keys = Keys(slope, intercept, score, lead, weight, own, constant)
-    return HeadOnCell(
-        series, over_cell[order], far, keys, far_keys, far_value, distance, value_range + arb(0, far.upper())
-    )
+    lead = [k * x + c for k, c in rises]
+    keys = Keys(slope, intercept, score, lead, weight, own, constant, len(key), far_keys, far_value, distance)
+    return HeadOnCell(series, over_cell[order], far, keys, value_range + arb(0, far.upper()))
 
 
 def _quotients(
-    query: Array, key: Array, winner: int, near: list[int], own: list[arb], constant: list[arb], cell: Cell
+    cell: Cell, exponents: list[tuple[arb, arb]], own: list[arb], constant: list[arb]
 ) -> tuple[arb_series, arb_series, list[arb]] | None:
     """Σ v_k e^{z_k + ρ_k t} / Σ e^{z_k + ρ_k t} around the middle and around every point of the cell, and W_k over the cell."""
-    m, t = arb(cell.middle), arb(0, cell.radius())
-    s_point, s_cell = arb_series([m, 1]), arb_series([m + t, 1])
-    if len(near) == 1:
+    t, s_point, s_cell = (
+        arb(0, cell.radius()),
+        arb_series([arb(cell.middle), 1]),
+        arb_series([cell.ball(), 1]),
+    )
+    if len(own) == 1:
         return own[0] * s_point + constant[0], own[0] * s_cell + constant[0], [arb(1)]
-    gain = arb(query[0])
-    x, mean_slope = gain * m + arb(query[1]), arb(_mean_slope(query, key, cell.middle))
-    top_slope, top_intercept = arb(key[winner, 0]), arb(key[winner, 1])
     above = below = above_cell = below_cell = arb_series([0])
     exponentials = []
-    for k, o, c in zip(near, own, constant, strict=True):
-        lead = (arb(key[k, 0]) - top_slope) * x + (arb(key[k, 1]) - top_intercept)
-        rate = gain * (arb(key[k, 0]) - mean_slope)
+    for (lead, rate), o, c in zip(exponents, own, constant, strict=True):
         e, e_cell = arb_series([lead, rate]).exp(), arb_series([lead + rate * t, rate]).exp()
         below, below_cell = below + e, below_cell + e_cell
         above += e * c if o == 0 else e * (o * s_point + c)
@@ -113,21 +111,8 @@ def _quotients(
 
 def rounding_on_cell(numbers: HeadNumbers, h: int, cell: Cell, model: HeadOnCell, a: Arithmetic) -> arb:
     """The rounding error of head h on the cell."""
-    gain, offset = arb(numbers.query[h, 0]), arb(numbers.query[h, 1])
-    s = arb(cell.middle) + arb(0, cell.radius())
-    x_error = query_error(a, s, gain, offset)
-    return head_rounding(
-        a,
-        model.keys,
-        s,
-        gain * s + offset,
-        x_error,
-        model.value,
-        numbers.anchors_per_head,
-        model.far_keys,
-        model.far_value,
-        model.distance,
-    )
+    (gain, offset), s = map(arb, numbers.query[h]), cell.ball()
+    return head_rounding(a, model.keys, s, gain * s + offset, query_error(a, s, gain, offset), model.value)
 
 
 def leaves_the_range(numbers: HeadNumbers, lo: float, hi: float, a: Arithmetic) -> bool:
@@ -143,7 +128,8 @@ def leaves_the_range(numbers: HeadNumbers, lo: float, hi: float, a: Arithmetic) 
         outer += abs(arb(w)) * total
         if not all(size < limit for size in [x, total, outer, *scores]):
             return True
-    return any(numbers.smallest(name) < a.tiny for name in TENSORS)
+    stored = [np.abs(getattr(numbers, name)) for name in TENSORS]
+    return any(((x > 0) & (x < a.tiny)).any() for x in stored)
 
 
 def _near_keys(query: Array, key: Array, cell: Cell, distance: int, a: Arithmetic) -> tuple[int, list[int]]:
@@ -157,7 +143,7 @@ def _near_keys(query: Array, key: Array, cell: Cell, distance: int, a: Arithmeti
         winner = int(np.argmax(slope * (gain * cell.middle + offset) + c))
         reach = abs(gain) * max(abs(cell.a), abs(cell.b)) + abs(offset)
         size = (np.abs(slope) + abs(slope[winner])) * reach + np.abs(c) + abs(c[winner])
-        doubt = 16 * _U64 * size
+        doubt = 16 * 2.0**-53 * size
         eta = 6 * a.unit * (np.abs(slope) * reach + np.abs(c)) + 16 * a.tiny * (1 + np.abs(slope))
         leads = [(slope - slope[winner]) * (gain * s + offset) + (c - c[winner]) for s in (cell.a, cell.b)]
         far = np.maximum(*leads) + doubt + 2 * eta < -(distance + 1)

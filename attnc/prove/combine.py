@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.program import Combine
-from attnc.program.program import Program
-from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unless_overflow
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unless_overflow
 from attnc.prove.forms import combined
 from attnc.prove.outward import above, below, gamma, times, total
 from attnc.records.layers import Layer
 
 
-def combine_bounds(
-    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
-) -> ValueBounds:
+def combine_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of a linear combination of values."""
-    step = program.steps[layer.value - 1]
+    layer, inputs, step, a = at.layer, at.values, at.step, at.arithmetic
     assert isinstance(step, Combine)
     exact, stored, n = step.coefficients, layer.settings["coefficients"], len(inputs)
     passing = total(*(times(abs(c), x.executed) for c, x in zip(stored, inputs, strict=True)))
@@ -41,6 +35,6 @@ def combine_bounds(
     return narrowed(ValueBounds(lo, hi, carried, unless_overflow(error, passing, a), form))
 
 
-def combine_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def combine_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     """Σ|ĉ| e: what errors of the inputs become in exact arithmetic."""
     return total(*(times(abs(c), e) for c, e in zip(layer.settings["coefficients"], errors, strict=True)))

@@ -16,7 +16,7 @@ from attnc.errors import InputError
 from attnc.program.program import Program
 from attnc.prove.affine import affine_bounds, affine_carried
 from attnc.prove.batch_norm import batch_norm_bounds, batch_norm_carried
-from attnc.prove.bounds import HeadErrors, ValueBounds
+from attnc.prove.bounds import Errors, HeadErrors, Known, LayerInputs, ValueBounds
 from attnc.prove.combine import combine_bounds, combine_carried
 from attnc.prove.forms import input_form
 from attnc.prove.lookup import lookup_bounds, lookup_carried
@@ -29,7 +29,7 @@ from attnc.records.layers import Layer
 
 NO_ERRORS = HeadErrors()
 # bounds of a layer's value, and what errors of its inputs become in exact arithmetic
-KINDS: dict[str, tuple[Callable[..., ValueBounds], Callable[..., Array]]] = {
+KINDS: dict[str, tuple[Callable[[LayerInputs], ValueBounds], Callable[[Layer, Errors, Known], Array]]] = {
     "affine": (affine_bounds, affine_carried),
     "batch_norm": (batch_norm_bounds, batch_norm_carried),
     "pointwise": (pointwise_bounds, pointwise_carried),
@@ -52,16 +52,12 @@ def start(program: Program, domain: Box | Normed) -> ValueBounds:
 
 
 def advance(
-    program: Program,
-    layer: Layer,
-    known: Mapping[int, ValueBounds],
-    dtype: str,
-    heads: HeadErrors = NO_ERRORS,
+    program: Program, layer: Layer, known: Known, dtype: str, heads: HeadErrors = NO_ERRORS
 ) -> ValueBounds:
     """The bounds of the value that a layer computes. `heads` bounds the errors of its heads wherever their inputs may be."""
-    bounds, _ = KINDS[layer.kind]
+    inputs = LayerInputs(program, layer, [known[i] for i in layer.inputs], ARITHMETIC[dtype], heads)
     with np.errstate(over="ignore", invalid="ignore"):
-        return bounds(program, layer, [known[i] for i in layer.inputs], ARITHMETIC[dtype], heads)
+        return KINDS[layer.kind][0](inputs)
 
 
 def compose(
@@ -78,13 +74,10 @@ def compose(
     return known
 
 
-def carried(
-    layers: Sequence[Layer], known: Mapping[int, ValueBounds], own: Mapping[int, Array | float]
-) -> dict[int, Array]:
+def carried(layers: Sequence[Layer], known: Known, own: Mapping[int, Array | float]) -> dict[int, Array]:
     """What errors `own` of the values become in exact arithmetic, value by value (upper bounds)."""
     error: dict[int, Array] = {0: np.zeros(known[0].lo.shape)}
     for layer in layers:
-        _, carry = KINDS[layer.kind]
-        moved = carry(layer, [error[i] for i in layer.inputs], known)
+        moved = KINDS[layer.kind][1](layer, [error[i] for i in layer.inputs], known)
         error[layer.value] = total(moved, np.broadcast_to(own.get(layer.value, 0.0), moved.shape))
     return error

@@ -59,8 +59,10 @@ def scaling(step: BatchNorm) -> tuple[Enclosed, Enclosed]:
 def folded(affine: Affine, step: BatchNorm) -> tuple[Enclosed, Enclosed]:
     """diag(a) W and a∘b + c: the affine map followed by the batch norm."""
     (weight, bias), (a, c) = plain(affine), scaling(step)
-    columns = Enclosed(a.number[:, None], np.asarray(a.radius)[:, None])
-    return _product(columns, weight), _sum(_product(a, bias), c)
+    columns, scaled = Enclosed(a.number[:, None], np.asarray(a.radius)[:, None]), _product(a, bias)
+    number = scaled.number + c.number
+    shift = Enclosed(number, total(scaled.radius, c.radius, _rounding(number)))
+    return _product(columns, weight), shift
 
 
 def _product(x: Enclosed, y: Enclosed) -> Enclosed:
@@ -69,11 +71,6 @@ def _product(x: Enclosed, y: Enclosed) -> Enclosed:
         times(np.abs(x.number), y.radius), times(x.radius, np.abs(y.number)), times(x.radius, y.radius)
     )
     return Enclosed(number, total(off, _rounding(number)))
-
-
-def _sum(x: Enclosed, y: Enclosed) -> Enclosed:
-    number = x.number + y.number
-    return Enclosed(number, total(x.radius, y.radius, _rounding(number)))
 
 
 def _rounding(number: Array) -> Array:

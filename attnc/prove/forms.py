@@ -13,9 +13,7 @@ import numpy as np
 from attnc.domain import Array, Box
 from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK, Program
 from attnc.prove.exact_affine import Enclosed
-from attnc.prove.outward import above, below, gamma, product, times, total
-
-_U = 2.0**-53
+from attnc.prove.outward import U, above, below, gamma, product, times, total
 
 
 @dataclass(frozen=True)
@@ -49,13 +47,14 @@ def input_form(box: Box, program: Program) -> Form | None:
     return Form(matrix, middle, np.zeros(box.shape), half.ravel())
 
 
-def along(x: Form, weight: Enclosed, size: Array, bias: Enclosed) -> Form:
-    """W(Aξ + c ± r) + b, with |W| given as `size`."""
+def along(x: Form, weight: Enclosed, bias: Enclosed) -> Form:
+    """W(Aξ + c ± r) + b."""
+    size = np.abs(weight.number)
     matrix = np.moveaxis(np.moveaxis(x.matrix, -1, -2) @ weight.number.T, -1, -2)
     centre = x.centre @ weight.number.T + bias.number
     swing, constant = x.swing, np.abs(x.centre)
     lost = times(
-        gamma(size.shape[1] + 2, _U),
+        gamma(size.shape[1] + 2, U),
         total(product(size, total(swing, constant)), np.abs(bias.number), size.shape[1] * 2.0**-960),
     )
     radius = total(product(size, x.radius), bias.radius, lost)

@@ -1,31 +1,15 @@
 """The error of a lookup: a head that selects points of a lattice, compared with every function that the step describes.
 
-Points L_k = first + k·Δ on every axis, and scores κ_k·(x - o) + c_k that are -Σ_j b_j (x_j - L_kj)² but for a common function of
-x and a residue of at most D. Then softmax gives a point a weight within e^{±2D} of the product W_k of its weights on the axes,
+With points L_k = first + k·Δ on every axis, and scores -Σ_j b_j (x_j - L_kj)² up to a common function of x and a residue D,
 
-    |Σ_k w_k v_k - f(x)| <= Σ_k w_k (|v_k - f(L_k)| + K|x - L_k|)
-                         <= e^{2D} (max|v_k - f(L_k)| + K √(Σ_j Σ_k W_k (x_j - L_kj)²))
+    |Σ_k w_k v_k - f(x)| <= e^{2D} (max|v_k - f(L_k)| + K √(Σ_j Δ_j² C₂(b_j Δ_j²)))
+    |executed - f(x)|    <= ρ (|v - f| + K …) + σ|f(x)| + γ_{K+1}(1 + σ)|v| + what is flushed
 
-by Jensen. On an axis, Σ_k W_k (x - L_k)² <= Δ² C₂(c) with c = bΔ² >= ln 3, for every x up to Δ/2 beyond the ends:
-
-    C₂(c) = 1/4 + Σ_{j>=1} ( j² e^{-c j²} + ½ (j + ½)² e^{-c j(j+1)} ).
-
-Proof, in units of Δ. Let the nearest point be at d <= 1/2, the next, on the other side, at 1 - d with a weight smaller by
-e^{-ct}, t = 1 - 2d. They give at most (d² + (1-d)² e^{-ct})/(1 + e^{-ct}) = (1 + t² - 2t tanh(ct/2))/4 <= 1/4, since tanh is
-concave and tanh(c/2) >= 1/2. The points behind the nearest are at j + d with weights smaller by e^{-c(j² + 2jd)}, and
-(j + d)² e^{-2cjd} falls in d, for c >= 1. Those behind the next are at j + 1 - d with e^{-c(j² + 2j(1-d))}, and the next has
-a weight of at most 1/2. ∎ Further beyond an end, h·Δ from the last point, the nearest gives h² instead of 1/4.
-
-Executed (`arithmetic`): scores are off by η, one rounding more for x - o, so by E = D + η; each exponential by a factor
-e^{uT}(1 + ε) and by τ, where beyond T it is below τ; the sum by γ_K; the quotient by three roundings. So a weight is at most
-ρW_k + 8τ, all of them add up to 1 ± σ, and
-
-    |y - f(x)| <= ρ (|v - f| + K …) + σ|f(x)| + γ_{K+1}(1 + σ)|v| + what is flushed.
-"""
+docs/arithmetic.md ("Black-box functions") proves both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +19,7 @@ from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
 from attnc.program import Lookup
-from attnc.program.program import Program
-from attnc.prove.bounds import HeadErrors, ValueBounds, unbounded
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, unbounded
 from attnc.prove.outward import U, above, below, gamma, product, times, total
 from attnc.records.layers import Layer
 
@@ -44,25 +27,22 @@ HARD = 1.1  # c must exceed ln 3
 BEYOND = {"float32": 104.0, "float64": 746.0}  # exp of minus this is below the smallest normal number
 
 
-def lookup_bounds(
-    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
-) -> ValueBounds:
+def lookup_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of a lookup whose input has no error; nothing is proved if its points are not a lattice."""
-    (x,), step = inputs, program.steps[layer.value - 1]
+    (x,), layer, step = at.values, at.layer, at.step
     axes = axes_of(step.points) if isinstance(step, Lookup) and not x.error.any() else None
     if axes is None:
         return unbounded((layer.tensor("values").shape[1],))
     assert isinstance(step, Lookup)
     lattice = [_Axis.of(points, column) for points, column in zip(axes, layer.tensor("key").T, strict=True)]
-    spreads = [
-        axis.spread(float(low), float(high)) for axis, low, high in zip(lattice, x.lo, x.hi, strict=True)
-    ]
+    ends = zip(lattice, x.lo.tolist(), x.hi.tolist(), strict=True)
+    spreads = [axis.spread(low, high) for axis, low, high in ends]
     uneven = [axis.uneven(points) for axis, points in zip(lattice, axes, strict=True)]
-    off = times(step.lipschitz, total(_root(spreads), _length(uneven)))
-    return _executed(step, layer, lattice, (x.lo, x.hi), float(off), a)
+    off = times(step.lipschitz, _length(spreads, uneven))
+    return _executed(step, layer, lattice, (x.lo, x.hi), float(off), at.arithmetic)
 
 
-def lookup_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def lookup_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     """The input of a lookup has no error."""
     return np.zeros(layer.tensor("values").shape[1])
 
@@ -110,7 +90,7 @@ class _Axis:
                 return max(upper(abs(first - arb(lo)) ** 2), upper(abs(arb(hi) - first) ** 2))
             c = arb(self.sharpness) * step**2
             if not c > HARD:
-                return float("inf")
+                return math.inf
             over = max(0.0, *(upper(arb(o) / step) for o in out))
             nearest = max(0.25, upper(arb(over) ** 2))
             return upper(step**2 * (arb(nearest) + tails(c)))
@@ -131,14 +111,13 @@ def tails(c: arb) -> arb:
     return sum(terms, arb(0)) + 2 * terms[-1]
 
 
-def _root(squares: list[float]) -> float:
+def _length(squares: list[float], sides: list[float]) -> float:
+    """At least √(Σ squares) + √(Σ sides²)."""
+    if not np.isfinite(squares).all():
+        return math.inf
     with working(96):
-        return upper(sum(map(arb, squares), arb(0)).sqrt()) if np.isfinite(squares).all() else float("inf")
-
-
-def _length(sides: list[float]) -> float:
-    with working(96):
-        return upper(sum((arb(side) ** 2 for side in sides), arb(0)).sqrt())
+        spread, uneven = sum(map(arb, squares), arb(0)), sum((arb(side) ** 2 for side in sides), arb(0))
+        return float(total(upper(spread.sqrt()), upper(uneven.sqrt())))
 
 
 def _residues(layer: Layer, lattice: list[_Axis], reach: Array) -> float:
@@ -170,53 +149,40 @@ def _executed(
     moved = above(np.abs(layer.tensor("values").astype(np.float64) - known)).max(0)
     centre = layer.tensor("centre").astype(np.float64)
     reach = above(np.maximum(np.abs(box[0] - centre), np.abs(box[1] - centre)))
-    keys, offsets = (
-        np.abs(layer.tensor("key").astype(np.float64)),
-        np.abs(layer.tensor("offset").astype(np.float64)),
-    )
+    keys, offsets = (np.abs(layer.tensor(name).astype(np.float64)) for name in ("key", "offset"))
     passing = total(product(keys, reach), offsets)
     flushed = 4 * a.tiny * total(float(reach.sum()), keys.sum(1), 3.0 * (m + 2))
     residue = _residues(layer, lattice, reach)
     score = float(total(residue, times(gamma(m + 2, a.unit), passing), flushed).max())
-    weight = _weights(anchors, score, a)
+    factor, sum_off = _weights(anchors, score, a)
     far = 1.01 * float(np.sqrt(np.square(np.abs(step.points - centre).max(0) + reach).sum()))
     single = total(moved, step.noise, off)  # at least Σ_k W_k |v_k - f(x)|
     size = total(np.abs(known).max(0), step.noise, off)
     largest = stored.max(0)
     error = total(
-        times(weight.factor, single),
-        times(weight.sum_off, size),
-        times(gamma(anchors + 1, a.unit), 1 + weight.sum_off, largest),
+        times(factor, single),
+        times(sum_off, size),
+        times(gamma(anchors + 1, a.unit), 1 + sum_off, largest),
         times(8 * a.tiny * anchors, total(moved, step.noise, step.lipschitz * far, largest, 8.0)),
     )
     fine = score <= 0.5 and float(passing.max()) < a.largest and float(largest.max()) < a.largest
     error = np.where(np.isnan(error) | (not fine), np.inf, error)
     apart = total(step.noise, off)
-    own = float(times(_exp(2 * residue), apart)) if fine else float("inf")
+    with working(96):
+        own = float(times(upper(arb(2 * residue).exp()), apart)) if fine else math.inf
     lo, hi = below(known.min(0) - apart), above(known.max(0) + apart)
     return ValueBounds(lo, hi, np.minimum(own, error), error)
 
 
-@dataclass(frozen=True)
-class _Weights:
-    factor: float  # ρ: an executed weight is at most ρW_k + 8τ
-    sum_off: float  # σ: they add up to 1 ± σ
-
-
-def _weights(anchors: int, score: float, a: Arithmetic) -> _Weights:
-    u, k = a.unit, anchors
+def _weights(k: int, score: float, a: Arithmetic) -> tuple[float, float]:
+    """(ρ, σ): an executed weight is at most ρW_k + 8τ, and all k of them add up to 1 ± σ."""
+    u = a.unit
     if not (score <= 0.5 and k * u < 0.25):
-        return _Weights(float("inf"), float("inf"))
+        return math.inf, math.inf
     with working(96):
         unit, tiny, eps = arb(u), arb(a.tiny), arb(a.exp_units) * arb(u)
         swing = (unit * arb(BEYOND[a.dtype]) + 2 * tiny).exp()
         most, least = swing * (1 + eps), (1 - eps) / swing - 3 * k * tiny
         divided = (1 + unit) ** a.division_units / (1 - k * unit / (1 - k * unit))
         factor = divided * most / least * (2 * arb(score)).exp()
-        return _Weights(upper(factor), upper(divided - 1 + 8 * k * tiny))
-
-
-def _exp(x: float) -> float:
-    """At least e^x."""
-    with working(96):
-        return upper(arb(x).exp())
+        return upper(factor), upper(divided - 1 + 8 * k * tiny)

@@ -8,7 +8,7 @@ x = γ∘y + β. Then ‖y‖₂² = d·var z/(var z + ε) <= d, likewise for RM
     LayerNorm  v·y = (v - mean v)·y, so that |v·y| <= √d ‖v - mean v‖₂
 
 No smaller interval holds for every z: y = ±√d (v - mean v)/‖v - mean v‖₂ is itself a normalised vector (ε = 0), and for
-ε > 0 multiples of it come arbitrarily close (`attainable`).
+ε > 0 multiples of it come arbitrarily close.
 
 An *executed* norm returns some x̂ near x. The bounds hold for every
 
@@ -65,21 +65,6 @@ def magnitudes(W: Array, domain: Normed) -> Array:
     still = total(times(above(np.float64(1 + RHO)), np.abs(domain.shift)), RHO * _LEAST)
     lengths = [_length(W[rows] * domain.gain, centred=False) for rows in row_blocks(W)]
     return total(_stretched(np.concatenate(lengths), W.shape[1]), weighed(W, still))
-
-
-def attainable(W: Array, domain: Normed) -> Array:
-    """(m, d): for each row the z, of length √d, whose normalised vector (ε = 0) takes w·x to the upper end of its interval
-    in exact arithmetic; -z takes it to the lower end. z = 0 if the interval is a point.
-
-    >>> attainable(np.array([[1.0, -3.0]]), Normed(True, np.ones(2), np.zeros(2)))
-    array([[ 1., -1.]])
-    """
-    z = W * domain.gain
-    z = np.ldexp(z, -_exponents(z))
-    if domain.centred:
-        z = z - z.mean(axis=1, keepdims=True)
-    length = np.sqrt((z * z).sum(axis=1, keepdims=True))
-    return np.asarray(np.divide(z, length, out=np.zeros_like(z), where=length > 0) * np.sqrt(W.shape[1]))
 
 
 def _radius(W: Array, domain: Normed) -> Array:

@@ -8,26 +8,20 @@ the deviation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.program import Pointwise
-from attnc.program.program import Program
-from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unbounded
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unbounded
 from attnc.prove.forms import Form, mapped
 from attnc.prove.outward import above, below, times, total
 from attnc.prove.slopes import Slopes, slopes
 from attnc.records.layers import Layer
 
 
-def pointwise_bounds(
-    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
-) -> ValueBounds:
+def pointwise_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of f(x) with heads that are within `heads` of f on the reach of x."""
-    (x,), step = inputs, program.steps[layer.value - 1]
+    (x,), step, heads = at.values, at.step, at.heads
     assert isinstance(step, Pointwise)
     reach, flat = x.reach, np.zeros_like(x.lo)
     if not all(np.isfinite(end).all() for end in reach):
@@ -55,7 +49,7 @@ def pointwise_bounds(
     )
 
 
-def pointwise_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def pointwise_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     """L e: what errors of the input become in exact arithmetic."""
     slope = known[layer.value].slope
     return errors[0] if slope is None else np.where(errors[0] > 0, times(slope, errors[0]), 0.0)

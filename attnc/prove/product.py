@@ -14,26 +14,22 @@ two q is rounded once; scaling by λ and by 1/4 rounds nothing. With T = H/λ + 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
-from attnc.program.program import Program
-from attnc.prove.bounds import HeadErrors, ValueBounds, narrowed, unbounded
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unbounded
 from attnc.prove.outward import above, below, times, total
 from attnc.records.layers import Layer
 
+Powers = NDArray[np.int8]
 _POWERS = 100  # λ = 2^k with |k| up to this
 
 
-def product_bounds(
-    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
-) -> ValueBounds:
+def product_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of x∘y with square heads that are within `heads` of ζ² for |ζ| <= radius."""
-    x, y = inputs
+    (x, y), layer, a, heads = at.values, at.layer, at.arithmetic, at.heads
     scale, radius = (np.exp2(k.astype(np.float64)) for k in (layer.tensor("scale"), layer.tensor("radius")))
     entering, flushed = _entering(x, y, scale, a)
     if not (entering <= radius).all() or not (times(radius, radius) < a.largest).all():
@@ -47,25 +43,22 @@ def product_bounds(
     off = total(sums, np.asarray(heads.error) / 2)
     passing = total(times(x.executed, y.executed), off)
     error = total(times(x.error, y.executed), times(x.size, y.error), off, times(u, passing), 4 * a.tiny)
-    known = dict(zip(layer.inputs, inputs, strict=True))
+    known = dict(zip(layer.inputs, at.values, strict=True))
     carried = product_carried(layer, [x.approximation, y.approximation], known)
     approximation = total(carried, np.asarray(heads.approximation) / 2)
     ends = np.stack([s * t for s in (x.lo, x.hi) for t in (y.lo, y.hi)])
     largest = total(times(1 + u, passing), 4 * a.tiny)
-    return narrowed(
-        ValueBounds(below(ends.min(0)), above(ends.max(0)), approximation, error, largest=largest)
-    )
+    lo, hi = below(ends.min(0)), above(ends.max(0))
+    return narrowed(ValueBounds(lo, hi, approximation, error, largest=largest))
 
 
-def product_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def product_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     """e_x(|y| + e_y) + |x|e_y: what errors of the inputs become in exact arithmetic."""
     x, y = (known[i] for i in layer.inputs)
     return total(times(errors[0], total(y.size, errors[1])), times(x.size, errors[1]))
 
 
-def square_powers(
-    x: ValueBounds, y: ValueBounds, a: Arithmetic
-) -> tuple[NDArray[np.int8], NDArray[np.int8]] | None:
+def square_powers(x: ValueBounds, y: ValueBounds, a: Arithmetic) -> tuple[Powers, Powers] | None:
     """log2 of λ, which makes both summands of x/λ ± λy alike in size, and of a radius that holds the executed sums; None if
     no radius of at most 2^127 does."""
     with np.errstate(divide="ignore", invalid="ignore"):

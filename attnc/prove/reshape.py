@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
-from attnc.program.program import Program
-from attnc.prove.bounds import HeadErrors, ValueBounds
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds
 from attnc.prove.forms import reshaped
 from attnc.records.layers import Layer
 
 
-def reshape_bounds(
-    program: Program, layer: Layer, inputs: Sequence[ValueBounds], a: Arithmetic, heads: HeadErrors
-) -> ValueBounds:
+def reshape_bounds(at: LayerInputs) -> ValueBounds:
     """The same numbers in another shape."""
-    (x,) = inputs
-    lo, hi, approximation, error = (
-        v.reshape(layer.settings["to"]) for v in (x.lo, x.hi, x.approximation, x.error)
-    )
-    form = None if x.form is None else reshaped(x.form, layer.settings["to"])
-    return ValueBounds(lo, hi, approximation, error, form)
+    (x,), to = at.values, at.layer.settings["to"]
+    lo, hi, approximation, error = (v.reshape(to) for v in (x.lo, x.hi, x.approximation, x.error))
+    return ValueBounds(lo, hi, approximation, error, None if x.form is None else reshaped(x.form, to))
 
 
-def reshape_carried(layer: Layer, errors: Sequence[Array], known: Mapping[int, ValueBounds]) -> Array:
+def reshape_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     return np.reshape(errors[0], layer.settings["to"])

@@ -32,6 +32,10 @@ class Keys:
     weight: Sequence[arb]  # W_k
     own: Sequence[arb]  # value[k,0]: the coefficient of the token's own s
     constant: Sequence[arb]  # value[k,1]
+    anchors: int  # of the head, near and far
+    far: int  # further keys, with values up to `far_value`, of each of which Z_k - Z_r + 2η_k <= -distance
+    far_value: arb
+    distance: int
 
 
 def query_error(a: Arithmetic, s: arb, gain: arb, offset: arb) -> arb:
@@ -58,50 +62,38 @@ def _scales(slope: arb) -> bool:
     return slope.is_exact() and abs(math.frexp(float(slope))[0]) in (0.0, 0.5)
 
 
-def head_rounding(
-    a: Arithmetic,
-    keys: Keys,
-    s: arb,
-    x: arb,
-    x_error: arb,
-    output: arb,
-    total_anchors: int,
-    far: int,
-    far_value: arb,
-    distance: int,
-) -> arb:
+def head_rounding(a: Arithmetic, keys: Keys, s: arb, x: arb, x_error: arb, output: arb) -> arb:
     """A bound of |executed - exact| for one head on a cell, before the output projection.
 
-    `far` further keys have values up to `far_value`; of each, Z_k - Z_r + 2 η_k <= -distance, whence its
-    executed exponential is at most exp(-distance (1 - u) + u·top)(1 + E)."""
-    u, tau, one = arb(a.unit), arb(a.tiny), arb(1)
+    The executed exponential of a far key is at most exp(-distance (1 - u) + u·top)(1 + E)."""
+    u, tau, one, far, far_value = arb(a.unit), arb(a.tiny), arb(1), keys.far, keys.far_value
+    near_zero = -arb(keys.distance)
     stored = zip(keys.slope, keys.intercept, keys.score, strict=True)
     eta = [score_error(a, k, c, x, x_error, z) for k, c, z in stored]
-    top = _largest([lead + e for lead, e in zip(keys.lead, eta, strict=True)] + [arb(0)] + eta)
+    top = arb(0)
+    for lead, e in zip(keys.lead, eta, strict=True):
+        top = top.max(e.upper()).max((lead + e).upper())
     tau_scaled = 4 * tau * top.exp()
     theta = [
         (e + u * (abs(lead) + e + top) + tau).exp() * (one + a.exp_units * u) - one
         for lead, e in zip(keys.lead, eta, strict=True)
     ]
     off = [w * t + tau_scaled for w, t in zip(keys.weight, theta, strict=True)]
-    far_off = far * ((-arb(distance) * (one - 2 * u) + u * top).exp() * (one + a.exp_units * u) + tau_scaled)
+    far_off = far * ((near_zero * (one - 2 * u) + u * top).exp() * (one + a.exp_units * u) + tau_scaled)
     remaining = one - sum(off, arb(0)) - far_off
-    if not (remaining > 0 and total_anchors * u < one):
+    if not (remaining > 0 and keys.anchors * u < one):
         return arb("inf")
     values = [o * s + c for o, c in zip(keys.own, keys.constant, strict=True)]
     sizes = [abs(o * s) + abs(c) for o, c in zip(keys.own, keys.constant, strict=True)]
-    moved = sum((d * abs(v - output) for d, v in zip(off, values, strict=True)), arb(0)) + far_off * (
-        far_value + abs(output)
-    )
+    moved = sum((d * abs(v - output) for d, v in zip(off, values, strict=True)), arb(0))
+    moved += far_off * (far_value + abs(output))
     mass = sum(((w + d) * size for w, d, size in zip(keys.weight, off, sizes, strict=True)), arb(0))
-    mass += (far_off + far * (-arb(distance)).exp()) * far_value
-    all_sizes = (
-        sum((size + abs(o) for size, o in zip(sizes, keys.own, strict=True)), arb(0)) + far * far_value
-    )
+    mass += (far_off + far * near_zero.exp()) * far_value
+    all_sizes = sum((size + abs(o) for size, o in zip(sizes, keys.own, strict=True)), far * far_value)
     gated = any(o != 0 for o in keys.own)
-    roundings = total_anchors + a.division_units + (2 if gated else 0)
-    factor = (one + u) ** roundings / (one - total_anchors * u) - one
-    return (moved / remaining + factor * mass / remaining + 3 * tau * (all_sizes + total_anchors + 1)).upper()
+    roundings = keys.anchors + a.division_units + (2 if gated else 0)
+    factor = (one + u) ** roundings / (one - keys.anchors * u) - one
+    return (moved / remaining + factor * mass / remaining + 3 * tau * (all_sizes + keys.anchors + 1)).upper()
 
 
 def projection_rounding(
@@ -115,10 +107,3 @@ def projection_rounding(
     if len(outputs) == 1 and weights[0] == 1:
         return carried.upper()
     return (grown * carried + (grown - 1) * size + 2 * len(outputs) * tau).upper()
-
-
-def _largest(balls: Sequence[arb]) -> arb:
-    best = balls[0].upper()
-    for b in balls[1:]:
-        best = best.max(b.upper())
-    return best

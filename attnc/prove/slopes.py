@@ -24,7 +24,6 @@ from attnc.functions.balls import ball, lower, upper, variable, working
 from attnc.functions.function import Branch, is_builtin
 from attnc.prove.outward import above, below
 
-Touched = NDArray[np.bool_]
 CELLS, FIRST = 1024, 160  # a quarter of them if there are many neurons
 _ROWS, _KEPT = 1 << 18, 64  # neurons × cells in memory at once; tables in the cache
 
@@ -35,7 +34,6 @@ class Slopes:
 
     edges: Array
     middle: Array
-    half: Array
     value_lo: Array
     value_hi: Array
     slope_lo: Array
@@ -53,8 +51,7 @@ class Slopes:
         """For each interval, (low, high) with low <= f(s) - slope·s <= high on it."""
         low, high = np.empty(lo.shape), np.empty(lo.shape)
         for part, touched in self._touched(lo, hi):
-            ends = (x.reshape(-1, 1)[part] for x in (lo, hi, slope))
-            bottom, top = self._extremes(*ends)
+            bottom, top = self._extremes(*(x.reshape(-1, 1)[part] for x in (lo, hi, slope)))
             low.reshape(-1)[part] = np.where(touched, bottom, np.inf).min(1)
             high.reshape(-1)[part] = np.where(touched, top, -np.inf).max(1)
         return low, high
@@ -69,10 +66,8 @@ class Slopes:
 
     def _extremes(self, lo: Array, hi: Array, k: Array) -> tuple[Array, Array]:
         """f(m) - km + (slope - k)(s - m) over the part of each cell that lies in [lo, hi], every step rounded outwards."""
-        steps = (
-            below(np.maximum(lo, self.edges[:-1]) - self.middle),
-            above(np.minimum(hi, self.edges[1:]) - self.middle),
-        )
+        left, right = np.maximum(lo, self.edges[:-1]), np.minimum(hi, self.edges[1:])
+        steps = (below(left - self.middle), above(right - self.middle))
         tilts = (below(self.slope_lo - k), above(self.slope_hi - k))
         products = [
             np.nan_to_num(t * d, nan=0.0, posinf=np.inf, neginf=-np.inf) for t in tilts for d in steps
@@ -82,7 +77,7 @@ class Slopes:
         low, high = below(self.value_lo - above(taken)), above(self.value_hi - below(taken))
         return below(low + below(down)), above(high + above(up))
 
-    def _touched(self, lo: Array, hi: Array) -> Iterator[tuple[slice, Touched]]:
+    def _touched(self, lo: Array, hi: Array) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
         """Which cells each interval touches, some neurons at a time."""
         flat_lo, flat_hi = lo.reshape(-1, 1), hi.reshape(-1, 1)
         rows = max(1, _ROWS // len(self.middle))
@@ -96,12 +91,11 @@ _cache: dict[tuple[Function, Interval, int], Slopes] = {}  # of built-in functio
 
 def slopes(f: Function, lo: float, hi: float, neurons: int = 1) -> Slopes:
     """The cells of f over an interval that contains [lo, hi]; those with the widest range of slopes are halved."""
-    domain, cells = covering(lo, hi), CELLS if neurons <= 512 else CELLS // 4
+    key = (f, covering(lo, hi), CELLS if neurons <= 512 else CELLS // 4)
     if not is_builtin(f):
-        return _slopes(f, domain, cells)
-    key = (f, domain, cells)
+        return _slopes(*key)
     if key not in _cache:
-        _cache[key] = _slopes(f, domain, cells)
+        _cache[key] = _slopes(*key)
         if len(_cache) > _KEPT:
             _cache.pop(next(iter(_cache)))
     return _cache[key]
@@ -120,48 +114,42 @@ def _slopes(f: Function, domain: Interval, count: int) -> Slopes:
         while refined and len(cells) < count:
             cells, refined = _refined(cells)
     cells.sort(key=lambda c: c.a)
-    columns = np.array([(c.middle, c.half, c.value_lo, c.value_hi, c.slope_lo, c.slope_hi) for c in cells]).T
-    return Slopes(np.array([c.a for c in cells] + [cells[-1].b]), *columns)
+    return Slopes(np.array([c.a for c in cells] + [cells[-1].b]), *np.array([c.row for c in cells]).T)
 
 
 @dataclass(frozen=True)
 class _Cell:
+    branch: Branch
     a: float
     b: float
-    middle: float
-    half: float
-    value_lo: float
-    value_hi: float
-    slope_lo: float
-    slope_hi: float
-    branch: Branch
+    row: tuple[float, ...]  # the middle, and f there and the slope, each from below and above
+    spread: float
 
     @property
-    def spread(self) -> float:
-        found = (self.slope_hi - self.slope_lo) * self.half
-        return found if math.isfinite(found) else math.inf
+    def middle(self) -> float:
+        return self.row[0]
 
 
 def _cell(branch: Branch, a: float, b: float) -> _Cell:
     middle = min(b, max(a, a / 2 + b / 2))
     half = float(above(np.float64(max(middle - a, b - middle))))
-    over = ball(a, b)
     try:
-        at, everywhere = branch(variable(arb(middle))), branch(variable(over))
+        at, everywhere = branch(variable(arb(middle))), branch(variable(ball(a, b)))
     except (ValueError, ZeroDivisionError):
-        return _Cell(a, b, middle, half, -math.inf, math.inf, -math.inf, math.inf, branch)
+        return _Cell(branch, a, b, (middle, -math.inf, math.inf, -math.inf, math.inf), math.inf)
     bend = 2 * abs(everywhere[2]) * arb(half)
     low = max(lower(everywhere[1]), lower(at[1] - bend))
     high = min(upper(everywhere[1]), upper(at[1] + bend))
-    return _Cell(a, b, middle, half, lower(at[0]), upper(at[0]), low, high, branch)
+    spread = (high - low) * half
+    row = (middle, lower(at[0]), upper(at[0]), low, high)
+    return _Cell(branch, a, b, row, spread if math.isfinite(spread) else math.inf)
 
 
 def _refined(cells: list[_Cell]) -> tuple[list[_Cell], bool]:
     """Halve the worst eighth of the cells; nothing changes if f is affine on all of them."""
     order = sorted(cells, key=lambda c: -c.spread)
     count = len(cells) // 8 + 1
-    worst = [c.spread > 0 and c.a < c.middle < c.b for c in order[:count]]
-    halved = [c for c, bad in zip(order, worst, strict=False) if bad]
-    kept = [c for c, bad in zip(order, worst, strict=False) if not bad] + order[count:]
+    halved = [c for c in order[:count] if c.spread > 0 and c.a < c.middle < c.b]
+    kept = [c for c in order[:count] if not (c.spread > 0 and c.a < c.middle < c.b)] + order[count:]
     halves = [_cell(c.branch, x, y) for c in halved for x, y in ((c.a, c.middle), (c.middle, c.b))]
     return kept + halves, bool(halved)

@@ -13,8 +13,8 @@ from attnc.domain import Interval
 from attnc.functions import Function
 from attnc.functions.balls import lower, upper, working
 from attnc.prove.cells import Cell, HeadOnCell, head_on_cell, leaves_the_range, rounding_on_cell
-from attnc.prove.supnorm import SupNorm, supnorm
-from attnc.records.numbers import HeadNumbers
+from attnc.prove.supnorm import SupNorm, supnorm, unproved
+from attnc.records.numbers import TENSORS, HeadNumbers
 
 _PRECISION, _ORDER, _QUALITY = 128, 10, 1.25
 
@@ -32,18 +32,21 @@ def by_stretches(
     a = ARITHMETIC[numbers.dtype]
     with working(_PRECISION, _ORDER + 1):
         if leaves_the_range(numbers, domain.lo, domain.hi, a):
-            return SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
+            return unproved(domain.lo)
     cuts = [domain.lo, *(x for x in ends if domain.lo < x < domain.hi), domain.hi]
     worst = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0)
     for lo, hi in pairwise(cuts):
         with working(_PRECISION, _ORDER + 1):
             inactive = _inactive(numbers, Cell(lo, hi), a)
         active = [h for h in range(numbers.heads) if h not in inactive]
-        part = supnorm(_only(numbers, active), f, Interval(lo, hi), quality=_QUALITY, seen=seen)
+        parts = {name: getattr(numbers, name)[active] for name in TENSORS}
+        part = supnorm(
+            HeadNumbers(**parts, dtype=numbers.dtype), f, Interval(lo, hi), quality=_QUALITY, seen=seen
+        )
         if not math.isfinite(part.bound):
-            return SupNorm(math.inf, math.inf, math.inf, 0.0, lo, worst.cells + part.cells, part.stuck)
+            return unproved(lo, worst.cells + part.cells, part.stuck)
         with working(_PRECISION, _ORDER + 1):
-            worst = _worse(worst, _joined(part, numbers, active, list(inactive.values()), a))
+            worst = worst.joined(_joined(part, numbers, active, list(inactive.values()), a))
     return worst
 
 
@@ -62,11 +65,6 @@ def _is_inactive(model: HeadOnCell) -> bool:
     return len(model.keys.constant) == 1 and model.keys.own[0] == 0 and model.keys.constant[0] == 0
 
 
-def _only(numbers: HeadNumbers, heads: list[int]) -> HeadNumbers:
-    parts = (numbers.query[heads], numbers.key[heads], numbers.value[heads], numbers.output[heads])
-    return HeadNumbers(*parts, numbers.dtype)
-
-
 def _joined(
     part: SupNorm, numbers: HeadNumbers, active: list[int], inactive: list[tuple[arb, arb]], a: Arithmetic
 ) -> SupNorm:
@@ -83,16 +81,4 @@ def _joined(
         max(0.0, lower(arb(part.attained) - leak)),
         part.at,
         part.cells,
-    )
-
-
-def _worse(one: SupNorm, other: SupNorm) -> SupNorm:
-    ahead = other if other.attained > one.attained else one
-    return SupNorm(
-        max(one.bound, other.bound),
-        max(one.approximation, other.approximation),
-        max(one.rounding, other.rounding),
-        ahead.attained,
-        ahead.at,
-        one.cells + other.cells,
     )

@@ -19,7 +19,7 @@ from attnc.errors import AttncError, FunctionError
 from attnc.functions import Function
 from attnc.functions.balls import lower, upper, variable, working
 from attnc.functions.function import Branch
-from attnc.prove.cells import Cell, HeadOnCell, head_on_cell, leaves_the_range, rounding_on_cell
+from attnc.prove.cells import Cell, head_on_cell, leaves_the_range, rounding_on_cell
 from attnc.prove.rounding import projection_rounding
 from attnc.records.numbers import HeadNumbers
 
@@ -39,13 +39,23 @@ class SupNorm:
     cells: int
     stuck: float | None = None  # where no finite bound was found
 
+    def joined(self, other: SupNorm) -> SupNorm:
+        """The bounds on both of two sets."""
+        ahead = other if other.attained > self.attained else self
+        return SupNorm(
+            max(self.bound, other.bound),
+            max(self.approximation, other.approximation),
+            max(self.rounding, other.rounding),
+            ahead.attained,
+            ahead.at,
+            self.cells + other.cells,
+            self.stuck if other.stuck is None else other.stuck,
+        )
 
-@dataclass(frozen=True)
-class CellBound:
-    approximation: float
-    rounding: float
-    total: float
-    attained: float
+
+def unproved(at: float, cells: int = 0, stuck: float | None = None) -> SupNorm:
+    """Nothing is proved."""
+    return SupNorm(math.inf, math.inf, math.inf, 0.0, at, cells, stuck)
 
 
 def supnorm(
@@ -59,7 +69,6 @@ def supnorm(
     seen: float = 0.0,
     needed: float = math.inf,
     grain: float = 0.2,
-    limit: int | None = None,
     until: float = math.inf,
 ) -> SupNorm:
     """Prove a bound of sup |head - f| over the domain.
@@ -68,64 +77,81 @@ def supnorm(
     of the rounding on its cell is not sharpened. The bound is infinite if nothing was proved; also if it exceeds `needed`, or
     if the thread has run for `until` seconds (`time.thread_time`)."""
     a = ARITHMETIC[numbers.dtype]
-    most = limit or max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
-    jump = f.jump(domain.lo, domain.hi)
-    if jump is not None:
-        raise FunctionError(
-            f"{f.name!r} jumps at s={jump:g}: a head is continuous, so its error cannot be bounded across a jump"
-        )
+    most = max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
+    check_continuous(f, domain)
     with working(precision, order + 1):
         if leaves_the_range(numbers, domain.lo, domain.hi, a):
-            return SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
+            return unproved(domain.lo)
         todo = [
             (cell, piece.branch)
             for piece in f.pieces(domain.lo, domain.hi)
             for cell in _first_cells(numbers, piece.lo, piece.hi)
         ]
-        worst, done = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0), 0
-        goal, endless = seen, 0
+        worst, done, goal, endless = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0), 0, seen, 0
         while todo:
             cell, branch = todo.pop()
             found = bound_cell(numbers, branch, f.name, cell, order, a)
             done += 1
             goal = max(goal, found.attained)
-            good = math.isfinite(found.total) and found.approximation <= max(
-                quality * goal, grain * found.rounding
-            )
-            endless += math.isinf(found.total)
+            enough = max(quality * goal, grain * found.rounding)
+            good = math.isfinite(found.bound) and found.approximation <= enough
+            endless += math.isinf(found.bound)
             small = cell.b - cell.a < SMALLEST * domain.width or not cell.divisible()
             hopeless = small and not good and found.approximation > 4 * (goal + found.rounding)
             late = until < math.inf and time.thread_time() > until
             if found.attained > needed or endless > ENDLESS or hopeless or late:
-                return replace(worst, bound=math.inf, stuck=cell.middle)
+                return replace(worst, bound=math.inf, cells=done, stuck=cell.middle)
             if not good and cell.divisible() and done + len(todo) < most:
                 todo += [(half, branch) for half in cell.halves()]
                 continue
-            worst = worse_of(worst, found, cell.middle, done)
-        return worst
+            worst = worst.joined(found)
+        return replace(worst, cells=done)
+
+
+def check_continuous(f: Function, domain: Interval) -> None:
+    jump = f.jump(domain.lo, domain.hi)
+    if jump is not None:
+        raise FunctionError(f"{f.name!r} jumps at s={jump:g}: the error of a head there cannot be bounded")
 
 
 def bound_cell(
     numbers: HeadNumbers, branch: Branch, name: str, cell: Cell, order: int, a: Arithmetic
-) -> CellBound:
-    """The Taylor model of head - f on one cell."""
-    r = cell.radius()
+) -> SupNorm:
+    """The bound of |head - f| on one cell."""
     models = [m for h in range(numbers.heads) if (m := head_on_cell(numbers, h, cell, order, a)) is not None]
-    target, target_cell = enclose(branch, arb(cell.middle)), enclose(branch, arb(cell.middle) + arb(0, r))
-    if len(models) < numbers.heads or target is None or target_cell is None:
-        return CellBound(math.inf, math.inf, math.inf, 0.0)
+    if len(models) < numbers.heads:
+        return unproved(cell.middle, 1, cell.middle)
     outputs = [arb(o) for o in numbers.output]
-    check_consistent(branch, name, cell, target, target_cell[order], r, order)
-    difference = sum((m.series * o for m, o in zip(models, outputs, strict=True)), -target)
-    last = sum((m.last * o for m, o in zip(models, outputs, strict=True)), -target_cell[order])
+    series = sum((m.series * o for m, o in zip(models, outputs, strict=True)), arb_series([0]))
+    last = sum((m.last * o for m, o in zip(models, outputs, strict=True)), arb(0))
     far = sum((m.far * abs(o) for m, o in zip(models, outputs, strict=True)), arb(0))
+    errors = [rounding_on_cell(numbers, h, cell, model, a) for h, model in enumerate(models)]
+    rounding = projection_rounding(a, [m.value for m in models], errors, outputs)
+    return from_branch(branch, name, cell, series, last, order, rounding, far)
+
+
+def from_branch(
+    branch: Branch, name: str, cell: Cell, series: arb_series, last: arb, order: int, rounding: arb, far: arb
+) -> SupNorm:
+    """The bound on a cell of |g - f| + rounding: the Taylor model of g has these coefficients and `far` beside them."""
+    r = cell.radius()
+    target, target_cell = _enclose(branch, arb(cell.middle)), _enclose(branch, cell.ball())
+    if target is None or target_cell is None:
+        return unproved(cell.middle, 1, cell.middle)
+    _check_consistent(branch, name, cell, target, target_cell[order], order)
+    difference, last = series - target, last - target_cell[order]
     taylor = sum((abs(difference[j]) * r**j for j in range(order)), arb(0)) + abs(last) * r**order + far
-    rounding = projection_rounding(a, [m.value for m in models], _rounding(numbers, cell, models, a), outputs)
     attained = max(0.0, lower(abs(difference[0]) - far)) if difference[0].is_finite() else 0.0
-    return CellBound(upper(taylor), upper(rounding), upper(taylor + rounding), attained)
+    return cell_bound(cell, taylor, rounding, attained)
 
 
-def enclose(branch: Branch, cell: arb) -> arb_series | None:
+def cell_bound(cell: Cell, approximation: arb, rounding: arb, attained: float) -> SupNorm:
+    bound = upper(approximation + rounding)
+    stuck = cell.middle if math.isinf(bound) else None
+    return SupNorm(bound, upper(approximation), upper(rounding), attained, cell.middle, 1, stuck)
+
+
+def _enclose(branch: Branch, cell: arb) -> arb_series | None:
     """The branch over a cell or at a point; None if it is undefined there (a division by a ball that contains zero)."""
     try:
         return branch(variable(cell))
@@ -135,18 +161,15 @@ def enclose(branch: Branch, cell: arb) -> arb_series | None:
         return None
 
 
-def _rounding(numbers: HeadNumbers, cell: Cell, models: list[HeadOnCell], a: Arithmetic) -> list[arb]:
-    return [rounding_on_cell(numbers, h, cell, model, a) for h, model in enumerate(models)]
-
-
-def check_consistent(
-    branch: Branch, name: str, cell: Cell, series: arb_series, last: arb, r: arb, order: int
+def _check_consistent(
+    branch: Branch, name: str, cell: Cell, series: arb_series, last: arb, order: int
 ) -> None:
     """The Taylor model of the branch must contain its value at both ends: it does not if there is an undeclared kink."""
+    r = cell.radius()
     for end in (cell.a, cell.b):
         t = arb(end) - arb(cell.middle)
         model = sum((series[j] * t**j for j in range(order)), arb(0)) + last * arb(0, r**order)
-        enclosed = enclose(branch, arb(end))
+        enclosed = _enclose(branch, arb(end))
         if enclosed is None or not (model.is_finite() and enclosed[0].is_finite()):
             continue
         value = enclosed[0]
@@ -161,16 +184,3 @@ def _first_cells(numbers: HeadNumbers, lo: float, hi: float) -> list[Cell]:
     count = min(4096, max(8, 2 * numbers.heads * numbers.anchors_per_head))
     edges = [lo + (hi - lo) * (i / count) for i in range(count)] + [hi]
     return [Cell(x, y) for x, y in pairwise(edges) if x < y]
-
-
-def worse_of(worst: SupNorm, found: CellBound, at: float, cells: int) -> SupNorm:
-    ahead = found.attained > worst.attained
-    return SupNorm(
-        max(worst.bound, found.total),
-        max(worst.approximation, found.approximation),
-        max(worst.rounding, found.rounding),
-        found.attained if ahead else worst.attained,
-        at if ahead else worst.at,
-        cells,
-        at if math.isinf(found.total) else worst.stuck,
-    )

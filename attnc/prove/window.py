@@ -17,25 +17,17 @@ from flint import arb, arb_series
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.domain import Interval
-from attnc.errors import FunctionError
 from attnc.functions import Function
-from attnc.functions.balls import lower, upper, working
+from attnc.functions.balls import lower, working
 from attnc.functions.function import Branch, is_builtin
 from attnc.prove.cells import Cell
-from attnc.prove.supnorm import CellBound, SupNorm, check_consistent, enclose, worse_of
+from attnc.prove.supnorm import SupNorm, cell_bound, check_continuous, from_branch, unproved
 from attnc.records.window_numbers import Gate, Window, window_of
 
+_ORDER, _PRECISION, _QUALITY, _MOST_CELLS = 10, 128, 1.1, 20_000
 
-def window_bound(
-    window: Window | Gate,
-    f: Function,
-    domain: Interval,
-    *,
-    order: int = 10,
-    precision: int = 128,
-    quality: float = 1.1,
-    limit: int = 20_000,
-) -> SupNorm:
+
+def window_bound(window: Window | Gate, f: Function, domain: Interval) -> SupNorm:
     """Prove a bound of |executed - f| for every number of the window's dtype in the domain, on whichever path it runs.
 
     `approximation` is that of the stored numbers in exact arithmetic. The bound is infinite if nothing was proved.
@@ -46,31 +38,26 @@ def window_bound(
     True
     """
     a = ARITHMETIC[window.dtype]
-    jump = f.jump(domain.lo, domain.hi)
-    if jump is not None:
-        raise FunctionError(
-            f"{f.name!r} jumps at s={jump:g}: a closed form is continuous, so its error cannot be bounded"
-        )
-    nothing = SupNorm(math.inf, math.inf, math.inf, 0.0, domain.lo, 0)
-    with working(precision, order + 1):
+    check_continuous(f, domain)
+    with working(_PRECISION, _ORDER + 1):
         if _leaves_the_range(window, max(abs(domain.lo), abs(domain.hi)), a):
-            return nothing
+            return unproved(domain.lo)
         todo = _first_cells(window, f, domain)
-        worst, done, goal = replace(nothing, bound=0.0, approximation=0.0, rounding=0.0), 0, 0.0
-        noise = 2.0 ** (20 - precision) * max(1.0, abs(domain.lo), abs(domain.hi))
+        worst, done, goal = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0), 0, 0.0
+        noise = 2.0 ** (20 - _PRECISION) * max(1.0, abs(domain.lo), abs(domain.hi))
         while todo:
             cell, branch = todo.pop()
-            found = _bound_cell(window, f, branch, cell, order, a)
+            found = _bound_cell(window, f, branch, cell, _ORDER, a)
             done, goal = done + 1, max(goal, found.attained)
-            enough = max(quality * goal, 2.0**-20 * worst.rounding, noise)
-            good = math.isfinite(found.total) and found.approximation <= enough
-            if not good and cell.divisible() and done + len(todo) < limit:
+            enough = max(_QUALITY * goal, 2.0**-20 * worst.rounding, noise)
+            good = math.isfinite(found.bound) and found.approximation <= enough
+            if not good and cell.divisible() and done + len(todo) < _MOST_CELLS:
                 todo += [(half, branch) for half in cell.halves()]
                 continue
-            worst = worse_of(worst, found, cell.middle, done)
+            worst = worst.joined(found)
             if math.isinf(worst.bound):
-                return replace(nothing, stuck=cell.middle, cells=done)
-        return worst
+                return unproved(domain.lo, done, cell.middle)
+        return replace(worst, cells=done)
 
 
 def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> bool:
@@ -105,17 +92,15 @@ def _first_cells(window: Window | Gate, f: Function, domain: Interval) -> list[t
         steps.append(2 * steps[-1])
     edges = sorted({0.0, *steps, *(-x for x in steps), domain.lo, domain.hi})
     inside = [x for x in edges if domain.lo <= x <= domain.hi]
-    return [
-        (Cell(piece.lo, piece.hi), piece.branch) for lo, hi in pairwise(inside) for piece in f.pieces(lo, hi)
-    ]
+    pieces = (piece for lo, hi in pairwise(inside) for piece in f.pieces(lo, hi))
+    return [(Cell(piece.lo, piece.hi), piece.branch) for piece in pieces]
 
 
 def _bound_cell(
     window: Window | Gate, f: Function, branch: Branch, cell: Cell, order: int, a: Arithmetic
-) -> CellBound:
+) -> SupNorm:
     """The Taylor model of window - f on a cell that does not reach over 0, and the rounding there."""
-    r = cell.radius()
-    at, over = arb(cell.middle), arb(cell.middle) + arb(0, r)
+    at, over = arb(cell.middle), cell.ball()
     if isinstance(window, Gate):
         rounding = _gate_rounding(window, over, a)
         if f.name == "relu" and is_builtin(f):
@@ -124,17 +109,11 @@ def _bound_cell(
     else:
         terms, terms_over = _terms(window, at, cell), _terms(window, over, cell)
         bump, bump_over = sum(terms, arb_series([0])), sum(terms_over, arb_series([0]))
-        rounding = _window_rounding(window, over, _suffix_sums(terms, terms_over, r), cell.b > 0, a)
+        sums = _suffix_sums(terms, terms_over, cell.radius())
+        rounding = _window_rounding(window, over, sums, cell.b > 0, a)
         ramp, ramp_over = (arb_series([s, 1]) * int(cell.b > 0) for s in (at, over))
         series, over_cell = ramp + bump, ramp_over + bump_over
-    target, target_cell = enclose(branch, at), enclose(branch, over)
-    if target is None or target_cell is None:
-        return CellBound(math.inf, math.inf, math.inf, 0.0)
-    check_consistent(branch, f.name, cell, target, target_cell[order], r, order)
-    difference, last = series - target, over_cell[order] - target_cell[order]
-    taylor = sum((abs(difference[j]) * r**j for j in range(order)), abs(last) * r**order)
-    attained = max(0.0, lower(abs(difference[0]))) if difference[0].is_finite() else 0.0
-    return CellBound(upper(taylor), upper(rounding), upper(taylor + rounding), attained)
+    return from_branch(branch, f.name, cell, series, over_cell[order], order, rounding, arb(0))
 
 
 def _terms(window: Window, s: arb, cell: Cell) -> list[arb_series]:
@@ -159,14 +138,14 @@ def _gate_series(gate: Gate, s: arb) -> arb_series:
     return own * (e / (1 + e))
 
 
-def _gate_from_relu(gate: Gate, cell: Cell, rounding: arb) -> CellBound:
+def _gate_from_relu(gate: Gate, cell: Cell, rounding: arb) -> SupNorm:
     """The difference is |s|σ(-B|s|): at most 0.27846455/B, since t/(1 + e^t) has its maximum where e^t(t - 1) = 1."""
     B, ends = arb(gate.slope), sorted((abs(cell.a), abs(cell.b)))
     largest = arb("0.27846455") / B
     near = (arb(ends[1]) / (1 + (B * arb(ends[0])).exp())).min(largest)
     middle = abs(arb(cell.middle))
     attained = lower(middle / (1 + (B * middle).exp()))
-    return CellBound(upper(near), upper(rounding), upper(near + rounding), max(0.0, attained))
+    return cell_bound(cell, near, rounding, max(0.0, attained))
 
 
 def _exact_factor(x: float) -> bool:
@@ -183,9 +162,9 @@ def _window_rounding(window: Window, s: arb, sums: list[arb], right: bool, a: Ar
     u, tau, one, inverse = arb(a.unit), arb(a.tiny), arb(1), 1 / arb(window.spacing)
     c, lead, exp_error = arb(window.sharpness), arb(window.lead), a.window_exp_units * arb(a.unit)
     x, x_error = abs(s) * inverse, 2 * tau * (1 + inverse)
-    scaled_error = x_error + (
-        0 if _exact_factor(window.sharpness) else u * (x.upper() + x_error)
-    )  # cx, over c
+    scaled_error = x_error  # of cx, over c
+    if not _exact_factor(window.sharpness):
+        scaled_error = x_error + u * (x.upper() + x_error)
     power_error = 2 * c * scaled_error + tau
     factor, factor_error = abs(lead - c * x), c * scaled_error + tau
     factor_error += u * (factor + factor_error) + 2 * tau
@@ -196,9 +175,8 @@ def _window_rounding(window: Window, s: arb, sums: list[arb], right: bool, a: Ar
     w = (-2 * c * x).exp().upper()
     w_theta = power_error.exp() * (one + exp_error) - one
     w_moved = w_theta + 2 * tau * (2 * c * x.upper()).exp()
-    size = sum((abs(arb(C)) for C in window.coefficients), arb(1)) * (one + w_theta + 3 * u) ** (
-        2 * len(sums)
-    )
+    growth = (one + w_theta + 3 * u) ** (2 * len(sums))
+    size = sum((abs(arb(C)) for C in window.coefficients), arb(1)) * growth
     moved = (one + theta) * _horner_rounding(sums, G, w, w_moved, a) + theta * sums[0] + 2 * tau * size
     product = moved + u * (sums[0] + moved) + tau
     if not right:

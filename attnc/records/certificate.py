@@ -54,9 +54,6 @@ class Witness:
         if min(self.error, self.output) < 0:
             raise CertificateError(f"witness: error={self.error}, output={self.output} must not be negative")
 
-    def to_json(self) -> dict[str, Any]:
-        return {"input": list(self.input), "output": self.output, "error": self.error}
-
     @classmethod
     def from_json(cls, record: object) -> Witness:
         body = checked_record(cls, record)
@@ -70,12 +67,7 @@ FACTS: dict[str, dict[str, type]] = {
     "layer": {"function": str, "value": int, "neurons": list, "error_in": float},  # neurons: one count a head
     "lookup": {"value": int, "anchors": int},
     "network": {"program": str},
-    "block": {
-        "activation": str,
-        "engine": str,
-        "roundings": dict,
-        "products": float,
-    },  # rounding of each engine
+    "block": {"activation": str, "engine": str, "roundings": dict, "products": float},  # roundings: by engine
     "model": {},
     "learner": {"algorithm": str, "heads": list, "features": int},
     "literal": {},
@@ -128,12 +120,10 @@ class Certificate:
     def _check_facts(self) -> None:
         if self.subject not in FACTS or not isinstance(self.facts, dict):
             raise CertificateError(f"subject {self.subject!r}: expected one of {', '.join(FACTS)}")
-        by_status = {Status.MEASURED: MEASURED_FACTS, Status.PROVED: PROVED_FACTS}.get(self.status, {})
-        required = (
-            {} if self.status is Status.UNKNOWN else FACTS[self.subject] | by_status.get(self.subject, {})
-        )
-        for name, kind in required.items():
-            check_type(f"{self.title}: facts[{name!r}]", self.facts.get(name), kind)
+        if self.status is not Status.UNKNOWN:
+            more = (MEASURED_FACTS if self.status is Status.MEASURED else PROVED_FACTS).get(self.subject, {})
+            for name, kind in (FACTS[self.subject] | more).items():
+                check_type(f"{self.title}: facts[{name!r}]", self.facts.get(name), kind)
         seal(self.facts)  # raises unless they are JSON values
 
     def _check_parts(self) -> None:
@@ -144,22 +134,16 @@ class Certificate:
         if self.status is Status.UNKNOWN:
             return
         if self.subject == "head" and set(self.digests) != set(TENSORS):
-            raise CertificateError(
-                f"{self.title}: digests of {TENSORS} are expected, got {sorted(self.digests)}"
-            )
+            raise CertificateError(f"{self.title}: expected digests of {TENSORS}, got {sorted(self.digests)}")
         if self.subject == "layer" and len(self.facts["neurons"]) != len(self.children):
-            raise CertificateError(
-                f"{self.title}: {len(self.children)} heads, neurons={self.facts['neurons']}"
-            )
-        size = {Interval: 1, Box: getattr(self.holds_for, "size", 0)}.get(type(self.holds_for))
-        if self.witness is not None and isinstance(self.holds_for, Interval) and self.witness.output != 0:
-            raise CertificateError(
-                f"{self.title}: the witness names output {self.witness.output}, expected 0"
-            )
-        if self.witness is not None and size is not None and len(self.witness.input) != size:
-            raise CertificateError(
-                f"{self.title}: the witness has {len(self.witness.input)} numbers, not {size}"
-            )
+            count = len(self.children)
+            raise CertificateError(f"{self.title}: {count} heads, neurons={self.facts['neurons']}")
+        if self.witness is None or not isinstance(self.holds_for, (Interval, Box)):
+            return
+        interval = isinstance(self.holds_for, Interval)
+        size = 1 if isinstance(self.holds_for, Interval) else self.holds_for.size
+        if len(self.witness.input) != size or (interval and self.witness.output != 0):
+            raise CertificateError(f"{self.title}: the witness {self.witness} does not fit the domain")
 
     @classmethod
     def unknown(cls, subject: str, dtype: str, **facts: Any) -> Certificate:
@@ -168,17 +152,9 @@ class Certificate:
         >>> Certificate.unknown("head", "float32").bound
         inf
         """
-        inf = math.inf
-        status = Status.UNKNOWN
-        return cls(
-            subject=subject,
-            status=status,
-            approximation=inf,
-            rounding=inf,
-            bound=inf,
-            dtype=dtype,
-            facts=facts,
-        )
+        status, inf = Status.UNKNOWN, math.inf
+        terms: dict[str, Any] = {"approximation": inf, "rounding": inf, "bound": inf}
+        return cls(subject=subject, status=status, dtype=dtype, facts=facts, **terms)
 
     @property
     def title(self) -> str:
@@ -265,7 +241,9 @@ class Certificate:
             **body,
             "status": self.status.value,
             "holds_for": domain_to_json(self.holds_for),
-            "witness": None if self.witness is None else self.witness.to_json(),
+            "witness": None
+            if self.witness is None
+            else vars(self.witness) | {"input": list(self.witness.input)},
             "children": [child._body() for child in self.children],
         }
 
@@ -309,9 +287,8 @@ class Certificate:
         rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
         domain = "" if self.holds_for is None else f"{_domain_text(self.holds_for)}, "
         rows.append(("holds for", f"{domain}{self.dtype}"))
-        counts = {
-            kind: sum(c.subject == kind for c in self.walk()) - (kind == self.subject) for kind in FACTS
-        }
+        below = [c.subject for c in self.walk()][1:]
+        counts = {kind: below.count(kind) for kind in FACTS}
         parts = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n)
         last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts) if part)
         return [*rows, ("details", last)] if last else rows
@@ -324,10 +301,8 @@ class Certificate:
         return f"Certificate({about}, holds_for={self.holds_for}, dtype={self.dtype!r})"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.rows()
-        )
-        return f"<table>{rows}</table>"
+        rows = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.rows())
+        return f"<table>{''.join(rows)}</table>"
 
 
 def _domain_text(domain: Domain) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,12 @@ from attnc.errors import CertificateError, InputError
 from attnc.records.fields import check_type, with_fields
 
 _LISTED = 64  # numbers that are written as a list; longer arrays are written in base64
+_FIELDS = {
+    "interval": ("lo", "hi"),
+    "box": ("lo", "hi", "shape"),
+    "context": ("examples", "limits"),
+    "normed": ("centred", "gain", "shift", "shape"),
+}
 
 
 def domain_to_json(domain: Domain | None) -> dict[str, Any] | None:
@@ -22,15 +29,8 @@ def domain_to_json(domain: Domain | None) -> dict[str, Any] | None:
     """
     if domain is None:
         return None
-    if isinstance(domain, Interval):
-        return {"kind": "interval", "lo": domain.lo, "hi": domain.hi}
-    if isinstance(domain, Context):
-        return {"kind": "context", "examples": domain.examples, "limits": dict(domain.limits)}
-    shape = list(domain.shape)
-    if isinstance(domain, Box):
-        return {"kind": "box", "lo": _to_json(domain.lo), "hi": _to_json(domain.hi), "shape": shape}
-    gain, shift = _to_json(domain.gain), _to_json(domain.shift)
-    return {"kind": "normed", "centred": domain.centred, "gain": gain, "shift": shift, "shape": shape}
+    kind = type(domain).__name__.lower()
+    return {"kind": kind, **{name: _to_json(getattr(domain, name)) for name in _FIELDS[kind]}}
 
 
 def domain_from_json(record: object) -> Domain | None:
@@ -57,22 +57,17 @@ def domain_from_json(record: object) -> Domain | None:
         raise CertificateError(f"the domain is not valid: {problem}") from problem
 
 
-_FIELDS = {
-    "interval": ("lo", "hi"),
-    "box": ("lo", "hi", "shape"),
-    "context": ("examples", "limits"),
-    "normed": ("centred", "gain", "shift", "shape"),
-}
-
-
-def _to_json(array: Array) -> float | list[float] | dict[str, str]:
-    """One number if all are equal, else a list or, of many, base64."""
-    flat = array.ravel()
+def _to_json(value: Any) -> Any:
+    """An array becomes one number if all are equal, else a list or, of many, base64."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if not isinstance(value, np.ndarray):
+        return list(value) if isinstance(value, tuple) else value
+    flat = value.ravel()
     if (flat == flat[0]).all() and not (flat[0] == 0 and np.signbit(flat).any()):
         return float(flat[0])
     if len(flat) <= _LISTED:
-        found: list[float] = flat.tolist()
-        return found
+        return flat.tolist()
     with np.errstate(over="ignore"):
         short = flat.astype("<f4")
     dtype, stored = ("<f4", short) if np.array_equal(short.astype(np.float64), flat) else ("<f8", flat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -36,9 +37,8 @@ def unsealed(record: object, what: str) -> dict[str, Any]:
 def check_type(name: str, value: object, kind: type) -> None:
     """The value must have exactly this type; a float must be finite."""
     if type(value) is not kind or (type(value) is float and not math.isfinite(value)):
-        raise CertificateError(
-            f"{name} is {value!r}: expected a {'finite ' * (kind is float)}{kind.__name__}"
-        )
+        expected = "finite float" if kind is float else kind.__name__
+        raise CertificateError(f"{name} is {value!r}: expected a {expected}")
 
 
 def check_types(what: object, types: Mapping[str, type]) -> None:
@@ -85,10 +85,8 @@ def at_most(bound: float) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of the packages that a certificate depends on."""
-    found = {}
-    for package in ("attnc", "torch", "numpy", "python-flint"):
-        try:
+    found = dict.fromkeys(("attnc", "torch", "numpy", "python-flint"), "unknown")
+    for package in found:
+        with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
     return found

@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import ArrayLike
 from safetensors import SafetensorError
-from safetensors.torch import load as load_bytes
-from safetensors.torch import save as save_bytes
+from safetensors.numpy import load, save
 
 from attnc.errors import FileError, InputError
+from attnc.program.step import Numbers
 
 
 def write_file(
-    path: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]
+    path: str | os.PathLike[str], tensors: Mapping[str, ArrayLike], about: Mapping[str, Any]
 ) -> None:
     """Write to a temporary name beside the target, then rename: a failure leaves what was there."""
     target = _path(path)
-    data = save_bytes(dict(tensors), metadata={"attnc": json.dumps(about)})
+    arrays = {name: np.array(tensor, order="C") for name, tensor in tensors.items()}
+    data = save(arrays, metadata={"attnc": json.dumps(about)})
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         temporary.write_bytes(data)
@@ -37,8 +39,8 @@ def write_file(
             temporary.unlink(missing_ok=True)
 
 
-def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The record and the tensors; whatever is wrong with the file is said."""
+def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Numbers]]:
+    """The record and the tensors; a file that is not attnc's, or is damaged, raises `FileError`."""
     source = _path(path)
     try:
         data = source.read_bytes()
@@ -46,8 +48,8 @@ def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, t
         raise FileError(f"cannot read {source}: {getattr(problem, 'strerror', None) or problem}") from problem
     about = _about(source, data)
     try:
-        return about, load_bytes(data)
-    except (SafetensorError, ValueError, RuntimeError, KeyError) as problem:
+        return about, {name: np.array(array) for name, array in load(data).items()}
+    except (SafetensorError, ValueError, RuntimeError, KeyError, TypeError) as problem:
         raise FileError(f"{source} is damaged: {problem}") from problem
 
 
@@ -61,16 +63,11 @@ def _about(source: Path, data: bytes) -> dict[str, Any]:
     """The JSON record of the metadata, from the header alone."""
     try:
         (size,) = struct.unpack("<Q", data[:8])
-        if size > len(data) - 8:
-            raise ValueError("the header is cut off")
-        header = json.loads(data[8 : 8 + size])
-        metadata = header.get("__metadata__", {})
+        metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
     except (struct.error, ValueError, AttributeError, RecursionError) as problem:
         raise FileError(f"{source} is not a safetensors file, or it is damaged: {problem}") from problem
     if not isinstance(metadata, dict) or "attnc" not in metadata:
-        raise FileError(
-            f"{source} is a safetensors file, but not one that attnc wrote: it has no 'attnc' record in its metadata"
-        )
+        raise FileError(f"{source} was not written by attnc: it has no 'attnc' record in its metadata")
     try:
         about = json.loads(metadata["attnc"])
     except (ValueError, TypeError, RecursionError) as problem:

@@ -4,9 +4,8 @@ A layer executes one step of the program, or an affine step together with the no
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +15,10 @@ from numpy.typing import NDArray
 from attnc.errors import FileError, InputError
 from attnc.program.step import Numbers
 from attnc.records.fields import seal
-from attnc.records.numbers import TENSORS, HeadNumbers
+from attnc.records.numbers import TENSORS, HeadNumbers, digest
 
 Index = NDArray[np.int64]
-Heads = list[
-    tuple[Index | None, HeadNumbers]
-]  # the neurons that use a head (None: all of the layer), and the head
+Heads = list[tuple[Index | None, HeadNumbers]]  # the neurons that use a head (None: all), and the head
 
 # Tensors of each kind; those with a "?" are optional. A pointwise layer has those of its heads (`heads_of`).
 KINDS: dict[str, tuple[str, ...]] = {
@@ -33,10 +30,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "combine": (),  # Σ coefficients_i x_i
     "reshape": (),  # the numbers of x, row by row, in the shape `to`
 }
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "pointwise": ("heads",),
-    "combine": ("coefficients",),
-    "reshape": ("to",),
+SETTINGS = {"pointwise": "heads", "combine": "coefficients", "reshape": "to"}
+_VALID: dict[str, Callable[[Any], bool]] = {
+    "heads": lambda count: type(count) is int and count >= 0,
+    "coefficients": lambda numbers: all(type(c) is float and math.isfinite(c) for c in numbers),
+    "to": lambda shape: all(type(n) is int and n > 0 for n in shape),
 }
 
 
@@ -53,15 +51,14 @@ class Layer:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"layer of kind {self.kind!r}: expected one of {', '.join(KINDS)}")
-        whole = (*self.inputs, self.value)
-        if not all(type(i) is int for i in whole) or (
-            self.kind != "combine" and len(self.inputs) != (2 if self.kind == "product" else 1)
-        ):
-            raise InputError(
-                f"{self.kind} layer: inputs={self.inputs} and value={self.value!r} are not valid"
-            )
-        if set(self.settings) != set(SETTINGS.get(self.kind, ())):
+        enough = self.kind == "combine" or len(self.inputs) == (2 if self.kind == "product" else 1)
+        if not enough or not all(type(i) is int for i in (*self.inputs, self.value)):
+            raise InputError(f"{self.kind} layer: inputs {self.inputs}, value {self.value!r} are not valid")
+        if list(self.settings) != [name for kind, name in SETTINGS.items() if kind == self.kind]:
             raise InputError(f"{self.kind} layer: settings {sorted(self.settings)} are not valid")
+        for name, value in self.settings.items():
+            if not _VALID[name](value):
+                raise InputError(f"{self.kind} layer: {name}={value!r} is not valid")
         order = sorted(self.tensors)
         if self.kind != "pointwise":
             allowed = [name.rstrip("?") for name in KINDS[self.kind]]
@@ -69,11 +66,9 @@ class Layer:
             order = [name for name in allowed if name in self.tensors]
             if not required <= set(self.tensors) <= set(allowed):
                 raise InputError(
-                    f"{self.kind} layer: tensors {sorted(self.tensors)}, expected {KINDS[self.kind]}"
+                    f"{self.kind} layer: expected {KINDS[self.kind]}, got {sorted(self.tensors)}"
                 )
         object.__setattr__(self, "tensors", {name: self.tensors[name] for name in order})
-        for name, value in self.settings.items():
-            _CHECKS[name](value)
 
     @property
     def input(self) -> int:
@@ -100,29 +95,11 @@ class Layer:
         return cls(record["kind"], tuple(record["inputs"]), record["value"], dict(tensors), settings)
 
 
-def _check_count(value: object) -> None:
-    if type(value) is not int or value < 0:
-        raise InputError(f"heads={value!r}: expected a whole number")
-
-
-def _check_coefficients(value: Iterable[object]) -> None:
-    if not all(type(c) is float and math.isfinite(c) for c in value):
-        raise InputError(f"coefficients={value!r}: expected finite numbers")
-
-
-def _check_shape(value: Iterable[object]) -> None:
-    if not all(type(n) is int and n > 0 for n in value):
-        raise InputError(f"to={value!r}: expected a shape of positive whole numbers")
-
-
-_CHECKS: dict[str, Any] = {"heads": _check_count, "coefficients": _check_coefficients, "to": _check_shape}
-
-
 def pointwise_layer(input: int, value: int, heads: Heads) -> Layer:
     """A pointwise layer of heads; the heads of a group of neurons share their keys and values."""
     tensors: dict[str, Numbers] = {}
     for g, (neurons, head) in enumerate(heads):
-        tensors |= {f"{g}.{name}": getattr(head, name).astype(head.dtype) for name in TENSORS}
+        tensors |= {f"{g}.{name}": array for name, array in head.tensors().items()}
         if neurons is not None:
             tensors[f"neurons_{g}"] = neurons
     return Layer("pointwise", (input,), value, tensors, {"heads": len(heads)})
@@ -133,9 +110,7 @@ def heads_of(layer: Layer) -> Heads:
     found: Heads = []
     for g in range(layer.settings["heads"]):
         parts = {name: layer.tensor(f"{g}.{name}") for name in TENSORS}
-        dtype = parts["key"].dtype.name
-        head = HeadNumbers(**{name: a.astype(np.float64) for name, a in parts.items()}, dtype=dtype)
-        found.append((layer.tensors.get(f"neurons_{g}"), head))
+        found.append((layer.tensors.get(f"neurons_{g}"), HeadNumbers.of(parts, parts["key"].dtype.name)))
     return found
 
 
@@ -167,10 +142,3 @@ class NetworkNumbers:
         """The SHA-256 of each tensor (name, dtype, shape and little-endian bytes), and of the structure of the layers."""
         found = {name: digest(name, array) for name, array in self.tensors().items()}
         return {**found, "structure": seal([layer.structure() for layer in self.layers])}
-
-
-def digest(name: str, array: NDArray[Any]) -> str:
-    """The SHA-256 of one tensor: name, dtype, shape and bytes (little-endian)."""
-    head = f"{name} {array.dtype.name} {array.shape} ".encode()
-    little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-    return hashlib.sha256(head + little.tobytes()).hexdigest()

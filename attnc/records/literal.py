@@ -17,7 +17,7 @@ from attnc.program.step import Numbers
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import check_type, seal, unsealed, with_fields
 from attnc.records.files import write_file
-from attnc.records.layers import digest
+from attnc.records.numbers import digest
 from attnc.records.record import Record, contents, record_of
 
 FORMAT = 1

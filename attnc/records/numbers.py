@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,25 +34,23 @@ class HeadNumbers:
     dtype: str
 
     def __post_init__(self) -> None:
-        heads, p = self.key.shape[:2] if self.key.ndim == 3 else (-1, -1)
-        wanted = {"query": (heads, 2), "key": (heads, p, 2), "value": (heads, p, 2), "output": (heads,)}
-        for name, shape in wanted.items():
-            array = getattr(self, name)
-            if heads < 1 or p < 1 or array.shape != shape:
-                raise InputError(
-                    f"tensor {name!r} has shape {array.shape}: a head of H heads and p anchors has query (H, 2), key (H, p, 2), "
-                    "value (H, p, 2), output (H,)"
-                )
-            if not np.isfinite(array).all():
-                raise InputError(
-                    f"tensor {name!r} holds a NaN or an infinity: every number of a head is finite"
-                )
         if self.dtype not in ("float32", "float64"):
             raise InputError(f"dtype {self.dtype!r}: heads run in float32 or float64")
-        for name in wanted:
+        heads, p = self.key.shape[:2] if self.key.ndim == 3 else (-1, -1)
+        for name, shape in zip(TENSORS, ((heads, 2), (heads, p, 2), (heads, p, 2), (heads,)), strict=True):
             array = getattr(self, name)
+            if heads < 1 or p < 1 or array.shape != shape:
+                expected = "query (H, 2), key (H, p, 2), value (H, p, 2), output (H,)"
+                raise InputError(f"tensor {name!r} has shape {array.shape}: expected {expected}")
+            if not np.isfinite(array).all():
+                raise InputError(f"tensor {name!r} contains NaN or infinity: use finite numbers")
             if array.dtype != np.float64 or not np.array_equal(array.astype(self.dtype), array):
-                raise InputError(f"tensor {name!r} holds numbers that {self.dtype} cannot: round them first")
+                raise InputError(f"tensor {name!r} has numbers that {self.dtype} cannot represent")
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, NDArray[Any]], dtype: str) -> HeadNumbers:
+        """The inverse of `tensors`."""
+        return cls(**{name: tensors[name].astype(np.float64) for name in TENSORS}, dtype=dtype)
 
     @property
     def heads(self) -> int:
@@ -65,19 +65,17 @@ class HeadNumbers:
         """Whether a token attends to itself."""
         return bool(self.value[..., 0].any())
 
-    def smallest(self, name: str) -> float:
-        """The least magnitude of a tensor's numbers that are not zero (inf where all are)."""
-        sizes = np.abs(getattr(self, name))
-        return float(sizes[sizes > 0].min(initial=np.inf))
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name, in the dtype."""
+        return {name: getattr(self, name).astype(self.dtype) for name in TENSORS}
 
     def digests(self) -> dict[str, str]:
-        """The SHA-256 of each tensor: dtype, shape and bytes (little-endian)."""
-        code = "<f4" if self.dtype == "float32" else "<f8"
-        found = {}
-        for name in TENSORS:
-            array = getattr(self, name)
-            head = f"{name} {self.dtype} {array.shape} ".encode()
-            found[name] = hashlib.sha256(
-                head + np.ascontiguousarray(array).astype(code).tobytes()
-            ).hexdigest()
-        return found
+        """The SHA-256 of each tensor."""
+        return {name: digest(name, array) for name, array in self.tensors().items()}
+
+
+def digest(name: str, array: NDArray[Any]) -> str:
+    """The SHA-256 of one tensor: name, dtype, shape and bytes (little-endian)."""
+    head = f"{name} {array.dtype.name} {array.shape} ".encode()
+    little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
+    return hashlib.sha256(head + little.tobytes()).hexdigest()

@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import torch
-
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.functions import Function, get
 from attnc.functions.function import label_of
@@ -24,7 +21,7 @@ from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import seal, unsealed, with_fields
 from attnc.records.files import read_file, write_file
 from attnc.records.layers import Layer, NetworkNumbers
-from attnc.records.numbers import TENSORS, HeadNumbers
+from attnc.records.numbers import TENSORS, HeadNumbers, digest
 from attnc.records.presentation import Presentation
 from attnc.records.structure import mismatch
 
@@ -71,15 +68,13 @@ class Record:
 def write(path: str | os.PathLike[str], record: Record) -> None:
     """Write a file; an existing file is replaced only when the new one is complete."""
     about, tensors = contents(record)
-    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
+    write_file(path, tensors, about)
 
 
 def contents(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
     """The sealed metadata and the tensors of a file; `record_of` reads them."""
     if record.certificate.status is Status.UNKNOWN:
-        raise CertificateError(
-            f"this {record.kind} has no certificate: its error is neither proved nor measured"
-        )
+        raise CertificateError(f"this {record.kind} has no certificate: its error is unknown")
     about: dict[str, Any] = {
         "kind": record.kind,
         "format": FORMAT,
@@ -88,10 +83,10 @@ def contents(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
     }
     tensors: dict[str, Numbers]
     if record.kind == "head":
-        tensors = _head_tensors(record.head)
+        tensors = record.head.tensors()
     elif record.kind == "learner":
         heads = record.heads.items()
-        tensors = {f"{name}.{part}": a for name, head in heads for part, a in _head_tensors(head).items()}
+        tensors = {f"{name}.{part}": a for name, head in heads for part, a in head.tensors().items()}
     else:
         program, numbers = record.network
         tensors = dict(numbers.tensors())
@@ -108,15 +103,7 @@ def contents(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
 def read(path: str | os.PathLike[str], function: Function | None = None) -> Record:
     """Read a file; `function` replaces a user-defined function that is not registered."""
     about, tensors = read_file(path)
-    return record_of(path, about, arrays_of(path, tensors), function)
-
-
-def arrays_of(path: object, tensors: Mapping[str, torch.Tensor]) -> dict[str, Numbers]:
-    """The tensors as arrays."""
-    try:
-        return {name: tensor.numpy() for name, tensor in tensors.items()}
-    except TypeError as problem:
-        raise FileError(f"{path} is not a valid file: {problem}") from problem
+    return record_of(path, about, tensors, function)
 
 
 def record_of(
@@ -136,9 +123,8 @@ def record_of(
 def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None) -> Record:
     kind, version = about.get("kind"), about.get("format")
     if kind not in ("head", "network", "learner") or type(version) is not int or version != FORMAT:
-        raise FileError(
-            f"it contains a {kind!r} of format {version!r}: attnc reads heads, networks and learners of format {FORMAT}"
-        )
+        accepted = f"attnc reads heads, networks and learners of format {FORMAT}"
+        raise FileError(f"it contains a {kind!r} of format {version!r}: {accepted}")
     body = unsealed(about, f"the {kind}")
     with_fields(kind, body, _FIELDS | (_NETWORK_FIELDS if kind == "network" else set()))
     certificate = Certificate.from_json(body["certificate"])
@@ -149,10 +135,6 @@ def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Fun
     if kind == "learner":
         return Record(_learner(tensors, certificate), certificate)
     return _network(body, tensors, certificate, function)
-
-
-def _head_tensors(head: HeadNumbers) -> dict[str, Numbers]:
-    return {name: getattr(head, name).astype(head.dtype) for name in TENSORS}
 
 
 def _learner(tensors: Mapping[str, Numbers], certificate: Certificate) -> dict[str, HeadNumbers]:
@@ -169,7 +151,7 @@ def _head(tensors: Mapping[str, Numbers], dtype: str) -> HeadNumbers:
     dtypes = {array.dtype.name for array in tensors.values()}
     if dtypes != {dtype}:
         raise FileError(f"its tensors have the dtypes {sorted(dtypes)}, expected {dtype!r}")
-    return HeadNumbers(**{name: array.astype(np.float64) for name, array in tensors.items()}, dtype=dtype)
+    return HeadNumbers.of(tensors, dtype)
 
 
 def _network(
@@ -177,10 +159,9 @@ def _network(
 ) -> Record:
     with_fields("program", body["program"], {"shape", "steps"})
     arrays = tensors | {name: tensors[twin] for name, twin in body["shared"].items()}
-    steps = [
-        _step(s, _under(f"program.{i}.", arrays), function) for i, s in enumerate(body["program"]["steps"])
-    ]
-    program = Program(tuple(body["program"]["shape"]), tuple(steps))
+    shape, steps = body["program"]["shape"], body["program"]["steps"]
+    read = [_step(s, _under(f"program.{i}.", arrays), function) for i, s in enumerate(steps)]
+    program = Program(tuple(shape), tuple(read))
     layers = [Layer.from_structure(s, _under(f"stages.{i}.", arrays)) for i, s in enumerate(body["layers"])]
     numbers = NetworkNumbers(tuple(layers), body["dtype"])
     if numbers.digests()["structure"] != certificate.digests.get("structure"):
@@ -197,20 +178,16 @@ def _under(prefix: str, arrays: Mapping[str, Numbers]) -> dict[str, Numbers]:
 
 def _share(program: Program, tensors: dict[str, Numbers]) -> dict[str, str]:
     """Add the program's tensors; of those that are there already, return the names of both."""
-    same = {_fingerprint(array): name for name, array in tensors.items()}
+    same = {digest("", array): name for name, array in tensors.items()}
     shared = {}
     for i, step in enumerate(program.steps):
         for name, array in step.tensors().items():
-            twin = same.get(_fingerprint(array))
+            twin = same.get(digest("", array))
             if twin is None:
                 tensors[f"program.{i}.{name}"] = array
             else:
                 shared[f"program.{i}.{name}"] = twin
     return shared
-
-
-def _fingerprint(array: Numbers) -> tuple[str, tuple[int, ...], bytes]:
-    return array.dtype.name, array.shape, np.ascontiguousarray(array).tobytes()
 
 
 def _step_json(step: Step) -> dict[str, Any]:
@@ -220,9 +197,8 @@ def _step_json(step: Step) -> dict[str, Any]:
 
 
 def _step(record: Mapping[str, Any], tensors: Mapping[str, Numbers], function: Function | None) -> Step:
-    settings: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"
-    }
+    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    del settings["kind"]
     if record["kind"] not in KINDS:
         raise FileError(f"unknown step {record['kind']!r}: expected one of {', '.join(KINDS)}")
     if "function" in settings:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from attnc.functions.function import label_of
 from attnc.program import Affine, BatchNorm, BlackBox, Combine, Lookup, Pointwise, Reshape, Step
 from attnc.program.program import Program
@@ -19,8 +16,7 @@ def mismatch(program: Program, numbers: NetworkNumbers, certificate: Certificate
         if not 1 <= layer.value <= len(program.steps) or layer.value in computed:
             return f"stage {i} computes value {layer.value}, which is not a new value of the program"
         step = program.steps[layer.value - 1]
-        fits = _FITS[layer.kind]
-        if not fits(program, layer, step):
+        if not _fits(program, layer, step):
             return f"stage {i} ({layer.kind}) does not compute step {layer.value - 1} ({step.label}) of the program"
         if not set(layer.inputs) <= computed:
             return f"stage {i} reads a value that is not computed before it"
@@ -30,60 +26,39 @@ def mismatch(program: Program, numbers: NetworkNumbers, certificate: Certificate
     return None if certificate is None else _claims_mismatch(program, numbers, certificate)
 
 
-def _affine(program: Program, layer: Layer, step: Step) -> bool:
-    """An affine step, or one together with the normalisation that follows it."""
-    if isinstance(step, BatchNorm) and step.input > 0:
-        step = program.steps[step.input - 1]
-    if not isinstance(step, Affine) or layer.inputs != step.inputs:
-        return False
-    bias = layer.tensors.get("bias")
-    return layer.tensors["weight"].shape == step.weight.shape and (
-        bias is None or bias.shape == step.weight.shape[:1]
-    )
-
-
-def _batch_norm(program: Program, layer: Layer, step: Step) -> bool:
-    shapes = {array.shape for array in layer.tensors.values()}
-    return isinstance(step, BatchNorm) and layer.inputs == step.inputs and shapes == {step.mean.shape}
-
-
-def _pointwise(program: Program, layer: Layer, step: Step) -> bool:
-    width = program.shapes[layer.value][-1]
-    return (
-        isinstance(step, Pointwise)
-        and layer.inputs == step.inputs
-        and each_neuron_once(heads_of(layer), width)
-    )
-
-
-def _lookup(program: Program, layer: Layer, step: Step) -> bool:
-    if not isinstance(step, (Lookup, BlackBox)) or layer.inputs != step.inputs:
-        return False
-    given, made = program.shapes[step.input], program.shapes[layer.value]
-    k = layer.tensors["offset"].shape
-    expected = {"centre": given, "key": (*k, *given), "offset": k, "values": (*k, *made)}
-    whole = isinstance(step, BlackBox) or k == step.values.shape[:1]
-    fits = all(layer.tensors[name].shape == shape for name, shape in expected.items())
-    return len(k) == 1 and k[0] > 0 and fits and whole
-
-
-def _combine(program: Program, layer: Layer, step: Step) -> bool:
-    count = len(layer.settings["coefficients"])
-    return isinstance(step, Combine) and layer.inputs == step.inputs and count == len(layer.inputs)
-
-
-def _reshape(program: Program, layer: Layer, step: Step) -> bool:
-    return isinstance(step, Reshape) and layer.inputs == step.inputs and layer.settings["to"] == step.to
-
-
-_FITS: dict[str, Callable[[Program, Layer, Any], bool]] = {
-    "affine": _affine,
-    "batch_norm": _batch_norm,
-    "pointwise": _pointwise,
-    "lookup": _lookup,
-    "combine": _combine,
-    "reshape": _reshape,
+_STEPS: dict[str, tuple[type[Step], ...]] = {
+    "affine": (Affine,),
+    "batch_norm": (BatchNorm,),
+    "pointwise": (Pointwise,),
+    "lookup": (Lookup, BlackBox),
+    "combine": (Combine,),
+    "reshape": (Reshape,),
 }
+
+
+def _fits(program: Program, layer: Layer, step: Step) -> bool:
+    """Whether a layer computes a step. An affine layer may compute an affine step with the batch norm that follows it."""
+    if layer.kind == "affine" and isinstance(step, BatchNorm) and step.input > 0:
+        step = program.steps[step.input - 1]
+    if not isinstance(step, _STEPS.get(layer.kind, ())) or layer.inputs != step.inputs:
+        return False
+    given, made = program.shapes[layer.inputs[0]], program.shapes[layer.value]
+    shapes = {name: array.shape for name, array in layer.tensors.items()}
+    if isinstance(step, Affine):
+        rows = step.weight.shape[:1]
+        return shapes["weight"] == step.weight.shape and shapes.get("bias", rows) == rows
+    if isinstance(step, BatchNorm):
+        return set(shapes.values()) == {step.mean.shape}
+    if isinstance(step, Pointwise):
+        return each_neuron_once(heads_of(layer), made[-1])
+    if isinstance(step, Combine):
+        return len(layer.settings["coefficients"]) == len(layer.inputs)
+    if isinstance(step, Reshape):
+        return bool(layer.settings["to"] == step.to)
+    k = shapes["offset"]
+    whole = not isinstance(step, Lookup) or k == step.values.shape[:1]
+    expected = {"centre": given, "key": (*k, *given), "offset": k, "values": (*k, *made)}
+    return len(k) == 1 and k[0] > 0 and whole and shapes == expected
 
 
 def each_neuron_once(heads: Heads, width: int) -> bool:

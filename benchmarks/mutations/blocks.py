@@ -71,8 +71,8 @@ BLOCKS = [
     Mutation(
         "affine: magnitudes behind a norm",
         "attnc/prove/affine.py",
-        "return weighed(stored, x.executed) if x.normed is None else norm.magnitudes(stored, x.normed)",
-        "return weighed(stored, x.executed if x.normed is None else 0 * x.lo)",
+        "return norm.magnitudes(stored, x.normed), norm",
+        "return 0 * norm.magnitudes(stored, x.normed), norm",
         "the products behind a norm round nothing",
         (NORM, BLOCK),
     ),

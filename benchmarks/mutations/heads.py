@@ -84,10 +84,8 @@ HEADS = [
     Mutation(
         "rounding: far keys",
         "attnc/prove/rounding.py",
-        """ + far_off * (
-        far_value + abs(output)
-    )""",
-        "",
+        "moved += far_off * (far_value + abs(output))",
+        "moved += 0",
         "executed weights of far keys move nothing",
         (ROUNDING,),
     ),
@@ -102,15 +100,15 @@ HEADS = [
     Mutation(
         "rounding: a token that attends to itself",
         "attnc/prove/rounding.py",
-        "roundings = total_anchors + a.division_units + (2 if gated else 0)",
-        "roundings = total_anchors + a.division_units",
+        "roundings = keys.anchors + a.division_units + (2 if gated else 0)",
+        "roundings = keys.anchors + a.division_units",
         "the two roundings of own·s + constant are dropped",
         (ROUNDING,),
     ),
     Mutation(
         "rounding: sums over the anchors",
         "attnc/prove/rounding.py",
-        "roundings = total_anchors + a.division_units + (2 if gated else 0)",
+        "roundings = keys.anchors + a.division_units + (2 if gated else 0)",
         "roundings = a.division_units + (2 if gated else 0)",
         "the weighted sum of p values is taken to be exact",
         (ROUNDING, TERMS),
@@ -118,7 +116,7 @@ HEADS = [
     Mutation(
         "rounding: sum of the exponentials",
         "attnc/prove/rounding.py",
-        "factor = (one + u) ** roundings / (one - total_anchors * u) - one",
+        "factor = (one + u) ** roundings / (one - keys.anchors * u) - one",
         "factor = (one + u) ** roundings - one",
         "the denominator's sum of p terms is taken to be exact",
         (ROUNDING, TERMS),
@@ -126,7 +124,7 @@ HEADS = [
     Mutation(
         "rounding: underflow",
         "attnc/prove/rounding.py",
-        " + 3 * tau * (all_sizes + total_anchors + 1)).upper()",
+        " + 3 * tau * (all_sizes + keys.anchors + 1)).upper()",
         ").upper()",
         "products that are flushed to zero cost nothing",
         (ROUNDING,),
@@ -190,7 +188,7 @@ HEADS = [
     Mutation(
         "cells: subnormal numbers",
         "attnc/prove/cells.py",
-        "return any(numbers.smallest(name) < a.tiny for name in TENSORS)",
+        "return any(((x > 0) & (x < a.tiny)).any() for x in stored)",
         "return False",
         "stored numbers that are flushed to zero are accepted",
         (f"{SUPNORM}::test_subnormal_numbers_prove_nothing", RANGE),
@@ -230,8 +228,8 @@ HEADS = [
     Mutation(
         "supnorm: worst cell",
         "attnc/prove/supnorm.py",
-        "max(worst.bound, found.total),",
-        "min(worst.bound, found.total) or found.total,",
+        "max(self.bound, other.bound),",
+        "min(self.bound, other.bound) or other.bound,",
         "the bound is that of the best cell",
         (f"{STRETCHES}::test_every_stretch_is_proved",),
     ),
@@ -256,10 +254,8 @@ HEADS = [
     Mutation(
         "supnorm: cells without a bound",
         "attnc/prove/supnorm.py",
-        "    if len(models) < numbers.heads or target is None or target_cell is None:\n"
-        "        return CellBound(math.inf, math.inf, math.inf, 0.0)",
-        "    if len(models) < numbers.heads or target is None or target_cell is None:\n"
-        "        return CellBound(0.0, 0.0, 0.0, 0.0)",
+        "    if len(models) < numbers.heads:\n        return unproved(cell.middle, 1, cell.middle)",
+        "    if len(models) < numbers.heads:\n        return SupNorm(0.0, 0.0, 0.0, 0.0, 0.0, 1)",
         "a cell of which nothing is known counts as proved",
         (CELLS,),
     ),

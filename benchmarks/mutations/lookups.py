@@ -42,8 +42,8 @@ LOOKUPS = [
     Mutation(
         "lookup: uneven axis",
         "attnc/prove/lookup.py",
-        "off = times(step.lipschitz, total(_root(spreads), _length(uneven)))",
-        "off = times(step.lipschitz, _root(spreads))",
+        "off = times(step.lipschitz, _length(spreads, uneven))",
+        "off = times(step.lipschitz, _length(spreads, []))",
         "an uneven axis costs nothing",
         TERMS,
     ),
@@ -90,7 +90,7 @@ LOOKUPS = [
     Mutation(
         "lookup: sum of the weights",
         "attnc/prove/lookup.py",
-        "times(weight.sum_off, size),",
+        "times(sum_off, size),",
         "0.0,",
         "executed weights are taken to add up to 1",
         TERMS,
@@ -98,7 +98,7 @@ LOOKUPS = [
     Mutation(
         "lookup: sum of the values",
         "attnc/prove/lookup.py",
-        "times(gamma(anchors + 1, a.unit), 1 + weight.sum_off, largest),",
+        "times(gamma(anchors + 1, a.unit), 1 + sum_off, largest),",
         "0.0,",
         "the weighted sum is taken to be exact",
         TERMS,
@@ -114,8 +114,8 @@ LOOKUPS = [
     Mutation(
         "check_lookup: inputs beyond the last point",
         "attnc/check/lookup.py",
-        "reach = arb(max(0.5, beyond))",
-        "reach = arb(0.5)",
+        "reach, steps = arb(max(0.5, beyond)), 512",
+        "reach, steps = arb(0.5), 512",
         "inputs beyond the lattice are as near as those within",
         TERMS,
     ),

@@ -131,8 +131,8 @@ RECORDS = [
     Mutation(
         "numbers: digest of the values",
         "attnc/records/numbers.py",
-        "            array = getattr(self, name)\n            head = f",
-        '            array = getattr(self, name if name != "value" else "key")\n            head = f',
+        "return {name: digest(name, array) for name, array in self.tensors().items()}",
+        'return {name: digest(name, self.tensors()[name if name != "value" else "key"]) for name in TENSORS}',
         "values are not part of what is certified",
         (f"{CHECK}::test_a_changed_parameter_is_named",),
     ),
@@ -168,7 +168,7 @@ RECORDS = [
     ),
     Mutation(
         "layers: digest without the name",
-        LAYERS,
+        "attnc/records/numbers.py",
         'head = f"{name} {array.dtype.name} {array.shape} ".encode()',
         'head = f"{array.dtype.name} {array.shape} ".encode()',
         "the digest of a tensor does not depend on its name",

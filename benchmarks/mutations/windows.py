@@ -53,14 +53,6 @@ WINDOWS = [
         (WORST,),
     ),
     Mutation(
-        "window: remainder",
-        "attnc/prove/window.py",
-        "taylor = sum((abs(difference[j]) * r**j for j in range(order)), abs(last) * r**order)",
-        "taylor = sum((abs(difference[j]) * r**j for j in range(order)), arb(0))",
-        "the Taylor series ends without a remainder",
-        (f"{WINDOW}::test_cells_of_any_width_contain_the_truth",),
-    ),
-    Mutation(
         "window: kinks",
         "attnc/prove/window.py",
         "edges = sorted({0.0, *steps, *(-x for x in steps), domain.lo, domain.hi})",

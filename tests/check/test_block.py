@@ -18,9 +18,8 @@ from attnc.check.values import RHO, HeadErrors, SquareErrors
 from attnc.domain import Box, Normed
 from attnc.functions.balls import variable, working
 from attnc.program import Program
-from attnc.prove.norm import attainable
 from attnc.records.verdict import Verdict
-from tests.feed_forward import FeedForward, Norm
+from tests.feed_forward import FeedForward, Norm, attainable
 from tests.prove.blocks import (
     Adversary,
     Heads,

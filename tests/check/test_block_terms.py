@@ -12,10 +12,9 @@ from attnc.check import affine
 from attnc.check.values import HeadErrors, Passing, SquareErrors, start
 from attnc.domain import Box, Normed
 from attnc.program import Affine, Program
-from attnc.prove.norm import attainable
 from attnc.records.layers import Layer
 from tests.check.test_block import bounds
-from tests.feed_forward import Norm
+from tests.feed_forward import Norm, attainable
 from tests.prove.blocks import (
     TERMS,
     Adversary,

@@ -169,7 +169,6 @@ def test_the_proof_itself_fails_where_the_claim_is_false(
     """Without the attack and without the witness, the mathematics alone must not prove it."""
     head = attnc.head(spec, domain=(-4, 4), anchors=6, dtype=torch.float64)
     monkeypatch.setattr("attnc.check.head._attack", lambda *args: None)
-    monkeypatch.setattr("attnc.check.head._false_witness", lambda *args: None)
     monkeypatch.setattr("attnc.check.head.MOST_CELLS", 3000)
     assert check(head.numbers(), head.certificate).status == "proved"
     assert check(head.numbers(), lower(head.certificate)).status == "unknown"
@@ -254,7 +253,6 @@ def test_every_cell_of_the_domain_is_proved(monkeypatch: pytest.MonkeyPatch) -> 
         np.array([[1.0, 0.0]]), np.zeros((1, 1, 2)), np.array([[(1.0, 0.0)]]), np.ones(1), "float64"
     )
     monkeypatch.setattr("attnc.check.head._attack", lambda *given: None)
-    monkeypatch.setattr("attnc.check.head._false_witness", lambda *given: None)
 
     def claim(bound: float, lo: float = 0.5) -> attnc.Certificate:
         facts = {"function": "clip(-1,1)", "design": "any", "precision": 128, "cells": 1}

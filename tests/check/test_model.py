@@ -20,7 +20,7 @@ from attnc.errors import CertificateError, FileError
 from attnc.pretrained import convert_
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, seal
-from attnc.records.layers import digest
+from attnc.records.numbers import digest
 from tests.frontends.tiny_models import tiny
 
 # transposed maps; tensors that transformers renames; a gated block behind a norm with the gain 1 + weight

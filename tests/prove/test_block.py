@@ -15,8 +15,7 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Box
 from attnc.functions.balls import working
 from attnc.prove import norm as normed
-from attnc.prove.norm import attainable
-from tests.feed_forward import FeedForward, Norm
+from tests.feed_forward import FeedForward, Norm, attainable
 from tests.prove.blocks import (
     TERMS,
     A,

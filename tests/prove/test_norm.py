@@ -13,8 +13,9 @@ from attnc.domain import Box, Normed
 from attnc.errors import InputError, PrecisionError
 from attnc.functions.balls import working
 from attnc.prove import norm as normed
-from attnc.prove.norm import RHO, attainable
+from attnc.prove.norm import RHO
 from attnc.prove.outward import total, weighed
+from tests.feed_forward import attainable
 from tests.prove.blocks import affine_bounds, reach
 
 

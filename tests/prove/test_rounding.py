@@ -163,8 +163,8 @@ def test_far_keys_may_come_near_when_executed() -> None:
     a = coarse(2.0**-20)
     with working(PRECISION):
         zero, eta = arb(0), arb(10)
-        keys = Keys([zero], [zero], [zero], [zero], [arb(1)], [zero], [zero])
-        bound = head_rounding(a, keys, arb(1), arb(1), zero, arb(0), 2, 1, arb(1), 1)
+        keys = Keys([zero], [zero], [zero], [zero], [arb(1)], [zero], [zero], 2, 1, arb(1), 1)
+        bound = head_rounding(a, keys, arb(1), arb(1), zero, arb(0))
         was, now = (weight / (1 + weight) for weight in ((-1 - 2 * eta).exp(), arb(-1).exp()))
         assert now - was <= bound
         assert now - was >= arb(0.4) * bound

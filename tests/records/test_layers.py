@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attnc.errors import AttncError, InputError
-from attnc.records.layers import Layer, NetworkNumbers, digest, heads_of, pointwise_layer
-from attnc.records.numbers import HeadNumbers
+from attnc.records.layers import Layer, NetworkNumbers, heads_of, pointwise_layer
+from attnc.records.numbers import HeadNumbers, digest
 
 
 def head(anchors: int = 3, dtype: str = "float32") -> HeadNumbers:

@@ -22,10 +22,9 @@ from attnc.network.pointwise import Pointwise
 from attnc.pretrained import blocks, convert_
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
-from attnc.prove.norm import attainable
 from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer
-from tests.feed_forward import FeedForward, feed_forward
+from tests.feed_forward import FeedForward, attainable, feed_forward
 from tests.frontends.tiny_models import tiny
 
 # family → the number of its layers in its config, its first map, norm and second map, eps in float64 and float32
