@@ -34,16 +34,13 @@ def _lead(program: Program, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The batch axes."""
     cut = len(shape) - len(program.shape)
     if cut < 0 or shape[cut:] != program.shape:
-        raise InputError(
-            f"the program takes inputs of shape (…, {', '.join(map(str, program.shape))}): got {shape}"
-        )
+        raise InputError(f"the program takes inputs of shape (…, *{program.shape}): got {shape}")
     return shape[:cut]
 
 
 def approximate(program: Program, x: Array) -> Array:
     """The program in float64 for a batch (…, *shape): fast, without a proof."""
-    found: Array = differentiable(program, torch.from_numpy(np.array(x, dtype=np.float64))).numpy()
-    return found
+    return np.asarray(differentiable(program, torch.from_numpy(np.array(x, dtype=np.float64))))
 
 
 def differentiable(program: Program, x: Tensor) -> Tensor:
