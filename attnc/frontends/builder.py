@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,10 +14,10 @@ from torch.nn.parameter import is_lazy
 
 from attnc.errors import InputError, Problem
 from attnc.frontends.activations import Activation, RefusedError, finite
-from attnc.frontends.problems import tensor_problem
+from attnc.frontends.problems import tensor_problem, to_numpy
 from attnc.functions import square
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Reshape, Step
-from attnc.program.step import Numbers, Shape
+from attnc.program.step import Numbers, OneInput, Shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +54,11 @@ class Builder:
         self._steps: list[Step] = []
         self.input = Value(0, shape)
 
-    def add(self, step: Step, *inputs: Value) -> Value:
+    def add(self, kind: Any, *inputs: Value, **fields: Any) -> Value:
+        """Append a step that reads the inputs; one that does not fit is refused."""
+        read = tuple(x.index for x in inputs)
         try:
+            step = kind(read[0] if issubclass(kind, OneInput) else read, **fields, name=self.name)
             shape = step.shape(*(x.shape for x in inputs))
         except InputError as problem:
             raise RefusedError(str(problem)) from None
@@ -68,11 +72,10 @@ class Builder:
     def apply(self, x: Value, f: Activation) -> Value:
         if f.function.label == "identity":
             return x
-        return self.add(Pointwise(x.index, f.function, f.deviation, f.beyond, name=self.name), x)
+        return self.add(Pointwise, x, function=f.function, deviation=f.deviation, beyond=f.beyond)
 
     def combine(self, values: Sequence[Value], coefficients: Sequence[float]) -> Value:
-        step = Combine(tuple(x.index for x in values), tuple(coefficients), name=self.name)
-        return self.add(step, *values)
+        return self.add(Combine, *values, coefficients=tuple(coefficients))
 
     def scaled(self, x: Value, c: float) -> Value:
         return x if c == 1 else self.combine([x], [c])
@@ -94,59 +97,32 @@ class Builder:
         root = self.diagonal(x, gain=np.sign(c), variance=np.abs(c))
         return self.diagonal(root, variance=np.abs(c))
 
-    def diagonal(
-        self,
-        x: Value,
-        *,
-        gain: Numbers | np.floating | None = None,
-        shift: Numbers | np.floating | None = None,
-        variance: Numbers | np.floating | None = None,
-    ) -> Value:
+    def diagonal(self, x: Value, **given: Numbers | np.floating) -> Value:
         """x·gain/√variance + shift, element by element, with numbers that broadcast to x as torch's do."""
-        parts = {"mean": None, "variance": variance, "gain": gain, "shift": shift}
-        filled = {}
-        for part, given in parts.items():
-            default = np.asarray(float(part in ("gain", "variance")), dtype=self.dtype)
-            filled[part] = _broadcastable(default if given is None else np.asarray(given), x.shape)
+        one, zero = self.dtype.type(1), self.dtype.type(0)
+        parts = {"mean": zero, "variance": one, "gain": one, "shift": zero} | given
+        filled = {part: _broadcastable(np.asarray(a), x.shape) for part, a in parts.items()}
         if all(a.ndim == 1 for a in filled.values()):
             wide = {part: np.broadcast_to(a, x.shape[-1:]) for part, a in filled.items()}
-            return self.normalise(x, wide, 0.0)
+            return self.add(BatchNorm, x, **wide, epsilon=0.0)
         wide = {part: np.broadcast_to(a, x.shape).reshape(-1) for part, a in filled.items()}
         flat = self.reshaped(x, (math.prod(x.shape),))
-        return self.reshaped(self.normalise(flat, wide, 0.0), x.shape)
+        return self.reshaped(self.add(BatchNorm, flat, **wide, epsilon=0.0), x.shape)
 
     def affine(self, x: Value, weight: Constant, bias: Constant | None, *, transposed: bool = False) -> Value:
-        w = self.numbers(weight)
-        if w.ndim != 2 or 0 in w.shape:
-            raise RefusedError(f"has a weight of shape {w.shape}: (out, in) is accepted")
-        w = w.T if transposed else w
-        b = None if bias is None else self.numbers(bias)
-        if b is not None and b.shape != w.shape[:1]:
-            raise RefusedError(
-                f"has a weight of shape {w.shape} and a bias of shape {b.shape}: give a bias of shape {w.shape[:1]}"
-            )
-        if not x.shape or x.shape[-1] != w.shape[1]:
-            self.report(f"takes {w.shape[1]} features, and its input has shape {x.shape}")
-            return Value(x.index, (*x.shape[:-1], w.shape[0]))
-        return self.add(Affine(x.index, w, b, name=self.name), x)
-
-    def normalise(self, x: Value, parts: dict[str, Numbers], epsilon: float) -> Value:
-        try:
-            return self.add(BatchNorm(x.index, **parts, epsilon=epsilon, name=self.name), x)
-        except InputError as problem:
-            raise RefusedError(str(problem)) from None
+        w, b = self.numbers(weight), None if bias is None else self.numbers(bias)
+        return self.add(Affine, x, weight=w.T if transposed else w, bias=b)
 
     def reshaped(self, x: Value, to: Shape) -> Value:
         if not to:
             raise RefusedError("leaves no axis of features: keep one, as in (batch, 1)")
-        return x if to == x.shape else self.add(Reshape(x.index, to, name=self.name), x)
+        return x if to == x.shape else self.add(Reshape, x, to=to)
 
     def numbers(self, constant: Constant) -> Numbers:
         """A tensor of the model as it is stored. One that is not accepted is reported, and ones take its place."""
         reason = tensor_problem(constant.tensor)
         if reason is None:
-            found: Numbers = constant.tensor.detach().cpu().resolve_neg().numpy()
-            return found
+            return to_numpy(constant.tensor)
         if is_lazy(constant.tensor):
             raise RefusedError(f"reads {constant.name}, which {reason}")
         self.report(reason, constant.name)
@@ -156,9 +132,8 @@ class Builder:
         """A python number, or the only number of a tensor, as the float that equals it."""
         if isinstance(c, Constant):
             if c.tensor.numel() != 1:
-                raise RefusedError(
-                    f"{what} is {c.name} of shape {tuple(c.tensor.shape)}: a single number is accepted"
-                )
+                shape = tuple(c.tensor.shape)
+                raise RefusedError(f"{what} is {c.name} of shape {shape}: a single number is accepted")
             return float(self.numbers(c).reshape(()))
         if isinstance(c, Value):
             raise RefusedError(f"{what} is a value that depends on the input: a number is accepted")
@@ -198,7 +173,5 @@ def _broadcastable(a: Numbers, shape: Shape) -> Numbers:
         axes = axes[1:]
     axes = (1,) * (len(shape) - len(axes)) + axes
     if len(axes) != len(shape) or any(n not in (1, wanted) for n, wanted in zip(axes, shape, strict=True)):
-        raise RefusedError(
-            f"combines a value of shape {shape} with a tensor of shape {a.shape}, which does not fit it"
-        )
+        raise RefusedError(f"combines a value of shape {shape} with a tensor of shape {a.shape}")
     return a.reshape(axes[-1:] if all(n == 1 for n in axes[:-1]) else axes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -14,15 +15,7 @@ from attnc.frontends.builder import Builder, Constant, Value
 from attnc.program import BatchNorm, Pointwise
 from attnc.program.step import Numbers, Shape
 
-
-class _Batch:
-    """The size of the batch axis: any number, so that a result must not depend on it."""
-
-    def __repr__(self) -> str:
-        return "the batch size"
-
-
-BATCH = _Batch()
+BATCH = "the batch size"  # of any value: a result must not depend on it
 Axes = tuple[object, ...]  # of ints and BATCH
 Operation = Callable[..., object]
 OWN_NUMBERS = "computes with the model's own numbers alone: store the result as a parameter or a buffer"
@@ -34,9 +27,7 @@ def _constant(b: Builder, c: object) -> Numbers | np.floating:
 
 def _same_shapes(input: Value, other: Value) -> None:
     if input.shape != other.shape:
-        raise RefusedError(
-            f"combines values of shapes {input.shape} and {other.shape}: give both the same shape"
-        )
+        raise RefusedError(f"combines values of different shapes, {input.shape} and {other.shape}")
 
 
 def add(b: Builder, input: object, other: object, alpha: object = 1, *, sign: float = 1.0) -> Value:
@@ -54,10 +45,6 @@ def add(b: Builder, input: object, other: object, alpha: object = 1, *, sign: fl
     return b.diagonal(other, gain=b.in_dtype(factor), shift=_constant(b, input))
 
 
-def sub(b: Builder, input: object, other: object, alpha: object = 1) -> Value:
-    return add(b, input, other, alpha, sign=-1.0)
-
-
 def rsub(b: Builder, input: object, other: object, alpha: object = 1) -> Value:
     return add(b, other, input, alpha, sign=-1.0)
 
@@ -71,9 +58,8 @@ def mul(b: Builder, input: object, other: object) -> Value:
     if isinstance(factor, Constant) and factor.tensor.numel() > 1:
         return b.diagonal(value, gain=b.numbers(factor))
     if isinstance(factor, Constant) and factor.tensor.ndim > len(value.shape) + 1:
-        raise RefusedError(
-            f"combines a value of shape {value.shape} with a tensor of shape {tuple(factor.tensor.shape)}"
-        )
+        shape = tuple(factor.tensor.shape)
+        raise RefusedError(f"combines a value of shape {value.shape} with a tensor of shape {shape}")
     return b.scaled(value, b.number(factor))
 
 
@@ -129,24 +115,18 @@ def batch_norm(
     momentum: float, eps: float, cudnn_enabled: bool,
 ) -> Value:  # fmt: skip
     """(x - mean)/√(var + ε)·weight + bias, with the running statistics."""
-    if (
-        training is not False
-        or not isinstance(running_mean, Constant)
-        or not isinstance(running_var, Constant)
-    ):
-        raise RefusedError(
-            "normalises by the batch: it is accepted with training=False and running statistics (track_running_stats=True)"
-        )
+    stored = isinstance(running_mean, Constant) and isinstance(running_var, Constant)
+    if training is not False or not stored:
+        raise RefusedError("normalises by the batch: use training=False and track_running_stats=True")
     if len(input.shape) != 1:
         raise RefusedError(
-            f"normalises the second axis of (batch, {', '.join(map(str, input.shape))}), which is not the features: "
-            "it is accepted on (batch, features)"
+            f"is accepted on (batch, features), and its input has shape (batch, *{input.shape})"
         )
-    mean, variance = b.numbers(running_mean), b.numbers(running_var)
+    mean, variance = _constant(b, running_mean), _constant(b, running_var)
     gain = np.ones_like(mean) if weight is None else _constant(b, weight)
     shift = np.zeros_like(mean) if bias is None else _constant(b, bias)
-    parts = {"mean": mean, "variance": variance, "gain": np.asarray(gain), "shift": np.asarray(shift)}
-    return b.normalise(input, parts, b.number(eps, "eps"))
+    epsilon = b.number(eps, "eps")
+    return b.add(BatchNorm, input, mean=mean, variance=variance, gain=gain, shift=shift, epsilon=epsilon)
 
 
 def dropout(b: Builder, input: Value, p: float, train: bool) -> Value:
@@ -185,9 +165,8 @@ def reshape(b: Builder, input: Value, shape: Sequence[object] = (), size: Sequen
     sizes = (*shape, *size)
     keeps = bool(sizes) and (sizes[0] is BATCH or (sizes[0] == -1 and -1 not in sizes[1:]))
     if not keeps or BATCH in sizes[1:] or len(sizes) == 1:
-        raise RefusedError(
-            f"reshapes to {sizes}, which does not keep the batch axis: write x.flatten(1), or x.reshape(len(x), …) by x.shape[0]"
-        )
+        advice = "write x.flatten(1), or x.reshape(x.shape[0], …)"
+        raise RefusedError(f"reshapes to {sizes}, which does not keep the batch axis: {advice}")
     return b.reshaped(input, _resolved(sizes[1:], math.prod(input.shape)))
 
 
@@ -239,6 +218,7 @@ def _resolved(given: Axes, elements: int) -> Shape:
     return tuple(elements // known if n == -1 else n for n in sizes)
 
 
+sub = partial(add, sign=-1.0)
 # by the name of the ATen operation
 OPERATIONS: dict[str, Operation] = {
     "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "mul": mul, "multiply": mul, "div": div, "divide": div,

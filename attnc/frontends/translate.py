@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 
 from attnc.frontends import aten
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
@@ -18,6 +19,7 @@ from attnc.frontends.operations import BATCH, HINTS, OPERATIONS, OWN_NUMBERS, RE
 
 KNOWN = frozenset({*ACTIVATIONS, *OPERATIONS})
 _PARAMETERS = {name: inspect.signature(f).parameters for name, f in {**OPERATIONS, **ACTIVATIONS}.items()}
+_ACCEPTED = "one tensor that depends on the input is accepted"
 _UNKNOWN = object()  # the result of something that was refused: whatever reads it is not refused again
 _TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
@@ -35,11 +37,8 @@ class Translator:
         live = _live(self._captured.graph)
         returned: object = _UNKNOWN
         for node in self._captured.graph.nodes:
-            place = self._captured.place(node)
-            self.builder.name = place.path
-            self.builder.where = (
-                f"{_shown(node)} in {place}" if node.op == "call_function" else f"the model ({place.kind})"
-            )
+            self.builder.name, where = self._captured.path(node), self._captured.where(node)
+            self.builder.where = f"{_shown(node)} in {where}" if node.op == "call_function" else where
             try:
                 if node.op == "output":
                     returned = self._returned()
@@ -59,7 +58,7 @@ class Translator:
         given: dict[str, Any] = fx.node.map_arg(aten.arguments(node), self._known.__getitem__)
         if not isinstance(node.target, OpOverload):
             return self._python(node, list(given.values()))
-        name, leaves = aten.name(node), aten.leaves(list(given.values()))
+        name, leaves = aten.name(node), tree_leaves(given)
         if any(leaf is _UNKNOWN for leaf in leaves):
             if name not in KNOWN:
                 raise RefusedError(_unsupported(name))
@@ -80,19 +79,17 @@ class Translator:
     def _returned(self) -> object:
         captured = self._captured
         if not captured.structure.is_leaf():
-            raise RefusedError(
-                f"returns a {captured.structure.type.__name__}: one tensor that depends on the input is accepted"
-            )
+            raise RefusedError(f"returns a {captured.structure.type.__name__}: {_ACCEPTED}")
         last = captured.outputs[-1]  # tensors that an operation in place has changed stand before it
         result = self._known[last] if isinstance(last, fx.Node) else last
         if result is _UNKNOWN or isinstance(result, Value):
             return result
         what = "its own numbers" if isinstance(result, Constant) else f"a {type(result).__name__}"
-        raise RefusedError(f"returns {what}: one tensor that depends on the input is accepted")
+        raise RefusedError(f"returns {what}: {_ACCEPTED}")
 
     def _python(self, node: fx.Node, given: list[Any]) -> object:
         """Arithmetic of sizes, parts of tuples, and torch's higher-order operations."""
-        leaves = aten.leaves(given)
+        leaves = tree_leaves(given)
         if any(leaf is _UNKNOWN for leaf in leaves) and getattr(node.target, "__name__", "") == "getitem":
             return self._stand_in(node)
         if any(leaf is BATCH for leaf in leaves):
@@ -108,9 +105,7 @@ class Translator:
         (_, first), *rest = given.items()
         supported = _PARAMETERS[name]
         if not isinstance(first, Value) and (name in ACTIVATIONS or supported["input"].annotation == "Value"):
-            raise RefusedError(
-                "is applied to the model's own numbers, not to a value that depends on the input"
-            )
+            raise RefusedError("is applied to the model's own numbers, not to a value of the input")
         everything = any(p.kind is p.VAR_KEYWORD for p in supported.values())
         defaults = aten.defaults(node)
         for key, value in rest:
@@ -120,19 +115,18 @@ class Translator:
         required = [
             p for p in supported.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
         ]
-        if any(p.name not in ("b", "input") and p.name not in named for p in required):
+        if any(p.name not in ("b", "input", *named) for p in required):
             raise RefusedError(f"is called as {node.target}, which is not supported")
         if name in OPERATIONS:
             return OPERATIONS[name](self.builder, first, **named)
         assert isinstance(first, Value)
-        numbers = {
-            key: self.builder.number(x, key) if isinstance(x, Constant) else x for key, x in named.items()
-        }
-        return self.builder.apply(first, activation(name, numbers))
+        for key, x in named.items():
+            named[key] = self.builder.number(x, key) if isinstance(x, Constant) else x
+        return self.builder.apply(first, activation(name, named))
 
     def _folded(self, target: OpOverload, name: str, given: dict[str, Any], changes: bool) -> object:
         """An operation on constants alone. On the model's numbers only those that round nothing are carried out."""
-        leaves = aten.leaves(list(given.values()))
+        leaves = tree_leaves(given)
         constants = [leaf for leaf in leaves if isinstance(leaf, Constant)]
         created = all(c.created for c in constants)
         if changes and not created:
@@ -148,7 +142,9 @@ class Translator:
         if "empty" in name:
             raise RefusedError("leaves its numbers undefined: give them, as by torch.zeros")
         with torch.no_grad():
-            result = target(**_plain(given))
+            result = target(
+                **fx.node.map_aggregate(given, lambda x: x.tensor if isinstance(x, Constant) else x)
+            )
         if not isinstance(result, Tensor):
             raise RefusedError("is not supported on constants")
         fresh = created or name == "lift_fresh_copy"  # python's numbers, which torch.export keeps as a tensor
@@ -194,11 +190,3 @@ def _live(graph: fx.Graph) -> set[fx.Node]:
             found.add(node)
             todo += node.all_input_nodes
     return found
-
-
-def _plain(given: Any) -> Any:
-    if isinstance(given, dict):
-        return {name: _plain(value) for name, value in given.items()}
-    if isinstance(given, (list, tuple)):
-        return [_plain(value) for value in given]
-    return given.tensor if isinstance(given, Constant) else given

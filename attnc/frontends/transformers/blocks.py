@@ -14,6 +14,7 @@ from attnc.domain import Array
 from attnc.frontends import aten
 from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.capture import Captured
+from attnc.frontends.problems import to_numpy
 from attnc.frontends.transformers.expressions import (
     MARK,
     PRODUCT,
@@ -46,11 +47,10 @@ class LinearMap:
     bias: Tensor | None
     transposed: bool
 
-    def same(self, other: LinearMap | None) -> bool:
-        """Whether both use the same tensors."""
-        if other is None:
-            return False
-        return self.weight is other.weight and self.bias is other.bias and self.transposed == other.transposed
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for maps of the same tensors."""
+        return id(self.weight), id(self.bias), self.transposed
 
     @property
     def attribute(self) -> str:
@@ -79,9 +79,8 @@ class LinearMap:
 
     def step(self, value: int) -> Affine:
         """The map of a value of a program, with copies of the stored numbers."""
-        W = np.array(self.weight.detach().cpu().resolve_neg().numpy())
-        b = None if self.bias is None else np.array(self.bias.detach().cpu().resolve_neg().numpy())
-        return Affine(value, W.T.copy() if self.transposed else W, b, name=self.name)
+        W, b = to_numpy(self.weight), None if self.bias is None else to_numpy(self.bias)
+        return Affine(value, W.T if self.transposed else W, b, name=self.name)
 
     def numbers(self) -> tuple[Array, Array]:
         """W (outputs, inputs) and b (outputs,), copies in float64."""
@@ -104,11 +103,10 @@ class BlockRead:
     leaving: fx.Node  # what enters the second map
     norm: NormRead | None
 
-    def same(self, other: BlockRead) -> bool:
-        """Whether two uses are of one block: the same tensors and the same function."""
-        ups = other.up is None if self.up is None else self.up.same(other.up)
-        maps = self.first.same(other.first) and self.second.same(other.second)
-        return maps and ups and self.activation == other.activation and self.reason == other.reason
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for uses of one block: the same tensors and the same function."""
+        return self.first.key, self.up and self.up.key, self.second.key, self.activation, self.reason
 
 
 def blocks_in(captured: Captured) -> list[BlockRead]:
@@ -122,7 +120,7 @@ def activations_outside(captured: Captured, blocks: list[BlockRead]) -> Iterator
     taken = {node for block in blocks for node in block.inside}
     for node in captured.graph.nodes:
         if aten.name(node) in _ACTIVATIONS and node not in taken:
-            yield captured.place(node).path, aten.name(node)
+            yield captured.path(node), aten.name(node)
 
 
 def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
@@ -136,40 +134,40 @@ def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
     tensors = [captured.tensors.get(t.name) if isinstance(t, fx.Node) else None for t in (weight, bias)]
     if not isinstance(x, fx.Node) or tensors[0] is None or (bias is not None and tensors[1] is None):
         return None
-    path = captured.place(node).path
-    module = captured.module.get_submodule(path)
-    return LinearMap(node, x, path, module, tensors[0], tensors[1], transposed)
+    path = captured.path(node)
+    return LinearMap(node, x, path, captured.parts[path], tensors[0], tensors[1], transposed)
 
 
 def _block(second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured) -> BlockRead | None:
     """What enters a map, read back to the one or two maps that it is computed from."""
-    leaving = second.input
     try:
-        found = read(leaving, maps.__contains__)
+        found = read(second.input, maps.__contains__)
     except NotElementwiseError as problem:
         return _not_understood(second, maps, captured, problem)
-    used = [maps[leaf] for leaf in found.leaves]
-    if not is_nonlinear(found.expression) or len(used) not in (1, 2):
+    used, e, marks = [maps[leaf] for leaf in found.leaves], found.expression, list[str]()
+    if not is_nonlinear(e) or len(used) not in (1, 2):
         return None
-    if len(used) == 1:
-        return _block_read(second, (used[0], None), found.expression, found, captured)
-    return _gated(second, used, found, captured)
-
-
-def _gated(second: LinearMap, used: list[LinearMap], found: Reading, captured: Captured) -> BlockRead | None:
-    """f(s)·t: a product of two factors, one of them a map's output itself."""
-    e = found.expression
-    if aten.origin(used[0].input) is not aten.origin(used[1].input):
-        return None
-    split = _split(e)
-    if split is None and used[0].sizes != used[1].sizes:
-        return None
-    if split is not None:
-        (_, index), e = split
-        used = used if index == 1 else used[::-1]  # the map of the activation comes first
-        e = _renamed(e, ("s", 1 - index), ("s", 0))
-    marks = (str(found.expression[1]),) if found.expression[0] == PRODUCT else ()
-    return _block_read(second, (used[0], used[1]), e, found, captured, marks)
+    if len(used) == 2:  # f(s)·t: a product of two factors, one of them a map's output itself
+        if aten.origin(used[0].input) is not aten.origin(used[1].input):
+            return None
+        split = _split(e)
+        if split is None and used[0].sizes != used[1].sizes:
+            return None
+        marks += [str(e[1])] if e[0] == PRODUCT else []
+        if split is not None:
+            (_, index), e = split
+            used = used if index == 1 else used[::-1]  # the map of the activation comes first
+            e = _renamed(e, ("s", 1 - index), ("s", 0))
+    activation = reason = None
+    if e[0] == MARK and e[2:] == (("s", 0),):
+        marks.append(str(e[1]))
+    else:
+        activation = None if _contains(e, ("s", 1)) else function_of(e)
+        reason = None if activation is not None else _unknown(found)
+    norm, up = read_norm(used[0].input, captured), used[1] if len(used) == 2 else None
+    return BlockRead(
+        used[0], second, up, activation, reason, tuple(marks), tuple(found.nodes), second.input, norm
+    )
 
 
 def _split(e: Expression) -> tuple[Expression, Expression] | None:
@@ -192,25 +190,6 @@ def _renamed(e: Any, old: Expression, new: Expression) -> Any:
         return new if e == old else e
     parts = [_renamed(part, old, new) for part in e[1:]]
     return (e[0], *(sorted(parts, key=repr) if e[0] in ("mul", "add", "maximum", "minimum") else parts))
-
-
-def _block_read(
-    second: LinearMap,
-    maps: tuple[LinearMap, LinearMap | None],
-    expression: Expression,
-    found: Reading,
-    captured: Captured,
-    marks: tuple[str, ...] = (),
-) -> BlockRead:
-    first, up = maps
-    norm = read_norm(first.input, captured)
-    if expression[0] == MARK and expression[2:] == (("s", 0),):
-        marks, activation, reason = (*marks, str(expression[1])), None, None
-    else:
-        activation = None if _contains(expression, ("s", 1)) else function_of(expression)
-        reason = None if activation is not None else _unknown(found)
-    inside = tuple(found.nodes)
-    return BlockRead(first, second, up, activation, reason, marks, inside, second.input, norm)
 
 
 def _unknown(found: Reading) -> str:
@@ -248,9 +227,9 @@ def _not_understood(
         return None
     if all(aten.name(node) in _NORMS or aten.unchanged(node) is not None for node in nodes):
         return None
-    what = aten.name(problem.node) or f"the tensor {captured.names.get(problem.node.name, problem.node.name)}"
-    where = captured.place(problem.node)
-    reason = f"has {f'aten.{what}' if aten.name(problem.node) else what} in {where} between its maps, which is not supported"
+    op, name = aten.name(problem.node), problem.node.name
+    what = f"aten.{op}" if op else f"the tensor {captured.names.get(name, name)}"
+    reason = f"has {what} in {captured.where(problem.node)} between its maps, which is not supported"
     up = used[1] if len(used) == 2 else None
     norm = read_norm(used[0].input, captured)
     inside = tuple(node for node in nodes if aten.unchanged(node) is None and node.all_input_nodes)

@@ -53,15 +53,16 @@ def example_call(model: nn.Module) -> Call:
 
 def _candidates(model: nn.Module) -> Iterator[Call]:
     config: Any = getattr(model, "config", None)
-    if isinstance(getattr(config, "model_type", None), str):
-        yield from _by_config(model, config)
-    required = _required(model)
-    if required is not None:
-        for tensor in _tensors(model):
-            yield Call((tensor,) * required, {})
+    if isinstance(getattr(config, "model_type", None), str) and (found := _by_config(model, config)):
+        yield Call((), found)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    required = sum(p.kind in kinds and p.default is p.empty for p in parameters)
+    for tensor in _tensors(model):
+        yield Call((tensor,) * max(1, required), {})
 
 
-def _by_config(model: nn.Module, config: Any) -> Iterator[Call]:
+def _by_config(model: nn.Module, config: Any) -> dict[str, object]:
     """A model of transformers names its main input, and its config has the size."""
     like = next(iter(model.parameters()), torch.zeros(0))
     accepted = inspect.signature(model.forward).parameters
@@ -88,40 +89,25 @@ def _by_config(model: nn.Module, config: Any) -> Iterator[Call]:
         found["input_features"] = _noise((_ROWS, int(getattr(config, "num_mel_bins", 80)), length), like)
     if getattr(config, "use_cache", False) and "use_cache" in accepted:
         found["use_cache"] = False
-    if found:
-        yield Call((), found)
-
-
-def _required(model: nn.Module) -> int | None:
-    """The number of arguments without a default value."""
-    try:
-        parameters = inspect.signature(model.forward).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p for p in parameters if p.kind in kinds and p.default is p.empty]
-    return max(1, len(needed))
+    return found
 
 
 def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Tokens of the smallest embedding, then vectors as long as the inputs of the parts, in their order."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(0))
-    if any(isinstance(part, nn.Embedding) for part in model.modules()):
-        words = min(part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding))
-        yield torch.arange(_ROWS * _TOKENS, device=like.device).reshape(_ROWS, _TOKENS) % words
-    for size in dict.fromkeys(_sizes(model)):
-        yield _noise((_ROWS, _TOKENS, size), like)
-        yield _noise((_ROWS, size), like)
-
-
-def _sizes(model: nn.Module) -> Iterator[int]:
-    """The numbers of input features of the parts, in their order."""
+    words = [part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding)]
+    if words:
+        yield torch.arange(_ROWS * _TOKENS, device=like.device).reshape(_ROWS, _TOKENS) % min(words)
+    sizes: list[object] = []
     for part in model.modules():
         shape = getattr(part, "normalized_shape", None)
-        if isinstance(shape, tuple) and shape:
-            yield int(shape[-1])
-        for name in ("in_features", "embed_dim", "d_model", "num_features"):
-            if isinstance(size := getattr(part, name, None), int):
-                yield size
+        sizes += shape[-1:] if isinstance(shape, tuple) else ()
+        sizes += [
+            getattr(part, name, None) for name in ("in_features", "embed_dim", "d_model", "num_features")
+        ]
+    for size in dict.fromkeys(size for size in sizes if isinstance(size, int)):
+        yield _noise((_ROWS, _TOKENS, size), like)
+        yield _noise((_ROWS, size), like)
 
 
 def _noise(shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -11,12 +11,11 @@ from torch import nn
 from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends.problems import global_hooks, training_parts
 from attnc.frontends.transformers.calls import Call, example_call
-from attnc.frontends.transformers.placement import misplaced
-from attnc.frontends.transformers.record import record
-from attnc.frontends.transformers.site import Site, SkipCause, Skipped
-from attnc.frontends.transformers.sites import sites_in
+from attnc.frontends.transformers.placement import misplaced, record
+from attnc.frontends.transformers.sites import Site, SkipCause, Skipped, sites_in
 
 _CONVERTED = "is converted already: convert the original model, or leave this block out by filter_fn"
+_GRAD = "computes different results with and without gradients: make forward independent of the grad mode"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,11 @@ def find_blocks(
     >>> [site.name for site in find_blocks(model, lambda site: "layers.1" in site.name).blocks]
     ['0.layers.1.activation']
     """
-    _check(model, filter_fn)
+    if filter_fn is not None and not callable(filter_fn):
+        raise InputError(
+            f"filter_fn={filter_fn!r}: pass a function, e.g. lambda site: 'layer.0' in site.name"
+        )
+    _check(model)
     call = example_call(model) if call is None else call
     captured = record(model, call, grad=False)
     sites, skipped = sites_in(model, captured)
@@ -67,10 +70,16 @@ def find_blocks(
     problems = problems or _unlike(kept, sites_in(model, record(model, call, grad=True))[0])
     problems = problems or misplaced(model, call, captured, kept)
     if problems:
-        raise UnsupportedError(
-            f"{type(model).__name__} cannot be converted, and is unchanged", _grouped(problems)
+        what = f"{type(model).__name__} cannot be converted, and is unchanged"
+        raise UnsupportedError(what, _grouped(problems))
+    left = []
+    for site in (site for site in sites if site not in kept):
+        reason = (
+            ("converted before", SkipCause.CONVERTED)
+            if site.converted
+            else ("left out by filter_fn", SkipCause.FILTER)
         )
-    left = [_left_out(site) for site in sites if site not in kept]
+        left.append(Skipped(site.name, *reason))
     return BlockList(tuple(kept), (*left, *skipped), call)
 
 
@@ -80,7 +89,7 @@ def read_sites(model: nn.Module, call: Call | None = None) -> list[Site]:
     >>> [site.name for site in read_sites(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval())]
     ['1']
     """
-    _check(model, None)
+    _check(model)
     call = example_call(model) if call is None else call
     sites, others = (sites_in(model, record(model, call, grad=grad))[0] for grad in (False, True))
     problems = _unlike([site for site in sites if not site.problems], others)
@@ -91,43 +100,23 @@ def read_sites(model: nn.Module, call: Call | None = None) -> list[Site]:
 
 def _unlike(sites: Sequence[Site], others: Sequence[Site]) -> list[Problem]:
     """The blocks that are not the same in another graph of the model."""
-    named = {site.name: site for site in others}
-    reason = (
-        "computes different results with and without gradients: make forward independent of the grad mode"
-    )
-    return [
-        Problem(site.name, reason)
-        for site in sites
-        if site.name not in named or not site.same(named[site.name]) or named[site.name].problems
-    ]
+    keys = {site.name: None if site.problems else site.key for site in others}
+    return [Problem(site.name, _GRAD) for site in sites if keys.get(site.name) != site.key]
 
 
-def _left_out(site: Site) -> Skipped:
-    if site.converted:
-        return Skipped(site.name, "converted before", SkipCause.CONVERTED)
-    return Skipped(site.name, "left out by filter_fn", SkipCause.FILTER)
-
-
-def _check(model: object, filter_fn: object) -> None:
+def _check(model: object) -> None:
     """Raise InputError for problems of the model as a whole."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a torch.nn.Module: got {type(model).__name__}")
-    if filter_fn is not None and not callable(filter_fn):
-        raise InputError(
-            f"filter_fn is a function of a block, e.g. lambda site: 'layer.0' in site.name: got {filter_fn!r}"
-        )
     if isinstance(model, torch.jit.ScriptModule) or type(model).__name__ == "OptimizedModule":
-        raise InputError(
-            f"{type(model).__name__} is compiled: convert the original nn.Module, and compile the result"
-        )
+        advice = "convert the original nn.Module, and compile the result"
+        raise InputError(f"{type(model).__name__} is compiled: {advice}")
     for problem in (*global_hooks(), *training_parts(model)):
         raise InputError(f"{problem.where} {problem.reason}")
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    absent = [name for name, tensor in tensors if tensor.is_meta]
+    absent = [name for name, t in (*model.named_parameters(), *model.named_buffers()) if t.is_meta]
     if absent:
         raise InputError(
-            f"{len(absent)} of {len(tensors)} tensors are on the meta device and hold no numbers, {absent[0]} among them: "
-            "load the weights first"
+            f"{len(absent)} tensors are on the meta device and hold no numbers, {absent[0]} among them: load the weights first"
         )
 
 
@@ -136,7 +125,5 @@ def _grouped(problems: list[Problem]) -> list[Problem]:
     places: dict[str, list[str]] = {}
     for problem in dict.fromkeys(problems):
         places.setdefault(problem.reason, []).append(problem.where)
-    return [
-        Problem(where[0] + (f" (and {len(where) - 1} more)" if len(where) > 1 else ""), reason)
-        for reason, where in places.items()
-    ]
+    more = {reason: f" (and {len(where) - 1} more)" * (len(where) > 1) for reason, where in places.items()}
+    return [Problem(where[0] + more[reason], reason) for reason, where in places.items()]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from attnc.domain import Array, Normed
+from attnc.domain import Normed
 from attnc.errors import Problem
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured
@@ -31,11 +31,9 @@ class NormRead:
     bias: Tensor | None
     one_plus: torch.dtype | None = None  # the dtype in which 1 + weight is taken, where that is the gain
 
-    def same(self, other: NormRead | None) -> bool:
-        """Whether both make the same numbers: the same tensors, kind and eps."""
-        return other is not None and self._key() == other._key()
-
-    def _key(self) -> tuple[object, ...]:
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for norms that make the same numbers: the same tensors, kind and eps."""
         return self.kind, self.features, self.eps, id(self.weight), id(self.bias), self.one_plus
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -58,14 +56,11 @@ class NormRead:
         weight = self.weight
         if weight is not None and self.one_plus is not None:
             weight = 1.0 + weight.to(self.one_plus)
-        gain = np.ones(self.features) if weight is None else _as_numbers(weight)
-        shift = np.zeros(self.features) if self.bias is None else _as_numbers(self.bias)
-        return Normed(self.kind == "layer", gain, shift)
-
-
-def _as_numbers(tensor: Tensor) -> Array:
-    """A copy in float64, which holds every number of the smaller types."""
-    return np.array(tensor.detach().to("cpu", torch.float64).numpy())
+        gain, shift = (
+            None if t is None else np.array(t.detach().to("cpu", torch.float64).numpy()) for t in (weight, self.bias)
+        )
+        ones, zeros = np.ones(self.features), np.zeros(self.features)
+        return Normed(self.kind == "layer", ones if gain is None else gain, zeros if shift is None else shift)
 
 
 def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
@@ -78,13 +73,12 @@ def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
     ('rms', 1e-06)
     """
     node = aten.origin(node, rows=True)
-    known, given = aten.name(node), aten.arguments(node)
-    if known in ("layer_norm", "rms_norm"):
-        return _fused(node, given, captured)
-    return _written_out(node, captured)
+    fused = aten.name(node) in ("layer_norm", "rms_norm")
+    return _fused(node, captured) if fused else _written_out(node, captured)
 
 
-def _fused(node: fx.Node, given: dict[str, object], captured: Captured) -> NormRead | None:
+def _fused(node: fx.Node, captured: Captured) -> NormRead | None:
+    given = aten.arguments(node)
     sizes = given["normalized_shape"]
     if not isinstance(sizes, (list, tuple)) or len(sizes) != 1:
         return None
@@ -92,12 +86,14 @@ def _fused(node: fx.Node, given: dict[str, object], captured: Captured) -> NormR
     found = [_tensor(t, captured) for t in tensors]
     if any(given is not None and tensor is None for given, tensor in zip(tensors, found, strict=True)):
         return None
-    fixed = found[0] is not None or isinstance(captured.module_of(node), (nn.LayerNorm, nn.RMSNorm))
+    fixed = found[0] is not None or isinstance(
+        captured.parts[captured.path(node)], (nn.LayerNorm, nn.RMSNorm)
+    )
     if not fixed and len(aten.shape(node) or ()) < 3:
         return None  # F.layer_norm(x, x.shape[1:]) is another norm for inputs of another rank
     kind, eps = "layer" if aten.name(node) == "layer_norm" else "rms", given["eps"]
     least = float(eps) if isinstance(eps, (int, float)) else None
-    return NormRead(captured.place(node).path, kind, int(sizes[0]), least, found[0], found[1])
+    return NormRead(captured.path(node), kind, int(sizes[0]), least, found[0], found[1])
 
 
 def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
@@ -120,18 +116,19 @@ def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
     weight, one_plus = (gains[0] or (None, None)) if gains else (None, None)
     if weight is not None and tuple(weight.shape) != size[-1:]:
         return None
-    return NormRead(captured.place(roots[0]).path, "rms", size[-1], eps, weight, None, one_plus)
+    return NormRead(captured.path(roots[0]), "rms", size[-1], eps, weight, None, one_plus)
 
 
 def _factors(node: fx.Node) -> Iterator[fx.Node]:
     """The factors of a product of products, casts apart."""
     node = aten.origin(node, casts=True)
-    sides = [_argument(node, key) for key in ("self", "other")] if aten.name(node) == "mul" else [None]
-    if None in sides:
+    sides = [_argument(node, key) for key in ("self", "other")] if aten.name(node) == "mul" else []
+    factors = [side for side in sides if side is not None]
+    if len(factors) < 2:
         yield node
-    for side in sides:
-        if side is not None and None not in sides:
-            yield from _factors(side)
+        return
+    for side in factors:
+        yield from _factors(side)
 
 
 def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:

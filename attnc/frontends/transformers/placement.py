@@ -1,10 +1,11 @@
-"""Whether a block can be replaced: with a mark in its place, the model must execute the same operations but for the mark."""
+"""record: the executed graph of a model; misplaced: the blocks whose replacement would change more than the activation."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,15 +13,58 @@ from torch import Tensor, fx, nn
 
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends import aten
-from attnc.frontends.capture import Captured
+from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.transformers.blocks import BlockRead
 from attnc.frontends.transformers.calls import Call
 from attnc.frontends.transformers.expressions import MARK, PRODUCT
-from attnc.frontends.transformers.record import record
-from attnc.frontends.transformers.site import Site
-from attnc.network.marking import mark, product
+from attnc.frontends.transformers.sites import Site
+from attnc.network.marking import mark, marking, product
 
 _CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range")
+_NAME = "model"
+
+
+class _TensorOutputs(nn.Module):
+    """A model that returns the tensors among its outputs: torch.export does not know caches and other objects."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        return tuple(_tensors(self.model(*args, **kwargs)))
+
+
+def _tensors(output: object) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, (Mapping, list, tuple)):
+        for value in output.values() if isinstance(output, Mapping) else output:
+            yield from _tensors(value)
+
+
+def record(model: nn.Module, call: Call, *, grad: bool) -> Captured:
+    """What the model executes on a call, with the names of the model itself; every converted part is one marked operation."""
+    given = call.args, dict(call.kwargs or {})
+    try:
+        with marking(model):
+            captured = capture(_TensorOutputs(model), *given, grad=grad, functional=True)
+    except CaptureError as problem:
+        what = f"attnc cannot read what {type(model).__name__} executes"
+        raise UnsupportedError(
+            what, [Problem(_own(problem.path) or "the model", problem.reason)]
+        ) from problem
+    for node in captured.graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if stack:
+            inner = {key: (_own(str(path)), kind) for key, (path, kind) in stack.items() if path != ""}
+            node.meta["nn_module_stack"] = inner
+    return replace(captured, module=model, names={key: _own(name) for key, name in captured.names.items()})
+
+
+def _own(name: str) -> str:
+    return "" if name == _NAME else name.removeprefix(f"{_NAME}.")
 
 
 def misplaced(model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site]) -> list[Problem]:
@@ -34,10 +78,12 @@ def misplaced(model: nn.Module, call: Call, captured: Captured, sites: Sequence[
 
 
 def _same_with_marks(model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site]) -> bool:
-    numbering = Numbering()
+    numbering: dict[object, int] = {}
     expected = signature(captured, numbering, {site.name: site.uses for site in sites})
     try:
-        with _marks(sites):
+        with ExitStack() as undo:
+            for site in sites:
+                undo.callback(site.replace(_Mark(site)))
             return signature(record(model, call, grad=True), numbering, {}) == expected
     except UnsupportedError:
         return False
@@ -63,32 +109,11 @@ class _Mark(nn.Module):
         return result
 
 
-@contextmanager
-def _marks(sites: Sequence[Site]) -> Iterator[None]:
-    undo: list[Callable[[], None]] = []
-    try:
-        for site in sites:
-            undo.append(site.replace(_Mark(site)))
-        yield
-    finally:
-        for put_back in reversed(undo):
-            put_back()
-
-
-class Numbering:
-    """Gives equal computations the same number, across graphs."""
-
-    def __init__(self) -> None:
-        self._known: dict[object, int] = {}
-
-    def of(self, key: object) -> int:
-        return self._known.setdefault(key, len(self._known))
-
-
 def signature(
-    captured: Captured, numbering: Numbering, marked: Mapping[str, tuple[BlockRead, ...]]
+    captured: Captured, numbering: dict[object, int], marked: Mapping[str, tuple[BlockRead, ...]]
 ) -> tuple[object, ...]:
-    """The outputs as numbers of a `Numbering`: equal exactly if the same operations are applied to the same tensors.
+    """The outputs as numbers that `numbering` gives to computations, across graphs: equal exactly if the same operations are
+    applied to the same tensors.
 
     Activations and products of the blocks in `marked` count as marks of that name. Operations that change no number are skipped.
     """
@@ -100,19 +125,18 @@ def signature(
             continue
         source = aten.unchanged(node)
         if node in marks:
-            numbers[node] = _marked(*marks[node], numbering, numbers)
+            name, block = marks[node]
+            key: object = (MARK, numbers[block.first.node], name)
+            if block.up is not None:
+                activation = numbering.setdefault(key, len(numbering))
+                key = (PRODUCT, activation, numbers[block.up.node], name)
         elif source is not None:
             numbers[node] = numbers[source]
+            continue
         else:
-            numbers[node] = numbering.of(_key(node, captured, own, numbers))
+            key = _key(node, captured, own, numbers)
+        numbers[node] = numbering.setdefault(key, len(numbering))
     return tuple(_plain(out, numbers) for out in captured.outputs)
-
-
-def _marked(name: str, block: BlockRead, numbering: Numbering, numbers: Mapping[fx.Node, int]) -> int:
-    activation = numbering.of((MARK, numbers[block.first.node], name))
-    if block.up is None:
-        return activation
-    return numbering.of((PRODUCT, activation, numbers[block.up.node], name))
 
 
 def _key(node: fx.Node, captured: Captured, own: set[int], numbers: Mapping[fx.Node, int]) -> object:
