@@ -47,7 +47,7 @@ def convert(
     Example: attnc convert all-MiniLM-L6-v2 -o minilm-attention --approximation 1e-4
     """
     from attnc.arguments import checked_eps
-    from attnc.frontends.transformers.calls import example_call
+    from attnc.frontends.transformers import example_call
     from attnc.pretrained.config import ConvertConfig
     from attnc.pretrained.convert import convert_
     from attnc.pretrained.directory import load_model, read_config

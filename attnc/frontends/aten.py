@@ -24,13 +24,7 @@ _FRESH = frozenset({
 
 
 def name(node: fx.Node) -> str:
-    """The operation without its overload, also where it works in place: 'mul' for aten.mul_.Tensor; '' for inputs and tensors.
-
-    >>> from attnc.frontends.capture import capture
-    >>> graph = capture(torch.nn.ReLU(), (torch.zeros(2),)).graph
-    >>> [name(node) for node in graph.nodes]
-    ['', 'relu', '']
-    """
+    """The operation without its overload, also where it works in place: 'mul' for aten.mul_.Tensor; '' for inputs and tensors."""
     if node.op != "call_function":
         return ""
     schema = getattr(node.target, "_schema", None)
@@ -42,13 +36,7 @@ def name(node: fx.Node) -> str:
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:
-    """Every argument of an operation by its name, defaults included.
-
-    >>> from attnc.frontends.capture import capture
-    >>> graph = capture(torch.nn.Softplus(threshold=9), (torch.zeros(2),)).graph
-    >>> {key: value for key, value in arguments(list(graph.nodes)[1]).items() if key != "self"}
-    {'beta': 1.0, 'threshold': 9.0}
-    """
+    """Every argument of an operation by its name, defaults included."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {**{str(i): arg for i, arg in enumerate(node.args)}, **node.kwargs}
@@ -67,13 +55,7 @@ def defaults(node: fx.Node) -> dict[str, Any]:
 
 
 def written(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The nodes whose memory an operation writes to: the first argument of `aten.relu_`, the `out` of another.
-
-    >>> from attnc.frontends.capture import capture
-    >>> graph = capture(torch.nn.ReLU(inplace=True), (torch.zeros(3),)).graph
-    >>> [(node.name, written(node)) for node in graph.nodes if node.op == "call_function"]
-    [('relu_', (input,))]
-    """
+    """The nodes whose memory an operation writes to: the first argument of `aten.relu_`, the `out` of another."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
         return ()

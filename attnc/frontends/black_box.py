@@ -157,8 +157,16 @@ def _lattice(request: FunctionRequest) -> Network:
 
 def _find_lattice(request: FunctionRequest, eps: float, progress: Progress = lambda _: None) -> LatticeFit:
     lo, hi = request.box.lo.ravel(), request.box.hi.ravel()
-    given = {"dtype": request.dtype, "most": MOST_LATTICE, "seed": request.seed, "progress": progress}
-    return tensor_lattice(request.source, lo, hi, eps, **given)
+    return tensor_lattice(
+        request.source,
+        lo,
+        hi,
+        eps,
+        dtype=request.dtype,
+        most=MOST_LATTICE,
+        seed=request.seed,
+        progress=progress,
+    )
 
 
 def _fit(request: FunctionRequest) -> Network:

@@ -40,9 +40,7 @@ class CallableSource:
         if not callable(f) or isinstance(f, type):
             raise InputError(f"f is a function of a tensor (batch, n, d): got {f!r:.80}")
         if not isinstance(box, Box) or len(box.shape) > 2:
-            raise InputError(
-                f"the domain of f is a Box of shape (tokens, features) or (features,): got {box}"
-            )
+            raise InputError(f"the domain is a Box of shape (tokens, features) or (features,): got {box}")
         if tokens is not None and len(box.shape) != 2:
             raise InputError(f"tokens={tokens} needs a Box of shape (tokens, features): got {box}")
         if isinstance(f, nn.Module) and (training := [part for part in f.modules() if part.training]):
@@ -57,10 +55,8 @@ class CallableSource:
         self.dtype_name = "float32" if self._like.dtype == torch.float32 else "float64"
         ends = self._tensor(np.stack([box.lo.ravel(), box.hi.ravel()])).double().cpu()
         if not bool(box.contains(ends).all()):
-            advice = "widen the box, or give f as model.double()"
-            raise InputError(
-                f"f computes in {self._like.dtype}, which has no number in every side of {box}: {advice}"
-            )
+            reason = f"{self._like.dtype}, the dtype of f, has no number in every side of {box}"
+            raise InputError(f"{reason}: widen the box, or give f as model.double()")
         self._test()
 
     @property
@@ -150,34 +146,27 @@ class CallableSource:
 
     def _numbers(self, result: object, rows: int) -> Array:
         """The result as (rows, size) numbers; raises InputError if it has another shape or type."""
-        wanted = f"(batch, {', '.join(map(str, self.shape or (*self._tokens, 'any')))})"
+        sizes: tuple[object, ...] = self.shape or (*self._tokens, "any")
+        wanted = f"(batch, {', '.join(map(str, sizes))})"
         if not isinstance(result, Tensor):
             advice = "; convert it by torch.from_numpy" if isinstance(result, np.ndarray) else ""
-            raise InputError(
-                f"f returns a {type(result).__name__}: return a tensor of shape {wanted}{advice}"
-            )
+            raise InputError(f"f returns a {type(result).__name__}: {wanted} is expected{advice}")
         dense = result.layout is torch.strided and not (result.is_quantized or result.is_meta)
         if not dense or result.is_complex() or result.dtype in (torch.float16, torch.bfloat16):
             kind = result.dtype if dense else "a sparse, quantized or meta tensor"
             raise InputError(f"f returns {kind}: return a dense tensor of float32 or float64")
         shape = tuple(result.shape)
         if len(shape) == 3 and self._tokens and shape[0] == rows and shape[1] != self._tokens[0]:
-            raise InputError(
-                f"f returns {shape[1]} tokens, and {self._tokens[0]} are expected: pass tokens={shape[1]}"
-            )
+            raise InputError(f"f returns {shape[1]} tokens, not {self._tokens[0]}: pass tokens={shape[1]}")
         fits = len(shape) == 1 + len(self.box.shape) and shape[0] == rows and shape[-1] > 0
         if not fits or shape[1:] != (self.shape or shape[1:]):
-            raise InputError(
-                f"f maps a tensor of shape {(rows, *self.box.shape)} to {shape}: {wanted} is expected"
-            )
+            raise InputError(f"f maps shape {(rows, *self.box.shape)} to {shape}: {wanted} is expected")
         self.shape = shape[1:]
         if result.dtype == torch.float32:
             self.dtype_name = "float32"
         numbers: Array = result.detach().to("cpu", torch.float64).numpy().reshape(rows, -1).copy()
         if not result.is_floating_point() and (np.abs(numbers) >= 2.0**53).any():
-            raise InputError(
-                f"f returns {result.dtype} numbers beyond 2^53, which no float equals: return floats"
-            )
+            raise InputError(f"f returns {result.dtype} numbers beyond 2^53: return floats")
         return numbers
 
     def _at(self, row: Array, column: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import re
@@ -58,12 +59,7 @@ class Captured:
         return next((path for path in reversed(paths) if path in self.parts), "")
 
     def where(self, node: fx.Node) -> str:
-        """How messages name the module that runs the node.
-
-        >>> found = capture(nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval(), (torch.zeros(3, 2),))
-        >>> [(str(n.target), found.where(n)) for n in found.graph.nodes if n.op == "call_function"]
-        [('aten.linear.default', '0 (Linear)'), ('aten.relu.default', '1 (ReLU)')]
-        """
+        """How messages name the module that runs the node."""
         return part_name(self.path(node), self.parts[self.path(node)])
 
     def _resolved(self, path: str) -> str:
@@ -159,7 +155,7 @@ def _captured(module: nn.Module, exported: Any, changed: tuple[str, ...]) -> Cap
         tensors[node.name], names[node.name] = kept, spec.target
     returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     structure = exported.call_spec.out_spec
-    modes = [getattr(node.meta.get("val"), "fake_mode", None) for node in exported.graph.nodes]
+    modes: list[Any] = [getattr(node.meta.get("val"), "fake_mode", None) for node in exported.graph.nodes]
     sizes = [mode.shape_env for mode in modes if getattr(mode, "shape_env", None) is not None]
     assumed = {str(guard.expr): None for shape_env in sizes[:1] for guard in shape_env.guards}
     return Captured(
@@ -274,12 +270,7 @@ def _no_test_of_inference_mode() -> Iterator[None]:
 @contextlib.contextmanager
 def _any_size() -> Iterator[None]:
     """A dynamic size may be 0 or 1 as well: without this, torch.export assumes at least 2."""
-    import torch.fx.experimental._config as config
-
-    patch: Any = config.patch
-    with (
-        patch(backed_size_oblivious=True)
-        if hasattr(config, "backed_size_oblivious")
-        else contextlib.nullcontext()
-    ):
+    config: Any = importlib.import_module("torch.fx.experimental._config")
+    known = {"backed_size_oblivious": True} if hasattr(config, "backed_size_oblivious") else {}
+    with config.patch(known):
         yield

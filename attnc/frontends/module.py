@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from attnc.domain import Box
 from attnc.errors import Problem, UnsupportedError
-from attnc.frontends.builder import Builder
 from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.comparison import disagreement, fails, strided
+from attnc.frontends.operations import Builder
 from attnc.frontends.problems import DTYPES, inspected, model_dtype, part_name
 from attnc.frontends.translate import KNOWN, Translator
 from attnc.program import Affine, Program
@@ -199,10 +199,9 @@ def _restore(current: Any, content: Any) -> bool:
         return True
     if isinstance(content, set):
         same = current == content
-    elif isinstance(content, dict):
-        same = current.keys() == content.keys() and all(current[k] is v for k, v in content.items())
     else:
-        same = len(current) == len(content) and all(a is b for a, b in zip(current, content, strict=True))
+        kept, now = ([*c, *c.values()] if isinstance(c, dict) else c for c in (content, current))
+        same = list(map(id, kept)) == list(map(id, now))
     if not same:
         current.clear()
         current.extend(content) if isinstance(content, list) else current.update(content)

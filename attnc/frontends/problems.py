@@ -42,11 +42,7 @@ def model_dtype(model: nn.Module) -> torch.dtype:
 
 def inspected(model: nn.Module) -> tuple[list[Problem], bool]:
     """Every reason, over all parts, why calling the model may compute something else than its `forward`; and whether the model
-    can be recorded in spite of them.
-
-    >>> [str(p) for p in inspected(nn.Linear(2, 2))[0]]
-    ['the model (Linear): is in training mode: call model.eval()']
-    """
+    can be recorded in spite of them."""
     problems = [*global_hooks(), *training_parts(model), *_tensors(model)]
     readable = True
     for name, part in model.named_modules():

@@ -13,7 +13,7 @@ import torch
 from attnc import functions
 from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends.activations import Activation, RefusedError
-from attnc.frontends.builder import Builder, Value
+from attnc.frontends.operations import Builder, Value
 from attnc.frontends.problems import tensor_problem
 from attnc.functions import Function
 from attnc.program import Affine, Program
@@ -116,7 +116,7 @@ def _problems(scalers: list[tuple[str, Any]], network: Any) -> Iterator[Problem]
             raise InputError(f"{type(part).__name__} is not fitted: call fit(X, y) first")
     for name in {network.activation, network.out_activation_} - {*_ACTIVATIONS, "softmax"}:
         yield Problem("activation", f"is {name!r}: accepted are {', '.join(_ACTIVATIONS)}")
-    numbers = {}
+    numbers: dict[str, Any] = {}
     for i, (weight, bias) in enumerate(zip(network.coefs_, network.intercepts_, strict=True)):
         numbers |= {f"coefs_[{i}]": weight, f"intercepts_[{i}]": bias}
     for where, scaler in scalers:
@@ -163,6 +163,4 @@ def _check_prediction(estimator: Any, network: Any, program: Program) -> None:
         ours = torch.cat([1 - ours, ours], -1) if ours.shape[-1] == 1 else ours
     gap = float(np.abs(theirs - ours.numpy().reshape(theirs.shape)).max())
     if not gap <= 1e-6 * (1e-3 + float(np.abs(theirs).max())):
-        raise RefusedError(
-            f"differs from its program by {gap:.3g} at a random input: a part of it was replaced"
-        )
+        raise RefusedError(f"differs from its program by {gap:.3g} at a random input")

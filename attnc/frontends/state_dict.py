@@ -50,10 +50,10 @@ def mlp(
         raise UnsupportedError("the state dict is not that of a network of linear layers", problems)
     steps: list[Step] = []
     for prefix in prefixes:
-        weight, bias = (tensors.get(_joined(prefix, part)) for part in ("weight", "bias"))
-        weight, bias = (to_numpy(given) if isinstance(given, Tensor) else given for given in (weight, bias))
+        named = {part: tensors.get(_joined(prefix, part)) for part in ("weight", "bias")}
+        numbers: Any = {part: to_numpy(a) if isinstance(a, Tensor) else a for part, a in named.items()}
         steps += [Pointwise(len(steps), between)] if steps else []
-        steps.append(Affine(len(steps), weight, bias, name=prefix))
+        steps.append(Affine(len(steps), **numbers, name=prefix))
     inputs = steps[0].tensors()["weight"].shape[1]
     return Program((inputs,), (*steps, *([] if last is None else [Pointwise(len(steps), last)])))
 
@@ -108,9 +108,7 @@ def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
         axes = {"weight": 2, "bias": 1}.get(part)
         reason = tensor_problem(given)
         if axes is None:
-            yield Problem(
-                name, "is neither weight nor bias of a linear layer: leave it out, or give the module"
-            )
+            yield Problem(name, "is neither weight nor bias of a linear layer: leave it out")
         elif reason is None and np.ndim(given) != axes:
             yield Problem(name, f"has the shape {tuple(given.shape)}: a {part} has {axes} axes")
         elif part == "bias" and _joined(prefix, "weight") not in tensors:
@@ -134,9 +132,7 @@ def _ordered(prefixes: list[str], order: Sequence[str] | None) -> list[str]:
         return sorted(prefixes, key=_natural)
     named = isinstance(order, Sequence) and all(isinstance(prefix, str) for prefix in order)
     if isinstance(order, str) or not named or set(order) != set(prefixes):
-        raise InputError(
-            f"order={order!r}: list the prefixes of the layers in their order; there are {listed}"
-        )
+        raise InputError(f"order={order!r}: list the layers in their order; there are {listed}")
     return list(order)
 
 

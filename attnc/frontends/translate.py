@@ -13,11 +13,21 @@ from torch.utils._pytree import tree_leaves
 
 from attnc.frontends import aten
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
-from attnc.frontends.builder import Builder, Constant, Value
 from attnc.frontends.capture import Captured
-from attnc.frontends.operations import BATCH, HINTS, OPERATIONS, OWN_NUMBERS, REARRANGES
+from attnc.frontends.operations import (
+    BATCH,
+    HINTS,
+    OPERATIONS,
+    OWN_NUMBERS,
+    REARRANGES,
+    RESHAPES,
+    Builder,
+    Constant,
+    Value,
+)
+from attnc.program.step import Shape
 
-KNOWN = frozenset({*ACTIVATIONS, *OPERATIONS})
+KNOWN = frozenset({*ACTIVATIONS, *OPERATIONS, *RESHAPES})
 _PARAMETERS = {name: inspect.signature(f).parameters for name, f in {**OPERATIONS, **ACTIVATIONS}.items()}
 _ACCEPTED = "one tensor that depends on the input is accepted"
 _UNKNOWN = object()  # the result of something that was refused: whatever reads it is not refused again
@@ -51,8 +61,10 @@ class Translator:
         return returned if isinstance(returned, Value) else None
 
     def _node(self, node: fx.Node) -> object:
+        if node.op == "placeholder" and node in self._captured.inputs:
+            return self.builder.input if node is self._captured.inputs[0] else _UNKNOWN
         if node.op == "placeholder":
-            return self._placeholder(node)
+            return Constant(self._captured.tensors[node.name], self._captured.names[node.name])
         if node.op != "call_function":
             return _UNKNOWN  # the body of a higher-order operation, which is refused where it is called
         given: dict[str, Any] = fx.node.map_arg(aten.arguments(node), self._known.__getitem__)
@@ -61,20 +73,21 @@ class Translator:
         name, leaves = aten.name(node), tree_leaves(given)
         if any(leaf is _UNKNOWN for leaf in leaves):
             if name not in KNOWN:
-                raise RefusedError(_unsupported(name))
+                raise RefusedError(HINTS.get(name, "is not supported"))
             return self._stand_in(node)
         changed = aten.written(node)
         if len(changed) > 1 or (changed and changed[0] is not node.args[0]):
             raise RefusedError("writes into a tensor that is given to it, as by out=: use what it returns")
         if not any(isinstance(leaf, Value) for leaf in leaves):
             return self._folded(node.target, name, given, bool(changed))
-        result = self._operation(node, name, given)
-        return self._checked(node, result) if isinstance(result, Value) else result
-
-    def _placeholder(self, node: fx.Node) -> object:
-        if node in self._captured.inputs:
-            return self.builder.input if node is self._captured.inputs[0] else _UNKNOWN
-        return Constant(self._captured.tensors[node.name], self._captured.names[node.name])
+        result, fake, own = self._operation(node, name, given), node.meta["val"], _TORCH[self.builder.dtype]
+        if not isinstance(result, Value):
+            return result
+        if fake.dtype is not own:
+            raise RefusedError(f"turns a value of {own} into {fake.dtype}: leave the cast out")
+        if self._features(node) != result.shape:
+            raise RefusedError(f"returns the shape {tuple(fake.shape)}, where (batch, …) is expected")
+        return result
 
     def _returned(self) -> object:
         captured = self._captured
@@ -101,8 +114,15 @@ class Translator:
     def _operation(self, node: fx.Node, name: str, given: dict[str, Any]) -> object:
         """The operation, called with the arguments that it supports; the others must have their default values."""
         if name not in KNOWN:
-            raise RefusedError(_unsupported(name))
+            raise RefusedError(HINTS.get(name, "is not supported"))
         (_, first), *rest = given.items()
+        if name in RESHAPES and isinstance(first, Value):  # torch has computed the shape
+            shape = self._features(node)
+            if shape is None:
+                raise RefusedError(
+                    "does not keep the batch axis: write x.flatten(1), or x.reshape(x.shape[0], …)"
+                )
+            return self.builder.reshaped(first, shape)
         supported = _PARAMETERS[name]
         if not isinstance(first, Value) and (name in ACTIVATIONS or supported["input"].annotation == "Value"):
             raise RefusedError("is applied to the model's own numbers, not to a value of the input")
@@ -112,9 +132,7 @@ class Translator:
             if key not in supported and not everything and (key not in defaults or value != defaults[key]):
                 raise RefusedError(f"has {key}={value!r}, which is not supported")
         named = {key: value for key, value in rest if key in supported or everything}
-        required = [
-            p for p in supported.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
-        ]
+        required = [p for p in supported.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
         if any(p.name not in ("b", "input", *named) for p in required):
             raise RefusedError(f"is called as {node.target}, which is not supported")
         if name in OPERATIONS:
@@ -142,31 +160,24 @@ class Translator:
         if "empty" in name:
             raise RefusedError("leaves its numbers undefined: give them, as by torch.zeros")
         with torch.no_grad():
-            result = target(
-                **fx.node.map_aggregate(given, lambda x: x.tensor if isinstance(x, Constant) else x)
-            )
+            plain = fx.node.map_aggregate(given, lambda x: x.tensor if isinstance(x, Constant) else x)
+            result = target(**plain)
         if not isinstance(result, Tensor):
             raise RefusedError("is not supported on constants")
         fresh = created or name == "lift_fresh_copy"  # python's numbers, which torch.export keeps as a tensor
         return Constant(result, constants[0].name if constants else "a tensor created in forward", fresh)
 
-    def _checked(self, node: fx.Node, result: Value) -> Value:
-        """A value has the shape and the dtype that torch says the node has."""
-        fake = node.meta["val"]
-        own = _TORCH[self.builder.dtype]
-        if fake.dtype is not own:
-            raise RefusedError(f"turns a value of {own} into {fake.dtype}: leave the cast out")
-        if str(fake.shape[0]) != self._batch or tuple(fake.shape[1:]) != result.shape:
-            raise RefusedError(f"returns the shape {tuple(fake.shape)}, where (batch, …) is expected")
-        return result
-
     def _stand_in(self, node: fx.Node) -> object:
         """In place of something refused, a value of its shape, so that what follows is inspected as well."""
+        shape = self._features(node)
+        return _UNKNOWN if shape is None else Value(0, shape)
+
+    def _features(self, node: fx.Node) -> Shape | None:
+        """The shape of a result without the batch axis; None if its first axis is another one."""
         fake = node.meta.get("val")
         sizes = tuple(fake.shape) if isinstance(fake, Tensor) else ()
-        if len(sizes) < 2 or str(sizes[0]) != self._batch or not all(type(n) is int for n in sizes[1:]):
-            return _UNKNOWN
-        return Value(0, sizes[1:])
+        keeps = len(sizes) > 1 and str(sizes[0]) == self._batch and all(type(n) is int for n in sizes[1:])
+        return sizes[1:] if keeps else None
 
 
 def _shown(node: fx.Node) -> str:
@@ -174,10 +185,6 @@ def _shown(node: fx.Node) -> str:
     if isinstance(node.target, OpOverload):
         return node.target._schema.name.replace("::", ".")
     return str(getattr(node.target, "__name__", node.target))
-
-
-def _unsupported(name: str) -> str:
-    return f"is not supported{': ' + HINTS[name] if name in HINTS else ''}"
 
 
 def _live(graph: fx.Graph) -> set[fx.Node]:

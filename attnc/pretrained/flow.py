@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from attnc.domain import Array, Normed
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
-from attnc.frontends.transformers import Call, Site
-from attnc.frontends.transformers.norms import NormRead
+from attnc.frontends.transformers import Call, NormRead, Site
 from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained.samples import removed

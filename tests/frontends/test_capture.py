@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.aten import written
+from attnc.frontends.capture import Captured, CaptureError, capture
 from tests.frontends.comparison import layer
 
 
