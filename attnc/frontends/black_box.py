@@ -145,7 +145,7 @@ def _lattice(request: FunctionRequest) -> Network:
         assert isinstance(best, LatticeFit)
         reached = min(best.measured, _reachable(request))
         raise _unreached(
-            request, problem, f"{best.lattice.anchors} anchors", best.measured, reached, 4
+            request, best, f"{best.lattice.anchors} anchors", best.measured, reached, 4
         ) from problem
     net = unproved(request.source, found.lattice, request.dtype, request.name)
     net.certificate = _confirm(request, net, "lattice")
@@ -176,7 +176,7 @@ def _fit(request: FunctionRequest) -> Network:
     except ConvergenceError as problem:
         best = problem.found
         assert isinstance(best, FittedNetwork)
-        raise _unreached(request, problem, f"{best.neurons} neurons", best.error, best.error, 2) from problem
+        raise _unreached(request, best, f"{best.neurons} neurons", best.error, best.error, 2) from problem
     near = max(0.05 * request.eps, min(0.5 * request.eps, request.eps - found.error))
     lowering = Request(found.program, source.box, near, request.dtype, request.progress)
     try:
@@ -241,10 +241,9 @@ def _reachable(request: FunctionRequest) -> float:
 
 
 def _unreached(
-    request: FunctionRequest, problem: ConvergenceError, size: str, error: float, reached: float, part: int
-) -> ConvergenceError:
+    request: FunctionRequest, best: Any, size: str, error: float, reached: float, part: int
+) -> Exception:
     """The error reached, and what else can be done; or that f has a jump in that part of the box."""
-    best: Any = problem.found
     reach = float((request.box.hi - request.box.lo).max()) / part
     jump = find_jump(request.source, best.worst, reach, request.eps)
     if jump is not None:

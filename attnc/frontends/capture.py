@@ -38,9 +38,7 @@ class CaptureError(AttncError):
 class Captured:
     """The executed graph of a module: ATen operations with all their arguments.
 
-    Regions under `torch.no_grad` are inlined, so the graph is flat. Operations in place remain (`aten.relu_`): see
-    `aten.written`. Other regions (autocast, control flow) are `higher_order` nodes.
-    """
+    Regions under `torch.no_grad` are inlined. Other regions (autocast, control flow) are `higher_order` nodes."""
 
     module: nn.Module
     graph: fx.Graph
@@ -91,11 +89,9 @@ def capture(
 ) -> Captured:
     """The operations that `module(*args, **kwargs)` executes, as a flat graph. The module is not changed.
 
-    Hooks, patched forwards and replaced parts run as in a call, so they are in the graph. `dynamic_shapes` is
-    torch.export's. `grad` is the grad mode of the recording; the enclosing one does not matter, nor does autocast. With
-    `functional`, every node is one value: an operation in place can be read as one that returns its result. `pure` implies
-    `functional`, and raises CaptureError if the forward changes its inputs or its own tensors, or if what it computes depends on
-    the strides of its input.
+    Hooks, patched forwards and replaced parts are in the graph. `grad` is the grad mode of the recording. With `functional`, an
+    operation in place can be read as one that returns its result. `pure` implies `functional`, and raises CaptureError if the
+    forward changes its inputs or its own tensors, or if what it computes depends on the strides of its input.
 
     >>> linear = nn.Linear(2, 1).eval()
     >>> found = capture(linear, (torch.zeros(3, 2),))

@@ -188,10 +188,7 @@ def _run(model: nn.Module, way: _Way, x: Array) -> Array:
 
 @contextmanager
 def _in_dtype(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Replace every tensor of the module by a copy of a dtype, shared ones by a shared copy; restore them on exit.
-
-    (torch.func.functional_call leaves a copy behind if one layer is in two places.)
-    """
+    """Replace every tensor of the module by a copy of a dtype, shared ones by a shared copy; restore them on exit."""
     copies: dict[int, Tensor] = {}
     stores: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for part in model.modules():

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from attnc import functions
-from attnc.arguments import checked_count, checked_eps
 from attnc.domain import Array
 from attnc.errors import ConvergenceError
 from attnc.frontends.callable_source import CallableSource
@@ -36,9 +35,7 @@ class FittedNetwork:
     program: Program
     error: float
     neurons: int
-    points: int  # how many the error was measured at
     worst: Array  # (box.size,): where it is largest
-    notes: tuple[str, ...]
 
 
 def fit(
@@ -60,12 +57,9 @@ def fit(
     >>> found.error <= 1e-3, found.program.shapes[-1]
     (True, (4, 1))
     """
-    eps, steps = checked_eps(eps), checked_count("steps", steps)
-    checked_count("most_neurons", most_neurons)
     data = _Data.draw(source, eps / _MARGIN, seed)
     hidden = _linear_neurons(data)
-    best, notes, left = _finished(source, data, hidden, 0), list[str](), steps
-    notes.append(f"{best.neurons} nearly linear neurons: error {best.error:.2g}")
+    best, left = _finished(source, data, hidden, 0), steps
     size, linear = _FIRST, len(hidden[1])
     while best.error > eps / _MARGIN and size + linear <= most_neurons and left > 0:
         progress(f"fitting {size + linear} neurons")
@@ -75,17 +69,12 @@ def fit(
         part = min(left, max(24, steps // 4))
         hidden, left = _refined(data, hidden, linear, part), left - part
         found = _finished(source, data, hidden, size)
-        notes.append(f"{found.neurons} neurons: error {found.error:.2g}")
         best = found if found.error < best.error else best
         size *= 2
-    best = replace(best, notes=tuple(notes))
     if best.error <= eps:
         return best
-    raise ConvergenceError(
-        f"a network of {best.neurons} neurons, fitted to f on {source.box}, has the error {best.error:.3g} > eps={eps:g}",
-        reachable=best.error,
-        found=best,
-    )
+    message = f"a network of {best.neurons} neurons, fitted on {source.box}, has the error {best.error:.3g}"
+    raise ConvergenceError(f"{message} > eps={eps:g}", reachable=best.error, found=best)
 
 
 Hidden = tuple[Tensor, Tensor]  # weights (neurons, inputs) and biases (neurons,), of u in [-1, 1]
@@ -128,8 +117,8 @@ class _Data:
         extreme = noise_along(basis, len(u) // 4, [seed, 4])
         u, y = np.concatenate([u, extreme]), np.concatenate([y, source(middle + half * extreme)])
         arrays = (u, (y - level) / size, at, slopes, basis)
-        tensors = (torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
-        return _Data(*tensors, middle, half, level, size, eps / size, seed)
+        points, outputs, places, steep, directions = map(torch.from_numpy, map(np.ascontiguousarray, arrays))
+        return _Data(points, outputs, places, steep, directions, middle, half, level, size, eps / size, seed)
 
     def with_points(self, source: CallableSource, worst: Array, wanted: int, size: int) -> _Data:
         """With fresh points added, some of them around the input at which the last network was worst."""
@@ -302,7 +291,7 @@ def _finished(source: CallableSource, data: _Data, hidden: Hidden, size: int) ->
     off = np.abs(torch.cat(blocks).numpy() * data.size + data.level - source(x)).max(1)
     worst = int(off.argmax())
     program = _program(source, data, hidden, best)
-    return FittedNetwork(program, float(off[worst]), len(hidden[1]), FRESH, x[worst], ())
+    return FittedNetwork(program, float(off[worst]), len(hidden[1]), x[worst])
 
 
 def _program(source: CallableSource, data: _Data, hidden: Hidden, output: Tensor) -> Program:

@@ -106,8 +106,7 @@ class Builder:
         return self.reshaped(self.add(BatchNorm, flat, **wide, epsilon=0.0), x.shape)
 
     def affine(self, x: object, weight: object, bias: object, *, transposed: bool = False) -> Value:
-        stored = isinstance(weight, Constant) and (bias is None or isinstance(bias, Constant))
-        if not isinstance(x, Value) or not stored:
+        if not (isinstance(x, Value) and isinstance(weight, Constant) and isinstance(bias, Constant | None)):
             raise RefusedError("is accepted on a value, with parameters or buffers as weight and bias")
         w, b = self.numbers(weight), None if bias is None else self.numbers(bias)
         return self.add(Affine, x, weight=w.T if transposed else w, bias=b)

@@ -17,11 +17,7 @@ from attnc.errors import Problem
 
 DTYPES = (torch.float32, torch.float64)
 _PLAIN = (Tensor, nn.Parameter)
-_WRAPPERS = {
-    "DataParallel": "give model.module, the module inside it",
-    "DistributedDataParallel": "give model.module, the module inside it",
-    "OptimizedModule": "give the module that torch.compile was called with",
-}
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 _REMOVERS = {
     "torch.nn.utils.weight_norm": "torch.nn.utils.remove_weight_norm(module)",
     "torch.nn.utils.spectral_norm": "torch.nn.utils.remove_spectral_norm(module)",
@@ -123,7 +119,7 @@ def _wrapping(part: nn.Module) -> Iterator[str]:
     if isinstance(part, torch.jit.ScriptModule):
         yield "is compiled by torch.jit: give the original nn.Module"
     elif type(part).__module__.startswith("torch.") and type(part).__name__ in _WRAPPERS:
-        yield f"is a wrapper: {_WRAPPERS[type(part).__name__]}"
+        yield "is a wrapper: give the module inside it"
 
 
 def _interference(part: nn.Module) -> Iterator[str]:

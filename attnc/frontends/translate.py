@@ -119,9 +119,7 @@ class Translator:
         if name in RESHAPES and isinstance(first, Value):  # torch has computed the shape
             shape = self._features(node)
             if shape is None:
-                raise RefusedError(
-                    "does not keep the batch axis: write x.flatten(1), or x.reshape(x.shape[0], …)"
-                )
+                raise RefusedError("does not keep the batch axis: use x.flatten(1) or x.reshape(len(x), …)")
             return self.builder.reshaped(first, shape)
         supported = _PARAMETERS[name]
         if not isinstance(first, Value) and (name in ACTIVATIONS or supported["input"].annotation == "Value"):

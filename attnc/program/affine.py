@@ -28,9 +28,7 @@ class Affine(OneInput):
         freeze(self, "weight", "bias")
         w, b = self.weight.shape, None if self.bias is None else self.bias.shape
         if len(w) != 2 or 0 in w or b not in (None, w[:1]):
-            raise InputError(
-                f"{self.label}: weight has shape {w} and bias {b}, expected (out, in) and (out,)"
-            )
+            raise InputError(f"{self.label}: expected shapes (out, in) and (out,), got {w} and {b}")
 
     def shape(self, *given: Shape) -> Shape:
         self.check_features(given[0], self.weight.shape[1])

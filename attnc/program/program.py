@@ -37,9 +37,7 @@ class Program:
         object.__setattr__(self, "steps", tuple(self.steps))
         for i, step in enumerate(self.steps):
             if not all(type(value) is int and 0 <= value <= i for value in step.inputs):
-                raise InputError(
-                    f"step {i} ({step.kind}) reads the values {step.inputs}: it can read 0 to {i}"
-                )
+                raise InputError(f"step {i} ({step.kind}) reads values {step.inputs}: it can read 0 to {i}")
         _ = self.shapes
 
     @cached_property

@@ -100,9 +100,7 @@ def freeze(step: Step, *names: str) -> None:
         if (numbers := getattr(step, name)) is not None:
             array = np.array(numbers, order="C")
             if array.dtype not in (np.float32, np.float64):
-                raise InputError(
-                    f"the {name} of {step.label} has the dtype {array.dtype}: use float32 or float64"
-                )
+                raise InputError(f"{step.label}: {name} has dtype {array.dtype}, expected float32 or float64")
             array.flags.writeable = False
             object.__setattr__(step, name, array)
 

@@ -120,9 +120,7 @@ def _check(model: object) -> None:
         raise InputError(f"{problem.where} {problem.reason}")
     absent = [name for name, t in (*model.named_parameters(), *model.named_buffers()) if t.is_meta]
     if absent:
-        raise InputError(
-            f"{len(absent)} tensors are on the meta device, e.g. {absent[0]}: load the weights first"
-        )
+        raise InputError(f"{len(absent)} tensors are on the meta device, {absent[0]} first: load the weights")
 
 
 def _grouped(problems: list[Problem]) -> list[Problem]:

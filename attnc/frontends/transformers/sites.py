@@ -250,16 +250,13 @@ def _common_norm(
         mixed = f"runs {len(norms)} times, not always after the same norm: nothing is proved of its input"
         return None, (mixed,) if any(n is not None for n in norms) else ()
     around = _common([norm.name, place.name])
-    used = {
-        id(captured.tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in captured.tensors
-    }
+    tensors = captured.tensors
+    used = {id(tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in tensors}
     for name, parameter in model.get_submodule(around).named_parameters():
         if id(parameter) not in used:
             idle = _joined(around, name.rpartition(".")[0])
-            reason = (
-                f"{idle} did not run in the recorded call, and may come between {norm.name} and the block"
-            )
-            return None, (f"nothing is proved of its input: {reason}; give samples that run it",)
+            reason = f"{idle} did not run in the recorded call; it may come between {norm.name} and the block"
+            return None, (f"nothing is proved of its input: {reason}: give samples that run it",)
     return norm, ()
 
 
