@@ -34,7 +34,7 @@ def to_program(model: object, shape: tuple[int, ...], box: Box | None = None) ->
         return module_to_program(model, tuple(shape), box)
     if is_estimator(model):
         return estimator_to_program(model, tuple(shape))
-    shown = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+    shown = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
     if isinstance(model, dict):
         shown += "; a state dict is read by attnc.frontends.mlp(tensors, activation)"
     if isinstance(model, (str, bytes)) or hasattr(model, "__fspath__"):

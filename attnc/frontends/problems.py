@@ -119,7 +119,7 @@ def _wrapping(part: nn.Module) -> Iterator[str]:
     if isinstance(part, torch.jit.ScriptModule):
         yield "is compiled by torch.jit: give the original nn.Module"
     elif type(part).__module__.startswith("torch.") and type(part).__name__ in _WRAPPERS:
-        yield "is a wrapper: give the module inside it"
+        yield "is a wrapper: give model.module, or the module that torch.compile was called with"
 
 
 def _interference(part: nn.Module) -> Iterator[str]:
