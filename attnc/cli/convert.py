@@ -42,7 +42,7 @@ def convert(
     """
     from attnc.arguments import checked_eps
     from attnc.check.files import read_json
-    from attnc.frontends.transformers.calls import example_call
+    from attnc.frontends.transformers import example_call
     from attnc.pretrained.config import ConvertConfig
     from attnc.pretrained.convert import convert_
     from attnc.pretrained.directory import check_new, load_model, save_converted

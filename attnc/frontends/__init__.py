@@ -34,17 +34,10 @@ def to_program(model: object, shape: tuple[int, ...], box: Box | None = None) ->
         return module_to_program(model, tuple(shape), box)
     if is_estimator(model):
         return estimator_to_program(model, tuple(shape))
-    raise InputError(
-        "a model is a torch.nn.Module, a scikit-learn network, a Program, or a function of a tensor (batch, n, d): got "
-        f"{_shown(model)}"
-    )
-
-
-def _shown(model: object) -> str:
-    if isinstance(model, type):
-        return f"the class {model.__name__}; create an object of it"
+    shown = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
     if isinstance(model, dict):
-        return "a dict; a state dict is read by attnc.frontends.mlp(tensors, activation)"
+        shown += "; a state dict is read by attnc.frontends.mlp(tensors, activation)"
     if isinstance(model, (str, bytes)) or hasattr(model, "__fspath__"):
-        return f"{model!r}; a file of weights is read by attnc.frontends.read_state_dict(path)"
-    return f"{type(model).__name__}"
+        shown += "; a file of weights is read by attnc.frontends.read_state_dict(path)"
+    accepted = "a torch.nn.Module, a scikit-learn network, a Program, or a function of a tensor (batch, n, d)"
+    raise InputError(f"a model is {accepted}: got {shown}")

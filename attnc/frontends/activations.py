@@ -46,23 +46,10 @@ def activation(operation: str, arguments: Mapping[str, Any]) -> Activation:
 def finite(given: object, what: str) -> float:
     """A number as the float that equals it."""
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise RefusedError(f"{what} is {_short(given)}: a number is accepted")
+        raise RefusedError(f"{what} is {given!r:.40}: a number is accepted")
     if not math.isfinite(given) or float(given) != given:
         raise RefusedError(f"{what} is {given}: a finite number that a float can hold is accepted")
     return float(given)
-
-
-def _short(given: object) -> str:
-    text = repr(given)
-    return text if len(text) <= 40 else f"a {type(given).__name__}"
-
-
-def _leaky_relu(negative_slope: object) -> Function:
-    return functions.leaky_relu(finite(negative_slope, "negative_slope"))
-
-
-def _prelu(weight: object) -> Function:
-    return functions.leaky_relu(finite(weight, "weight"))
 
 
 def _rrelu(lower: object, upper: object, training: object, **_: object) -> Function:
@@ -88,9 +75,7 @@ def _clamp(min: object = None, max: object = None) -> Function:
 
 def _threshold(threshold: object, value: object) -> Function:
     if finite(threshold, "threshold") != 0 or finite(value, "value") != 0:
-        raise RefusedError(
-            f"has threshold={threshold} and value={value}: threshold=0 and value=0 are accepted (relu)"
-        )
+        raise RefusedError(f"has threshold={threshold} and value={value}: 0 is accepted for both (relu)")
     return functions.relu()
 
 
@@ -127,21 +112,33 @@ def _elu(alpha: object, scale: object = 1.0, input_scale: object = 1.0) -> Funct
     return functions.elu(finite(alpha, "alpha"))
 
 
-def _celu(alpha: object) -> Function:
-    return functions.celu(finite(alpha, "alpha"))
-
-
 def _pow(exponent: object) -> Function:
     if finite(exponent, "exponent") not in (1, 2):
         raise RefusedError(f"has the exponent {exponent}: 1 and 2 are accepted")
     return functions.identity() if exponent == 1 else functions.square()
 
 
+_PLAIN = [
+    "relu",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "mish",
+    "selu",
+    "hardswish",
+    "hardsigmoid",
+    "sin",
+    "cos",
+    "exp",
+    "abs",
+    "square",
+]
 ACTIVATIONS: dict[str, Callable[..., Function | Activation]] = {
-    **{name: getattr(functions, name) for name in ("relu", "silu", "sigmoid", "tanh", "mish", "selu", "hardswish")},
-    **{name: getattr(functions, name) for name in ("hardsigmoid", "sin", "cos", "exp", "abs", "square")},
+    **{name: getattr(functions, name) for name in _PLAIN},
     "absolute": functions.abs, "special_expit": functions.sigmoid, "relu6": lambda: functions.clip(0, 6), "clamp": _clamp,
-    "clip": _clamp, "clamp_min": _clamp, "hardtanh": _hardtanh, "leaky_relu": _leaky_relu, "prelu": _prelu, "rrelu": _rrelu,
-    "threshold": _threshold, "softshrink": _softshrink, "gelu": _gelu, "softplus": _softplus, "elu": _elu, "celu": _celu,
-    "pow": _pow,
+    "clip": _clamp, "clamp_min": _clamp, "hardtanh": _hardtanh, "rrelu": _rrelu, "threshold": _threshold,
+    "softshrink": _softshrink, "gelu": _gelu, "softplus": _softplus, "elu": _elu, "pow": _pow,
+    "leaky_relu": lambda negative_slope: functions.leaky_relu(finite(negative_slope, "negative_slope")),
+    "prelu": lambda weight: functions.leaky_relu(finite(weight, "weight")),
+    "celu": lambda alpha: functions.celu(finite(alpha, "alpha")),
 }  # fmt: skip

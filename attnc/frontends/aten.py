@@ -1,4 +1,4 @@
-"""The ATen operations of a captured graph: names, arguments, shapes, what they write to, and which of them change no number."""
+"""The ATen operations of a captured graph: names, arguments, shapes, the memory they share, and which change no number."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
 
 COPIES = frozenset({"clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh"})
 CASTS = frozenset({"to", "_to_copy", "type_as"})
 DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
 _RESHAPES = frozenset({"view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze"})
 _ROWS = frozenset({"transpose", "permute", "expand", "slice", "select", "narrow"})
+# results that share the memory of the input or are copies, depending on its strides
+_SHARED_OR_COPIED = frozenset({"flatten", "reshape", "reshape_as", "contiguous", "to", "type_as"})
+# composite operations whose results are always new tensors
+_FRESH = frozenset({
+    "linear", "matmul", "layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax", "log_softmax", "selu", "square", "diff",
+    "scaled_dot_product_attention", "conv1d", "conv2d", "absolute", "subtract", "multiply", "divide", "true_divide", "negative",
+    "special_expit", "clip", "rrelu", "log_sigmoid",
+})  # fmt: skip
 
 
 def name(node: fx.Node) -> str:
-    """The operation without its overload, also where it works in place: 'mul' for aten.mul_.Tensor; '' for inputs and tensors.
-
-    >>> from attnc.frontends.capture import capture
-    >>> graph = capture(torch.nn.ReLU(), (torch.zeros(2),)).graph
-    >>> [name(node) for node in graph.nodes]
-    ['', 'relu', '']
-    """
+    """The operation without its overload, also where it works in place: 'mul' for aten.mul_.Tensor; '' for inputs and tensors."""
     if node.op != "call_function":
         return ""
     schema = getattr(node.target, "_schema", None)
@@ -33,13 +36,7 @@ def name(node: fx.Node) -> str:
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:
-    """Every argument of an operation by its name, defaults included.
-
-    >>> from attnc.frontends.capture import capture
-    >>> graph = capture(torch.nn.Softplus(threshold=9), (torch.zeros(2),)).graph
-    >>> {key: value for key, value in arguments(list(graph.nodes)[1]).items() if key != "self"}
-    {'beta': 1.0, 'threshold': 9.0}
-    """
+    """Every argument of an operation by its name, defaults included."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {**{str(i): arg for i, arg in enumerate(node.args)}, **node.kwargs}
@@ -53,19 +50,12 @@ def arguments(node: fx.Node) -> dict[str, Any]:
 
 def defaults(node: fx.Node) -> dict[str, Any]:
     """The arguments that have a default value, with that value."""
-    schema = getattr(node.target, "_schema", None)
-    listed = () if schema is None else schema.arguments
-    return {a.name: a.default_value for a in listed if a.has_default_value()}
+    schema: Any = getattr(node.target, "_schema", None)
+    return {a.name: a.default_value for a in getattr(schema, "arguments", ()) if a.has_default_value()}
 
 
 def written(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The nodes whose memory an operation writes to: the first argument of `aten.relu_`, the `out` of another.
-
-    >>> from attnc.frontends.capture import capture
-    >>> graph = capture(torch.nn.ReLU(inplace=True), (torch.zeros(3),)).graph
-    >>> [(node.name, written(node)) for node in graph.nodes if node.op == "call_function"]
-    [('relu_', (input,))]
-    """
+    """The nodes whose memory an operation writes to: the first argument of `aten.relu_`, the `out` of another."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
         return ()
@@ -73,13 +63,8 @@ def written(node: fx.Node) -> tuple[fx.Node, ...]:
     for i, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
-            found += [part for part in leaves(given) if isinstance(part, fx.Node)]
+            found += [part for part in tree_leaves(given) if isinstance(part, fx.Node)]
     return tuple(found)
-
-
-def leaves(given: object) -> list[Any]:
-    """What nested lists and tuples hold."""
-    return [x for part in given for x in leaves(part)] if isinstance(given, (list, tuple)) else [given]
 
 
 def shape(node: object) -> tuple[int, ...] | None:
@@ -138,3 +123,85 @@ def _keeps_last(node: fx.Node, source: fx.Node, known: str) -> bool:
     if known in ("unsqueeze", "squeeze", "expand"):
         return known == "expand" or after[-1] != 1
     return True
+
+
+def overwrites(graph: fx.Graph) -> bool:
+    """Whether anything reads memory, under another name, after an operation in place has changed it."""
+    return bool(_stale_reads(graph, _memory(graph, maybe=True)))
+
+
+def impurity(graph: fx.Graph) -> str | None:
+    """Why a forward is not a function of its input: it changes tensors, or depends on strides; None if neither is possible."""
+    for changed in changed_tensors(graph, maybe=True):
+        return f"changes {changed} in place when it runs: leave the trailing _ (or inplace=True) off"
+    always = _stale_reads(graph, _memory(graph, maybe=True, copied=True))
+    for reader, read in _stale_reads(graph, _memory(graph, maybe=True)):
+        if (reader, read) not in always:
+            return (
+                f"reads {read.name} after a change in place that reaches it or not, depending on the strides of the input: "
+                "leave the trailing _ (or inplace=True) off"
+            )
+    return None
+
+
+def _stale_reads(graph: fx.Graph, memory: dict[fx.Node, fx.Node]) -> set[tuple[fx.Node, fx.Node]]:
+    """Nodes, and names of memory that they read although an operation in place has changed it under another name."""
+    found: set[tuple[fx.Node, fx.Node]] = set()
+    changed: dict[fx.Node, set[fx.Node]] = {}
+    known: dict[fx.Node, set[fx.Node]] = {}
+    for node in graph.nodes:
+        found |= {(node, read) for read in node.all_input_nodes if read in changed.get(memory[read], ())}
+        for target in written(node):  # the names that the memory had until now no longer say what it holds
+            changed[memory[target]] = set(known.get(memory[target], ()))
+        known.setdefault(memory[node], set()).add(node)
+    return found
+
+
+def _memory(graph: fx.Graph, *, maybe: bool, copied: bool = False) -> dict[fx.Node, fx.Node]:
+    """For each node one that shares its memory: views and operations in place; with `maybe`, whatever may return an input;
+    without what may be a copy, if `copied`."""
+    found: dict[fx.Node, fx.Node] = {}
+
+    def first(node: fx.Node) -> fx.Node:
+        while found[node] is not node:
+            node = found[node]
+        return node
+
+    for node in graph.nodes:
+        found[node] = node
+        if copied and name(node) in _SHARED_OR_COPIED:
+            continue
+        for read in _shared(node, maybe):
+            found[first(read)] = node
+    return {node: first(node) for node in graph.nodes}
+
+
+def _shared(node: fx.Node, maybe: bool) -> list[fx.Node]:
+    """The arguments of an operation whose memory its result has, or may have."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function":
+        return []
+    if schema is None:
+        return node.all_input_nodes
+    known = name(node)
+    first = [node.args[0]] if node.args and isinstance(node.args[0], fx.Node) else []
+    if any(result.alias_info is not None for result in schema.returns) or known.endswith("dropout"):
+        return first
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        f"{schema.name}.{schema.overload_name}".removesuffix("."), "CompositeImplicitAutograd"
+    )
+    return node.all_input_nodes if maybe and composite and known not in _FRESH else []
+
+
+def without_dropout(graph: fx.Graph) -> None:
+    """In eval mode, dropout returns its input itself; torch's functionalization would treat the result as a copy."""
+    for node in graph.nodes:
+        if name(node).endswith("dropout") and node.args[2:3] == (False,):
+            node.target, node.args, node.kwargs = torch.ops.aten.alias.default, node.args[:1], {}
+
+
+def changed_tensors(graph: fx.Graph, *, maybe: bool = False) -> tuple[str, ...]:
+    """The placeholders (tensors of the module, or inputs) that an operation in place writes to, or with `maybe` may write to."""
+    memory = _memory(graph, maybe=maybe)
+    targets = {memory[target] for node in graph.nodes for target in written(node)}
+    return tuple(node.name for node in graph.nodes if node.op == "placeholder" and memory[node] in targets)

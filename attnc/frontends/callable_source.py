@@ -1,10 +1,10 @@
-"""CallableSource: a user's function, evaluated on batches of inputs, with every result checked."""
+"""CallableSource: a user's function, evaluated on batches with every result checked; find_jump: its discontinuities."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +16,11 @@ from attnc.errors import InputError
 
 MOST_ROWS, MOST_NUMBERS = 65536, 2**24  # of one call of f
 _SEED, _RANDOM, _CORNERS = 20250415, 4, 3  # the points at which f is tested
+_NEIGHBOURS, _SEGMENTS, _HALVINGS = 384, 24, 80
+_SCALES = (1.0, 0.3, 0.1, 0.03)  # of the reach: distances of neighbours
+_LOOK_BACK, _KEPT = 6, 0.8  # over so many halvings of a segment, a jump keeps so much of its size
+_NEAR = {"float64": 2.0**-50, "float32": 2.0**-21}  # of |x|: the least distance between inputs
+_NOISE = {"float64": 2.0**-40, "float32": 2.0**-14}  # of |f|: differences that rounding may cause
 _SLACK = {"float64": 1e-8, "float32": 1e-3}  # how far rounding may move a result, relative to the largest one
 
 
@@ -31,35 +36,27 @@ class CallableSource:
     ((3, 1), array([[0.25, 0.5 , 1.  ]]))
     """
 
-    box: Box
-    shape: tuple[int, ...]
-    dtype_name: str
-    calls: int
-    evaluations: int
-
     def __init__(self, f: Callable[[Tensor], Tensor], box: Box, tokens: int | None = None) -> None:
         if not callable(f) or isinstance(f, type):
-            raise InputError(f"f is a function of a tensor (batch, n, d): got {_shown(f)}")
+            raise InputError(f"f is a function of a tensor (batch, n, d): got {f!r:.80}")
         if not isinstance(box, Box) or len(box.shape) > 2:
-            given = box if isinstance(box, Box) else type(box).__name__
-            raise InputError(
-                f"the domain of f is a Box of shape (tokens, features) or (features,): got {given}"
-            )
+            raise InputError(f"the domain is a Box of shape (tokens, features) or (features,): got {box}")
         if tokens is not None and len(box.shape) != 2:
             raise InputError(f"tokens={tokens} needs a Box of shape (tokens, features): got {box}")
         if isinstance(f, nn.Module) and (training := [part for part in f.modules() if part.training]):
             raise InputError(f"{type(training[0]).__name__} is in training mode: call model.eval()")
         self._f, self.box = f, box
-        self._tokens = box.shape[0] if tokens is None else checked_count("tokens", tokens)
-        self._like = _like(f)
-        self.shape, self.calls, self.evaluations = (), 0, 0
+        self._tokens = box.shape[:-1] if tokens is None else (checked_count("tokens", tokens),)
+        tensors = (*f.parameters(), *f.buffers()) if isinstance(f, nn.Module) else ()
+        like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.zeros(0).double())
+        self._like = like.detach().new_empty(0)
+        self.shape: tuple[int, ...] = ()
+        self.evaluations = 0
         self.dtype_name = "float32" if self._like.dtype == torch.float32 else "float64"
-        outside = ~box.contains(self._tensor(np.stack([box.lo.ravel(), box.hi.ravel()])).double().cpu())
-        if bool(outside.any()):
-            raise InputError(
-                f"f computes in {self._like.dtype}, which has no number in every side of {box}: widen the box, or give "
-                "f as model.double()"
-            )
+        ends = self._tensor(np.stack([box.lo.ravel(), box.hi.ravel()])).double().cpu()
+        if not bool(box.contains(ends).all()):
+            reason = f"{self._like.dtype}, the dtype of f, has no number in every side of {box}"
+            raise InputError(f"{reason}: widen the box, or give f as model.double()")
         self._test()
 
     @property
@@ -86,13 +83,17 @@ class CallableSource:
     def held(self, x: Array) -> Array:
         """The inputs that f receives: rounded to the dtype of its own parameters, still in the box."""
         rows = np.asarray(x, dtype=np.float64).reshape(-1, self.box.size)
-        found: Array = self._tensor(rows).cpu().double().numpy().reshape(rows.shape)
-        return found
+        return np.asarray(self._tensor(rows).cpu().double().numpy()).reshape(rows.shape)
 
     def check_unchanged(self) -> None:
         """Raise InputError if f returns other results than at first."""
         points, first = self._tested
-        self._check_repeatable(points, first, self._evaluate(points))
+        second = self._evaluate(points)
+        for row, column in np.argwhere(first != second)[:1]:
+            raise InputError(
+                f"f is not deterministic: {self._at(points[row], column)} was {first[row, column]:.9g}, then "
+                f"{second[row, column]:.9g}; call model.eval(), or use a generator with a fixed seed in every call"
+            )
 
     def _test(self) -> None:
         """Check f at the middle, at corners and at random points of the box."""
@@ -112,18 +113,11 @@ class CallableSource:
                 f"{len(points)} and {alone[row, column]:.9g} alone; axis 0 is the batch, and results must not depend on it"
             )
 
-    def _check_repeatable(self, points: Array, first: Array, second: Array) -> None:
-        for row, column in np.argwhere(first != second)[:1]:
-            raise InputError(
-                f"f is not deterministic: {self._at(points[row], column)} was {first[row, column]:.9g}, then "
-                f"{second[row, column]:.9g}; call model.eval(), or use a generator with a fixed seed in every call"
-            )
-
     def _evaluate(self, rows: Array) -> Array:
         """One call of f."""
         given = self._tensor(rows)
         kept = given.clone()
-        self.calls, self.evaluations = self.calls + 1, self.evaluations + len(rows)
+        self.evaluations += len(rows)
         try:
             result = self._f(given)
         except Exception as problem:
@@ -152,59 +146,94 @@ class CallableSource:
 
     def _numbers(self, result: object, rows: int) -> Array:
         """The result as (rows, size) numbers; raises InputError if it has another shape or type."""
+        sizes: tuple[object, ...] = self.shape or (*self._tokens, "any")
+        wanted = f"(batch, {', '.join(map(str, sizes))})"
         if not isinstance(result, Tensor):
-            raise InputError(f"f returns {_shown(result)}: a tensor of shape {self._wanted()} is expected")
-        if result.layout is not torch.strided or result.is_quantized or result.is_meta:
-            raise InputError("f returns a sparse, quantized or meta tensor: return a dense one")
-        if result.is_complex() or result.dtype in (torch.float16, torch.bfloat16):
-            advice = "return its real part" if result.is_complex() else "return x.float()"
-            raise InputError(f"f returns {result.dtype}: float32 and float64 are accepted ({advice})")
-        self._check_shape(tuple(result.shape), rows)
+            advice = "; convert it by torch.from_numpy" if isinstance(result, np.ndarray) else ""
+            raise InputError(f"f returns a {type(result).__name__}: {wanted} is expected{advice}")
+        dense = result.layout is torch.strided and not (result.is_quantized or result.is_meta)
+        if not dense or result.is_complex() or result.dtype in (torch.float16, torch.bfloat16):
+            kind = result.dtype if dense else "a sparse, quantized or meta tensor"
+            raise InputError(f"f returns {kind}: return a dense tensor of float32 or float64")
+        shape = tuple(result.shape)
+        if len(shape) == 3 and self._tokens and shape[0] == rows and shape[1] != self._tokens[0]:
+            raise InputError(f"f returns {shape[1]} tokens, not {self._tokens[0]}: pass tokens={shape[1]}")
+        fits = len(shape) == 1 + len(self.box.shape) and shape[0] == rows and shape[-1] > 0
+        if not fits or shape[1:] != (self.shape or shape[1:]):
+            raise InputError(f"f maps shape {(rows, *self.box.shape)} to {shape}: {wanted} is expected")
+        self.shape = shape[1:]
         if result.dtype == torch.float32:
             self.dtype_name = "float32"
         numbers: Array = result.detach().to("cpu", torch.float64).numpy().reshape(rows, -1).copy()
         if not result.is_floating_point() and (np.abs(numbers) >= 2.0**53).any():
-            raise InputError(
-                f"f returns {result.dtype} numbers beyond 2^53, which no float equals: return floats"
-            )
+            raise InputError(f"f returns {result.dtype} numbers beyond 2^53: return floats")
         return numbers
 
-    def _check_shape(self, shape: tuple[int, ...], rows: int) -> None:
-        sound = len(shape) == 1 + len(self.box.shape) and shape[0] == rows and shape[-1] > 0
-        if sound and len(shape) == 3 and shape[1] != self._tokens:
-            advice = f"write tokens={shape[1]}" if shape[1] else "return at least one"
-            raise InputError(f"f returns {shape[1]} tokens, and {self._tokens} are expected: {advice}")
-        if not sound or (self.shape and shape[1:] != self.shape):
-            raise InputError(
-                f"f maps a tensor of shape {(rows, *self.box.shape)} to shape {shape}: {self._wanted()} is expected"
-            )
-        self.shape = shape[1:]
-
-    def _wanted(self) -> str:
-        if self.shape:
-            return f"(batch, {', '.join(map(str, self.shape))})"
-        return f"(batch, {self._tokens}, any)" if len(self.box.shape) == 2 else "(batch, any)"
-
     def _at(self, row: Array, column: int) -> str:
-        """'output (0, 1) at x = [[0.5, 1]]', with few digits, nested as f takes it."""
-        x = str(_digits(row.reshape(self.box.shape).tolist())).replace("'", "")
+        """'output (0, 1) at x = [[0.5, 1]]', nested as f takes it."""
+        x = np.array2string(row.reshape(self.box.shape), precision=6, separator=", ").replace("\n", "")
         return f"output {tuple(int(i) for i in np.unravel_index(column, self.shape))} at x = {x}"
 
 
-def _digits(numbers: Any) -> Any:
-    return [_digits(n) for n in numbers] if isinstance(numbers, list) else f"{numbers:.6g}"
+@dataclass(frozen=True, eq=False)
+class Jump:
+    """Two neighbouring inputs in floating point, and the difference of f between them."""
+
+    left: Array  # (box.size,)
+    right: Array
+    size: float
+
+    def __str__(self) -> str:
+        at = [float(f"{v:.6g}") for v in self.left]
+        apart = float(np.abs(self.right - self.left).max())
+        return f"jumps by {self.size:.3g} at x = {at} (over a distance of {apart:.1g})"
 
 
-def _like(f: object) -> Tensor:
-    """A tensor with the dtype and device of f's first floating-point parameter; of float64 if it has none."""
-    tensors = (*f.parameters(), *f.buffers()) if isinstance(f, nn.Module) else ()
-    found = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
-    return torch.empty(0, dtype=torch.float64) if found is None else found.detach().new_empty(0)
+def find_jump(source: CallableSource, at: Array, reach: float, eps: float) -> Jump | None:
+    """A discontinuity of size eps/2 or more between `at` and a point within `reach` of it, or None.
+
+    Segments from `at` to its neighbours are halved, and the half over which f changes more is kept. For a continuous f the
+    change tends to zero with the length; at a jump it does not.
+
+    >>> step = CallableSource(lambda x: torch.sign(x - 0.3), Box(-1, 1, shape=(1,)))
+    >>> print(find_jump(step, np.array([0.29]), 0.1, 1e-2))
+    jumps by 2 at x = [0.3] (over a distance of ...)
+    >>> root = CallableSource(lambda x: x.abs().sqrt(), Box(-1, 1, shape=(1,)))
+    >>> print(find_jump(root, np.array([0.01]), 0.1, 1e-2))
+    None
+    """
+    lo, hi = source.box.lo.reshape(-1), source.box.hi.reshape(-1)
+    left, right = _segments(source, np.clip(at.reshape(-1), lo, hi), reach)
+    f_left, f_right = source(left), source(right)
+    history = [np.abs(f_right - f_left).max(1)]
+    for _ in range(_HALVINGS):
+        size = np.maximum(np.abs(left), np.abs(right)).max(1) + 1e-3 * reach
+        if (np.abs(right - left).max(1) <= 2 * _NEAR[source.dtype_name] * size).all():
+            break
+        middle = left / 2 + right / 2
+        f_middle = source(middle)
+        first = (np.abs(f_middle - f_left).max(1) >= np.abs(f_right - f_middle).max(1))[:, None]
+        left, right = np.where(first, left, middle), np.where(first, middle, right)
+        f_left, f_right = np.where(first, f_left, f_middle), np.where(first, f_middle, f_right)
+        history.append(np.abs(f_right - f_left).max(1))
+    before, gap = history[max(0, len(history) - 1 - _LOOK_BACK)], history[-1]
+    noise = _NOISE[source.dtype_name] * max(float(np.abs(f_left).max()), float(np.abs(f_right).max()))
+    sound = (gap >= max(eps / 2, noise)) & (gap > 0) & (gap >= _KEPT * before)
+    if not sound.any():
+        return None
+    best = int(np.where(sound, gap, -np.inf).argmax())
+    return Jump(left[best], right[best], float(gap[best]))
 
 
-def _shown(thing: object) -> str:
-    if isinstance(thing, type):
-        return f"the class {thing.__name__}; create an object of it"
-    if isinstance(thing, np.ndarray):
-        return "a numpy array; convert it by torch.from_numpy"
-    return "None" if thing is None else f"a {type(thing).__name__}"
+def _segments(source: CallableSource, start: Array, reach: float) -> tuple[Array, Array]:
+    """Segments from the start to the neighbours at which f differs most from its value there."""
+    noise = np.random.default_rng(0)
+    scale = np.resize(_SCALES, _NEIGHBOURS)[:, None]
+    shifts = scale * noise.uniform(-1, 1, (_NEIGHBOURS, len(start)))
+    axes = np.eye(len(start))[: _NEIGHBOURS // 2]
+    shifts = np.concatenate([shifts, axes, -axes])
+    near = np.clip(start + shifts * reach, source.box.lo.reshape(-1), source.box.hi.reshape(-1))
+    change = np.abs(source(near) - source(start[None])).max(1)
+    top = np.argsort(change, kind="stable")[::-1]
+    chosen = np.concatenate([top[: _SEGMENTS // 2], top[_SEGMENTS // 2 :: max(1, 2 * len(top) // _SEGMENTS)]])
+    return np.repeat(start[None], len(chosen), 0), near[chosen]

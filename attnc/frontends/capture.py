@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import re
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from attnc.errors import AttncError
-from attnc.frontends.memory import changed_tensors, impurity, overwrites, without_dropout
+from attnc.frontends.aten import changed_tensors, impurity, overwrites, without_dropout
+from attnc.frontends.problems import part_name
 
 _SLICE = re.compile(r"\.slice\((\S+), (\S+), (\S+)\)\.(\d+)")
 _SEED = 1  # of torch's generator during a capture; the generator is put back afterwards
@@ -26,31 +28,17 @@ _SEED = 1  # of torch's generator during a capture; the generator is put back af
 class CaptureError(AttncError):
     """A forward that cannot be recorded as one graph: the part that failed (`path` is '' for the module itself), and why."""
 
-    def __init__(self, path: str, kind: str, reason: str, shape: tuple[object, ...] | None = None) -> None:
-        self.path, self.kind, self.reason = path, kind, reason
+    def __init__(self, path: str, part: object, reason: str, shape: tuple[object, ...] | None = None) -> None:
+        self.path, self.reason, self.where = path, reason, part_name(path, part)
         self.shape = shape  # of the tensor that the part was called on, where that is known
-        self.where = f"{path or 'the model'} ({kind})"
         super().__init__(f"{self.where}: {reason}")
-
-
-@dataclass(frozen=True)
-class Place:
-    """The part of the module in which an operation runs: its path ('' is the module itself) and its class."""
-
-    path: str
-    kind: str
-
-    def __str__(self) -> str:
-        return f"{self.path or 'the model'} ({self.kind})"
 
 
 @dataclass(frozen=True, eq=False)
 class Captured:
     """The executed graph of a module: ATen operations with all their arguments.
 
-    Regions under `torch.no_grad` are inlined, so the graph is flat. Operations in place remain (`aten.relu_`): see
-    `aten.written`. Other regions (autocast, control flow) are `higher_order` nodes.
-    """
+    Regions under `torch.no_grad` are inlined. Other regions (autocast, control flow) are `higher_order` nodes."""
 
     module: nn.Module
     graph: fx.Graph
@@ -62,28 +50,22 @@ class Captured:
     assumptions: tuple[str, ...]  # what was assumed about dynamic sizes, e.g. 'Ne(s77, 8)': () is "any size"
     changed: tuple[str, ...] = ()  # placeholders whose tensors an operation in place writes to
 
-    def place(self, node: fx.Node) -> Place:
-        """The innermost registered module that runs the node.
-
-        >>> found = capture(nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval(), (torch.zeros(3, 2),))
-        >>> [(str(n.target), str(found.place(n))) for n in found.graph.nodes if n.op == "call_function"]
-        [('aten.linear.default', '0 (Linear)'), ('aten.relu.default', '1 (ReLU)')]
-        """
+    def path(self, node: fx.Node) -> str:
+        """The path of the innermost registered module that runs the node; '' is the module itself."""
         stack = (node.meta.get("nn_module_stack") or {}).values()
         paths = [self._resolved(str(path).split("@")[0]) for path, _ in stack]  # '0@1': second call of part 0
-        path = next((path for path in reversed(paths) if path in self._parts), "")
-        return Place(path, type(self._parts[path]).__name__)
+        return next((path for path in reversed(paths) if path in self.parts), "")
 
-    def module_of(self, node: fx.Node) -> nn.Module:
-        """The module of `place`."""
-        return self._parts[self.place(node).path]
+    def where(self, node: fx.Node) -> str:
+        """How messages name the module that runs the node."""
+        return part_name(self.path(node), self.parts[self.path(node)])
 
     def _resolved(self, path: str) -> str:
         """torch names a part of layers[1:] 'layers.slice(1, None, None).0', which is 'layers.1'."""
         cut = _SLICE.search(path)
         if cut is None:
             return path
-        around = self._parts.get(path[: cut.start()])
+        around = self.parts.get(path[: cut.start()])
         bounds = [None if end == "None" else int(end) for end in cut.groups()[:3]]
         index = list(range(len(around) if isinstance(around, nn.ModuleList) else 0))[slice(*bounds)]
         at = int(cut.group(4))
@@ -91,7 +73,7 @@ class Captured:
         return self._resolved(f"{path[: cut.start()]}.{found}{path[cut.end() :]}")
 
     @cached_property
-    def _parts(self) -> dict[str, nn.Module]:
+    def parts(self) -> dict[str, nn.Module]:
         return dict(self.module.named_modules(remove_duplicate=False))
 
 
@@ -107,11 +89,9 @@ def capture(
 ) -> Captured:
     """The operations that `module(*args, **kwargs)` executes, as a flat graph. The module is not changed.
 
-    Hooks, patched forwards and replaced parts run as in a call, so they are in the graph. `dynamic_shapes` is
-    torch.export's. `grad` is the grad mode of the recording; the enclosing one does not matter, nor does autocast. With
-    `functional`, every node is one value: an operation in place can be read as one that returns its result. `pure` implies
-    `functional`, and raises CaptureError if the forward changes its inputs or its own tensors, or if what it computes depends on
-    the strides of its input.
+    Hooks, patched forwards and replaced parts are in the graph. `grad` is the grad mode of the recording. With `functional`, an
+    operation in place can be read as one that returns its result. `pure` implies `functional`, and raises CaptureError if the
+    forward changes its inputs or its own tensors, or if what it computes depends on the strides of its input.
 
     >>> linear = nn.Linear(2, 1).eval()
     >>> found = capture(linear, (torch.zeros(3, 2),))
@@ -125,29 +105,29 @@ def capture(
     with (
         _same_attributes(module),
         _quiet(),
-        _deterministic(),
+        torch.random.fork_rng(devices=[]),
         fused_path(False),
         torch.inference_mode(inference),
         _any_size(),
         _no_test_of_inference_mode(),
     ):
+        torch.default_generator.manual_seed(_SEED)
         with torch.set_grad_enabled(grad), torch.autocast("cpu", enabled=False):
             try:
                 exported = torch.export.export(
                     module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
                 )
+                changed = changed_tensors(exported.graph)
+                impure = impurity(exported.graph) if pure else None
+                if impure is not None:
+                    raise CaptureError("", module, impure)
+                if (functional or pure) and overwrites(exported.graph):
+                    without_dropout(exported.graph)
+                    exported = exported.run_decompositions({})
+            except CaptureError:
+                raise
             except Exception as problem:
                 raise _capture_error(module, problem) from problem
-            changed = changed_tensors(exported.graph)
-            impure = impurity(exported.graph) if pure else None
-            if impure is not None:
-                raise CaptureError("", type(module).__name__, impure)
-            if (functional or pure) and overwrites(exported.graph):
-                without_dropout(exported.graph)
-                try:
-                    exported = exported.run_decompositions({})
-                except Exception as problem:
-                    raise _capture_error(module, problem) from problem
         _inline_grad_regions(exported.graph_module)
     return _captured(module, exported, changed)
 
@@ -167,19 +147,16 @@ def _captured(module: nn.Module, exported: Any, changed: tuple[str, ...]) -> Cap
             continue
         kept = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
         if not isinstance(kept, Tensor):
-            raise CaptureError("", type(module).__name__, f"holds {spec.target}, which is not a tensor")
+            raise CaptureError("", module, f"holds {spec.target}, which is not a tensor")
         tensors[node.name], names[node.name] = kept, spec.target
     returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     structure = exported.call_spec.out_spec
-    sizes = [shape_env for node in exported.graph.nodes if (shape_env := _shape_env(node)) is not None]
+    modes: list[Any] = [getattr(node.meta.get("val"), "fake_mode", None) for node in exported.graph.nodes]
+    sizes = [mode.shape_env for mode in modes if getattr(mode, "shape_env", None) is not None]
     assumed = {str(guard.expr): None for shape_env in sizes[:1] for guard in shape_env.guards}
     return Captured(
         module, exported.graph, tensors, names, tuple(inputs), tuple(returned), structure, tuple(assumed), changed
     )  # fmt: skip
-
-
-def _shape_env(node: fx.Node) -> Any:
-    return getattr(getattr(node.meta.get("val"), "fake_mode", None), "shape_env", None)
 
 
 def _inline_grad_regions(owner: fx.GraphModule) -> None:
@@ -214,16 +191,15 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
             given = traceback.tb_frame.f_locals.get("input", traceback.tb_frame.f_locals.get("x"))
             shape = tuple(given.shape) if isinstance(given, Tensor) else None
         traceback = traceback.tb_next
-    kind = type(module.get_submodule(path)).__name__
-    lines = [line for line in str(problem).splitlines() if line.strip()]
-    first = f"{type(problem).__name__}: {lines[0].strip()}" if lines else type(problem).__name__
+    line = str(problem).strip().partition("\n")[0].strip()
+    first = f"{type(problem).__name__}: {line}" if line else type(problem).__name__
     if type(problem).__name__ == "GuardOnDataDependentSymNode":
         reason = f"has a branch, a loop or a length that depends on the numbers of the input: {first}"
     elif "Constraints violated" in str(problem):
         reason = "fixes a size that may vary, such as the batch size"
     else:
         reason = f"cannot be recorded by torch.export: {first}"
-    return CaptureError(path, kind, reason, shape)
+    return CaptureError(path, module.get_submodule(path), reason, shape)
 
 
 @contextlib.contextmanager
@@ -260,13 +236,6 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deterministic() -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(_SEED)
-        yield
-
-
-@contextlib.contextmanager
 def fused_path(enabled: bool) -> Iterator[None]:
     """Whether torch may run an encoder layer as one fused call, instead of the operations that it consists of."""
     before = torch.backends.mha.get_fastpath_enabled()
@@ -284,9 +253,7 @@ def _no_test_of_inference_mode() -> Iterator[None]:
 
     def refuse() -> bool:
         if str(sys._getframe(1).f_globals.get("__name__", "")).split(".")[0] != "torch":
-            raise RuntimeError(
-                "forward calls torch.is_inference_mode_enabled(): make it independent of the mode"
-            )
+            raise RuntimeError("forward must not call torch.is_inference_mode_enabled()")
         return original()
 
     torch.is_inference_mode_enabled = refuse
@@ -299,11 +266,7 @@ def _no_test_of_inference_mode() -> Iterator[None]:
 @contextlib.contextmanager
 def _any_size() -> Iterator[None]:
     """A dynamic size may be 0 or 1 as well: without this, torch.export assumes at least 2."""
-    import torch.fx.experimental._config as config
-
-    patch: Any = getattr(config, "patch", None)
-    if patch is None or not hasattr(config, "backed_size_oblivious"):
-        yield
-        return
-    with patch(backed_size_oblivious=True):
+    config: Any = importlib.import_module("torch.fx.experimental._config")
+    known = {"backed_size_oblivious": True} if hasattr(config, "backed_size_oblivious") else {}
+    with config.patch(known):
         yield

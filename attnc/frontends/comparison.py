@@ -1,7 +1,9 @@
-"""disagreement: a module compared with its program at chosen inputs."""
+"""disagreement: a module compared with its program at inputs where a wrong program would differ: corners, ends, kinks."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,17 +16,19 @@ from torch import Tensor, nn
 
 from attnc.domain import Array, Box
 from attnc.errors import Problem
-from attnc.frontends.probe_points import probe_points
-from attnc.frontends.problems import model_dtype
+from attnc.frontends.problems import model_dtype, part_name
 from attnc.functions import Function
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Step
 from attnc.program.evaluate import values
+from attnc.program.step import wide
 
 SINGLES = 6  # points that are also run in a batch of one
 LARGEST = {torch.float64: 1e100, torch.float32: 1e30}  # larger numbers are not compared
 OVERFLOWS = 80.0  # smaller numbers do not overflow, not even in an exponential of float32
 # relative to the largest sum of a step at a point, and to that sum carried through all steps
 TOLERANCES = {torch.float64: (1e-9, 1e-12), torch.float32: (1e-3, 1e-6)}
+SPREADS, NEAR, BOXED = (1.0, 8.0, 64.0), 4, 12
+NEURONS, ROUNDS, WORK = 64, 16, 2**30  # chosen neurons, rounds of root finding, multiplications for all of it
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
     >>> disagreement(layer, wrong).where
     'the model (Linear)'
     """
-    where = f"the model ({type(model).__name__})"
+    where = part_name("", model)
     draw = np.random.default_rng()
     x = probe_points(program, box, draw)
     failure, compared = None, False
@@ -66,7 +70,8 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
         for dtype in dict.fromkeys((torch.float64, model_dtype(model))):
             with _in_dtype(model, dtype):
                 failure = failure or _failure(model, _Way(dtype, False, False), x[:1])
-                usable = [way for way in _ways(dtype) if _failure(model, way, x[:1]) is None]
+                ways = [_Way(dtype, *flags) for flags in itertools.product((False, True), repeat=3)]
+                usable = [way for way in ways if _failure(model, way, x[:1]) is None]
                 if _Way(dtype, False, False) not in usable:
                     continue
                 for way, rows in _calls(usable, len(x), draw, thorough=not compared):
@@ -75,15 +80,6 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
                         return Problem(where, reason)
                 compared = True
     return None if compared else Problem(where, f"fails on an input of shape {x[:1].shape}: {failure}")
-
-
-def _ways(dtype: torch.dtype) -> list[_Way]:
-    return [
-        _Way(dtype, grad, strides, special)
-        for grad in (False, True)
-        for strides in (False, True)
-        for special in (False, True)
-    ]
 
 
 def _calls(
@@ -117,19 +113,15 @@ def _expected(program: Program, x: Array) -> tuple[Array, Array, Array]:
 
 def _magnitude(step: Step, x: list[Tensor]) -> Tensor:
     """The step on absolute values, without cancellation."""
+    size = {name: wide(numbers).abs() for name, numbers in step.tensors().items()}
     if isinstance(step, Affine):
-        y = x[0] @ _size(step.weight).T
-        return y if step.bias is None else y + _size(step.bias)
+        return x[0] @ size["weight"].T + size.get("bias", 0)
     if isinstance(step, BatchNorm):
-        scale = _size(step.gain) / torch.sqrt(_size(step.variance) + step.epsilon)
-        return (x[0] + _size(step.mean)) * scale + _size(step.shift)
+        scale = size["gain"] / torch.sqrt(size["variance"] + step.epsilon)
+        return (x[0] + size["mean"]) * scale + size["shift"]
     if isinstance(step, Combine):
         return torch.stack([abs(c) * v for c, v in zip(step.coefficients, x, strict=True)]).sum(0)
     return x[0].reshape(len(x[0]), *step.shape(tuple(x[0].shape[1:])))
-
-
-def _size(numbers: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(np.abs(numbers.astype(np.float64)))
 
 
 def _difference(model: nn.Module, way: _Way, x: Array, ours: Array, local: Array, grown: Array) -> str | None:
@@ -148,10 +140,8 @@ def _difference(model: nn.Module, way: _Way, x: Array, ours: Array, local: Array
     off = ~(gap.reshape(len(gap), -1).max(1) <= allowed)
     if not off.any():
         return None
-    return (
-        f"differs from the recorded operations by {float(gap[off].max()):.3g}, {way}, in a batch of {len(x)}: its forward "
-        "depends on something else"
-    )
+    how = f"{float(gap[off].max()):.3g}, {way}, in a batch of {len(x)}"
+    return f"differs from the recorded operations by {how}: its forward depends on something else"
 
 
 def as_run(program: Program) -> Program:
@@ -190,15 +180,15 @@ def _run(model: nn.Module, way: _Way, x: Array) -> Array:
     mode = torch.inference_mode(not way.grad) if way.special else torch.set_grad_enabled(way.grad)
     with mode, torch.random.fork_rng(devices=[]):
         torch.default_generator.seed()
-        return _numbers(model(given.requires_grad_() if way.special and way.grad else given))
+        result = model(given.requires_grad_() if way.special and way.grad else given)
+    if not isinstance(result, Tensor):
+        raise TypeError(f"it returns a {type(result).__name__}")
+    return result.detach().to("cpu", torch.float64).numpy()
 
 
 @contextmanager
 def _in_dtype(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Replace every tensor of the module by a copy of a dtype, shared ones by a shared copy; restore them on exit.
-
-    (torch.func.functional_call leaves a copy behind if one layer is in two places.)
-    """
+    """Replace every tensor of the module by a copy of a dtype, shared ones by a shared copy; restore them on exit."""
     copies: dict[int, Tensor] = {}
     stores: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for part in model.modules():
@@ -207,8 +197,9 @@ def _in_dtype(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
             tensors = {name: t for name, t in store.items() if isinstance(t, Tensor)}
             stores.append((store, tensors))
             for t in tensors.values():
-                if id(t) not in copies:
-                    copies[id(t)] = _copy(t, dtype)
+                copy = t.detach().to(dtype, copy=True) if t.is_floating_point() else t.clone()
+                copy = nn.Parameter(copy, t.requires_grad) if isinstance(t, nn.Parameter) else copy
+                copies.setdefault(id(t), copy)
     try:
         for store, tensors in stores:
             store.update({name: copies[id(t)] for name, t in tensors.items()})
@@ -218,23 +209,124 @@ def _in_dtype(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
             store.update(tensors)
 
 
-def _copy(t: Tensor, dtype: torch.dtype) -> Tensor:
-    copy = t.detach().to(dtype, copy=True) if t.is_floating_point() else t.clone()
-    return nn.Parameter(copy, t.requires_grad) if isinstance(t, nn.Parameter) else copy
-
-
 def strided(x: Tensor) -> Tensor:
-    """The same numbers with other strides: the axes lie in the opposite order, with gaps.
-
-    >>> strided(torch.zeros(2, 3)).stride()
-    (2, 4)
-    """
+    """The same numbers with other strides: the axes lie in the opposite order, with gaps."""
     back = tuple(reversed(range(x.ndim)))
     wide = x.permute(back).repeat_interleave(2, dim=-1).contiguous()
     return wide[..., ::2].permute(back)
 
 
-def _numbers(result: object) -> NDArray[np.float64]:
-    if not isinstance(result, Tensor):
-        raise TypeError(f"it returns a {type(result).__name__}")
-    return result.detach().to("cpu", torch.float64).numpy()
+def probe_points(program: Program, box: Box | None, draw: np.random.Generator) -> Array:
+    """Points (n, *shape): near zero, of the box, and those at which chosen pre-activations are at their kinks and ends."""
+    parts = [draw.uniform(-s, s, (NEAR, *program.shape)) for s in SPREADS]
+    lo, hi = (np.full(program.shape, -8.0), np.full(program.shape, 8.0)) if box is None else (box.lo, box.hi)
+    if box is not None:
+        corners = np.where(draw.random((BOXED, *box.shape)) < 0.5, lo, hi)
+        inside = lo + draw.random((BOXED, *box.shape)) * (hi - lo)
+        mixed = np.where(draw.random((BOXED, *box.shape)) < 0.5, corners, inside)
+        parts += [corners, inside, mixed, lo[None], hi[None]]
+    driven = _driven(program, lo, hi, draw)
+    return np.concatenate([*parts, np.clip(driven, lo, hi)])
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A neuron: an entry of the value that a pointwise step reads, flattened."""
+
+    value: int
+    entry: int
+    targets: tuple[float, ...]  # where its function changes
+    apart: float  # how near to a target a point may come, as a share of the way
+
+
+def _driven(program: Program, lo: Array, hi: Array, draw: np.random.Generator) -> Array:
+    """For each chosen neuron two ends of a segment of the box along which it grows; on the segment random points, and
+    points at and beside each kink that it crosses."""
+    chosen = _choose(program, draw)
+    if not chosen:
+        return np.empty((0, *program.shape))
+    start, end = _ends(program, chosen, lo, hi, draw)
+    at_start, at_end = (_read(program, chosen, x) for x in (start, end))
+    found = [start, end, *(_between(start, end, draw.random(len(chosen))) for _ in range(3))]
+    rows, targets = [], []
+    for i, neuron in enumerate(chosen):
+        for target in neuron.targets:
+            if min(at_start[i], at_end[i]) < target < max(at_start[i], at_end[i]):
+                rows.append(i)
+                targets.append(target)
+    if rows:
+        crossing = [chosen[i] for i in rows]
+        t = _root(program, crossing, start[rows], end[rows], np.array(targets))
+        apart = np.array([neuron.apart for neuron in crossing])
+        if not apart.any():
+            found.append(_between(start[rows], end[rows], t))
+        for sign in (-1.0, 1.0):
+            beside = sign * np.maximum(apart, 10.0 ** draw.uniform(-7, -2, len(rows)))
+            found.append(_between(start[rows], end[rows], np.clip(t + beside, 0, 1)))
+    return np.concatenate(found)
+
+
+def _choose(program: Program, draw: np.random.Generator) -> list[_Chosen]:
+    """Neurons of every pointwise step, more of them the cheaper the program is."""
+    steps = [step for step in program.steps if isinstance(step, Pointwise)]
+    cost = sum(step.weight.size for step in program.steps if isinstance(step, Affine))
+    cost = max(1, cost * math.prod(program.shape[:-1]))
+    most = int(np.clip(WORK // (ROUNDS * 8 * cost), len(steps), NEURONS))
+    chosen = []
+    for step in steps:
+        size = math.prod(program.shapes[step.input])
+        for entry in draw.choice(size, min(size, max(1, most // len(steps))), replace=False):
+            bends = step.deviation > 0
+            targets = (*step.function.kinks, *((step.beyond,) if bends else ()))
+            chosen.append(_Chosen(step.input, int(entry), targets, 1e-4 if bends else 0.0))
+    return chosen
+
+
+def _ends(
+    program: Program, chosen: list[_Chosen], lo: Array, hi: Array, draw: np.random.Generator
+) -> tuple[Array, Array]:
+    """The corners of the box to which each neuron's gradient at a random point leads: its interval's ends, if it is affine."""
+    x = torch.from_numpy(lo + draw.random((len(chosen), *lo.shape)) * (hi - lo)).requires_grad_()
+    with torch.enable_grad():
+        total = _entries(values(program, x), chosen).nan_to_num().sum()
+        slopes = torch.autograd.grad(total, x, allow_unused=True)[0] if total.requires_grad else None
+    slope = np.zeros(x.shape) if slopes is None else slopes.nan_to_num().numpy()
+    tie = draw.random(slope.shape) < 0.5
+    up = np.where(slope == 0, tie, slope > 0)
+    return np.where(up, lo, hi), np.where(up, hi, lo)
+
+
+def _entries(found: list[Tensor], chosen: list[_Chosen]) -> Tensor:
+    return torch.stack([found[c.value][i].reshape(-1)[c.entry] for i, c in enumerate(chosen)])
+
+
+def _read(program: Program, chosen: list[_Chosen], x: Array) -> Array:
+    """The i-th neuron at the i-th point."""
+    with torch.no_grad():
+        found: Array = _entries(values(program, torch.from_numpy(x)), chosen).numpy()
+    return found
+
+
+def _between(start: Array, end: Array, t: Array) -> Array:
+    share = t.reshape(-1, *([1] * (start.ndim - 1)))
+    return start * (1 - share) + end * share
+
+
+def _root(program: Program, chosen: list[_Chosen], start: Array, end: Array, targets: Array) -> Array:
+    """Where on its segment each neuron equals its target, by bisection and false position in turn."""
+    a, b = np.zeros(len(chosen)), np.ones(len(chosen))
+    below = _read(program, chosen, start) - targets
+    above = _read(program, chosen, end) - targets
+    t = (a + b) / 2
+    for k in range(ROUNDS):
+        with np.errstate(all="ignore"):
+            false_position = a - below * (b - a) / (above - below)
+        usable = np.isfinite(false_position) & (a <= false_position) & (false_position <= b)
+        t = np.where(usable & (k % 2 == 0), false_position, (a + b) / 2)
+        gap = _read(program, chosen, _between(start, end, t)) - targets
+        left = np.sign(gap) == np.sign(below)
+        a, below = np.where(left, t, a), np.where(left, gap, below)
+        b, above = np.where(left, b, t), np.where(left, above, gap)
+    with np.errstate(all="ignore"):
+        last = a - below * (b - a) / (above - below)
+    return np.where(np.isfinite(last), np.clip(last, a, b), t)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from attnc import functions
-from attnc.arguments import checked_count, checked_eps
 from attnc.domain import Array
 from attnc.errors import ConvergenceError
 from attnc.frontends.callable_source import CallableSource
@@ -36,9 +35,7 @@ class FittedNetwork:
     program: Program
     error: float
     neurons: int
-    points: int  # how many the error was measured at
     worst: Array  # (box.size,): where it is largest
-    notes: tuple[str, ...]
 
 
 def fit(
@@ -60,12 +57,9 @@ def fit(
     >>> found.error <= 1e-3, found.program.shapes[-1]
     (True, (4, 1))
     """
-    eps, steps = checked_eps(eps), checked_count("steps", steps)
-    checked_count("most_neurons", most_neurons)
     data = _Data.draw(source, eps / _MARGIN, seed)
     hidden = _linear_neurons(data)
-    best, notes, left = _finished(source, data, hidden, 0), list[str](), steps
-    notes.append(f"{best.neurons} nearly linear neurons: error {best.error:.2g}")
+    best, left = _finished(source, data, hidden, 0), steps
     size, linear = _FIRST, len(hidden[1])
     while best.error > eps / _MARGIN and size + linear <= most_neurons and left > 0:
         progress(f"fitting {size + linear} neurons")
@@ -75,20 +69,12 @@ def fit(
         part = min(left, max(24, steps // 4))
         hidden, left = _refined(data, hidden, linear, part), left - part
         found = _finished(source, data, hidden, size)
-        notes.append(f"{found.neurons} neurons: error {found.error:.2g}")
         best = found if found.error < best.error else best
         size *= 2
-    best = replace(best, notes=tuple(notes))
     if best.error <= eps:
         return best
-    shown = [float(f"{v:.4g}") for v in best.worst[:8]]
-    raise ConvergenceError(
-        f"a network of {best.neurons} neurons, fitted to f on {source.box}, has the error {best.error:.3g} > eps={eps:g} at x = "
-        f"{shown}{' …' if len(best.worst) > 8 else ''}: use eps >= {best.error * 1.05:.2g}, a smaller box, or f itself as a "
-        "torch module of Linear layers and activations",
-        reachable=best.error,
-        found=best,
-    )
+    message = f"a network of {best.neurons} neurons, fitted on {source.box}, has the error {best.error:.3g}"
+    raise ConvergenceError(f"{message} > eps={eps:g}", reachable=best.error, found=best)
 
 
 Hidden = tuple[Tensor, Tensor]  # weights (neurons, inputs) and biases (neurons,), of u in [-1, 1]
@@ -131,10 +117,8 @@ class _Data:
         extreme = noise_along(basis, len(u) // 4, [seed, 4])
         u, y = np.concatenate([u, extreme]), np.concatenate([y, source(middle + half * extreme)])
         arrays = (u, (y - level) / size, at, slopes, basis)
-        points, values_, places, steep, directions = (
-            torch.from_numpy(np.ascontiguousarray(a)) for a in arrays
-        )
-        return _Data(points, values_, places, steep, directions, middle, half, level, size, eps / size, seed)
+        points, outputs, places, steep, directions = map(torch.from_numpy, map(np.ascontiguousarray, arrays))
+        return _Data(points, outputs, places, steep, directions, middle, half, level, size, eps / size, seed)
 
     def with_points(self, source: CallableSource, worst: Array, wanted: int, size: int) -> _Data:
         """With fresh points added, some of them around the input at which the last network was worst."""
@@ -143,9 +127,8 @@ class _Data:
         centre = (worst - self.middle) / np.where(self.half > 0, self.half, 1.0)
         fresh[:100] = np.clip(centre + 0.2 * fresh[:100], -1, 1)
         y = (source(self.middle + self.half * fresh) - self.level) / self.size
-        return replace(
-            self, u=torch.cat([self.u, torch.from_numpy(fresh)]), y=torch.cat([self.y, torch.from_numpy(y)])
-        )
+        more, values = torch.from_numpy(fresh), torch.from_numpy(y)
+        return replace(self, u=torch.cat([self.u, more]), y=torch.cat([self.y, values]))
 
 
 def noise_along(basis: Array, count: int, seed: list[int]) -> Array:
@@ -153,8 +136,7 @@ def noise_along(basis: Array, count: int, seed: list[int]) -> Array:
     noise = np.random.default_rng(seed)
     corners = np.sign(noise.normal(size=(count, basis.shape[1])) @ basis.T)
     spread = noise.uniform(-0.3, 0.3, corners.shape) * noise.random((count, 1))
-    found: Array = np.clip(corners * noise.random((count, 1)) ** 0.5 + spread, -1, 1)
-    return found
+    return np.asarray(np.clip(corners * noise.random((count, 1)) ** 0.5 + spread, -1, 1))
 
 
 def scattered(count: int, inputs: int, seed: list[int]) -> Array:
@@ -273,9 +255,8 @@ class _State:
         pull = ((root * left) @ free.T).repeat_interleave(width, 1)
         errors = left.abs().amax(1, keepdim=True)
         loss = float((heavy * left**2).sum(1).mean())
-        return _State(
-            loss, errors, float(errors.max()), pairs * (z.T @ z - inner.T @ inner), (z * pull).sum(0)
-        )
+        normal = pairs * (z.T @ z - inner.T @ inner)
+        return _State(loss, errors, float(errors.max()), normal, (z * pull).sum(0))
 
     @staticmethod
     def loss_of(data: _Data, hidden: Hidden, heavy: Tensor) -> float:
@@ -288,10 +269,8 @@ class _State:
         diagonal = self.normal.diagonal()
         damped = self.normal + torch.diag(damping * diagonal + 1e-12 * diagonal.max() + 1e-300)
         factor, failed = torch.linalg.cholesky_ex(damped)
-        if int(failed):
-            return torch.zeros_like(self.slope).reshape(-1, data.basis.shape[1] + 1)
         step = -torch.cholesky_solve(self.slope[:, None], factor)
-        return step.reshape(-1, data.basis.shape[1] + 1)
+        return (torch.zeros_like(step) if int(failed) else step).reshape(-1, data.basis.shape[1] + 1)
 
 
 def _finished(source: CallableSource, data: _Data, hidden: Hidden, size: int) -> FittedNetwork:
@@ -306,20 +285,13 @@ def _finished(source: CallableSource, data: _Data, hidden: Hidden, size: int) ->
             best, least = w, float(errors.max())
         heavy = heavy * (errors / (errors.max() + 1e-300) + 1e-3)
         heavy = heavy / heavy.mean()
-    error, worst = _measured(source, data, hidden, best, size)
-    return FittedNetwork(_program(source, data, hidden, best), error, len(hidden[1]), FRESH, worst, ())
-
-
-def _measured(
-    source: CallableSource, data: _Data, hidden: Hidden, output: Tensor, size: int
-) -> tuple[float, Array]:
-    """The largest error at points that the network was not fitted to, and where."""
     fresh = scattered(FRESH, len(data.half), [data.seed, 3, size])
     x = np.clip(data.middle + data.half * fresh, source.box.lo.reshape(-1), source.box.hi.reshape(-1))
-    blocks = [_features(hidden, part) @ output for part in torch.split(torch.from_numpy(fresh), 4096)]
-    errors = np.abs(torch.cat(blocks).numpy() * data.size + data.level - source(x)).max(1)
-    worst = int(errors.argmax())
-    return float(errors[worst]), x[worst]
+    blocks = [_features(hidden, part) @ best for part in torch.split(torch.from_numpy(fresh), 4096)]
+    off = np.abs(torch.cat(blocks).numpy() * data.size + data.level - source(x)).max(1)
+    worst = int(off.argmax())
+    program = _program(source, data, hidden, best)
+    return FittedNetwork(program, float(off[worst]), len(hidden[1]), x[worst])
 
 
 def _program(source: CallableSource, data: _Data, hidden: Hidden, output: Tensor) -> Program:
@@ -328,12 +300,9 @@ def _program(source: CallableSource, data: _Data, hidden: Hidden, output: Tensor
     w1 = hidden[0].numpy() * scale
     b1 = hidden[1].numpy() - w1 @ data.middle
     w2, b2 = data.size * output[:-1].numpy().T, data.size * output[-1].numpy() + data.level
-    steps: list[Step] = []
-    if len(source.box.shape) > 1:
-        steps.append(Reshape(0, (source.box.size,)))
-    steps.append(Affine(len(steps), w1, b1, name="hidden"))
-    steps.append(Pointwise(len(steps), functions.get("tanh"), name="tanh"))
-    steps.append(Affine(len(steps), w2, b2, name="output"))
-    if len(source.shape) > 1:
-        steps.append(Reshape(len(steps), source.shape))
+    steps: list[Step] = [Reshape(0, (source.box.size,))] if len(source.box.shape) > 1 else []
+    n = len(steps)
+    steps += [Affine(n, w1, b1, name="hidden"), Pointwise(n + 1, functions.tanh(), name="tanh")]
+    steps.append(Affine(n + 2, w2, b2, name="output"))
+    steps += [Reshape(n + 3, source.shape)] if len(source.shape) > 1 else []
     return Program(source.box.shape, tuple(steps))

@@ -1,29 +1,181 @@
-"""torch's arithmetic, reshapes and linear maps as steps. Each takes the arguments of its ATen operation, by their names."""
+"""Builder: the steps of a program, built without rounding a number of the source; OPERATIONS: torch's operations as steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import numpy as np
+from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from attnc import functions
-from attnc.frontends.activations import Activation, RefusedError
+from attnc.errors import InputError, Problem
+from attnc.frontends.activations import Activation, RefusedError, finite
 from attnc.frontends.aten import CASTS, COPIES, DROPOUTS
-from attnc.frontends.builder import Builder, Constant, Value
-from attnc.program import BatchNorm, Pointwise
-from attnc.program.step import Numbers, Shape
+from attnc.frontends.problems import tensor_problem, to_numpy
+from attnc.functions import square
+from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Reshape, Step
+from attnc.program.step import Numbers, OneInput, Shape
 
 
-class _Batch:
-    """The size of the batch axis: any number, so that a result must not depend on it."""
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A value of the program."""
 
-    def __repr__(self) -> str:
-        return "the batch size"
+    index: int  # 0 is the input; step i computes value i + 1
+    shape: Shape  # without the batch axis
 
 
-BATCH = _Batch()
-Axes = tuple[object, ...]  # of ints and BATCH
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A tensor that does not depend on the input, with its name: the model's own, or one that forward creates."""
+
+    tensor: Tensor
+    name: str
+    created: bool = False  # by forward, from python numbers alone, as by torch.ones(3)
+
+
+class Builder:
+    """A list of steps. Every method is an identity of real arithmetic."""
+
+    def __init__(self, shape: Shape, dtype: np.dtype[np.floating]) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.where = self.name = ""  # the current part of the source, in messages and in the names of steps
+        self.problems: list[Problem] = []
+        self._steps: list[Step] = []
+        self.input = Value(0, shape)
+
+    def add(self, kind: Any, *inputs: Value, **fields: Any) -> Value:
+        """Append a step that reads the inputs; one that does not fit is refused."""
+        read = tuple(x.index for x in inputs)
+        try:
+            step = kind(read[0] if issubclass(kind, OneInput) else read, **fields, name=self.name)
+            shape = step.shape(*(x.shape for x in inputs))
+        except InputError as problem:
+            raise RefusedError(str(problem)) from None
+        self._steps.append(step)
+        return Value(len(self._steps), shape)
+
+    def step(self, x: Value) -> Step | None:
+        """The step that computes a value; None for the input."""
+        return self._steps[x.index - 1] if x.index else None
+
+    def apply(self, x: Value, f: Activation) -> Value:
+        if f.function.label == "identity":
+            return x
+        return self.add(Pointwise, x, function=f.function, deviation=f.deviation, beyond=f.beyond)
+
+    def combine(self, values: Sequence[Value], coefficients: Sequence[float]) -> Value:
+        return self.add(Combine, *values, coefficients=tuple(coefficients))
+
+    def scaled(self, x: Value, c: float) -> Value:
+        return x if c == 1 else self.combine([x], [c])
+
+    def product(self, x: Value, y: Value) -> Value:
+        """x·y = ((x + y)² - (x - y)²)/4, and x·x = x²."""
+        squared = Activation(square())
+        if x.index == y.index and x.shape == y.shape:
+            return self.apply(x, squared)
+        halves = [self.combine([x, y], [1.0, sign]) for sign in (1.0, -1.0)]
+        return self.combine([self.apply(half, squared) for half in halves], [0.25, -0.25])
+
+    def divided(self, x: Value, c: Numbers | np.floating) -> Value:
+        """x/c. Where 1/c is no float: two normalisations of variance |c| each, x/√|c|/√|c|·sign c."""
+        if np.any(np.asarray(c) == 0):
+            raise RefusedError("divides by zero")
+        if np.ndim(c) == 0 and _reciprocal_is_exact(float(c)):
+            return self.scaled(x, 1 / float(c))
+        root = self.diagonal(x, gain=np.sign(c), variance=np.abs(c))
+        return self.diagonal(root, variance=np.abs(c))
+
+    def diagonal(self, x: Value, **given: Numbers | np.floating) -> Value:
+        """x·gain/√variance + shift, element by element, with numbers that broadcast to x as torch's do."""
+        one, zero = self.dtype.type(1), self.dtype.type(0)
+        parts = {"mean": zero, "variance": one, "gain": one, "shift": zero} | given
+        filled = {part: _broadcastable(np.asarray(a), x.shape) for part, a in parts.items()}
+        if all(a.ndim == 1 for a in filled.values()):
+            wide = {part: np.broadcast_to(a, x.shape[-1:]) for part, a in filled.items()}
+            return self.add(BatchNorm, x, **wide, epsilon=0.0)
+        wide = {part: np.broadcast_to(a, x.shape).reshape(-1) for part, a in filled.items()}
+        flat = self.reshaped(x, (math.prod(x.shape),))
+        return self.reshaped(self.add(BatchNorm, flat, **wide, epsilon=0.0), x.shape)
+
+    def affine(self, x: object, weight: object, bias: object, *, transposed: bool = False) -> Value:
+        if not (isinstance(x, Value) and isinstance(weight, Constant) and isinstance(bias, Constant | None)):
+            raise RefusedError("is accepted on a value, with parameters or buffers as weight and bias")
+        w, b = self.numbers(weight), None if bias is None else self.numbers(bias)
+        return self.add(Affine, x, weight=w.T if transposed else w, bias=b)
+
+    def reshaped(self, x: Value, to: Shape) -> Value:
+        if not to:
+            raise RefusedError("leaves no axis of features: keep one, as in (batch, 1)")
+        return x if to == x.shape else self.add(Reshape, x, to=to)
+
+    def numbers(self, constant: Constant) -> Numbers:
+        """A tensor of the model as it is stored. One that is not accepted is reported, and ones take its place."""
+        reason = tensor_problem(constant.tensor)
+        if reason is None:
+            return to_numpy(constant.tensor)
+        if is_lazy(constant.tensor):
+            raise RefusedError(f"reads {constant.name}, which {reason}")
+        self.report(reason, constant.name)
+        return np.ones(tuple(constant.tensor.shape))
+
+    def number(self, c: object, what: str = "the number") -> float:
+        """A python number, or the only number of a tensor, as the float that equals it."""
+        if isinstance(c, Constant):
+            if c.tensor.numel() != 1:
+                shape = tuple(c.tensor.shape)
+                raise RefusedError(f"{what} is {c.name} of shape {shape}: a single number is accepted")
+            return float(self.numbers(c).reshape(()))
+        if isinstance(c, Value):
+            raise RefusedError(f"{what} is a value that depends on the input: a number is accepted")
+        return finite(c, what)
+
+    def in_dtype(self, c: float) -> np.floating:
+        """The number in the source's dtype if that holds it, else in float64."""
+        with np.errstate(over="ignore"):
+            narrow: np.floating = self.dtype.type(c)
+        return narrow if float(narrow) == c else np.float64(c)
+
+    def report(self, reason: str, where: str | None = None) -> None:
+        problem = Problem(where or self.where, reason)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def program(self, output: Value) -> Program:
+        """The steps that the output needs, in their order; the last of them computes the output."""
+        needed = {output.index}
+        for i in range(output.index, 0, -1):
+            if i in needed:
+                needed.update(self._steps[i - 1].inputs)
+        place = {index: i for i, index in enumerate(sorted(needed | {0}))}
+        kept = [self._steps[index - 1].reading(place) for index in sorted(needed - {0})]
+        return Program(self.shape, tuple(kept))
+
+
+def _reciprocal_is_exact(c: float) -> bool:
+    return math.isfinite(1 / c) and Fraction(1 / c) * Fraction(c) == 1
+
+
+def _broadcastable(a: Numbers, shape: Shape) -> Numbers:
+    """Numbers that broadcast to (batch, *shape) without touching the batch: a vector of the last axis, or of the
+    whole shape's rank."""
+    axes: Shape = a.shape
+    if len(axes) == len(shape) + 1 and axes[0] == 1:
+        axes = axes[1:]
+    axes = (1,) * (len(shape) - len(axes)) + axes
+    if len(axes) != len(shape) or any(n not in (1, wanted) for n, wanted in zip(axes, shape, strict=True)):
+        raise RefusedError(f"combines a value of shape {shape} with a tensor of shape {a.shape}")
+    return a.reshape(axes[-1:] if all(n == 1 for n in axes[:-1]) else axes)
+
+
+BATCH = "the batch size"  # of any value: a result must not depend on it
 Operation = Callable[..., object]
 OWN_NUMBERS = "computes with the model's own numbers alone: store the result as a parameter or a buffer"
 
@@ -32,18 +184,10 @@ def _constant(b: Builder, c: object) -> Numbers | np.floating:
     return b.numbers(c) if isinstance(c, Constant) else b.in_dtype(b.number(c))
 
 
-def _same_shapes(input: Value, other: Value) -> None:
-    if input.shape != other.shape:
-        raise RefusedError(
-            f"combines values of shapes {input.shape} and {other.shape}: give both the same shape"
-        )
-
-
 def add(b: Builder, input: object, other: object, alpha: object = 1, *, sign: float = 1.0) -> Value:
     """input + sign·alpha·other."""
     factor = sign * b.number(alpha, "alpha")
     if isinstance(input, Value) and isinstance(other, Value):
-        _same_shapes(input, other)
         return b.combine([input, other], [1.0, factor])
     if factor not in (1, -1):
         raise RefusedError("has an alpha and a constant: alpha is accepted between two values")
@@ -54,26 +198,17 @@ def add(b: Builder, input: object, other: object, alpha: object = 1, *, sign: fl
     return b.diagonal(other, gain=b.in_dtype(factor), shift=_constant(b, input))
 
 
-def sub(b: Builder, input: object, other: object, alpha: object = 1) -> Value:
-    return add(b, input, other, alpha, sign=-1.0)
-
-
 def rsub(b: Builder, input: object, other: object, alpha: object = 1) -> Value:
     return add(b, other, input, alpha, sign=-1.0)
 
 
 def mul(b: Builder, input: object, other: object) -> Value:
     if isinstance(input, Value) and isinstance(other, Value):
-        _same_shapes(input, other)
         return b.product(input, other)
     value, factor = (input, other) if isinstance(input, Value) else (other, input)
     assert isinstance(value, Value)
     if isinstance(factor, Constant) and factor.tensor.numel() > 1:
         return b.diagonal(value, gain=b.numbers(factor))
-    if isinstance(factor, Constant) and factor.tensor.ndim > len(value.shape) + 1:
-        raise RefusedError(
-            f"combines a value of shape {value.shape} with a tensor of shape {tuple(factor.tensor.shape)}"
-        )
     return b.scaled(value, b.number(factor))
 
 
@@ -104,23 +239,16 @@ def neg(b: Builder, input: Value) -> Value:
 
 
 def linear(b: Builder, input: Value, weight: object, bias: object = None) -> Value:
-    if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)):
-        raise RefusedError("has a weight or a bias that is computed: parameters and buffers are accepted")
     return b.affine(input, weight, bias)
 
 
 def matmul(b: Builder, input: object, other: object = None, mat2: object = None) -> Value:
     """x W. (aten.mm calls W `mat2`.)"""
-    weight = mat2 if other is None else other
-    if not isinstance(input, Value) or not isinstance(weight, Constant):
-        raise RefusedError("is accepted as (a value) @ (a parameter)")
-    return b.affine(input, weight, None, transposed=True)
+    return b.affine(input, mat2 if other is None else other, None, transposed=True)
 
 
 def addmm(b: Builder, input: object, mat1: object, mat2: object) -> Value:
     """bias + x W, the bias first."""
-    if not isinstance(mat1, Value) or not isinstance(mat2, Constant) or not isinstance(input, Constant):
-        raise RefusedError("is accepted as addmm(a parameter, a value, a parameter)")
     return b.affine(mat1, mat2, input, transposed=True)
 
 
@@ -129,24 +257,17 @@ def batch_norm(
     momentum: float, eps: float, cudnn_enabled: bool,
 ) -> Value:  # fmt: skip
     """(x - mean)/√(var + ε)·weight + bias, with the running statistics."""
-    if (
-        training is not False
-        or not isinstance(running_mean, Constant)
-        or not isinstance(running_var, Constant)
-    ):
-        raise RefusedError(
-            "normalises by the batch: it is accepted with training=False and running statistics (track_running_stats=True)"
-        )
+    stored = isinstance(running_mean, Constant) and isinstance(running_var, Constant)
+    if training is not False or not stored:
+        raise RefusedError("normalises by the batch: use training=False and track_running_stats=True")
     if len(input.shape) != 1:
-        raise RefusedError(
-            f"normalises the second axis of (batch, {', '.join(map(str, input.shape))}), which is not the features: "
-            "it is accepted on (batch, features)"
-        )
-    mean, variance = b.numbers(running_mean), b.numbers(running_var)
+        shape = ", ".join(map(str, ("batch", *input.shape)))
+        raise RefusedError(f"normalises the second axis of ({shape}): it is accepted on (batch, features)")
+    mean, variance = _constant(b, running_mean), _constant(b, running_var)
     gain = np.ones_like(mean) if weight is None else _constant(b, weight)
     shift = np.zeros_like(mean) if bias is None else _constant(b, bias)
-    parts = {"mean": mean, "variance": variance, "gain": np.asarray(gain), "shift": np.asarray(shift)}
-    return b.normalise(input, parts, b.number(eps, "eps"))
+    epsilon = b.number(eps, "eps")
+    return b.add(BatchNorm, input, mean=mean, variance=variance, gain=gain, shift=shift, epsilon=epsilon)
 
 
 def dropout(b: Builder, input: Value, p: float, train: bool) -> Value:
@@ -165,91 +286,34 @@ def same(b: Builder, input: Value, **layout: object) -> Value:
     return input
 
 
-def flatten(b: Builder, input: Value, start_dim: int, end_dim: int) -> Value:
-    start, end = _axis(input, start_dim), _axis(input, end_dim)
-    if start > end:
-        raise RefusedError(f"flattens from axis {start_dim} to {end_dim}: give start_dim <= end_dim")
-    inside = input.shape[start - 1 : end]
-    return b.reshaped(input, (*input.shape[: start - 1], math.prod(inside), *input.shape[end:]))
-
-
-def unflatten(b: Builder, input: Value, dim: int, sizes: object) -> Value:
-    axis = _axis(input, dim)
-    listed = tuple(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else (sizes,)
-    cut = _resolved(listed, input.shape[axis - 1])
-    return b.reshaped(input, (*input.shape[: axis - 1], *cut, *input.shape[axis:]))
-
-
-def reshape(b: Builder, input: Value, shape: Sequence[object] = (), size: Sequence[object] = ()) -> Value:
-    """To (batch, …): the first size is the batch size, or a -1 that can only stand for it. (aten.view calls it `size`.)"""
-    sizes = (*shape, *size)
-    keeps = bool(sizes) and (sizes[0] is BATCH or (sizes[0] == -1 and -1 not in sizes[1:]))
-    if not keeps or BATCH in sizes[1:] or len(sizes) == 1:
-        raise RefusedError(
-            f"reshapes to {sizes}, which does not keep the batch axis: write x.flatten(1), or x.reshape(len(x), …) by x.shape[0]"
-        )
-    return b.reshaped(input, _resolved(sizes[1:], math.prod(input.shape)))
-
-
-def reshape_as(b: Builder, input: Value, other: object) -> Value:
-    if not isinstance(other, Value):
-        raise RefusedError("takes a shape that does not keep the batch axis")
-    return reshape(b, input, (BATCH, *other.shape))
-
-
 def squeeze(b: Builder, input: Value, dim: object = None) -> Value:
-    if not isinstance(dim, int):
-        raise RefusedError("drops every axis of size 1, also the batch: name the axis, squeeze(dim)")
-    axis = _axis(input, dim)
-    if input.shape[axis - 1] != 1:
-        return input
-    return b.reshaped(input, (*input.shape[: axis - 1], *input.shape[axis:]))
-
-
-def unsqueeze(b: Builder, input: Value, dim: int) -> Value:
-    axes = len(input.shape) + 2
-    axis = dim + axes if dim < 0 else dim
-    if not 1 <= axis < axes:
-        raise RefusedError(f"puts an axis at {dim}: the batch stays axis 0")
-    return b.reshaped(input, (*input.shape[: axis - 1], 1, *input.shape[axis - 1 :]))
+    axes = len(input.shape) + 1
+    if not isinstance(dim, int) or dim % axes == 0:
+        raise RefusedError("may drop the batch axis: name another one, squeeze(dim)")
+    sizes = list(input.shape)
+    if sizes[dim % axes - 1] == 1:
+        del sizes[dim % axes - 1]
+    return b.reshaped(input, tuple(sizes))
 
 
 def sym_size(b: Builder, input: Value, dim: int) -> object:
     return (BATCH, *input.shape)[dim]
 
 
-def _axis(x: Value, dim: object) -> int:
-    """An axis counted from the batch, 0, which must not be touched."""
-    axes = len(x.shape) + 1
-    if not isinstance(dim, int) or isinstance(dim, bool) or not -axes <= dim < axes:
-        raise RefusedError(f"names axis {dim} of {axes}")
-    if dim % axes == 0:
-        raise RefusedError(f"works on axis {dim}, the batch: axes 1 to {axes - 1} are accepted (start_dim=1)")
-    return dim % axes
-
-
-def _resolved(given: Axes, elements: int) -> Shape:
-    """The sizes with -1 filled in; their product is the number of elements."""
-    sizes = [n for n in given if isinstance(n, int) and not isinstance(n, bool)]
-    if len(sizes) != len(given) or sizes.count(-1) > 1 or any(n < -1 or n == 0 for n in sizes):
-        raise RefusedError(f"reshapes to {given}: positive sizes, and one -1, are accepted")
-    known = math.prod(n for n in sizes if n != -1)
-    if elements % known or (-1 not in sizes and elements != known):
-        raise RefusedError(f"reshapes {elements} numbers to {given}, which holds {known}")
-    return tuple(elements // known if n == -1 else n for n in sizes)
-
-
+sub = partial(add, sign=-1.0)
 # by the name of the ATen operation
 OPERATIONS: dict[str, Operation] = {
     "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "mul": mul, "multiply": mul, "div": div, "divide": div,
     "true_divide": div, "neg": neg, "negative": neg, "linear": linear, "matmul": matmul, "mm": matmul, "addmm": addmm,
-    "batch_norm": batch_norm, "log_sigmoid": log_sigmoid, "sym_size": sym_size, "view": reshape, "_unsafe_view": reshape,
-    "view_as": reshape_as, "reshape": reshape, "reshape_as": reshape_as, "flatten": flatten, "unflatten": unflatten,
-    "squeeze": squeeze, "unsqueeze": unsqueeze, **dict.fromkeys(DROPOUTS, dropout), **dict.fromkeys(COPIES | CASTS, same),
+    "batch_norm": batch_norm, "log_sigmoid": log_sigmoid, "sym_size": sym_size, "squeeze": squeeze,
+    **dict.fromkeys(DROPOUTS, dropout), **dict.fromkeys(COPIES | CASTS, same),
 }  # fmt: skip
+# the same numbers, row by row
+RESHAPES = frozenset(
+    {"view", "_unsafe_view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "unsqueeze"}
+)
 # operations that only rearrange numbers: exact on the model's own tensors, too
-REARRANGES = COPIES | {
-    "t", "numpy_T", "mT", "transpose", "permute", "view", "reshape", "view_as", "reshape_as", "flatten", "unflatten",
-    "squeeze", "unsqueeze", "select", "slice", "expand",
+REARRANGES = COPIES | RESHAPES | {
+    "t", "numpy_T", "mT", "transpose", "permute", "squeeze", "select", "slice", "expand",
 }  # fmt: skip
-HINTS = dict.fromkeys(("softmax", "log_softmax"), "leave it off and compile the logits")
+HINTS = dict.fromkeys(("softmax", "log_softmax"), "is not supported: leave it off and compile the logits")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.utils.parametrize as parametrize
+from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.nn.modules import module as calls
 from torch.nn.parameter import is_lazy
@@ -16,11 +17,7 @@ from attnc.errors import Problem
 
 DTYPES = (torch.float32, torch.float64)
 _PLAIN = (Tensor, nn.Parameter)
-_WRAPPERS = {
-    "DataParallel": "give model.module, the module inside it",
-    "DistributedDataParallel": "give model.module, the module inside it",
-    "OptimizedModule": "give the module that torch.compile was called with",
-}
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 _REMOVERS = {
     "torch.nn.utils.weight_norm": "torch.nn.utils.remove_weight_norm(module)",
     "torch.nn.utils.spectral_norm": "torch.nn.utils.remove_spectral_norm(module)",
@@ -28,18 +25,9 @@ _REMOVERS = {
 }
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """The problems, and the names of modules that cannot be recorded because of them."""
-
-    problems: tuple[Problem, ...]
-    opaque: frozenset[str]
-
-
-def part_name(name: str, module: nn.Module) -> str:
+def part_name(path: str, part: object) -> str:
     """How messages name a part: 'net.0 (Linear)'."""
-    kind = type(module).__name__
-    return f"{name} ({kind})" if name else f"the model ({kind})"
+    return f"{path or 'the model'} ({type(part).__name__})"
 
 
 def model_dtype(model: nn.Module) -> torch.dtype:
@@ -48,26 +36,27 @@ def model_dtype(model: nn.Module) -> torch.dtype:
     return next((t.dtype for t in tensors if t.dtype in DTYPES), torch.float32)
 
 
-def inspected(model: nn.Module) -> Inspection:
-    """Every reason, over all parts, why calling the model may compute something else than its `forward`.
-
-    >>> [str(p) for p in inspected(nn.Linear(2, 2)).problems]
-    ['the model (Linear): is in training mode: call model.eval()']
-    """
+def inspected(model: nn.Module) -> tuple[list[Problem], bool]:
+    """Every reason, over all parts, why calling the model may compute something else than its `forward`; and whether the model
+    can be recorded in spite of them."""
     problems = [*global_hooks(), *training_parts(model), *_tensors(model)]
-    opaque = set()
+    readable = True
     for name, part in model.named_modules():
         where = part_name(name, part)
         wrapping = [Problem(where, reason) for reason in _wrapping(part)]
         problems += wrapping or [Problem(where, reason) for reason in _interference(part)]
         foreign = {a: t for a, t in vars(part).items() if isinstance(t, Tensor) and type(t) not in _PLAIN}
-        problems += [
-            Problem(".".join(filter(None, (name, a))), str(tensor_problem(t))) for a, t in foreign.items()
-        ]
+        problems += [Problem(f"{name}.{a}".lstrip("."), str(tensor_problem(t))) for a, t in foreign.items()]
         sparse = any(t is not None and t.layout is not torch.strided for t in part._parameters.values())
         if wrapping or foreign or sparse or parametrize.is_parametrized(part) or _is_lazy(part):
-            opaque.add(name)
-    return Inspection(tuple(problems), frozenset(opaque))
+            readable = False
+    return problems, readable
+
+
+def to_numpy(tensor: Tensor) -> NDArray[Any]:
+    """The stored numbers, which the array may share."""
+    found: NDArray[Any] = tensor.detach().cpu().resolve_neg().numpy()
+    return found
 
 
 def tensor_problem(tensor: object) -> str | None:
@@ -130,7 +119,7 @@ def _wrapping(part: nn.Module) -> Iterator[str]:
     if isinstance(part, torch.jit.ScriptModule):
         yield "is compiled by torch.jit: give the original nn.Module"
     elif type(part).__module__.startswith("torch.") and type(part).__name__ in _WRAPPERS:
-        yield f"is a wrapper: {_WRAPPERS[type(part).__name__]}"
+        yield "is a wrapper: give model.module, or the module that torch.compile was called with"
 
 
 def _interference(part: nn.Module) -> Iterator[str]:
@@ -139,16 +128,13 @@ def _interference(part: nn.Module) -> Iterator[str]:
         return  # its hooks are those that initialise it; the tensors themselves are reported
     if parametrize.is_parametrized(part):
         names = ", ".join(part.parametrizations.keys())  # type: ignore[operator, union-attr]
-        yield (
-            f"has a parametrization of {names}: bake it in by "
-            "torch.nn.utils.parametrize.remove_parametrizations(module, name)"
-        )
+        how = "torch.nn.utils.parametrize.remove_parametrizations(module, name)"
+        yield f"has a parametrization of {names}: apply it permanently by {how}"
     hooks = [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]
     if hooks:
         kinds = sorted({getattr(h, "__name__", type(h).__name__) for h in hooks})
-        how = next(
-            (_REMOVERS[m] for m in (type(h).__module__ for h in hooks) if m in _REMOVERS), "handle.remove()"
-        )
+        known = [_REMOVERS[type(h).__module__] for h in hooks if type(h).__module__ in _REMOVERS]
+        how = known[0] if known else "handle.remove()"
         yield f"has forward hooks ({', '.join(kinds)}), which may change its result: remove them by {how}"
     if "forward" in vars(part):
         yield "has a forward that was assigned to the object: define forward in a class"

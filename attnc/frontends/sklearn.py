@@ -5,25 +5,24 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
 from attnc import functions
-from attnc.domain import Array
 from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends.activations import Activation, RefusedError
-from attnc.frontends.builder import Builder, Value
+from attnc.frontends.operations import Builder, Value
 from attnc.frontends.problems import tensor_problem
 from attnc.functions import Function
 from attnc.program import Affine, Program
 from attnc.program.evaluate import approximate
 from attnc.program.step import Shape
 
-_ACTIVATIONS: dict[str, Callable[[], Function] | None] = {
-    "identity": None, "logistic": functions.sigmoid, "tanh": functions.tanh, "relu": functions.relu, "exp": functions.exp,
+_ACTIVATIONS: dict[str, Callable[[], Function]] = {
+    "identity": functions.identity, "logistic": functions.sigmoid, "tanh": functions.tanh, "relu": functions.relu,
+    "exp": functions.exp,
 }  # fmt: skip
 _NETWORKS = ("MLPRegressor", "MLPClassifier")
 _ACCEPTED = (
@@ -53,39 +52,32 @@ def estimator_to_program(estimator: Any, shape: Shape) -> Program:
     """
     name = type(estimator).__name__
     scalers, network = _parts(estimator)
-    for part in (*(s for _, s in scalers), network):
-        if not _is_fitted(part):
-            raise InputError(f"{type(part).__name__} is not fitted: call fit(X, y) first")
-    problems = [*_network_problems(network), *(p for where, s in scalers for p in _scaler_problems(where, s))]
+    problems = list(_problems(scalers, network))
     features = getattr(scalers[0][1] if scalers else network, "n_features_in_", None)
     if shape != (features,):
         problems.append(Problem(name, f"takes {features} features, and the shape is {shape}"))
-    if problems:
-        raise UnsupportedError(f"{name} cannot be compiled", problems)
-    program = _built(network, scalers, shape)
-    found = _disagreement(estimator, network, program)
-    if found:
-        raise UnsupportedError(f"{name} cannot be compiled", [Problem(name, found)])
-    return program
+    if not problems:
+        try:
+            program = _built(network, scalers, shape)
+            _check_prediction(estimator, network, program)
+            return program
+        except RefusedError as refusal:
+            problems = [Problem(name, str(refusal))]
+    raise UnsupportedError(f"{name} cannot be compiled", problems)
 
 
 def _built(network: Any, scalers: list[tuple[str, Any]], shape: Shape) -> Program:
     b = Builder(shape, np.dtype(np.float64))
     x = b.input
-    try:
-        for where, scaler in scalers:
-            b.where = b.name = where
-            x = _SCALERS[_kind(scaler)](b, x, scaler)
-    except RefusedError as refusal:
-        raise UnsupportedError(f"{where} cannot be compiled", [Problem(where, str(refusal))]) from None
-    last = len(network.coefs_) - 1
+    for b.name, scaler in scalers:
+        x = _SCALERS[_kind(scaler)](b, x, scaler)
+    activations = [network.activation] * (len(network.coefs_) - 1) + [network.out_activation_]
+    if _kind(network) == "MLPClassifier":
+        activations[-1] = "identity"  # its softmax, or logistic function, is left off
     for i, (weight, bias) in enumerate(zip(network.coefs_, network.intercepts_, strict=True)):
         b.name = f"coefs_[{i}]"
-        x = b.add(Affine(x.index, weight.T, bias, name=b.name), x)
-        left_off = ("softmax", "logistic") if _kind(network) == "MLPClassifier" else ()
-        after = network.out_activation_ if i == last else network.activation
-        make = None if i == last and after in left_off else _ACTIVATIONS[after]
-        x = x if make is None else b.apply(x, Activation(make()))
+        x = b.add(Affine, x, weight=weight.T, bias=bias)
+        x = b.apply(x, Activation(_ACTIVATIONS[activations[i]]()))
     return b.program(x)
 
 
@@ -118,30 +110,23 @@ def _kind(part: Any) -> str:
     return kind.__name__ if getattr(sys.modules.get(home), kind.__name__, None) is kind else ""
 
 
-def _is_fitted(part: Any) -> bool:
-    return hasattr(part, "coefs_") or any(hasattr(part, name) for name in ("scale_", "center_"))
-
-
-def _network_problems(network: Any) -> Iterator[Problem]:
+def _problems(scalers: list[tuple[str, Any]], network: Any) -> Iterator[Problem]:
+    for part in (*(scaler for _, scaler in scalers), network):
+        if not any(hasattr(part, fitted) for fitted in ("coefs_", "scale_", "center_")):
+            raise InputError(f"{type(part).__name__} is not fitted: call fit(X, y) first")
     for name in {network.activation, network.out_activation_} - {*_ACTIVATIONS, "softmax"}:
         yield Problem("activation", f"is {name!r}: accepted are {', '.join(_ACTIVATIONS)}")
+    numbers: dict[str, Any] = {}
     for i, (weight, bias) in enumerate(zip(network.coefs_, network.intercepts_, strict=True)):
-        for where, numbers in ((f"coefs_[{i}]", weight), (f"intercepts_[{i}]", bias)):
-            if (reason := tensor_problem(numbers)) is not None:
-                yield Problem(where, reason)
-    widths = [w.shape for w in network.coefs_]
-    for i, (left, right) in enumerate(pairwise(widths)):
-        if left[1] != right[0]:
-            yield Problem(f"coefs_[{i + 1}]", f"takes {right[0]} features, and gets {left[1]}")
-
-
-def _scaler_problems(where: str, scaler: Any) -> Iterator[Problem]:
-    if getattr(scaler, "clip", False):
-        yield Problem(where, "clips its result: give clip=False")
-    for part in ("mean_", "center_", "scale_", "min_"):
-        numbers = getattr(scaler, part, None)
-        if numbers is not None and (reason := tensor_problem(numbers)) is not None:
-            yield Problem(f"{where}.{part}", reason)
+        numbers |= {f"coefs_[{i}]": weight, f"intercepts_[{i}]": bias}
+    for where, scaler in scalers:
+        if getattr(scaler, "clip", False):
+            yield Problem(where, "clips its result: give clip=False")
+        parts = {part: getattr(scaler, part, None) for part in ("mean_", "center_", "scale_", "min_")}
+        numbers |= {f"{where}.{part}": given for part, given in parts.items() if given is not None}
+    for where, given in numbers.items():
+        if (reason := tensor_problem(given)) is not None:
+            yield Problem(where, reason)
 
 
 def _centred(centre: str, if_centred: str, if_scaled: str) -> Callable[[Builder, Value, Any], Value]:
@@ -163,26 +148,19 @@ _SCALERS: dict[str, Callable[[Builder, Value, Any], Value]] = {
 }
 
 
-def _disagreement(estimator: Any, network: Any, program: Program) -> str | None:
-    """How far the estimator's own prediction is from the program, followed by the softmax or logistic function."""
+def _check_prediction(estimator: Any, network: Any, program: Program) -> None:
+    """Compare the estimator's own prediction with the program, followed by the softmax or logistic function of a classifier."""
     x = np.random.default_rng(0).uniform(-2, 2, (8, *program.shape))
+    ours, classifies = torch.from_numpy(approximate(program, x)), _kind(network) == "MLPClassifier"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the names of columns
-        predict = estimator.predict_proba if _kind(network) == "MLPClassifier" else estimator.predict
+        predict = estimator.predict_proba if classifies else estimator.predict
         theirs = np.asarray(predict(x), dtype=np.float64)
-    ours = _finished(network, approximate(program, x)).reshape(theirs.shape)
-    gap = float(np.abs(theirs - ours).max())
-    if gap <= 1e-6 * (1e-3 + float(np.abs(theirs).max())):
-        return None
-    return f"differs from its program by {gap:.3g} at a random input: a part of it was replaced"
-
-
-def _finished(network: Any, outputs: Array) -> Array:
-    """Probabilities of logits; the outputs of a regressor unchanged."""
-    if _kind(network) != "MLPClassifier":
-        return outputs
-    logits = torch.from_numpy(outputs)
-    if network.out_activation_ == "softmax":
-        return torch.softmax(logits, -1).numpy()
-    likely = torch.sigmoid(logits).numpy()
-    return np.concatenate([1 - likely, likely], axis=-1) if likely.shape[-1] == 1 else likely
+    if classifies and network.out_activation_ == "softmax":
+        ours = torch.softmax(ours, -1)
+    elif classifies:
+        ours = torch.sigmoid(ours)
+        ours = torch.cat([1 - ours, ours], -1) if ours.shape[-1] == 1 else ours
+    gap = float(np.abs(theirs - ours.numpy().reshape(theirs.shape)).max())
+    if not gap <= 1e-6 * (1e-3 + float(np.abs(theirs).max())):
+        raise RefusedError(f"differs from its program by {gap:.3g} at a random input")

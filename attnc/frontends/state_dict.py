@@ -15,13 +15,11 @@ from torch import Tensor
 
 from attnc import functions
 from attnc.errors import FileError, InputError, Problem, UnsupportedError
-from attnc.frontends.problems import tensor_problem
+from attnc.frontends.problems import tensor_problem, to_numpy
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Program, Step
 
-_ADVICE = (
-    "write the weights as safetensors: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
-)
+_ADVICE = "save the weights by safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
 
 
 def mlp(
@@ -42,26 +40,22 @@ def mlp(
     ['0', 'leaky_relu(0.2)', '2']
     """
     if not isinstance(tensors, Mapping) or not all(isinstance(name, str) for name in tensors):
-        raise InputError(
-            f"a state dict maps names to tensors: got {type(tensors).__name__}; give model.state_dict()"
-        )
+        raise InputError(f"tensors is a {type(tensors).__name__}: pass a state dict, model.state_dict()")
     between, last = _function(activation), None if output_activation is None else _function(output_activation)
     problems = list(_problems(tensors))
-    prefixes = _ordered([name for name in tensors if _part(name)[1] == "weight"], order)
+    prefixes = _ordered([_part(name)[0] for name in tensors if _part(name)[1] == "weight"], order)
     if not prefixes and not problems:
         problems.append(Problem("the state dict", "holds no weight: give <prefix>.weight, and <prefix>.bias"))
-    if not problems:
-        problems = list(_unchained(tensors, prefixes))
     if problems:
         raise UnsupportedError("the state dict is not that of a network of linear layers", problems)
     steps: list[Step] = []
-    for i, prefix in enumerate(prefixes):
-        bias = tensors.get(_joined(prefix, "bias"))
-        weight = _array(tensors[_joined(prefix, "weight")])
-        steps.append(Affine(len(steps), weight, None if bias is None else _array(bias), name=prefix))
-        after = last if i == len(prefixes) - 1 else between
-        steps += [] if after is None else [Pointwise(len(steps), after)]
-    return Program((int(steps[0].tensors()["weight"].shape[1]),), tuple(steps))
+    for prefix in prefixes:
+        named = {part: tensors.get(_joined(prefix, part)) for part in ("weight", "bias")}
+        numbers: Any = {part: to_numpy(a) if isinstance(a, Tensor) else a for part, a in named.items()}
+        steps += [Pointwise(len(steps), between)] if steps else []
+        steps.append(Affine(len(steps), **numbers, name=prefix))
+    inputs = steps[0].tensors()["weight"].shape[1]
+    return Program((inputs,), (*steps, *([] if last is None else [Pointwise(len(steps), last)])))
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -106,10 +100,6 @@ def _joined(prefix: str, part: str) -> str:
     return f"{prefix}.{part}" if prefix else part
 
 
-def _array(given: Any) -> Any:
-    return given.detach().cpu().resolve_neg().numpy() if isinstance(given, Tensor) else given
-
-
 def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
     """Tensors that are no weight or bias of a linear layer, or whose numbers are not accepted."""
     dtypes: dict[str, str] = {}
@@ -118,14 +108,9 @@ def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
         axes = {"weight": 2, "bias": 1}.get(part)
         reason = tensor_problem(given)
         if axes is None:
-            yield Problem(
-                name, "is neither weight nor bias of a linear layer: leave it out, or give the module"
-            )
+            yield Problem(name, "is neither weight nor bias of a linear layer: leave it out")
         elif reason is None and np.ndim(given) != axes:
-            yield Problem(
-                name,
-                f"has the shape {tuple(given.shape)}: a {part} has {axes} {'axes' if axes > 1 else 'axis'}",
-            )
+            yield Problem(name, f"has the shape {tuple(given.shape)}: a {part} has {axes} axes")
         elif part == "bias" and _joined(prefix, "weight") not in tensors:
             yield Problem(name, f"has no {_joined(prefix, 'weight')} beside it")
         if reason is not None:
@@ -137,49 +122,21 @@ def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("the state dict", f"mixes dtypes: {listed}; give all in one")
 
 
-def _ordered(weights: list[str], order: Sequence[str] | None) -> list[str]:
-    found = [_part(name)[0] for name in weights]
+def _ordered(prefixes: list[str], order: Sequence[str] | None) -> list[str]:
+    listed = ", ".join(map(repr, sorted(prefixes, key=_natural)))
     if order is None:
-        if len({re.sub(r"\d+", "#", p) for p in found}) > 1 or _numbers_that_vary(found) > 1:
-            listed = ", ".join(map(repr, sorted(found, key=_natural)))
-            raise InputError(
-                f"the order of the layers is not clear from the names {listed}: give order=[…] with all of them"
-            )
-        return sorted(found, key=_natural)
+        numbers = [re.findall(r"\d+", p) for p in prefixes]
+        patterns = {re.sub(r"\d+", "#", p) for p in prefixes}
+        if len(patterns) > 1 or sum(len(set(column)) > 1 for column in zip(*numbers, strict=True)) > 1:
+            raise InputError(f"the order of the layers is not clear from the names {listed}: give order=[…]")
+        return sorted(prefixes, key=_natural)
     named = isinstance(order, Sequence) and all(isinstance(prefix, str) for prefix in order)
-    if isinstance(order, str) or not named or set(order) != set(found):
-        listed = ", ".join(map(repr, found))
-        raise InputError(
-            f"order={order!r}: list the prefixes of the layers in their order; there are {listed}"
-        )
+    if isinstance(order, str) or not named or set(order) != set(prefixes):
+        raise InputError(f"order={order!r}: list the layers in their order; there are {listed}")
     return list(order)
-
-
-def _numbers_that_vary(prefixes: list[str]) -> int:
-    """How many of the numbers in the names differ between them."""
-    columns = zip(*(re.findall(r"\d+", p) for p in prefixes), strict=True)
-    return sum(len(set(column)) > 1 for column in columns)
 
 
 def _natural(prefix: str) -> list[tuple[bool, int, str]]:
     """Digits by value, before letters."""
     pieces = re.findall(r"\d+|\D+", prefix)
     return [(False, int(p), "") if p.isdigit() else (True, 0, p) for p in pieces]
-
-
-def _unchained(tensors: Mapping[str, Any], prefixes: list[str]) -> Iterator[Problem]:
-    """Layers whose sizes do not fit one another."""
-    width = None
-    for prefix in prefixes:
-        where, bias = _joined(prefix, "weight"), tensors.get(_joined(prefix, "bias"))
-        rows, columns = tensors[where].shape
-        if 0 in (rows, columns):
-            yield Problem(where, f"has the shape {(rows, columns)}: it is empty")
-        if bias is not None and bias.shape[0] != rows:
-            yield Problem(_joined(prefix, "bias"), f"has {bias.shape[0]} numbers, and the weight {rows} rows")
-        if width is not None and columns != width:
-            yield Problem(
-                where,
-                f"takes {columns} features, and the layer before it returns {width}: give order=[…] if the order is another one",
-            )
-        width = rows

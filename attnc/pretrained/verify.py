@@ -20,8 +20,7 @@ from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
 from attnc.domain import Box
 from attnc.errors import AttncError, MissingExtraError
-from attnc.frontends.transformers import Site, read_sites
-from attnc.frontends.transformers.calls import example_call
+from attnc.frontends.transformers import Site, example_call, read_sites
 from attnc.functions import Function
 from attnc.functions.balls import working
 from attnc.network.gated_block import GatedBlock

@@ -26,19 +26,12 @@ class Affine(OneInput):
 
     def __post_init__(self) -> None:
         freeze(self, "weight", "bias")
-        if self.weight.ndim != 2 or 0 in self.weight.shape:
-            raise InputError(f"{self.label}: weight has shape {self.weight.shape}, expected (out, in)")
-        if self.bias is not None and self.bias.shape != self.weight.shape[:1]:
-            raise InputError(
-                f"{self.label}: weight has shape {self.weight.shape} and bias {self.bias.shape}, expected (out, in) and (out,)"
-            )
-
-    def tensors(self) -> dict[str, Numbers]:
-        return {"weight": self.weight} if self.bias is None else {"weight": self.weight, "bias": self.bias}
+        w, b = self.weight.shape, None if self.bias is None else self.bias.shape
+        if len(w) != 2 or 0 in w or b not in (None, w[:1]):
+            raise InputError(f"{self.label}: expected shapes (out, in) and (out,), got {w} and {b}")
 
     def shape(self, *given: Shape) -> Shape:
-        if not given[0] or given[0][-1] != self.weight.shape[1]:
-            raise InputError(f"it takes {self.weight.shape[1]} features, but its input has shape {given[0]}")
+        self.check_features(given[0], self.weight.shape[1])
         return (*given[0][:-1], self.weight.shape[0])
 
     def work(self, *given: Shape) -> int:
@@ -58,10 +51,8 @@ class Affine(OneInput):
 
 def _product(weight: Numbers, rows: Balls) -> Balls:
     product = arb_mat(weight.astype(np.float64).tolist()) * arb_mat(rows.T.tolist())
-    y = np.empty((len(rows), len(weight)), dtype=object)
-    for i, j in np.ndindex(y.shape):
-        y[i, j] = product[j, i]
-    return y
+    found: Balls = np.array(product.entries(), dtype=object).reshape(len(weight), len(rows)).T
+    return found
 
 
 def _long_product(matrix: Numbers, rows: Balls) -> Balls:

@@ -41,19 +41,13 @@ class Attend(Step):
             mask.flags.writeable = False
             object.__setattr__(self, "mask", mask)
 
-    def tensors(self) -> dict[str, Numbers]:
-        return {} if self.mask is None else {"mask": self.mask}
-
     def shape(self, *given: Shape) -> Shape:
-        if any(len(s) != 2 or s[-1] % self.heads for s in given) or given[0][1] != given[1][1]:
-            raise InputError(
-                f"it takes queries, keys and values of {self.heads} heads, but its inputs have shapes {given}"
-            )
-        if given[1][0] != given[2][0] or (
-            self.mask is not None and self.mask.shape != (given[0][0], given[1][0])
-        ):
-            raise InputError(f"queries, keys, values and mask do not fit: the inputs have shapes {given}")
-        return (given[0][0], given[2][1])
+        q, k, v = given
+        if any(len(s) != 2 or s[1] % self.heads for s in given) or q[1] != k[1] or k[0] != v[0]:
+            raise InputError(f"queries, keys and values of {self.heads} heads do not have the shapes {given}")
+        if self.mask is not None and self.mask.shape != (q[0], k[0]):
+            raise InputError(f"a mask of shape {self.mask.shape} does not fit inputs of the shapes {given}")
+        return (q[0], v[1])
 
     def exact(self, *x: Balls) -> Balls:
         q, k, v = (np.stack(np.split(part, self.heads, -1), 1) for part in x)  # (N, h, tokens, d)
@@ -64,9 +58,8 @@ class Attend(Step):
             largest = max(float(s.mid()) for s in scores)
             weights = [(s - arb(largest)).exp() for s in scores]
             total = sum(weights, arb(0))
-            y[b, h, i] = (
-                sum((w * v[b, h, j] for w, j in zip(weights, seen, strict=True)), 0 * v[b, h, 0]) / total
-            )
+            terms = (w * v[b, h, j] for w, j in zip(weights, seen, strict=True))
+            y[b, h, i] = sum(terms, 0 * v[b, h, 0]) / total
         return np.concatenate(list(np.moveaxis(y, 1, 0)), -1)
 
     def approximate(self, *x: Tensor) -> Tensor:

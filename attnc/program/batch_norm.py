@@ -29,19 +29,13 @@ class BatchNorm(OneInput):
         freeze(self, "mean", "variance", "gain", "shift")
         shapes = {a.shape for a in self.tensors().values()}
         if len(shapes) != 1 or len(self.mean.shape) != 1:
-            raise InputError(
-                f"{self.label}: its tensors have shapes {sorted(shapes)}, expected four vectors of one size"
-            )
+            raise InputError(f"{self.label}: expected four vectors of one size, got shapes {sorted(shapes)}")
         object.__setattr__(self, "epsilon", float(self.epsilon))
         if float(np.min(self.variance)) + self.epsilon <= 0 or not math.isfinite(self.epsilon):
             raise InputError(f"{self.label}: variance + epsilon must be positive")
 
-    def tensors(self) -> dict[str, Numbers]:
-        return {"mean": self.mean, "variance": self.variance, "gain": self.gain, "shift": self.shift}
-
     def shape(self, *given: Shape) -> Shape:
-        if given[0][-1:] != self.mean.shape:
-            raise InputError(f"it takes {self.mean.shape[0]} features, but its input has shape {given[0]}")
+        self.check_features(given[0], len(self.mean))
         return given[0]
 
     def exact(self, *x: Balls) -> Balls:

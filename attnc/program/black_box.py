@@ -24,18 +24,11 @@ class BlackBox(OneInput):
 
     def shape(self, *given: Shape) -> Shape:
         if len(given[0]) != 1:
-            raise InputError(
-                f"it takes one vector of all features, but its input has shape {given[0]}: reshape before"
-            )
+            raise InputError(f"it takes one vector of all features: reshape its input of shape {given[0]}")
         return (self.outputs,)
 
     def exact(self, *x: Balls) -> Balls:
-        raise self._not_stored()
+        raise InputError(f"{self.label} is a black box: the program does not store it")
 
     def approximate(self, *x: Tensor) -> Tensor:
-        raise self._not_stored()
-
-    def _not_stored(self) -> InputError:
-        return InputError(
-            f"{self.label} is a black box: the program does not store it, and its error was measured"
-        )
+        raise InputError(f"{self.label} is a black box: the program does not store it")

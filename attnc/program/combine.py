@@ -26,17 +26,14 @@ class Combine(Step):
         object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "coefficients", tuple(float(c) for c in self.coefficients))
         if not self.inputs or len(self.inputs) != len(self.coefficients):
-            raise InputError(
-                f"{self.label}: {len(self.inputs)} values have {len(self.coefficients)} coefficients, expected one each"
-            )
+            sizes = f"{len(self.inputs)} values and {len(self.coefficients)} coefficients"
+            raise InputError(f"{self.label}: there are {sizes}, expected one coefficient for each value")
         if not all(map(math.isfinite, self.coefficients)):
             raise InputError(f"{self.label}: coefficients {self.coefficients} must be finite")
 
     def shape(self, *given: Shape) -> Shape:
         if len(set(given)) != 1:
-            raise InputError(
-                f"it adds values of one shape, but its inputs have shapes {', '.join(map(str, given))}"
-            )
+            raise InputError(f"it adds values of one shape: got {', '.join(map(str, given))}")
         return given[0]
 
     def exact(self, *x: Balls) -> Balls:

@@ -34,9 +34,7 @@ def _lead(program: Program, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The batch axes."""
     cut = len(shape) - len(program.shape)
     if cut < 0 or shape[cut:] != program.shape:
-        raise InputError(
-            f"the program takes inputs of shape (…, {', '.join(map(str, program.shape))}): got {shape}"
-        )
+        raise InputError(f"the program takes inputs of shape (…, *{program.shape}): got {shape}")
     return shape[:cut]
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from flint import arb
-from numpy.typing import NDArray
 from torch import Tensor
 
+from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.program.step import Balls, Numbers, OneInput, Shape, finite_setting, freeze, wide
 
@@ -40,14 +40,9 @@ class Lookup(OneInput):
         freeze(self, "points", "values")
         shapes = self.points.shape, self.values.shape
         if any(len(s) != 2 or 0 in s for s in shapes) or len(self.points) != len(self.values):
-            raise InputError(
-                f"{self.label}: points and values have shapes {shapes}, expected (K, in) and (K, out)"
-            )
+            raise InputError(f"{self.label}: expected shapes (K, in) and (K, out), got {shapes}")
         finite_setting(self, "lipschitz")
         finite_setting(self, "noise")
-
-    def tensors(self) -> dict[str, Numbers]:
-        return {"points": self.points, "values": self.values}
 
     def shape(self, *given: Shape) -> Shape:
         if given[0] != self.points.shape[1:]:
@@ -55,35 +50,28 @@ class Lookup(OneInput):
         return self.values.shape[1:]
 
     def exact(self, *x: Balls) -> Balls:
-        return enclosed(self, x[0])
+        """From the nearest points: balls that contain f(x) for every such f."""
+        found = np.empty((len(x[0]), self.values.shape[1]), dtype=object)
+        points = self.points.astype(np.float64)
+        for i, row in enumerate(x[0]):
+            rough = np.array([float(s.mid()) for s in row])
+            near = np.argsort(((points - rough) ** 2).sum(1), kind="stable")[:_NEAR]
+            reach = [arb(self.noise) + arb(self.lipschitz) * _distance(row, points[k]) for k in near]
+            for j in range(found.shape[1]):
+                at = [arb(float(self.values[k, j])) for k in near]
+                low, high = at[0] - reach[0], at[0] + reach[0]
+                for v, r in zip(at[1:], reach[1:], strict=True):
+                    low, high = low.max(v - r), high.min(v + r)
+                found[i, j] = low.union(high)
+        return found
 
     def approximate(self, *x: Tensor) -> Tensor:
         low, high = envelopes(self, x[0])
         return (low + high) / 2
 
 
-def enclosed(step: Lookup, x: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Balls that contain f(x) for every such f; x is an array (N, in) of balls."""
-    found = np.empty((len(x), step.values.shape[1]), dtype=object)
-    points = step.points.astype(np.float64)
-    for i, row in enumerate(x):
-        rough = np.array([float(s.mid()) for s in row])
-        near = np.argsort(((points - rough) ** 2).sum(1), kind="stable")[:_NEAR]
-        reach = [arb(step.noise) + arb(step.lipschitz) * _distance(row, points[k]) for k in near]
-        for j in range(found.shape[1]):
-            at = [arb(float(step.values[k, j])) for k in near]
-            low, high = at[0] - reach[0], at[0] + reach[0]
-            for v, r in zip(at[1:], reach[1:], strict=True):
-                low, high = low.max(v - r), high.min(v + r)
-            found[i, j] = low.union(high)
-    return found
-
-
-def _distance(x: NDArray[np.object_], point: NDArray[np.float64]) -> arb:
-    total = arb(0)
-    for s, p in zip(x, point.tolist(), strict=True):
-        total = total + abs(s - arb(p)) ** 2
-    return total.sqrt()
+def _distance(x: Balls, point: Array) -> arb:
+    return sum((abs(s - arb(p)) ** 2 for s, p in zip(x, point.tolist(), strict=True)), arb(0)).sqrt()
 
 
 def envelopes(step: Lookup, x: Tensor) -> tuple[Tensor, Tensor]:

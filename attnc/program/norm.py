@@ -27,18 +27,13 @@ class Norm(OneInput):
     def __post_init__(self) -> None:
         freeze(self, "gain", "shift")
         if self.gain.ndim != 1 or not len(self.gain) or self.shift.shape != self.gain.shape:
-            raise InputError(
-                f"{self.label}: gain and shift have shapes {self.gain.shape} and {self.shift.shape}, expected (d,)"
-            )
+            shapes = f"{self.gain.shape} and {self.shift.shape}"
+            raise InputError(f"{self.label}: gain and shift have shapes {shapes}, expected (d,)")
         finite_setting(self, "epsilon")
         object.__setattr__(self, "centred", bool(self.centred))
 
-    def tensors(self) -> dict[str, Numbers]:
-        return {"gain": self.gain, "shift": self.shift}
-
     def shape(self, *given: Shape) -> Shape:
-        if given[0][-1:] != self.gain.shape:
-            raise InputError(f"it takes {self.gain.shape[0]} features, but its input has shape {given[0]}")
+        self.check_features(given[0], len(self.gain))
         return given[0]
 
     def exact(self, *x: Balls) -> Balls:

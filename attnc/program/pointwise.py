@@ -48,12 +48,11 @@ class Pointwise(OneInput):
         return f"{self.function.label!r} has no enclosure, so its error cannot be proved: pass attnc.function(..., enclosure=...)"
 
     def exact(self, *x: Balls) -> Balls:
-        y = np.empty(x[0].shape, dtype=object)
-        for i, s in np.ndenumerate(x[0]):
-            y[i] = self.function.over(s)
-            if self.deviation and not s <= arb(self.beyond):
-                y[i] = y[i] + arb(0, self.deviation)
-        return y
+        def value(s: arb) -> arb:
+            off = self.deviation and not s <= arb(self.beyond)
+            return self.function.over(s) + arb(0, self.deviation) if off else self.function.over(s)
+
+        return np.asarray(np.frompyfunc(value, 1, 1)(x[0]), dtype=object)
 
     def approximate(self, *x: Tensor) -> Tensor:
         return self.function.torch_form(x[0])

@@ -20,9 +20,7 @@ class Product(Step):
 
     def shape(self, *given: Shape) -> Shape:
         if given[0] != given[1]:
-            raise InputError(
-                f"it multiplies values of one shape, but its inputs have shapes {given[0]} and {given[1]}"
-            )
+            raise InputError(f"it multiplies values of one shape: got {given[0]} and {given[1]}")
         return given[0]
 
     def exact(self, *x: Balls) -> Balls:

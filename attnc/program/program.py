@@ -12,10 +12,8 @@ import numpy as np
 from attnc.errors import InputError, Problem
 from attnc.program.step import Shape, Step
 
-MOST_FORM_WORK, MOST_FORM_SIZE = (
-    2**34,
-    2**23,
-)  # multiplications, numbers; above, values are bounded by intervals alone
+# multiplications and numbers; above these, values are bounded by intervals alone
+MOST_FORM_WORK, MOST_FORM_SIZE = 2**34, 2**23
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +33,11 @@ class Program:
 
     def __post_init__(self) -> None:
         if not self.shape or not all(type(n) is int and n > 0 for n in self.shape):
-            raise InputError(
-                f"shape={self.shape}: the input of a program has a shape of positive whole numbers"
-            )
+            raise InputError(f"shape={self.shape}: the shape of the input must be positive whole numbers")
         object.__setattr__(self, "steps", tuple(self.steps))
         for i, step in enumerate(self.steps):
             if not all(type(value) is int and 0 <= value <= i for value in step.inputs):
-                raise InputError(
-                    f"step {i} ({step.kind}) reads the values {step.inputs}: available are 0 to {i}"
-                )
+                raise InputError(f"step {i} ({step.kind}) reads values {step.inputs}: it can read 0 to {i}")
         _ = self.shapes
 
     @cached_property
@@ -91,17 +85,14 @@ class Program:
         found = []
         for i, step in enumerate(self.steps):
             where = step.name or f"step {i} ({step.kind})"
-            reasons = [step.problem()] if step.problem() is not None else []
-            reasons += [
-                f"its {name} contains NaN or infinity: use finite numbers"
-                for name, array in step.tensors().items()
-                if not np.isfinite(array).all()
-            ]
-            found += [Problem(where, reason) for reason in reasons if reason is not None]
+            if (reason := step.problem()) is not None:
+                found.append(Problem(where, reason))
+            for name, array in step.tensors().items():
+                if not np.isfinite(array).all():
+                    found.append(Problem(where, f"its {name} contains NaN or infinity: use finite numbers"))
         if not any(step.kind in ("affine", "lookup", "black_box") for step in self.steps):
-            found.append(
-                Problem("the program", "it has no affine map: for a single function use attnc.head(...)")
-            )
+            reason = "it has no affine map: for a single function use attnc.head(...)"
+            found.append(Problem("the program", reason))
         return found
 
     def digest(self) -> str:

@@ -1,7 +1,6 @@
 """The base of every step: a map of exact arithmetic between values of shape (tokens …, features).
 
-Value 0 is the input; step i computes value i + 1. The numbers of a step are the source's own, in the source's dtype, and are
-taken as exact."""
+Value 0 is the input; step i computes value i + 1. The numbers of a step are those of the source, taken as exact."""
 
 from __future__ import annotations
 
@@ -55,7 +54,8 @@ class Step(ABC):
 
     def tensors(self) -> dict[str, Numbers]:
         """The arrays of the step, by name."""
-        return {}
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
     def work(self, *given: Shape) -> int:
         """How many multiplications the step applies to inputs of these shapes, if it is a matrix product."""
@@ -82,6 +82,10 @@ class OneInput(Step):
 
     input: int
 
+    def check_features(self, given: Shape, features: int) -> None:
+        if given[-1:] != (features,):
+            raise InputError(f"it takes {features} features, but its input has shape {given}")
+
     @property
     def inputs(self) -> tuple[int, ...]:
         return (self.input,)
@@ -90,20 +94,15 @@ class OneInput(Step):
         return replace(self, input=place[self.input])
 
 
-def frozen(numbers: Numbers) -> Numbers:
-    """A read-only copy of float32 or float64 numbers."""
-    array = np.array(numbers, order="C")
-    if array.dtype not in (np.float32, np.float64):
-        raise InputError(f"the numbers of a program have the dtype {array.dtype}: use float32 or float64")
-    array.flags.writeable = False
-    return array
-
-
 def freeze(step: Step, *names: str) -> None:
-    """Replace arrays of a new step by read-only copies."""
+    """Replace arrays of a new step by read-only copies of float32 or float64 numbers."""
     for name in names:
-        if getattr(step, name) is not None:
-            object.__setattr__(step, name, frozen(getattr(step, name)))
+        if (numbers := getattr(step, name)) is not None:
+            array = np.array(numbers, order="C")
+            if array.dtype not in (np.float32, np.float64):
+                raise InputError(f"{step.label}: {name} has dtype {array.dtype}, expected float32 or float64")
+            array.flags.writeable = False
+            object.__setattr__(step, name, array)
 
 
 def finite_setting(step: Step, name: str) -> None:
@@ -116,10 +115,7 @@ def finite_setting(step: Step, name: str) -> None:
 
 def balls(numbers: Numbers) -> Balls:
     """Numbers as balls of radius 0."""
-    found = np.empty(numbers.shape, dtype=object)
-    for i, number in np.ndenumerate(numbers):
-        found[i] = arb(float(number))
-    return found
+    return np.asarray(np.frompyfunc(lambda number: arb(float(number)), 1, 1)(numbers), dtype=object)
 
 
 def wide(numbers: Numbers) -> Tensor:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-NORMS = "attnc/frontends/transformers/norms.py"
+NORMS = "attnc/frontends/transformers/blocks.py"
 SITES = "attnc/frontends/transformers/sites.py"
-SIGNATURE = "attnc/frontends/transformers/placement.py"
 BLOCKS_OF = "attnc/frontends/transformers/find.py"
 
 READS = "tests/frontends/test_reading.py"
@@ -145,7 +144,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "sites: the first norm of several",
         SITES,
-        "if norm is None or any(not norm.same(n) for n in norms):",
+        "if norm is None or any(n is None or n.key != norm.key for n in norms):",
         "if norm is None:",
         "the norm at the first use of a block is that of all uses",
         (f"{READS}::test_nothing_is_known_of_a_block_behind_two_norms",),
@@ -153,16 +152,16 @@ BORDERS_BLOCKS = [
     Mutation(
         "sites: parts that did not run",
         SITES,
-        "idle = _idle(model, captured, _common([norm.name, place.name]))",
-        "idle = None",
+        "        if id(parameter) not in used:\n            idle",
+        "        if False:\n            idle",
         "a part that did not run does not stand between norm and block",
         (f"{READS}::test_a_part_that_did_not_run_may_stand_in_between",),
     ),
     Mutation(
         "sites: lost hooks",
         SITES,
-        "        if _hooks(part):",
-        "        if False:",
+        "hooks = [hook for kind in _HOOKS for hook in",
+        "hooks = [hook for kind in () for hook in",
         "hooks of what is replaced are dropped",
         (f"{READS}::test_hooks_of_what_is_replaced_are_not_lost",),
     ),
@@ -177,14 +176,14 @@ BORDERS_BLOCKS = [
     Mutation(
         "sites: other maps elsewhere",
         SITES,
-        "different = [p.name for p, b in others if not b.same(block)]",
+        "different = [p.name for p, b in others if b.key != block.key]",
         "different: list[str] = []",
         "an activation between other maps at another place is that of the first",
         (f"{READS}::test_a_block_with_other_maps_at_another_place_is_refused",),
     ),
     Mutation(
         "signature: constants by identity",
-        SIGNATURE,
+        BLOCKS_OF,
         '("constant", _content(tensor))',
         '("constant", id(tensor))',
         "a model that makes a tensor in its forward is refused",
@@ -192,7 +191,7 @@ BORDERS_BLOCKS = [
     ),
     Mutation(
         "signature: constants are all alike",
-        SIGNATURE,
+        BLOCKS_OF,
         '("constant", _content(tensor))',
         '("constant", tuple(tensor.shape))',
         "a model that computes something else each time is read",
@@ -200,7 +199,7 @@ BORDERS_BLOCKS = [
     ),
     Mutation(
         "transformers: marks",
-        SIGNATURE,
+        BLOCKS_OF,
         "return signature(record(model, call, grad=True), numbering, {}) == expected",
         "return True",
         "a place is not tried",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 ALTERED = "tests/pretrained/test_altered.py::test_alterations_are_refused"
-MEMORY = "attnc/frontends/memory.py"
 CAPTURE = "attnc/frontends/capture.py"
 OPS = "attnc/frontends/aten.py"
 ACTIVATIONS = "attnc/frontends/activations.py"
@@ -33,7 +32,7 @@ BORDERS_READING = [
     ),
     Mutation(
         "memory: memory that is changed",
-        MEMORY,
+        OPS,
         "        for target in written(node):  # the names",
         "        for target in ():  # the names",
         "what was changed in place under another name is read as it was before",
@@ -41,7 +40,7 @@ BORDERS_READING = [
     ),
     Mutation(
         "memory: views",
-        MEMORY,
+        OPS,
         "for read in _shared(node, maybe):",
         "for read in ():",
         "no operation shares memory with another",
@@ -49,7 +48,7 @@ BORDERS_READING = [
     ),
     Mutation(
         "memory: operations that may return their input",
-        MEMORY,
+        OPS,
         "return node.all_input_nodes if maybe and composite",
         "return [] if maybe and composite",
         "einsum and others never share memory with their input",
@@ -58,7 +57,7 @@ BORDERS_READING = [
     ),
     Mutation(
         "memory: dropout",
-        MEMORY,
+        OPS,
         ' or known.endswith("dropout")',
         "",
         "outside of training, dropout makes a copy",
@@ -67,7 +66,7 @@ BORDERS_READING = [
     ),
     Mutation(
         "memory: tensors that are changed",
-        MEMORY,
+        OPS,
         'node.op == "placeholder" and memory[node] in targets',
         "False",
         "a forward that changes its own numbers is taken for one that computes",
@@ -100,8 +99,8 @@ BORDERS_READING = [
     Mutation(
         "capture: sizes 0 and 1",
         CAPTURE,
-        "with patch(backed_size_oblivious=True):",
-        "with patch(backed_size_oblivious=False):",
+        'known = {"backed_size_oblivious": True}',
+        'known = {"backed_size_oblivious": False}',
         "a branch on a batch of one is not seen",
         (f"{TEST_CAPTURE}::test_what_is_assumed_about_a_dynamic_size",),
     ),
@@ -276,8 +275,8 @@ BORDERS_READING = [
     Mutation(
         "reading: two inputs of a gated block",
         READING,
-        "    if aten.origin(used[0].input) is not aten.origin(used[1].input):\n        return None\n    split",
-        "    split",
+        "        if aten.origin(used[0].input) is not aten.origin(used[1].input):\n            return None\n        split",
+        "        split",
         "two maps of different inputs are a gated block",
         (f"{READS}::test_maps_of_two_inputs_are_left_alone_beside_blocks",),
     ),
@@ -292,8 +291,8 @@ BORDERS_READING = [
     Mutation(
         "reading: bilinear",
         READING,
-        'activation = None if _contains(expression, ("s", 1)) else function_of(expression)',
-        'activation = "silu" if _contains(expression, ("s", 1)) else function_of(expression)',
+        'activation = None if _contains(e, ("s", 1)) else function_of(e)',
+        'activation = "silu" if _contains(e, ("s", 1)) else function_of(e)',
         "what is not understood of two maps is a silu",
         (GATED,),
     ),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from attnc.errors import MissingExtraError
-from attnc.frontends.transformers.calls import example_call
+from attnc.frontends.transformers import example_call
 from attnc.pretrained import ConversionReport, convert_, from_pretrained, report_of
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import seal

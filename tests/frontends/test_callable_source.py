@@ -41,10 +41,9 @@ def test_large_batches_are_cut() -> None:
     asked = CallableSource(f, Box(0, 1, shape=(2,)))
     points = asked.uniform(2 * MOST_ROWS + 5, seed=3)
     tried, before = asked.evaluations, len(seen)
-    assert before == asked.calls
     np.testing.assert_array_equal(asked(points), 2 * points)
     assert seen[before:] == [MOST_ROWS, MOST_ROWS, 5]
-    assert asked.evaluations == tried + len(points) and asked.calls == len(seen)
+    assert asked.evaluations == tried + len(points)
 
 
 def test_uniform_points_fill_the_box_and_repeat_by_seed() -> None:

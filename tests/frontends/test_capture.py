@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnc.frontends.aten import written
 from attnc.frontends.capture import Captured, CaptureError, capture
-from attnc.frontends.memory import written
 from tests.frontends.comparison import layer
 
 
 def operations(found: Captured) -> list[tuple[str, str]]:
     nodes = [node for node in found.graph.nodes if node.op == "call_function"]
-    return [(str(node.target), str(found.place(node))) for node in nodes]
+    return [(str(node.target), found.where(node)) for node in nodes]
 
 
 def test_the_tensors_are_the_modules_own() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnc.domain import Box
 from attnc.errors import UnsupportedError
 from attnc.frontends import comparison, to_program
-from attnc.frontends.probe_points import probe_points
+from attnc.frontends.comparison import probe_points
 from attnc.program.evaluate import values
 from tests.frontends.comparison import layer
 

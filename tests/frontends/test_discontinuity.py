@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from attnc.domain import Box
-from attnc.errors import InputError
-from attnc.frontends.callable_source import CallableSource
-from attnc.frontends.discontinuity import find_jump
+from attnc.frontends.callable_source import CallableSource, find_jump
 
 JUMPS: dict[str, tuple[Callable[[Tensor], Tensor], Box, list[float], float, float]] = {
     # f, box, where the search starts, its reach, the size of the jump
@@ -56,7 +54,7 @@ def test_found(name: str) -> None:
     apart = np.abs(jump.left - jump.right).max()
     assert apart <= 1e-11 * max(1.0, np.abs(jump.left).max())
     both = ask(np.stack([jump.left, jump.right]))
-    assert abs(both[1] - both[0])[jump.output] == jump.size  # the pair itself shows it
+    assert np.abs(both[1] - both[0]).max() == jump.size  # the pair itself shows it
     assert np.abs(jump.left - at).max() <= reach * 1.01
     assert f"jumps by {jump.size:.3g} at x = " in str(jump)
 
@@ -106,8 +104,3 @@ def test_neighbours_stay_in_the_box() -> None:
     ask = CallableSource(lambda x: torch.log(x) + (x > 0.15), Box(0.1, 1, shape=(1,)))
     jump = find_jump(ask, np.array([0.1]), 5.0, 1e-2)
     assert jump is not None and abs(jump.left[0] - 0.15) < 1e-9
-
-
-def test_a_point_of_the_wrong_size() -> None:
-    with pytest.raises(InputError):
-        find_jump(CallableSource(torch.sin, Box(0, 1, shape=(2,))), np.zeros(3), 0.1, 1e-2)

@@ -14,8 +14,8 @@ from attnc.errors import AttncError, InputError, UnsupportedError
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured, capture
 from attnc.frontends.transformers import find_blocks, read_sites
+from attnc.frontends.transformers.blocks import NormRead, read_norm
 from attnc.frontends.transformers.expressions import NotElementwiseError, expression_of, function_of
-from attnc.frontends.transformers.norms import NormRead, read_norm
 
 Form = Callable[..., Any]
 

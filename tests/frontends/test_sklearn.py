@@ -171,7 +171,6 @@ def test_every_problem_is_told() -> None:
     net = fitted(regressor())
     net.coefs_[0][0, 0] = np.nan
     net.intercepts_[2] = np.array([1])
-    net.coefs_[1] = np.zeros((5, 4))
     net.activation = "swish"
     with pytest.raises(UnsupportedError) as raised:
         to_program(net, (2,))
@@ -179,7 +178,6 @@ def test_every_problem_is_told() -> None:
         "activation",
         "coefs_[0]",
         "intercepts_[2]",
-        "coefs_[1]",
         "MLPRegressor",
     ]
 

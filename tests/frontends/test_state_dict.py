@@ -105,20 +105,20 @@ def test_every_problem_is_told() -> None:
     [
         (
             {"0.weight": torch.ones(4, 3), "1.weight": torch.ones(2, 5)},
-            r"1\.weight: .* 5 features.* 4",
+            r"\(1\) does not fit: .* 5 features.*\(4,\)",
         ),
         (
             {"0.weight": torch.ones(4, 3), "0.bias": torch.ones(3)},
-            r"0\.bias: .* 3 numbers.* 4",
+            r"0: .*\(4, 3\).*\(3,\)",
         ),
-        ({"0.weight": torch.ones(4, 0)}, r"0.weight: has the shape \(4, 0\): it is empty"),
+        ({"0.weight": torch.ones(4, 0)}, r"0: .*\(4, 0\)"),
         ({}, "holds no weight"),
         ({"a.weight": np.ones((2, 2), dtype=np.int64)}, "a.weight: is of int64"),
         ({"a.weight": np.ones((2, 2), dtype=np.float16)}, "a.weight: is of float16"),
     ],
 )
 def test_refused(tensors: dict[str, Any], told: str) -> None:
-    with pytest.raises(UnsupportedError, match=told):
+    with pytest.raises(InputError, match=told):
         mlp(tensors, "relu")
 
 

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from attnc.domain import Array
+from attnc.domain import Array, Normed
+from attnc.errors import Problem
 from attnc.frontends import aten
 from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.capture import Captured
+from attnc.frontends.problems import tensor_problem, to_numpy
 from attnc.frontends.transformers.expressions import (
     MARK,
     PRODUCT,
@@ -24,7 +26,6 @@ from attnc.frontends.transformers.expressions import (
     is_nonlinear,
     read,
 )
-from attnc.frontends.transformers.norms import NormRead, read_norm
 from attnc.program import Affine
 
 # operations that count as activations outside of blocks
@@ -46,11 +47,10 @@ class LinearMap:
     bias: Tensor | None
     transposed: bool
 
-    def same(self, other: LinearMap | None) -> bool:
-        """Whether both use the same tensors."""
-        if other is None:
-            return False
-        return self.weight is other.weight and self.bias is other.bias and self.transposed == other.transposed
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for maps of the same tensors."""
+        return id(self.weight), id(self.bias), self.transposed
 
     @property
     def attribute(self) -> str:
@@ -79,9 +79,8 @@ class LinearMap:
 
     def step(self, value: int) -> Affine:
         """The map of a value of a program, with copies of the stored numbers."""
-        W = np.array(self.weight.detach().cpu().resolve_neg().numpy())
-        b = None if self.bias is None else np.array(self.bias.detach().cpu().resolve_neg().numpy())
-        return Affine(value, W.T.copy() if self.transposed else W, b, name=self.name)
+        W, b = to_numpy(self.weight), None if self.bias is None else to_numpy(self.bias)
+        return Affine(value, W.T if self.transposed else W, b, name=self.name)
 
     def numbers(self) -> tuple[Array, Array]:
         """W (outputs, inputs) and b (outputs,), copies in float64."""
@@ -104,11 +103,10 @@ class BlockRead:
     leaving: fx.Node  # what enters the second map
     norm: NormRead | None
 
-    def same(self, other: BlockRead) -> bool:
-        """Whether two uses are of one block: the same tensors and the same function."""
-        ups = other.up is None if self.up is None else self.up.same(other.up)
-        maps = self.first.same(other.first) and self.second.same(other.second)
-        return maps and ups and self.activation == other.activation and self.reason == other.reason
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for uses of one block: the same tensors and the same function."""
+        return self.first.key, self.up and self.up.key, self.second.key, self.activation, self.reason
 
 
 def blocks_in(captured: Captured) -> list[BlockRead]:
@@ -122,7 +120,7 @@ def activations_outside(captured: Captured, blocks: list[BlockRead]) -> Iterator
     taken = {node for block in blocks for node in block.inside}
     for node in captured.graph.nodes:
         if aten.name(node) in _ACTIVATIONS and node not in taken:
-            yield captured.place(node).path, aten.name(node)
+            yield captured.path(node), aten.name(node)
 
 
 def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
@@ -136,40 +134,40 @@ def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
     tensors = [captured.tensors.get(t.name) if isinstance(t, fx.Node) else None for t in (weight, bias)]
     if not isinstance(x, fx.Node) or tensors[0] is None or (bias is not None and tensors[1] is None):
         return None
-    path = captured.place(node).path
-    module = captured.module.get_submodule(path)
-    return LinearMap(node, x, path, module, tensors[0], tensors[1], transposed)
+    path = captured.path(node)
+    return LinearMap(node, x, path, captured.parts[path], tensors[0], tensors[1], transposed)
 
 
 def _block(second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured) -> BlockRead | None:
     """What enters a map, read back to the one or two maps that it is computed from."""
-    leaving = second.input
     try:
-        found = read(leaving, maps.__contains__)
+        found = read(second.input, maps.__contains__)
     except NotElementwiseError as problem:
         return _not_understood(second, maps, captured, problem)
-    used = [maps[leaf] for leaf in found.leaves]
-    if not is_nonlinear(found.expression) or len(used) not in (1, 2):
+    used, e, marks = [maps[leaf] for leaf in found.leaves], found.expression, list[str]()
+    if not is_nonlinear(e) or len(used) not in (1, 2):
         return None
-    if len(used) == 1:
-        return _block_read(second, (used[0], None), found.expression, found, captured)
-    return _gated(second, used, found, captured)
-
-
-def _gated(second: LinearMap, used: list[LinearMap], found: Reading, captured: Captured) -> BlockRead | None:
-    """f(s)·t: a product of two factors, one of them a map's output itself."""
-    e = found.expression
-    if aten.origin(used[0].input) is not aten.origin(used[1].input):
-        return None
-    split = _split(e)
-    if split is None and used[0].sizes != used[1].sizes:
-        return None
-    if split is not None:
-        (_, index), e = split
-        used = used if index == 1 else used[::-1]  # the map of the activation comes first
-        e = _renamed(e, ("s", 1 - index), ("s", 0))
-    marks = (str(found.expression[1]),) if found.expression[0] == PRODUCT else ()
-    return _block_read(second, (used[0], used[1]), e, found, captured, marks)
+    if len(used) == 2:  # f(s)·t: a product of two factors, one of them a map's output itself
+        if aten.origin(used[0].input) is not aten.origin(used[1].input):
+            return None
+        split = _split(e)
+        if split is None and used[0].sizes != used[1].sizes:
+            return None
+        marks += [str(e[1])] if e[0] == PRODUCT else []
+        if split is not None:
+            (_, index), e = split
+            used = used if index == 1 else used[::-1]  # the map of the activation comes first
+            e = _renamed(e, ("s", 1 - index), ("s", 0))
+    activation = reason = None
+    if e[0] == MARK and e[2:] == (("s", 0),):
+        marks.append(str(e[1]))
+    else:
+        activation = None if _contains(e, ("s", 1)) else function_of(e)
+        reason = None if activation is not None else _unknown(found)
+    norm, up = read_norm(used[0].input, captured), used[1] if len(used) == 2 else None
+    return BlockRead(
+        used[0], second, up, activation, reason, tuple(marks), tuple(found.nodes), second.input, norm
+    )
 
 
 def _split(e: Expression) -> tuple[Expression, Expression] | None:
@@ -192,25 +190,6 @@ def _renamed(e: Any, old: Expression, new: Expression) -> Any:
         return new if e == old else e
     parts = [_renamed(part, old, new) for part in e[1:]]
     return (e[0], *(sorted(parts, key=repr) if e[0] in ("mul", "add", "maximum", "minimum") else parts))
-
-
-def _block_read(
-    second: LinearMap,
-    maps: tuple[LinearMap, LinearMap | None],
-    expression: Expression,
-    found: Reading,
-    captured: Captured,
-    marks: tuple[str, ...] = (),
-) -> BlockRead:
-    first, up = maps
-    norm = read_norm(first.input, captured)
-    if expression[0] == MARK and expression[2:] == (("s", 0),):
-        marks, activation, reason = (*marks, str(expression[1])), None, None
-    else:
-        activation = None if _contains(expression, ("s", 1)) else function_of(expression)
-        reason = None if activation is not None else _unknown(found)
-    inside = tuple(found.nodes)
-    return BlockRead(first, second, up, activation, reason, marks, inside, second.input, norm)
 
 
 def _unknown(found: Reading) -> str:
@@ -248,10 +227,163 @@ def _not_understood(
         return None
     if all(aten.name(node) in _NORMS or aten.unchanged(node) is not None for node in nodes):
         return None
-    what = aten.name(problem.node) or f"the tensor {captured.names.get(problem.node.name, problem.node.name)}"
-    where = captured.place(problem.node)
-    reason = f"has {f'aten.{what}' if aten.name(problem.node) else what} in {where} between its maps, which is not supported"
+    op, name = aten.name(problem.node), problem.node.name
+    what = f"aten.{op}" if op else f"the tensor {captured.names.get(name, name)}"
+    reason = f"has {what} in {captured.where(problem.node)} between its maps, which is not supported"
     up = used[1] if len(used) == 2 else None
     norm = read_norm(used[0].input, captured)
     inside = tuple(node for node in nodes if aten.unchanged(node) is None and node.all_input_nodes)
     return BlockRead(used[0], second, up, None, reason, (), inside, second.input, norm)
+
+
+FULL = (torch.float32, torch.float64)  # a norm that is taken in less is not normalised to 2^-10
+LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
+
+
+@dataclass(frozen=True, eq=False)
+class NormRead:
+    """A norm as it is executed: x = gain∘z/√(mean z² + eps) + shift, z centred in a LayerNorm (Gemma: gain = 1 + weight)."""
+
+    name: str  # the part of the model in which it runs
+    kind: str  # "layer" or "rms"
+    features: int
+    eps: float | None  # None: torch's default for rms, the dtype's own
+    weight: Tensor | None
+    bias: Tensor | None
+    one_plus: torch.dtype | None = None  # the dtype in which 1 + weight is taken, where that is the gain
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for norms that make the same numbers: the same tensors, kind and eps."""
+        return self.kind, self.features, self.eps, id(self.weight), id(self.bias), self.one_plus
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Gain and shift, with their names in the model."""
+        for key, tensor in (("weight", self.weight), ("bias", self.bias)):
+            if tensor is not None:
+                yield f"{self.name}.{key}", tensor
+
+    def problems(self) -> Iterator[Problem]:
+        """Why its outputs are not bounded: with an eps that underflows, tiny inputs may be returned longer than √d."""
+        if self.eps is not None and not self.eps >= LEAST_EPS:
+            reason = f"has eps={self.eps}: give at least {LEAST_EPS:.0e}, so that rounding does not matter for tiny inputs"
+            yield Problem(self.name, reason)
+        for name, tensor in self.tensors():
+            if (refused := tensor_problem(tensor)) is not None:
+                yield Problem(name, refused)
+
+    def domain(self) -> Normed:
+        """Every vector that it can return. Gemma adds 1 + weight in float32, whatever the dtype of the model."""
+        weight = self.weight
+        if weight is not None and self.one_plus is not None:
+            weight = 1.0 + weight.to(self.one_plus)
+        gain = torch.ones(self.features) if weight is None else weight.detach()
+        shift = torch.zeros(self.features) if self.bias is None else self.bias.detach()
+        numbers = (np.array(t.to("cpu", torch.float64).numpy()) for t in (gain, shift))
+        return Normed(self.kind == "layer", *numbers)
+
+
+def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
+    """The norm whose outputs are the vectors that a node computes; None if it is not recognised."""
+    node = aten.origin(node, rows=True)
+    fused = aten.name(node) in ("layer_norm", "rms_norm")
+    return _fused(node, captured) if fused else _written_out(node, captured)
+
+
+def _fused(node: fx.Node, captured: Captured) -> NormRead | None:
+    given = aten.arguments(node)
+    sizes = given["normalized_shape"]
+    if not isinstance(sizes, (list, tuple)) or len(sizes) != 1:
+        return None
+    tensors = [given.get(key) for key in ("weight", "bias")]
+    found = [_tensor(t, captured) for t in tensors]
+    if any(given is not None and tensor is None for given, tensor in zip(tensors, found, strict=True)):
+        return None
+    part = captured.parts[captured.path(node)]
+    fixed = found[0] is not None or isinstance(part, (nn.LayerNorm, nn.RMSNorm))
+    if not fixed and len(aten.shape(node) or ()) < 3:
+        return None  # F.layer_norm(x, x.shape[1:]) is another norm for inputs of another rank
+    kind, eps = "layer" if aten.name(node) == "layer_norm" else "rms", given["eps"]
+    least = float(eps) if isinstance(eps, (int, float)) else None
+    return NormRead(captured.path(node), kind, int(sizes[0]), least, found[0], found[1])
+
+
+def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
+    """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float32 and float64, and 1 + weight for weight."""
+    size = aten.shape(node)
+    factors = list(_factors(node))
+    roots = [f for f in factors if aten.name(f) == "rsqrt"]
+    if len(roots) != 1 or not size or any(aten.dtype(f) not in FULL for f in factors):
+        return None
+    inner = _mean_square(roots[0])
+    if inner is None:
+        return None
+    z, eps = inner
+    rest = [f for f in factors if f is not roots[0]]
+    if sum(f is z for f in rest) != 1 or aten.shape(z) != size:
+        return None
+    gains = [_gain(f, captured) for f in rest if f is not z]
+    if len(gains) > 1 or None in gains:
+        return None
+    weight, one_plus = (gains[0] or (None, None)) if gains else (None, None)
+    if weight is not None and tuple(weight.shape) != size[-1:]:
+        return None
+    return NormRead(captured.path(roots[0]), "rms", size[-1], eps, weight, None, one_plus)
+
+
+def _factors(node: fx.Node) -> Iterator[fx.Node]:
+    """The factors of a product of products, casts apart."""
+    node = aten.origin(node, casts=True)
+    sides = [_argument(node, key) for key in ("self", "other")] if aten.name(node) == "mul" else []
+    factors = [side for side in sides if side is not None]
+    if len(factors) < 2:
+        yield node
+        return
+    for side in factors:
+        yield from _factors(side)
+
+
+def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
+    """z and eps of rsqrt(mean(z², -1, keepdim) + eps)."""
+    total = _argument(root, "self")
+    if total is None or aten.name(total) != "add" or aten.arguments(total).get("alpha", 1) != 1:
+        return None
+    sides = [aten.arguments(total)[key] for key in ("self", "other")]
+    eps = next((float(s) for s in sides if isinstance(s, (int, float)) and not isinstance(s, bool)), None)
+    mean = next((aten.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
+    if eps is None or mean is None or aten.name(mean) != "mean":
+        return None
+    given, square = aten.arguments(mean), _argument(mean, "self")
+    dims = given.get("dim")
+    if not isinstance(dims, (list, tuple)) or list(dims) != [-1] or not given["keepdim"] or square is None:
+        return None  # an axis counted from the front is another one for inputs of another rank
+    z, op = _argument(square, "self"), aten.name(square)
+    powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)
+    twice = op == "mul" and _argument(square, "other") is z
+    return (z, eps) if z is not None and (powers or twice) else None
+
+
+def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, torch.dtype | None] | None:
+    """A tensor of the model, or 1 + one, and the dtype of that sum."""
+    tensor = _tensor(node, captured)
+    if tensor is not None:
+        return tensor, None
+    if aten.name(node) != "add":
+        return None
+    sides = [aten.arguments(node)[key] for key in ("self", "other")]
+    one = any(isinstance(side, (int, float)) and side == 1 for side in sides)
+    weight = next((_tensor(side, captured) for side in sides if isinstance(side, fx.Node)), None)
+    plain = aten.arguments(node).get("alpha", 1) == 1
+    return (weight, aten.dtype(node)) if one and plain and weight is not None else None
+
+
+def _argument(node: fx.Node, name: str) -> fx.Node | None:
+    found = aten.arguments(node).get(name)
+    return aten.origin(found, casts=True) if isinstance(found, fx.Node) else None
+
+
+def _tensor(node: object, captured: Captured) -> Tensor | None:
+    """The parameter or buffer that a node is, casts apart."""
+    if not isinstance(node, fx.Node):
+        return None
+    return captured.tensors.get(aten.origin(node, casts=True).name)

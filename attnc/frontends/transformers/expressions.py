@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,23 +17,10 @@ from attnc.frontends import aten
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
 from attnc.frontends.capture import CaptureError, capture
 
-Expression = tuple[
-    Any, ...
-]  # an operation or a function's label, and its arguments, nested; ("s", i) is the i-th leaf
-MARK, PRODUCT = (
-    "attnc.mark",
-    "attnc.product",
-)  # a converted activation and a converted product in a captured graph
-_UNARY = (
-    "erf",
-    "sqrt",
-    "rsqrt",
-    "log1p",
-    "reciprocal",
-    "log",
-    "sign",
-    "clamp_max",
-)  # beside those of ACTIVATIONS
+Expression = tuple[Any, ...]  # an operation or a label, and its arguments, nested; ("s", i) is the i-th leaf
+MARK, PRODUCT = "attnc.mark", "attnc.product"  # a converted activation or product in a captured graph
+# beside those of ACTIVATIONS
+_UNARY = ("erf", "sqrt", "rsqrt", "log1p", "reciprocal", "log", "sign", "clamp_max")
 _BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
 
 
@@ -57,32 +44,26 @@ class Reading:
 
 
 def read(node: fx.Node, is_leaf: Callable[[fx.Node], bool]) -> Reading:
-    """The value of a node as an expression of the leaves that it is computed from; NotElementwiseError if it is none."""
+    """The value of a node as an expression of the leaves that it is computed from; raises NotElementwiseError."""
     found = Reading()
-    found.expression = _read(node, is_leaf, found, {})
+    known: dict[fx.Node, Expression] = {}
+
+    def expression(x: object, reader: fx.Node) -> Expression:
+        if isinstance(x, (int, float)) and not isinstance(x, bool):
+            return ("number", float(x))
+        if not isinstance(x, fx.Node):
+            raise NotElementwiseError(reader)
+        x = aten.origin(x)
+        if x not in known and is_leaf(x):
+            known[x] = ("s", len(found.leaves))
+            found.leaves.append(x)
+        elif x not in known:
+            found.nodes.append(x)
+            known[x] = _operation(x, partial(expression, reader=x), found.refusals)
+        return known[x]
+
+    found.expression = expression(node, node)
     return found
-
-
-def _read(
-    node: fx.Node, is_leaf: Callable[[fx.Node], bool], found: Reading, known: dict[fx.Node, Expression]
-) -> Expression:
-    node = aten.origin(node)
-    if node not in known:
-        if is_leaf(node):
-            known[node] = ("s", len(found.leaves))
-            found.leaves.append(node)
-        else:
-            found.nodes.append(node)
-
-            def inner(x: object) -> Expression:
-                if isinstance(x, fx.Node):
-                    return _read(x, is_leaf, found, known)
-                if isinstance(x, (int, float)) and not isinstance(x, bool):
-                    return ("number", float(x))
-                raise NotElementwiseError(node)
-
-            known[node] = _operation(node, inner, found.refusals)
-    return known[node]
 
 
 def _operation(node: fx.Node, inner: Callable[[object], Expression], refusals: list[str]) -> Expression:
@@ -113,9 +94,7 @@ def _operation(node: fx.Node, inner: Callable[[object], Expression], refusals: l
 def _is_plain(node: fx.Node, given: dict[str, Any]) -> bool:
     """Whether both sides have the shape of the result, or one is a number: nothing is broadcast or scaled."""
     sides = [s for s in (given["self"], given["other"]) if isinstance(s, fx.Node)]
-    same = all(
-        aten.shape(side) == aten.shape(node) and aten.dtype(side) == aten.dtype(node) for side in sides
-    )
+    same = all((aten.shape(s), aten.dtype(s)) == (aten.shape(node), aten.dtype(node)) for s in sides)
     return same and given.get("alpha", 1) == 1 and given.get("rounding_mode") is None
 
 
@@ -164,22 +143,23 @@ def function_of(expression: Expression) -> str | None:
 
 
 _ROOT = math.sqrt(2 / math.pi)  # as python computes it
-_WRITTEN_OUT: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
-    ("gelu_tanh", lambda s: 0.5 * s * (1.0 + torch.tanh(_ROOT * (s + 0.044715 * torch.pow(s, 3.0))))),
-    ("gelu", lambda s: s * 0.5 * (1.0 + torch.erf(s / math.sqrt(2.0)))),
-    ("quick_gelu", lambda s: s * torch.sigmoid(1.702 * s)),
-    ("gelu_fast", lambda s: 0.5 * s * (1.0 + torch.tanh(s * 0.7978845608 * (1.0 + 0.044715 * s * s)))),
-    ("gelu_10", lambda s: torch.clip(nn.functional.gelu(s), -10, 10)),
-    ("relu2", lambda s: torch.square(nn.functional.relu(s))),
-    ("silu", lambda s: s * torch.sigmoid(s)),
-    ("softsign", lambda s: s / (1 + s.abs())),
-)
+# activations that transformers and others write out in several operations
+_WRITTEN_OUT: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_tanh": lambda s: 0.5 * s * (1.0 + torch.tanh(_ROOT * (s + 0.044715 * torch.pow(s, 3.0)))),
+    "gelu": lambda s: s * 0.5 * (1.0 + torch.erf(s / math.sqrt(2.0))),
+    "quick_gelu": lambda s: s * torch.sigmoid(1.702 * s),
+    "gelu_fast": lambda s: 0.5 * s * (1.0 + torch.tanh(s * 0.7978845608 * (1.0 + 0.044715 * s * s))),
+    "gelu_10": lambda s: torch.clip(nn.functional.gelu(s), -10, 10),
+    "relu2": lambda s: torch.square(nn.functional.relu(s)),
+    "silu": lambda s: s * torch.sigmoid(s),
+    "softsign": lambda s: s / (1 + s.abs()),
+}
+_BUILT_IN = frozenset(functions.names())  # when attnc is imported, before anything is registered
 
 
-@functools.cache
+@cache
 def _written_out() -> dict[Expression, str]:
-    """Activations that transformers and others write out in several operations."""
-    return {expression_of(form): name for name, form in _WRITTEN_OUT}
+    return {expression_of(form): name for name, form in _WRITTEN_OUT.items()}
 
 
 def _registered(expression: Expression) -> str | None:
@@ -192,9 +172,6 @@ def _registered(expression: Expression) -> str | None:
         except AttncError:
             continue
     return None
-
-
-_BUILT_IN = frozenset(functions.names())  # when attnc is imported, before anything is registered
 
 
 class _Form(nn.Module):
@@ -215,5 +192,5 @@ def expression_of(form: Callable[[Tensor], Tensor]) -> Expression:
     found = capture(_Form(form).eval(), (torch.zeros(3, 4, dtype=torch.float64),))
     (returned,) = found.outputs
     if not isinstance(returned, fx.Node):
-        raise CaptureError("", type(form).__name__, "returns no tensor that it computes")
+        raise CaptureError("", form, "returns no tensor that it computes")
     return read(returned, lambda node: node in found.inputs).expression

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, fx, nn
 
 from attnc.errors import InputError, Problem, UnsupportedError
+from attnc.frontends import aten
+from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.problems import global_hooks, training_parts
-from attnc.frontends.transformers.calls import Call, example_call
-from attnc.frontends.transformers.placement import misplaced
-from attnc.frontends.transformers.record import record
-from attnc.frontends.transformers.site import Site, SkipCause, Skipped
-from attnc.frontends.transformers.sites import sites_in
+from attnc.frontends.transformers.blocks import BlockRead
+from attnc.frontends.transformers.expressions import MARK, PRODUCT
+from attnc.frontends.transformers.sites import Site, SkipCause, Skipped, sites_in
+from attnc.network.marking import mark, marking, product
 
 _CONVERTED = "is converted already: convert the original model, or leave this block out by filter_fn"
+_GRAD = "computes different results with and without gradients: make forward independent of the grad mode"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +55,9 @@ def find_blocks(
     >>> [site.name for site in find_blocks(model, lambda site: "layers.1" in site.name).blocks]
     ['0.layers.1.activation']
     """
-    _check(model, filter_fn)
+    if filter_fn is not None and not callable(filter_fn):
+        raise InputError(f"filter_fn={filter_fn!r}: use e.g. lambda site: 'layer.0' in site.name")
+    _check(model)
     call = example_call(model) if call is None else call
     captured = record(model, call, grad=False)
     sites, skipped = sites_in(model, captured)
@@ -67,10 +75,16 @@ def find_blocks(
     problems = problems or _unlike(kept, sites_in(model, record(model, call, grad=True))[0])
     problems = problems or misplaced(model, call, captured, kept)
     if problems:
-        raise UnsupportedError(
-            f"{type(model).__name__} cannot be converted, and is unchanged", _grouped(problems)
+        what = f"{type(model).__name__} cannot be converted, and is unchanged"
+        raise UnsupportedError(what, _grouped(problems))
+    left = []
+    for site in (site for site in sites if site not in kept):
+        reason = (
+            ("converted before", SkipCause.CONVERTED)
+            if site.converted
+            else ("left out by filter_fn", SkipCause.FILTER)
         )
-    left = [_left_out(site) for site in sites if site not in kept]
+        left.append(Skipped(site.name, *reason))
     return BlockList(tuple(kept), (*left, *skipped), call)
 
 
@@ -80,7 +94,7 @@ def read_sites(model: nn.Module, call: Call | None = None) -> list[Site]:
     >>> [site.name for site in read_sites(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval())]
     ['1']
     """
-    _check(model, None)
+    _check(model)
     call = example_call(model) if call is None else call
     sites, others = (sites_in(model, record(model, call, grad=grad))[0] for grad in (False, True))
     problems = _unlike([site for site in sites if not site.problems], others)
@@ -91,44 +105,22 @@ def read_sites(model: nn.Module, call: Call | None = None) -> list[Site]:
 
 def _unlike(sites: Sequence[Site], others: Sequence[Site]) -> list[Problem]:
     """The blocks that are not the same in another graph of the model."""
-    named = {site.name: site for site in others}
-    reason = (
-        "computes different results with and without gradients: make forward independent of the grad mode"
-    )
-    return [
-        Problem(site.name, reason)
-        for site in sites
-        if site.name not in named or not site.same(named[site.name]) or named[site.name].problems
-    ]
+    keys = {site.name: None if site.problems else site.key for site in others}
+    return [Problem(site.name, _GRAD) for site in sites if keys.get(site.name) != site.key]
 
 
-def _left_out(site: Site) -> Skipped:
-    if site.converted:
-        return Skipped(site.name, "converted before", SkipCause.CONVERTED)
-    return Skipped(site.name, "left out by filter_fn", SkipCause.FILTER)
-
-
-def _check(model: object, filter_fn: object) -> None:
+def _check(model: object) -> None:
     """Raise InputError for problems of the model as a whole."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a torch.nn.Module: got {type(model).__name__}")
-    if filter_fn is not None and not callable(filter_fn):
-        raise InputError(
-            f"filter_fn is a function of a block, e.g. lambda site: 'layer.0' in site.name: got {filter_fn!r}"
-        )
     if isinstance(model, torch.jit.ScriptModule) or type(model).__name__ == "OptimizedModule":
-        raise InputError(
-            f"{type(model).__name__} is compiled: convert the original nn.Module, and compile the result"
-        )
+        advice = "convert the original nn.Module, and compile the result"
+        raise InputError(f"{type(model).__name__} is compiled: {advice}")
     for problem in (*global_hooks(), *training_parts(model)):
         raise InputError(f"{problem.where} {problem.reason}")
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    absent = [name for name, tensor in tensors if tensor.is_meta]
+    absent = [name for name, t in (*model.named_parameters(), *model.named_buffers()) if t.is_meta]
     if absent:
-        raise InputError(
-            f"{len(absent)} of {len(tensors)} tensors are on the meta device and hold no numbers, {absent[0]} among them: "
-            "load the weights first"
-        )
+        raise InputError(f"{len(absent)} tensors are on the meta device, {absent[0]} first: load the weights")
 
 
 def _grouped(problems: list[Problem]) -> list[Problem]:
@@ -136,7 +128,255 @@ def _grouped(problems: list[Problem]) -> list[Problem]:
     places: dict[str, list[str]] = {}
     for problem in dict.fromkeys(problems):
         places.setdefault(problem.reason, []).append(problem.where)
-    return [
-        Problem(where[0] + (f" (and {len(where) - 1} more)" if len(where) > 1 else ""), reason)
-        for reason, where in places.items()
-    ]
+    more = {reason: f" (and {len(where) - 1} more)" * (len(where) > 1) for reason, where in places.items()}
+    return [Problem(where[0] + more[reason], reason) for reason, where in places.items()]
+
+
+_ROWS, _TOKENS = 2, 7
+_SIZES = ("in_features", "embed_dim", "d_model", "num_features")
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Arguments to run a model with."""
+
+    args: tuple[object, ...] = ()
+    kwargs: dict[str, object] | None = None
+
+    def __str__(self) -> str:
+        named = {**{f"argument {i + 1}": a for i, a in enumerate(self.args)}, **(self.kwargs or {})}
+        shown = [
+            f"{name} {tuple(value.shape)}" if isinstance(value, Tensor) else f"{name}={value!r:.40}"
+            for name, value in named.items()
+        ]
+        return ", ".join(shown) or "no arguments"
+
+
+def example_call(model: nn.Module) -> Call:
+    """Inputs with which the model runs: from the config of a transformers model, else tensors that fit its first layers.
+
+    >>> example_call(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8)))
+    Call(args=(tensor(...),), kwargs={})
+    """
+    problem = ""
+    for call in _candidates(model):
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                model(*call.args, **(call.kwargs or {}))
+            return call
+        except Exception as failure:  # of any kind: it comes from the model
+            problem = problem or f" ({type(failure).__name__}: {str(failure).partition(chr(10))[0]})"
+    advice = "pass inputs of the model, e.g. samples={'input_ids': ids}"
+    raise InputError(f"attnc found no inputs with which {type(model).__name__} runs{problem}: {advice}")
+
+
+def _candidates(model: nn.Module) -> Iterator[Call]:
+    config: Any = getattr(model, "config", None)
+    if isinstance(getattr(config, "model_type", None), str) and (found := _by_config(model, config)):
+        yield Call((), found)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    required = sum(p.kind in kinds and p.default is p.empty for p in parameters)
+    for tensor in _tensors(model):
+        yield Call((tensor,) * max(1, required), {})
+
+
+def _by_config(model: nn.Module, config: Any) -> dict[str, object]:
+    """A model of transformers names its main input, and its config has the size."""
+    like = next(iter(model.parameters()), torch.zeros(0))
+    accepted = inspect.signature(model.forward).parameters
+    found: dict[str, object] = {}
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    text = getattr(config, "text_config", config)
+    positions = getattr(text, "max_position_embeddings", None)
+    tokens = min(_TOKENS, positions) if isinstance(positions, int) and positions > 0 else _TOKENS
+    ids = torch.arange(3, 3 + _ROWS * tokens, device=like.device).reshape(_ROWS, tokens)
+    ids = ids % max(1, int(getattr(text, "vocab_size", 1)))
+    if "input_ids" in accepted:
+        found["input_ids"] = ids
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
+        found["decoder_input_ids"] = ids
+    if "pixel_values" in (main, *accepted):
+        vision = getattr(config, "vision_config", config)
+        sides = getattr(vision, "image_size", None)
+        height, width = sides if isinstance(sides, (list, tuple)) else (sides, sides)
+        if isinstance(height, int) and isinstance(width, int):
+            channels = int(getattr(vision, "num_channels", 3))
+            found["pixel_values"] = _noise((_ROWS, channels, height, width), like)
+    if main == "input_features":
+        length = 2 * int(getattr(config, "max_source_positions", 1500))
+        found["input_features"] = _noise((_ROWS, int(getattr(config, "num_mel_bins", 80)), length), like)
+    if getattr(config, "use_cache", False) and "use_cache" in accepted:
+        found["use_cache"] = False
+    return found
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Tokens of the smallest embedding, then vectors as long as the inputs of the parts, in their order."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(0))
+    words = [part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding)]
+    if words:
+        yield torch.arange(_ROWS * _TOKENS, device=like.device).reshape(_ROWS, _TOKENS) % min(words)
+    sizes: list[object] = []
+    for part in model.modules():
+        shape = getattr(part, "normalized_shape", None)
+        sizes += shape[-1:] if isinstance(shape, tuple) else ()
+        sizes += [getattr(part, name, None) for name in _SIZES]
+    for size in dict.fromkeys(size for size in sizes if isinstance(size, int)):
+        yield _noise((_ROWS, _TOKENS, size), like)
+        yield _noise((_ROWS, size), like)
+
+
+def _noise(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    source = torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=source, dtype=torch.float64).to(like.device, like.dtype)
+
+
+_CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range")
+_NAME = "model"
+
+
+class _TensorOutputs(nn.Module):
+    """A model that returns the tensors among its outputs: torch.export does not know caches and other objects."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        return tuple(_outputs(self.model(*args, **kwargs)))
+
+
+def _outputs(output: object) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, (Mapping, list, tuple)):
+        for value in output.values() if isinstance(output, Mapping) else output:
+            yield from _outputs(value)
+
+
+def record(model: nn.Module, call: Call, *, grad: bool) -> Captured:
+    """What the model executes on a call, with the names of the model itself; every converted part is one marked operation."""
+    given = call.args, dict(call.kwargs or {})
+    try:
+        with marking(model):
+            captured = capture(_TensorOutputs(model), *given, grad=grad, functional=True)
+    except CaptureError as problem:
+        what = f"attnc cannot read what {type(model).__name__} executes"
+        where = _own(problem.path) or "the model"
+        raise UnsupportedError(what, [Problem(where, problem.reason)]) from problem
+    for node in captured.graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if stack:
+            inner = {key: (_own(str(path)), kind) for key, (path, kind) in stack.items() if path != ""}
+            node.meta["nn_module_stack"] = inner
+    return replace(captured, module=model, names={key: _own(name) for key, name in captured.names.items()})
+
+
+def _own(name: str) -> str:
+    return "" if name == _NAME else name.removeprefix(f"{_NAME}.")
+
+
+def misplaced(model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site]) -> list[Problem]:
+    """The blocks whose replacement would change more than the activation (and product): the recording with gradients, marks in
+    place, must equal the first recording with the activations taken for marks."""
+    if _same_with_marks(model, call, captured, sites):
+        return []
+    wrong = [site for site in sites if not _same_with_marks(model, call, captured, [site])]
+    reason = "cannot be replaced: another module in its place changes what the model computes elsewhere"
+    return [Problem(site.name, reason) for site in wrong or sites]
+
+
+def _same_with_marks(model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site]) -> bool:
+    numbering: dict[object, int] = {}
+    expected = signature(captured, numbering, {site.name: site.uses for site in sites})
+    try:
+        with ExitStack() as undo:
+            for site in sites:
+                undo.callback(site.replace(_Mark(site)))
+            return signature(record(model, call, grad=True), numbering, {}) == expected
+    except UnsupportedError:
+        return False
+
+
+class _Mark(nn.Module):
+    """In the place of an activation, one operation that carries the name of the block; in the place of a gated block, the same
+    maps under the same names, with a marked activation and product."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.name, self.roles = site.name, tuple(m.attribute for m in site.maps()) if site.gated else ()
+        for linear in site.maps() if site.gated else ():
+            self.add_module(linear.attribute, linear.module)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.roles:
+            marked: Tensor = mark(x, self.name)
+            return marked
+        first, up, second = (self.get_submodule(role) for role in self.roles)
+        result: Tensor = second(product(mark(first(x), self.name), up(x), self.name))
+        return result
+
+
+def signature(
+    captured: Captured, numbering: dict[object, int], marked: Mapping[str, tuple[BlockRead, ...]]
+) -> tuple[object, ...]:
+    """The outputs as numbers that `numbering` gives to computations, across graphs: equal exactly if the same operations are
+    applied to the same tensors.
+
+    Activations and products of the blocks in `marked` count as marks of that name. Operations that change no number are skipped.
+    """
+    marks = {aten.origin(block.leaving): (name, block) for name, blocks in marked.items() for block in blocks}
+    own = {id(t) for t in (*captured.module.parameters(), *captured.module.buffers())}
+    numbers: dict[fx.Node, int] = {}
+    for node in captured.graph.nodes:
+        if node.op == "output" or aten.name(node) in _CHECKS:
+            continue
+        source = aten.unchanged(node)
+        if node in marks:
+            name, block = marks[node]
+            key: object = (MARK, numbers[block.first.node], name)
+            if block.up is not None:
+                activation = numbering.setdefault(key, len(numbering))
+                key = (PRODUCT, activation, numbers[block.up.node], name)
+        elif source is not None:
+            numbers[node] = numbers[source]
+            continue
+        else:
+            key = _key(node, captured, own, numbers)
+        numbers[node] = numbering.setdefault(key, len(numbering))
+    return tuple(_plain(out, numbers) for out in captured.outputs)
+
+
+def _key(node: fx.Node, captured: Captured, own: set[int], numbers: Mapping[fx.Node, int]) -> object:
+    if node.op == "placeholder":
+        tensor = captured.tensors.get(node.name)
+        if tensor is None:
+            return ("input", captured.inputs.index(node))
+        return ("tensor", id(tensor)) if id(tensor) in own else ("constant", _content(tensor))
+    if node.op == "get_attr":
+        return ("part", str(node.target), str(getattr(node.graph.owning_module, str(node.target), None)))
+    op = aten.name(node)
+    if op in (MARK, PRODUCT):
+        given = aten.arguments(node)
+        return (op, *(numbers[given[key]] for key in ("x", "y") if key in given), str(given["name"]))
+    overload = str(getattr(node.target, "_overloadname", ""))
+    return (op, overload, _plain(node.args, numbers), _plain(dict(node.kwargs), numbers))
+
+
+def _content(tensor: Tensor) -> object:
+    data = tensor.detach().cpu().contiguous()
+    plain = data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""
+    return str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(plain).hexdigest()
+
+
+def _plain(given: Any, numbers: Mapping[fx.Node, int]) -> object:
+    if isinstance(given, fx.Node):
+        return ("value", numbers.get(given))
+    if isinstance(given, (list, tuple)):
+        return tuple(_plain(part, numbers) for part in given)
+    if isinstance(given, dict):
+        return tuple((key, _plain(value, numbers)) for key, value in sorted(given.items()))
+    return repr(given)
