@@ -1,0 +1,59 @@
+"""Powers of a quadratic form as attention: a token attends to itself and to a second key."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnc.errors import InputError
+from attnc.network.altered import as_made
+from attnc.network.running import PreciseModule, precise
+from attnc.records.quadratic_numbers import QUADRATIC, QuadraticNumbers
+
+
+@as_made
+class QuadraticHeads(PreciseModule):
+    """z ↦ Σ_j value_j w_j ≈ (|z|²/dim + offset)^-power, where the two-key softmax of head j gives
+
+        w_j = softmax(intercept_j - slope_j z·z, 0)₀
+
+    Query and key of the token are z itself, its value is value_j; the second key has the score 0 and the value 0.
+
+    >>> import numpy as np
+    >>> from attnc.lower.quadratic import quadratic_numbers
+    >>> heads = QuadraticHeads(quadratic_numbers(0.5, 4, 1e-5, 1e6, 1e-6, "float64"))
+    >>> z = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    >>> bool((heads(z) * (z.square().mean() + 1e-5).sqrt() - 1).abs() < 1e-6)
+    True
+    """
+
+    _takes_half = True
+    slope: Tensor  # (heads,)
+    intercept: Tensor
+    value: Tensor
+
+    def __init__(self, numbers: QuadraticNumbers) -> None:
+        super().__init__()
+        self.dim, self.offset, self.power = numbers.dim, numbers.offset, numbers.power
+        for name in QUADRATIC:
+            stored = torch.from_numpy(getattr(numbers, name).astype(numbers.dtype))
+            self.register_buffer(name, stored)
+
+    @precise
+    def forward(self, z: Tensor) -> Tensor:
+        """The sum of the heads for z (…, dim): (…)."""
+        if z.shape[-1:] != (self.dim,):
+            raise InputError(f"inputs of the shape (…, {self.dim}) are expected: got {tuple(z.shape)}")
+        square = (z.unsqueeze(-2) @ z.unsqueeze(-1)).reshape(-1)  # q·k of each token with itself
+        scores = self.intercept.unsqueeze(-1) - self.slope.unsqueeze(-1) * square
+        weights = torch.softmax(torch.stack([scores, torch.zeros_like(scores)]), 0)[0]
+        return (self.value @ weights).reshape(z.shape[:-1])
+
+    def numbers(self) -> QuadraticNumbers:
+        """The numbers, as they are stored now."""
+        dtype = str(self.slope.dtype).removeprefix("torch.")
+        stored = [getattr(self, name).detach().cpu().double().numpy() for name in QUADRATIC]
+        return QuadraticNumbers(*stored, self.dim, self.offset, self.power, dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.slope)} heads, (|z|²/{self.dim} + {self.offset:g})^-{self.power:g}"
