@@ -143,7 +143,7 @@ def test_the_engine_is_known(engine: object) -> None:
         (None, "got NoneType"),
         (3, "got int"),
         (nn.Linear, "class Linear"),
-        (model().state_dict(), "a dict; a state dict is read by"),
+        (model().state_dict(), "attnc.frontends.mlp"),
         ("model.pt", "a file of weights is read by"),
         (torch.zeros(3), "got Tensor"),
         (networks.MLPRegressor(), "fit"),

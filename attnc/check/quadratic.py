@@ -65,7 +65,9 @@ def _weights_error(heads: Heads, stored: Sequence[arb], left: arb, right: arb, a
     u, tau = arb(a.unit), arb(a.tiny)
     above, mass = arb(0), arb(0)
     for (scale, b, c), intercept in zip(heads, stored, strict=True):
-        if scale * left > _NEGLIGIBLE[a.dtype] + intercept:  # both weights are below τ: counted with what underflows
+        if (
+            scale * left > _NEGLIGIBLE[a.dtype] + intercept
+        ):  # both weights are below τ: counted with what underflows
             continue
         mass += c / (1 + (scale * right - b).exp())
         off = u * (1 + u) * (2 * scale * right + intercept) + 4 * tau  # slope·q <= scale·u

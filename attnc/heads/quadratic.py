@@ -72,9 +72,7 @@ def power_heads(power: float, lo: float, hi: float, target: float) -> TwoKeyHead
     for step, bias, ripple in PATTERNS[power]:
         if ripple > target or best is not None:
             continue
-        best = next(
-            (h for h in _candidates(power, lo, hi, step, bias, target) if h.error <= target), None
-        )
+        best = next((h for h in _candidates(power, lo, hi, step, bias, target) if h.error <= target), None)
     if best is None:
         raise ConvergenceError(
             f"no pattern of heads comes within a relative {target:g} of u^-{power:g} on [{lo:g}, {hi:g}]"
@@ -91,7 +89,9 @@ def _candidates(
              for m, edge in _TAILS for extra in (-2.0, 0.0, 3.0)]  # fmt: skip
     for _, m, edge, extra in sorted(sizes):
         scale, value = _heads(power, step, bias, _first(hi, step, edge), _last(lo, step, reach + extra), m)
-        yield TwoKeyHeads(power, lo, hi, bias, scale, value, relative_error(power, lo, hi, bias, scale, value))
+        yield TwoKeyHeads(
+            power, lo, hi, bias, scale, value, relative_error(power, lo, hi, bias, scale, value)
+        )
 
 
 def _first(hi: float, step: float, edge: float) -> int:

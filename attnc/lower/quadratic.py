@@ -34,11 +34,9 @@ def quadratic_numbers(
 ) -> QuadraticNumbers:
     """The heads for u = |z|²/dim + offset <= 2·most, stored in a dtype: slope_j = λ_j/dim, intercept_j = b - λ_j·offset."""
     heads = power_heads(power, offset, 2 * most, target)
-    stored = [
-        _stored(array, dtype)
-        for array in (heads.scale / dim, np.minimum(heads.bias - heads.scale * offset, 0.0), heads.value)
-    ]
-    return QuadraticNumbers(*stored, dim, offset, power, dtype)
+    intercept = np.minimum(heads.bias - heads.scale * offset, 0.0)
+    slope, intercept, value = (_stored(array, dtype) for array in (heads.scale / dim, intercept, heads.value))
+    return QuadraticNumbers(slope, intercept, value, dim, offset, power, dtype)
 
 
 @cache

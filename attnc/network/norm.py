@@ -36,6 +36,8 @@ class Norm(PreciseModule):
     """
 
     _takes_half = True
+    weight: Tensor | None
+    bias: Tensor | None
 
     def __init__(
         self,
@@ -89,10 +91,10 @@ class Norm(PreciseModule):
             shape = (self.heads.dim,)
             if self.centred:
                 return F.layer_norm(x, shape, gain, self.bias, self.heads.offset)
-            y = F.rms_norm(x, shape, gain, self.heads.offset)
-            return y if self.bias is None else y + self.bias
+            rms = F.rms_norm(x, shape, gain, self.heads.offset)
+            return rms if self.bias is None else rms + self.bias
         z = x - x.mean(-1, keepdim=True) if self.centred else x
-        y = self.heads(z).unsqueeze(-1) * z
+        y: Tensor = self.heads(z).unsqueeze(-1) * z
         y = y if gain is None else y * gain
         return y if self.bias is None else y + self.bias
 

@@ -52,8 +52,8 @@ class QuadraticHeads(PreciseModule):
     def numbers(self) -> QuadraticNumbers:
         """The numbers, as they are stored now."""
         dtype = str(self.slope.dtype).removeprefix("torch.")
-        stored = [getattr(self, name).detach().cpu().double().numpy() for name in QUADRATIC]
-        return QuadraticNumbers(*stored, self.dim, self.offset, self.power, dtype)
+        slope, intercept, value = (getattr(self, name).detach().cpu().double().numpy() for name in QUADRATIC)
+        return QuadraticNumbers(slope, intercept, value, self.dim, self.offset, self.power, dtype)
 
     def extra_repr(self) -> str:
         return f"{len(self.slope)} heads, (|z|²/{self.dim} + {self.offset:g})^-{self.power:g}"

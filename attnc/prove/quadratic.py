@@ -61,7 +61,10 @@ def _cells(lo: float, hi: float) -> list[tuple[arb, arb]]:
     first, last = arb(lo).log().lower(), arb(hi).log().upper()
     count = int(float(last - first) / _WIDTH) + 1
     half = ((last - first) / (2 * count)).upper()
-    return [(((first + last) / 2 + half * (2 * i + 1 - count)).mid(), half * (1 + arb(2) ** -64)) for i in range(count)]
+    return [
+        (((first + last) / 2 + half * (2 * i + 1 - count)).mid(), half * (1 + arb(2) ** -64))
+        for i in range(count)
+    ]
 
 
 def _cell_error(heads: Sequence[tuple[arb, arb, arb]], p: arb, centre: arb, half: arb) -> arb:
@@ -110,7 +113,9 @@ def score_weight(numbers: QuadraticNumbers, most: float) -> float:
         return upper(worst)
 
 
-def executed_error(numbers: QuadraticNumbers, most: float, relative: float, weight: float, a: Arithmetic) -> float:
+def executed_error(
+    numbers: QuadraticNumbers, most: float, relative: float, weight: float, a: Arithmetic
+) -> float:
     """At least |u^p R̂ - 1| for every token with ε <= u <= `most`, if `relative` and `weight` bound |g| and K up to
     most(1 + 2γ_{d+1}); infinity if rounding is not bounded."""
     with working(_PRECISION):

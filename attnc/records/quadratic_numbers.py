@@ -16,7 +16,7 @@ QUADRATIC = ("slope", "intercept", "value")
 class QuadraticNumbers:
     """H heads of two keys; every number is representable in `dtype` and held here as a float64.
 
-        R(q) = Σ_j value_j σ(intercept_j - slope_j q) ≈ (q/dim + offset)^-power,     q = |z|², z of `dim` numbers
+    R(q) = Σ_j value_j σ(intercept_j - slope_j q) ≈ (q/dim + offset)^-power,     q = |z|², z of `dim` numbers
     """
 
     slope: Array  # (H,), positive

@@ -17,7 +17,12 @@ from attnc.network.quadratic import QuadraticHeads
 from attnc.prove.quadratic import relative_error
 from attnc.records.quadratic_numbers import QuadraticNumbers
 
-CASES = [("float32", 1e-12, 24, 1e-7), ("float32", 1e-5, 8, 1e-3), ("float64", 1e-12, 24, 1e-12), ("float64", 1e-6, 8, 1e-14)]  # fmt: skip
+CASES = [
+    ("float32", 1e-12, 24, 1e-7),
+    ("float32", 1e-5, 8, 1e-3),
+    ("float64", 1e-12, 24, 1e-12),
+    ("float64", 1e-6, 8, 1e-14),
+]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=str)
@@ -58,7 +63,9 @@ def test_the_exact_sum_is_within_its_bound_and_comes_near(proof: QuadraticProof)
         for t in np.linspace(np.log(numbers.offset), np.log(2 * proof.most), 400):
             u = arb(float(t)).exp().mid()
             q = (u - arb(numbers.offset)) * numbers.dim
-            rows = zip(numbers.slope.tolist(), numbers.intercept.tolist(), numbers.value.tolist(), strict=True)
+            rows = zip(
+                numbers.slope.tolist(), numbers.intercept.tolist(), numbers.value.tolist(), strict=True
+            )
             total = sum((arb(c) / (1 + (arb(k) * q - arb(b)).exp()) for k, b, c in rows), arb(0))
             worst = max(worst, float(abs(total * u.sqrt() - 1).lower()))
     assert worst <= proof.approximation <= 1.3 * worst
