@@ -18,9 +18,8 @@ from attnc.domain import Array, Box
 from attnc.errors import Problem
 from attnc.frontends.problems import model_dtype, part_name
 from attnc.functions import Function
-from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Step
+from attnc.program import Affine, Pointwise, Program, Step
 from attnc.program.evaluate import values
-from attnc.program.step import wide
 
 SINGLES = 6  # points that are also run in a batch of one
 LARGEST = {torch.float64: 1e100, torch.float32: 1e30}  # larger numbers are not compared
@@ -105,23 +104,10 @@ def _expected(program: Program, x: Array) -> tuple[Array, Array, Array]:
         grown = [found[0].abs()]
         local = found[0].abs().flatten(1).amax(1)
         for i, step in enumerate(program.steps):
-            grown.append(torch.maximum(_magnitude(step, [grown[j] for j in step.inputs]), found[i + 1].abs()))
-            here = _magnitude(step, [found[j].abs() for j in step.inputs])
+            grown.append(torch.maximum(step.magnitude(*(grown[j] for j in step.inputs)), found[i + 1].abs()))
+            here = step.magnitude(*(found[j].abs() for j in step.inputs))
             local = torch.maximum(local, torch.maximum(here, found[i + 1].abs()).flatten(1).amax(1))
     return found[-1].numpy(), local.numpy(), grown[-1].flatten(1).amax(1).numpy()
-
-
-def _magnitude(step: Step, x: list[Tensor]) -> Tensor:
-    """The step on absolute values, without cancellation."""
-    size = {name: wide(numbers).abs() for name, numbers in step.tensors().items()}
-    if isinstance(step, Affine):
-        return x[0] @ size["weight"].T + size.get("bias", 0)
-    if isinstance(step, BatchNorm):
-        scale = size["gain"] / torch.sqrt(size["variance"] + step.epsilon)
-        return (x[0] + size["mean"]) * scale + size["shift"]
-    if isinstance(step, Combine):
-        return torch.stack([abs(c) * v for c, v in zip(step.coefficients, x, strict=True)]).sum(0)
-    return x[0].reshape(len(x[0]), *step.shape(tuple(x[0].shape[1:])))
 
 
 def _difference(model: nn.Module, way: _Way, x: Array, ours: Array, local: Array, grown: Array) -> str | None:

@@ -48,6 +48,10 @@ class Affine(OneInput):
         y = x[0] @ wide(self.weight).T
         return y if self.bias is None else y + wide(self.bias)
 
+    def magnitude(self, *x: Tensor) -> Tensor:
+        y = x[0] @ wide(self.weight).abs().T
+        return y if self.bias is None else y + wide(self.bias).abs()
+
 
 def _product(weight: Numbers, rows: Balls) -> Balls:
     product = arb_mat(weight.astype(np.float64).tolist()) * arb_mat(rows.T.tolist())

@@ -49,3 +49,7 @@ class BatchNorm(OneInput):
     def approximate(self, *x: Tensor) -> Tensor:
         scale = wide(self.gain) / torch.sqrt(wide(self.variance) + self.epsilon)
         return (x[0] - wide(self.mean)) * scale + wide(self.shift)
+
+    def magnitude(self, *x: Tensor) -> Tensor:
+        scale = wide(self.gain).abs() / torch.sqrt(wide(self.variance).abs() + self.epsilon)
+        return (x[0] + wide(self.mean).abs()) * scale + wide(self.shift).abs()

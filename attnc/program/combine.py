@@ -42,3 +42,6 @@ class Combine(Step):
 
     def approximate(self, *x: Tensor) -> Tensor:
         return torch.stack([c * v for c, v in zip(self.coefficients, x, strict=True)]).sum(0)
+
+    def magnitude(self, *x: Tensor) -> Tensor:
+        return torch.stack([abs(c) * v for c, v in zip(self.coefficients, x, strict=True)]).sum(0)

@@ -56,3 +56,6 @@ class Pointwise(OneInput):
 
     def approximate(self, *x: Tensor) -> Tensor:
         return self.function.torch_form(x[0])
+
+    def magnitude(self, *x: Tensor) -> Tensor:
+        return x[0]

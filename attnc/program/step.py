@@ -48,6 +48,11 @@ class Step(ABC):
     def approximate(self, *x: Tensor) -> Tensor:
         """The result in float64 for a batch (N, *shape), differentiable."""
 
+    def magnitude(self, *x: Tensor) -> Tensor:
+        """The step on non-negative x with the absolute values of its numbers, in float64, so that nothing cancels: what the
+        rounding of an execution is relative to. Only steps that the front end of torch modules emits need it."""
+        raise NotImplementedError(f"{type(self).__name__} has no magnitude: a front end needs it")
+
     def reading(self, place: Mapping[int, int]) -> Step:
         """The same step with its inputs renumbered."""
         return replace(self, **{"inputs": tuple(place[i] for i in self.inputs)})  # type: ignore[arg-type]

@@ -30,6 +30,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "combine": (),  # Σ coefficients_i x_i
     "reshape": (),  # the numbers of x, row by row, in the shape `to`
 }
+# How many values a layer reads; None: any number. The other kinds read one.
+INPUTS: dict[str, int | None] = {"product": 2, "combine": None}
 SETTINGS = {"pointwise": "heads", "combine": "coefficients", "reshape": "to"}
 _VALID: dict[str, Callable[[Any], bool]] = {
     "heads": lambda count: type(count) is int and count >= 0,
@@ -51,8 +53,10 @@ class Layer:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"layer of kind {self.kind!r}: expected one of {', '.join(KINDS)}")
-        enough = self.kind == "combine" or len(self.inputs) == (2 if self.kind == "product" else 1)
-        if not enough or not all(type(i) is int for i in (*self.inputs, self.value)):
+        count = INPUTS.get(self.kind, 1)
+        if count not in (None, len(self.inputs)):
+            raise InputError(f"{self.kind} layer: it reads {len(self.inputs)} values, expected {count}")
+        if not all(type(i) is int for i in (*self.inputs, self.value)):
             raise InputError(f"{self.kind} layer: inputs {self.inputs}, value {self.value!r} are not valid")
         if list(self.settings) != [name for kind, name in SETTINGS.items() if kind == self.kind]:
             raise InputError(f"{self.kind} layer: settings {sorted(self.settings)} are not valid")

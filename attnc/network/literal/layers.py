@@ -209,8 +209,10 @@ class _Layers:
             blocks = [array(layer.tensor("weight"))]
         elif layer.kind == "batch_norm":
             blocks = [np.diag(array(layer.tensor("scale")))]
-        else:
+        elif layer.kind == "combine":
             blocks = [c * np.eye(write.stop - write.start) for c in layer.settings["coefficients"]]
+        else:
+            raise InputError(f"layers of the kind {layer.kind!r} cannot be written as self-attention")
         self.build.reserve(width**2, "a map")
         matrix = np.zeros((width, width))
         for value, block in zip(layer.inputs, blocks, strict=True):

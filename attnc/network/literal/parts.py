@@ -157,8 +157,10 @@ def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
     elif layer.kind == "combine":
         terms = zip(layer.settings["coefficients"], given, strict=True)
         images = np.sum([c * term for c, (_, term) in terms], axis=0)
-    else:
+    elif layer.kind == "reshape":
         images = x.reshape(len(x), *layer.settings["to"])
+    else:
+        raise InputError(f"layers of the kind {layer.kind!r} cannot be written as self-attention")
     if constant is not None:
         images[-1] += array(constant)
     return hidden, images

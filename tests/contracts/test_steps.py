@@ -1,0 +1,68 @@
+"""Every kind of step that `compile` lowers is complete: an entry in every table, a proof, a file, a literal form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import attnc
+from attnc import functions, program
+from attnc.check import compose as checker
+from attnc.check import execution
+from attnc.lower.layers import COMPILED, LOWERINGS
+from attnc.network import network
+from attnc.network.pointwise import Pointwise as PointwiseModule
+from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Reshape, Step
+from attnc.prove import compose as prover
+from attnc.records import layers, structure
+
+TABLES: dict[str, Mapping[str, object]] = {
+    "KINDS of program/__init__.py": program.KINDS,
+    "KINDS of records/layers.py": layers.KINDS,
+    "_STEPS of records/structure.py": structure._STEPS,
+    "LOWERINGS of lower/layers.py": LOWERINGS,
+    "KINDS of prove/compose.py": prover.KINDS,
+    "KINDS of check/compose.py": checker.KINDS,
+    "KINDS of check/execution.py": execution.KINDS,
+    "_MODULES of network/network.py": {**network._MODULES, "pointwise": PointwiseModule},
+}
+WEIGHT = np.array([[0.5, -0.25], [0.125, 1.0]])
+ONE = np.ones(2)
+STEPS = (
+    Affine(0, WEIGHT),
+    Pointwise(1, functions.tanh()),
+    BatchNorm(2, 0.1 * ONE, 2.0 * ONE, ONE, -ONE, 1e-5),
+    Combine((3, 0), (0.5, 1.0)),
+    Reshape(4, (2, 1)),
+    Reshape(5, (2,)),
+)
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_has_the_kind(table: str, kind: str) -> None:
+    assert kind in TABLES[table], f"{kind!r} is missing in {table}"
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_the_guard_of_the_front_end_knows_the_kind(kind: str) -> None:
+    assert program.KINDS[kind].magnitude is not Step.magnitude
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_network_of_all_kinds(dtype: torch.dtype, tmp_path: Path) -> None:
+    assert {step.kind for step in STEPS} == set(COMPILED), "add the new kind of step to STEPS"
+    net = attnc.compile(Program((2,), STEPS), domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-3, dtype=dtype)
+    assert {layer.kind for layer in net.numbers().layers} == set(COMPILED)
+    assert attnc.verify(net).status == "proved"
+    net.save(tmp_path / "net.safetensors")
+    loaded = attnc.load(tmp_path / "net.safetensors")
+    x = 2 * torch.rand(64, 2, dtype=dtype) - 1
+    assert attnc.verify(loaded).status == "proved" and torch.equal(loaded(x), net(x))
+    literal = net.as_self_attention()
+    assert attnc.verify(literal).status == "proved"
+    assert torch.allclose(literal(x), net(x), atol=1e-5)
