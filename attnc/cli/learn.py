@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import time
 import warnings
 from collections.abc import Sequence
@@ -268,15 +267,9 @@ def _check_spread(x: Array, names: Sequence[str], path: str) -> None:
 
 
 def _write_predictions(path: Path, table: _Table, predictions: Sequence[float]) -> None:
-    """Write the rows with their predictions under a temporary name, then rename: a failure leaves an old file intact."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*table.names, _PREDICTION])
-            writer.writerows([*row, repr(value)] for row, value in zip(table.rows, predictions, strict=True))
-        temporary.replace(path)
-    except OSError as problem:
-        raise FileError(f"cannot write {path}: {problem.strerror or problem}") from problem
-    finally:
-        temporary.unlink(missing_ok=True)
+    from attnc.records.files import replacing
+
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*table.names, _PREDICTION])
+        writer.writerows([*row, repr(value)] for row, value in zip(table.rows, predictions, strict=True))

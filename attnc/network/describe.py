@@ -1,10 +1,9 @@
-"""The descriptions of heads and networks, for terminals and notebooks."""
+"""The descriptions of heads and networks."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,15 +41,6 @@ def head_facts(head: Head) -> dict[str, str]:
     return facts
 
 
-def head_html(head: Head) -> str:
-    """A table of the facts."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{escape(k)}</th><td>{escape(v)}</td></tr>"
-        for k, v in head_facts(head).items()
-    )
-    return f"<div><b>attnc.Head</b><table>{rows}</table></div>"
-
-
 @dataclass(frozen=True)
 class Description:
     """Rows of `COLUMNS`, and lines about the whole network."""
@@ -68,12 +58,6 @@ class Description:
         return "\n".join([lines[0], rule, *lines[1:], "", *self.summary])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(c)}</th>" for c in COLUMNS)
-        body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)
-        notes = "".join(f"<li>{escape(line)}</li>" for line in self.summary)
-        return f"<table><tr>{head}</tr>{body}</table><ul>{notes}</ul>"
 
 
 def described(net: Network) -> Description:

@@ -15,7 +15,7 @@ from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
 from attnc.network.altered import as_made, why_altered
-from attnc.network.describe import head_facts, head_html
+from attnc.network.describe import head_facts
 from attnc.network.engines import sdpa
 from attnc.network.inside import check_domain, check_tensor, outside_interval
 from attnc.network.running import PreciseModule, can_look, in_chunks, precise
@@ -177,9 +177,6 @@ class Head(PreciseModule):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={fact}" for name, fact in head_facts(self).items())
-
-    def _repr_html_(self) -> str:
-        return head_html(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Head:
         super()._apply(fn, recurse)

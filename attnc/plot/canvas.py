@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from attnc.domain import Array
-from attnc.errors import FileError, InputError, MissingExtraError
+from attnc.errors import InputError, MissingExtraError
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.records.certificate import Status
+from attnc.records.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,17 +93,11 @@ def picture_format(path: str | os.PathLike[str]) -> str:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write to a temporary file in the same directory, then rename: a failure keeps the previous file."""
-    target, kind = Path(path), picture_format(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        undated = {"Date": None} if kind == "svg" else None  # equal figures give equal files
+    """Write the file; an existing file is replaced only when the new one is complete."""
+    kind = picture_format(path)
+    undated = {"Date": None} if kind == "svg" else None  # equal figures give equal files
+    with replacing(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
-        temporary.replace(target)
-    except OSError as problem:
-        raise FileError(f"cannot write {target}: {problem.strerror or problem}") from problem
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def plain(text: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,19 @@ from attnc.program.step import Numbers
 def write_file(
     path: str | os.PathLike[str], tensors: Mapping[str, ArrayLike], about: Mapping[str, Any]
 ) -> None:
-    """Write to a temporary name beside the target, then rename: a failure leaves what was there."""
-    target = _path(path)
+    """Write a file; an existing file is replaced only when the new one is complete."""
     arrays = {name: np.array(tensor, order="C") for name, tensor in tensors.items()}
-    data = save(arrays, metadata={"attnc": json.dumps(about)})
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(arrays, metadata={"attnc": json.dumps(about)}))
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside the target, renamed to it at the end; a failure leaves what was there."""
+    target = _path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        temporary.write_bytes(data)
+        yield temporary
         temporary.replace(target)
     except (OSError, ValueError) as problem:
         raise FileError(

@@ -149,8 +149,3 @@ def test_what_is_no_lattice_is_not_called_one() -> None:
     assert lattice(selection(corners[:3])) is None
     assert lattice(selection([*corners[:3], [0, 0]])) is None, "as many as a lattice, one of them twice"
     assert lattice(selection([[5, 0], [5, 1], [5, 2]])) == (1, 3)
-
-
-def test_a_notebook_shows_the_same() -> None:
-    html = lattice_network().describe()._repr_html_()
-    assert "<td>99 lattice 11 × 9</td>" in html and "|network - f| &lt;=" in html
