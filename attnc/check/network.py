@@ -102,9 +102,7 @@ def _check_composition(
     with working(PRECISION):
         terms = arb(worst) <= arb(certificate.approximation) + arb(certificate.rounding)
     if not (worst <= certificate.bound and own <= certificate.approximation and terms):
-        raise CheckError(
-            f"the errors of the layers add up to {worst:.6g}, of which approximation {own:.6g}: more than is certified"
-        )
+        raise CheckError(f"the errors add up to {worst:.6g}, approximation {own:.6g}: more than is certified")
 
 
 def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:

@@ -117,9 +117,7 @@ def _is_object(source: str) -> bool:
     if os.path.lexists(source):
         return False
     if not _OBJECT.fullmatch(source):
-        raise FileError(
-            f"cannot read {source}: no such file; give the path of a model.safetensors, or module:object as in package.module:net"
-        )
+        raise FileError(f"cannot read {source}: no such file; give a model.safetensors, or module:object")
     return True
 
 
@@ -142,9 +140,7 @@ def _read_weights(
     except FileError:  # not a file of attnc
         tensors = read_state_dict(source)
     else:
-        raise FileError(
-            f"{source} was written by attnc, see `attnc show {source}`: give the weights of a model"
-        )
+        raise FileError(f"{source} was written by attnc: give the weights of a model")
     if activation is None:
         raise InputError(f"{source} has no activation: give --activation, a name of `attnc functions`")
     prefixes = None if order is None else [prefix.strip() for prefix in order.split(",")]
@@ -215,16 +211,12 @@ def _run_user_code(doing: str, run: Callable[[], Any], module: str = "") -> Any:
         return run()
     except (Exception, SystemExit) as problem:
         if isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}."):
-            raise InputError(
-                f"there is no module {problem.name!r} in {os.getcwd()} or on Python's path"
-            ) from problem
+            raise InputError(f"no module {problem.name!r} in {os.getcwd()} or on Python's path") from problem
         frames = traceback.extract_tb(problem.__traceback__)
         own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
         place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
         message = f": {problem}" if str(problem) else ""
-        raise InputError(
-            f"{doing} raised {type(problem).__name__}{message}{place}: it must run without an error"
-        ) from problem
+        raise InputError(f"{doing} raised {type(problem).__name__}{message}{place}") from problem
 
 
 def _input_shape(model: Any, source: str) -> tuple[int, ...] | None:

@@ -24,13 +24,14 @@ from attnc.arguments import (
 )
 from attnc.check.witness import ROOM, attained, head_error
 from attnc.domain import Interval
-from attnc.errors import CertificateError, ConvergenceError, InputError
+from attnc.errors import ConvergenceError, InputError
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
 from attnc.functions.function import label_of
 from attnc.heads.designs import DESIGNS
 from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest
 from attnc.heads.target import Plan, Progress
+from attnc.lower.witness import check_refuted
 from attnc.network.head import Head
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
@@ -73,10 +74,7 @@ def head(
     plan = Plan(_function(f), interval, design, heads, name, progress or (lambda _: None))
     check_arithmetic(name)
     if (eps is None) == (anchors is None):
-        given = "neither" if eps is None else f"eps={eps!r} and anchors={anchors!r}"
-        raise InputError(
-            f"give either eps=… (the smallest head that meets it) or anchors=… (the best of that size): got {given}"
-        )
+        raise InputError(f"give either eps=… or anchors=…: got eps={eps!r} and anchors={anchors!r}")
     try:
         if eps is not None:
             made = finished_head(plan, smallest(plan, checked_eps(eps)), checked_eps(eps))
@@ -107,11 +105,7 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
     else:
         witness = _witness(plan.f, module, points)
         proved = found.proof.bound
-        if witness.error > proved:
-            raise CertificateError(
-                f"at s={witness.input[0]!r} the error of the head is {witness.error:.6g}, above its proved bound {proved:.6g}: "
-                "this machine or its libraries violate the assumptions of docs/arithmetic.md"
-            )
+        check_refuted(f"at s={witness.input[0]!r} the head", witness.error, proved)
         terms = {
             name: _with_room(getattr(found.proof, name)) for name in ("approximation", "rounding", "bound")
         }
@@ -176,7 +170,5 @@ def _function(f: object) -> Function:
 
 def _checked_design(design: object, heads: int) -> str:
     if heads != 1 and design in ("gated", "tuned"):
-        raise InputError(
-            f"design={design!r} is for one head: with heads={heads} use 'auto', 'nearest', 'smooth' or 'graded'"
-        )
+        raise InputError(f"design={design!r} is for one head: use 'auto' with heads={heads}")
     return checked_choice("design", design, DESIGNS)

@@ -15,10 +15,10 @@ import torch
 
 from attnc.check.witness import ROOM, attained, network_errors
 from attnc.domain import Array, Box
-from attnc.errors import CertificateError, InputError, PrecisionError
+from attnc.errors import InputError, PrecisionError
 from attnc.heads.tensor import Axis, Lattice, counts_for, grid_axes
 from attnc.lower.program_to_network import claimed, proved_network
-from attnc.lower.witness import within
+from attnc.lower.witness import check_refuted, within
 from attnc.network.network import Network, rebuilt
 from attnc.program import BlackBox, Lookup, Reshape, Step
 from attnc.program.program import Program
@@ -228,12 +228,8 @@ def with_measurement(network: Network, measured: Certificate) -> None:
     possible for a function with the stored values and Lipschitz constant: the checker knows no more of the function."""
     proved, seen = network.certificate, measured.witness
     assert seen is not None
-    if seen.error > proved.bound:
-        raise CertificateError(
-            f"at an input of the box the error of the network is {seen.error:.6g}, above its proved bound {proved.bound:.6g}: "
-            "the function does not have the given Lipschitz constant, or this machine violates the assumptions of "
-            "docs/arithmetic.md"
-        )
+    cause = "the function does not have the given Lipschitz constant, or "
+    check_refuted("at an input of the box the network", seen.error, proved.bound, cause)
     possible = network_errors(network.program, network.numbers(), np.array(seen.input))[seen.output]
     witness = replace(seen, error=ROOM * min(seen.error, attained(possible, known=False)))
     facts = {**measured.facts, **proved.facts, "error": seen.error}

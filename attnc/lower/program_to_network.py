@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnc.domain import Box, Interval, covering
-from attnc.errors import CertificateError, ConvergenceError, PrecisionError
+from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import label_of
 from attnc.heads import patience
@@ -21,7 +21,7 @@ from attnc.heads.target import Progress
 from attnc.lower.heads import HeadRequest, build_head
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
-from attnc.lower.witness import worst
+from attnc.lower.witness import check_refuted, worst
 from attnc.network.network import Network, rebuilt
 from attnc.program import Pointwise
 from attnc.program.program import Program
@@ -221,11 +221,7 @@ def certified(request: Request, lowered: Lowered, strict: bool | None = None) ->
     network.strict = strict
     request.progress("searching for the largest error")
     witness = worst(network, request.program, numbers, request.box)
-    if witness.error > network.certificate.bound:
-        raise CertificateError(
-            f"at an input of the box the error of the network is {witness.error:.6g}, above its proved bound "
-            f"{network.certificate.bound:.6g}: this machine or its libraries violate the assumptions of docs/arithmetic.md"
-        )
+    check_refuted("at an input of the box the network", witness.error, network.certificate.bound)
     network.certificate = replace(network.certificate, witness=witness)
     return network
 

@@ -3,15 +3,17 @@ parametrizations, casts and other devices change what is executed and leave the 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TypeVar
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from attnc.errors import InputError
 from attnc.network.running import PreciseModule, autocast_is_on
+from attnc.records.certificate import Certificate
 
 _T = TypeVar("_T", bound=type[nn.Module])
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
@@ -40,6 +42,27 @@ def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str |
     if any(autocast_is_on(kind) for kind in kinds):
         return "torch.autocast is on: certificates are for code that runs without it"
     return None
+
+
+def why_changed(module: nn.Module, certificate: Certificate) -> str | None:
+    """Why a certificate is not about what the module executes and the numbers that it holds now; None if it is."""
+    if (altered := why_altered(module)) is not None:
+        return altered
+    try:
+        numbers = cast(Any, module).numbers()
+        digests = numbers.digests()
+    except InputError as problem:
+        return str(problem)
+    if numbers.dtype != certificate.dtype:
+        return f"the certificate is for {certificate.dtype}, the {certificate.subject} is {numbers.dtype}"
+    return why_others(digests, certificate)
+
+
+def why_others(digests: Mapping[str, str], certificate: Certificate) -> str | None:
+    """The tensors that are not those of a certificate; None if all are."""
+    known = certificate.digests
+    changed = sorted(name for name in digests.keys() | known.keys() if digests.get(name) != known.get(name))
+    return f"changed since it was certified: {', '.join(changed)}" if changed else None
 
 
 def _surroundings_altered() -> str | None:

@@ -14,7 +14,7 @@ from attnc.records.certificate import Certificate, Status
 if TYPE_CHECKING:
     from attnc.network import pointwise
     from attnc.network.head import Head
-    from attnc.network.lookup import LookupLayer
+    from attnc.network.layer import LookupLayer
     from attnc.network.network import Network
 
 COLUMNS = ("layer", "function", "heads", "anchors", "interval", "error in", "error out")

@@ -14,7 +14,7 @@ from attnc.arguments import checked_engine, checked_strict
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
-from attnc.network.altered import as_made, why_altered
+from attnc.network.altered import as_made, why_changed
 from attnc.network.describe import head_facts
 from attnc.network.engines import sdpa
 from attnc.network.inside import check_domain, check_tensor, outside_interval
@@ -163,17 +163,7 @@ class Head(PreciseModule):
         """None if a proved certificate applies to the head as it is now, else the reason."""
         if not self.certificate.proved:
             return f"its error is {self.certificate.status}, not proved"
-        if (altered := why_altered(self)) is not None:
-            return altered
-        try:
-            numbers = self.numbers()
-            found = numbers.digests()
-        except InputError as problem:
-            return str(problem)
-        if numbers.dtype != self.certificate.dtype:
-            return f"the certificate is for {self.certificate.dtype}, the head is {numbers.dtype}"
-        changed = [name for name in TENSORS if found[name] != self.certificate.digests[name]]
-        return f"changed since it was certified: {', '.join(changed)}" if changed else None
+        return why_changed(self, self.certificate)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={fact}" for name, fact in head_facts(self).items())

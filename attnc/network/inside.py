@@ -53,9 +53,7 @@ def check_tensor(kind: str, x: object, dtype: torch.dtype) -> None:
     if not isinstance(x, Tensor):
         raise InputError(f"a {kind} takes a tensor: got {type(x).__name__}; write {kind}(torch.tensor(...))")
     if x.dtype != dtype:
-        raise InputError(
-            f"this {kind} runs in {dtype}: got {x.dtype}; convert the input, or build the {kind} with dtype={x.dtype}"
-        )
+        raise InputError(f"this {kind} runs in {dtype}: got {x.dtype}; convert the input, or the {kind}")
     if dtype not in FULL:
         raise InputError(f"the numbers of this {kind} are {dtype}: a {kind} runs in float32 or float64")
 

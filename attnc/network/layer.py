@@ -1,4 +1,4 @@
-"""The layers of a network: the base of all, a module that is made from stored numbers and returns them; and the linear layers."""
+"""The layers of a network: a module that is made from stored numbers and returns them; linear layers, and the lookup."""
 
 from __future__ import annotations
 
@@ -95,6 +95,33 @@ class ReshapeLayer(LayerModule):
 
     def extra_repr(self) -> str:
         return f"→ {self.settings['to']}"
+
+
+@as_made
+class LookupLayer(LayerModule):
+    """x ↦ Σ_k softmax_k(key·(x - centre) + offset) values_k."""
+
+    name = "lookup"
+    centre: nn.Parameter  # (m,)
+    key: nn.Parameter  # (K, m)
+    offset: nn.Parameter  # (K,)
+    values: nn.Parameter  # (K, outputs)
+
+    @precise
+    def weights(self, x: Tensor) -> Tensor:
+        """The attention weights, (…, K)."""
+        return torch.softmax(F.linear(x - self.centre, self.key, self.offset), -1)
+
+    @precise
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weights(x) @ self.values
+
+    @property
+    def anchors(self) -> int:
+        return len(self.key)
+
+    def extra_repr(self) -> str:
+        return f"{self.key.shape[1]} → {self.values.shape[1]}, {self.anchors} anchors"
 
 
 def to_array(tensor: Tensor) -> Numbers:

@@ -102,9 +102,8 @@ def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = No
     layered = ((n, m) for n, m in model.named_modules() if isinstance(m, Pointwise) and not m.inputs)
     named = [(name, part) for name, part in layered if part not in squares]
     if not named:
-        raise InputError(
-            f"{type(model).__name__} has no anchors: convert it first, attnc.convert_(model, approximation=…)"
-        )
+        kind = type(model).__name__
+        raise InputError(f"{kind} has no anchors: convert it first, attnc.convert_(model, approximation=…)")
     samples = calls(x)
     if len(samples) != 1:
         raise InputError("x is a list of several samples: give one")

@@ -44,9 +44,7 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: F401
     except ImportError as problem:
-        raise MissingExtraError(
-            f"plots need matplotlib, which cannot be imported ({problem}): pip install 'attnc[plot]'"
-        ) from problem
+        raise MissingExtraError(f"plots need matplotlib ({problem}): pip install 'attnc[plot]'") from problem
 
 
 def prepare(path: SavePath, given: object, kinds: tuple[type, ...], plot: str, what: str) -> None:
@@ -86,9 +84,7 @@ def picture_format(path: str | os.PathLike[str]) -> str:
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(
-            f"path={os.fspath(path)!r} does not end in a supported suffix: use {', '.join(SUFFIXES)}"
-        )
+        raise InputError(f"path={os.fspath(path)!r}: the suffix must be one of {', '.join(SUFFIXES)}")
     return suffix.removeprefix(".")
 
 
@@ -129,9 +125,7 @@ def selected(
             try:
                 found.append(int(np.ravel_multi_index(index, sizes)))
             except (TypeError, ValueError):
-                raise InputError(
-                    f"{name}: {place!r} is not an index, from 0, into the shape {shape}"
-                ) from None
+                raise InputError(f"{name}: {place!r} is not an index into the shape {shape}") from None
     if not 1 <= len(found) <= most:
         raise InputError(f"{name}: {len(found)} were selected; select from 1 to {most:g}")
     return found

@@ -66,10 +66,7 @@ def attention(
 def record_of(head: Head) -> Certificate:
     """The certificate, which names the function and its domain."""
     if head.certificate.status is Status.UNKNOWN:
-        raise InputError(
-            "this head has no certificate, so its function and domain are unknown: draw a head that attnc.head or attnc.load "
-            "returned"
-        )
+        raise InputError("this head has no certificate: draw a head that attnc.head or attnc.load returned")
     return head.certificate
 
 
@@ -155,9 +152,7 @@ class LayerInput(NamedTuple):
 def layer_inputs(net: Network, x: Tensor | None, layers: Sequence[Index] | None) -> list[list[LayerInput]]:
     """By layer and group."""
     if not net.layers:
-        raise InputError(
-            "this network has no neurons: use attnc.plot.tokens_and_anchors or attnc.plot.slices"
-        )
+        raise InputError("there are no neurons: use attnc.plot.tokens_and_anchors or attnc.plot.slices")
     every = range(len(net.layers))
     chosen = [net.layers[i] for i in canvas.selected(layers, (len(every),), every, "layers")]
     point = worst_input(net) if x is None else x

@@ -49,9 +49,7 @@ def learning(
         if not isinstance(given, Tensor):
             raise InputError(f"{name} must be a torch.Tensor: got {type(given).__name__}")
     if names is not None and len(names) != learner.features:
-        raise InputError(
-            f"names has {len(names)} entries: give one for each of the {learner.features} features"
-        )
+        raise InputError(f"names has {len(names)} entries: expected {learner.features}, one for each feature")
     given_names = names or [f"w{j + 1}" for j in range(learner.features)]
     # matplotlib omits labels with a leading underscore from the legend.
     labels = [canvas.plain(name.lstrip("_") or "?") for name in given_names] + [

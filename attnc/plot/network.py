@@ -53,9 +53,7 @@ def network(
     parts = layer_inputs(net, x, numbers)
     rows = [(i, part) for i, groups in zip(numbers, parts, strict=True) for part in groups]
     if len(rows) > MOST_ROWS:
-        raise InputError(
-            f"a figure holds at most {MOST_ROWS} rows: got {len(rows)}; select some, layers=[0, 1, …]"
-        )
+        raise InputError(f"a figure holds at most {MOST_ROWS} rows: got {len(rows)}; give layers=[0, 1, …]")
     known, bounds = known_error(net), net.certificate.claims  # of the network, or of that fitted to f
     heights = [1.9] * len(rows)
     if bounds is not None and known.value is not None:

@@ -37,9 +37,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         temporary.replace(target)
     except (OSError, ValueError) as problem:
-        raise FileError(
-            f"cannot write {target}: {getattr(problem, 'strerror', None) or problem}"
-        ) from problem
+        reason = getattr(problem, "strerror", None) or problem
+        raise FileError(f"cannot write {target}: {reason}") from problem
     finally:
         with contextlib.suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)

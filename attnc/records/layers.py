@@ -65,9 +65,7 @@ class Layer:
             required = {name for name in KINDS[self.kind] if not name.endswith("?")}
             order = [name for name in allowed if name in self.tensors]
             if not required <= set(self.tensors) <= set(allowed):
-                raise InputError(
-                    f"{self.kind} layer: expected {KINDS[self.kind]}, got {sorted(self.tensors)}"
-                )
+                raise InputError(f"{self.kind} layer: tensors {sorted(self.tensors)} are not valid")
         object.__setattr__(self, "tensors", {name: self.tensors[name] for name in order})
 
     @property

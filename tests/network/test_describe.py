@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attnc.network.describe import COLUMNS, lattice
-from attnc.network.lookup import LookupLayer
+from attnc.network.layer import LookupLayer
 from attnc.network.network import Network
 from attnc.records.certificate import Certificate, Status
 from attnc.records.presentation import Theorem

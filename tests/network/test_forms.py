@@ -17,10 +17,9 @@ from attnc.compiler import compile
 from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network import pointwise
-from attnc.network.layer import AffineLayer, ReshapeLayer
+from attnc.network.layer import AffineLayer, LookupLayer, ReshapeLayer
 from attnc.network.literal import Layout, SelfAttention, SelfAttentionNetwork, SequenceMap, Softmax
 from attnc.network.literal.forms import literal_form
-from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.network.pointwise import Stage
 from attnc.program import Affine, BlackBox, Pointwise, Program, Reshape

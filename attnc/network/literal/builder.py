@@ -10,8 +10,7 @@ import numpy as np
 
 from attnc.errors import InputError
 from attnc.network.literal import steps
-from attnc.network.literal.layout import Layout, data_tokens
-from attnc.network.literal.steps import Index, SelfAttention, SequenceMap, Size
+from attnc.network.literal.steps import Index, Layout, SelfAttention, SequenceMap, Size, data_tokens
 from attnc.records.numbers import Array, HeadNumbers
 
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}  # exp of minus this is exactly 0

@@ -22,10 +22,9 @@ from attnc.arguments import checked_choice
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
-from attnc.network.literal.layout import Layout, data_tokens
 from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import Group, Lookup, Neurons, Parts, read
-from attnc.network.literal.steps import Index, Input, Softmax, Step
+from attnc.network.literal.steps import Index, Input, Layout, Softmax, Step, data_tokens
 from attnc.records.numbers import Array
 
 if TYPE_CHECKING:
@@ -138,12 +137,9 @@ def one_head(build: Builder, parts: Parts, body: Neurons) -> Steps:
 
     Each output coordinate has its own copy of the anchors, with the values v e_k; token i sees that of its coordinate."""
     if body.heads > 1:
-        raise InputError(
-            f"form 'one-head' has one head, and this network has {body.heads} for every neuron: use form='many-heads'"
-        )
+        raise InputError(f"form 'one-head' has one head, this network {body.heads}: use form='many-heads'")
     neurons, rows = _placement(parts, body)
-    group_of = {int(j): g for g, group in enumerate(body.groups) for j in group.neurons}
-    sets: dict[tuple[int, bytes], tuple[Group, Array]] = {}
+    group_of, sets = body.group_of, dict[tuple[int, bytes], tuple[Group, Array]]()
     of = []
     for j, row in zip(neurons, rows, strict=True):
         wanted = (group_of[j], row.tobytes())
@@ -207,11 +203,8 @@ def _placement(parts: Parts, body: Neurons) -> tuple[list[int], Array]:
 def neurons_as_tokens(build: Builder, parts: Parts, body: Neurons) -> Steps:
     """Layer 1 turns neuron token j into g(s_j); a map writes it into coordinate j; layer 2 adds up: Σ_j second_j g(s_j)."""
     count = len(body.first)
-    group_of = np.empty(count, np.int64)
-    for g, group in enumerate(body.groups):
-        group_of[group.neurons] = g
     sets = [(group, np.ones(1)) for group in body.groups]
-    layers = _anchor_layer(build, parts, (body.first, body.offset), group_of.tolist(), sets)
+    layers = _anchor_layer(build, parts, (body.first, body.offset), body.group_of, sets)
     each, names = np.arange(count), [f"neuron {j}" for j in range(count)]
     shapes, at = ((len(layers[0][1].layout.tokens), 1), (count, count)), (each * (count + 1), each)
     zeros, layout = build.zeros("spread", count * count), Layout({"neuron": count}, names)

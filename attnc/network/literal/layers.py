@@ -29,10 +29,17 @@ from attnc.arguments import checked_count
 from attnc.domain import Box, Domain, Interval
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
-from attnc.network.literal.layout import Layout, data_tokens
 from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import array, domains_of, groups_of
-from attnc.network.literal.steps import Embedding, Input, SelfAttention, SequenceMap, Step
+from attnc.network.literal.steps import (
+    Embedding,
+    Input,
+    Layout,
+    SelfAttention,
+    SequenceMap,
+    Step,
+    data_tokens,
+)
 from attnc.records.layers import Layer, pointwise_layer
 from attnc.records.numbers import Array
 
@@ -256,9 +263,7 @@ def _over_tokens(shapes: Sequence[Shape], n: int | None) -> list[Shape]:
         return list(shapes)
     checked_count("n", n, why="the number of data tokens")
     if any(len(shape) > 1 for shape in shapes):
-        raise InputError(
-            f"inputs of the shape {shapes[0]} have {_tokens(shapes[0])} data tokens already: got n={n}; leave n out"
-        )
+        raise InputError(f"inputs {shapes[0]} have {_tokens(shapes[0])} data tokens already: leave n={n} out")
     return [(n, *shape) for shape in shapes]
 
 

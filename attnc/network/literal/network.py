@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from attnc.domain import Box, Interval
 from attnc.errors import FileError, InputError
-from attnc.network.altered import as_made, why_altered
+from attnc.network.altered import as_made, why_altered, why_others
 from attnc.network.inside import check_domain, outside_box, outside_interval
-from attnc.network.literal.layout import Layout
 from attnc.network.literal.steps import (
     LETTERS,
     VALUES,
     Embedding,
     Input,
+    Layout,
     SelfAttention,
     SequenceMap,
     Softmax,
@@ -104,9 +104,7 @@ class SelfAttentionNetwork(PreciseModule):
         """The step of a name."""
         found = [step for known, step in self._ordered() if known == name]
         if not found:
-            raise InputError(
-                f"no step {name!r}: there are {', '.join(repr(known) for known, _ in self.order)}"
-            )
+            raise InputError(f"no step {name!r}: there are {', '.join(known for known, _ in self.order)}")
         return found[0]
 
     @property
@@ -221,12 +219,7 @@ class SelfAttentionNetwork(PreciseModule):
 
     def why_not_certified(self) -> str | None:
         """None if the certificate applies to the module as it is now, else the reason."""
-        altered = why_altered(self)
-        if altered is not None:
-            return altered
-        found, known = self.record().certificate.digests, self.certificate.digests
-        changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
-        return f"changed since it was certified: {', '.join(changed)}" if changed else None
+        return why_altered(self) or why_others(self.record().certificate.digests, self.certificate)
 
     def describe(self) -> str:
         """A line for every step: its kind, its name and the shapes of its matrices. A step that repeats has one line."""
@@ -300,9 +293,7 @@ class SelfAttentionNetwork(PreciseModule):
             for i, x in zip(embedding.reads, given, strict=True):
                 if x.shape[:-1] != (*lead, given[0].shape[-2]) or not x.shape[-2]:
                     wanted = f"{self.inputs[embedding.reads[0]].name} has {given[0].shape[-2]} rows"
-                    raise InputError(
-                        f"{self.inputs[i].name} has the shape {tuple(inputs[i].shape)}: {wanted}"
-                    )
+                    raise InputError(f"{self.inputs[i].name}: {tuple(inputs[i].shape)}, but {wanted}")
             found.append((embedding, torch.cat(given, -1)))
         return found, tuple(lead)
 
@@ -310,9 +301,7 @@ class SelfAttentionNetwork(PreciseModule):
         """(…, rows, width): an input as rows."""
         dtype = self.fixed.dtype
         if not isinstance(x, Tensor) or x.dtype != dtype:
-            raise InputError(
-                f"{spec.name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}"
-            )
+            raise InputError(f"{spec.name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x))}")
         split = x.ndim - len(spec.shape)
         sizes = zip(x.shape[max(split, 0) :], spec.shape, strict=False)
         if split < 0 or any(wanted not in (None, size) for size, wanted in sizes):

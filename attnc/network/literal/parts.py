@@ -47,6 +47,12 @@ class Neurons:
     shift: Array  # (outputs,)
 
     @property
+    def group_of(self) -> list[int]:
+        """The group of every neuron."""
+        found = {int(j): g for g, group in enumerate(self.groups) for j in group.neurons}
+        return [found[j] for j in range(len(self.first))]
+
+    @property
     def heads(self) -> int:
         """The largest number of heads of a neuron."""
         return max(group.numbers.heads for group in self.groups)
@@ -144,9 +150,7 @@ def _matrix(images: Array) -> tuple[Array, Array]:
 
 def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
     if len({hidden for hidden, _ in given}) > 1:
-        raise InputError(
-            "the networks of theorems have no residual stream, and this network adds its input to neurons: use form='layers'"
-        )
+        raise InputError("this network adds its input to neurons (a residual stream): use form='layers'")
     (hidden, x), constant = given[0], layer.tensors.get("bias", layer.tensors.get("shift"))
     if layer.kind == "affine":
         weight = array(layer.tensor("weight"))
