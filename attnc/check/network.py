@@ -57,9 +57,8 @@ def check_network(
                     verdict = check_head(head, child, step.function)
                     cells += verdict.cells
                     if not verdict:
-                        return replace(
-                            verdict, reason=f"{claim.name}: {verdict.reason}", bound=bound, cells=cells
-                        )
+                        reason = f"{claim.name}: {verdict.reason}"
+                        return replace(verdict, reason=reason, bound=bound, cells=cells)
                 errors[layer.value] = head_errors(layer, claim, program.shapes[layer.value][-1])
         _check_composition(program, numbers, certificate, errors)
     except CheckError as problem:

@@ -139,11 +139,8 @@ def _other_code(module: torch.nn.Module) -> str | None:
 
 def _is_attncs(kind: type) -> bool:
     """Whether a class is one of attnc.network itself, and does not only have such a name."""
-    module = sys.modules.get(kind.__module__)
-    return (
-        kind.__module__.startswith(("attnc.network.", "attnc.incontext."))
-        and getattr(module, kind.__qualname__, None) is kind
-    )
+    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
+    return kind.__module__.startswith(("attnc.network.", "attnc.incontext.")) and found is kind
 
 
 def _not_proved(certificate: Certificate) -> Verdict:

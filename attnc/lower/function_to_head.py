@@ -13,10 +13,8 @@ from torch import Tensor
 
 from attnc.arguments import (
     check_arithmetic,
-    check_box,
     checked_choice,
     checked_count,
-    checked_dtype,
     checked_eps,
     checked_interval,
     checked_strict,
@@ -36,8 +34,6 @@ from attnc.network.head import Head
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
 from attnc.records.numbers import Array
-
-__all__ = ["check_arithmetic", "check_box", "checked_dtype", "checked_eps", "finished_head", "head"]
 
 _PRECISION = 128
 
@@ -106,9 +102,9 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
         witness = _witness(plan.f, module, points)
         proved = found.proof.bound
         check_refuted(f"at s={witness.input[0]!r} the head", witness.error, proved)
-        terms = {
-            name: _with_room(getattr(found.proof, name)) for name in ("approximation", "rounding", "bound")
-        }
+        # A thousandth more, in four digits: the checker may find a slightly larger bound.
+        names = ("approximation", "rounding", "bound")
+        terms = {name: round_up(getattr(found.proof, name) * (1 + 2.0**-10)) for name in names}
         terms["bound"] = min(terms["bound"], max(allowed, proved))
         status, facts = Status.PROVED, {"precision": _PRECISION, "cells": found.proof.cells}
     module.certificate = Certificate(
@@ -124,11 +120,6 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
         versions=versions(),
     )
     return module
-
-
-def _with_room(proved: float) -> float:
-    """The proved bound and a thousandth of it, in four digits: the checker may find a slightly larger bound."""
-    return round_up(proved * (1 + 2.0**-10))
 
 
 def _witness(f: Function, module: Head, s: Tensor) -> Witness:

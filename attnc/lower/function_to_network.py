@@ -56,9 +56,8 @@ def selection(lattice: Lattice, centre: Array, dtype: str) -> Layer:
     """The lattice as numbers of the dtype, its axes counted from the centre: scores are then small wherever the box lies."""
     with np.errstate(over="ignore"):
         middle = centre.astype(dtype)
-        axes = tuple(
-            replace(axis, first=axis.first - float(o)) for axis, o in zip(lattice.axes, middle, strict=True)
-        )
+        pairs = zip(lattice.axes, middle, strict=True)
+        axes = tuple(replace(axis, first=axis.first - float(o)) for axis, o in pairs)
         key, offset = Lattice(axes, lattice.values).keys(np.zeros(len(axes)), dtype)
         rounded = [a.astype(dtype) for a in (middle, key, offset, lattice.values)]
     if not all(np.isfinite(a).all() for a in rounded):
@@ -140,9 +139,8 @@ def _looked_up(
     source: Source, axes: Sequence[Axis], lipschitz: float, noise: float | None, name: str
 ) -> Lookup:
     """f asked at the middle of every cell, at numbers that f's own dtype holds."""
-    points = source.held(
-        np.stack([g.ravel() for g in np.meshgrid(*(a.points for a in axes), indexing="ij")], axis=1)
-    )
+    grid = np.meshgrid(*(axis.points for axis in axes), indexing="ij")
+    points = source.held(np.stack([g.ravel() for g in grid], axis=1))
     values = source(points)
     if noise is None:
         across = lipschitz * math.hypot(*(source.box.hi - source.box.lo).ravel())
@@ -178,9 +176,8 @@ def _proved(
     named = {"approximation": exact, "rounding": error - exact, "bound": error}
     terms: dict[str, Any] = {name: claimed(term) for name, term in named.items()}
     facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
-    lookup = Certificate(
-        subject="lookup", name="lookup", status=Status.PROVED, **terms, dtype=dtype, facts=facts
-    )
+    about: dict[str, Any] = {"subject": "lookup", "name": "lookup", "status": Status.PROVED}
+    lookup = Certificate(**about, **terms, dtype=dtype, facts=facts)
     return proved_network(program, NetworkNumbers(stages, dtype), source.box, terms, (lookup,))
 
 

@@ -84,9 +84,8 @@ def _class_altered(part: nn.Module) -> str | None:
     for cls in type(part).__mro__:
         before, now = _made.get(cls, {}), vars(cls) if cls in _made else {}
         for name in before.keys() | now.keys():
-            if before.get(name) is not now.get(name) and (
-                _is_code(before.get(name)) or _is_code(now.get(name))
-            ):
+            old, new = before.get(name), now.get(name)
+            if old is not new and (_is_code(old) or _is_code(new)):
                 return f"runs other code: {cls.__name__}.{name} was replaced"
     return None
 
@@ -101,9 +100,8 @@ def _instance_altered(part: nn.Module) -> str | None:
     for name, value in vars(part).items():
         if _is_code(getattr(type(part), name, None)):
             return f"runs other code: its method {name} was replaced"
-        if isinstance(value, nn.Module) or any(
-            name in own for own in (part._modules, part._parameters, part._buffers)
-        ):
+        registered = {*part._modules, *part._parameters, *part._buffers}
+        if isinstance(value, nn.Module) or name in registered:
             return f"has an attribute {name} in the place of a registered part"
     return None
 

@@ -51,9 +51,7 @@ class Description:
     def __str__(self) -> str:
         table = [COLUMNS, *self.rows]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table
-        ]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         rule = "  ".join("-" * w for w in widths)
         return "\n".join([lines[0], rule, *lines[1:], "", *self.summary])
 
@@ -72,9 +70,8 @@ def described(net: Network) -> Description:
     for lookup in net.selections:
         claim = claims.get(lookup.value)
         error = f"{claim.bound:.2e}" if claim is not None else NONE if changed else "measured"
-        rows.append(
-            (lookup.name, function_label(net, lookup), "1", _grid(net, lookup), "the box", NONE, error)
-        )
+        function, anchors = function_label(net, lookup), _grid(net, lookup)
+        rows.append((lookup.name, function, "1", anchors, "the box", NONE, error))
     return Description(tuple(rows), tuple(_summary(net, changed)))
 
 
@@ -120,9 +117,7 @@ def _summary(net: Network, changed: str | None) -> list[str]:
     if changed is None:
         lines = _proved(net, c) if c.proved else _measured(c)
     else:
-        lines = [
-            f"not certified: {changed}" if c.proved else f"the error of this network is unknown: {changed}"
-        ]
+        lines = [f"{'not certified' if c.proved else 'the error of this network is unknown'}: {changed}"]
     own = sum(p.numel() for p in net.parameters())
     added = sum(p.numel() for part in (*net.layers, *net.selections) for p in part.parameters())
     lines.append(f"parameters: {own:,}, of which anchors {added:,} ({100 * added / own:.3g} %)")
@@ -130,11 +125,10 @@ def _summary(net: Network, changed: str | None) -> list[str]:
         layout = f", neurons as {net.layout}" if net.layout and net.layers else ""
         lines.append(f"form: {net.form}{layout}")
     if net.theorem is not None:
-        lines += [f"theorem {net.theorem.name}: {_beside(net, changed)}", f"  {net.theorem.statement}"]
-    return [
-        *lines,
-        *(("notes are omitted: the network has changed since it was made",) if changed else net.notes),
-    ]
+        bound = "no number" if net.theorem.bound is None else f"bound {net.theorem.bound:.4g}"
+        lines += [f"theorem {net.theorem.name}: {bound}", f"  {net.theorem.statement}"]
+    omitted = ("notes are omitted: the network has changed since it was made",)
+    return [*lines, *(omitted if changed else net.notes)]
 
 
 def _proved(net: Network, c: Certificate) -> list[str]:
@@ -172,17 +166,3 @@ def _measured(c: Certificate) -> list[str]:
             "error in, error out: also against the fitted network",
         ]
     return lines
-
-
-def _beside(net: Network, changed: str | None) -> str:
-    """The bound of the theorem beside the bound of the certificate and the measured error."""
-    assert net.theorem is not None
-    c, bound = net.certificate, net.theorem.bound
-    beside = ["no number" if bound is None else f"bound {bound:.4g}"]
-    if changed is None:
-        beside += [f"proved {c.bound:.4g}"] if c.proved else []
-        if "points" in c.facts:
-            beside.append(f"measured {c.facts['error'] if c.proved else c.error:.4g}")
-        elif c.error is not None:
-            beside.append(f"largest error seen {c.error:.4g}")
-    return ", ".join(beside)

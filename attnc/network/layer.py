@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -25,9 +27,8 @@ class LayerModule(PreciseModule):
         self.kind, self.inputs, self.value = layer.kind, layer.inputs, layer.value
         self.settings = dict(layer.settings)
         for name, array in layer.tensors.items():
-            self.register_parameter(
-                name, nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False)
-            )
+            tensor = torch.from_numpy(np.array(array))
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
 
     def numbers(self) -> Layer:
         """The numbers as they are stored now."""
@@ -74,12 +75,8 @@ class CombineLayer(LayerModule):
     """(x_1, …) ↦ Σ c_i x_i."""
 
     def forward(self, *xs: Tensor) -> Tensor:
-        first, *others = [
-            x if c == 1 else x * c for x, c in zip(xs, self.settings["coefficients"], strict=True)
-        ]
-        for term in others:
-            first = first + term
-        return first
+        pairs = zip(xs, self.settings["coefficients"], strict=True)
+        return reduce(torch.add, [x if c == 1 else x * c for x, c in pairs])
 
     def extra_repr(self) -> str:
         terms = zip(self.settings["coefficients"], self.inputs, strict=True)

@@ -139,9 +139,8 @@ def _block(number: int, part: Pointwise, s: Tensor, proved: Ends | None) -> Bloc
     positions, index = np.unique(np.concatenate(columns), return_inverse=True)
     total = np.zeros((len(positions), len(s)))
     np.add.at(total, index, np.concatenate(means, axis=1).T)
-    return BlockWeights(
-        number, part.groups[0][1], positions, total.T, (float(s.min()), float(s.max())), proved
-    )
+    ends = float(s.min()), float(s.max())
+    return BlockWeights(number, part.groups[0][1], positions, total.T, ends, proved)
 
 
 def _limits(blocks: list[BlockWeights]) -> Ends | None:

@@ -252,10 +252,8 @@ def _draw_tokens(ax: Axes, weights: Array, data: int | None, name: str, top: flo
     border = data or 0
     for axis, edges in ((ax.yaxis, up), (ax.xaxis, across)):
         behind = len(edges) - 1 - border
-        ticks = [
-            *range(0, border, -(-border // 4) or 1),
-            *range(border, len(edges) - 1, -(-behind // 6) or 1),
-        ]
+        ticks = [*range(0, border, -(-border // 4) or 1)]
+        ticks += range(border, len(edges) - 1, -(-behind // 6) or 1)
         axis.set_ticks([(edges[i] + edges[i + 1]) / 2 for i in ticks], labels=list(map(str, ticks)))
     ax.tick_params(labelsize=8)
     return mesh

@@ -130,11 +130,8 @@ class NetworkNumbers:
 
     def tensors(self) -> dict[str, Numbers]:
         """By name: 'stages.0.weight', 'stages.1.0.key', …: as in the state dict of the module"""
-        return {
-            f"stages.{i}.{name}": a
-            for i, layer in enumerate(self.layers)
-            for name, a in layer.tensors.items()
-        }
+        layers = enumerate(self.layers)
+        return {f"stages.{i}.{name}": a for i, layer in layers for name, a in layer.tensors.items()}
 
     def digests(self) -> dict[str, str]:
         """The SHA-256 of each tensor (name, dtype, shape and little-endian bytes), and of the structure of the layers."""

@@ -34,7 +34,7 @@ from attnc.program.step import Numbers
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.literal import LiteralRecord, write_literal
 from attnc.records.numbers import Array
-from attnc.records.record import Record
+from attnc.records.record import Record, under
 
 _CHUNK = 1 << 22  # numbers held at once
 
@@ -201,9 +201,7 @@ class SelfAttentionNetwork(PreciseModule):
             "output": self.output,
             "order": self.order,
             "layout": self.first.to_json(),
-            "embeddings": [
-                {"name": e.name, "reads": e.reads} for e in cast(Sequence[Embedding], self.embeddings)
-            ],
+            "embeddings": [{"name": e.name, "reads": e.reads} for e in self.embeddings],
             "steps": [{"kind": s.kind, "layout": s.layout.to_json(), **s.settings()} for s in steps],
             "domain": domain_to_json(self.domain),
             "limits": self.limits,
@@ -342,7 +340,7 @@ def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
     s, t = record.structure, record.tensors
     try:
         inputs = [Input(**{**i, "shape": tuple(i["shape"])}) for i in s["inputs"]]
-        steps = [_step(step, _under(f"steps.{k}.", t), record.dtype) for k, step in enumerate(s["steps"])]
+        steps = [_step(step, under(f"steps.{k}.", t), record.dtype) for k, step in enumerate(s["steps"])]
         embeddings = [
             Embedding(e["name"], e["reads"], t[f"embeddings.{k}.W"], t[f"embeddings.{k}.start"], record.dtype)
             for k, e in enumerate(s["embeddings"])
@@ -367,14 +365,9 @@ def _step(s: Mapping[str, Any], t: Mapping[str, Numbers], dtype: str) -> Step:
         return SelfAttention({name: t[name] for name in LETTERS}, s["shared"], s["heads"], layout, dtype)
     if s["kind"] == "map":
         at = t["rows"].astype(np.int64), t["columns"].astype(np.int64)
-        return SequenceMap(
-            t["core"], t["bias"], tuple(s["in_shape"]), tuple(s["out_shape"]), layout, dtype, at
-        )
+        shapes = tuple(s["in_shape"]), tuple(s["out_shape"])
+        return SequenceMap(t["core"], t["bias"], *shapes, layout, dtype, at)
     return Softmax(s["axis"], layout)
-
-
-def _under(prefix: str, arrays: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
 def _layout(record: Mapping[str, Any]) -> Layout:

@@ -58,10 +58,8 @@ class Layout(dict[str, slice]):
     @property
     def coordinates(self) -> tuple[str, ...]:
         """The name of every coordinate."""
-        sizes = {name: at.stop - at.start for name, at in self.items()}
-        return tuple(
-            name if size == 1 else f"{name}[{i}]" for name, size in sizes.items() for i in range(size)
-        )
+        sizes = [(name, at.stop - at.start) for name, at in self.items()]
+        return tuple(name if size == 1 else f"{name}[{i}]" for name, size in sizes for i in range(size))
 
     def form(self, name: str, offset: int = 0) -> Array:
         """(D,): the linear form that reads one coordinate of a register."""
