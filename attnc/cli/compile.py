@@ -180,10 +180,7 @@ def _load_object(source: str) -> Any:
     if isinstance(value, type):
         raise InputError(f"{where} is a class: give an instance, or a function that returns one")
     if _is_function(value) and not _accepts(value, 1):
-        raise InputError(
-            f"{source}{inspect.signature(value)} does not take one argument: give a function of one tensor (batch, n, d), or a "
-            "function without required arguments that returns a model or such a function"
-        )
+        raise InputError(f"{source}{inspect.signature(value)}: give a function of one tensor, or of nothing")
     return value
 
 

@@ -218,10 +218,8 @@ class _Table:
     def _number(self, i: int, j: int) -> float:
         text = self.rows[i][j].strip()
         if not _is_number(text) or abs(float(text)) > _LARGEST:
-            raise InputError(
-                f"{self.path}: row {i + 1} (line {self.lines[i]}), column {self.names[j]!r} is {text!r}: give a number such as "
-                f"1.5, at most {_LARGEST:g} in size, or leave out the row or the column"
-            )
+            where = f"{self.path}: row {i + 1} (line {self.lines[i]}), column {self.names[j]!r}"
+            raise InputError(f"{where} is {text!r}: give a number of at most {_LARGEST:g} in size")
         return float(text)
 
 
@@ -261,8 +259,7 @@ def _check_spread(x: Array, names: Sequence[str], path: str) -> None:
     if not fine.all():
         j = int(np.argmin(fine))
         raise InputError(
-            f"{path}: column {names[j]!r} varies by {np.ptp(x[:, j]):.3g} around {x[0, j]:.6g}, too little for float64: "
-            "subtract the constant part, or leave out the column"
+            f"{path}: column {names[j]!r} varies by {np.ptp(x[:, j]):.3g}, too little for float64"
         )
 
 

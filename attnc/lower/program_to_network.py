@@ -174,10 +174,8 @@ def _overflow(request: Request, layers: Sequence[Layer], exact: Mapping[int, Val
     step = request.program.steps[first.value - 1]
     attention = first.kind == "pointwise"
     name = layer_name(request.program, first.value) if attention else step.name or f"step {first.value - 1}"
-    return PrecisionError(
-        f"no error bound can be proved for the output of {name}: in {request.dtype} it may overflow, or its slope is unbounded. "
-        "Use a smaller box."
-    )
+    why = f"in {request.dtype} it may overflow, or its slope is unbounded"
+    return PrecisionError(f"no error bound can be proved for the output of {name}: {why}. Use a smaller box.")
 
 
 def _refusal(

@@ -148,9 +148,7 @@ class Network(PreciseModule):
                 raise InputError("a lookup has the forms 'two-layer' and 'attention-softmax': set net.form")
             return literal_layers(self, n)
         if n is not None:
-            raise InputError(
-                f"form {self.form!r} has the tokens of its domain {self.program.shape}: leave n out"
-            )
+            raise InputError(f"form {self.form!r} has the tokens of {self.program.shape}: leave n out")
         return literal_form(self)
 
     def describe(self) -> Description:

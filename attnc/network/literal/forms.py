@@ -52,10 +52,7 @@ def literal_form(net: Network) -> SelfAttentionNetwork:
     build = Builder(net.form, parts.dtype)
     if isinstance(parts.body, Lookup):
         if net.form not in _LOOKUPS:
-            raise InputError(
-                f"form {net.form!r} needs neurons, functions of one number, and this network is a lookup of the whole input: "
-                f"use {' or '.join(f'form={form!r}' for form in _LOOKUPS)}"
-            )
+            raise InputError(f"form {net.form!r} needs neurons: use {' or '.join(map(repr, _LOOKUPS))}")
         arrangement, steps = "", _LOOKUPS[net.form](build, parts, parts.body)
     else:
         checked_choice("layout", arrangement, [layout for form, layout in _NEURONS if form == net.form])
@@ -163,8 +160,7 @@ def many_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
         raise InputError(f"in the form 'many-heads' all tokens share {what}: use form='one-head'")
     if out_tokens != n or p > n:
         raise InputError(
-            f"form 'many-heads' has only the n = {n} tokens of the input, each an anchor of every head, and this network has "
-            f"{p} anchors in a head and {out_tokens} output tokens: use at most {n} of each, or form='one-head'"
+            f"form 'many-heads': {p} anchors, {out_tokens} outputs, {n} tokens: use form='one-head'"
         )
     layout = Layout({"s": 1, "one": 1, "position": n}, data_tokens(n))
     start = build.zeros("the tokens", n, layout.width)
@@ -191,10 +187,7 @@ def _placement(parts: Parts, body: Neurons) -> tuple[list[int], Array]:
     used: NDArray[np.bool_] = np.abs(second).max(1) > 0
     if (used.sum(1) > 1).any():
         i = int(np.argmax(used.sum(1)))
-        raise InputError(
-            f"in a network of one layer of attention every token gets one neuron, and output token {i} of {tokens} gets "
-            f"{int(used[i].sum())}: use form='two-layer', or an output of the shape (tokens, coordinates)"
-        )
+        raise InputError(f"output token {i} gets {int(used[i].sum())} neurons: use form='two-layer'")
     neurons = used.argmax(1)
     rows: Array = second[np.arange(tokens), :, neurons] + 0.0  # never -0: their bytes are compared
     return neurons.tolist(), rows

@@ -329,10 +329,7 @@ class SelfAttentionNetwork(PreciseModule):
 
 
 def _beyond(name: str, size: float, limit: float) -> str:
-    return (
-        f"{name} reaches {size:.6g}, the limit is {limit:g}: scale the data, build the source with a larger radius, or call "
-        "with strict=False"
-    )
+    return f"{name} reaches {size:.6g}, the limit is {limit:g}: scale the data, or use a larger radius"
 
 
 def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:

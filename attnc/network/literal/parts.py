@@ -104,8 +104,7 @@ def read(net: Network) -> Parts:
     hidden, last = values[numbers.layers[-1].value] if numbers.layers else values[0]
     if len(found) != 1 or found[0][1][0] or not hidden:
         raise InputError(
-            f"form {net.form!r} is for affine maps around one layer of neurons or one lookup, and this network has "
-            f"{len(found)} of them: use form='layers'"
+            f"form {net.form!r} has one layer of neurons or a lookup, not {len(found)}: use 'layers'"
         )
     (layer, (_, entering)), (second, shift) = found[0], _matrix(last)
     first, offset = _matrix(entering)

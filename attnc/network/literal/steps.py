@@ -249,9 +249,7 @@ class SequenceMap(PreciseModule):
         """A, (m·e, n·d), with its zeros."""
         shape = (math.prod(self.out_shape), math.prod(self.in_shape))
         if math.prod(shape) > LARGEST:
-            raise InputError(
-                f"{shape[0]:,} × {shape[1]:,} numbers exceed {LARGEST:,}: use rows, columns, core"
-            )
+            raise InputError(f"A {shape} exceeds {LARGEST:,}: use rows, columns and core")
         found = torch.zeros(shape, dtype=self.core.dtype, device=self.core.device)
         dense = self.core.ndim == 2
         found[self.rows[:, None] if dense else self.rows, self.columns] = self.core
