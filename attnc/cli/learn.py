@@ -258,9 +258,8 @@ def _check_spread(x: Array, names: Sequence[str], path: str) -> None:
     fine = (x == x[0]).all(0) | (x.std(0) > 1e-12 * np.abs(x).max(0))
     if not fine.all():
         j = int(np.argmin(fine))
-        raise InputError(
-            f"{path}: column {names[j]!r} varies by {np.ptp(x[:, j]):.3g}, too little for float64"
-        )
+        spread = f"{np.ptp(x[:, j]):.3g}"
+        raise InputError(f"{path}: column {names[j]!r} varies by {spread}, too little for float64")
 
 
 def _write_predictions(path: Path, table: _Table, predictions: Sequence[float]) -> None:

@@ -75,11 +75,10 @@ def around(source: Source, step: Lookup | BlackBox, made: Layer) -> tuple[Progra
     steps.append(replace(step, input=at))
     if len(source.shape) > 1:
         steps.append(Reshape(at + 1, source.shape, name="tokens"))
-    lookup = replace(made, inputs=(at,), value=at + 1)
-    layers = (
-        Layer("reshape", step.inputs, i + 1, {}, {"to": step.to}) if isinstance(step, Reshape) else lookup
-        for i, step in enumerate(steps)
-    )
+    layers = [replace(made, inputs=(at,), value=at + 1)] * len(steps)
+    for i, one in enumerate(steps):
+        if isinstance(one, Reshape):
+            layers[i] = Layer("reshape", one.inputs, i + 1, {}, {"to": one.to})
     return Program(source.box.shape, tuple(steps)), tuple(layers)
 
 
@@ -178,7 +177,7 @@ def _proved(
     facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
     about: dict[str, Any] = {"subject": "lookup", "name": "lookup", "status": Status.PROVED}
     lookup = Certificate(**about, **terms, dtype=dtype, facts=facts)
-    return proved_network(program, NetworkNumbers(stages, dtype), source.box, terms, (lookup,))
+    return proved_network(program, NetworkNumbers(stages, dtype), source.box, terms, lookup)
 
 
 def measured(network: Network, source: Source, method: str, points: int, seed: int) -> Certificate:

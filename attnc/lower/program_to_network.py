@@ -214,8 +214,8 @@ def certified(request: Request, lowered: Lowered, strict: bool | None = None) ->
     rounded = _rounded(request, lowered)
     terms = _terms(lowered.output, rounded[lowered.layers[-1].value])
     terms["bound"] = min(terms["bound"], max(request.eps, lowered.error))
-    claims = tuple(_claim(request, layers[value], lowered, rounded[value]) for value in lowered.heads)
-    network = proved_network(request.program, numbers, request.box, terms, claims)
+    claims = [_claim(request, layers[value], lowered, rounded[value]) for value in lowered.heads]
+    network = proved_network(request.program, numbers, request.box, terms, *claims)
     network.strict = strict
     request.progress("searching for the largest error")
     witness = worst(network, request.program, numbers, request.box)
@@ -225,11 +225,7 @@ def certified(request: Request, lowered: Lowered, strict: bool | None = None) ->
 
 
 def proved_network(
-    program: Program,
-    numbers: NetworkNumbers,
-    box: Box,
-    terms: dict[str, Any],
-    claims: tuple[Certificate, ...],
+    program: Program, numbers: NetworkNumbers, box: Box, terms: dict[str, Any], *claims: Certificate
 ) -> Network:
     """The module with its certificate, before the search for a witness."""
     certificate = Certificate(

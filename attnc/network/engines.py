@@ -1,7 +1,4 @@
-"""The engines that execute attention over anchors. docs/arithmetic.md says what a certificate assumes of each.
-
-The certificate of a head covers "softmax" (`Head.forward`, and `attend` in place) and "sdpa". `prove.window` bounds
-"closed-form" (`network.window`), and the report of a converted model includes that bound."""
+"""The engines that execute attention over anchors. docs/arithmetic.md says what a certificate assumes of each."""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ def check_domain(
     module: nn.Module, x: Tensor, strict: bool | None, outside: Callable[[Tensor], str | None]
 ) -> None:
     """Warn or raise if `outside(x)` returns a reason."""
-    if not _is_checked(module, x, strict) or (reason := outside(x.detach())) is None:
+    if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
+        return
+    if not x.numel() or not can_look(x) or (reason := outside(x.detach())) is None:
         return
     text = f"{reason}: no error bound holds there. Keep inputs inside, build the module for a larger domain"
     if strict:
@@ -40,12 +42,6 @@ def _caller() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("attnc.", "torch.")):
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _is_checked(module: nn.Module, x: Tensor, strict: bool | None) -> bool:
-    if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
-        return False
-    return x.numel() > 0 and can_look(x)
 
 
 def check_tensor(kind: str, x: object, dtype: torch.dtype) -> None:

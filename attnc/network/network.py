@@ -38,10 +38,8 @@ class Network(PreciseModule):
     """What `attnc.compile` makes: stages of affine maps and attention that compute the program within its certificate.
 
     `engine` says how attention is executed: "softmax" or "sdpa" (torch's scaled_dot_product_attention). The certificate covers
-    both.
-
-    `strict` controls inputs outside the domain of the certificate: None warns once, True raises, False does nothing. Under
-    torch.compile, torch.export and other tracing nothing is checked.
+    both. `strict` controls inputs outside its domain: None warns once, True raises, False does nothing; under torch.compile,
+    torch.export and other tracing nothing is checked.
 
     `certificate` states the error: proved, or measured at random inputs. `form` and `layout` select the construction that
     `as_self_attention` writes, `theorem` is the theorem it belongs to, `notes` describe how the network was made.

@@ -112,7 +112,7 @@ def test_dropped_keys_count_with_their_values(value: float) -> None:
         assert model is not None and model.far_keys == 1
         assert 0 < truth <= model.far
         zero = arb_series([0])
-        part = _HeadCell(numbers, 0, arb(0.5), arb(0.5), zero, zero, FLOAT64)
+        part = _HeadCell(numbers, 0, arb(0.5), arb(0.5), (zero, zero), FLOAT64)
         assert part.dropped == 1 and truth <= part.dropped_error
 
 

@@ -12,7 +12,7 @@ A lookup has no neurons: as 'two-layer' it gathers, then one head attends to its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,11 +77,7 @@ def _encoding(body: Neurons | Lookup, dtype: str) -> float:
 
 
 def _anchor_layer(
-    build: Builder,
-    parts: Parts,
-    s: tuple[Array, Array],
-    of: Sequence[int],
-    sets: Sequence[tuple[Group, Array]],
+    build: Builder, parts: Parts, s: tuple[Array, Array], of: list[int], sets: list[tuple[Group, Array]]
 ) -> Steps:
     """Token i becomes g(s_i)·row; (g, row) is number of[i] of `sets`; s = first·vec(X) + offset.
 
