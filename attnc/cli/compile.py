@@ -140,7 +140,7 @@ def _read_weights(
     except FileError:  # not a file of attnc
         tensors = read_state_dict(source)
     else:
-        raise FileError(f"{source} was written by attnc: give the weights of a model")
+        raise FileError(f"{source} was written by attnc, see `attnc show`: give the weights of a model")
     if activation is None:
         raise InputError(f"{source} has no activation: give --activation, a name of `attnc functions`")
     prefixes = None if order is None else [prefix.strip() for prefix in order.split(",")]

@@ -49,7 +49,7 @@ def check_tensor(kind: str, x: object, dtype: torch.dtype) -> None:
     if not isinstance(x, Tensor):
         raise InputError(f"a {kind} takes a tensor: got {type(x).__name__}; write {kind}(torch.tensor(...))")
     if x.dtype != dtype:
-        raise InputError(f"this {kind} runs in {dtype}: got {x.dtype}; convert the input, or the {kind}")
+        raise InputError(f"this {kind} runs in {dtype}: got {x.dtype}; convert x, or use dtype={x.dtype}")
     if dtype not in FULL:
         raise InputError(f"the numbers of this {kind} are {dtype}: a {kind} runs in float32 or float64")
 

@@ -195,7 +195,7 @@ class Network(PreciseModule):
         check_tensor("network", x, next(self.parameters()).dtype)
         shape = self.program.shape
         if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
-            raise InputError(f"this network takes (…, {', '.join(map(str, shape))}): got {tuple(x.shape)}")
+            raise InputError(f"expected the shape (…, {', '.join(map(str, shape))}): got {tuple(x.shape)}")
 
     def extra_repr(self) -> str:
         known = self.certificate
