@@ -23,6 +23,7 @@ from attnc.functions.function import Branch
 from attnc.records.numbers import Array, HeadNumbers
 
 ORDER = 8
+Series = tuple[arb_series, arb_series]  # around the centre of the cell, and around all its points
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ def still_active(
     if numbers.heads == 1:
         return before
     centre, half = _middle(lo, hi)
-    zero, s = arb_series([0]), centre + arb(0, half)
+    zero, s = (arb_series([0]), arb_series([0])), centre + arb(0, half)
     growth = (1 + arb(a.unit)) ** numbers.heads
     heads, size, rounding = [], before.size, before.rounding
     for h in before.heads:
         if not _is_inactive(numbers, h, centre, half, a):
             heads.append(h)
             continue
-        part, weight = _HeadCell(numbers, h, centre, half, zero, zero, a), abs(arb(numbers.output[h]))
+        part, weight = _HeadCell(numbers, h, centre, half, zero, a), abs(arb(numbers.output[h]))
         largest = abs(part.output).upper()
         size = size + weight * largest
         rounding = rounding + weight * (growth * part.rounding(s) + (growth - 1) * largest)
@@ -78,7 +79,7 @@ def cell_error(
     s = centre + arb(0, half)
     try:
         f_point, f_cell = branch(arb_series([centre, 1])), branch(arb_series([s, 1]))
-        parts = [_HeadCell(numbers, h, centre, half, f_point, f_cell, a) for h in active.heads]
+        parts = [_HeadCell(numbers, h, centre, half, (f_point, f_cell), a) for h in active.heads]
     except AttncError:
         raise
     except (ValueError, ZeroDivisionError):
@@ -112,15 +113,9 @@ class _HeadCell:
     rounding error."""
 
     def __init__(
-        self,
-        numbers: HeadNumbers,
-        h: int,
-        centre: arb,
-        half: arb,
-        f_point: arb_series,
-        f_cell: arb_series,
-        a: Arithmetic,
+        self, numbers: HeadNumbers, h: int, centre: arb, half: arb, f: Series, a: Arithmetic
     ) -> None:
+        f_point, f_cell = f
         self.a, self.p = a, numbers.anchors_per_head
         self.gain, self.offset = arb(numbers.query[h, 0]), arb(numbers.query[h, 1])
         self.value = numbers.value[h]

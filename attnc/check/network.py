@@ -57,9 +57,8 @@ def check_network(
                     verdict = check_head(head, child, step.function)
                     cells += verdict.cells
                     if not verdict:
-                        return replace(
-                            verdict, reason=f"{claim.name}: {verdict.reason}", bound=bound, cells=cells
-                        )
+                        reason = f"{claim.name}: {verdict.reason}"
+                        return replace(verdict, reason=reason, bound=bound, cells=cells)
                 errors[layer.value] = head_errors(layer, claim, program.shapes[layer.value][-1])
         _check_composition(program, numbers, certificate, errors)
     except CheckError as problem:
@@ -102,9 +101,7 @@ def _check_composition(
     with working(PRECISION):
         terms = arb(worst) <= arb(certificate.approximation) + arb(certificate.rounding)
     if not (worst <= certificate.bound and own <= certificate.approximation and terms):
-        raise CheckError(
-            f"the errors of the layers add up to {worst:.6g}, of which approximation {own:.6g}: more than is certified"
-        )
+        raise CheckError(f"the errors add up to {worst:.6g}, approximation {own:.6g}: more than is certified")
 
 
 def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:

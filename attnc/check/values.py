@@ -44,12 +44,8 @@ class Form:
     def mapped(self, slope: Long, constant: Long, off: Long) -> Form:
         """slope∘form + constant ± off."""
         lost = 8 * EPS * (np.abs(slope) * (self.swing + np.abs(self.centre)) + np.abs(constant))
-        return Form(
-            self.matrix * slope[..., None],
-            self.centre * slope + constant,
-            up(np.abs(slope) * self.off + off + lost),
-            self.half,
-        )
+        matrix, centre = self.matrix * slope[..., None], self.centre * slope + constant
+        return Form(matrix, centre, up(np.abs(slope) * self.off + off + lost), self.half)
 
 
 @dataclass(frozen=True, eq=False)

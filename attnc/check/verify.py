@@ -48,10 +48,8 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
     certificate = getattr(what, "certificate", None) if isinstance(what, torch.nn.Module) else None
     subject = "model" if hasattr(what, MODEL) else getattr(certificate, "subject", None)
     if subject not in CHECKERS:
-        raise InputError(
-            "attnc.verify takes a head, a network, a converted model, a learner, a literal network, or the file or directory of "
-            f"one: got {type(what).__name__}"
-        )
+        kind = type(what).__name__
+        raise InputError(f"attnc.verify takes a module of attnc, or its file or directory: got {kind}")
     if isinstance(certificate, Certificate) and not certificate.proved and subject != "literal":
         return _not_proved(certificate)
     if subject == "model":
@@ -139,11 +137,8 @@ def _other_code(module: torch.nn.Module) -> str | None:
 
 def _is_attncs(kind: type) -> bool:
     """Whether a class is one of attnc.network itself, and does not only have such a name."""
-    module = sys.modules.get(kind.__module__)
-    return (
-        kind.__module__.startswith(("attnc.network.", "attnc.incontext."))
-        and getattr(module, kind.__qualname__, None) is kind
-    )
+    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
+    return kind.__module__.startswith(("attnc.network.", "attnc.incontext.")) and found is kind
 
 
 def _not_proved(certificate: Certificate) -> Verdict:

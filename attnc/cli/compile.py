@@ -117,9 +117,7 @@ def _is_object(source: str) -> bool:
     if os.path.lexists(source):
         return False
     if not _OBJECT.fullmatch(source):
-        raise FileError(
-            f"cannot read {source}: no such file; give the path of a model.safetensors, or module:object as in package.module:net"
-        )
+        raise FileError(f"cannot read {source}: no such file; give a model.safetensors, or module:object")
     return True
 
 
@@ -142,9 +140,7 @@ def _read_weights(
     except FileError:  # not a file of attnc
         tensors = read_state_dict(source)
     else:
-        raise FileError(
-            f"{source} was written by attnc, see `attnc show {source}`: give the weights of a model"
-        )
+        raise FileError(f"{source} was written by attnc, see `attnc show`: give the weights of a model")
     if activation is None:
         raise InputError(f"{source} has no activation: give --activation, a name of `attnc functions`")
     prefixes = None if order is None else [prefix.strip() for prefix in order.split(",")]
@@ -184,10 +180,7 @@ def _load_object(source: str) -> Any:
     if isinstance(value, type):
         raise InputError(f"{where} is a class: give an instance, or a function that returns one")
     if _is_function(value) and not _accepts(value, 1):
-        raise InputError(
-            f"{source}{inspect.signature(value)} does not take one argument: give a function of one tensor (batch, n, d), or a "
-            "function without required arguments that returns a model or such a function"
-        )
+        raise InputError(f"{source}{inspect.signature(value)}: give a function of one tensor, or of nothing")
     return value
 
 
@@ -215,16 +208,12 @@ def _run_user_code(doing: str, run: Callable[[], Any], module: str = "") -> Any:
         return run()
     except (Exception, SystemExit) as problem:
         if isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}."):
-            raise InputError(
-                f"there is no module {problem.name!r} in {os.getcwd()} or on Python's path"
-            ) from problem
+            raise InputError(f"no module {problem.name!r} in {os.getcwd()} or on Python's path") from problem
         frames = traceback.extract_tb(problem.__traceback__)
         own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
         place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
         message = f": {problem}" if str(problem) else ""
-        raise InputError(
-            f"{doing} raised {type(problem).__name__}{message}{place}: it must run without an error"
-        ) from problem
+        raise InputError(f"{doing} raised {type(problem).__name__}{message}{place}") from problem
 
 
 def _input_shape(model: Any, source: str) -> tuple[int, ...] | None:

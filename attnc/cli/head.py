@@ -12,7 +12,6 @@ from attnc.cli.options import Dtype, Force, Json, Output, Plot, check_files, par
 from attnc.cli.output import errors_reported, finish, print_json, progress_bar, table
 from attnc.errors import InputError
 
-_PROBES = (0.3125, 0.8125, 1.4375)  # values of parameters
 _EPS = "Build the smallest head with a proved error of at most E."
 _Anchors = Annotated[int | None, typer.Option(metavar="P", help="Or build the best head with P anchors.")]
 
@@ -62,26 +61,8 @@ def functions(json: Json = False) -> None:
     """
     from attnc.functions import meaning, names, signature
 
-    rows = [(name, signature(name), meaning(name), kinks(name)) for name in names()]
     if json:
-        keys = ("name", "signature", "formula", "kinks")
-        print_json({"functions": [dict(zip(keys, row, strict=True)) for row in rows]})
+        rows = [{"name": n, "signature": signature(n), "formula": meaning(n)} for n in names()]
+        print_json({"functions": rows})
     else:
-        cells = [(call, formula, ", ".join(at)) for _, call, formula, at in rows]
-        typer.echo(table(("function", "formula", "kinks"), cells))
-
-
-def kinks(name: str) -> list[str]:
-    """The points where the function is not analytic, in terms of its parameters.
-
-    >>> kinks("relu"), kinks("clip"), kinks("soft_threshold"), kinks("tanh")
-    (['0'], ['a', 'b'], ['-lam', 'lam'], [])
-    """
-    from attnc.functions import get, signature
-
-    _, _, inside = signature(name).removesuffix(")").partition("(")
-    parameters = [part.split("=")[0].strip() for part in inside.split(",") if part]
-    values = dict(zip(_PROBES, parameters, strict=False))
-    names = values | {-value: f"-{parameter}" for value, parameter in values.items()}
-    f = get(f"{name}({','.join(str(value) for value in values)})")
-    return [names.get(kink, f"{kink:g}") for kink in f.kinks]
+        typer.echo(table(("function", "formula"), [(signature(name), meaning(name)) for name in names()]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import time
 import warnings
 from collections.abc import Sequence
@@ -219,10 +218,8 @@ class _Table:
     def _number(self, i: int, j: int) -> float:
         text = self.rows[i][j].strip()
         if not _is_number(text) or abs(float(text)) > _LARGEST:
-            raise InputError(
-                f"{self.path}: row {i + 1} (line {self.lines[i]}), column {self.names[j]!r} is {text!r}: give a number such as "
-                f"1.5, at most {_LARGEST:g} in size, or leave out the row or the column"
-            )
+            where = f"{self.path}: row {i + 1} (line {self.lines[i]}), column {self.names[j]!r}"
+            raise InputError(f"{where} is {text!r}: give a number of at most {_LARGEST:g} in size")
         return float(text)
 
 
@@ -261,22 +258,14 @@ def _check_spread(x: Array, names: Sequence[str], path: str) -> None:
     fine = (x == x[0]).all(0) | (x.std(0) > 1e-12 * np.abs(x).max(0))
     if not fine.all():
         j = int(np.argmin(fine))
-        raise InputError(
-            f"{path}: column {names[j]!r} varies by {np.ptp(x[:, j]):.3g} around {x[0, j]:.6g}, too little for float64: "
-            "subtract the constant part, or leave out the column"
-        )
+        spread = f"{np.ptp(x[:, j]):.3g}"
+        raise InputError(f"{path}: column {names[j]!r} varies by {spread}, too little for float64")
 
 
 def _write_predictions(path: Path, table: _Table, predictions: Sequence[float]) -> None:
-    """Write the rows with their predictions under a temporary name, then rename: a failure leaves an old file intact."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*table.names, _PREDICTION])
-            writer.writerows([*row, repr(value)] for row, value in zip(table.rows, predictions, strict=True))
-        temporary.replace(path)
-    except OSError as problem:
-        raise FileError(f"cannot write {path}: {problem.strerror or problem}") from problem
-    finally:
-        temporary.unlink(missing_ok=True)
+    from attnc.records.files import replacing
+
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*table.names, _PREDICTION])
+        writer.writerows([*row, repr(value)] for row, value in zip(table.rows, predictions, strict=True))

@@ -176,9 +176,8 @@ def finish(
     """Print what a command built. Exit with status 1 if its error is not proved."""
     status, reason = status_of(value)
     if json:
-        print_json(
-            {**about, **result_json(value, status, reason), "seconds": round(seconds, 3), "files": files}
-        )
+        ran = {"seconds": round(seconds, 3), "files": files}
+        print_json({**about, **result_json(value, status, reason), **ran})
     else:
         typer.echo(result_text(value, status, reason, title, run_facts(seconds, files)))
     if reason is not None:

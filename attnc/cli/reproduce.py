@@ -72,9 +72,7 @@ def _check_directory(output: Path) -> None:
     names = ("results.json", "results.csv", "times.csv", "report.md", "report.html", "figures")
     others = [name for name in names if (output / name).exists()]
     if others and not (output / "records").is_dir():
-        raise FileError(
-            f"{output} has {', '.join(others)} but no records: give a new directory, or move them"
-        )
+        raise FileError(f"{output} has {', '.join(others)} but no records: give a new directory")
 
 
 def _write(records: Sequence[Record], output: Path) -> list[Path]:

@@ -9,18 +9,8 @@ from dataclasses import asdict
 import typer
 
 import attnc
+from attnc.cli import output
 from attnc.cli.options import Json, Saved
-from attnc.cli.output import (
-    NOT_PROVED,
-    errors_reported,
-    facts_text,
-    print_json,
-    progress_bar,
-    result_json,
-    result_text,
-    shortened,
-    status_of,
-)
 
 
 def show(path: Saved, json: Json = False) -> None:
@@ -34,19 +24,19 @@ def show(path: Saved, json: Json = False) -> None:
     from attnc.exporters.safetensors import load
     from attnc.pretrained.directory import read_report
 
-    with errors_reported(json):
+    with output.errors_reported(json):
         result, changed = read_report(path) if path.is_dir() else (load(path), None)
-        status, reason = status_of(result, changed)
+        status, reason = output.status_of(result, changed)
         if json:
-            print_json({"file": str(path), **result_json(result, status, reason)})
+            output.print_json({"file": str(path), **output.result_json(result, status, reason)})
         else:
             versions = result.certificate.versions.items()
             facts = {"built with": ", ".join(f"{name} {version}" for name, version in versions)}
             if reason is None:
                 facts["note"] = f"read, not proved again; `attnc verify {path}` proves it"
-            typer.echo(result_text(result, status, reason, str(path), facts))
+            typer.echo(output.result_text(result, status, reason, str(path), facts))
     if reason is not None:
-        raise typer.Exit(NOT_PROVED)
+        raise typer.Exit(output.NOT_PROVED)
 
 
 def verify(path: Saved, json: Json = False) -> None:
@@ -59,13 +49,13 @@ def verify(path: Saved, json: Json = False) -> None:
 
     Example: attnc verify gelu.safetensors
     """
-    with errors_reported(json):
+    with output.errors_reported(json):
         began = time.perf_counter()
-        with progress_bar(f"verifying {path}"):
+        with output.progress_bar(f"verifying {path}"):
             verdict = attnc.verify(path)
         seconds = time.perf_counter() - began
     if json:
-        print_json({"file": str(path), **asdict(verdict), "seconds": round(seconds, 3)})
+        output.print_json({"file": str(path), **asdict(verdict), "seconds": round(seconds, 3)})
     else:
         parts = Counter(str(part.status) for part in verdict.children)
         facts = {
@@ -73,11 +63,11 @@ def verify(path: Saved, json: Json = False) -> None:
             "status": str(verdict.status),
             "reason": verdict.reason,
             "bound": verdict.bound is not None and f"{verdict.bound:g}",
-            "input": verdict.input is not None and shortened([f"{x!r}" for x in verdict.input]),
+            "input": verdict.input is not None and output.shortened([f"{x!r}" for x in verdict.input]),
             "error there": verdict.error is not None and f"{verdict.error:.6g}",
             "parts": ", ".join(f"{n} {status}" for status, n in parts.items()),
             "time": f"{seconds:.2f} s",
         }
-        typer.echo(facts_text({name: value for name, value in facts.items() if value}))
+        typer.echo(output.facts_text({name: value for name, value in facts.items() if value}))
     if not verdict:
-        raise typer.Exit(NOT_PROVED)
+        raise typer.Exit(output.NOT_PROVED)

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from attnc.arguments import (
     check_arithmetic,
-    check_box,
     checked_choice,
     checked_count,
-    checked_dtype,
     checked_eps,
     checked_interval,
     checked_strict,
@@ -24,19 +22,18 @@ from attnc.arguments import (
 )
 from attnc.check.witness import ROOM, attained, head_error
 from attnc.domain import Interval
-from attnc.errors import CertificateError, ConvergenceError, InputError
+from attnc.errors import ConvergenceError, InputError
 from attnc.functions import Function, function, get
 from attnc.functions.balls import lower, working
 from attnc.functions.function import label_of
 from attnc.heads.designs import DESIGNS
 from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest
 from attnc.heads.target import Plan, Progress
+from attnc.lower.witness import check_refuted
 from attnc.network.head import Head
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
 from attnc.records.numbers import Array
-
-__all__ = ["check_arithmetic", "check_box", "checked_dtype", "checked_eps", "finished_head", "head"]
 
 _PRECISION = 128
 
@@ -73,10 +70,7 @@ def head(
     plan = Plan(_function(f), interval, design, heads, name, progress or (lambda _: None))
     check_arithmetic(name)
     if (eps is None) == (anchors is None):
-        given = "neither" if eps is None else f"eps={eps!r} and anchors={anchors!r}"
-        raise InputError(
-            f"give either eps=… (the smallest head that meets it) or anchors=… (the best of that size): got {given}"
-        )
+        raise InputError(f"give either eps=… or anchors=…: got eps={eps!r} and anchors={anchors!r}")
     try:
         if eps is not None:
             made = finished_head(plan, smallest(plan, checked_eps(eps)), checked_eps(eps))
@@ -107,14 +101,10 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
     else:
         witness = _witness(plan.f, module, points)
         proved = found.proof.bound
-        if witness.error > proved:
-            raise CertificateError(
-                f"at s={witness.input[0]!r} the error of the head is {witness.error:.6g}, above its proved bound {proved:.6g}: "
-                "this machine or its libraries violate the assumptions of docs/arithmetic.md"
-            )
-        terms = {
-            name: _with_room(getattr(found.proof, name)) for name in ("approximation", "rounding", "bound")
-        }
+        check_refuted(f"at s={witness.input[0]!r} the head", witness.error, proved)
+        # A thousandth more, in four digits: the checker may find a slightly larger bound.
+        names = ("approximation", "rounding", "bound")
+        terms = {name: round_up(getattr(found.proof, name) * (1 + 2.0**-10)) for name in names}
         terms["bound"] = min(terms["bound"], max(allowed, proved))
         status, facts = Status.PROVED, {"precision": _PRECISION, "cells": found.proof.cells}
     module.certificate = Certificate(
@@ -130,11 +120,6 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
         versions=versions(),
     )
     return module
-
-
-def _with_room(proved: float) -> float:
-    """The proved bound and a thousandth of it, in four digits: the checker may find a slightly larger bound."""
-    return round_up(proved * (1 + 2.0**-10))
 
 
 def _witness(f: Function, module: Head, s: Tensor) -> Witness:
@@ -176,7 +161,5 @@ def _function(f: object) -> Function:
 
 def _checked_design(design: object, heads: int) -> str:
     if heads != 1 and design in ("gated", "tuned"):
-        raise InputError(
-            f"design={design!r} is for one head: with heads={heads} use 'auto', 'nearest', 'smooth' or 'graded'"
-        )
+        raise InputError(f"design={design!r} is for one head: use 'auto' with heads={heads}")
     return checked_choice("design", design, DESIGNS)

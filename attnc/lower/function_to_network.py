@@ -15,10 +15,10 @@ import torch
 
 from attnc.check.witness import ROOM, attained, network_errors
 from attnc.domain import Array, Box
-from attnc.errors import CertificateError, InputError, PrecisionError
+from attnc.errors import InputError, PrecisionError
 from attnc.heads.tensor import Axis, Lattice, counts_for, grid_axes
 from attnc.lower.program_to_network import claimed, proved_network
-from attnc.lower.witness import within
+from attnc.lower.witness import check_refuted, within
 from attnc.network.network import Network, rebuilt
 from attnc.program import BlackBox, Lookup, Reshape, Step
 from attnc.program.program import Program
@@ -56,9 +56,8 @@ def selection(lattice: Lattice, centre: Array, dtype: str) -> Layer:
     """The lattice as numbers of the dtype, its axes counted from the centre: scores are then small wherever the box lies."""
     with np.errstate(over="ignore"):
         middle = centre.astype(dtype)
-        axes = tuple(
-            replace(axis, first=axis.first - float(o)) for axis, o in zip(lattice.axes, middle, strict=True)
-        )
+        pairs = zip(lattice.axes, middle, strict=True)
+        axes = tuple(replace(axis, first=axis.first - float(o)) for axis, o in pairs)
         key, offset = Lattice(axes, lattice.values).keys(np.zeros(len(axes)), dtype)
         rounded = [a.astype(dtype) for a in (middle, key, offset, lattice.values)]
     if not all(np.isfinite(a).all() for a in rounded):
@@ -76,11 +75,10 @@ def around(source: Source, step: Lookup | BlackBox, made: Layer) -> tuple[Progra
     steps.append(replace(step, input=at))
     if len(source.shape) > 1:
         steps.append(Reshape(at + 1, source.shape, name="tokens"))
-    lookup = replace(made, inputs=(at,), value=at + 1)
-    layers = (
-        Layer("reshape", step.inputs, i + 1, {}, {"to": step.to}) if isinstance(step, Reshape) else lookup
-        for i, step in enumerate(steps)
-    )
+    layers = [replace(made, inputs=(at,), value=at + 1)] * len(steps)
+    for i, one in enumerate(steps):
+        if isinstance(one, Reshape):
+            layers[i] = Layer("reshape", one.inputs, i + 1, {}, {"to": one.to})
     return Program(source.box.shape, tuple(steps)), tuple(layers)
 
 
@@ -140,9 +138,8 @@ def _looked_up(
     source: Source, axes: Sequence[Axis], lipschitz: float, noise: float | None, name: str
 ) -> Lookup:
     """f asked at the middle of every cell, at numbers that f's own dtype holds."""
-    points = source.held(
-        np.stack([g.ravel() for g in np.meshgrid(*(a.points for a in axes), indexing="ij")], axis=1)
-    )
+    grid = np.meshgrid(*(axis.points for axis in axes), indexing="ij")
+    points = source.held(np.stack([g.ravel() for g in grid], axis=1))
     values = source(points)
     if noise is None:
         across = lipschitz * math.hypot(*(source.box.hi - source.box.lo).ravel())
@@ -178,10 +175,9 @@ def _proved(
     named = {"approximation": exact, "rounding": error - exact, "bound": error}
     terms: dict[str, Any] = {name: claimed(term) for name, term in named.items()}
     facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
-    lookup = Certificate(
-        subject="lookup", name="lookup", status=Status.PROVED, **terms, dtype=dtype, facts=facts
-    )
-    return proved_network(program, NetworkNumbers(stages, dtype), source.box, terms, (lookup,))
+    about: dict[str, Any] = {"subject": "lookup", "name": "lookup", "status": Status.PROVED}
+    lookup = Certificate(**about, **terms, dtype=dtype, facts=facts)
+    return proved_network(program, NetworkNumbers(stages, dtype), source.box, terms, lookup)
 
 
 def measured(network: Network, source: Source, method: str, points: int, seed: int) -> Certificate:
@@ -228,12 +224,8 @@ def with_measurement(network: Network, measured: Certificate) -> None:
     possible for a function with the stored values and Lipschitz constant: the checker knows no more of the function."""
     proved, seen = network.certificate, measured.witness
     assert seen is not None
-    if seen.error > proved.bound:
-        raise CertificateError(
-            f"at an input of the box the error of the network is {seen.error:.6g}, above its proved bound {proved.bound:.6g}: "
-            "the function does not have the given Lipschitz constant, or this machine violates the assumptions of "
-            "docs/arithmetic.md"
-        )
+    cause = "the function does not have the given Lipschitz constant, or "
+    check_refuted("at an input of the box the network", seen.error, proved.bound, cause)
     possible = network_errors(network.program, network.numbers(), np.array(seen.input))[seen.output]
     witness = replace(seen, error=ROOM * min(seen.error, attained(possible, known=False)))
     facts = {**measured.facts, **proved.facts, "error": seen.error}

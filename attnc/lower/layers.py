@@ -58,9 +58,8 @@ def lower_reshape(program: Program, value: int, dtype: str) -> Layer:
 def _folds(program: Program, value: int) -> bool:
     """Whether a single batch norm is all that reads the value of an affine step."""
     readers = program.readers(value)
-    return (
-        value != len(program.steps) and len(readers) == 1 and isinstance(program.steps[readers[0]], BatchNorm)
-    )
+    alone = value != len(program.steps) and len(readers) == 1
+    return alone and isinstance(program.steps[readers[0]], BatchNorm)
 
 
 def _rounded(numbers: Numbers, dtype: str, name: str) -> Numbers:
@@ -90,15 +89,10 @@ def lower_steps(program: Program, dtype: str) -> tuple[Layer, ...]:
 
 def check_supported(program: Program) -> None:
     """Raise `UnsupportedError` with every step that `compile` cannot lower."""
-    problems = [
-        *program.problems(),
-        *(
-            Problem(
-                step.name or f"step {i} ({step.kind})", f"steps of kind {step.kind!r} cannot be compiled yet"
-            )
-            for i, step in enumerate(program.steps)
-            if step.kind not in COMPILED
-        ),
-    ]
+    unsupported = [(i, step) for i, step in enumerate(program.steps) if step.kind not in COMPILED]
+    problems = list(program.problems())
+    for i, step in unsupported:
+        reason = f"steps of kind {step.kind!r} cannot be compiled yet"
+        problems.append(Problem(step.name or f"step {i} ({step.kind})", reason))
     if problems:
         raise UnsupportedError("the model cannot be compiled", problems)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnc.domain import Box, Interval, covering
-from attnc.errors import CertificateError, ConvergenceError, PrecisionError
+from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import label_of
 from attnc.heads import patience
@@ -21,7 +21,7 @@ from attnc.heads.target import Progress
 from attnc.lower.heads import HeadRequest, build_head
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
-from attnc.lower.witness import worst
+from attnc.lower.witness import check_refuted, worst
 from attnc.network.network import Network, rebuilt
 from attnc.program import Pointwise
 from attnc.program.program import Program
@@ -174,10 +174,8 @@ def _overflow(request: Request, layers: Sequence[Layer], exact: Mapping[int, Val
     step = request.program.steps[first.value - 1]
     attention = first.kind == "pointwise"
     name = layer_name(request.program, first.value) if attention else step.name or f"step {first.value - 1}"
-    return PrecisionError(
-        f"no error bound can be proved for the output of {name}: in {request.dtype} it may overflow, or its slope is unbounded. "
-        "Use a smaller box."
-    )
+    why = f"in {request.dtype} it may overflow, or its slope is unbounded"
+    return PrecisionError(f"no error bound can be proved for the output of {name}: {why}. Use a smaller box.")
 
 
 def _refusal(
@@ -216,26 +214,18 @@ def certified(request: Request, lowered: Lowered, strict: bool | None = None) ->
     rounded = _rounded(request, lowered)
     terms = _terms(lowered.output, rounded[lowered.layers[-1].value])
     terms["bound"] = min(terms["bound"], max(request.eps, lowered.error))
-    claims = tuple(_claim(request, layers[value], lowered, rounded[value]) for value in lowered.heads)
-    network = proved_network(request.program, numbers, request.box, terms, claims)
+    claims = [_claim(request, layers[value], lowered, rounded[value]) for value in lowered.heads]
+    network = proved_network(request.program, numbers, request.box, terms, *claims)
     network.strict = strict
     request.progress("searching for the largest error")
     witness = worst(network, request.program, numbers, request.box)
-    if witness.error > network.certificate.bound:
-        raise CertificateError(
-            f"at an input of the box the error of the network is {witness.error:.6g}, above its proved bound "
-            f"{network.certificate.bound:.6g}: this machine or its libraries violate the assumptions of docs/arithmetic.md"
-        )
+    check_refuted("at an input of the box the network", witness.error, network.certificate.bound)
     network.certificate = replace(network.certificate, witness=witness)
     return network
 
 
 def proved_network(
-    program: Program,
-    numbers: NetworkNumbers,
-    box: Box,
-    terms: dict[str, Any],
-    claims: tuple[Certificate, ...],
+    program: Program, numbers: NetworkNumbers, box: Box, terms: dict[str, Any], *claims: Certificate
 ) -> Network:
     """The module with its certificate, before the search for a witness."""
     certificate = Certificate(

@@ -9,11 +9,21 @@ from torch import Tensor, nn
 
 from attnc.check.witness import PRECISION, ROOM, attained, network_errors
 from attnc.domain import Array, Box
+from attnc.errors import CertificateError
 from attnc.functions.balls import lower, working
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.certificate import Witness
 from attnc.records.layers import NetworkNumbers
+
+
+def check_refuted(what: str, error: float, bound: float, cause: str = "") -> None:
+    """Raise `CertificateError` if an error that was found exceeds the bound that was proved."""
+    if error > bound:
+        raise CertificateError(
+            f"{what} has the error {error:.6g}, above its proved bound {bound:.6g}: {cause}this machine or its libraries violate "
+            "the assumptions of docs/arithmetic.md"
+        )
 
 
 def candidates(box: Box, count: int, seed: int = 0) -> Tensor:

@@ -3,15 +3,17 @@ parametrizations, casts and other devices change what is executed and leave the 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TypeVar
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from attnc.errors import InputError
 from attnc.network.running import PreciseModule, autocast_is_on
+from attnc.records.certificate import Certificate
 
 _T = TypeVar("_T", bound=type[nn.Module])
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
@@ -42,6 +44,27 @@ def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str |
     return None
 
 
+def why_changed(module: nn.Module, certificate: Certificate) -> str | None:
+    """Why a certificate is not about what the module executes and the numbers that it holds now; None if it is."""
+    if (altered := why_altered(module)) is not None:
+        return altered
+    try:
+        numbers = cast(Any, module).numbers()
+        digests = numbers.digests()
+    except InputError as problem:
+        return str(problem)
+    if numbers.dtype != certificate.dtype:
+        return f"the certificate is for {certificate.dtype}, the {certificate.subject} is {numbers.dtype}"
+    return why_others(digests, certificate)
+
+
+def why_others(digests: Mapping[str, str], certificate: Certificate) -> str | None:
+    """The tensors that are not those of a certificate; None if all are."""
+    known = certificate.digests
+    changed = sorted(name for name in digests.keys() | known.keys() if digests.get(name) != known.get(name))
+    return f"changed since it was certified: {', '.join(changed)}" if changed else None
+
+
 def _surroundings_altered() -> str | None:
     """Global hooks, and modes that intercept every operation."""
     hooks = torch.nn.modules.module
@@ -61,9 +84,8 @@ def _class_altered(part: nn.Module) -> str | None:
     for cls in type(part).__mro__:
         before, now = _made.get(cls, {}), vars(cls) if cls in _made else {}
         for name in before.keys() | now.keys():
-            if before.get(name) is not now.get(name) and (
-                _is_code(before.get(name)) or _is_code(now.get(name))
-            ):
+            old, new = before.get(name), now.get(name)
+            if old is not new and (_is_code(old) or _is_code(new)):
                 return f"runs other code: {cls.__name__}.{name} was replaced"
     return None
 
@@ -78,9 +100,8 @@ def _instance_altered(part: nn.Module) -> str | None:
     for name, value in vars(part).items():
         if _is_code(getattr(type(part), name, None)):
             return f"runs other code: its method {name} was replaced"
-        if isinstance(value, nn.Module) or any(
-            name in own for own in (part._modules, part._parameters, part._buffers)
-        ):
+        registered = {*part._modules, *part._parameters, *part._buffers}
+        if isinstance(value, nn.Module) or name in registered:
             return f"has an attribute {name} in the place of a registered part"
     return None
 

@@ -1,10 +1,9 @@
-"""The descriptions of heads and networks, for terminals and notebooks."""
+"""The descriptions of heads and networks."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +14,7 @@ from attnc.records.certificate import Certificate, Status
 if TYPE_CHECKING:
     from attnc.network import pointwise
     from attnc.network.head import Head
-    from attnc.network.lookup import LookupLayer
+    from attnc.network.layer import LookupLayer
     from attnc.network.network import Network
 
 COLUMNS = ("layer", "function", "heads", "anchors", "interval", "error in", "error out")
@@ -42,15 +41,6 @@ def head_facts(head: Head) -> dict[str, str]:
     return facts
 
 
-def head_html(head: Head) -> str:
-    """A table of the facts."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{escape(k)}</th><td>{escape(v)}</td></tr>"
-        for k, v in head_facts(head).items()
-    )
-    return f"<div><b>attnc.Head</b><table>{rows}</table></div>"
-
-
 @dataclass(frozen=True)
 class Description:
     """Rows of `COLUMNS`, and lines about the whole network."""
@@ -61,19 +51,11 @@ class Description:
     def __str__(self) -> str:
         table = [COLUMNS, *self.rows]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table
-        ]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         rule = "  ".join("-" * w for w in widths)
         return "\n".join([lines[0], rule, *lines[1:], "", *self.summary])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(c)}</th>" for c in COLUMNS)
-        body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)
-        notes = "".join(f"<li>{escape(line)}</li>" for line in self.summary)
-        return f"<table><tr>{head}</tr>{body}</table><ul>{notes}</ul>"
 
 
 def described(net: Network) -> Description:
@@ -88,9 +70,8 @@ def described(net: Network) -> Description:
     for lookup in net.selections:
         claim = claims.get(lookup.value)
         error = f"{claim.bound:.2e}" if claim is not None else NONE if changed else "measured"
-        rows.append(
-            (lookup.name, function_label(net, lookup), "1", _grid(net, lookup), "the box", NONE, error)
-        )
+        function, anchors = function_label(net, lookup), _grid(net, lookup)
+        rows.append((lookup.name, function, "1", anchors, "the box", NONE, error))
     return Description(tuple(rows), tuple(_summary(net, changed)))
 
 
@@ -136,9 +117,7 @@ def _summary(net: Network, changed: str | None) -> list[str]:
     if changed is None:
         lines = _proved(net, c) if c.proved else _measured(c)
     else:
-        lines = [
-            f"not certified: {changed}" if c.proved else f"the error of this network is unknown: {changed}"
-        ]
+        lines = [f"{'not certified' if c.proved else 'the error of this network is unknown'}: {changed}"]
     own = sum(p.numel() for p in net.parameters())
     added = sum(p.numel() for part in (*net.layers, *net.selections) for p in part.parameters())
     lines.append(f"parameters: {own:,}, of which anchors {added:,} ({100 * added / own:.3g} %)")
@@ -146,11 +125,10 @@ def _summary(net: Network, changed: str | None) -> list[str]:
         layout = f", neurons as {net.layout}" if net.layout and net.layers else ""
         lines.append(f"form: {net.form}{layout}")
     if net.theorem is not None:
-        lines += [f"theorem {net.theorem.name}: {_beside(net, changed)}", f"  {net.theorem.statement}"]
-    return [
-        *lines,
-        *(("notes are omitted: the network has changed since it was made",) if changed else net.notes),
-    ]
+        bound = "no number" if net.theorem.bound is None else f"bound {net.theorem.bound:.4g}"
+        lines += [f"theorem {net.theorem.name}: {bound}", f"  {net.theorem.statement}"]
+    omitted = ("notes are omitted: the network has changed since it was made",)
+    return [*lines, *(omitted if changed else net.notes)]
 
 
 def _proved(net: Network, c: Certificate) -> list[str]:
@@ -188,17 +166,3 @@ def _measured(c: Certificate) -> list[str]:
             "error in, error out: also against the fitted network",
         ]
     return lines
-
-
-def _beside(net: Network, changed: str | None) -> str:
-    """The bound of the theorem beside the bound of the certificate and the measured error."""
-    assert net.theorem is not None
-    c, bound = net.certificate, net.theorem.bound
-    beside = ["no number" if bound is None else f"bound {bound:.4g}"]
-    if changed is None:
-        beside += [f"proved {c.bound:.4g}"] if c.proved else []
-        if "points" in c.facts:
-            beside.append(f"measured {c.facts['error'] if c.proved else c.error:.4g}")
-        elif c.error is not None:
-            beside.append(f"largest error seen {c.error:.4g}")
-    return ", ".join(beside)

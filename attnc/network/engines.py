@@ -1,7 +1,4 @@
-"""The engines that execute attention over anchors. docs/arithmetic.md says what a certificate assumes of each.
-
-The certificate of a head covers "softmax" (`Head.forward`, and `attend` in place) and "sdpa". `prove.window` bounds
-"closed-form" (`network.window`), and the report of a converted model includes that bound."""
+"""The engines that execute attention over anchors. docs/arithmetic.md says what a certificate assumes of each."""
 
 from __future__ import annotations
 
@@ -29,11 +26,9 @@ def sdpa(head: Head, s: Tensor) -> Tensor:
 
     The second column g of V is 0 here; the fast kernel needs as many columns as the keys have. In a traced graph g is
     unknown, and its term s·softmax(q Kᵀ) g is added."""
-    if head.heads != 1 or head.is_gated:
-        raise InputError("engine='sdpa' runs one head whose token does not attend to itself: use 'softmax'")
-    if head.key.shape[1] > MOST_KEYS:
+    if head.heads != 1 or head.is_gated or head.key.shape[1] > MOST_KEYS:
         raise InputError(
-            f"engine='sdpa' runs heads of at most {MOST_KEYS} anchors: this head has {head.key.shape[1]}; use 'softmax'"
+            f"engine='sdpa' runs one head of up to {MOST_KEYS} anchors, not gated: use 'softmax'"
         )
     keys, values, known = head.key[None], head.value.flip(-1)[None], can_look(head.value)
 

@@ -14,8 +14,8 @@ from attnc.arguments import checked_engine, checked_strict
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
-from attnc.network.altered import as_made, why_altered
-from attnc.network.describe import head_facts, head_html
+from attnc.network.altered import as_made, why_changed
+from attnc.network.describe import head_facts
 from attnc.network.engines import sdpa
 from attnc.network.inside import check_domain, check_tensor, outside_interval
 from attnc.network.running import PreciseModule, can_look, in_chunks, precise
@@ -163,23 +163,10 @@ class Head(PreciseModule):
         """None if a proved certificate applies to the head as it is now, else the reason."""
         if not self.certificate.proved:
             return f"its error is {self.certificate.status}, not proved"
-        if (altered := why_altered(self)) is not None:
-            return altered
-        try:
-            numbers = self.numbers()
-            found = numbers.digests()
-        except InputError as problem:
-            return str(problem)
-        if numbers.dtype != self.certificate.dtype:
-            return f"the certificate is for {self.certificate.dtype}, the head is {numbers.dtype}"
-        changed = [name for name in TENSORS if found[name] != self.certificate.digests[name]]
-        return f"changed since it was certified: {', '.join(changed)}" if changed else None
+        return why_changed(self, self.certificate)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={fact}" for name, fact in head_facts(self).items())
-
-    def _repr_html_(self) -> str:
-        return head_html(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Head:
         super()._apply(fn, recurse)

@@ -24,7 +24,9 @@ def check_domain(
     module: nn.Module, x: Tensor, strict: bool | None, outside: Callable[[Tensor], str | None]
 ) -> None:
     """Warn or raise if `outside(x)` returns a reason."""
-    if not _is_checked(module, x, strict) or (reason := outside(x.detach())) is None:
+    if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
+        return
+    if not x.numel() or not can_look(x) or (reason := outside(x.detach())) is None:
         return
     text = f"{reason}: no error bound holds there. Keep inputs inside, build the module for a larger domain"
     if strict:
@@ -42,20 +44,12 @@ def _caller() -> int:
     return level
 
 
-def _is_checked(module: nn.Module, x: Tensor, strict: bool | None) -> bool:
-    if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
-        return False
-    return x.numel() > 0 and can_look(x)
-
-
 def check_tensor(kind: str, x: object, dtype: torch.dtype) -> None:
     """Raise unless x is a tensor of the dtype in which a module runs: nothing is cast silently."""
     if not isinstance(x, Tensor):
         raise InputError(f"a {kind} takes a tensor: got {type(x).__name__}; write {kind}(torch.tensor(...))")
     if x.dtype != dtype:
-        raise InputError(
-            f"this {kind} runs in {dtype}: got {x.dtype}; convert the input, or build the {kind} with dtype={x.dtype}"
-        )
+        raise InputError(f"this {kind} runs in {dtype}: got {x.dtype}; convert x, or use dtype={x.dtype}")
     if dtype not in FULL:
         raise InputError(f"the numbers of this {kind} are {dtype}: a {kind} runs in float32 or float64")
 

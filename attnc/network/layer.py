@@ -1,6 +1,8 @@
-"""The layers of a network: the base of all, a module that is made from stored numbers and returns them; and the linear layers."""
+"""The layers of a network: a module that is made from stored numbers and returns them; linear layers, and the lookup."""
 
 from __future__ import annotations
+
+from functools import reduce
 
 import numpy as np
 import torch
@@ -25,9 +27,8 @@ class LayerModule(PreciseModule):
         self.kind, self.inputs, self.value = layer.kind, layer.inputs, layer.value
         self.settings = dict(layer.settings)
         for name, array in layer.tensors.items():
-            self.register_parameter(
-                name, nn.Parameter(torch.from_numpy(np.array(array)), requires_grad=False)
-            )
+            tensor = torch.from_numpy(np.array(array))
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
 
     def numbers(self) -> Layer:
         """The numbers as they are stored now."""
@@ -74,12 +75,8 @@ class CombineLayer(LayerModule):
     """(x_1, …) ↦ Σ c_i x_i."""
 
     def forward(self, *xs: Tensor) -> Tensor:
-        first, *others = [
-            x if c == 1 else x * c for x, c in zip(xs, self.settings["coefficients"], strict=True)
-        ]
-        for term in others:
-            first = first + term
-        return first
+        pairs = zip(xs, self.settings["coefficients"], strict=True)
+        return reduce(torch.add, [x if c == 1 else x * c for x, c in pairs])
 
     def extra_repr(self) -> str:
         terms = zip(self.settings["coefficients"], self.inputs, strict=True)
@@ -95,6 +92,33 @@ class ReshapeLayer(LayerModule):
 
     def extra_repr(self) -> str:
         return f"→ {self.settings['to']}"
+
+
+@as_made
+class LookupLayer(LayerModule):
+    """x ↦ Σ_k softmax_k(key·(x - centre) + offset) values_k."""
+
+    name = "lookup"
+    centre: nn.Parameter  # (m,)
+    key: nn.Parameter  # (K, m)
+    offset: nn.Parameter  # (K,)
+    values: nn.Parameter  # (K, outputs)
+
+    @precise
+    def weights(self, x: Tensor) -> Tensor:
+        """The attention weights, (…, K)."""
+        return torch.softmax(F.linear(x - self.centre, self.key, self.offset), -1)
+
+    @precise
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weights(x) @ self.values
+
+    @property
+    def anchors(self) -> int:
+        return len(self.key)
+
+    def extra_repr(self) -> str:
+        return f"{self.key.shape[1]} → {self.values.shape[1]}, {self.anchors} anchors"
 
 
 def to_array(tensor: Tensor) -> Numbers:

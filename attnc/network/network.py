@@ -13,16 +13,15 @@ from attnc.arguments import checked_engine, checked_strict
 from attnc.arithmetic import loose_products
 from attnc.domain import Box
 from attnc.errors import InputError
-from attnc.network.altered import as_made, why_altered
+from attnc.network.altered import as_made, why_changed
 from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import CERTIFIED
 from attnc.network.head import Head
 from attnc.network.inside import check_domain, check_tensor, outside_box
-from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, ReshapeLayer, ScaleLayer
+from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, LookupLayer, ReshapeLayer, ScaleLayer
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.forms import literal_form
 from attnc.network.literal.layers import literal_layers
-from attnc.network.lookup import LookupLayer
 from attnc.network.pointwise import Pointwise, Stage
 from attnc.network.running import PreciseModule, in_chunks, precise
 from attnc.program.program import Program
@@ -39,10 +38,8 @@ class Network(PreciseModule):
     """What `attnc.compile` makes: stages of affine maps and attention that compute the program within its certificate.
 
     `engine` says how attention is executed: "softmax" or "sdpa" (torch's scaled_dot_product_attention). The certificate covers
-    both.
-
-    `strict` controls inputs outside the domain of the certificate: None warns once, True raises, False does nothing. Under
-    torch.compile, torch.export and other tracing nothing is checked.
+    both. `strict` controls inputs outside its domain: None warns once, True raises, False does nothing; under torch.compile,
+    torch.export and other tracing nothing is checked.
 
     `certificate` states the error: proved, or measured at random inputs. `form` and `layout` select the construction that
     `as_self_attention` writes, `theorem` is the theorem it belongs to, `notes` describe how the network was made.
@@ -146,14 +143,10 @@ class Network(PreciseModule):
         """
         if self.form == "layers":
             if self.selections:
-                raise InputError(
-                    "form 'layers' has no place for a lookup: set net.form to 'two-layer' or 'attention-softmax'"
-                )
+                raise InputError("a lookup has the forms 'two-layer' and 'attention-softmax': set net.form")
             return literal_layers(self, n)
         if n is not None:
-            raise InputError(
-                f"form {self.form!r} has the data tokens of its domain, {self.program.shape}: leave n out"
-            )
+            raise InputError(f"form {self.form!r} has the tokens of {self.program.shape}: leave n out")
         return literal_form(self)
 
     def describe(self) -> Description:
@@ -173,20 +166,11 @@ class Network(PreciseModule):
         """None if the certificate, proved or measured, is about the network as it is now, else the reason."""
         if self.certificate.status is Status.UNKNOWN:
             return "its error is neither proved nor measured"
-        if (altered := why_altered(self)) is not None:
-            return altered
         if type(self.stages) is not nn.ModuleList:
             return f"its stages are a {type(self.stages).__name__}: the certificate is for an nn.ModuleList"
-        try:
-            checked_engine(self.engine, CERTIFIED)
-            numbers, known = self.numbers(), self.certificate.digests
-            found = numbers.digests()
-        except InputError as problem:
-            return str(problem)
-        if numbers.dtype != self.certificate.dtype:
-            return f"the certificate is for {self.certificate.dtype}, the network is {numbers.dtype}"
-        changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
-        return f"changed since it was certified: {', '.join(changed)}" if changed else None
+        if self.engine not in CERTIFIED:
+            return f"engine={self.engine!r} is not covered by the certificate"
+        return why_changed(self, self.certificate)
 
     def _run(self, x: Tensor, keep: bool = False) -> dict[int, Tensor]:
         """The values by their number in the program; each is freed after its last reader, unless kept."""
@@ -204,18 +188,14 @@ class Network(PreciseModule):
     def _dtype(self) -> str:
         dtypes = {str(p.dtype).removeprefix("torch.") for p in self.parameters()}
         if len(dtypes) != 1 or not dtypes <= {"float32", "float64"}:
-            raise InputError(
-                f"the network's tensors have the dtypes {sorted(dtypes)}: one of float32, float64 is expected"
-            )
+            raise InputError(f"the network's tensors are {sorted(dtypes)}: expected float32 or float64")
         return dtypes.pop()
 
     def _check_input(self, x: Tensor) -> None:
         check_tensor("network", x, next(self.parameters()).dtype)
         shape = self.program.shape
         if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
-            raise InputError(
-                f"this network takes inputs of the shape (…, {', '.join(map(str, shape))}): got {tuple(x.shape)}"
-            )
+            raise InputError(f"expected the shape (…, {', '.join(map(str, shape))}): got {tuple(x.shape)}")
 
     def extra_repr(self) -> str:
         known = self.certificate

@@ -110,11 +110,11 @@ def _is_linear(node: Node, name: str, given: list[Node], weights: set[Node]) -> 
 
 def _are_scores(node: Node) -> bool:
     """Whether every use of a value ends in a softmax, through linear operations alone."""
-    return bool(node.users) and all(
-        user.op == "call_function"
-        and (_name(user) in SOFTMAX or (_name(user) in LINEAR | MOVES | CHOICES and _are_scores(user)))
-        for user in node.users
-    )
+
+    def ends(user: Node) -> bool:
+        return _name(user) in SOFTMAX or (_name(user) in LINEAR | MOVES | CHOICES and _are_scores(user))
+
+    return bool(node.users) and all(user.op == "call_function" and ends(user) for user in node.users)
 
 
 def _rounds(node: Node) -> bool:

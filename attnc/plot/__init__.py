@@ -1,10 +1,7 @@
 """Plots of heads, networks, converted models and learners.
 
-Every function takes the object first, then keyword arguments, and returns a matplotlib Figure. `x` is the input to draw,
-`f` the exact function, `layers` a selection of layers, `path` a file to save the figure to (.png, .svg or .pdf).
-
-Requires the extra `plot` (matplotlib), which is imported by the first plot.
-"""
+Every function takes the object first, then keyword arguments, and returns a matplotlib Figure; `path` saves it (.png, .svg or
+.pdf). Requires the extra `plot` (matplotlib), which is imported by the first plot."""
 
 from attnc.plot.activations import anchors_used
 from attnc.plot.heads import head

@@ -102,9 +102,8 @@ def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = No
     layered = ((n, m) for n, m in model.named_modules() if isinstance(m, Pointwise) and not m.inputs)
     named = [(name, part) for name, part in layered if part not in squares]
     if not named:
-        raise InputError(
-            f"{type(model).__name__} has no anchors: convert it first, attnc.convert_(model, approximation=…)"
-        )
+        kind = type(model).__name__
+        raise InputError(f"{kind} has no anchors: convert it first, attnc.convert_(model, approximation=…)")
     samples = calls(x)
     if len(samples) != 1:
         raise InputError("x is a list of several samples: give one")
@@ -140,9 +139,8 @@ def _block(number: int, part: Pointwise, s: Tensor, proved: Ends | None) -> Bloc
     positions, index = np.unique(np.concatenate(columns), return_inverse=True)
     total = np.zeros((len(positions), len(s)))
     np.add.at(total, index, np.concatenate(means, axis=1).T)
-    return BlockWeights(
-        number, part.groups[0][1], positions, total.T, (float(s.min()), float(s.max())), proved
-    )
+    ends = float(s.min()), float(s.max())
+    return BlockWeights(number, part.groups[0][1], positions, total.T, ends, proved)
 
 
 def _limits(blocks: list[BlockWeights]) -> Ends | None:

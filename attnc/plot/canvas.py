@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from attnc.domain import Array
-from attnc.errors import FileError, InputError, MissingExtraError
+from attnc.errors import InputError, MissingExtraError
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.records.certificate import Status
+from attnc.records.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,9 +44,7 @@ def require_matplotlib() -> None:
         import matplotlib  # noqa: F401
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: F401
     except ImportError as problem:
-        raise MissingExtraError(
-            f"plots need matplotlib, which cannot be imported ({problem}): pip install 'attnc[plot]'"
-        ) from problem
+        raise MissingExtraError(f"plots need matplotlib ({problem}): pip install 'attnc[plot]'") from problem
 
 
 def prepare(path: SavePath, given: object, kinds: tuple[type, ...], plot: str, what: str) -> None:
@@ -85,24 +84,16 @@ def picture_format(path: str | os.PathLike[str]) -> str:
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(
-            f"path={os.fspath(path)!r} does not end in a supported suffix: use {', '.join(SUFFIXES)}"
-        )
+        raise InputError(f"path={os.fspath(path)!r}: the suffix must be one of {', '.join(SUFFIXES)}")
     return suffix.removeprefix(".")
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write to a temporary file in the same directory, then rename: a failure keeps the previous file."""
-    target, kind = Path(path), picture_format(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        undated = {"Date": None} if kind == "svg" else None  # equal figures give equal files
+    """Write the file; an existing file is replaced only when the new one is complete."""
+    kind = picture_format(path)
+    undated = {"Date": None} if kind == "svg" else None  # equal figures give equal files
+    with replacing(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=DOTS_PER_INCH, metadata=undated)
-        temporary.replace(target)
-    except OSError as problem:
-        raise FileError(f"cannot write {target}: {problem.strerror or problem}") from problem
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def plain(text: str) -> str:
@@ -134,9 +125,7 @@ def selected(
             try:
                 found.append(int(np.ravel_multi_index(index, sizes)))
             except (TypeError, ValueError):
-                raise InputError(
-                    f"{name}: {place!r} is not an index, from 0, into the shape {shape}"
-                ) from None
+                raise InputError(f"{name}: {place!r} is not an index into the shape {shape}") from None
     if not 1 <= len(found) <= most:
         raise InputError(f"{name}: {len(found)} were selected; select from 1 to {most:g}")
     return found

@@ -164,9 +164,8 @@ def _heat_maps(records: Sequence[Record]) -> Figure:
         order = np.argsort(guide @ np.arange(guide.shape[-1]), axis=-1, kind="stable")
         part = parts[methods.index(method)][widths.index(width)]
         name = "built" if method == "nearest" else method
-        part.suptitle(
-            f"{name}, b − a = {width:g}, nearest picked {100 * (one.picked or 0):.1f} %", fontsize=9
-        )
+        picked = f"nearest picked {100 * (one.picked or 0):.1f} %"
+        part.suptitle(f"{name}, b − a = {width:g}, {picked}", fontsize=9)
         axes = part.subplots(1, len(weights), squeeze=False)[0]
         for ax, sample in zip(axes, np.take_along_axis(weights, order[..., None], 1), strict=True):
             image = ax.imshow(sample, cmap=WEIGHTS, vmin=0, vmax=1, aspect="auto", interpolation="nearest")

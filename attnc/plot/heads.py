@@ -92,10 +92,7 @@ def function_of(head: Head, f: AnyFunction | None) -> Function:
         found = get(label)
     # A measured head approximates a bare callable, whose name may be that of a built-in function.
     if found is None or (not record.proved and found.provable):
-        raise InputError(
-            f"the function {label!r} of this head is not registered: give it, f=..., or register it with "
-            "attnc.functions.register"
-        )
+        raise InputError(f"the function {label!r} of this head is not registered: give it, f=...")
     return found
 
 

@@ -1,10 +1,10 @@
-"""Attention weights as heat maps: of a head, of the neurons of a layer, of a lookup, and of the literal form."""
+"""Attention weights as heat maps: of a head, of the neurons of a layer, and of the literal form."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -13,11 +13,8 @@ from torch import Tensor, nn
 from attnc.arguments import checked_count
 from attnc.domain import Array
 from attnc.errors import InputError
-from attnc.heads.chain import anchor_positions
-from attnc.network.describe import lattice
 from attnc.network.head import Head
 from attnc.network.literal import SelfAttentionNetwork
-from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise
 from attnc.plot import canvas
@@ -42,8 +39,7 @@ def attention(
     """Plot attention weights. For a head: s from left to right, the anchors by position from bottom to top, head above head.
 
     For a network: `net.layers[layer]` at the inputs `x`, one `group` of its neurons from left to right by pre-activation,
-    averaged over the batch and its tokens. Lookups (`net.selections`) are counted after the layers; their anchors are points
-    of the whole input and form a lattice. The default `x` is the certificate's witness, or the input of the largest measured
+    averaged over the batch and its tokens. The default `x` is the certificate's witness, or the input of the largest measured
     error. Draws into `ax` or a new figure. Returns the Figure, saved to `path` if one is given.
 
     >>> import attnc, attnc.plot
@@ -62,7 +58,7 @@ def attention(
     else:
         record_of(model)
     ax = canvas.new_figure(7, 3.6).add_subplot() if ax is None else ax
-    image = draw_head_attention(model, ax) if isinstance(model, Head) else parts[group].draw(model, ax)
+    image = draw_neurons(parts[group], ax) if parts else draw_head_attention(cast(Head, model), ax)
     canvas.colour_bar(image, ax, "attention weight", pad=0.02, fraction=0.04, aspect=20)
     return canvas.finish(ax, path)
 
@@ -70,10 +66,7 @@ def attention(
 def record_of(head: Head) -> Certificate:
     """The certificate, which names the function and its domain."""
     if head.certificate.status is Status.UNKNOWN:
-        raise InputError(
-            "this head has no certificate, so its function and domain are unknown: draw a head that attnc.head or attnc.load "
-            "returned"
-        )
+        raise InputError("this head has no certificate: draw a head that attnc.head or attnc.load returned")
     return head.certificate
 
 
@@ -149,38 +142,33 @@ def _draw_rows(ax: Axes, rows: Array, positions: Array, ends: tuple[float, float
 
 
 class LayerInput(NamedTuple):
-    """The neurons of a layer that share a head, or a lookup; and what enters them at some inputs."""
+    """The neurons of a layer that share a head, and what enters them at some inputs."""
 
-    layer: Pointwise | LookupLayer
-    head: Head | None  # None for a lookup
-    s: Tensor  # (inputs, neurons or coordinates)
-
-    def draw(self, net: Network, ax: Axes, most_labels: int = _MOST_LABELS) -> AxesImage:
-        if isinstance(self.layer, LookupLayer):
-            return _draw_lookup(net, self.layer, self.s, ax, most_labels)
-        assert self.head is not None
-        return _draw_neurons(self.head, self.s, ax, most_labels)
+    layer: Pointwise
+    head: Head
+    s: Tensor  # (inputs, neurons)
 
 
 def layer_inputs(net: Network, x: Tensor | None, layers: Sequence[Index] | None) -> list[list[LayerInput]]:
-    """By layer and group; the lookups are counted after the layers."""
-    parts: list[Pointwise | LookupLayer] = [*net.layers, *net.selections]
-    chosen = [parts[i] for i in canvas.selected(layers, (len(parts),), range(len(parts)), "layers")]
+    """By layer and group."""
+    if not net.layers:
+        raise InputError("there are no neurons: use attnc.plot.tokens_and_anchors or attnc.plot.slices")
+    every = range(len(net.layers))
+    chosen = [net.layers[i] for i in canvas.selected(layers, (len(every),), every, "layers")]
     point = worst_input(net) if x is None else x
     found: list[list[LayerInput]] = []
     for part, s in zip(chosen, entering(chosen, lambda: net(point, strict=False)), strict=True):
-        groups = [(None, None)] if isinstance(part, LookupLayer) else part.groups
-        own = [(s if neurons is None else s.index_select(-1, neurons), head) for neurons, head in groups]
-        found.append([LayerInput(part, head, entered) for entered, head in own])
+        own = [(head, s if neurons is None else s.index_select(-1, neurons)) for neurons, head in part.groups]
+        found.append([LayerInput(part, *entered) for entered in own])
     return found
 
 
-def _draw_neurons(head: Head, s: Tensor, ax: Axes, most_labels: int) -> AxesImage:
+def draw_neurons(part: LayerInput, ax: Axes, most_labels: int = _MOST_LABELS) -> AxesImage:
     """Neurons from left to right by mean pre-activation."""
-    inputs, count = s.shape
+    s, (inputs, count) = part.s, part.s.shape
     means = s.to("cpu", torch.float64).mean(0).numpy()
     order = np.argsort(means, kind="stable")
-    rows = _anchor_rows(head, s.T[torch.from_numpy(order)])
+    rows = _anchor_rows(part.head, s.T[torch.from_numpy(order)])
     image = _draw_rows(ax, *rows, (-0.5, count - 0.5), most_labels)
     few = np.arange(0, count, -(-count // _MOST_NEURONS))
     ranks = few if count <= 3 * _MOST_NEURONS else np.linspace(0, count - 1, _MOST_NEURONS).astype(int)
@@ -188,70 +176,6 @@ def _draw_neurons(head: Head, s: Tensor, ax: Axes, most_labels: int) -> AxesImag
     mean = "" if inputs == 1 else f" (mean of {inputs})"
     ax.set_xlabel(f"{count} neuron{'s' * (count != 1)}, by pre-activation s{mean}", fontsize=9)
     return image
-
-
-def _draw_lookup(net: Network, lookup: LookupLayer, s: Tensor, ax: Axes, most_labels: int) -> AxesImage:
-    """The mean weights on the lattice of the anchors, from 0 to the largest; a cross at the input."""
-    weights = mean_weights(lookup.weights, s[None], lookup.anchors)[0]
-    image, up, across = on_lattice(lookup, weights)
-    drawn = canvas.heat_image(ax, image, 0, float(weights.max()))
-    _label_lattice(net, lookup, ax, up, across, most_labels)
-    if len(s) == len(up) == len(across) == 1:
-        x, y = (
-            [np.interp(float(s[0, j]), at, np.arange(len(at)))]
-            for side in (across, up)
-            for j, at in side.items()
-        )
-        ax.plot(x, y, "x", color=canvas.BLUE, markersize=7, markeredgewidth=1.5, label="input")
-    canvas.title(ax, "attention weights" + f" (mean of {len(s)})" * (len(s) > 1))
-    return drawn
-
-
-def draw_values(net: Network, lookup: LookupLayer, ax: Axes, output: int, most_labels: int) -> AxesImage:
-    """The values of the anchors for one output, at the places of their weights."""
-    values = lookup.values.detach().to("cpu", torch.float64).numpy()[:, output]
-    image, up, across = on_lattice(lookup, values)
-    drawn = canvas.heat_image(ax, image, float(values.min()), float(values.max()), cmap="cividis")
-    _label_lattice(net, lookup, ax, up, across, most_labels)
-    canvas.title(ax, f"values of the anchors, output {output}")
-    return drawn
-
-
-def _label_lattice(
-    net: Network, lookup: LookupLayer, ax: Axes, up: dict[int, Array], across: dict[int, Array], most: int
-) -> None:
-    ax.set_yticks([])
-    ax.set_xlabel(f"{lookup.anchors:,} anchors by index", fontsize=9)
-    whole = net.domain.size == lookup.key.shape[1]
-    for axis, line, sides in ((ax.yaxis, ax.axhline, up), (ax.xaxis, ax.axvline, across)):
-        if not sides:
-            continue
-        outer, *others = sides.values()
-        inner = math.prod(map(len, others))
-        places = np.arange(0, len(outer), -(-len(outer) // most))
-        axis.set_ticks(places * inner + (inner - 1) / 2, labels=same_decimals(outer[places]))
-        names = [canvas.coordinate("x", j, net.domain.shape) if whole else str(j) for j in sides]
-        axis.set_label_text(", then ".join(names), fontsize=9)
-        for block in range(1, len(outer) if inner > 1 else 1):
-            line(block * inner - 0.5, color=canvas.GREY, linewidth=0.4)
-
-
-def on_lattice(lookup: LookupLayer, numbers: Array) -> tuple[Array, dict[int, Array], dict[int, Array]]:
-    """Numbers (anchors,) as an image of the lattice; the positions along each axis that runs up, and across, outermost first.
-    Anchors that form no lattice are put in one row."""
-    counts = lattice(lookup)
-    axes = [j for j, count in enumerate(counts or ()) if count > 1]
-    if counts is None or not axes:
-        return numbers[None], {}, {}
-    key, offset = (t.detach().to("cpu").double().numpy() for t in (lookup.key, lookup.offset))
-    order = np.lexsort(key.T[::-1])
-    scores = np.concatenate([key, offset[:, None]], 1)[order].reshape(*counts, -1)
-    positions = {}
-    for j in axes:
-        line = tuple(slice(None) if i == j else 0 for i in range(len(counts)))
-        positions[j] = float(lookup.centre[j]) + anchor_positions(scores[line][:, [j, -1]])
-    up, across = ({j: positions[j] for j in half} for half in np.split(axes, [len(axes) // 2]))
-    return numbers[order].reshape(math.prod(map(len, up.values())), -1), up, across
 
 
 def same_decimals(positions: Array) -> list[str]:
@@ -328,10 +252,8 @@ def _draw_tokens(ax: Axes, weights: Array, data: int | None, name: str, top: flo
     border = data or 0
     for axis, edges in ((ax.yaxis, up), (ax.xaxis, across)):
         behind = len(edges) - 1 - border
-        ticks = [
-            *range(0, border, -(-border // 4) or 1),
-            *range(border, len(edges) - 1, -(-behind // 6) or 1),
-        ]
+        ticks = [*range(0, border, -(-border // 4) or 1)]
+        ticks += range(border, len(edges) - 1, -(-behind // 6) or 1)
         axis.set_ticks([(edges[i] + edges[i + 1]) / 2 for i in ticks], labels=list(map(str, ticks)))
     ax.tick_params(labelsize=8)
     return mesh

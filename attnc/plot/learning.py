@@ -49,14 +49,11 @@ def learning(
         if not isinstance(given, Tensor):
             raise InputError(f"{name} must be a torch.Tensor: got {type(given).__name__}")
     if names is not None and len(names) != learner.features:
-        raise InputError(
-            f"names has {len(names)} entries: give one for each of the {learner.features} features"
-        )
-    given_names = names or [f"w{j + 1}" for j in range(learner.features)]
+        raise InputError(f"names has {len(names)} entries: expected {learner.features}, one for each feature")
+    features = names or [f"w{j + 1}" for j in range(learner.features)]
     # matplotlib omits labels with a leading underscore from the legend.
-    labels = [canvas.plain(name.lstrip("_") or "?") for name in given_names] + [
-        "intercept"
-    ] * learner.intercept
+    labels = [canvas.plain(name.lstrip("_") or "?") for name in features]
+    labels += ["intercept"] * learner.intercept
     found = learner.trajectory(x, y, strict=False)
     wide = torch.cat([x, x.new_ones(len(x), 1)], 1) if learner.intercept else x
     exact = exact_trajectory(

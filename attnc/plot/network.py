@@ -14,12 +14,11 @@ from attnc.domain import Array
 from attnc.errors import InputError
 from attnc.frontends.callable_source import CallableSource
 from attnc.network.describe import function_label
-from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.plot import canvas
 from attnc.plot.canvas import BLUE, INK, VERMILION, Index, SavePath, known_error
 from attnc.plot.heads import draw_function, sample_head
-from attnc.plot.heat_map import COLUMNS, LayerInput, draw_values, layer_inputs
+from attnc.plot.heat_map import COLUMNS, LayerInput, draw_neurons, layer_inputs
 from attnc.program import Pointwise
 from attnc.records.certificate import Certificate
 
@@ -38,10 +37,9 @@ def network(
 ) -> Figure:
     """Plot a row for every layer, its attention weights beside the function and the head, and the error bounds below.
 
-    The neurons are ordered by pre-activation at the inputs `x`; a batch is averaged. The row of a lookup shows the weights and
-    the values of its anchors, which are points of the whole input. The default `x` is the input of the largest known error.
-    `layers` selects from `net.layers`, followed by the lookups. The title tells whether the error is proved or measured.
-    Returns the Figure, saved to `path` if one is given.
+    The neurons are ordered by pre-activation at the inputs `x`; a batch is averaged. The default `x` is the input of the largest
+    known error. `layers` selects from `net.layers`. The title tells whether the error is proved or measured. Returns the Figure,
+    saved to `path` if one is given.
 
     >>> import attnc, attnc.plot
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
@@ -51,59 +49,44 @@ def network(
     """
     instead = "give what attnc.compile returns; use attnc.plot.head for a head"
     canvas.prepare(path, net, (Network,), "network", instead)
-    numbers = range(len(net.layers) + len(net.selections)) if layers is None else layers
-    parts = layer_inputs(net, x, numbers) if numbers else []
+    numbers = range(len(net.layers)) if layers is None else layers
+    parts = layer_inputs(net, x, numbers)
     rows = [(i, part) for i, groups in zip(numbers, parts, strict=True) for part in groups]
     if len(rows) > MOST_ROWS:
-        raise InputError(
-            f"a figure holds at most {MOST_ROWS} rows: got {len(rows)}; select some, layers=[0, 1, …]"
-        )
+        raise InputError(f"a figure holds at most {MOST_ROWS} rows: got {len(rows)}; give layers=[0, 1, …]")
     known, bounds = known_error(net), net.certificate.claims  # of the network, or of that fitted to f
-    heights = [2.8 if part.head is None else 1.9 for _, part in rows]
+    heights = [1.9] * len(rows)
     if bounds is not None and known.value is not None:
         heights.append(2.1)
     figure = canvas.new_figure(9.6, sum(heights) + 0.9)
     grid = figure.add_gridspec(len(heights), 2, width_ratios=(1.55, 1), height_ratios=heights)
     for r, (i, part) in enumerate(rows):
         left, right = figure.add_subplot(grid[r, 0]), figure.add_subplot(grid[r, 1])
-        ticks = None if part.head is None else (0, 0.5, 1)
-        canvas.colour_bar(part.draw(net, left, _MOST_LABELS), left, ticks=ticks)
+        canvas.colour_bar(draw_neurons(part, left, _MOST_LABELS), left, ticks=(0, 0.5, 1))
         canvas.title(left, _row_title(net, i, part))
-        if isinstance(part.layer, LookupLayer):
-            known_worst = net.certificate.witness
-            worst = 0 if known_worst is None else known_worst.output
-            output = worst if worst < part.layer.values.shape[1] else 0
-            canvas.colour_bar(draw_values(net, part.layer, right, output, _MOST_LABELS // 2), right)
-        else:
-            _draw_head(net, part, right, with_legend=r == 0)
+        _draw_head(net, part, right, with_legend=r == 0)
     if bounds is not None and known.value is not None:
         measured = None if net.certificate.proved else net.certificate
         _draw_bounds(bounds, figure.add_subplot(grid[-1, :]), measured)
-    counts = {"layer": len(net.layers), "lookup": len(net.selections)}
-    sizes = " and ".join(f"{n} {name}{'s' * (n != 1)}" for name, n in counts.items() if n) or "no layers"
+    sizes = f"{len(net.layers)} layer{'s' * (len(net.layers) != 1)}"
     dtype = str(next(net.parameters()).dtype).removeprefix("torch.")
     canvas.heading(figure, f"network of {sizes} on {net.domain}, {dtype}\n{known.text}")
     return canvas.finish(figure, path)
 
 
 def _row_title(net: Network, i: int, part: LayerInput) -> str:
-    """'layer 2 (encoder.act), group 1: gelu', or 'lookup: wave, 99 anchors'"""
-    layer, function = part.layer, function_label(net, part.layer)
-    if isinstance(layer, LookupLayer):
-        mean = f", mean of {len(part.s)}" * (len(part.s) > 1)
-        return f"{layer.name}: {function}, {layer.anchors:,} anchors{mean}"
-    name, heads = layer.name, [head for _, head in layer.groups]
-    assert part.head is not None
+    """'layer 2 (encoder.act), group 1: gelu'"""
+    name, heads = part.layer.name, [head for _, head in part.layer.groups]
     short = name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
     called = "" if name == f"layer {i + 1}" or name.isdigit() else f" ({short})"
     group = f", group {heads.index(part.head) + 1}" if len(heads) > 1 else ""
-    return f"layer {i + 1}{called}{group}: {function}"
+    return f"layer {i + 1}{called}{group}: {function_label(net, part.layer)}"
 
 
 def _draw_head(net: Network, part: LayerInput, ax: Axes, with_legend: bool) -> None:
     """The function, the head and its anchors on the certified interval; marks at the top show the neurons."""
     step, head = net.program.steps[part.layer.value - 1], part.head
-    assert isinstance(step, Pointwise) and head is not None
+    assert isinstance(step, Pointwise)
     if head.domain is None:
         ax.set_axis_off()  # the interval is unknown
         return

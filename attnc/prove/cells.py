@@ -89,11 +89,8 @@ def _quotients(
     cell: Cell, exponents: list[tuple[arb, arb]], own: list[arb], constant: list[arb]
 ) -> tuple[arb_series, arb_series, list[arb]] | None:
     """Σ v_k e^{z_k + ρ_k t} / Σ e^{z_k + ρ_k t} around the middle and around every point of the cell, and W_k over the cell."""
-    t, s_point, s_cell = (
-        arb(0, cell.radius()),
-        arb_series([arb(cell.middle), 1]),
-        arb_series([cell.ball(), 1]),
-    )
+    s_point, s_cell = arb_series([arb(cell.middle), 1]), arb_series([cell.ball(), 1])
+    t = arb(0, cell.radius())
     if len(own) == 1:
         return own[0] * s_point + constant[0], own[0] * s_cell + constant[0], [arb(1)]
     above = below = above_cell = below_cell = arb_series([0])

@@ -69,9 +69,7 @@ class Slopes:
         left, right = np.maximum(lo, self.edges[:-1]), np.minimum(hi, self.edges[1:])
         steps = (below(left - self.middle), above(right - self.middle))
         tilts = (below(self.slope_lo - k), above(self.slope_hi - k))
-        products = [
-            np.nan_to_num(t * d, nan=0.0, posinf=np.inf, neginf=-np.inf) for t in tilts for d in steps
-        ]
+        products = [np.nan_to_num(t * d, posinf=np.inf, neginf=-np.inf) for t in tilts for d in steps]
         down, up = np.minimum.reduce(products), np.maximum.reduce(products)
         taken = k * self.middle
         low, high = below(self.value_lo - above(taken)), above(self.value_hi - below(taken))

@@ -39,10 +39,8 @@ def by_stretches(
         with working(_PRECISION, _ORDER + 1):
             inactive = _inactive(numbers, Cell(lo, hi), a)
         active = [h for h in range(numbers.heads) if h not in inactive]
-        parts = {name: getattr(numbers, name)[active] for name in TENSORS}
-        part = supnorm(
-            HeadNumbers(**parts, dtype=numbers.dtype), f, Interval(lo, hi), quality=_QUALITY, seen=seen
-        )
+        kept = HeadNumbers(**{name: getattr(numbers, name)[active] for name in TENSORS}, dtype=numbers.dtype)
+        part = supnorm(kept, f, Interval(lo, hi), quality=_QUALITY, seen=seen)
         if not math.isfinite(part.bound):
             return unproved(lo, worst.cells + part.cells, part.stuck)
         with working(_PRECISION, _ORDER + 1):

@@ -82,11 +82,9 @@ def supnorm(
     with working(precision, order + 1):
         if leaves_the_range(numbers, domain.lo, domain.hi, a):
             return unproved(domain.lo)
-        todo = [
-            (cell, piece.branch)
-            for piece in f.pieces(domain.lo, domain.hi)
-            for cell in _first_cells(numbers, piece.lo, piece.hi)
-        ]
+        todo = []
+        for piece in f.pieces(domain.lo, domain.hi):
+            todo += [(cell, piece.branch) for cell in _first_cells(numbers, piece.lo, piece.hi)]
         worst, done, goal, endless = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0), 0, seen, 0
         while todo:
             cell, branch = todo.pop()

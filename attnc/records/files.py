@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from attnc.errors import FileError, InputError
 from attnc.program.step import Numbers
@@ -22,18 +21,23 @@ from attnc.program.step import Numbers
 def write_file(
     path: str | os.PathLike[str], tensors: Mapping[str, ArrayLike], about: Mapping[str, Any]
 ) -> None:
-    """Write to a temporary name beside the target, then rename: a failure leaves what was there."""
-    target = _path(path)
+    """Write a file; an existing file is replaced only when the new one is complete."""
     arrays = {name: np.array(tensor, order="C") for name, tensor in tensors.items()}
-    data = save(arrays, metadata={"attnc": json.dumps(about)})
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(arrays, metadata={"attnc": json.dumps(about)}))
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside the target, renamed to it at the end; a failure leaves what was there."""
+    target = _path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        temporary.write_bytes(data)
+        yield temporary
         temporary.replace(target)
     except (OSError, ValueError) as problem:
-        raise FileError(
-            f"cannot write {target}: {getattr(problem, 'strerror', None) or problem}"
-        ) from problem
+        reason = getattr(problem, "strerror", None) or problem
+        raise FileError(f"cannot write {target}: {reason}") from problem
     finally:
         with contextlib.suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)
@@ -43,35 +47,22 @@ def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, N
     """The record and the tensors; a file that is not attnc's, or is damaged, raises `FileError`."""
     source = _path(path)
     try:
-        data = source.read_bytes()
-    except (OSError, ValueError) as problem:
-        raise FileError(f"cannot read {source}: {getattr(problem, 'strerror', None) or problem}") from problem
-    about = _about(source, data)
-    try:
-        return about, {name: np.array(array) for name, array in load(data).items()}
+        with safe_open(source, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if "attnc" not in metadata:
+                raise FileError(f"{source} was not written by attnc: its metadata have no 'attnc' record")
+            about = json.loads(metadata["attnc"])
+            tensors = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    except OSError as problem:
+        raise FileError(f"cannot read {source}: {problem.strerror or problem}") from problem
     except (SafetensorError, ValueError, RuntimeError, KeyError, TypeError) as problem:
-        raise FileError(f"{source} is damaged: {problem}") from problem
+        raise FileError(f"{source} is not a safetensors file, or it is damaged: {problem}") from problem
+    if not isinstance(about, dict):
+        raise FileError(f"{source}: the 'attnc' record must be a JSON object")
+    return about, tensors
 
 
 def _path(path: object) -> Path:
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a file is given by its path: got {type(path).__name__}")
     return Path(path)
-
-
-def _about(source: Path, data: bytes) -> dict[str, Any]:
-    """The JSON record of the metadata, from the header alone."""
-    try:
-        (size,) = struct.unpack("<Q", data[:8])
-        metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    except (struct.error, ValueError, AttributeError, RecursionError) as problem:
-        raise FileError(f"{source} is not a safetensors file, or it is damaged: {problem}") from problem
-    if not isinstance(metadata, dict) or "attnc" not in metadata:
-        raise FileError(f"{source} was not written by attnc: it has no 'attnc' record in its metadata")
-    try:
-        about = json.loads(metadata["attnc"])
-    except (ValueError, TypeError, RecursionError) as problem:
-        raise FileError(f"{source}: the 'attnc' record is not JSON: {problem}") from problem
-    if not isinstance(about, dict):
-        raise FileError(f"{source}: the 'attnc' record must be a JSON object")
-    return about

@@ -69,9 +69,7 @@ class Layer:
             required = {name for name in KINDS[self.kind] if not name.endswith("?")}
             order = [name for name in allowed if name in self.tensors]
             if not required <= set(self.tensors) <= set(allowed):
-                raise InputError(
-                    f"{self.kind} layer: expected {KINDS[self.kind]}, got {sorted(self.tensors)}"
-                )
+                raise InputError(f"{self.kind} layer: tensors {sorted(self.tensors)} are not valid")
         object.__setattr__(self, "tensors", {name: self.tensors[name] for name in order})
 
     @property
@@ -136,11 +134,8 @@ class NetworkNumbers:
 
     def tensors(self) -> dict[str, Numbers]:
         """By name: 'stages.0.weight', 'stages.1.0.key', …: as in the state dict of the module"""
-        return {
-            f"stages.{i}.{name}": a
-            for i, layer in enumerate(self.layers)
-            for name, a in layer.tensors.items()
-        }
+        layers = enumerate(self.layers)
+        return {f"stages.{i}.{name}": a for i, layer in layers for name, a in layer.tensors.items()}
 
     def digests(self) -> dict[str, str]:
         """The SHA-256 of each tensor (name, dtype, shape and little-endian bytes), and of the structure of the layers."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from attnc.errors import FileError
 from attnc.functions import Function
@@ -82,7 +81,7 @@ def write_literal(path: str | os.PathLike[str], record: LiteralRecord) -> None:
         about["source"], arrays = contents(record.source)
         tensors |= {f"source.{name}": array for name, array in arrays.items()}
     about["seal"] = seal(about)
-    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
+    write_file(path, tensors, about)
 
 
 def literal_record_of(

@@ -18,14 +18,8 @@ TENSORS = ("query", "key", "value", "output")
 
 @dataclass(frozen=True)
 class HeadNumbers:
-    """H heads of p anchors each; every number is representable in `dtype` and held here as a float64.
-
-        x_h   = query[h,0]·s + query[h,1]
-        z_hk  = key[h,k,0]·x_h + key[h,k,1]
-        g(s)  = Σ_h output[h] Σ_k softmax_k(z_h) (value[h,k,0]·s + value[h,k,1])
-
-    value[h,k,0] is nonzero only where a token attends to itself (design "gated").
-    """
+    """H heads of p anchors each (`attnc.Head` states what they compute); every number is representable in `dtype` and held here
+    as a float64. value[h,k,0] is nonzero only where a token attends to itself (design "gated")."""
 
     query: Array  # (H, 2)
     key: Array  # (H, p, 2)

@@ -142,7 +142,7 @@ def _learner(tensors: Mapping[str, Numbers], certificate: Certificate) -> dict[s
     expected = {f"{name}.{part}" for name in names for part in TENSORS}
     if len(names) != len(certificate.children) or set(tensors) != expected:
         raise FileError(f"it has the tensors {sorted(tensors)}: a learner with the heads {names} has others")
-    return {name: _head(_under(f"{name}.", tensors), certificate.dtype) for name in names}
+    return {name: _head(under(f"{name}.", tensors), certificate.dtype) for name in names}
 
 
 def _head(tensors: Mapping[str, Numbers], dtype: str) -> HeadNumbers:
@@ -160,9 +160,9 @@ def _network(
     with_fields("program", body["program"], {"shape", "steps"})
     arrays = tensors | {name: tensors[twin] for name, twin in body["shared"].items()}
     shape, steps = body["program"]["shape"], body["program"]["steps"]
-    read = [_step(s, _under(f"program.{i}.", arrays), function) for i, s in enumerate(steps)]
+    read = [_step(s, under(f"program.{i}.", arrays), function) for i, s in enumerate(steps)]
     program = Program(tuple(shape), tuple(read))
-    layers = [Layer.from_structure(s, _under(f"stages.{i}.", arrays)) for i, s in enumerate(body["layers"])]
+    layers = [Layer.from_structure(s, under(f"stages.{i}.", arrays)) for i, s in enumerate(body["layers"])]
     numbers = NetworkNumbers(tuple(layers), body["dtype"])
     if numbers.digests()["structure"] != certificate.digests.get("structure"):
         raise FileError("its layers are not those of the certificate")
@@ -172,7 +172,7 @@ def _network(
     return Record(numbers, certificate, program, Presentation.from_json(body["presentation"]))
 
 
-def _under(prefix: str, arrays: Mapping[str, Numbers]) -> dict[str, Numbers]:
+def under(prefix: str, arrays: Mapping[str, Numbers]) -> dict[str, Numbers]:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 

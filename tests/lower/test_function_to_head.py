@@ -186,7 +186,7 @@ BAD = {
     "eps infinite": ({"eps": math.inf}, InputError, "positive"),
     "eps in words": ({"eps": "small"}, InputError, "positive"),
     "eps and anchors": ({"eps": 1e-3, "anchors": 5}, InputError, "either"),
-    "neither eps nor anchors": ({}, InputError, "neither"),
+    "neither eps nor anchors": ({}, InputError, "eps=None"),
     "one anchor": ({"anchors": 1}, InputError, "from 2"),
     "no anchor": ({"anchors": 0}, InputError, "from 2"),
     "half an anchor": ({"anchors": 2.5}, InputError, "anchors=2.5"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attnc.network.describe import COLUMNS, lattice
-from attnc.network.lookup import LookupLayer
+from attnc.network.layer import LookupLayer
 from attnc.network.network import Network
 from attnc.records.certificate import Certificate, Status
 from attnc.records.presentation import Theorem
@@ -70,7 +70,7 @@ def test_a_lookup_that_is_proved() -> None:
         "for every f with the stored values at 441 points, up to noise of 0, and Lipschitz constant 1 "
         in text
     )
-    assert "theorem attention_softmax: bound 0.2, proved 0.1414, largest error seen 0.04" in text
+    assert "theorem attention_softmax: bound 0.2" in text
     assert "measured" not in text
     assert float((net(random_inputs(500)) - slow(random_inputs(500))).abs().max()) <= net.certificate.bound
 
@@ -97,9 +97,8 @@ def test_a_certificate_and_a_measurement_stand_side_by_side() -> None:
     text = str(net.describe())
     assert "proved for Lipschitz constant 1: |network - f|" in text
     assert f"measured: at most {error:.3g} at 5,000 random inputs" in text
-    assert f"proved 0.1414, measured {error:.4g}" in text
     net.theorem = Theorem("two_layer", "weights exist", None)
-    assert "theorem two_layer: no number, proved 0.1414" in str(net.describe())
+    assert "theorem two_layer: no number" in str(net.describe())
 
 
 @pytest.mark.parametrize("make", [lattice_network, fitted_network])
@@ -149,8 +148,3 @@ def test_what_is_no_lattice_is_not_called_one() -> None:
     assert lattice(selection(corners[:3])) is None
     assert lattice(selection([*corners[:3], [0, 0]])) is None, "as many as a lattice, one of them twice"
     assert lattice(selection([[5, 0], [5, 1], [5, 2]])) == (1, 3)
-
-
-def test_a_notebook_shows_the_same() -> None:
-    html = lattice_network().describe()._repr_html_()
-    assert "<td>99 lattice 11 × 9</td>" in html and "|network - f| &lt;=" in html

@@ -152,21 +152,12 @@ def test_repr_tells_what_it_is(head: attnc.Head) -> None:
     text = repr(head)
     for part in (head.certificate.facts["function"], "anchors=", "proved", f"{head.certificate.bound:.4g}"):
         assert part in text
-    html = head._repr_html_()
-    assert html.count("<table>") == 1
-    assert "proved" in html
 
 
 def test_repr_of_a_measured_head_says_measured() -> None:
     head = attnc.head(torch.sin, domain=(-1, 1), anchors=4)
     assert "not proved" in repr(head)
-    assert "not proved" in head._repr_html_()
     assert "at most" not in repr(head)
-
-
-def test_html_is_escaped() -> None:
-    f = attnc.function(torch.sin, name="<b>sin</b>")
-    assert "<b>sin" not in attnc.head(f, domain=(-1, 1), anchors=3)._repr_html_()
 
 
 def test_it_is_a_module(head: attnc.Head) -> None:

@@ -19,7 +19,7 @@ from attnc.functions.balls import working
 from attnc.network.describe import COLUMNS
 from attnc.network.layer import AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer
 from attnc.network.network import Network, rebuilt
-from attnc.program import Affine, Pointwise, Program
+from attnc.program import Affine
 from attnc.program.evaluate import exact
 from attnc.records.record import Record
 from tests.network.executed import impurities, operations
@@ -480,23 +480,6 @@ def test_the_table_has_every_layer(net: Network) -> None:
     )
     assert f"parameters: {total:,}, of which anchors {added:,}" in str(table)
     assert repr(table) == str(table)
-
-
-def test_the_table_in_a_notebook(net: Network) -> None:
-    html = net.describe()._repr_html_()
-    assert html.count("<table>") == 1 and html.count("<tr>") == 1 + len(net.describe().rows)
-    assert all(f"<th>{column}</th>" in html for column in COLUMNS)
-    assert all(f"<td>{cell}</td>" in html for row in net.describe().rows for cell in row)
-    assert "|network - program| &lt;=" in html
-
-
-def test_names_are_escaped_in_a_notebook() -> None:
-    steps = (
-        Affine(0, np.eye(2, dtype=np.float32)),
-        Pointwise(1, attnc.functions.tanh(), name="<script>x</script>"),
-    )
-    net = attnc.compile(Program((2,), steps), domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-3)
-    assert "<script>" not in net.describe()._repr_html_()
 
 
 def test_repr(net: Network) -> None:

@@ -13,20 +13,16 @@ from torch import nn
 
 import attnc
 from attnc import plot
-from attnc.network.lookup import LookupLayer
 from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise
-from attnc.plot.heat_map import on_lattice, same_decimals
+from attnc.plot.heat_map import same_decimals
 from attnc.plot.network import POINTS
-from attnc.records.certificate import Certificate, Status
-from tests import parts
+from attnc.records.certificate import Certificate
 from tests.plot.conftest import picture, texts, titles
 from tests.plot.unproved_networks import (
-    ANCHORS,
     fitted_network,
     grid_network,
     lattice_network,
-    random_inputs,
     slow,
     wave,
 )
@@ -51,13 +47,6 @@ def grouped(net: Network) -> Network:
 
 def inputs(*lead: int) -> torch.Tensor:
     return torch.rand(*lead, 4, 3, generator=torch.Generator().manual_seed(0)) * 2 - 1
-
-
-def gaussian(x: Any) -> Any:
-    """The weights of the 11 × 9 lattice at one input, from the distances to its points."""
-    far = (x[0] - ANCHORS[0][:, None]) ** 2 + (x[1] - ANCHORS[1][None]) ** 2
-    weights = np.exp(-far / 0.3)
-    return weights / weights.sum()
 
 
 def curves(ax: Any) -> list[Any]:
@@ -109,17 +98,13 @@ def test_attention_draws_one_layer_and_one_group(net: Network, grouped: Network)
 
 
 def test_the_default_input_has_the_largest_known_error(net: Network) -> None:
-    lattice, fitted = lattice_network(), fitted_network()
+    fitted = fitted_network()
     assert net.certificate.proved
-    for one, known in (
-        (net, net.certificate.witness),
-        (lattice, lattice.certificate.witness),
-        (fitted, fitted.certificate.witness),
-    ):
+    for one, known in ((net, net.certificate.witness), (fitted, fitted.certificate.witness)):
         like = next(one.parameters())
         x = torch.tensor(known.input, dtype=torch.float64).to(like.dtype).reshape(one.program.shape)
         np.testing.assert_array_equal(picture(plot.attention(one)), picture(plot.attention(one, x=x)))
-    unknown = copy.deepcopy(lattice)
+    unknown = copy.deepcopy(fitted)
     unknown.certificate = Certificate.unknown("network", "float64")
     with pytest.raises(attnc.errors.InputError, match="x="):
         plot.attention(unknown)
@@ -170,7 +155,8 @@ def test_numbers_of_one_axis_have_the_same_decimals() -> None:
         (lambda net: plot.attention(net, layer=-1), "layers: -1"),
         (lambda net: plot.attention(net, layer=0, group=1), "group=1"),
         (lambda net: plot.attention(net.layers[0][0], layer=0), "layer"),
-        (lambda _: plot.network(lattice_network(), layers=[1]), "layers: 1"),
+        (lambda _: plot.network(lattice_network()), "no neurons: use attnc.plot.tokens_and_anchors"),
+        (lambda _: plot.attention(lattice_network()), "no neurons: use attnc.plot.tokens_and_anchors"),
         (lambda _: plot.slices(lattice_network(), f=lambda x: x[:, :1]), "2"),
         (lambda _: plot.slices(lattice_network(), f=lambda x: torch.cat([x, x], 2)), r"\(2, 2\)"),
         (lambda _: plot.slices(lattice_network(), f=lambda x: x / 0), "finite"),
@@ -186,43 +172,6 @@ def test_bad_arguments_are_refused(net: Network, call: Any, words: str) -> None:
     with pytest.raises(attnc.errors.InputError, match=words):
         call(net)
     assert not any(layer._forward_pre_hooks for layer in net.layers)
-
-
-def test_the_weights_of_a_lookup_are_on_the_lattice_of_its_anchors() -> None:
-    """The anchors are stored in another order, and scores are relative to another centre."""
-    figure = plot.attention(lattice_network(), x=torch.tensor([[0.3], [-0.8]], dtype=torch.float64))
-    np.testing.assert_allclose(picture(figure), gaussian((0.3, -0.8)), atol=1e-12)
-    ax = figure.axes[0]
-    assert (ax.get_ylabel(), ax.get_xlabel()) == ("x[0, 0]", "x[1, 0]")
-    (cross,) = ax.lines
-    assert cross.get_ydata()[0] == pytest.approx((0.3 + 1.5) / 0.3)
-    assert cross.get_xdata()[0] == pytest.approx((-0.8 + 1.4) / 0.35)
-    labels = [float(text.replace("−", "-")) for text in texts(ax.get_yticklabels())]
-    assert labels == pytest.approx([round(float(a), 3) for a in ANCHORS[0]], abs=1e-3)
-    x = random_inputs(40)
-    figure = plot.attention(lattice_network(), x=x)
-    expected = np.mean([gaussian(row) for row in x.reshape(-1, 2).numpy()], axis=0)
-    np.testing.assert_allclose(picture(figure), expected, atol=1e-12)
-    assert len(figure.axes[0].lines) == 0 and "mean of 40" in titles(figure)[0]
-
-
-def test_a_measured_network_has_no_bars() -> None:
-    net = lattice_network()
-    assert net.certificate.status is Status.MEASURED
-    figure = plot.network(net)
-    assert titles(figure) == ["lookup: wave (callable), 99 anchors", "values of the anchors, output 1"]
-    assert not any(ax.patches for ax in figure.axes)
-    assert f"{net.certificate.error:.3g} measured at 5,000 points, not proved" in figure.get_suptitle()
-    keys, values = net.selections[0].key.tolist(), net.selections[0].values[:, 1].tolist()
-    expected = [value for _, value in sorted(zip(map(tuple, keys), values, strict=True))]
-    np.testing.assert_array_equal(picture(figure, 1).ravel(), expected)
-
-
-def test_a_proved_lookup_has_its_bound() -> None:
-    figure = plot.network(grid_network())
-    assert "0.1414, proved" in figure.get_suptitle()
-    (drawn,) = [ax for ax in figure.axes if ax.patches]
-    assert [bar.get_height() for bar in drawn.patches] == [0.0, *[0.1 * 2**0.5] * 2]
 
 
 def test_bounds_of_a_fitted_network_are_not_called_bounds_for_f() -> None:
@@ -249,38 +198,11 @@ def test_bounds_of_a_fitted_network_are_not_called_bounds_for_f() -> None:
 def test_a_changed_network_has_no_bound_and_no_measured_error(make: Any, f: Any) -> None:
     net = copy.deepcopy(make())
     next(net.parameters()).data.view(-1)[0] += 1e-3
-    whole, lines = plot.network(net), plot.slices(net, f=f)
-    assert not any(ax.patches for ax in whole.axes)
+    lines = plot.slices(net, f=f)
     assert [len(ax.lines) for ax in lines.axes[2:]] == [1, 1]
-    assert all("not certified: changed" in figure.get_suptitle() for figure in (whole, lines))
-
-
-def selection(points: Any, sharpness: float = 3.0) -> LookupLayer:
-    at = np.asarray(points, dtype=np.float64)
-    scores = 2 * sharpness * at, -sharpness * (at**2).sum(1)
-    return LookupLayer(parts.lookup(0, 1, np.zeros(at.shape[1]), *scores, np.zeros((len(at), 1))))
-
-
-@pytest.mark.parametrize(
-    ("counts", "shape"), [((4,), (1, 4)), ((2, 3, 4), (2, 12)), ((2, 3, 2, 5), (6, 10)), ((3, 1, 2), (3, 2))]
-)
-def test_a_lattice_with_many_axes_is_flattened(counts: tuple[int, ...], shape: tuple[int, int]) -> None:
-    axes = [np.linspace(-1, 1, n) if n > 1 else np.zeros(1) for n in counts]
-    points = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(counts))
-    shuffle = np.random.default_rng(0).permutation(len(points))
-    image, up, across = on_lattice(selection(points[shuffle]), shuffle.astype(np.float64))
-    np.testing.assert_array_equal(image, np.arange(len(points)).reshape(shape))
-    for j, found in {**up, **across}.items():
-        assert len(found) == counts[j] and (np.diff(found) > 0).all()
-        if counts[j] > 2:
-            np.testing.assert_allclose(found, axes[j], atol=1e-12)
-
-
-def test_anchors_that_form_no_lattice_are_in_one_row() -> None:
-    points = np.random.default_rng(0).normal(size=(1500, 2))
-    image, up, across = on_lattice(selection(points), np.arange(1500.0))
-    assert up == across == {}
-    np.testing.assert_array_equal(image, np.arange(1500.0)[None])
+    figures = [lines, plot.network(net)] if net.layers else [lines]
+    assert not any(ax.patches for figure in figures[1:] for ax in figure.axes)
+    assert all("not certified: changed" in figure.get_suptitle() for figure in figures)
 
 
 def test_slices_show_f_the_network_and_the_error_along_every_coordinate() -> None:

@@ -90,7 +90,7 @@ def test_the_range_of_a_head_holds_its_values(seed: int) -> None:
         cell = Cell(-0.2, float(draw.uniform(-0.1, 0.3)))
         with working(192, order + 1):
             model = head_on_cell(numbers, 0, cell, order, FLOAT64)
-            assert model is not None and model.far_keys == 1
+            assert model is not None and model.keys.far == 1
             for s in np.linspace(cell.a, cell.b, 33).tolist():
                 assert model.value.contains(exact(numbers, s))
 
@@ -109,10 +109,10 @@ def test_dropped_keys_count_with_their_values(value: float) -> None:
     with working(192, ORDER + 1):
         truth = abs(exact(numbers, 0.5))
         model = head_on_cell(numbers, 0, Cell(0.0, 1.0), ORDER, FLOAT64)
-        assert model is not None and model.far_keys == 1
+        assert model is not None and model.keys.far == 1
         assert 0 < truth <= model.far
         zero = arb_series([0])
-        part = _HeadCell(numbers, 0, arb(0.5), arb(0.5), zero, zero, FLOAT64)
+        part = _HeadCell(numbers, 0, arb(0.5), arb(0.5), (zero, zero), FLOAT64)
         assert part.dropped == 1 and truth <= part.dropped_error
 
 

@@ -144,7 +144,7 @@ def prover(case: Case) -> arb:
 
 def checker(case: Case) -> arb:
     zero = arb_series([0])
-    part = _HeadCell(case.numbers, 0, arb(case.s), arb(0), zero, zero, case.a)
+    part = _HeadCell(case.numbers, 0, arb(case.s), arb(0), (zero, zero), case.a)
     return part.rounding(arb(case.s))
 
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from attnc.errors import InputError
 from attnc.network.literal import steps
-from attnc.network.literal.layout import Layout, data_tokens
-from attnc.network.literal.steps import Index, SelfAttention, SequenceMap, Size
+from attnc.network.literal.steps import Index, Layout, SelfAttention, SequenceMap, Size, data_tokens
 from attnc.records.numbers import Array, HeadNumbers
 
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}  # exp of minus this is exactly 0
@@ -53,11 +52,8 @@ class Builder:
     def reserve(self, size: int, what: str) -> None:
         """Raise if `size` more numbers are too many."""
         if self.total + size > steps.LARGEST:
-            raise InputError(
-                f"form {self.form!r} as self-attention: with {what} the matrices have {self.total + size:,} numbers, the "
-                f"limit is {steps.LARGEST:,}. Use a smaller network, a larger eps, or a head of this network: "
-                "net.layers[0][0].as_self_attention(1)"
-            )
+            excess = f"with {what} the matrices have {self.total + size:,} numbers, over {steps.LARGEST:,}"
+            raise InputError(f"form {self.form!r}: {excess}; use a smaller network, or a larger eps")
 
     def zeros(self, what: str, *shape: int) -> Array:
         """Zeros that become part of a step."""
@@ -80,10 +76,10 @@ class Builder:
         r = max([r, *(s.key.shape[1] + len(s.gates) for s in sets)])
         m = max([m, *(s.value.shape[1] for s in sets)])
         if heads * tokens**2 > steps.LARGEST:
-            raise InputError(
-                f"form {self.form!r} as self-attention: {heads:,} heads over {tokens:,} tokens have {heads * tokens**2:,} "
-                f"weights for every input, the limit is {steps.LARGEST:,}. Use a smaller network, or a larger eps."
+            excess = (
+                f"{heads:,} heads over {tokens:,} tokens have {heads * tokens**2:,} weights for every input"
             )
+            raise InputError(f"form {self.form!r}: {excess}, over {steps.LARGEST:,}; use a larger eps")
         size = heads * (d * r + m * e) + len(sets) * d * (r + m)
         self.reserve(size, f"a layer of {heads:,} heads over tokens of {d:,} coordinates")
         self.total += size

@@ -12,7 +12,7 @@ A lookup has no neurons: as 'two-layer' it gathers, then one head attends to its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,10 +22,9 @@ from attnc.arguments import checked_choice
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
-from attnc.network.literal.layout import Layout, data_tokens
 from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import Group, Lookup, Neurons, Parts, read
-from attnc.network.literal.steps import Index, Input, Softmax, Step
+from attnc.network.literal.steps import Index, Input, Layout, Softmax, Step, data_tokens
 from attnc.records.numbers import Array
 
 if TYPE_CHECKING:
@@ -53,10 +52,7 @@ def literal_form(net: Network) -> SelfAttentionNetwork:
     build = Builder(net.form, parts.dtype)
     if isinstance(parts.body, Lookup):
         if net.form not in _LOOKUPS:
-            raise InputError(
-                f"form {net.form!r} needs neurons, functions of one number, and this network is a lookup of the whole input: "
-                f"use {' or '.join(f'form={form!r}' for form in _LOOKUPS)}"
-            )
+            raise InputError(f"form {net.form!r} needs neurons: use {' or '.join(map(repr, _LOOKUPS))}")
         arrangement, steps = "", _LOOKUPS[net.form](build, parts, parts.body)
     else:
         checked_choice("layout", arrangement, [layout for form, layout in _NEURONS if form == net.form])
@@ -81,11 +77,7 @@ def _encoding(body: Neurons | Lookup, dtype: str) -> float:
 
 
 def _anchor_layer(
-    build: Builder,
-    parts: Parts,
-    s: tuple[Array, Array],
-    of: Sequence[int],
-    sets: Sequence[tuple[Group, Array]],
+    build: Builder, parts: Parts, s: tuple[Array, Array], of: list[int], sets: list[tuple[Group, Array]]
 ) -> Steps:
     """Token i becomes g(s_i)·row; (g, row) is number of[i] of `sets`; s = first·vec(X) + offset.
 
@@ -138,12 +130,9 @@ def one_head(build: Builder, parts: Parts, body: Neurons) -> Steps:
 
     Each output coordinate has its own copy of the anchors, with the values v e_k; token i sees that of its coordinate."""
     if body.heads > 1:
-        raise InputError(
-            f"form 'one-head' has one head, and this network has {body.heads} for every neuron: use form='many-heads'"
-        )
+        raise InputError(f"form 'one-head' has one head, this network {body.heads}: use form='many-heads'")
     neurons, rows = _placement(parts, body)
-    group_of = {int(j): g for g, group in enumerate(body.groups) for j in group.neurons}
-    sets: dict[tuple[int, bytes], tuple[Group, Array]] = {}
+    group_of, sets = body.group_of, dict[tuple[int, bytes], tuple[Group, Array]]()
     of = []
     for j, row in zip(neurons, rows, strict=True):
         wanted = (group_of[j], row.tobytes())
@@ -167,8 +156,7 @@ def many_heads(build: Builder, parts: Parts, body: Neurons) -> Steps:
         raise InputError(f"in the form 'many-heads' all tokens share {what}: use form='one-head'")
     if out_tokens != n or p > n:
         raise InputError(
-            f"form 'many-heads' has only the n = {n} tokens of the input, each an anchor of every head, and this network has "
-            f"{p} anchors in a head and {out_tokens} output tokens: use at most {n} of each, or form='one-head'"
+            f"form 'many-heads': {p} anchors, {out_tokens} outputs, {n} tokens: use form='one-head'"
         )
     layout = Layout({"s": 1, "one": 1, "position": n}, data_tokens(n))
     start = build.zeros("the tokens", n, layout.width)
@@ -195,10 +183,7 @@ def _placement(parts: Parts, body: Neurons) -> tuple[list[int], Array]:
     used: NDArray[np.bool_] = np.abs(second).max(1) > 0
     if (used.sum(1) > 1).any():
         i = int(np.argmax(used.sum(1)))
-        raise InputError(
-            f"in a network of one layer of attention every token gets one neuron, and output token {i} of {tokens} gets "
-            f"{int(used[i].sum())}: use form='two-layer', or an output of the shape (tokens, coordinates)"
-        )
+        raise InputError(f"output token {i} gets {int(used[i].sum())} neurons: use form='two-layer'")
     neurons = used.argmax(1)
     rows: Array = second[np.arange(tokens), :, neurons] + 0.0  # never -0: their bytes are compared
     return neurons.tolist(), rows
@@ -207,11 +192,8 @@ def _placement(parts: Parts, body: Neurons) -> tuple[list[int], Array]:
 def neurons_as_tokens(build: Builder, parts: Parts, body: Neurons) -> Steps:
     """Layer 1 turns neuron token j into g(s_j); a map writes it into coordinate j; layer 2 adds up: Σ_j second_j g(s_j)."""
     count = len(body.first)
-    group_of = np.empty(count, np.int64)
-    for g, group in enumerate(body.groups):
-        group_of[group.neurons] = g
     sets = [(group, np.ones(1)) for group in body.groups]
-    layers = _anchor_layer(build, parts, (body.first, body.offset), group_of.tolist(), sets)
+    layers = _anchor_layer(build, parts, (body.first, body.offset), body.group_of, sets)
     each, names = np.arange(count), [f"neuron {j}" for j in range(count)]
     shapes, at = ((len(layers[0][1].layout.tokens), 1), (count, count)), (each * (count + 1), each)
     zeros, layout = build.zeros("spread", count * count), Layout({"neuron": count}, names)

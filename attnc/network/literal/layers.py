@@ -26,13 +26,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnc.arguments import checked_count
-from attnc.domain import Box, Domain, Interval
+from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
-from attnc.network.literal.layout import Layout, data_tokens
 from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import array, domains_of, groups_of
-from attnc.network.literal.steps import Embedding, Input, SelfAttention, SequenceMap, Step
+from attnc.network.literal.steps import (
+    Embedding,
+    Input,
+    Layout,
+    SelfAttention,
+    SequenceMap,
+    Step,
+    data_tokens,
+)
 from attnc.records.layers import Layer, pointwise_layer
 from attnc.records.numbers import Array
 
@@ -51,7 +58,7 @@ def literal_layers(net: Network, n: int | None) -> SelfAttentionNetwork:
     names = [attention.get(layer.value) or steps[layer.value - 1].name for layer in numbers.layers]
     build = _Layers(numbers.layers, names, shapes, numbers.dtype, domains_of(net))
     output, input = (build.register[len(steps)], shapes[-1]), Input("x", shapes[0], shapes[0][-1])
-    return build.network("layers", input, output, net, net.certificate.holds_for)
+    return build.network("layers", input, output, net)
 
 
 def literal_head(head: Head, n: int) -> SelfAttentionNetwork:
@@ -60,7 +67,7 @@ def literal_head(head: Head, n: int) -> SelfAttentionNetwork:
     numbers, domains = head.numbers(), {1: [head.domain or Interval(-1.0, 1.0)]}
     layer = pointwise_layer(0, 1, [(None, numbers)])
     build = _Layers([layer], ["head"], [(n, 1), (n, 1)], numbers.dtype, domains, gated=True)
-    return build.network("head", Input("x", (n,), 1), ("y", (n,)), head, head.domain)
+    return build.network("head", Input("x", (n,), 1), ("y", (n,)), head)
 
 
 class _Layers:
@@ -75,11 +82,8 @@ class _Layers:
         self.build = Builder("layers", dtype)
         self.before, self.after = _folds(layers)
         self.routes = {layer.value: self._routes(layer) for layer in layers if layer.kind == "reshape"}
-        self.heads = {
-            layer.value: list(groups_of(layer, domains[layer.value], gated))
-            for layer in layers
-            if layer.kind == "pointwise"
-        }
+        attention = [layer for layer in layers if layer.kind == "pointwise"]
+        self.heads = {a.value: list(groups_of(a, domains[a.value], gated)) for a in attention}
         numbers = [group.numbers for groups in self.heads.values() for group in groups]
         self.n, self.p = max(map(_tokens, shapes)), max([n.anchors_per_head for n in numbers], default=1)
         tokens = [*data_tokens(self.n), *(f"anchor {k}" for k in range(self.p))]
@@ -105,14 +109,10 @@ class _Layers:
         return found
 
     def network(
-        self,
-        form: str,
-        input: Input,
-        output: tuple[str, Shape],
-        source: Head | Network,
-        domain: Domain | None,
+        self, form: str, input: Input, output: tuple[str, Shape], source: Head | Network
     ) -> SelfAttentionNetwork:
         steps, tokens, used = list(self.steps()), self.start(), _tokens(self.shapes[0])
+        domain = source.certificate.holds_for
         data = Embedding("data", [0], self.layout.block("x").T, tokens[:used], self.build.dtype)
         literal = SelfAttentionNetwork(
             form, [input], steps, self.layout, (*output, 0), self.build.dtype, embeddings=[data], fixed=tokens[used:],
@@ -258,9 +258,7 @@ def _over_tokens(shapes: Sequence[Shape], n: int | None) -> list[Shape]:
         return list(shapes)
     checked_count("n", n, why="the number of data tokens")
     if any(len(shape) > 1 for shape in shapes):
-        raise InputError(
-            f"inputs of the shape {shapes[0]} have {_tokens(shapes[0])} data tokens already: got n={n}; leave n out"
-        )
+        raise InputError(f"inputs {shapes[0]} have {_tokens(shapes[0])} data tokens already: leave n={n} out")
     return [(n, *shape) for shape in shapes]
 
 

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from attnc.domain import Box, Interval
 from attnc.errors import FileError, InputError
-from attnc.network.altered import as_made, why_altered
+from attnc.network.altered import as_made, why_altered, why_others
 from attnc.network.inside import check_domain, outside_box, outside_interval
-from attnc.network.literal.layout import Layout
 from attnc.network.literal.steps import (
     LETTERS,
     VALUES,
     Embedding,
     Input,
+    Layout,
     SelfAttention,
     SequenceMap,
     Softmax,
@@ -34,7 +34,7 @@ from attnc.program.step import Numbers
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.literal import LiteralRecord, write_literal
 from attnc.records.numbers import Array
-from attnc.records.record import Record
+from attnc.records.record import Record, under
 
 _CHUNK = 1 << 22  # numbers held at once
 
@@ -104,9 +104,7 @@ class SelfAttentionNetwork(PreciseModule):
         """The step of a name."""
         found = [step for known, step in self._ordered() if known == name]
         if not found:
-            raise InputError(
-                f"no step {name!r}: there are {', '.join(repr(known) for known, _ in self.order)}"
-            )
+            raise InputError(f"no step {name!r}: there are {', '.join(known for known, _ in self.order)}")
         return found[0]
 
     @property
@@ -203,9 +201,7 @@ class SelfAttentionNetwork(PreciseModule):
             "output": self.output,
             "order": self.order,
             "layout": self.first.to_json(),
-            "embeddings": [
-                {"name": e.name, "reads": e.reads} for e in cast(Sequence[Embedding], self.embeddings)
-            ],
+            "embeddings": [{"name": e.name, "reads": e.reads} for e in self.embeddings],
             "steps": [{"kind": s.kind, "layout": s.layout.to_json(), **s.settings()} for s in steps],
             "domain": domain_to_json(self.domain),
             "limits": self.limits,
@@ -221,12 +217,7 @@ class SelfAttentionNetwork(PreciseModule):
 
     def why_not_certified(self) -> str | None:
         """None if the certificate applies to the module as it is now, else the reason."""
-        altered = why_altered(self)
-        if altered is not None:
-            return altered
-        found, known = self.record().certificate.digests, self.certificate.digests
-        changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
-        return f"changed since it was certified: {', '.join(changed)}" if changed else None
+        return why_altered(self) or why_others(self.record().certificate.digests, self.certificate)
 
     def describe(self) -> str:
         """A line for every step: its kind, its name and the shapes of its matrices. A step that repeats has one line."""
@@ -300,9 +291,7 @@ class SelfAttentionNetwork(PreciseModule):
             for i, x in zip(embedding.reads, given, strict=True):
                 if x.shape[:-1] != (*lead, given[0].shape[-2]) or not x.shape[-2]:
                     wanted = f"{self.inputs[embedding.reads[0]].name} has {given[0].shape[-2]} rows"
-                    raise InputError(
-                        f"{self.inputs[i].name} has the shape {tuple(inputs[i].shape)}: {wanted}"
-                    )
+                    raise InputError(f"{self.inputs[i].name}: {tuple(inputs[i].shape)}, but {wanted}")
             found.append((embedding, torch.cat(given, -1)))
         return found, tuple(lead)
 
@@ -310,9 +299,7 @@ class SelfAttentionNetwork(PreciseModule):
         """(…, rows, width): an input as rows."""
         dtype = self.fixed.dtype
         if not isinstance(x, Tensor) or x.dtype != dtype:
-            raise InputError(
-                f"{spec.name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}"
-            )
+            raise InputError(f"{spec.name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x))}")
         split = x.ndim - len(spec.shape)
         sizes = zip(x.shape[max(split, 0) :], spec.shape, strict=False)
         if split < 0 or any(wanted not in (None, size) for size, wanted in sizes):
@@ -342,10 +329,7 @@ class SelfAttentionNetwork(PreciseModule):
 
 
 def _beyond(name: str, size: float, limit: float) -> str:
-    return (
-        f"{name} reaches {size:.6g}, the limit is {limit:g}: scale the data, build the source with a larger radius, or call "
-        "with strict=False"
-    )
+    return f"{name} reaches {size:.6g}, the limit is {limit:g}: scale the data, or use a larger radius"
 
 
 def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
@@ -353,7 +337,7 @@ def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
     s, t = record.structure, record.tensors
     try:
         inputs = [Input(**{**i, "shape": tuple(i["shape"])}) for i in s["inputs"]]
-        steps = [_step(step, _under(f"steps.{k}.", t), record.dtype) for k, step in enumerate(s["steps"])]
+        steps = [_step(step, under(f"steps.{k}.", t), record.dtype) for k, step in enumerate(s["steps"])]
         embeddings = [
             Embedding(e["name"], e["reads"], t[f"embeddings.{k}.W"], t[f"embeddings.{k}.start"], record.dtype)
             for k, e in enumerate(s["embeddings"])
@@ -378,14 +362,9 @@ def _step(s: Mapping[str, Any], t: Mapping[str, Numbers], dtype: str) -> Step:
         return SelfAttention({name: t[name] for name in LETTERS}, s["shared"], s["heads"], layout, dtype)
     if s["kind"] == "map":
         at = t["rows"].astype(np.int64), t["columns"].astype(np.int64)
-        return SequenceMap(
-            t["core"], t["bias"], tuple(s["in_shape"]), tuple(s["out_shape"]), layout, dtype, at
-        )
+        shapes = tuple(s["in_shape"]), tuple(s["out_shape"])
+        return SequenceMap(t["core"], t["bias"], *shapes, layout, dtype, at)
     return Softmax(s["axis"], layout)
-
-
-def _under(prefix: str, arrays: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
 def _layout(record: Mapping[str, Any]) -> Layout:

@@ -47,6 +47,12 @@ class Neurons:
     shift: Array  # (outputs,)
 
     @property
+    def group_of(self) -> list[int]:
+        """The group of every neuron."""
+        found = {int(j): g for g, group in enumerate(self.groups) for j in group.neurons}
+        return [found[j] for j in range(len(self.first))]
+
+    @property
     def heads(self) -> int:
         """The largest number of heads of a neuron."""
         return max(group.numbers.heads for group in self.groups)
@@ -98,8 +104,7 @@ def read(net: Network) -> Parts:
     hidden, last = values[numbers.layers[-1].value] if numbers.layers else values[0]
     if len(found) != 1 or found[0][1][0] or not hidden:
         raise InputError(
-            f"form {net.form!r} is for affine maps around one layer of neurons or one lookup, and this network has "
-            f"{len(found)} of them: use form='layers'"
+            f"form {net.form!r} has one layer of neurons or a lookup, not {len(found)}: use 'layers'"
         )
     (layer, (_, entering)), (second, shift) = found[0], _matrix(last)
     first, offset = _matrix(entering)
@@ -144,9 +149,7 @@ def _matrix(images: Array) -> tuple[Array, Array]:
 
 def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
     if len({hidden for hidden, _ in given}) > 1:
-        raise InputError(
-            "the networks of theorems have no residual stream, and this network adds its input to neurons: use form='layers'"
-        )
+        raise InputError("this network adds its input to neurons (a residual stream): use form='layers'")
     (hidden, x), constant = given[0], layer.tensors.get("bias", layer.tensors.get("shift"))
     if layer.kind == "affine":
         weight = array(layer.tensor("weight"))

@@ -1,4 +1,4 @@
-"""The parts of a literal network: embedding, self-attention, affine maps of the sequence, and softmax."""
+"""The parts of a literal network: names of tokens and coordinates, embedding, self-attention, affine maps, softmax."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.network.altered import as_made
-from attnc.network.literal.layout import Layout
 from attnc.network.running import PreciseModule, precise
+from attnc.records.numbers import Array
 
 LARGEST = 1 << 27  # numbers in all matrices together
 LETTERS = ("W_Q", "W_K", "W_V", "W_O")
@@ -30,6 +30,69 @@ VALUES: dict[str, Callable[[Tensor], Tensor]] = {  # of inputs
     "the labels 0 and 1": lambda x: (x == 0) | (x == 1),
     "counts 0, 1, 2, …": lambda x: (x >= 0) & (x == x.floor()),
 }
+
+
+class Layout(dict[str, slice]):
+    """The names of a sequence of tokens: a mapping from registers to the coordinates of a token that hold them.
+
+    A register of width 1 is one coordinate of the same name; a wider register has the coordinates "x[0]", "x[1]", …
+
+    >>> layout = Layout({"data": 1, "x": 3}, ["data 0", "anchor 0"])
+    >>> layout["x"], layout.coordinates, layout.tokens
+    (slice(1, 4, None), ('data', 'x[0]', 'x[1]', 'x[2]'), ('data 0', 'anchor 0'))
+    """
+
+    def __init__(self, registers: Mapping[str, int], tokens: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.width, self.tokens = 0, tuple(tokens)
+        for name, size in registers.items():
+            self.add(name, size)
+
+    def add(self, name: str, size: int) -> None:
+        """Append a register of `size` coordinates."""
+        if name in self:
+            raise InputError(f"register {name!r} exists already")
+        self[name] = slice(self.width, self.width + size)
+        self.width += size
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """The name of every coordinate."""
+        sizes = [(name, at.stop - at.start) for name, at in self.items()]
+        return tuple(name if size == 1 else f"{name}[{i}]" for name, size in sizes for i in range(size))
+
+    def form(self, name: str, offset: int = 0) -> Array:
+        """(D,): the linear form that reads one coordinate of a register."""
+        form = np.zeros(self.width)
+        form[self[name].start + offset] = 1.0
+        return form
+
+    def marks(self, *names: str) -> Array:
+        """(D,): the sum of the forms of registers of width 1."""
+        found = np.zeros(self.width)
+        found[[self[name].start for name in names]] = 1.0
+        return found
+
+    def block(self, name: str) -> Array:
+        """(D, width): the linear forms that read all coordinates of a register."""
+        at = np.arange(self[name].start, self[name].stop)
+        found = np.zeros((self.width, len(at)))
+        found[at, np.arange(len(at))] = 1.0
+        return found
+
+    def to_json(self) -> dict[str, object]:
+        widths = [[name, at.stop - at.start] for name, at in self.items()]
+        return {"registers": widths, "tokens": list(self.tokens)}
+
+    def __missing__(self, name: str) -> slice:
+        raise InputError(f"no register {name!r}: this sequence has {', '.join(map(repr, self))}")
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{name} {at.start}:{at.stop}" for name, at in self.items())
+
+
+def data_tokens(n: int) -> list[str]:
+    return [f"data {i}" for i in range(n)]
 
 
 @dataclass(frozen=True)
@@ -167,10 +230,7 @@ class SequenceMap(PreciseModule):
         self.in_shape, self.out_shape, self.layout = in_shape, out_shape, layout
         sizes = [tuple(map(len, at)), (len(at[0]),)]
         if bias.shape != (math.prod(out_shape),) or core.shape not in sizes:
-            raise InputError(
-                f"a map {in_shape} → {out_shape} has a bias of {math.prod(out_shape)} numbers and a core {sizes[0]} or "
-                f"{sizes[1]}: got {bias.shape} and {core.shape}"
-            )
+            raise InputError(f"a map {in_shape} → {out_shape} with a bias {bias.shape}, a core {core.shape}")
         self.core, self.bias = parameter(core, dtype), parameter(bias, dtype)
         for key, index in (("rows", at[0]), ("columns", at[1])):
             self.register_buffer(key, torch.from_numpy(np.ascontiguousarray(index, np.int64)))
@@ -189,9 +249,7 @@ class SequenceMap(PreciseModule):
         """A, (m·e, n·d), with its zeros."""
         shape = (math.prod(self.out_shape), math.prod(self.in_shape))
         if math.prod(shape) > LARGEST:
-            raise InputError(
-                f"this matrix has {shape[0]:,} × {shape[1]:,} numbers, the limit is {LARGEST:,}: use rows, columns and core"
-            )
+            raise InputError(f"A {shape} exceeds {LARGEST:,}: use rows, columns and core")
         found = torch.zeros(shape, dtype=self.core.dtype, device=self.core.device)
         dense = self.core.ndim == 2
         found[self.rows[:, None] if dense else self.rows, self.columns] = self.core
