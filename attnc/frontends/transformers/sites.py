@@ -109,8 +109,19 @@ class Site:
         """
         changes = [*((*place, module) for place in self.places), *self.settings]
         before = [(part, attribute, getattr(part, attribute)) for part, attribute, _ in changes]
-        _put(changes)
-        return lambda: _put(before)
+        put(changes)
+        return lambda: put(before)
+
+
+def holders(model: nn.Module, held: object) -> tuple[tuple[nn.Module, str], ...]:
+    """Every module and attribute under which a part is registered."""
+    return tuple((m, key) for m in model.modules() for key, part in m._modules.items() if part is held)
+
+
+def hooks_of(part: nn.Module) -> list[object]:
+    """The hooks of a part that are not transformers' own."""
+    hooks = [hook for kind in _HOOKS for hook in getattr(part, kind).values()]
+    return [hook for hook in hooks if not str(getattr(hook, "__module__", "")).startswith("transformers.")]
 
 
 class SkipCause(str, Enum):
@@ -133,7 +144,7 @@ class Skipped:
         object.__setattr__(self, "cause", SkipCause(self.cause))
 
 
-def _put(changes: list[tuple[nn.Module, str, object]]) -> None:
+def put(changes: list[tuple[nn.Module, str, object]]) -> None:
     """setattr, also where a function takes the place of a module."""
     for part, attribute, value in changes:
         if attribute in part._modules and not isinstance(value, nn.Module):
@@ -231,7 +242,7 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
     places: tuple[tuple[nn.Module, str], ...] = ((place.owner, place.attribute),)
     if block.up is not None:
         held = getattr(place.owner, place.attribute, None)
-        places = tuple((m, key) for m in model.modules() for key, part in m._modules.items() if part is held)
+        places = holders(model, held)
     if place.problem is not None:
         places, remarks = (), (*remarks, place.problem)
     site = Site(
@@ -315,8 +326,7 @@ def _lost(site: Site) -> Iterator[Problem]:
         if id(part) in kept:
             continue
         where = _joined(site.name, name)
-        hooks = [hook for kind in _HOOKS for hook in getattr(part, kind).values()]
-        if any(not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks):
+        if hooks_of(part):
             yield Problem(where, "has hooks, which would be lost: remove them by handle.remove()")
         if any(True for _ in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
             yield Problem(where, "holds tensors of its own, which would be lost")
