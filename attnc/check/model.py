@@ -171,7 +171,9 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
 
 def model_problem(model: Certificate) -> str | None:
     """Why the terms of a model are not those of its blocks, or None."""
-    if not model.children or any(part.subject not in ("block", "norm") for part in model.children):
+    if not model.children or any(
+        part.subject not in ("block", "norm", "activation") for part in model.children
+    ):
         return "the certificate has no blocks"
     for term in ("approximation", "rounding", "bound"):
         largest = max(getattr(block, term) for block in model.children)
@@ -189,13 +191,16 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
         if reason is not None:
             raise ValueError(reason)
         blocks, norms = read_blocks(where, model, record).values(), read_norms(where, model, record).values()
+        outside = read_activations(where, model, record).values()
         read = {id(block.claim) for block in blocks} | {id(norm.claim) for norm in norms}
+        read |= {id(claim) for claim, _ in outside}
         missing = [claim.name for claim in model.children if id(claim) not in read]
         if missing:
             raise ValueError(f"{missing[0]} has no record")
         requested = float(model.facts["requested"])
         verdicts = [check_numbers(block, requested, proofs) for block in blocks]
         verdicts += [check_norm(n.claim, n.numbers, n.domain.gain, n.domain.shift, requested) for n in norms]
+        verdicts += [check_activation(claim, numbers, requested, proofs) for claim, numbers in outside]
         return summary(verdicts, proofs)
 
 
@@ -239,8 +244,45 @@ def read_norms(where: Path, model: Certificate, record: Mapping[str, Any]) -> di
         return {
             entry["name"]: _read_norm(_claim(model, "norm", entry["name"]), entry, tensors)
             for entry in record["blocks"]
-            if "transposed" not in entry
+            if "epsilon" in entry
         }
+
+
+def read_activations(
+    where: Path, model: Certificate, record: Mapping[str, Any]
+) -> dict[str, tuple[Certificate, HeadNumbers]]:
+    """The certificates and heads of the activations outside of blocks, by their names in the record."""
+    tensors = Directory(where)
+    with _intact(where):
+        names = [entry["name"] for entry in record["blocks"] if entry.get("kind") == "activation"]
+        claims = {name: _claim(model, "activation", name) for name in names}
+        return {n: (c, _read_head(f"{n}.0", c.children[0], tensors)) for n, c in claims.items()}
+
+
+def check_activation(claim: Certificate, numbers: HeadNumbers, requested: float, proofs: Proofs) -> Verdict:
+    """The verdict on an activation outside of blocks: that on its head, and the terms follow from it."""
+
+    def unknown(reason: str) -> Verdict:
+        return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)
+
+    facts, head = claim.facts, claim.children[0] if len(claim.children) == 1 else None
+    if head is None or not claim.proved or head.facts.get("function") != facts["activation"]:
+        return unknown("its certificate is not about one proved head of its function")
+    verdict = proofs.head(numbers, head)
+    if not verdict:
+        return replace(verdict, name=claim.name)
+    terms = (claim.approximation, claim.bound, claim.holds_for, claim.dtype)
+    stated = (head.approximation, round_up(claim.approximation + claim.rounding), head.interval, head.dtype)
+    if (
+        terms != stated
+        or not claim.approximation <= requested
+        or claim.rounding not in facts["roundings"].values()
+    ):
+        return unknown("its terms are not those of its head")
+    for engine, rounding in facts["roundings"].items():
+        if engine not in ("softmax", "closed-form") or not proofs.executed(numbers, head, engine) <= rounding:
+            return unknown(f"rounding ({engine}) is larger when derived again")
+    return Verdict(Status.PROVED, "the bounds hold", claim.bound, name=claim.name)
 
 
 def _claim(model: Certificate, subject: str, name: str) -> Certificate:

@@ -13,7 +13,7 @@ from attnc.heads.exact_term import DESIGNS
 
 VERSION = 1
 ENGINES = ("closed-form", "softmax")
-PARTS = ("feed-forward", "norm")
+PARTS = ("feed-forward", "norm", "activation")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def checked_parts(parts: object) -> tuple[str, ...]:
     """The kinds of parts to convert: "all", the name of one, or several names.
 
     >>> checked_parts("all")
-    ('feed-forward', 'norm')
+    ('feed-forward', 'norm', 'activation')
     """
     given = PARTS if parts == "all" else (parts,) if isinstance(parts, str) else parts
     if not isinstance(given, (tuple, list, set, frozenset)) or not given or not set(given) <= set(PARTS):

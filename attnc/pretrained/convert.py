@@ -19,7 +19,7 @@ from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config, checked_parts
 from attnc.pretrained.guard import check_norms, check_reached, check_runs
 from attnc.pretrained.inputs import Entering, calls, entering, outputs
-from attnc.pretrained.norms import PlannedNorm, plan_norm
+from attnc.pretrained.parts import PlannedPart, plan_activation, plan_norm
 from attnc.pretrained.report import ConversionReport, Difference, model_certificate
 from attnc.pretrained.store import note_conversion
 from attnc.progress import Progress, silent
@@ -38,7 +38,8 @@ def convert_(
     progress: Progress | None = None,
 ) -> ConversionReport:
     """Replace, in place, the nonlinearities of a model by attention: those of feed-forward blocks by attention over anchors,
-    norms by attention of each token to itself (`parts="norm"`); `parts="all"` replaces both.
+    norms by attention of each token to itself (`parts="norm"`), tanh and sigmoid elsewhere, as in a pooler, by a head of two keys
+    (`parts="activation"`). `parts="all"` replaces all of them; a tuple of names replaces these.
 
     `approximation` bounds how far each output of a block moves in exact arithmetic, for every input of the norm in front of
     it. The rounding that execution adds is proved and reported beside it, if the executed norm returns a normalised vector
@@ -71,7 +72,8 @@ def convert_(
     norms = [plan_norm(site, approximation, config) for site in found.norms]
     check_runs(model, found.call, blocks)
     check_norms(model, norms)
-    planned: list[PlannedBlock | PlannedNorm] = [*blocks, *norms]
+    outside = [plan_activation(site, approximation, config) for site in found.activations]
+    planned: list[PlannedBlock | PlannedPart] = [*blocks, *norms, *outside]
     undo: list[Callable[[], None]] = []
     try:
         for plan in planned:
@@ -132,7 +134,9 @@ def _plan(
 
 
 def _check_arithmetic(found: BlockList) -> None:
-    dtypes = {site.dtype for site in found.blocks} | {site.dtype for site in found.norms}
+    dtypes = {site.dtype for site in found.blocks} | {
+        site.dtype for site in (*found.norms, *found.activations)
+    }
     for dtype in (str(found).removeprefix("torch.") for found in dtypes):
         check_arithmetic(dtype, network=True)
         broken = probe_window(dtype)

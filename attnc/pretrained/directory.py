@@ -16,9 +16,17 @@ from torch import nn
 
 from attnc.arguments import checked_engine, checked_strict
 from attnc.check.files import INDEX, WEIGHTS, Directory, read_json
-from attnc.check.model import Block, NormNumbers, read_blocks, read_norms, read_record, same_place
+from attnc.check.model import (
+    Block,
+    NormNumbers,
+    read_activations,
+    read_blocks,
+    read_norms,
+    read_record,
+    same_place,
+)
 from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
-from attnc.frontends.transformers import NormSite, Site, find_blocks
+from attnc.frontends.transformers import NormSite, PartSite, Site, find_blocks
 from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
 from attnc.network.norm import Norm
@@ -60,10 +68,15 @@ def from_pretrained(
     sites = _sites(where, model, record)
     blocks = read_blocks(where, report.certificate, record)
     norms = read_norms(where, report.certificate, record)
-    made: list[tuple[Site | NormSite, Pointwise | GatedBlock | Norm, str]] = []
+    outside = read_activations(where, report.certificate, record)
+    made: list[tuple[Site | PartSite, Pointwise | GatedBlock | Norm, str]] = []
     for site, entry in sites:
         name = entry["name"]
-        if isinstance(site, NormSite):
+        if name in outside:
+            claim, numbers = outside[name]
+            pointwise = Pointwise([(None, _head(numbers, claim.children[0]))], chosen, strict)
+            made.append((site, pointwise, claim.name))
+        elif isinstance(site, NormSite):
             made.append(
                 (site, _rebuilt_norm(model, site, norms[name], entry, chosen, strict), norms[name].claim.name)
             )
@@ -170,7 +183,7 @@ def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> A
 
 def _sites(
     where: Path, model: nn.Module, record: Mapping[str, Any]
-) -> list[tuple[Site | NormSite, Mapping[str, Any]]]:
+) -> list[tuple[Site | PartSite, Mapping[str, Any]]]:
     """Each block or norm of the record with its place in this model. A part may have been converted and the whole saved, or the
     other way round: then one name is the end of the other."""
     names = [entry["name"] for entry in record["blocks"]]
@@ -178,7 +191,7 @@ def _sites(
         every = find_blocks(
             model, lambda site: any(same_place(site.name, name) for name in names), parts=_kinds(record)
         )
-        sites: list[Site | NormSite] = [*every.blocks, *every.norms]
+        sites: list[Site | PartSite] = [*every.blocks, *every.norms, *every.activations]
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
     found = []
@@ -192,7 +205,12 @@ def _sites(
 
 
 def _kinds(record: Mapping[str, Any]) -> list[str]:
-    return sorted({"feed-forward" if "transposed" in entry else "norm" for entry in record["blocks"]})
+    kinds = {
+        "activation" if entry.get("kind") == "activation" else "norm"
+        for entry in record["blocks"]
+        if "transposed" not in entry
+    }
+    return sorted(kinds | {"feed-forward" for entry in record["blocks"] if "transposed" in entry})
 
 
 def _rebuilt_norm(

@@ -24,7 +24,7 @@ from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.inputs import removed
-from attnc.pretrained.norms import PlannedNorm
+from attnc.pretrained.parts import PlannedPart
 from attnc.program import Affine
 from attnc.program import Pointwise as PointwiseStep
 
@@ -68,7 +68,7 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
     _refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
 
 
-def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock | PlannedNorm]) -> None:
+def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock | PlannedPart]) -> None:
     """Raise UnsupportedError unless the model executes every module that was put in place of a block."""
     reached: set[int] = set()
     handles = [
@@ -386,10 +386,11 @@ def _close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, term
     return bool((close | overflow).all())
 
 
-def check_norms(model: nn.Module, planned: Sequence[PlannedNorm]) -> None:
+def check_norms(model: nn.Module, planned: Sequence[PlannedPart]) -> None:
     """Call each norm that will be replaced by itself, on inputs of several shapes and sizes, in every mode, and compare it with
     what was read."""
-    problems = [Problem(plan.site.name, reason) for plan in planned if (reason := _norm_problem(plan.site))]
+    sites = [plan.site for plan in planned if isinstance(plan.site, NormSite)]
+    problems = [Problem(site.name, reason) for site in sites if (reason := _norm_problem(site))]
     _refuse(model, problems)
 
 

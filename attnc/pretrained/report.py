@@ -84,6 +84,7 @@ class ConversionReport:
     def notes(self) -> list[str]:
         """The lines below the table of blocks."""
         lines = [_norms_line(self.norms)] if self.norms else []
+        lines += [_activation_line(c) for c in self.certificate.children if c.subject == "activation"]
         lines += [f"read from the operations of a call with {self.read}"] if self.read else []
         lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
         samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
@@ -168,6 +169,14 @@ def model_certificate(
         facts={"requested": requested},
         children=tuple(blocks),
         versions=dict(versions() if made_with is None else made_with),
+    )
+
+
+def _activation_line(part: Certificate) -> str:
+    return (
+        f"{part.name}: {part.facts['activation']} outside of blocks, one head of two keys, engine {part.facts['engine']}; "
+        f"approximation at most {at_most(part.approximation)}, rounding at most {at_most(part.rounding)} on "
+        f"[{part.interval.lo:g}, {part.interval.hi:g}]"
     )
 
 

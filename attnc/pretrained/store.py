@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from attnc.errors import InputError
-from attnc.frontends.transformers import Call, NormSite, Site
+from attnc.frontends.transformers import Call, NormSite, PartSite, Site
 from attnc.network.gated_block import GatedBlock
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.config import VERSION, ConvertConfig
-from attnc.pretrained.norms import PlannedNorm
+from attnc.pretrained.parts import PlannedPart
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.records.fields import seal
 from attnc.records.numbers import digest
@@ -46,7 +46,7 @@ def call_of(model: nn.Module) -> Call | None:
 
 def note_conversion(
     model: nn.Module,
-    planned: Sequence[PlannedBlock | PlannedNorm],
+    planned: Sequence[PlannedBlock | PlannedPart],
     report: ConversionReport,
     config: ConvertConfig,
     call: Call,
@@ -97,10 +97,12 @@ def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
     return [e for e in entries if any(f".{place}".endswith(f".{e['name']}") for place in places)]
 
 
-def part_record(model: nn.Module, site: Site | NormSite, module: nn.Module) -> dict[str, Any]:
+def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> dict[str, Any]:
     """The record of a converted block or norm."""
     if isinstance(site, Site):
         return block_record(model, site, module)
+    if not isinstance(site, NormSite):
+        return {"name": site.name, "tensors": {}, "kind": "activation"}
     assert isinstance(module, Norm)
     stored = {"weight": module.weight, "bias": module.bias, **dict(module.heads.named_buffers())}
     tensors = {
@@ -146,7 +148,7 @@ def _digest(role: str, tensor: Tensor) -> str:
 
 
 def why_not_recorded(
-    model: nn.Module, site: Site | NormSite, module: nn.Module, entry: Mapping[str, Any]
+    model: nn.Module, site: Site | PartSite, module: nn.Module, entry: Mapping[str, Any]
 ) -> str | None:
     """Why the numbers of a block in the model are not those of its record, or None."""
     now = part_record(model, site, module)

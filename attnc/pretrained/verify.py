@@ -16,16 +16,23 @@ from torch import nn
 
 from attnc import functions
 from attnc.check.block import block_program
-from attnc.check.model import Block, Proofs, check_directory, check_numbers, model_problem, summary
+from attnc.check.model import (
+    Block,
+    Proofs,
+    check_activation,
+    check_directory,
+    check_numbers,
+    model_problem,
+    summary,
+)
 from attnc.check.norm import check_norm
 from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
 from attnc.domain import Ball, Box
 from attnc.errors import AttncError, MissingExtraError
-from attnc.frontends.transformers import NormSite, Site, example_call, read_sites
+from attnc.frontends.transformers import NormSite, PartSite, Site, example_call, read_sites
 from attnc.functions import Function
 from attnc.functions.balls import working
-from attnc.network.altered import why_altered
 from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
 from attnc.network.norm import Norm
@@ -57,10 +64,8 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
     report, proofs = report_of(model), proofs or Proofs()
     try:
         call = call_of(model) or example_call(model)
-        blocks, norms = read_sites(model, call)
-        sites: dict[str, Site | NormSite] = {site.name: site for site in blocks}
-        sites |= {site.name: site for site in norms}
-        check_flow(model, call, blocks)
+        sites = {site.name: site for site in read_sites(model, call)}
+        check_flow(model, call, [site for site in sites.values() if isinstance(site, Site)])
     except AttncError as problem:
         return Verdict(Status.UNKNOWN, str(problem))
     reason = _whole(model, report, sites)
@@ -70,10 +75,10 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
     verdicts = []
     for claim in report.certificate.children:
         site, record = sites[claim.name], records.get(claim.name)
-        if isinstance(site, NormSite):
-            verdicts.append(_norm_verdict(model, claim, site, record, report.approximation))
-        else:
+        if isinstance(site, Site):
             verdicts.append(_verdict(model, claim, site, record, report.approximation, proofs))
+        else:
+            verdicts.append(_part_verdict(model, claim, site, record, report.approximation, proofs))
     return summary(verdicts, proofs)
 
 
@@ -129,26 +134,40 @@ class _Running:
         return Block(claim, program, domain, heads, self.heads[-1].numbers(), *powers)
 
 
-def _norm_verdict(
-    model: nn.Module, claim: Certificate, site: NormSite, record: Mapping[str, Any] | None, requested: float
+def _part_verdict(
+    model: nn.Module,
+    claim: Certificate,
+    site: PartSite,
+    record: Mapping[str, Any] | None,
+    requested: float,
+    proofs: Proofs,
 ) -> Verdict:
-    module, domain = site.replaced, site.norm.domain()
-    assert isinstance(module, Norm)
-    reason = (
-        why_altered(module, foreign=()) if claim.subject == "norm" else "its certificate is not one of a norm"
-    )
+    """The verdict on a norm, or on an activation outside of blocks."""
+    module, subject = site.replaced, "norm" if isinstance(site, NormSite) else "activation"
+    assert isinstance(module, Norm | Pointwise)
     tensors = (*module.parameters(), *module.buffers())
-    if reason is None and {str(t.dtype).removeprefix("torch.") for t in tensors} != {claim.dtype}:
-        reason = f"it was proved in {claim.dtype}"
-    if reason is None and (module.engine != claim.facts["engine"] or module.runs != module.engine):
-        reason = f"it runs {module.runs!r}: the report states {claim.facts['engine']!r}"
-    if reason is None and (site.norm.kind != claim.facts["kind"] or claim.holds_for != _ball(module)):
-        reason = "its kind or its domain is not that of its certificate"
+    dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()}
+    runs = (module.runs, claim.facts["roundings"].get(module.engine))
+    if (claim.subject, *runs, dtypes) != (subject, claim.facts["engine"], claim.rounding, {claim.dtype}):
+        reason: str | None = f"it runs {module.runs!r} in {', '.join(dtypes)}: the report states otherwise"
+    else:
+        reason = module.why_not_certified()
     if reason is None and record is not None:
         reason = why_not_recorded(model, site, module, record)
-    if reason is not None:
-        return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)
-    return check_norm(claim, module.heads.numbers(), domain.gain, domain.shift, requested)
+    if isinstance(site, NormSite) and isinstance(module, Norm) and reason is None:
+        if site.norm.kind != claim.facts["kind"] or claim.holds_for != _ball(module):
+            reason = "its kind or its domain is not that of its certificate"
+        else:
+            domain = site.norm.domain()
+            return check_norm(claim, module.heads.numbers(), domain.gain, domain.shift, requested)
+    if isinstance(module, Pointwise) and reason is None:
+        heads = [head for _, head in module.groups]
+        if tuple(head.certificate for head in heads) == claim.children and len(heads) == 1:
+            return check_activation(claim, heads[0].numbers(), requested, proofs)
+        reason = "its heads are not those of its certificate"
+    return Verdict(
+        Status.UNKNOWN, reason or "it is not the part of its certificate", claim.bound, name=claim.name
+    )
 
 
 def _ball(module: Norm) -> Ball:
@@ -156,7 +175,7 @@ def _ball(module: Norm) -> Ball:
     return Ball(module.heads.dim, math.sqrt(module.heads.dim * module.most))
 
 
-def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site | NormSite]) -> str | None:
+def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site | PartSite]) -> str | None:
     """What is wrong with the model as a whole, or None."""
     reason = model_problem(report.certificate)
     if reason is not None:

@@ -69,6 +69,7 @@ FACTS: dict[str, dict[str, type]] = {
     "network": {"program": str},
     "block": {"activation": str, "engine": str, "roundings": dict, "products": float},  # roundings: by engine
     "norm": {"kind": str, "engine": str, "features": int, "epsilon": float, "roundings": dict},
+    "activation": {"activation": str, "engine": str, "roundings": dict},
     "model": {},
     "learner": {"algorithm": str, "heads": list, "features": int},
     "literal": {},

@@ -18,7 +18,14 @@ from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.problems import global_hooks, training_parts
 from attnc.frontends.transformers.blocks import NORM, BlockRead
 from attnc.frontends.transformers.expressions import MARK, PRODUCT
-from attnc.frontends.transformers.norm_sites import NormSite, NormUse, norm_sites_in
+from attnc.frontends.transformers.part_sites import (
+    ActivationSite,
+    NormSite,
+    PartSite,
+    PartUse,
+    activation_sites_in,
+    norm_sites_in,
+)
 from attnc.frontends.transformers.sites import Site, SkipCause, Skipped, sites_in
 from attnc.network.marking import mark, marking, norm, product
 
@@ -35,6 +42,7 @@ class BlockList:
     skipped: tuple[Skipped, ...]
     call: Call
     norms: tuple[NormSite, ...] = ()
+    activations: tuple[ActivationSite, ...] = ()
 
 
 def find_blocks(
@@ -70,12 +78,14 @@ def find_blocks(
     sites, skipped = sites_in(model, captured)
     sites = sites if "feed-forward" in parts else []
     norms = norm_sites_in(model, captured) if "norm" in parts else []
-    if not sites and not norms:
+    outside = activation_sites_in(model, captured) if "activation" in parts else []
+    skipped = [part for part in skipped if part.name not in {site.name for site in outside}]
+    if not sites and not norms and not outside:
         what = f"{type(model).__name__} runs no feed-forward block (linear map, activation, linear map) that can be converted"
         if skipped:
             raise UnsupportedError(what, [Problem(part.name, part.reason) for part in skipped])
         raise InputError(what)
-    every: list[Site | NormSite] = [*sites, *norms]
+    every: list[Site | PartSite] = [*sites, *norms, *outside]
     kept = [site for site in every if filter_fn is None or filter_fn(site)]
     if not kept:
         names = ", ".join(site.name for site in every[:3]) + (", …" if len(every) > 3 else "")
@@ -84,7 +94,7 @@ def find_blocks(
     problems += [Problem(site.name, _CONVERTED) for site in kept if site.converted]
     if not problems:
         again = record(model, call, grad=True)
-        problems = _unlike(kept, [*sites_in(model, again)[0], *norm_sites_in(model, again)])
+        problems = _unlike(kept, _every_site(model, again))
     problems = problems or misplaced(model, call, captured, kept)
     if problems:
         what = f"{type(model).__name__} cannot be converted, and is unchanged"
@@ -97,32 +107,33 @@ def find_blocks(
             else ("left out by filter_fn", SkipCause.FILTER)
         )
         left.append(Skipped(site.name, *reason))
-    blocks, kept_norms = ([s for s in kept if isinstance(s, kind)] for kind in (Site, NormSite))
-    return BlockList(tuple(blocks), (*left, *skipped), call, tuple(kept_norms))  # type: ignore[arg-type]
+    kinds = (Site, NormSite, ActivationSite)
+    blocks, kept_norms, kept_activations = (tuple(s for s in kept if isinstance(s, kind)) for kind in kinds)
+    return BlockList(blocks, (*left, *skipped), call, kept_norms, kept_activations)  # type: ignore[arg-type]
 
 
-def read_sites(model: nn.Module, call: Call | None = None) -> tuple[list[Site], list[NormSite]]:
-    """Every block and every norm that a model runs, converted or not, with its problems, read with gradients and without.
+def read_sites(model: nn.Module, call: Call | None = None) -> list[Site | PartSite]:
+    """Every block, norm and saturating activation that a model runs, converted or not, with its problems, read with gradients
+    and without.
 
-    >>> blocks, norms = read_sites(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval())
-    >>> [site.name for site in blocks], norms
-    (['1'], [])
+    >>> [site.name for site in read_sites(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval())]
+    ['1']
     """
     _check(model)
     call = example_call(model) if call is None else call
-    first, second = (record(model, call, grad=grad) for grad in (False, True))
-    sites, norms = sites_in(model, first)[0], norm_sites_in(model, first)
-    every: list[Site | NormSite] = [*sites, *norms]
-    problems = _unlike(
-        [site for site in every if not site.problems],
-        [*sites_in(model, second)[0], *norm_sites_in(model, second)],
-    )
+    sites, again = (_every_site(model, record(model, call, grad=grad)) for grad in (False, True))
+    problems = _unlike([site for site in sites if not site.problems], again)
     if problems:
         raise UnsupportedError(f"attnc cannot read what {type(model).__name__} executes", problems)
-    return sites, norms
+    return sites
 
 
-def _unlike(sites: Sequence[Site | NormSite], others: Sequence[Site | NormSite]) -> list[Problem]:
+def _every_site(model: nn.Module, captured: Captured) -> list[Site | PartSite]:
+    parts = (*norm_sites_in(model, captured), *activation_sites_in(model, captured))
+    return [*sites_in(model, captured)[0], *parts]
+
+
+def _unlike(sites: Sequence[Site | PartSite], others: Sequence[Site | PartSite]) -> list[Problem]:
     """The blocks that are not the same in another graph of the model."""
     keys = {site.name: None if site.problems else site.key for site in others}
     return [Problem(site.name, _GRAD) for site in sites if keys.get(site.name) != site.key]
@@ -298,7 +309,7 @@ def _own(name: str) -> str:
 
 
 def misplaced(
-    model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site | NormSite]
+    model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site | PartSite]
 ) -> list[Problem]:
     """The blocks whose replacement would change more than the activation (and product): the recording with gradients, marks in
     place, must equal the first recording with the activations taken for marks."""
@@ -310,7 +321,7 @@ def misplaced(
 
 
 def _same_with_marks(
-    model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site | NormSite]
+    model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site | PartSite]
 ) -> bool:
     numbering: dict[object, int] = {}
     expected = signature(captured, numbering, {site.name: site.uses for site in sites})
@@ -327,7 +338,7 @@ class _Mark(nn.Module):
     """In the place of an activation, one operation that carries the name of the block; in the place of a gated block, the same
     maps under the same names, with a marked activation and product."""
 
-    def __init__(self, site: Site | NormSite) -> None:
+    def __init__(self, site: Site | PartSite) -> None:
         super().__init__()
         self.name, self.operation = site.name, norm if isinstance(site, NormSite) else mark
         maps = site.maps() if isinstance(site, Site) and site.gated else ()
@@ -346,7 +357,7 @@ class _Mark(nn.Module):
 
 
 def signature(
-    captured: Captured, numbering: dict[object, int], marked: Mapping[str, tuple[BlockRead | NormUse, ...]]
+    captured: Captured, numbering: dict[object, int], marked: Mapping[str, tuple[BlockRead | PartUse, ...]]
 ) -> tuple[object, ...]:
     """The outputs as numbers that `numbering` gives to computations, across graphs: equal exactly if the same operations are
     applied to the same tensors.
@@ -363,8 +374,8 @@ def signature(
         source = aten.unchanged(node)
         if node in marks:
             name, block = marks[node]
-            entering = block.entering if isinstance(block, NormUse) else block.first.node
-            key: object = (NORM if isinstance(block, NormUse) else MARK, numbers[entering], name)
+            entering = block.entering if isinstance(block, PartUse) else block.first.node
+            key: object = (block.mark if isinstance(block, PartUse) else MARK, numbers[entering], name)
             if isinstance(block, BlockRead) and block.up is not None:
                 activation = numbering.setdefault(key, len(numbering))
                 key = (PRODUCT, activation, numbers[block.up.node], name)

@@ -14,7 +14,14 @@ from attnc.domain import Normed
 from attnc.errors import AttncError, Problem
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import tensor_problem
-from attnc.frontends.transformers.blocks import BlockRead, LinearMap, NormRead, activations_outside, blocks_in
+from attnc.frontends.transformers.blocks import (
+    BlockRead,
+    LinearMap,
+    NormRead,
+    activations_outside,
+    blocks_in,
+    norms_in,
+)
 from attnc.frontends.transformers.expressions import expression_of, read
 from attnc.functions import Function
 from attnc.program import Pointwise, Product, Program, Step
@@ -263,6 +270,7 @@ def _common_norm(
     around = _common([norm.name, place.name])
     tensors = captured.tensors
     used = {id(tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in tensors}
+    used |= {id(tensor) for _, _, found in norms_in(captured) for _, tensor in found.tensors()}
     for name, parameter in model.get_submodule(around).named_parameters():
         if id(parameter) not in used:
             idle = _joined(around, name.rpartition(".")[0])

@@ -1,4 +1,4 @@
-"""A norm as attention: the module that takes its place, and its proved bound."""
+"""Norms, and activations outside of feed-forward blocks, as attention: the modules that take their places, and their bounds."""
 
 from __future__ import annotations
 
@@ -7,31 +7,59 @@ from dataclasses import dataclass
 
 import torch
 
+from attnc import functions
 from attnc.arithmetic import ARITHMETIC
-from attnc.domain import Ball
+from attnc.domain import Ball, Interval
 from attnc.errors import PrecisionError
-from attnc.frontends.transformers import NormSite
+from attnc.frontends.transformers import ActivationSite, NormSite, PartSite
+from attnc.lower.heads import HeadRequest, build_head
+from attnc.lower.pointwise import executed_error
 from attnc.lower.quadratic import proved_heads
 from attnc.network.norm import Norm
+from attnc.network.pointwise import Pointwise
 from attnc.pretrained.config import ConvertConfig
 from attnc.prove.quadratic import norm_errors
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up
 
 MOST = 2.0**64  # the largest mean square of a token
+REACH = 2.0**10  # of an activation
 _LARGEST_TARGET = 2.0**-12  # of the relative error: outputs stay normalised to 2^-10
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedNorm:
-    """The module that will take the place of a norm, and its certificate; the model is not changed yet."""
+class PlannedPart:
+    """The module that will take the place of a norm or activation, and its certificate; the model is not changed yet."""
 
-    site: NormSite
-    module: Norm
+    site: PartSite
+    module: Norm | Pointwise
     certificate: Certificate
 
 
-def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> PlannedNorm:
+def plan_activation(site: ActivationSite, approximation: float, config: ConvertConfig) -> PlannedPart:
+    """tanh or sigmoid by one head of two keys on [-2^10, 2^10], where both have long been constant."""
+    f, dtype = functions.get(site.activation), str(site.dtype).removeprefix("torch.")
+    domain = Interval(-REACH, REACH)
+    head = build_head(HeadRequest(f, domain, dtype, approximation=approximation, design=config.design))
+    module = Pointwise([(None, head)], config.engine, config.strict)
+    roundings = {engine: round_up(executed_error(head, f, engine)) for engine in ("softmax", "closed-form")}
+    known = head.certificate
+    certificate = Certificate(
+        subject="activation",
+        name=site.name,
+        status=Status.PROVED,
+        approximation=known.approximation,
+        rounding=roundings[config.engine],
+        bound=round_up(known.approximation + roundings[config.engine]),
+        holds_for=known.interval,
+        dtype=dtype,
+        facts={"activation": site.activation, "engine": module.runs, "roundings": roundings},
+        children=(known,),
+    )
+    return PlannedPart(site, module.eval(), certificate)
+
+
+def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> PlannedPart:
     """Heads such that every output of the norm moves by at most `approximation` in exact arithmetic: |γ_i| √d g."""
     norm, dtype = site.norm, str(site.dtype).removeprefix("torch.")
     domain = norm.domain()
@@ -73,4 +101,4 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
         strict=config.strict,
     )  # fmt: skip
     module.heads.to(next((t.device for _, t in norm.tensors()), torch.device("cpu")))
-    return PlannedNorm(site, module.eval(), certificate)
+    return PlannedPart(site, module.eval(), certificate)
