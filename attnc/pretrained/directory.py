@@ -80,7 +80,7 @@ def from_pretrained(
             made.append(
                 (site, _rebuilt_norm(model, site, norms[name], entry, chosen, strict), norms[name].claim.name)
             )
-        else:
+        elif isinstance(site, Site):
             made.append(
                 (site, _rebuilt(model, site, blocks[name], entry, chosen, strict), blocks[name].claim.name)
             )
@@ -205,12 +205,9 @@ def _sites(
 
 
 def _kinds(record: Mapping[str, Any]) -> list[str]:
-    kinds = {
-        "activation" if entry.get("kind") == "activation" else "norm"
-        for entry in record["blocks"]
-        if "transposed" not in entry
-    }
-    return sorted(kinds | {"feed-forward" for entry in record["blocks"] if "transposed" in entry})
+    """The kinds of parts that a record has."""
+    kinds = {"layer": "norm", "rms": "norm", "activation": "activation"}
+    return sorted({kinds.get(entry.get("kind"), "feed-forward") for entry in record["blocks"]})
 
 
 def _rebuilt_norm(
