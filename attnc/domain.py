@@ -173,6 +173,27 @@ class Normed:
 
 
 @dataclass(frozen=True)
+class Ball:
+    """Every vector of `features` numbers whose Euclidean norm is at most `radius`."""
+
+    features: int
+    radius: float
+
+    def __post_init__(self) -> None:
+        if type(self.features) is not int or self.features < 1:
+            raise InputError(f"features={self.features!r}: give a positive whole number")
+        if type(self.radius) is not float or not 0 < self.radius < math.inf:
+            raise InputError(f"radius={self.radius!r}: give a positive finite float")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.features,)
+
+    def __repr__(self) -> str:
+        return f"Ball({self.features} features, radius {self.radius:g})"
+
+
+@dataclass(frozen=True)
 class Context:
     """Contexts of at most `examples` examples in which every quantity stays within its limit: |x_ij| <= limits["x"], |y_i| <=
     limits["y"], and so on for the quantities that a learner computes."""
@@ -192,7 +213,7 @@ class Context:
         return f"Context(up to {self.examples:,} examples, {sizes})"
 
 
-Domain = Interval | Box | Normed | Context
+Domain = Interval | Box | Normed | Ball | Context
 
 
 def _span(end: Array) -> str:

@@ -18,9 +18,10 @@ from attnc.arithmetic import probe_network
 from attnc.check.block import BlockClaim, Map, block_program, check_block
 from attnc.check.files import Directory, read_json
 from attnc.check.head import check_head
+from attnc.check.norm import check_norm
 from attnc.check.values import CheckError, HeadErrors, SquareErrors
 from attnc.check.window import window_error
-from attnc.domain import Box, Normed
+from attnc.domain import Ball, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.program import Program
 from attnc.program.step import Numbers
@@ -28,6 +29,7 @@ from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, unsealed
 from attnc.records.layers import Heads
 from attnc.records.numbers import TENSORS, HeadNumbers
+from attnc.records.quadratic_numbers import QUADRATIC, QuadraticNumbers
 from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import window_of
 
@@ -54,6 +56,15 @@ class Block:
         if len(self.claim.children) != len(named):
             raise CheckError(f"it has {len(named)} heads, its certificate {len(self.claim.children)}")
         return [(head, c, name) for (head, name), c in zip(named, self.claim.children, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class NormNumbers:
+    """A converted norm as plain numbers, its certificate, and its gain and shift."""
+
+    claim: Certificate
+    numbers: QuadraticNumbers
+    domain: Normed
 
 
 @dataclass
@@ -153,14 +164,16 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
     if failed:
         reason = f"{failed[0].name}: {failed[0].reason}"
         return replace(failed[0], reason=reason, bound=bound, cells=cells, name="", children=tuple(verdicts))
-    count = f"{len(verdicts)} block{'s' * (len(verdicts) > 1)}, {len(proofs.heads)} different heads"
+    count = f"{len(verdicts)} part{'s' * (len(verdicts) > 1)}, {len(proofs.heads)} different heads"
     reason = f"the bounds hold: {count}, {len(proofs.windows)} windows"
     return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts))
 
 
 def model_problem(model: Certificate) -> str | None:
     """Why the terms of a model are not those of its blocks, or None."""
-    if not model.children or any(block.subject != "block" for block in model.children):
+    if not model.children or any(
+        part.subject not in ("block", "norm", "activation") for part in model.children
+    ):
         return "the certificate has no blocks"
     for term in ("approximation", "rounding", "bound"):
         largest = max(getattr(block, term) for block in model.children)
@@ -177,13 +190,18 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
         reason = model_problem(model)
         if reason is not None:
             raise ValueError(reason)
-        blocks = read_blocks(where, model, record).values()
-        read = {id(block.claim) for block in blocks}
+        blocks, norms = read_blocks(where, model, record).values(), read_norms(where, model, record).values()
+        outside = read_activations(where, model, record).values()
+        read = {id(block.claim) for block in blocks} | {id(norm.claim) for norm in norms}
+        read |= {id(claim) for claim, _ in outside}
         missing = [claim.name for claim in model.children if id(claim) not in read]
         if missing:
             raise ValueError(f"{missing[0]} has no record")
         requested = float(model.facts["requested"])
-        return summary([check_numbers(block, requested, proofs) for block in blocks], proofs)
+        verdicts = [check_numbers(block, requested, proofs) for block in blocks]
+        verdicts += [check_norm(n.claim, n.numbers, n.domain.gain, n.domain.shift, requested) for n in norms]
+        verdicts += [check_activation(claim, numbers, requested, proofs) for claim, numbers in outside]
+        return summary(verdicts, proofs)
 
 
 @contextmanager
@@ -210,16 +228,80 @@ def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
 
 def read_blocks(where: Path, model: Certificate, record: Mapping[str, Any]) -> dict[str, Block]:
     """The blocks of a record, by their names there; every tensor must have the digest that is recorded of it."""
-    tensors, found = Directory(where), {}
+    tensors = Directory(where)
     with _intact(where):
-        for entry in record["blocks"]:
-            name = entry["name"]
-            claims = [claim for claim in model.children if same_place(claim.name, name)]
-            if not claims:
-                raise ValueError(f"{name} has no certificate")
-            claim = min(claims, key=lambda c: abs(len(c.name) - len(name)))
-            found[name] = _read_block(claim, entry, tensors)
-    return found
+        return {
+            entry["name"]: _read_block(_claim(model, "block", entry["name"]), entry, tensors)
+            for entry in record["blocks"]
+            if "transposed" in entry
+        }
+
+
+def read_norms(where: Path, model: Certificate, record: Mapping[str, Any]) -> dict[str, NormNumbers]:
+    """The norms of a record, by their names there."""
+    tensors = Directory(where)
+    with _intact(where):
+        return {
+            entry["name"]: _read_norm(_claim(model, "norm", entry["name"]), entry, tensors)
+            for entry in record["blocks"]
+            if "epsilon" in entry
+        }
+
+
+def read_activations(
+    where: Path, model: Certificate, record: Mapping[str, Any]
+) -> dict[str, tuple[Certificate, HeadNumbers]]:
+    """The certificates and heads of the activations outside of blocks, by their names in the record."""
+    tensors = Directory(where)
+    with _intact(where):
+        names = [entry["name"] for entry in record["blocks"] if entry.get("kind") == "activation"]
+        claims = {name: _claim(model, "activation", name) for name in names}
+        return {n: (c, _read_head(f"{n}.0", c.children[0], tensors)) for n, c in claims.items()}
+
+
+def check_activation(claim: Certificate, numbers: HeadNumbers, requested: float, proofs: Proofs) -> Verdict:
+    """The verdict on an activation outside of blocks: that on its head, and the terms follow from it."""
+
+    def unknown(reason: str) -> Verdict:
+        return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)
+
+    facts, head = claim.facts, claim.children[0] if len(claim.children) == 1 else None
+    if head is None or not claim.proved or head.facts.get("function") != facts["activation"]:
+        return unknown("its certificate is not about one proved head of its function")
+    verdict = proofs.head(numbers, head)
+    if not verdict:
+        return replace(verdict, name=claim.name)
+    terms = (claim.approximation, claim.bound, claim.holds_for, claim.dtype)
+    stated = (head.approximation, round_up(claim.approximation + claim.rounding), head.interval, head.dtype)
+    if (
+        terms != stated
+        or not claim.approximation <= requested
+        or claim.rounding not in facts["roundings"].values()
+    ):
+        return unknown("its terms are not those of its head")
+    for engine, rounding in facts["roundings"].items():
+        if engine not in ("softmax", "closed-form") or not proofs.executed(numbers, head, engine) <= rounding:
+            return unknown(f"rounding ({engine}) is larger when derived again")
+    return Verdict(Status.PROVED, "the bounds hold", claim.bound, name=claim.name)
+
+
+def _claim(model: Certificate, subject: str, name: str) -> Certificate:
+    claims = [part for part in model.children if part.subject == subject and same_place(part.name, name)]
+    if not claims:
+        raise ValueError(f"{name} has no certificate")
+    return min(claims, key=lambda claim: abs(len(claim.name) - len(name)))
+
+
+def _read_norm(claim: Certificate, entry: Mapping[str, Any], tensors: Directory) -> NormNumbers:
+    stored = {role: tensors.find(name, role, known) for role, (name, known) in entry["tensors"].items()}
+    slope, intercept, value = (stored[role].astype(np.float64) for role in QUADRATIC)
+    numbers = QuadraticNumbers(slope, intercept, value, entry["features"], entry["epsilon"], 0.5, claim.dtype)
+    tensors_of = {f"norm.{role}": stored[role] for role in ("weight", "bias") if role in stored}
+    if not isinstance(claim.holds_for, Ball) or entry["most"] * entry[
+        "features"
+    ] > claim.holds_for.radius**2 * (1 + 1e-12):
+        raise ValueError(f"{claim.name} accepts larger tokens than its certificate holds for")
+    return NormNumbers(claim, numbers, _normed(entry, tensors_of))
 
 
 def same_place(one: str, other: str) -> bool:

@@ -37,7 +37,6 @@ PATTERNS: dict[float, tuple[tuple[float, float, float], ...]] = {
         (0.44452122302878244, 0.0, 6.3e-19),
     ),
     1.0: ((math.log(2), 0.0, 0.0),),
-    1.5: ((0.6893359974421256, 0.28972512294780856, 2.2e-11),),
 }
 _TAILS = ((1, 0.3), (2, 0.5), (3, 0.3), (4, 0.3), (5, 0.3), (6, 0.3))  # heads m and the edge δ
 _GRID = 48  # points of an octave at which candidates are compared

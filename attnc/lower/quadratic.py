@@ -11,7 +11,7 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Array
 from attnc.errors import PrecisionError
 from attnc.heads.quadratic import power_heads
-from attnc.prove.quadratic import executed_error, relative_error, score_weight
+from attnc.prove.quadratic import closed_form_error, executed_error, relative_error, score_weight
 from attnc.records.fields import round_up
 from attnc.records.quadratic_numbers import QuadraticNumbers
 
@@ -26,7 +26,8 @@ class QuadraticProof:
     numbers: QuadraticNumbers
     most: float
     approximation: float
-    executed: float
+    executed: float  # by softmax
+    closed_form: float  # executed, by a square root
 
 
 def quadratic_numbers(
@@ -55,7 +56,8 @@ def proved_heads(
             f"{relative:.2g}; use a larger one{other}",
             relative,
         )
-    return QuadraticProof(numbers, most, round_up(relative * _ROOM), round_up(executed * _ROOM))
+    errors = relative, executed, closed_form_error(numbers, most, ARITHMETIC[dtype])
+    return QuadraticProof(numbers, most, *(round_up(error * _ROOM) for error in errors))
 
 
 def _stored(array: Array, dtype: str) -> Array:

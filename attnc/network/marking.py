@@ -39,6 +39,17 @@ def _(x: Tensor, y: Tensor, name: str) -> Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("attnc::norm", mutates_args=())
+def norm(x: Tensor, name: str) -> Tensor:
+    """A norm that is converted, or will be."""
+    return x.clone()
+
+
+@norm.register_fake
+def _(x: Tensor, name: str) -> Tensor:
+    return torch.empty_like(x)
+
+
 @contextmanager
 def marking(model: nn.Module) -> Iterator[None]:
     """In this context and thread, converted parts of the model run as marks. `mark_of` gives their names."""

@@ -5,33 +5,36 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnc.arguments import checked_engine, checked_strict
-from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.inside import check_domain
+from attnc.network.marking import mark_of
+from attnc.network.marking import norm as marked_norm
 from attnc.network.quadratic import QuadraticHeads
 from attnc.network.running import PreciseModule, precise
 from attnc.records.quadratic_numbers import QuadraticNumbers
+
+ENGINES = ("softmax", "closed-form")
 
 
 @as_made
 class Norm(PreciseModule):
     """x ↦ gain∘z/√(|z|²/d + ε) + shift with z = x - mean x (`centred`, LayerNorm) or z = x (RMSNorm), token by token:
 
-        y = gain∘(Σ_j value_j w_j) z + shift,     w_j = softmax(intercept_j - slope_j z·z, 0)₀
+        y = gain∘(R z) + shift,     R = Σ_j value_j w_j,     w_j = softmax(intercept_j - slope_j z·z, 0)₀
 
-    Each head has two keys: the token itself, with the value value_j z, and a key with the score 0 and the value 0.
-    engine="softmax" runs this attention; engine="closed-form" runs torch's layer_norm or rms_norm, which the attention is
-    proved to approximate. The gain is `weight`, or 1 + `weight` if `one_plus`; both tensors keep their names in the model.
+    Each head has two keys: the token itself, with the value value_j z, and a key with the score 0 and the value 0. This is what
+    engine="softmax" runs. engine="closed-form" runs R = 1/√(z·z/d + ε), which the sum is proved to approximate.
+    The gain is `weight`, or 1 + `weight` taken in the dtype `one_plus`; the tensors keep their names in the model. A token whose
+    mean square exceeds `most` is outside the domain.
 
     >>> from attnc.lower.quadratic import quadratic_numbers
     >>> weight = nn.Parameter(torch.ones(4))
     >>> norm = Norm(quadratic_numbers(0.5, 4, 1e-5, 1e6, 1e-7, "float32"), True, weight, None, engine="softmax")
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    >>> torch.allclose(norm(x), F.layer_norm(x, (4,)), atol=1e-6)
+    >>> torch.allclose(norm(x), nn.functional.layer_norm(x, (4,)), atol=1e-6)
     True
     """
 
@@ -46,7 +49,7 @@ class Norm(PreciseModule):
         weight: Tensor | None,
         bias: Tensor | None,
         *,
-        one_plus: bool = False,
+        one_plus: torch.dtype | None = None,
         most: float = float("inf"),
         engine: str = "closed-form",
         strict: bool | None = None,
@@ -68,9 +71,7 @@ class Norm(PreciseModule):
 
     @engine.setter
     def engine(self, engine: str) -> None:
-        self._engine = checked_engine(engine)
-        if engine == "sdpa":
-            raise InputError("engine='sdpa' does not run norms: use 'softmax' or 'closed-form'")
+        self._engine = checked_engine(engine, ENGINES)
 
     @property
     def runs(self) -> str:
@@ -82,25 +83,28 @@ class Norm(PreciseModule):
         """The number of numbers that it stores besides the weight and the bias."""
         return sum(int(tensor.numel()) for tensor in self.heads.state_dict().values())
 
-    @precise
     def forward(self, x: Tensor) -> Tensor:
         """The normalised tokens of x (…, d)."""
+        if (name := mark_of(self)) is not None:
+            marked: Tensor = marked_norm(x, name)
+            return marked
+        return self._run(x)
+
+    @precise
+    def _run(self, x: Tensor) -> Tensor:
         check_domain(self, x, self.strict, partial(_outside, most=self.most))
-        gain = self.gain()
-        if self.engine == "closed-form":
-            shape = (self.heads.dim,)
-            if self.centred:
-                return F.layer_norm(x, shape, gain, self.bias, self.heads.offset)
-            rms = F.rms_norm(x, shape, gain, self.heads.offset)
-            return rms if self.bias is None else rms + self.bias
         z = x - x.mean(-1, keepdim=True) if self.centred else x
-        y: Tensor = self.heads(z).unsqueeze(-1) * z
+        root = self.heads(z) if self.engine == "softmax" else self.heads.closed_form(z)
+        y: Tensor = root.unsqueeze(-1) * z
+        gain = self.gain()
         y = y if gain is None else y * gain
         return y if self.bias is None else y + self.bias
 
     def gain(self) -> Tensor | None:
         """The factor of each feature."""
-        return self.weight if self.weight is None or not self.one_plus else 1.0 + self.weight
+        if self.weight is None or self.one_plus is None:
+            return self.weight
+        return (1.0 + self.weight.to(self.one_plus)).to(self.weight.dtype)
 
     def why_not_certified(self) -> str | None:
         """None if attnc's code runs the norm, else the reason."""

@@ -21,7 +21,7 @@ from attnc.network.pointwise import Pointwise
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax"})
 SDPA = "scaled_dot_product"  # the start of the names of torch's kernels, after an underscore
 PRODUCTS = frozenset(
-    {"mul", "mm", "mv", "dot", "bmm", "addmm", "matmul", "baddbmm", "div", "linear", "addcmul"}
+    {"mul", "mm", "mv", "dot", "bmm", "addmm", "matmul", "baddbmm", "div", "linear", "addcmul", "convolution"}
 )
 LINEAR = PRODUCTS | {"add", "sub", "rsub", "neg", "sum", "mean"}
 CHOICES = frozenset({"where", "masked_fill"})  # linear if the condition does not depend on the data
@@ -76,7 +76,7 @@ def _graph(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) ->
 
 def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterator[str]:
     data: set[Node] = set()  # values that depend on the inputs
-    weights: set[Node] = set()  # softmax weights, or their sums with constants
+    weights: set[Node] = set()  # softmax weights, or sums of them with constant coefficients
     for node in _graph(module, inputs, named):
         given = [arg for arg in node.all_input_nodes if arg.op == "placeholder" or arg in data]
         name = _name(node)
@@ -85,7 +85,8 @@ def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
         data.add(node)
         fused = name.lstrip("_").startswith(SDPA)
         mixes_constants = fused and node.args[2] not in given
-        if name in SOFTMAX or mixes_constants or (name in MOVES and given[0] in weights):
+        weighs = name in LINEAR | MOVES and weights.issuperset(given) and len(_factors(node, name, given)) < 2
+        if name in SOFTMAX or mixes_constants or weighs:
             weights.add(node)
         if name in SOFTMAX or fused:
             yield f"{SDPA}_attention" if fused else "softmax"
@@ -103,9 +104,16 @@ def _is_linear(node: Node, name: str, given: list[Node], weights: set[Node]) -> 
         return node.args[1] not in given
     if name not in PRODUCTS:
         return True
-    arguments = node.args[1:] if name in ("addmm", "baddbmm", "addcmul") else node.args[:2]
-    factors = [arg for arg in arguments if isinstance(arg, Node) and arg in given]  # x·x counts twice
+    factors = _factors(node, name, given)
     return len(factors) < 2 or any(factor in weights for factor in factors) or _are_scores(node)
+
+
+def _factors(node: Node, name: str, given: list[Node]) -> list[Node]:
+    """The factors of a product that depend on the data; x·x counts twice."""
+    if name not in PRODUCTS:
+        return []
+    arguments = node.args[1:] if name in ("addmm", "baddbmm", "addcmul") else node.args[:2]
+    return [arg for arg in arguments if isinstance(arg, Node) and arg in given]
 
 
 def _are_scores(node: Node) -> bool:

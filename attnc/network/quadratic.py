@@ -42,12 +42,22 @@ class QuadraticHeads(PreciseModule):
     @precise
     def forward(self, z: Tensor) -> Tensor:
         """The sum of the heads for z (…, dim): (…)."""
-        if z.shape[-1:] != (self.dim,):
-            raise InputError(f"inputs of the shape (…, {self.dim}) are expected: got {tuple(z.shape)}")
-        square = (z.unsqueeze(-2) @ z.unsqueeze(-1)).reshape(-1)  # q·k of each token with itself
-        scores = self.intercept.unsqueeze(-1) - self.slope.unsqueeze(-1) * square
+        scores = self.intercept.unsqueeze(-1) - self.slope.unsqueeze(-1) * self._square(z).reshape(-1)
         weights = torch.softmax(torch.stack([scores, torch.zeros_like(scores)]), 0)[0]
         return (self.value @ weights).reshape(z.shape[:-1])
+
+    @precise
+    def closed_form(self, z: Tensor) -> Tensor:
+        """(z·z/dim + offset)^-1/2 for z (…, dim), by a square root and a division."""
+        if self.power != 0.5:
+            raise InputError(f"the closed form is that of the power 1/2: got {self.power:g}")
+        return (self._square(z) * (1.0 / self.dim) + self.offset).sqrt().reciprocal()
+
+    def _square(self, z: Tensor) -> Tensor:
+        """z·z, query and key of each token with itself: (…)."""
+        if z.shape[-1:] != (self.dim,):
+            raise InputError(f"inputs of the shape (…, {self.dim}) are expected: got {tuple(z.shape)}")
+        return (z.unsqueeze(-2) @ z.unsqueeze(-1)).reshape(z.shape[:-1])
 
     def numbers(self) -> QuadraticNumbers:
         """The numbers, as they are stored now."""

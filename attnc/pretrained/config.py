@@ -13,6 +13,7 @@ from attnc.heads.exact_term import DESIGNS
 
 VERSION = 1
 ENGINES = ("closed-form", "softmax")
+PARTS = ("feed-forward", "norm", "activation")
 
 
 @dataclass(frozen=True)
@@ -70,3 +71,17 @@ def checked_config(config: object) -> ConvertConfig:
             f"config is a ConvertConfig or a mapping of its fields ({', '.join(known)}): got {given}"
         )
     return ConvertConfig(**config)
+
+
+def checked_parts(parts: object) -> tuple[str, ...]:
+    """The kinds of parts to convert: "all", the name of one, or several names.
+
+    >>> checked_parts("all")
+    ('feed-forward', 'norm', 'activation')
+    """
+    given = PARTS if parts == "all" else (parts,) if isinstance(parts, str) else parts
+    if not isinstance(given, (tuple, list, set, frozenset)) or not given or not set(given) <= set(PARTS):
+        raise InputError(
+            f"parts={parts!r}: accepted are 'all', {', '.join(map(repr, PARTS))}, or a tuple of them"
+        )
+    return tuple(part for part in PARTS if part in given)

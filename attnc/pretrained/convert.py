@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from attnc.arguments import check_arithmetic, checked_eps
 from attnc.arithmetic import probe_window
 from attnc.errors import InputError, PrecisionError
-from attnc.frontends.transformers import BlockList, Site, find_blocks
+from attnc.frontends.transformers import BlockList, find_blocks
 from attnc.pretrained.blocks import PlannedBlock, plan_block
-from attnc.pretrained.config import ConvertConfig, checked_config
-from attnc.pretrained.guard import check_reached, check_runs
+from attnc.pretrained.config import ConvertConfig, checked_config, checked_parts
+from attnc.pretrained.guard import check_norms, check_reached, check_runs
 from attnc.pretrained.inputs import Entering, calls, entering, outputs
+from attnc.pretrained.parts import PlannedPart, plan_activation, plan_norm
 from attnc.pretrained.report import ConversionReport, Difference, model_certificate
 from attnc.pretrained.store import note_conversion
 from attnc.progress import Progress, silent
@@ -30,12 +31,15 @@ def convert_(
     model: nn.Module,
     approximation: float,
     config: ConvertConfig | Mapping[str, Any] | None = None,
-    filter_fn: Callable[[Site], bool] | None = None,
+    filter_fn: Callable[[Any], bool] | None = None,
     *,
+    parts: str | Collection[str] = "feed-forward",
     samples: object = None,
     progress: Progress | None = None,
 ) -> ConversionReport:
-    """Replace, in place, the nonlinearity of every feed-forward block of a model by attention over anchors.
+    """Replace, in place, the nonlinearities of a model by attention: those of feed-forward blocks by attention over anchors,
+    norms by attention of each token to itself (`parts="norm"`), tanh and sigmoid elsewhere, as in a pooler, by a head of two keys
+    (`parts="activation"`). `parts="all"` replaces all of them; a tuple of names replaces these.
 
     `approximation` bounds how far each output of a block moves in exact arithmetic, for every input of the norm in front of
     it. The rounding that execution adds is proved and reported beside it, if the executed norm returns a normalised vector
@@ -60,12 +64,16 @@ def convert_(
     read_by = given or ([] if config.calibration is None else calls(config.calibration))
     before = outputs(model, given)
     outputs(model, [] if given else read_by[:1])  # the model must run on the call that it is read by
-    found = find_blocks(model, filter_fn, call=read_by[0] if read_by else None)
+    found = find_blocks(model, filter_fn, call=read_by[0] if read_by else None, parts=checked_parts(parts))
     _check_arithmetic(found)
     known = entering(model, found.blocks, config)
     parameters = sum(p.numel() for p in model.parameters())
-    planned = _plan(found, known, approximation, config, progress or silent)
-    check_runs(model, found.call, planned)
+    blocks = _plan(found, known, approximation, config, progress or silent)
+    norms = [plan_norm(site, approximation, config) for site in found.norms]
+    check_runs(model, found.call, blocks)
+    check_norms(model, norms)
+    outside = [plan_activation(site, approximation, config) for site in found.activations]
+    planned: list[PlannedBlock | PlannedPart] = [*blocks, *norms, *outside]
     undo: list[Callable[[], None]] = []
     try:
         for plan in planned:
@@ -91,8 +99,9 @@ def convert(
     model: Model,
     approximation: float,
     config: ConvertConfig | Mapping[str, Any] | None = None,
-    filter_fn: Callable[[Site], bool] | None = None,
+    filter_fn: Callable[[Any], bool] | None = None,
     *,
+    parts: str | Collection[str] = "feed-forward",
     samples: object = None,
     progress: Progress | None = None,
 ) -> Model:
@@ -104,7 +113,8 @@ def convert(
     ('GELU', 'Pointwise')
     """
     copied = copy.deepcopy(model)
-    convert_(copied, approximation, config=config, filter_fn=filter_fn, samples=samples, progress=progress)
+    options = {"filter_fn": filter_fn, "parts": parts, "samples": samples, "progress": progress}
+    convert_(copied, approximation, config=config, **options)  # type: ignore[arg-type]
     return copied
 
 
@@ -124,7 +134,10 @@ def _plan(
 
 
 def _check_arithmetic(found: BlockList) -> None:
-    for dtype in {str(site.dtype).removeprefix("torch.") for site in found.blocks}:
+    dtypes = {site.dtype for site in found.blocks} | {
+        site.dtype for site in (*found.norms, *found.activations)
+    }
+    for dtype in (str(found).removeprefix("torch.") for found in dtypes):
         check_arithmetic(dtype, network=True)
         broken = probe_window(dtype)
         if broken is not None:

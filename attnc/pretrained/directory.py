@@ -16,16 +16,25 @@ from torch import nn
 
 from attnc.arguments import checked_engine, checked_strict
 from attnc.check.files import INDEX, WEIGHTS, Directory, read_json
-from attnc.check.model import Block, read_blocks, read_record, same_place
+from attnc.check.model import (
+    Block,
+    NormNumbers,
+    read_activations,
+    read_blocks,
+    read_norms,
+    read_record,
+    same_place,
+)
 from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
-from attnc.frontends.transformers import Site, find_blocks
+from attnc.frontends.transformers import NormSite, PartSite, Site, find_blocks
 from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
+from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import Product
 from attnc.pretrained.config import ENGINES
 from attnc.pretrained.report import ConversionReport, model_certificate
-from attnc.pretrained.store import block_record, note_parts, report_of, why_not_recorded
+from attnc.pretrained.store import note_parts, part_record, report_of, why_not_recorded
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
 from attnc.records.numbers import HeadNumbers
@@ -58,17 +67,30 @@ def from_pretrained(
     model = load_model(where)
     sites = _sites(where, model, record)
     blocks = read_blocks(where, report.certificate, record)
-    made = []
+    norms = read_norms(where, report.certificate, record)
+    outside = read_activations(where, report.certificate, record)
+    made: list[tuple[Site | PartSite, Pointwise | GatedBlock | Norm, str]] = []
     for site, entry in sites:
-        block = blocks[entry["name"]]
-        made.append((site, _rebuilt(model, site, block, entry, chosen, strict), block.claim.name))
+        name = entry["name"]
+        if name in outside:
+            claim, numbers = outside[name]
+            pointwise = Pointwise([(None, _head(numbers, claim.children[0]))], chosen, strict)
+            made.append((site, pointwise, claim.name))
+        elif isinstance(site, NormSite):
+            made.append(
+                (site, _rebuilt_norm(model, site, norms[name], entry, chosen, strict), norms[name].claim.name)
+            )
+        elif isinstance(site, Site):
+            made.append(
+                (site, _rebuilt(model, site, blocks[name], entry, chosen, strict), blocks[name].claim.name)
+            )
     for site, module, _ in made:
         site.replace(module.eval())
     if chosen != record["engine"]:
         report = _run_by(report, chosen, {name: module.runs for _, module, name in made})
     for part in model.modules():  # configs of parts are copies of the one that was read
         vars(getattr(part, "config", part)).pop("attnc", None)
-    note_parts(model, chosen, report, [block_record(model, site, module) for site, module, _ in made])
+    note_parts(model, chosen, report, [part_record(model, site, module) for site, module, _ in made])
     return model
 
 
@@ -77,6 +99,7 @@ def read_report(where: Path) -> tuple[ConversionReport, str | None]:
     record, report = _read_report(where)
     try:
         read_blocks(where, report.certificate, record)
+        read_norms(where, report.certificate, record)
     except CertificateError as problem:
         return report, str(problem)
     return report, None
@@ -158,12 +181,17 @@ def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> A
     return cls
 
 
-def _sites(where: Path, model: nn.Module, record: Mapping[str, Any]) -> list[tuple[Site, Mapping[str, Any]]]:
-    """Each block of the record with its place in this model. A part may have been converted and the whole saved, or the other
-    way round: then one name is the end of the other."""
+def _sites(
+    where: Path, model: nn.Module, record: Mapping[str, Any]
+) -> list[tuple[Site | PartSite, Mapping[str, Any]]]:
+    """Each block or norm of the record with its place in this model. A part may have been converted and the whole saved, or the
+    other way round: then one name is the end of the other."""
     names = [entry["name"] for entry in record["blocks"]]
     try:
-        sites = find_blocks(model, lambda site: any(same_place(site.name, name) for name in names)).blocks
+        every = find_blocks(
+            model, lambda site: any(same_place(site.name, name) for name in names), parts=_kinds(record)
+        )
+        sites: list[Site | PartSite] = [*every.blocks, *every.norms, *every.activations]
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
     found = []
@@ -174,6 +202,34 @@ def _sites(where: Path, model: nn.Module, record: Mapping[str, Any]) -> list[tup
             raise FileError(f"{where} records {entry['name']}, and its model has {len(places)} such blocks")
         found.append((places[0], entry))
     return found
+
+
+def _kinds(record: Mapping[str, Any]) -> list[str]:
+    """The kinds of parts that a record has."""
+    kinds = {"layer": "norm", "rms": "norm", "activation": "activation"}
+    return sorted({kinds.get(entry.get("kind"), "feed-forward") for entry in record["blocks"]})
+
+
+def _rebuilt_norm(
+    model: nn.Module,
+    site: NormSite,
+    found: NormNumbers,
+    entry: Mapping[str, Any],
+    engine: str,
+    strict: bool | None,
+) -> Norm:
+    """The module of a converted norm from its stored numbers."""
+    norm = site.norm
+    module = Norm(
+        found.numbers, norm.kind == "layer", norm.weight, norm.bias, one_plus=norm.one_plus, most=float(entry["most"]),
+        engine=engine, strict=strict,
+    )  # fmt: skip
+    reason = why_not_recorded(model, site, module, entry)
+    if reason is not None or str(site.dtype).removeprefix("torch.") != found.numbers.dtype:
+        raise CertificateError(
+            f"{site.name}: {reason or 'it was converted in another dtype'}: convert the original model again"
+        )
+    return module
 
 
 def _rebuilt(
@@ -209,7 +265,7 @@ def _head(numbers: HeadNumbers, certificate: Certificate) -> Head:
 def _run_by(report: ConversionReport, engine: str, runs: Mapping[str, str]) -> ConversionReport:
     """The report for another engine: with the rounding of that engine, and without measured differences."""
     blocks = []
-    for block in report.blocks:
+    for block in report.certificate.children:
         roundings = block.facts["roundings"]
         rounding = roundings.get(engine, roundings["softmax"])
         facts = {**block.facts, "engine": runs.get(block.name, engine)}

@@ -18,12 +18,13 @@ from torch.utils.hooks import RemovableHandle
 from attnc.domain import Array, Normed
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
-from attnc.frontends.transformers import Call, Site
+from attnc.frontends.transformers import Call, NormSite, Site
 from attnc.functions import Function
 from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.inputs import removed
+from attnc.pretrained.parts import PlannedPart
 from attnc.program import Affine
 from attnc.program import Pointwise as PointwiseStep
 
@@ -67,7 +68,7 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
     _refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
 
 
-def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
+def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock | PlannedPart]) -> None:
     """Raise UnsupportedError unless the model executes every module that was put in place of a block."""
     reached: set[int] = set()
     handles = [
@@ -383,3 +384,37 @@ def _close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, term
         close = np.abs(found - value) <= 2 * (terms + 8) * torch.finfo(dtype).eps * size
     overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > 1e37))
     return bool((close | overflow).all())
+
+
+def check_norms(model: nn.Module, planned: Sequence[PlannedPart]) -> None:
+    """Call each norm that will be replaced by itself, on inputs of several shapes and sizes, in every mode, and compare it with
+    what was read."""
+    sites = [plan.site for plan in planned if isinstance(plan.site, NormSite)]
+    problems = [Problem(site.name, reason) for site in sites if (reason := _norm_problem(site))]
+    _refuse(model, problems)
+
+
+def _norm_problem(site: NormSite) -> str | None:
+    norm, domain = site.norm, site.norm.domain()
+    noise, part = np.random.default_rng(), site.replaced
+    device = next((t.device for _, t in norm.tensors()), torch.device("cpu"))
+    for shape, mode in itertools.product(_SHAPES[1:], MODES):
+        rows = noise.standard_normal((*shape, norm.features)) * 10.0 ** noise.uniform(-4, 2, (*shape, 1))
+        x = torch.from_numpy(rows).to(device, site.dtype)
+        with mode(), torch.random.fork_rng(devices=[]):
+            try:
+                out = part(x.clone())
+            except Exception as problem:
+                return f"fails on an input of shape {tuple(x.shape)}: {type(problem).__name__}: {problem}"
+        z = _rows(x)
+        z = z - z.mean(-1, keepdims=True) if domain.centred else z
+        y = z / np.sqrt((z * z).mean(-1, keepdims=True) + site.epsilon)
+        size = np.abs(domain.gain) * (1 + np.abs(y)) + np.abs(domain.shift)
+        precision = (
+            torch.float32 if isinstance(out, Tensor) else site.dtype
+        )  # some norms are taken in float32
+        if not isinstance(out, Tensor) or not _close(
+            _rows(out), (domain.gain * y + domain.shift, size), precision, _ULPS
+        ):
+            return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
+    return None

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any
 
-from attnc.domain import Normed
+from attnc.domain import Ball, Normed
 from attnc.frontends.transformers import SkipCause, Skipped
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import at_most, checked_record, versions, with_fields
@@ -56,7 +56,12 @@ class ConversionReport:
     @property
     def blocks(self) -> tuple[Certificate, ...]:
         """The certificates of the converted blocks."""
-        return self.certificate.children
+        return tuple(part for part in self.certificate.children if part.subject == "block")
+
+    @property
+    def norms(self) -> tuple[Certificate, ...]:
+        """The certificates of the converted norms."""
+        return tuple(part for part in self.certificate.children if part.subject == "norm")
 
     @property
     def converted(self) -> int:
@@ -69,6 +74,7 @@ class ConversionReport:
     def headline(self) -> str:
         """One line: how much was converted, and within which bound."""
         blocks = f"{self.converted} feed-forward block{'s' * (self.converted != 1)}"
+        blocks += f" and {len(self.norms)} norm{'s' * (len(self.norms) != 1)}" if self.norms else ""
         share = self.parameters_added / max(1, self.parameters)
         return (
             f"{self.model}: {blocks} converted to attention in {self.seconds:.1f} s, each within {self.approximation:g} in exact "
@@ -77,7 +83,9 @@ class ConversionReport:
 
     def notes(self) -> list[str]:
         """The lines below the table of blocks."""
-        lines = [f"read from the operations of a call with {self.read}"] if self.read else []
+        lines = [_norms_line(self.norms)] if self.norms else []
+        lines += [_activation_line(c) for c in self.certificate.children if c.subject == "activation"]
+        lines += [f"read from the operations of a call with {self.read}"] if self.read else []
         lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
         samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
         lines += [
@@ -148,7 +156,8 @@ def model_certificate(
 ) -> Certificate:
     """The certificate of a converted model: its bound holds for the outputs of each block."""
     for block in blocks:
-        with_fields(f"the facts of {block.name}", block.facts, BLOCK_FACTS)
+        if block.subject == "block":
+            with_fields(f"the facts of {block.name}", block.facts, BLOCK_FACTS)
     dtypes = {block.dtype for block in blocks}
     terms = ("approximation", "rounding", "bound")
     return Certificate(
@@ -160,6 +169,30 @@ def model_certificate(
         facts={"requested": requested},
         children=tuple(blocks),
         versions=dict(versions() if made_with is None else made_with),
+    )
+
+
+def _activation_line(part: Certificate) -> str:
+    return (
+        f"{part.name}: {part.facts['activation']} outside of blocks, one head of two keys, engine {part.facts['engine']}; "
+        f"approximation at most {at_most(part.approximation)}, rounding at most {at_most(part.rounding)} on "
+        f"[{part.interval.lo:g}, {part.interval.hi:g}]"
+    )
+
+
+def _norms_line(norms: Sequence[Certificate]) -> str:
+    """All norms in one line: they have the same heads, up to their number of features."""
+    heads = sorted({norm.facts["heads"] for norm in norms})
+    exact, rounding = (max(getattr(norm, term) for norm in norms) for term in ("approximation", "rounding"))
+    square = min(
+        norm.holds_for.radius**2 / norm.holds_for.features
+        for norm in norms
+        if isinstance(norm.holds_for, Ball)
+    )
+    return (
+        f"norms: {len(norms)}, each of {' or '.join(map(str, heads))} heads with two keys, engine {norms[0].facts['engine']}; "
+        f"approximation at most {at_most(exact)}, rounding at most {at_most(rounding)}, for every token (of a LayerNorm: minus "
+        f"its mean) with a mean square up to {square:.2g}"
     )
 
 
@@ -182,8 +215,9 @@ def _row(block: Certificate) -> tuple[str, ...]:
 
 def joined_reports(before: ConversionReport, after: ConversionReport) -> ConversionReport:
     """One report of two conversions of a model; the second converted blocks that the first skipped."""
-    names = {block.name for block in after.blocks}
-    blocks = (*(block for block in before.blocks if block.name not in names), *after.blocks)
+    names = {part.name for part in after.certificate.children}
+    kept = (part for part in before.certificate.children if part.name not in names)
+    blocks = (*kept, *after.certificate.children)
     requested = max(before.approximation, after.approximation)
     return replace(
         after,

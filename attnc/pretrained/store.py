@@ -9,14 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from attnc.errors import InputError
-from attnc.frontends.transformers import Call, Site
+from attnc.frontends.transformers import Call, NormSite, PartSite, Site
 from attnc.network.gated_block import GatedBlock
+from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.config import VERSION, ConvertConfig
+from attnc.pretrained.parts import PlannedPart
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.records.fields import seal
 from attnc.records.numbers import digest
+from attnc.records.quadratic_numbers import QUADRATIC
 
 _REPORT, _CALL = "_attnc_report", "_attnc_call"
 
@@ -43,14 +46,14 @@ def call_of(model: nn.Module) -> Call | None:
 
 def note_conversion(
     model: nn.Module,
-    planned: Sequence[PlannedBlock],
+    planned: Sequence[PlannedBlock | PlannedPart],
     report: ConversionReport,
     config: ConvertConfig,
     call: Call,
 ) -> None:
     """Put the report on the model, and the record into the configs that its parts are saved with; earlier conversions of the
     model stay on record."""
-    entries = [block_record(model, plan.site, plan.module) for plan in planned]
+    entries = [part_record(model, plan.site, plan.module) for plan in planned]
     before = getattr(model, _REPORT, None)
     if isinstance(before, ConversionReport):
         report = joined_reports(before, report)
@@ -87,9 +90,34 @@ def _inside(part: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
     """The blocks on record that are converted in the part; the config may have been another model's."""
-    places = [name for name, inner in part.named_modules() if isinstance(inner, (Pointwise, GatedBlock))]
+    places = [
+        name for name, inner in part.named_modules() if isinstance(inner, (Pointwise, GatedBlock, Norm))
+    ]
     entries = getattr(config, "attnc", {}).get("blocks", ())
     return [e for e in entries if any(f".{place}".endswith(f".{e['name']}") for place in places)]
+
+
+def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> dict[str, Any]:
+    """The record of a converted block or norm."""
+    if isinstance(site, Site):
+        return block_record(model, site, module)
+    if not isinstance(site, NormSite):
+        return {"name": site.name, "tensors": {}, "kind": "activation"}
+    assert isinstance(module, Norm)
+    stored = {"weight": module.weight, "bias": module.bias, **dict(module.heads.named_buffers())}
+    tensors = {
+        role: [f"{site.name}.{'heads.' * (role in QUADRATIC)}{role}", _digest(role, tensor)]
+        for role, tensor in stored.items()
+        if tensor is not None
+    }
+    one_plus = None if module.one_plus is None else str(module.one_plus).removeprefix("torch.")
+    facts = {
+        "kind": site.norm.kind,
+        "features": site.norm.features,
+        "one_plus": one_plus,
+        "most": module.most,
+    }
+    return {"name": site.name, "tensors": tensors, "epsilon": module.heads.offset, **facts}
 
 
 def block_record(model: nn.Module, site: Site, module: nn.Module) -> dict[str, Any]:
@@ -119,13 +147,15 @@ def _digest(role: str, tensor: Tensor) -> str:
     return digest(role, (stored.float() if stored.dtype == torch.bfloat16 else stored).numpy())
 
 
-def why_not_recorded(model: nn.Module, site: Site, module: nn.Module, entry: Mapping[str, Any]) -> str | None:
+def why_not_recorded(
+    model: nn.Module, site: Site | PartSite, module: nn.Module, entry: Mapping[str, Any]
+) -> str | None:
     """Why the numbers of a block in the model are not those of its record, or None."""
-    now = block_record(model, site, module)
+    now = part_record(model, site, module)
     recorded, present = ({role: found for role, (_, found) in one["tensors"].items()} for one in (entry, now))
     roles = sorted({*recorded, *present})
     changed = [role for role in roles if recorded.get(role) != present.get(role)]
-    changed += [key for key in ("transposed", "norm") if entry[key] != now[key]]
+    changed += [key for key in now.keys() - {"name", "tensors"} if entry.get(key) != now[key]]
     if changed:
         return f"the weights of {site.name} are not those that were converted: {', '.join(changed)} changed"
     return None

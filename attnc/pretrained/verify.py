@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,16 +16,26 @@ from torch import nn
 
 from attnc import functions
 from attnc.check.block import block_program
-from attnc.check.model import Block, Proofs, check_directory, check_numbers, model_problem, summary
+from attnc.check.model import (
+    Block,
+    Proofs,
+    check_activation,
+    check_directory,
+    check_numbers,
+    model_problem,
+    summary,
+)
+from attnc.check.norm import check_norm
 from attnc.check.verify import CHECKERS, verify
 from attnc.check.witness import error_of
-from attnc.domain import Box
+from attnc.domain import Ball, Box
 from attnc.errors import AttncError, MissingExtraError
-from attnc.frontends.transformers import Site, example_call, read_sites
+from attnc.frontends.transformers import NormSite, PartSite, Site, example_call, read_sites
 from attnc.functions import Function
 from attnc.functions.balls import working
 from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
+from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.directory import from_pretrained
@@ -54,17 +65,20 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
     try:
         call = call_of(model) or example_call(model)
         sites = {site.name: site for site in read_sites(model, call)}
-        check_flow(model, call, [*sites.values()])
+        check_flow(model, call, [site for site in sites.values() if isinstance(site, Site)])
     except AttncError as problem:
         return Verdict(Status.UNKNOWN, str(problem))
     reason = _whole(model, report, sites)
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason)
     records = dict(_records(model))
-    verdicts = [
-        _verdict(model, b, sites[b.name], records.get(b.name), report.approximation, proofs)
-        for b in report.blocks
-    ]
+    verdicts = []
+    for claim in report.certificate.children:
+        site, record = sites[claim.name], records.get(claim.name)
+        if isinstance(site, Site):
+            verdicts.append(_verdict(model, claim, site, record, report.approximation, proofs))
+        else:
+            verdicts.append(_part_verdict(model, claim, site, record, report.approximation, proofs))
     return summary(verdicts, proofs)
 
 
@@ -120,14 +134,55 @@ class _Running:
         return Block(claim, program, domain, heads, self.heads[-1].numbers(), *powers)
 
 
-def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]) -> str | None:
+def _part_verdict(
+    model: nn.Module,
+    claim: Certificate,
+    site: PartSite,
+    record: Mapping[str, Any] | None,
+    requested: float,
+    proofs: Proofs,
+) -> Verdict:
+    """The verdict on a norm, or on an activation outside of blocks."""
+    module, subject = site.replaced, "norm" if isinstance(site, NormSite) else "activation"
+    assert isinstance(module, Norm | Pointwise)
+    tensors = (*module.parameters(), *module.buffers())
+    dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()}
+    runs = (module.runs, claim.facts["roundings"].get(module.engine))
+    if (claim.subject, *runs, dtypes) != (subject, claim.facts["engine"], claim.rounding, {claim.dtype}):
+        reason: str | None = f"it runs {module.runs!r} in {', '.join(dtypes)}: the report states otherwise"
+    else:
+        reason = module.why_not_certified()
+    if reason is None and record is not None:
+        reason = why_not_recorded(model, site, module, record)
+    if isinstance(site, NormSite) and isinstance(module, Norm) and reason is None:
+        if site.norm.kind != claim.facts["kind"] or claim.holds_for != _ball(module):
+            reason = "its kind or its domain is not that of its certificate"
+        else:
+            domain = site.norm.domain()
+            return check_norm(claim, module.heads.numbers(), domain.gain, domain.shift, requested)
+    if isinstance(module, Pointwise) and reason is None:
+        heads = [head for _, head in module.groups]
+        if tuple(head.certificate for head in heads) == claim.children and len(heads) == 1:
+            return check_activation(claim, heads[0].numbers(), requested, proofs)
+        reason = "its heads are not those of its certificate"
+    return Verdict(
+        Status.UNKNOWN, reason or "it is not the part of its certificate", claim.bound, name=claim.name
+    )
+
+
+def _ball(module: Norm) -> Ball:
+    """The tokens that a norm accepts."""
+    return Ball(module.heads.dim, math.sqrt(module.heads.dim * module.most))
+
+
+def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site | PartSite]) -> str | None:
     """What is wrong with the model as a whole, or None."""
     reason = model_problem(report.certificate)
     if reason is not None:
         return reason
     if autocast_is_on("cpu"):
         return "torch.autocast is on: the bounds are for code that runs without it"
-    named = {b.name for b in report.blocks}
+    named = {part.name for part in report.certificate.children}
     absent = [name for name in named if name not in sites or not _is_converted(sites[name].replaced)]
     if absent:
         return f"the report has {absent[0]}: the model has no converted block of that name"
@@ -143,7 +198,7 @@ def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site]
 
 
 def _is_converted(module: object) -> bool:
-    return isinstance(module, GatedBlock) or (isinstance(module, Pointwise) and not module.inputs)
+    return isinstance(module, (GatedBlock, Norm)) or (isinstance(module, Pointwise) and not module.inputs)
 
 
 def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -24,9 +24,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from flint import arb, arb_series
 
 from attnc.arithmetic import Arithmetic
+from attnc.domain import Array
 from attnc.functions.balls import upper, working
 from attnc.records.quadratic_numbers import QuadraticNumbers
 
@@ -143,3 +145,31 @@ def _largest(numbers: QuadraticNumbers) -> arb:
 
 def _gamma(operations: int, u: arb) -> arb:
     return operations * u / (1 - operations * u)
+
+
+def closed_form_error(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> float:
+    """At least |√u R̂ - 1| for R̂ = 1/√(fl(q̂/d + ε)) and every token with ε <= u <= `most`.
+
+    q̂ has the relative error γ_{d+1}; 1/d is stored, multiplied, and ε is stored and added: four roundings; the square root and
+    the division round once each."""
+    with working(_PRECISION):
+        u, tau = arb(a.unit), arb(a.tiny)
+        inside = _gamma(numbers.dim + 5, u) + 4 * tau / arb(numbers.offset)
+        if not (inside < 1 and arb(most) * numbers.dim * (1 + inside) < arb(a.largest)):
+            return float("inf")
+        return upper((1 + u) ** 2 * (1 - u) ** -2 / (1 - inside).sqrt() - 1)
+
+
+def norm_errors(
+    gain: Array, shift: Array, relative: float, executed: float, a: Arithmetic
+) -> tuple[float, float]:
+    """At least |y - norm| in exact arithmetic and as executed, in every feature: y = gain∘(R z) + shift, |z_i| <= √d √u,
+
+    exact      |γ_i| √d g
+    executed   |γ_i| √d ((1 + e)(1 + u)³ - 1) + u|β_i| + 6τ(1 + |γ_i|)"""
+    with working(_PRECISION):
+        u, tau = arb(a.unit), arb(a.tiny)
+        largest, offset = arb(float(np.abs(gain).max())), arb(float(np.abs(shift).max()))
+        size = largest * arb(len(gain)).sqrt()
+        rounded = size * ((1 + arb(executed)) * (1 + u) ** 3 - 1) + u * offset + 6 * tau * (1 + largest)
+        return upper(size * arb(relative)), upper(rounded)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attnc.domain import Box, Context, Domain, Interval, Normed
+from attnc.domain import Ball, Box, Context, Domain, Interval, Normed
 from attnc.errors import CertificateError, InputError
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import at_most, check_type, check_types, checked_record, seal, unsealed
@@ -68,6 +68,8 @@ FACTS: dict[str, dict[str, type]] = {
     "lookup": {"value": int, "anchors": int},
     "network": {"program": str},
     "block": {"activation": str, "engine": str, "roundings": dict, "products": float},  # roundings: by engine
+    "norm": {"kind": str, "engine": str, "features": int, "epsilon": float, "roundings": dict},
+    "activation": {"activation": str, "engine": str, "roundings": dict},
     "model": {},
     "learner": {"algorithm": str, "heads": list, "features": int},
     "literal": {},
@@ -309,6 +311,8 @@ def _domain_text(domain: Domain) -> str:
     if isinstance(domain, Context):
         sizes = ", ".join(f"|{name}| <= {limit:g}" for name, limit in domain.limits.items())
         return f"every context of up to {domain.examples:,} examples with {sizes}"
+    if isinstance(domain, Ball):
+        return f"every token of {domain.features} features with a norm of at most {domain.radius:g}"
     if isinstance(domain, Normed):
         return f"every output of {'a LayerNorm' if domain.centred else 'an RMSNorm'} of {len(domain.gain)} features"
     return f"every input of {f'[{domain.lo:g}, {domain.hi:g}]' if isinstance(domain, Interval) else domain}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnc.domain import Array, Box, Context, Domain, Interval, Normed
+from attnc.domain import Array, Ball, Box, Context, Domain, Interval, Normed
 from attnc.errors import CertificateError, InputError
 from attnc.records.fields import check_type, with_fields
 
@@ -16,6 +16,7 @@ _LISTED = 64  # numbers that are written as a list; longer arrays are written in
 _FIELDS = {
     "interval": ("lo", "hi"),
     "box": ("lo", "hi", "shape"),
+    "ball": ("features", "radius"),
     "context": ("examples", "limits"),
     "normed": ("centred", "gain", "shift", "shape"),
 }
@@ -46,6 +47,8 @@ def domain_from_json(record: object) -> Domain | None:
             for end in ("lo", "hi"):
                 check_type(end, body[end], float)
             return Interval(body["lo"], body["hi"])
+        if kind == "ball":
+            return Ball(body["features"], body["radius"])
         if kind == "context":
             return Context(body["examples"], dict(body["limits"]))
         shape = tuple(body["shape"])

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnc.domain import Array
 from attnc.errors import InputError
+from attnc.records.numbers import digest
 
 QUADRATIC = ("slope", "intercept", "value")
 
@@ -47,6 +48,10 @@ class QuadraticNumbers:
                 f"dim={self.dim!r}, offset={self.offset!r}, power={self.power!r}: give a positive whole number and positive "
                 "numbers"
             )
+
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each tensor."""
+        return {name: digest(name, getattr(self, name).astype(self.dtype)) for name in QUADRATIC}
 
     def __len__(self) -> int:
         return len(self.slope)

@@ -2,12 +2,16 @@
 
 from attnc.frontends.transformers.blocks import NormRead
 from attnc.frontends.transformers.find import BlockList, Call, example_call, find_blocks, read_sites
+from attnc.frontends.transformers.part_sites import ActivationSite, NormSite, PartSite
 from attnc.frontends.transformers.sites import Site, SkipCause, Skipped
 
 __all__ = [
+    "ActivationSite",
     "BlockList",
     "Call",
     "NormRead",
+    "NormSite",
+    "PartSite",
     "Site",
     "SkipCause",
     "Skipped",

@@ -26,6 +26,7 @@ from attnc.frontends.transformers.expressions import (
     is_nonlinear,
     read,
 )
+from attnc.network.norm import Norm
 from attnc.program import Affine
 
 # operations that count as activations outside of blocks
@@ -33,6 +34,7 @@ _ACTIVATIONS = ACTIVATIONS.keys() - {"abs", "absolute", "square", "pow", "sin", 
     "log_sigmoid", "erf", "hardshrink",
 }  # fmt: skip
 _NORMS = ("layer_norm", "rms_norm")
+NORM = "attnc.norm"  # a norm that is converted, in a captured graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,8 +288,42 @@ class NormRead:
 def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
     """The norm whose outputs are the vectors that a node computes; None if it is not recognised."""
     node = aten.origin(node, rows=True)
-    fused = aten.name(node) in ("layer_norm", "rms_norm")
-    return _fused(node, captured) if fused else _written_out(node, captured)
+    if aten.name(node) == NORM:
+        return _converted(node, captured)
+    return _fused(node, captured) if aten.name(node) in _NORMS else _written_out(node, captured)
+
+
+def norms_in(captured: Captured) -> Iterator[tuple[fx.Node, fx.Node, NormRead]]:
+    """Every norm that the graph runs: the node that it computes, the node that enters it, and the norm."""
+    for node in captured.graph.nodes:
+        if aten.name(node) in (*_NORMS, NORM):
+            norm = read_norm(node, captured)
+            entering = aten.arguments(node)["x" if aten.name(node) == NORM else "input"]
+        elif aten.name(node) == "mul" and not any(_is_written_out(user, captured) for user in node.users):
+            norm, roots = _written_out(node, captured), [f for f in _factors(node) if aten.name(f) == "rsqrt"]
+            inner = _mean_square(roots[0]) if norm is not None else None
+            entering = None if inner is None else inner[0]
+        else:
+            continue
+        if norm is not None and isinstance(entering, fx.Node):
+            yield node, aten.origin(entering, casts=True), norm
+
+
+def _is_written_out(user: fx.Node, captured: Captured) -> bool:
+    """Whether a product, or one behind casts of it, is a norm: then the norm ends there."""
+    if aten.name(user) == "mul":
+        return _written_out(user, captured) is not None
+    through = aten.unchanged(user, casts=True) is not None
+    return through and any(_is_written_out(next_, captured) for next_ in user.users)
+
+
+def _converted(node: fx.Node, captured: Captured) -> NormRead | None:
+    path = str(aten.arguments(node)["name"])
+    part = captured.parts.get(path)
+    if not isinstance(part, Norm):
+        return None
+    kind, heads = "layer" if part.centred else "rms", part.heads
+    return NormRead(path, kind, heads.dim, heads.offset, part.weight, part.bias, part.one_plus)
 
 
 def _fused(node: fx.Node, captured: Captured) -> NormRead | None:
@@ -311,14 +347,14 @@ def _fused(node: fx.Node, captured: Captured) -> NormRead | None:
 def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
     """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float32 and float64, and 1 + weight for weight."""
     size = aten.shape(node)
-    factors = list(_factors(node))
-    roots = [f for f in factors if aten.name(f) == "rsqrt"]
-    if len(roots) != 1 or not size or any(aten.dtype(f) not in FULL for f in factors):
-        return None
-    inner = _mean_square(roots[0])
-    if inner is None:
+    roots = [f for f in _factors(node) if aten.name(f) == "rsqrt"]
+    inner = _mean_square(roots[0]) if len(roots) == 1 else None
+    if inner is None or not size:
         return None
     z, eps = inner
+    factors = list(_factors(node, z))
+    if any(aten.dtype(f) not in FULL for f in factors):
+        return None
     rest = [f for f in factors if f is not roots[0]]
     if sum(f is z for f in rest) != 1 or aten.shape(z) != size:
         return None
@@ -331,16 +367,17 @@ def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
     return NormRead(captured.path(roots[0]), "rms", size[-1], eps, weight, None, one_plus)
 
 
-def _factors(node: fx.Node) -> Iterator[fx.Node]:
-    """The factors of a product of products, casts apart."""
+def _factors(node: fx.Node, whole: fx.Node | None = None) -> Iterator[fx.Node]:
+    """The factors of a product of products, casts apart; `whole` is a factor even if it is a product."""
     node = aten.origin(node, casts=True)
-    sides = [_argument(node, key) for key in ("self", "other")] if aten.name(node) == "mul" else []
+    product = aten.name(node) == "mul" and node is not whole
+    sides = [_argument(node, key) for key in ("self", "other")] if product else []
     factors = [side for side in sides if side is not None]
     if len(factors) < 2:
         yield node
         return
     for side in factors:
-        yield from _factors(side)
+        yield from _factors(side, whole)
 
 
 def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:

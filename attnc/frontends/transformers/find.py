@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +16,18 @@ from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.problems import global_hooks, training_parts
-from attnc.frontends.transformers.blocks import BlockRead
+from attnc.frontends.transformers.blocks import NORM, BlockRead
 from attnc.frontends.transformers.expressions import MARK, PRODUCT
+from attnc.frontends.transformers.part_sites import (
+    ActivationSite,
+    NormSite,
+    PartSite,
+    PartUse,
+    activation_sites_in,
+    norm_sites_in,
+)
 from attnc.frontends.transformers.sites import Site, SkipCause, Skipped, sites_in
-from attnc.network.marking import mark, marking, product
+from attnc.network.marking import mark, marking, norm, product
 
 _CONVERTED = "is converted already: convert the original model, or leave this block out by filter_fn"
 _GRAD = "computes different results with and without gradients: make forward independent of the grad mode"
@@ -33,12 +41,19 @@ class BlockList:
     blocks: tuple[Site, ...]
     skipped: tuple[Skipped, ...]
     call: Call
+    norms: tuple[NormSite, ...] = ()
+    activations: tuple[ActivationSite, ...] = ()
 
 
 def find_blocks(
-    model: nn.Module, filter_fn: Callable[[Site], bool] | None = None, *, call: Call | None = None
+    model: nn.Module,
+    filter_fn: Callable[[Any], bool] | None = None,
+    *,
+    call: Call | None = None,
+    parts: Collection[str] = ("feed-forward",),
 ) -> BlockList:
-    """Every feed-forward block of a model in eval mode for which `filter_fn`, if given, returns True. The model is not changed.
+    """Every feed-forward block of a model in eval mode for which `filter_fn`, if given, returns True, and every norm if `parts`
+    has "norm". The model is not changed.
 
     The model runs on `call` (by default on inputs that fit it), and the executed operations are read. Blocks that cannot be
     converted raise UnsupportedError with every reason, unless the filter leaves them out. A second reading, with gradients, must
@@ -61,49 +76,64 @@ def find_blocks(
     call = example_call(model) if call is None else call
     captured = record(model, call, grad=False)
     sites, skipped = sites_in(model, captured)
-    if not sites:
+    sites = sites if "feed-forward" in parts else []
+    norms = norm_sites_in(model, captured) if "norm" in parts else []
+    outside = activation_sites_in(model, captured) if "activation" in parts else []
+    skipped = [part for part in skipped if part.name not in {site.name for site in outside}]
+    if not sites and not norms and not outside:
         what = f"{type(model).__name__} runs no feed-forward block (linear map, activation, linear map) that can be converted"
         if skipped:
             raise UnsupportedError(what, [Problem(part.name, part.reason) for part in skipped])
         raise InputError(what)
-    kept = [site for site in sites if filter_fn is None or filter_fn(site)]
+    every: list[Site | PartSite] = [*sites, *norms, *outside]
+    kept = [site for site in every if filter_fn is None or filter_fn(site)]
     if not kept:
-        names = ", ".join(site.name for site in sites[:3]) + (", …" if len(sites) > 3 else "")
-        raise InputError(f"filter_fn returned False for all {len(sites)} blocks: {names}")
+        names = ", ".join(site.name for site in every[:3]) + (", …" if len(every) > 3 else "")
+        raise InputError(f"filter_fn returned False for all {len(every)} blocks: {names}")
     problems = [problem for site in kept for problem in site.problems]
     problems += [Problem(site.name, _CONVERTED) for site in kept if site.converted]
-    problems = problems or _unlike(kept, sites_in(model, record(model, call, grad=True))[0])
+    if not problems:
+        again = record(model, call, grad=True)
+        problems = _unlike(kept, _every_site(model, again))
     problems = problems or misplaced(model, call, captured, kept)
     if problems:
         what = f"{type(model).__name__} cannot be converted, and is unchanged"
         raise UnsupportedError(what, _grouped(problems))
     left = []
-    for site in (site for site in sites if site not in kept):
+    for site in (site for site in every if site not in kept):
         reason = (
             ("converted before", SkipCause.CONVERTED)
             if site.converted
             else ("left out by filter_fn", SkipCause.FILTER)
         )
         left.append(Skipped(site.name, *reason))
-    return BlockList(tuple(kept), (*left, *skipped), call)
+    kinds = (Site, NormSite, ActivationSite)
+    blocks, kept_norms, kept_activations = (tuple(s for s in kept if isinstance(s, kind)) for kind in kinds)
+    return BlockList(blocks, (*left, *skipped), call, kept_norms, kept_activations)  # type: ignore[arg-type]
 
 
-def read_sites(model: nn.Module, call: Call | None = None) -> list[Site]:
-    """Every block that a model runs, converted or not, with its problems, read with gradients and without.
+def read_sites(model: nn.Module, call: Call | None = None) -> list[Site | PartSite]:
+    """Every block, norm and saturating activation that a model runs, converted or not, with its problems, read with gradients
+    and without.
 
     >>> [site.name for site in read_sites(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval())]
     ['1']
     """
     _check(model)
     call = example_call(model) if call is None else call
-    sites, others = (sites_in(model, record(model, call, grad=grad))[0] for grad in (False, True))
-    problems = _unlike([site for site in sites if not site.problems], others)
+    sites, again = (_every_site(model, record(model, call, grad=grad)) for grad in (False, True))
+    problems = _unlike([site for site in sites if not site.problems], again)
     if problems:
         raise UnsupportedError(f"attnc cannot read what {type(model).__name__} executes", problems)
     return sites
 
 
-def _unlike(sites: Sequence[Site], others: Sequence[Site]) -> list[Problem]:
+def _every_site(model: nn.Module, captured: Captured) -> list[Site | PartSite]:
+    parts = (*norm_sites_in(model, captured), *activation_sites_in(model, captured))
+    return [*sites_in(model, captured)[0], *parts]
+
+
+def _unlike(sites: Sequence[Site | PartSite], others: Sequence[Site | PartSite]) -> list[Problem]:
     """The blocks that are not the same in another graph of the model."""
     keys = {site.name: None if site.problems else site.key for site in others}
     return [Problem(site.name, _GRAD) for site in sites if keys.get(site.name) != site.key]
@@ -278,7 +308,9 @@ def _own(name: str) -> str:
     return "" if name == _NAME else name.removeprefix(f"{_NAME}.")
 
 
-def misplaced(model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site]) -> list[Problem]:
+def misplaced(
+    model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site | PartSite]
+) -> list[Problem]:
     """The blocks whose replacement would change more than the activation (and product): the recording with gradients, marks in
     place, must equal the first recording with the activations taken for marks."""
     if _same_with_marks(model, call, captured, sites):
@@ -288,7 +320,9 @@ def misplaced(model: nn.Module, call: Call, captured: Captured, sites: Sequence[
     return [Problem(site.name, reason) for site in wrong or sites]
 
 
-def _same_with_marks(model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site]) -> bool:
+def _same_with_marks(
+    model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site | PartSite]
+) -> bool:
     numbering: dict[object, int] = {}
     expected = signature(captured, numbering, {site.name: site.uses for site in sites})
     try:
@@ -304,16 +338,18 @@ class _Mark(nn.Module):
     """In the place of an activation, one operation that carries the name of the block; in the place of a gated block, the same
     maps under the same names, with a marked activation and product."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site | PartSite) -> None:
         super().__init__()
-        self.name, self.roles = site.name, tuple(m.attribute for m in site.maps()) if site.gated else ()
-        for linear in site.maps() if site.gated else ():
+        self.name, self.operation = site.name, norm if isinstance(site, NormSite) else mark
+        maps = site.maps() if isinstance(site, Site) and site.gated else ()
+        self.roles = tuple(linear.attribute for linear in maps)
+        for linear in maps:
             self.add_module(linear.attribute, linear.module)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.roles:
-            marked: Tensor = mark(x, self.name)
+            marked: Tensor = self.operation(x, self.name)
             return marked
         first, up, second = (self.get_submodule(role) for role in self.roles)
         result: Tensor = second(product(mark(first(x), self.name), up(x), self.name))
@@ -321,12 +357,13 @@ class _Mark(nn.Module):
 
 
 def signature(
-    captured: Captured, numbering: dict[object, int], marked: Mapping[str, tuple[BlockRead, ...]]
+    captured: Captured, numbering: dict[object, int], marked: Mapping[str, tuple[BlockRead | PartUse, ...]]
 ) -> tuple[object, ...]:
     """The outputs as numbers that `numbering` gives to computations, across graphs: equal exactly if the same operations are
     applied to the same tensors.
 
-    Activations and products of the blocks in `marked` count as marks of that name. Operations that change no number are skipped.
+    Activations and products of the blocks in `marked`, and norms, count as marks of that name. Operations that change no number
+    are skipped.
     """
     marks = {aten.origin(block.leaving): (name, block) for name, blocks in marked.items() for block in blocks}
     own = {id(t) for t in (*captured.module.parameters(), *captured.module.buffers())}
@@ -337,8 +374,9 @@ def signature(
         source = aten.unchanged(node)
         if node in marks:
             name, block = marks[node]
-            key: object = (MARK, numbers[block.first.node], name)
-            if block.up is not None:
+            entering = block.entering if isinstance(block, PartUse) else block.first.node
+            key: object = (block.mark if isinstance(block, PartUse) else MARK, numbers[entering], name)
+            if isinstance(block, BlockRead) and block.up is not None:
                 activation = numbering.setdefault(key, len(numbering))
                 key = (PRODUCT, activation, numbers[block.up.node], name)
         elif source is not None:
@@ -359,7 +397,7 @@ def _key(node: fx.Node, captured: Captured, own: set[int], numbers: Mapping[fx.N
     if node.op == "get_attr":
         return ("part", str(node.target), str(getattr(node.graph.owning_module, str(node.target), None)))
     op = aten.name(node)
-    if op in (MARK, PRODUCT):
+    if op in (MARK, PRODUCT, NORM):
         given = aten.arguments(node)
         return (op, *(numbers[given[key]] for key in ("x", "y") if key in given), str(given["name"]))
     overload = str(getattr(node.target, "_overloadname", ""))

@@ -14,7 +14,14 @@ from attnc.domain import Normed
 from attnc.errors import AttncError, Problem
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import tensor_problem
-from attnc.frontends.transformers.blocks import BlockRead, LinearMap, NormRead, activations_outside, blocks_in
+from attnc.frontends.transformers.blocks import (
+    BlockRead,
+    LinearMap,
+    NormRead,
+    activations_outside,
+    blocks_in,
+    norms_in,
+)
 from attnc.frontends.transformers.expressions import expression_of, read
 from attnc.functions import Function
 from attnc.program import Pointwise, Product, Program, Step
@@ -109,8 +116,19 @@ class Site:
         """
         changes = [*((*place, module) for place in self.places), *self.settings]
         before = [(part, attribute, getattr(part, attribute)) for part, attribute, _ in changes]
-        _put(changes)
-        return lambda: _put(before)
+        put(changes)
+        return lambda: put(before)
+
+
+def holders(model: nn.Module, held: object) -> tuple[tuple[nn.Module, str], ...]:
+    """Every module and attribute under which a part is registered."""
+    return tuple((m, key) for m in model.modules() for key, part in m._modules.items() if part is held)
+
+
+def hooks_of(part: nn.Module) -> list[object]:
+    """The hooks of a part that are not transformers' own."""
+    hooks = [hook for kind in _HOOKS for hook in getattr(part, kind).values()]
+    return [hook for hook in hooks if not str(getattr(hook, "__module__", "")).startswith("transformers.")]
 
 
 class SkipCause(str, Enum):
@@ -133,7 +151,7 @@ class Skipped:
         object.__setattr__(self, "cause", SkipCause(self.cause))
 
 
-def _put(changes: list[tuple[nn.Module, str, object]]) -> None:
+def put(changes: list[tuple[nn.Module, str, object]]) -> None:
     """setattr, also where a function takes the place of a module."""
     for part, attribute, value in changes:
         if attribute in part._modules and not isinstance(value, nn.Module):
@@ -231,7 +249,7 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
     places: tuple[tuple[nn.Module, str], ...] = ((place.owner, place.attribute),)
     if block.up is not None:
         held = getattr(place.owner, place.attribute, None)
-        places = tuple((m, key) for m in model.modules() for key, part in m._modules.items() if part is held)
+        places = holders(model, held)
     if place.problem is not None:
         places, remarks = (), (*remarks, place.problem)
     site = Site(
@@ -252,6 +270,7 @@ def _common_norm(
     around = _common([norm.name, place.name])
     tensors = captured.tensors
     used = {id(tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in tensors}
+    used |= {id(tensor) for _, _, found in norms_in(captured) for _, tensor in found.tensors()}
     for name, parameter in model.get_submodule(around).named_parameters():
         if id(parameter) not in used:
             idle = _joined(around, name.rpartition(".")[0])
@@ -315,8 +334,7 @@ def _lost(site: Site) -> Iterator[Problem]:
         if id(part) in kept:
             continue
         where = _joined(site.name, name)
-        hooks = [hook for kind in _HOOKS for hook in getattr(part, kind).values()]
-        if any(not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks):
+        if hooks_of(part):
             yield Problem(where, "has hooks, which would be lost: remove them by handle.remove()")
         if any(True for _ in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
             yield Problem(where, "holds tensors of its own, which would be lost")

@@ -1,0 +1,105 @@
+"""Norms, and activations outside of feed-forward blocks, as attention: the modules that take their places, and their bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from attnc import functions
+from attnc.arithmetic import ARITHMETIC
+from attnc.domain import Ball, Interval
+from attnc.errors import PrecisionError
+from attnc.frontends.transformers import ActivationSite, NormSite, PartSite
+from attnc.lower.heads import HeadRequest, build_head
+from attnc.lower.pointwise import executed_error
+from attnc.lower.quadratic import proved_heads
+from attnc.network.norm import Norm
+from attnc.network.pointwise import Pointwise
+from attnc.pretrained.config import ConvertConfig
+from attnc.prove.quadratic import norm_errors
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import round_up
+
+MOST = 2.0**64  # the largest mean square of a token
+REACH = 2.0**10  # of an activation
+_LARGEST_TARGET = 2.0**-12  # of the relative error: outputs stay normalised to 2^-10
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedPart:
+    """The module that will take the place of a norm or activation, and its certificate; the model is not changed yet."""
+
+    site: PartSite
+    module: Norm | Pointwise
+    certificate: Certificate
+
+
+def plan_activation(site: ActivationSite, approximation: float, config: ConvertConfig) -> PlannedPart:
+    """tanh or sigmoid by one head of two keys on [-2^10, 2^10], where both have long been constant."""
+    f, dtype = functions.get(site.activation), str(site.dtype).removeprefix("torch.")
+    domain = Interval(-REACH, REACH)
+    head = build_head(HeadRequest(f, domain, dtype, approximation=approximation, design=config.design))
+    module = Pointwise([(None, head)], config.engine, config.strict)
+    roundings = {engine: round_up(executed_error(head, f, engine)) for engine in ("softmax", "closed-form")}
+    known = head.certificate
+    certificate = Certificate(
+        subject="activation",
+        name=site.name,
+        status=Status.PROVED,
+        approximation=known.approximation,
+        rounding=roundings[config.engine],
+        bound=round_up(known.approximation + roundings[config.engine]),
+        holds_for=known.interval,
+        dtype=dtype,
+        facts={"activation": site.activation, "engine": module.runs, "roundings": roundings},
+        children=(known,),
+    )
+    return PlannedPart(site, module.eval(), certificate)
+
+
+def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> PlannedPart:
+    """Heads such that every output of the norm moves by at most `approximation` in exact arithmetic: |γ_i| √d g."""
+    norm, dtype = site.norm, str(site.dtype).removeprefix("torch.")
+    domain = norm.domain()
+    size = float(abs(domain.gain).max()) * math.sqrt(norm.features)
+    target = min(_LARGEST_TARGET, approximation / size / 1.05 if size > 0 else 1.0)
+    target = 10.0 ** math.floor(math.log10(target))  # norms share heads
+    try:
+        proof = proved_heads(0.5, norm.features, site.epsilon, MOST, target, dtype)
+    except PrecisionError as problem:
+        least = round_up((problem.reachable or 0.0) * size * 1.1, 2)
+        raise PrecisionError(
+            f"approximation={approximation:g} cannot be met at {site.name} with numbers stored in {dtype}: use "
+            f"approximation >= {least:.1e}{', or model.double()' if dtype == 'float32' else ''}. Nothing was converted.",
+            least,
+        ) from problem
+    a, relative = ARITHMETIC[dtype], {"softmax": proof.executed, "closed-form": proof.closed_form}
+    exact, _ = norm_errors(domain.gain, domain.shift, proof.approximation, proof.executed, a)
+    executed = {
+        engine: norm_errors(domain.gain, domain.shift, proof.approximation, error, a)[1]
+        for engine, error in relative.items()
+    }
+    roundings = {engine: round_up(error) for engine, error in executed.items()}
+    certificate = Certificate(
+        subject="norm",
+        name=site.name,
+        status=Status.PROVED,
+        approximation=round_up(exact),
+        rounding=roundings[config.engine],
+        bound=round_up(round_up(exact) + roundings[config.engine]),
+        holds_for=Ball(norm.features, math.sqrt(norm.features * MOST)),
+        dtype=dtype,
+        digests=proof.numbers.digests(),
+        facts={
+            "kind": norm.kind, "engine": config.engine, "features": norm.features, "epsilon": site.epsilon,
+            "heads": len(proof.numbers), "relative": proof.approximation, "executed": relative, "roundings": roundings,
+        },
+    )  # fmt: skip
+    module = Norm(
+        proof.numbers, norm.kind == "layer", norm.weight, norm.bias, one_plus=norm.one_plus, most=MOST, engine=config.engine,
+        strict=config.strict,
+    )  # fmt: skip
+    module.heads.to(next((t.device for _, t in norm.tensors()), torch.device("cpu")))
+    return PlannedPart(site, module.eval(), certificate)
