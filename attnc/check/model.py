@@ -29,7 +29,7 @@ from attnc.records.fields import round_up, unsealed
 from attnc.records.layers import Heads
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.verdict import Verdict
-from attnc.records.window_numbers import window_of
+from attnc.records.window_numbers import closed_form
 
 VERSION = 1
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
@@ -71,14 +71,14 @@ class Proofs:
 
     def executed(self, numbers: HeadNumbers, certificate: Certificate, engine: str) -> float:
         """At least |executed - f| on the domain of the certificate, which was proved."""
-        window = window_of(numbers) if engine == "closed-form" else None
+        function = certificate.facts["function"]
+        window = closed_form(numbers, function) if engine == "closed-form" else None
         if window is None:
             parts = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
             return min(certificate.bound, parts)
-        key = (window, certificate.facts["function"], certificate.interval)
+        key = (window, function, certificate.interval)
         if key not in self.windows:
-            f = functions.get(certificate.facts["function"])
-            self.windows[key] = window_error(window, f, certificate.interval)
+            self.windows[key] = window_error(window, functions.get(function), certificate.interval)
         return self.windows[key]
 
 
