@@ -23,7 +23,7 @@ from attnc.records.window_numbers import ClosedForm, Gate, TailForm, Window, clo
 if TYPE_CHECKING:
     from attnc.network.head import Head
 
-_CHUNK = 1 << 17  # numbers in one chunk: small enough for the cache, large enough for threads
+_CHUNK = 1 << 18  # numbers in one chunk: small enough for the cache, large enough for threads
 _CHANGED = "the numbers of a head were changed after torch.compile: call refresh() of the head or of its Pointwise module"
 
 
@@ -104,16 +104,24 @@ def run_window(window: ClosedForm, s: Tensor) -> Tensor:
     s = s.detach()
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
     buffers = s.new_empty(4, min(_CHUNK, s.numel()))
+    constants = s.new_tensor(_constants(window)).unbind()
     chunks = (torch.split(t.view(-1), _CHUNK) for t in (s, out))
     for part, result in zip(*chunks, strict=True):
         held = buffers[:, : len(part)].unbind()
         if isinstance(window, Gate):
-            _gate_chunk(window, part, result, held[0])
+            _gate_chunk(window, constants[0], part, result, held[0])
         elif isinstance(window, TailForm):
-            _tail_chunk(window, part, result, held)
+            _tail_chunk(window, constants, part, result, held)
         else:
-            _chunk(window, part, result, held)
+            _chunk(window, constants, part, result, held)
     return out
+
+
+def _constants(window: ClosedForm) -> tuple[float, ...]:
+    """The numbers that enter operations as tensors."""
+    if isinstance(window, Gate):
+        return (window.slope,)
+    return (*((0.0, 1.0) if isinstance(window, TailForm) else (window.lead,)), *window.coefficients)
 
 
 def _plain(window: Window | TailForm, s: Tensor) -> Tensor:
@@ -132,9 +140,11 @@ def _plain(window: Window | TailForm, s: Tensor) -> Tensor:
     return torch.where(negative, torch.zeros_like(s), s) + G * N
 
 
-def _chunk(window: Window, s: Tensor, out: Tensor, buffers: Sequence[Tensor]) -> None:
+def _chunk(
+    window: Window, constants: Sequence[Tensor], s: Tensor, out: Tensor, buffers: Sequence[Tensor]
+) -> None:
     """x is |s| where 1/Δ can be moved into the constants: powers of two commute with rounding, so every bit stays."""
-    lead, *coefficients = s.new_tensor([window.lead, *window.coefficients])
+    lead, *coefficients = constants
     c, (x, w, G, N) = window.sharpness, buffers
     torch.clamp(s, min=0, out=out)
     torch.abs(s, out=x)
@@ -148,8 +158,10 @@ def _chunk(window: Window, s: Tensor, out: Tensor, buffers: Sequence[Tensor]) ->
     out.addcmul_(G, N)
 
 
-def _tail_chunk(tail: TailForm, s: Tensor, out: Tensor, buffers: Sequence[Tensor]) -> None:
-    zero, one, *coefficients = s.new_tensor([0.0, 1.0, *tail.coefficients])
+def _tail_chunk(
+    tail: TailForm, constants: Sequence[Tensor], s: Tensor, out: Tensor, buffers: Sequence[Tensor]
+) -> None:
+    zero, one, *coefficients = constants
     t, N = buffers[:2]
     torch.abs(s, out=t)
     torch.add(one, t, alpha=tail.rate, out=t).reciprocal_()
@@ -179,10 +191,11 @@ def _plain_gate(gate: Gate, s: Tensor) -> Tensor:
     return s.clamp(min=torch.finfo(s.dtype).min) * torch.sigmoid(z)
 
 
-def _gate_chunk(gate: Gate, s: Tensor, out: Tensor, weight: Tensor) -> None:
-    if gate.cubic == 0:
-        torch.mul(s, gate.slope, out=weight)
-    else:
-        torch.addcmul(s.new_tensor(gate.slope), s, s, value=gate.cubic, out=weight).mul_(s)
-    weight.sigmoid_()
+def _gate_chunk(gate: Gate, slope: Tensor, s: Tensor, out: Tensor, weight: Tensor) -> None:
+    z = s  # a product with 1 rounds nothing
+    if gate.cubic:
+        z = torch.addcmul(slope, s, s, value=gate.cubic, out=weight).mul_(s)
+    elif gate.slope != 1:
+        z = torch.mul(s, gate.slope, out=weight)
+    torch.sigmoid(z, out=weight)
     torch.clamp(s, min=torch.finfo(s.dtype).min, out=out).mul_(weight)
