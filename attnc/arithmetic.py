@@ -13,9 +13,9 @@ For a dtype with unit roundoff u and smallest normal number τ:
    be allowed to use less than the dtype (`loose_products`).
 5. scaled_dot_product_attention with scale 1 over at most 512 keys forms scores as in 4 and weights as in 2; it may divide the sum
    of products instead of each weight.
-6. Closed forms (`attnc.prove.window`) use torch.exp, torch.exp2, torch.reciprocal and torch.sigmoid. exp returns exp(d)(1 + ε) plus
-   at most τ, |ε| <= 4u, for d <= 80 in float32, d <= 640 in float64; exp2 likewise 2^d, for d <= 0. reciprocal is the division 1/x
-   of assumption 1. sigmoid returns σ(z)(1 + ε) plus at most τ, |ε| <= (4σ(-z) + 3)u, which is
+6. Closed forms (`attnc.prove.window`) use torch.exp, torch.exp2, torch.reciprocal and torch.sigmoid. exp returns exp(d)(1 + ε)
+   plus at most τ, |ε| <= 4u, for d <= 80 in float32, d <= 640 in float64; exp2 returns 2^d likewise, for d <= 0. reciprocal is
+   the division 1/x of assumption 1. sigmoid returns σ(z)(1 + ε) plus at most τ, |ε| <= (4σ(-z) + 3)u, which is
    1/(1 + exp(-z)) with that exp, and |ε| <= 3e^-z, since 1 + exp(-z) rounds to 1 where the exponential is small. A sum of two
    numbers errs by no more than the smaller of them: the other is a number of the dtype, and none farther off is returned.
 

@@ -20,8 +20,7 @@ def bound(at: Passing) -> Value:
     (h, t), squares, a = at.inputs, at.errors, at.arithmetic
     assert isinstance(squares, SquareErrors)
     u, tau = np.longdouble(a.unit), 2 * np.longdouble(a.tiny)
-    scale, radius = long(squares.scale), long(squares.radius)
-    square = radius * radius
+    square = long(squares.radius) * long(squares.radius)
     E = up((h.size + t.size) * tau) if squares.multiplied else _squared(h, t, squares, a)
     product = up(h.size * t.size)
     if squares.multiplied and not (up(product + E) < a.largest / 8).all():

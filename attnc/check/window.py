@@ -1,8 +1,8 @@
 """The error of a closed form, |executed - f|, bounded cell by cell.
 
 In exact arithmetic the difference from f on a cell is a power series around its middle, the window by Horner's rule in the series
-w = exp(-2cx), gelu's tail by Horner's rule in t = 1/(1 + rate·|s|), the last coefficient over the whole cell. What rounding adds is in `rounding`. A cell is halved until the sum of
-both is below the claim."""
+w = exp(-2cx), the tail of gelu by Horner's rule in t = 1/(1 + rate·|s|), the last coefficient over the whole cell. What rounding
+adds is in `rounding`. A cell is halved until the sum of both is below the claim."""
 
 from __future__ import annotations
 
@@ -104,7 +104,9 @@ def _leaves_the_range(window: ClosedForm, reach: float, a: Arithmetic) -> bool:
         if isinstance(window, TailForm):
             sizes = far * window.rate + far * far * (1 + arb(window.kappa))
             sizes += sum((abs(arb(C)) for C in window.coefficients), arb(0))
-            return not (window.rate > 0 and window.kappa > 0 and len(window.coefficients) > 1 and sizes <= room)
+            return not (
+                window.rate > 0 and window.kappa > 0 and len(window.coefficients) > 1 and sizes <= room
+            )
         x, c, lead = far / arb(window.spacing), arb(window.sharpness), arb(window.lead)
         exact = math.frexp(window.spacing)[0] == 0.5
         sizes = sum((abs(arb(C)) for C in window.coefficients), arb(0))

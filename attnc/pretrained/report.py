@@ -12,6 +12,7 @@ from attnc.domain import Normed
 from attnc.frontends.transformers import SkipCause, Skipped
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import at_most, checked_record, versions, with_fields
+from attnc.records.window_numbers import FUNCTIONS, TailForm
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class ConversionReport:
     def notes(self) -> list[str]:
         """The lines below the table of blocks."""
         lines = [f"read from the operations of a call with {self.read}"] if self.read else []
+        lines += sorted({note for block in self.blocks if (note := _own_form(block)) is not None})
         lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
         samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
         lines += [
@@ -161,6 +163,20 @@ def model_certificate(
         children=tuple(blocks),
         versions=dict(versions() if made_with is None else made_with),
     )
+
+
+def _own_form(block: Certificate) -> str | None:
+    """That a block executes a formula of its function which is not derived from its anchors, or None."""
+    name, facts = block.facts["activation"], block.facts
+    form = FUNCTIONS.get((name, block.dtype)) if facts["design"] == "lattice" else None
+    if form is None or not facts["engine"].startswith("closed-form"):
+        return None
+    words = (
+        "the tail of the normal distribution by its Mills ratio"
+        if isinstance(form, TailForm)
+        else "a sigmoid"
+    )
+    return f"closed-form: {name} runs by {words}, a formula that is proved to approximate {name} itself and is not attention"
 
 
 def holds_for(block: Certificate) -> str:

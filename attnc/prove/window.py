@@ -214,8 +214,7 @@ def _window_factors(window: Window, s: arb, a: Arithmetic) -> _Factors:
 
 
 def _tail_factors(tail: TailForm, s: arb, a: Arithmetic) -> _Factors:
-    """G = 2^(-κs²) and w = t = 1/d, d = 1 + rate·|s|: the product of κ, s and s rounds twice; that of rate and |s| rounds once, the
-    sum with 1 once, the reciprocal once."""
+    """G = 2^(-κs²) and w = t = 1/d, d = 1 + rate·|s|: κs² rounds twice, rate·|s|, d and 1/d once each."""
     u, tau, one, size = arb(a.unit), arb(a.tiny), arb(1), abs(s)
     rate, kappa, log2 = arb(tail.rate), arb(tail.kappa), arb(2).log()
     square = (kappa * size * size).upper()

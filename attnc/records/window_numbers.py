@@ -45,7 +45,7 @@ class TailForm:
 
         max(s, 0) + 2^(-κs²) · Σ_j C_j t^j,   t = 1/(1 + rate·|s|),   the sum by Horner's rule
 
-    2^(-κs²) stands for exp(-s²/2) and Σ_j C_j t^j for -|s|·exp(s²/2)·Φ(-|s|), whose second factor is the Mills ratio over √(2π)."""
+    2^(-κs²) stands for exp(-s²/2), and Σ_j C_j t^j for -|s|·M(|s|)/√(2π) with the Mills ratio M(a) = √(2π)·exp(a²/2)·Φ(-a)."""
 
     rate: float
     kappa: float
@@ -59,7 +59,7 @@ ClosedForm = Window | Gate | TailForm
 def closed_form(numbers: HeadNumbers, function: str | None) -> ClosedForm | None:
     """What engine="closed-form" runs for a head that is certified for a function (None: for none); None if it runs softmax.
 
-    Of most heads it is their window. A lattice head of gelu or of its tanh approximation has a faster one: the function itself."""
+    Of most heads it is their window. Lattice heads of gelu and of its tanh approximation run a formula of the function itself."""
     window = window_of(numbers)
     return FUNCTIONS.get((function, numbers.dtype), window) if isinstance(window, Window) else window
 
@@ -145,16 +145,18 @@ def _enough(coefficients: list[arb], K: int, a: Arithmetic) -> int:
 
 
 def _functions() -> dict[tuple[str | None, str], ClosedForm]:
-    """Closed forms of functions, by name and dtype. The coefficients of the tail were fitted such that |closed form - gelu| is small
-    after they were rounded to float32 (Lawson's algorithm); the proof does not depend on how they were found."""
+    """Closed forms of functions, by name and dtype. The coefficients of the tail were fitted by Lawson's algorithm and rounded to
+    float32 one after the other; the proof does not depend on how they were found."""
     slopes = {"gelu_tanh": 2 * math.sqrt(2 / math.pi), "gelu_fast": 1.5957691216}
 
     def kept(dtype: str, *numbers: float) -> tuple[float, ...]:
         return tuple(float(x) for x in np.array(numbers).astype(dtype))
 
-    tail = kept("float32", -0.39312065, -0.06757576, 0.39529184, -0.73086935, 1.4261583, -0.77504486, 0.14516048)
+    tail = kept(
+        "float32", -0.39312065, -0.06757576, 0.39529184, -0.73086935, 1.4261583, -0.77504486, 0.14516048
+    )
     found: dict[tuple[str | None, str], ClosedForm] = {
-        ("gelu", "float32"): TailForm(13 / 32, *kept("float32", 0.5 / math.log(2)), tail, "float32")
+        ("gelu", "float32"): TailForm(13 / 32, kept("float32", 0.5 / math.log(2))[0], tail, "float32")
     }
     for dtype in ("float32", "float64"):
         for name, given in slopes.items():

@@ -94,7 +94,11 @@ def test_products_are_exact_up_to_the_square_head() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_closed_form_multiplies(dtype: str) -> None:
-    multiply, x, y = products(dtype, engine="closed-form"), tokens(9, M, dtype=dtype), tokens(3, 9, M, dtype=dtype)[1]
+    multiply, x, y = (
+        products(dtype, engine="closed-form"),
+        tokens(9, M, dtype=dtype),
+        tokens(3, 9, M, dtype=dtype)[1],
+    )
     assert torch.equal(multiply(x, y), x * y)
     learning = x.clone().requires_grad_()
     (slope,) = torch.autograd.grad(multiply(learning, y).sum(), learning)
