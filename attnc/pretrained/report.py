@@ -79,7 +79,7 @@ class ConversionReport:
     def notes(self) -> list[str]:
         """The lines below the table of blocks."""
         lines = [f"read from the operations of a call with {self.read}"] if self.read else []
-        lines += sorted({note for block in self.blocks if (note := _own_form(block)) is not None})
+        lines += sorted({note for block in self.blocks for note in _own_forms(block)})
         lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
         samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
         lines += [
@@ -165,18 +165,24 @@ def model_certificate(
     )
 
 
-def _own_form(block: Certificate) -> str | None:
-    """That a block executes a formula of its function which is not derived from its anchors, or None."""
-    name, facts = block.facts["activation"], block.facts
+def _own_forms(block: Certificate) -> list[str]:
+    """The formulas that a block executes by closed form and that are not derived from its anchors."""
+    facts, name = block.facts, block.facts["activation"]
+    if not facts["engine"].startswith("closed-form"):
+        return []
     form = FUNCTIONS.get((name, block.dtype)) if facts["design"] == "lattice" else None
-    if form is None or not facts["engine"].startswith("closed-form"):
-        return None
     words = (
         "the tail of the normal distribution by its Mills ratio"
         if isinstance(form, TailForm)
         else "a sigmoid"
     )
-    return f"closed-form: {name} runs by {words}, a formula that is proved to approximate {name} itself and is not attention"
+    runs = [] if form is None else [f"{name} runs by {words}"]
+    if facts["heads"] > facts["neurons"]:
+        runs.append("products of two values run as x*y")
+    return [
+        f"closed-form: {one}, proved to approximate the function itself; this is not attention"
+        for one in runs
+    ]
 
 
 def holds_for(block: Certificate) -> str:
