@@ -72,7 +72,7 @@ def window_of(numbers: HeadNumbers) -> Window | Gate | None:
 
     >>> key, value = np.array([[[0.0, 0.0], [1.0, 0.0]]]), np.array([[[0.0, 0.0], [1.0, 0.0]]])
     >>> window_of(HeadNumbers(np.array([[1.0, 0.0]]), key, value, np.ones(1), "float32"))
-    Gate(slope=1.0, dtype='float32')
+    Gate(slope=1.0, dtype='float32', cubic=0.0)
     """
     if numbers.heads != 1 or numbers.output[0] != 1 or numbers.query[0, 1] != 0:
         return None
