@@ -302,7 +302,7 @@ WINDOWS = [
         "e_w = ((1 + u) / ((1 - share) * (1 - u) - 2 * tau * (1 + rate)) - 1).upper()",
         "e_w = arb(0)",
         "1/(1 + rate·|s|) is taken to be exact",
-        (ADVERSARY,),
+        (f"{CHECK_WINDOW}::test_the_worst_machine_stays_within_the_rounding_of_the_tail",),
     ),
     Mutation(
         "check_rounding: cubic gate",

@@ -30,6 +30,7 @@ from tests.prove.test_window import (
     exact_window,
     hard_points,
     lattice_window,
+    perturbed,
     proof_of,
 )  # fmt: skip
 
@@ -143,6 +144,19 @@ def test_no_adversary_leaves_it(case: str) -> None:
                 assert abs(y - truth) <= allowed, s
                 near = max(near, float((abs(y - truth) / allowed).mid()))
     assert near > 0.6
+
+
+@pytest.mark.parametrize("s", [-3.1, -1.7, -0.4, 0.3, 0.9, 2.2])
+def test_the_worst_machine_stays_within_the_rounding_of_the_tail(s: float) -> None:
+    """Every operation of the tail errs in the direction that does harm."""
+    a, none = ARITHMETIC["float32"], [0.0] * 40
+    with working(256):
+        exact, count = perturbed(TAIL, s, none, a)
+        alone = [[float(i == j) for j in range(len(none))] for i in range(count)]
+        worst = [1.0 if perturbed(TAIL, s, one, a)[0] > exact else -1.0 for one in alone]
+        reached = abs(perturbed(TAIL, s, worst + none[count:], a)[0] - exact)
+        allowed = tail_rounding(TAIL, abs(arb(s)), s > 0, a)
+        assert allowed is not None and arb(0.6) * allowed <= reached <= allowed
 
 
 def test_a_changed_coefficient_is_noticed() -> None:
