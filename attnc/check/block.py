@@ -68,7 +68,7 @@ def check_block(
         found = _composed(program, domain, heads, squares, dtype)
         none = np.zeros_like(heads.approximation)  # without errors of heads: what matrix products round
         heads = replace(heads, approximation=none, executed=none)
-        squares = squares and replace(squares, approximation=0.0, executed=0.0)
+        squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=False)
         exact = _composed(program, domain, heads, squares, dtype)
     except CheckError as problem:
         return Verdict(Status.UNKNOWN, str(problem), bound)

@@ -31,7 +31,7 @@ from attnc.records.layers import Heads
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.quadratic_numbers import QUADRATIC, QuadraticNumbers
 from attnc.records.verdict import Verdict
-from attnc.records.window_numbers import window_of
+from attnc.records.window_numbers import closed_form
 
 VERSION = 1
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
@@ -82,14 +82,14 @@ class Proofs:
 
     def executed(self, numbers: HeadNumbers, certificate: Certificate, engine: str) -> float:
         """At least |executed - f| on the domain of the certificate, which was proved."""
-        window = window_of(numbers) if engine == "closed-form" else None
+        function = certificate.facts["function"]
+        window = closed_form(numbers, function) if engine == "closed-form" else None
         if window is None:
             parts = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
             return min(certificate.bound, parts)
-        key = (window, certificate.facts["function"], certificate.interval)
+        key = (window, function, certificate.interval)
         if key not in self.windows:
-            f = functions.get(certificate.facts["function"])
-            self.windows[key] = window_error(window, f, certificate.interval)
+            self.windows[key] = window_error(window, functions.get(function), certificate.interval)
         return self.windows[key]
 
 
@@ -150,8 +150,9 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         if not square.interval.lo <= -1 <= 1 <= square.interval.hi:
             raise CheckError("the head of the square is not proved on [-1, 1]")
         scale, radius = (np.exp2(k.astype(np.float64)) for k in (block.scale, block.radius))
-        executed = proofs.executed(block.square, square, engine)
-        squares = SquareErrors(scale, radius, square.approximation, executed)
+        multiplied = engine == "closed-form"
+        executed = math.inf if multiplied else proofs.executed(block.square, square, engine)
+        squares = SquareErrors(scale, radius, square.approximation, executed, multiplied)
     terms = BlockClaim(claim.approximation, claim.facts["roundings"][engine], claim.facts["products"])
     assert block.domain is not None
     return check_block(block.program, block.domain, errors, squares, terms, claim.dtype)

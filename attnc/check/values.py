@@ -138,12 +138,14 @@ class HeadErrors:
 
 @dataclass(frozen=True, eq=False)
 class SquareErrors:
-    """λ and radius of each neuron (features,), powers of two; |square - η²| on [-1, 1] in exact arithmetic, and as executed."""
+    """λ and radius of each neuron (features,), powers of two; |square - η²| on [-1, 1] in exact arithmetic, and as executed.
+    `multiplied`: no square is executed, but the product."""
 
     scale: Array
     radius: Array
     approximation: float
     executed: float
+    multiplied: bool = False
 
 
 Errors = HeadErrors | SquareErrors | None

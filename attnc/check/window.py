@@ -1,8 +1,8 @@
-"""The error of a window, |executed - f|, bounded cell by cell.
+"""The error of a closed form, |executed - f|, bounded cell by cell.
 
 In exact arithmetic the difference from f on a cell is a power series around its middle, the window by Horner's rule in the series
-w = exp(-2cx), the last coefficient over the whole cell. What rounding adds is in `rounding`. A cell is halved until the sum of
-both is below the claim."""
+w = exp(-2cx), the tail of gelu by Horner's rule in t = 1/(1 + rate·|s|), the last coefficient over the whole cell. What rounding
+adds is in `rounding`. A cell is halved until the sum of both is below the claim."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from flint import arb, arb_series
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_window
 from attnc.check.head import check_machine
-from attnc.check.rounding import gate_rounding, window_rounding
+from attnc.check.rounding import gate_rounding, tail_rounding, window_rounding
 from attnc.check.values import CheckError
 from attnc.domain import Interval
 from attnc.functions import Function
 from attnc.functions.balls import upper, working
 from attnc.functions.function import Branch
-from attnc.records.window_numbers import Gate, Window
+from attnc.records.window_numbers import ClosedForm, Gate, TailForm, Window
 
 PRECISION, ORDER, MOST_CELLS = 192, 13, 60_000
 _ROOM = 1.004  # by which a bound that is searched for may exceed what it is at some input
@@ -49,7 +49,7 @@ class _Cell:
         return [_Cell(self.lo, self.middle, self.branch), _Cell(self.middle, self.hi, self.branch)]
 
 
-def window_error(window: Window | Gate, f: Function, domain: Interval) -> float:
+def window_error(window: ClosedForm, f: Function, domain: Interval) -> float:
     """A bound of |executed - f| on the domain, within some hundredths of the best; raises `CheckError` where none is found.
 
     >>> from attnc import functions
@@ -64,7 +64,7 @@ def window_error(window: Window | Gate, f: Function, domain: Interval) -> float:
         return upper(_bound(window, f, domain))
 
 
-def _problem(window: Window | Gate, f: Function, domain: Interval) -> str | None:
+def _problem(window: ClosedForm, f: Function, domain: Interval) -> str | None:
     """Why nothing can be proved, or None."""
     if not f.provable:
         return f"{f.label} has no enclosure: nothing can be proved about it"
@@ -85,19 +85,28 @@ def _problem(window: Window | Gate, f: Function, domain: Interval) -> str | None
     return None
 
 
-def _stored(window: Window | Gate) -> list[float]:
+def _stored(window: ClosedForm) -> list[float]:
     if isinstance(window, Gate):
-        return [window.slope]
+        return [window.slope, window.cubic]
+    if isinstance(window, TailForm):
+        return [window.rate, window.kappa, *window.coefficients]
     c, inverse = window.sharpness, 1 / window.spacing if window.spacing else math.inf
     return [window.spacing, inverse, c, 2 * c, window.lead, *window.coefficients]
 
 
-def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> bool:
+def _leaves_the_range(window: ClosedForm, reach: float, a: Arithmetic) -> bool:
     """Sizes in balls; exponents are checked cell by cell (`rounding`)."""
     with working(PRECISION):
         far, room = arb(reach), arb(a.largest) / 4
         if isinstance(window, Gate):
-            return not (window.slope > 0 and far * window.slope <= room and far <= room)
+            z = far * window.slope + far * far * far * window.cubic
+            return not (window.slope > 0 and window.cubic >= 0 and z <= room and far * far <= 4 * room)
+        if isinstance(window, TailForm):
+            sizes = far * window.rate + far * far * (1 + arb(window.kappa))
+            sizes += sum((abs(arb(C)) for C in window.coefficients), arb(0))
+            return not (
+                window.rate > 0 and window.kappa > 0 and len(window.coefficients) > 1 and sizes <= room
+            )
         x, c, lead = far / arb(window.spacing), arb(window.sharpness), arb(window.lead)
         exact = math.frexp(window.spacing)[0] == 0.5
         sizes = sum((abs(arb(C)) for C in window.coefficients), arb(0))
@@ -105,7 +114,7 @@ def _leaves_the_range(window: Window | Gate, reach: float, a: Arithmetic) -> boo
         return not (exact and 0 < c <= 1 and lead >= 0 and window.coefficients and fits)
 
 
-def _bound(window: Window | Gate, f: Function, domain: Interval) -> arb:
+def _bound(window: ClosedForm, f: Function, domain: Interval) -> arb:
     """Halve cells until the error on each is below a bound that rises to the errors at their middles."""
     a, goal, todo, done = ARITHMETIC[window.dtype], arb(0), _first_cells(window, f, domain), 0
     while todo:
@@ -125,9 +134,9 @@ def _bound(window: Window | Gate, f: Function, domain: Interval) -> arb:
     return goal
 
 
-def _first_cells(window: Window | Gate, f: Function, domain: Interval) -> list[_Cell]:
+def _first_cells(window: ClosedForm, f: Function, domain: Interval) -> list[_Cell]:
     """Cut at the kinks, at 0 and at even points near it; what is nearest to 0 comes last, and so is taken first."""
-    near = 11 * window.spacing if isinstance(window, Window) else 11 / window.slope
+    near = 11 * (window.spacing if isinstance(window, Window) else 1 / getattr(window, "slope", 1.5))
     cuts = sorted({0.0, *(sign * near * i / 11 for i in range(1, 12) for sign in (-1, 1))})
     cells = []
     for piece in f.pieces(domain.lo, domain.hi):
@@ -136,7 +145,7 @@ def _first_cells(window: Window | Gate, f: Function, domain: Interval) -> list[_
     return sorted(cells, key=lambda cell: -abs(cell.middle))
 
 
-def _error(window: Window | Gate, cell: _Cell, a: Arithmetic) -> arb | None:
+def _error(window: ClosedForm, cell: _Cell, a: Arithmetic) -> arb | None:
     """At least |executed - f| on the cell; None where the cell is too wide to say."""
     centre = arb(cell.middle)
     half = (arb(cell.hi) - centre).max(centre - arb(cell.lo)).upper()
@@ -144,7 +153,8 @@ def _error(window: Window | Gate, cell: _Cell, a: Arithmetic) -> arb | None:
         if isinstance(window, Gate):
             found = _gate_error(window, cell, centre, half, a)
         else:
-            rounding = window_rounding(window, abs(centre) + arb(0, half), cell.right, a)
+            of = tail_rounding if isinstance(window, TailForm) else window_rounding
+            rounding = of(window, abs(centre) + arb(0, half), cell.right, a)  # type: ignore[arg-type]
             if rounding is None:
                 return None
             found = rounding + _taylor(
@@ -164,13 +174,16 @@ def _taylor(difference: Callable[[arb_series], arb_series], centre: arb, half: a
     return sum((abs(point[j]) * half**j for j in range(ORDER)), abs(last) * half**ORDER)
 
 
-def _window_series(window: Window, s: arb_series, right: bool) -> arb_series:
-    c, side = arb(window.sharpness), 1 if right else -1
-    x = s * (side / arb(window.spacing))
-    w, total = (x * (-2 * c)).exp(), arb_series([0])
+def _window_series(window: Window | TailForm, s: arb_series, right: bool) -> arb_series:
+    side, total = 1 if right else -1, arb_series([0])
+    if isinstance(window, TailForm):
+        w, exponent = 1 / (s * (side * arb(window.rate)) + 1), -(s * s) * arb(window.kappa) * arb(2).log()
+    else:
+        c, x = arb(window.sharpness), s * (side / arb(window.spacing))
+        w, exponent = (x * (-2 * c)).exp(), x * (arb(window.lead) - x * c)
     for C in reversed(window.coefficients):
         total = total * w + arb(C)
-    bump = (x * (arb(window.lead) - x * c)).exp() * total
+    bump = exponent.exp() * total
     return bump + s if right else bump
 
 
@@ -183,7 +196,7 @@ def _gate_error(gate: Gate, cell: _Cell, centre: arb, half: arb, a: Arithmetic) 
 
 
 def _gate_series(gate: Gate, s: arb_series, right: bool) -> arb_series:
-    z = s * arb(gate.slope)
+    z = s * arb(gate.slope) + s * s * s * arb(gate.cubic)
     if right:
         return s / (1 + (-z).exp())
     e = z.exp()

@@ -13,10 +13,11 @@ from attnc.domain import Array
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
 from attnc.network.head import Head
+from attnc.network.window import closed_form_of
 from attnc.program import Pointwise
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
-from attnc.prove.window import window_bound, window_of
+from attnc.prove.window import window_bound
 from attnc.records.certificate import Certificate
 from attnc.records.layers import Index, Layer, pointwise_layer
 
@@ -84,7 +85,7 @@ def executed_error(head: Head, f: Function, engine: str) -> float:
     without a closed form runs softmax."""
     certificate = head.certificate
     assert certificate.proved
-    window = window_of(head.numbers()) if engine == "closed-form" else None
+    window = closed_form_of(head) if engine == "closed-form" else None
     if window is None:
         terms = math.nextafter(certificate.approximation + certificate.rounding, math.inf)
         return min(certificate.bound, terms)

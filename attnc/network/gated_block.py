@@ -56,8 +56,8 @@ class GatedBlock(nn.Module):
     @property
     def runs(self) -> str:
         """The engines that execute."""
-        first, second = self.activation.runs, self.product.square.runs
-        return first if first == second else f"{first}, squares {second}"
+        first, second = self.activation.runs, self.product.runs
+        return first if first == second else f"{first}, products {second}"
 
     @property
     def parameters_added(self) -> int:

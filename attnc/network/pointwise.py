@@ -23,7 +23,7 @@ from attnc.network.running import PreciseModule, precise
 from attnc.network.window import run_window, window_now
 from attnc.records.layers import Index, Layer, pointwise_layer
 from attnc.records.numbers import TENSORS
-from attnc.records.window_numbers import Gate, Window
+from attnc.records.window_numbers import ClosedForm
 
 Groups = Sequence[tuple[Tensor | None, Head]]
 
@@ -142,7 +142,7 @@ class Pointwise(PreciseModule, nn.ModuleList):
         together = torch.cat(parts, -1)
         return torch.empty_like(together).index_copy(-1, order, together)
 
-    def _run_head(self, head: Head, window: Window | Gate | None, s: Tensor, engine: str) -> Tensor:
+    def _run_head(self, head: Head, window: ClosedForm | None, s: Tensor, engine: str) -> Tensor:
         if window is not None:
             return run_window(window, s)
         if engine == "sdpa" or self.inputs:
@@ -188,7 +188,7 @@ class Pointwise(PreciseModule, nn.ModuleList):
         engine = "" if self.inputs else f", engine={self.engine!r}"
         return f"Pointwise({function}, {many}, {anchors} anchors{engine})"
 
-    def _windows(self, engine: str) -> list[Window | Gate | None]:
+    def _windows(self, engine: str) -> list[ClosedForm | None]:
         """The window that runs for each group; None if attention to all anchors runs."""
         return [window_now(head) if engine == "closed-form" else None for _, head in self.groups]
 

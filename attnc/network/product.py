@@ -30,6 +30,8 @@ class Product(PreciseModule):
     λ = 2^scale and ρ = 2^radius of each neuron are powers of two, so that scaling does not round. The head `square` serves
     [-1, 1]. Without gradients, on the CPU, the products are formed in chunks. The numbers are buffers, not parameters.
 
+    engine="closed-form" multiplies: the closed form of the product is x∘y. engine="softmax" runs the head.
+
     >>> from attnc.heads.lattice import square_numbers
     >>> product = Product(Head(square_numbers("float64"), "lattice"), np.zeros(3, np.int8), np.full(3, 3))
     >>> x, y = torch.tensor([[2.0, -3, 0.5], [1, 1, 2]], dtype=torch.float64)
@@ -56,10 +58,17 @@ class Product(PreciseModule):
     @precise
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """x∘y for x and y (…, neurons)."""
+        if self.square.engine == "closed-form":
+            return x * y
         if not in_place(x, y, *self.buffers()):
             return self._multiply(x, y)
         tokens = (t.reshape(-1, t.shape[-1]) for t in (x, y))
         return in_chunks(self._multiply, _CHUNK // max(1, self.scale.numel()), *tokens).reshape(x.shape)
+
+    @property
+    def runs(self) -> str:
+        """The engines that execute."""
+        return "closed-form" if self.square.engine == "closed-form" else self.square.runs
 
     def why_not_certified(self) -> str | None:
         """None if the head is certified for the square on [-1, 1] and attnc's code runs it, else the reason."""

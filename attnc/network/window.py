@@ -1,4 +1,5 @@
-"""engine="closed-form": the window of a head, two exponentials and a polynomial (or a sigmoid) for each number.
+"""engine="closed-form": the window of a head, two exponentials and a polynomial (or a sigmoid) for each number; for gelu, the
+function itself, from one power of two, one reciprocal and a polynomial.
 
 With gradients, tracing and on other devices every result is a new tensor. Otherwise the same operations run in place, on chunks
 that stay in the cache."""
@@ -17,7 +18,7 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.errors import InputError
 from attnc.network.running import in_place, is_plain
 from attnc.records.numbers import TENSORS
-from attnc.records.window_numbers import Gate, Window, window_of
+from attnc.records.window_numbers import ClosedForm, Gate, TailForm, Window, closed_form
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -30,7 +31,7 @@ _CHANGED = "the numbers of a head were changed after torch.compile: call refresh
 class DerivedWindow:
     """The window of a head, and the numbers it was derived from: it serves as long as they stay the same."""
 
-    window: Window | Gate | None
+    window: ClosedForm | None
     copies: tuple[Tensor, ...] = ()
     marks: tuple[tuple[int, int], ...] = ()  # address and version: comparing numbers would wait for a device
 
@@ -42,7 +43,7 @@ class DerivedWindow:
             return cls(None)
         finite = not any(t.is_meta for t in tensors) and all(bool(t.isfinite().all()) for t in tensors)
         copies = tuple(t.detach().clone() for t in tensors)
-        return cls(window_of(head.numbers()) if finite else None, copies, _marks(tensors))
+        return cls(closed_form_of(head) if finite else None, copies, _marks(tensors))
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         """Whether the numbers are the same."""
@@ -50,7 +51,7 @@ class DerivedWindow:
             return self._alike(tensors) and self.marks == _marks(tensors)
         return self._alike(tensors) and all(map(torch.equal, self.copies, tensors))
 
-    def compiled(self, tensors: Sequence[Tensor]) -> Window | Gate | None:
+    def compiled(self, tensors: Sequence[Tensor]) -> ClosedForm | None:
         """The window, in a graph that raises if the numbers are changed afterwards."""
         if self.window is None or not self._alike(tensors):
             return None
@@ -65,7 +66,14 @@ class DerivedWindow:
         )
 
 
-def window_now(head: Head) -> Window | Gate | None:
+def closed_form_of(head: Head) -> ClosedForm | None:
+    """The closed form of a head: that of its function only while its numbers are those that are certified for the function."""
+    numbers, certificate = head.numbers(), head.certificate
+    certified = certificate.proved and certificate.digests == numbers.digests()
+    return closed_form(numbers, certificate.facts.get("function") if certified else None)
+
+
+def window_now(head: Head) -> ClosedForm | None:
     """The window of a head's present numbers; None if it has none, or if the numbers require a gradient."""
     tensors = _tensors(head)
     if any(t.requires_grad for t in tensors):
@@ -87,7 +95,7 @@ def _tensors(head: Head) -> list[Tensor]:
     return [getattr(head, name) for name in TENSORS]
 
 
-def run_window(window: Window | Gate, s: Tensor) -> Tensor:
+def run_window(window: ClosedForm, s: Tensor) -> Tensor:
     """The window at every number of s: the same shape, dtype and device; differentiable to any order."""
     if s.dtype != getattr(torch, window.dtype):
         raise InputError(f"this window runs in {window.dtype}: got {s.dtype}; convert the input")
@@ -96,31 +104,47 @@ def run_window(window: Window | Gate, s: Tensor) -> Tensor:
     s = s.detach()
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
     buffers = s.new_empty(4, min(_CHUNK, s.numel()))
+    constants = s.new_tensor(_constants(window)).unbind()
     chunks = (torch.split(t.view(-1), _CHUNK) for t in (s, out))
     for part, result in zip(*chunks, strict=True):
         held = buffers[:, : len(part)].unbind()
         if isinstance(window, Gate):
-            _gate_chunk(window, part, result, held[0])
+            _gate_chunk(window, constants[0], part, result, held[0])
+        elif isinstance(window, TailForm):
+            _tail_chunk(window, constants, part, result, held)
         else:
-            _chunk(window, part, result, held)
+            _chunk(window, constants, part, result, held)
     return out
 
 
-def _plain(window: Window, s: Tensor) -> Tensor:
+def _constants(window: ClosedForm) -> tuple[float, ...]:
+    """The numbers that enter operations as tensors."""
+    if isinstance(window, Gate):
+        return (window.slope,)
+    return (*((0.0, 1.0) if isinstance(window, TailForm) else (window.lead,)), *window.coefficients)
+
+
+def _plain(window: Window | TailForm, s: Tensor) -> Tensor:
     """The derivative at 0 is the right-hand one, which is also the left-hand one up to the window's error."""
-    c, negative = window.sharpness, s < 0
-    x = torch.where(negative, -s, s) * (1 / window.spacing)
-    w = torch.exp(x * (-2 * c))
-    G = torch.exp(x * (x * -c + window.lead))
-    N = torch.full_like(x, window.coefficients[-1])
+    negative = s < 0
+    size = torch.where(negative, -s, s)
+    if isinstance(window, TailForm):
+        w, G = torch.reciprocal(size * window.rate + 1), torch.exp2(s * s * -window.kappa)
+    else:
+        c, x = window.sharpness, size * (1 / window.spacing)
+        w = torch.exp(x * (-2 * c))
+        G = torch.exp(x * (x * -c + window.lead))
+    N = torch.full_like(s, window.coefficients[-1])
     for C in reversed(window.coefficients[:-1]):
         N = N * w + C
     return torch.where(negative, torch.zeros_like(s), s) + G * N
 
 
-def _chunk(window: Window, s: Tensor, out: Tensor, buffers: Sequence[Tensor]) -> None:
+def _chunk(
+    window: Window, constants: Sequence[Tensor], s: Tensor, out: Tensor, buffers: Sequence[Tensor]
+) -> None:
     """x is |s| where 1/Δ can be moved into the constants: powers of two commute with rounding, so every bit stays."""
-    lead, *coefficients = s.new_tensor([window.lead, *window.coefficients])
+    lead, *coefficients = constants
     c, (x, w, G, N) = window.sharpness, buffers
     torch.clamp(s, min=0, out=out)
     torch.abs(s, out=x)
@@ -130,13 +154,30 @@ def _chunk(window: Window, s: Tensor, out: Tensor, buffers: Sequence[Tensor]) ->
         inverse = 1.0
     torch.mul(x, -2 * c * inverse, out=w).exp_()
     torch.add(lead * inverse, x, alpha=-c * inverse * inverse, out=G).mul_(x).exp_()
-    if len(coefficients) == 1:
-        N.fill_(coefficients[0])
-    else:
-        torch.add(coefficients[-2], w, alpha=window.coefficients[-1], out=N)
-    for C in reversed(coefficients[:-2]):
-        torch.addcmul(C, N, w, out=N)
+    _horner(coefficients, window.coefficients[-1], w, N)
     out.addcmul_(G, N)
+
+
+def _tail_chunk(
+    tail: TailForm, constants: Sequence[Tensor], s: Tensor, out: Tensor, buffers: Sequence[Tensor]
+) -> None:
+    zero, one, *coefficients = constants
+    t, N = buffers[:2]
+    torch.abs(s, out=t)
+    torch.add(one, t, alpha=tail.rate, out=t).reciprocal_()
+    _horner(coefficients, tail.coefficients[-1], t, N)
+    G = torch.addcmul(zero, s, s, value=-tail.kappa, out=t).exp2_()
+    torch.clamp(s, min=0, out=out).addcmul_(G, N)
+
+
+def _horner(coefficients: Sequence[Tensor], last: float, w: Tensor, out: Tensor) -> None:
+    """out = C_0 + w(C_1 + w(C_2 + …)); the last coefficient is given as a number, too."""
+    if len(coefficients) == 1:
+        out.fill_(last)
+    else:
+        torch.add(coefficients[-2], w, alpha=last, out=out)
+    for C in reversed(coefficients[:-2]):
+        torch.addcmul(C, out, w, out=out)
 
 
 def _scales_exactly(spacing: float) -> bool:
@@ -146,9 +187,15 @@ def _scales_exactly(spacing: float) -> bool:
 
 def _plain_gate(gate: Gate, s: Tensor) -> Tensor:
     """s is clamped to finite numbers from below: -∞·0 is NaN."""
-    return s.clamp(min=torch.finfo(s.dtype).min) * torch.sigmoid(s * gate.slope)
+    z = s * gate.slope if gate.cubic == 0 else (s * s * gate.cubic + gate.slope) * s
+    return s.clamp(min=torch.finfo(s.dtype).min) * torch.sigmoid(z)
 
 
-def _gate_chunk(gate: Gate, s: Tensor, out: Tensor, weight: Tensor) -> None:
-    torch.mul(s, gate.slope, out=weight).sigmoid_()
+def _gate_chunk(gate: Gate, slope: Tensor, s: Tensor, out: Tensor, weight: Tensor) -> None:
+    z = s  # a product with 1 rounds nothing
+    if gate.cubic:
+        z = torch.addcmul(slope, s, s, value=gate.cubic, out=weight).mul_(s)
+    elif gate.slope != 1:
+        z = torch.mul(s, gate.slope, out=weight)
+    torch.sigmoid(z, out=weight)
     torch.clamp(s, min=torch.finfo(s.dtype).min, out=out).mul_(weight)

@@ -12,6 +12,7 @@ from attnc.domain import Ball, Normed
 from attnc.frontends.transformers import SkipCause, Skipped
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import at_most, checked_record, versions, with_fields
+from attnc.records.window_numbers import FUNCTIONS, TailForm
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class ConversionReport:
         lines = [_norms_line(self.norms)] if self.norms else []
         lines += [_activation_line(c) for c in self.certificate.children if c.subject == "activation"]
         lines += [f"read from the operations of a call with {self.read}"] if self.read else []
+        lines += sorted({note for block in self.blocks for note in _own_forms(block)})
         lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
         samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
         lines += [
@@ -194,6 +196,26 @@ def _norms_line(norms: Sequence[Certificate]) -> str:
         f"approximation at most {at_most(exact)}, rounding at most {at_most(rounding)}, for every token (of a LayerNorm: minus "
         f"its mean) with a mean square up to {square:.2g}"
     )
+
+
+def _own_forms(block: Certificate) -> list[str]:
+    """The formulas that a block executes by closed form and that are not derived from its anchors."""
+    facts, name = block.facts, block.facts["activation"]
+    if not facts["engine"].startswith("closed-form"):
+        return []
+    form = FUNCTIONS.get((name, block.dtype)) if facts["design"] == "lattice" else None
+    words = (
+        "the tail of the normal distribution by its Mills ratio"
+        if isinstance(form, TailForm)
+        else "a sigmoid"
+    )
+    runs = [] if form is None else [f"{name} runs by {words}"]
+    if facts["heads"] > facts["neurons"]:
+        runs.append("products of two values run as x*y")
+    return [
+        f"closed-form: {one}, proved to approximate the function itself; this is not attention"
+        for one in runs
+    ]
 
 
 def holds_for(block: Certificate) -> str:

@@ -21,10 +21,11 @@ class HeadErrors:
     """Errors of the heads of a layer, neuron by neuron, on every number of the dtype that may enter them.
 
     Pointwise: |head - f|. Product: |square head - ζ²|, scaling included. `approximation` is in exact arithmetic, `error` as
-    executed."""
+    executed. `multiplied`: the product is executed as x∘y, and `error` is not used."""
 
     approximation: Array | float = 0.0
     error: Array | float = 0.0
+    multiplied: bool = False
 
 
 @dataclass(frozen=True, eq=False)

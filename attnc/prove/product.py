@@ -10,7 +10,10 @@ two q is rounded once; scaling by λ and by 1/4 rounds nothing. With T = H/λ + 
 
     S = (u + u²)((H/λ)² + (λV)²) + (1 + u)Tφ + φ²             what rounding ζ± does to the product
     |p̂ - α̂β̂| <= E + u(HV + E) + underflow,  E = S + Q/2
-    |α̂β̂ - αβ| <= e_α V + |α| e_β"""
+    |α̂β̂ - αβ| <= e_α V + |α| e_β
+
+engine="closed-form" executes the product itself, |fl(α̂β̂) - α̂β̂| <= uHV + τ(1 + H + V): a factor that is subnormal may be taken
+for 0. In exact arithmetic the bound remains that of the squares."""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
-from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unbounded
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unbounded, unless_overflow
 from attnc.prove.outward import above, below, times, total
 from attnc.records.layers import Layer
 
@@ -30,6 +33,8 @@ _POWERS = 100  # λ = 2^k with |k| up to this
 def product_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of x∘y with square heads that are within `heads` of ζ² for |ζ| <= radius."""
     (x, y), layer, a, heads = at.values, at.layer, at.arithmetic, at.heads
+    if heads.multiplied:
+        return _multiplied(at)
     scale, radius = (np.exp2(k.astype(np.float64)) for k in (layer.tensor("scale"), layer.tensor("radius")))
     entering, flushed = _entering(x, y, scale, a)
     if not (entering <= radius).all() or not (times(radius, radius) < a.largest).all():
@@ -43,12 +48,28 @@ def product_bounds(at: LayerInputs) -> ValueBounds:
     off = total(sums, np.asarray(heads.error) / 2)
     passing = total(times(x.executed, y.executed), off)
     error = total(times(x.error, y.executed), times(x.size, y.error), off, times(u, passing), 4 * a.tiny)
+    largest = total(times(1 + u, passing), 4 * a.tiny)
+    return _bounds(at, error, largest)
+
+
+def _multiplied(at: LayerInputs) -> ValueBounds:
+    """The bounds of x∘y where the product itself is executed."""
+    (x, y), a = at.values, at.arithmetic
+    size = times(x.executed, y.executed)
+    rounding = total(times(a.unit, size), times(a.tiny, total(1.0, x.executed, y.executed)))
+    error = total(times(x.error, y.executed), times(x.size, y.error), rounding)
+    return _bounds(at, unless_overflow(error, size, a), total(size, rounding))
+
+
+def _bounds(at: LayerInputs, error: Array, largest: Array) -> ValueBounds:
+    """With what exact arithmetic leaves of the error, which is never more than the error."""
+    (x, y), layer = at.values, at.layer
     known = dict(zip(layer.inputs, at.values, strict=True))
     carried = product_carried(layer, [x.approximation, y.approximation], known)
-    approximation = total(carried, np.asarray(heads.approximation) / 2)
+    approximation = total(carried, np.asarray(at.heads.approximation) / 2)
     ends = np.stack([s * t for s in (x.lo, x.hi) for t in (y.lo, y.hi)])
-    largest = total(times(1 + u, passing), 4 * a.tiny)
     lo, hi = below(ends.min(0)), above(ends.max(0))
+    error = np.maximum(error, approximation) if at.heads.multiplied else error
     return narrowed(ValueBounds(lo, hi, approximation, error, largest=largest))
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a window: what runs in place of a lattice head or of a gate, and how it follows from the head's numbers."""
+"""The numbers of closed forms: what runs in place of a lattice head or of a gate, and how it follows from the head."""
 
 from __future__ import annotations
 
@@ -31,10 +31,37 @@ class Window:
 
 @dataclass(frozen=True)
 class Gate:
-    """s·σ(slope·s): a token that attends to itself and to a zero anchor."""
+    """s·σ(s·(slope + cubic·s²)). With cubic = 0, a token that attends to itself and to a zero anchor; otherwise gelu's tanh
+    approximation itself, which no attention computes."""
 
     slope: float
     dtype: str
+    cubic: float = 0.0
+
+
+@dataclass(frozen=True)
+class TailForm:
+    """max(s, 0) - |s|Φ(-|s|), the tail Φ of the normal distribution by its Mills ratio: gelu itself, not attention.
+
+        max(s, 0) + 2^(-κs²) · Σ_j C_j t^j,   t = 1/(1 + rate·|s|),   the sum by Horner's rule
+
+    2^(-κs²) stands for exp(-s²/2), and Σ_j C_j t^j for -|s|·M(|s|)/√(2π) with the Mills ratio M(a) = √(2π)·exp(a²/2)·Φ(-a)."""
+
+    rate: float
+    kappa: float
+    coefficients: tuple[float, ...]  # C_0, C_1, …
+    dtype: str
+
+
+ClosedForm = Window | Gate | TailForm
+
+
+def closed_form(numbers: HeadNumbers, function: str | None) -> ClosedForm | None:
+    """What engine="closed-form" runs for a head that is certified for a function (None: for none); None if it runs softmax.
+
+    Of most heads it is their window. Lattice heads of gelu and of its tanh approximation run a formula of the function itself."""
+    window = window_of(numbers)
+    return FUNCTIONS.get((function, numbers.dtype), window) if isinstance(window, Window) else window
 
 
 def window_of(numbers: HeadNumbers) -> Window | Gate | None:
@@ -45,7 +72,7 @@ def window_of(numbers: HeadNumbers) -> Window | Gate | None:
 
     >>> key, value = np.array([[[0.0, 0.0], [1.0, 0.0]]]), np.array([[[0.0, 0.0], [1.0, 0.0]]])
     >>> window_of(HeadNumbers(np.array([[1.0, 0.0]]), key, value, np.ones(1), "float32"))
-    Gate(slope=1.0, dtype='float32')
+    Gate(slope=1.0, dtype='float32', cubic=0.0)
     """
     if numbers.heads != 1 or numbers.output[0] != 1 or numbers.query[0, 1] != 0:
         return None
@@ -115,3 +142,27 @@ def _enough(coefficients: list[arb], K: int, a: Arithmetic) -> int:
         kept -= 1
         tail += sizes[kept]
     return kept
+
+
+def _functions() -> dict[tuple[str | None, str], ClosedForm]:
+    """Closed forms of functions, by name and dtype. The coefficients of the tail were fitted by Lawson's algorithm and rounded to
+    float32 one after the other; the proof does not depend on how they were found."""
+    slopes = {"gelu_tanh": 2 * math.sqrt(2 / math.pi), "gelu_fast": 1.5957691216}
+
+    def kept(dtype: str, *numbers: float) -> tuple[float, ...]:
+        return tuple(float(x) for x in np.array(numbers).astype(dtype))
+
+    tail = kept(
+        "float32", -0.39312065, -0.06757576, 0.39529184, -0.73086935, 1.4261583, -0.77504486, 0.14516048
+    )
+    found: dict[tuple[str | None, str], ClosedForm] = {
+        ("gelu", "float32"): TailForm(13 / 32, kept("float32", 0.5 / math.log(2))[0], tail, "float32")
+    }
+    for dtype in ("float32", "float64"):
+        for name, given in slopes.items():
+            slope, cubic = kept(dtype, given, given * 0.044715)
+            found[name, dtype] = Gate(slope, dtype, cubic)
+    return found
+
+
+FUNCTIONS = _functions()

@@ -143,7 +143,7 @@ BLOCKS = [
     Mutation(
         "product: approximation of the squares",
         "attnc/prove/product.py",
-        "approximation = total(carried, np.asarray(heads.approximation) / 2)",
+        "approximation = total(carried, np.asarray(at.heads.approximation) / 2)",
         "approximation = carried",
         "squares are taken to be exact in exact arithmetic",
         (f"{BLOCK}::test_no_adversary_leaves_the_exact_bound",),

@@ -10,6 +10,8 @@ WORST = f"{WINDOW}::test_the_worst_conforming_machine_is_within_the_rounding_ter
 SIGMOID = f"{WINDOW}::test_the_worst_conforming_sigmoid_is_within_the_rounding_term"
 NOTHING = f"{WINDOW}::test_nothing_is_claimed_where_the_assumptions_do_not_reach"
 ADVERSARY = f"{CHECK_WINDOW}::test_no_adversary_leaves_it"
+WORST_TAIL = f"{WINDOW}::test_the_worst_conforming_machine_is_within_the_rounding_term_of_the_tail"
+PRODUCT = "tests/prove/test_product.py::test_no_adversary_leaves_the_product_itself"
 
 WINDOWS = [
     Mutation(
@@ -245,5 +247,109 @@ WINDOWS = [
         "return size * (sigma * kappa + tau) + 2 * tau",
         "s·σ is taken to be exact",
         (ADVERSARY,),
+    ),
+    Mutation(
+        "tail: exponent",
+        "attnc/prove/window.py",
+        "theta = (entering * log2).exp() * (one + a.window_exp_units * u) - one",
+        "theta = (one + a.window_exp_units * u) - one",
+        "the exponent of the tail is taken to be exact",
+        (WORST_TAIL,),
+    ),
+    Mutation(
+        "tail: error of exp2",
+        "attnc/prove/window.py",
+        "theta = (entering * log2).exp() * (one + a.window_exp_units * u) - one",
+        "theta = (entering * log2).exp() - one",
+        "exp2 is taken to be exact",
+        (WORST_TAIL,),
+    ),
+    Mutation(
+        "tail: reciprocal",
+        "attnc/prove/window.py",
+        "w_theta = (one + u) / (one - off) - one",
+        "w_theta = 1 / (one - off) - one",
+        "the reciprocal is taken to be exact",
+        (WORST_TAIL,),
+    ),
+    Mutation(
+        "tail: sign of the exponent",
+        "attnc/prove/window.py",
+        "fits = window.rate > 0 and window.kappa > 0 and len(window.coefficients) > 1",
+        "fits = window.rate > 0 and len(window.coefficients) > 1",
+        "a power of two that grows is accepted",
+        (NOTHING,),
+    ),
+    Mutation(
+        "gate: roundings of a cubic",
+        "attnc/prove/window.py",
+        "twice, four = (1 + u) ** 2 - 1, (1 + u) ** 4 - 1",
+        "twice, four = u, u",
+        "s(B + D s²) rounds once",
+        (f"{WINDOW}::test_the_worst_conforming_cubic_gate_is_within_the_rounding_term",),
+    ),
+    Mutation(
+        "check_rounding: exponent of the tail",
+        "attnc/check/rounding.py",
+        "d = (kappa * most * most * u * (2 + u) + lost).upper() * log2",
+        "d = lost.upper() * log2",
+        "the exponent of the tail is taken to be exact",
+        (ADVERSARY,),
+    ),
+    Mutation(
+        "check_rounding: variable of the tail",
+        "attnc/check/rounding.py",
+        "e_w = ((1 + u) / ((1 - share) * (1 - u) - 2 * tau * (1 + rate)) - 1).upper()",
+        "e_w = arb(0)",
+        "1/(1 + rate·|s|) is taken to be exact",
+        (f"{CHECK_WINDOW}::test_the_worst_machine_stays_within_the_rounding_of_the_tail",),
+    ),
+    Mutation(
+        "check_rounding: cubic gate",
+        "attnc/check/rounding.py",
+        "abs(cube).upper() * ((1 + u) ** 4 - 1)",
+        "abs(cube).upper() * arb(0)",
+        "D s³ is taken to be exact",
+        (ADVERSARY,),
+    ),
+    Mutation(
+        "window: closed form of a function",
+        "attnc/network/window.py",
+        "certified = certificate.proved and certificate.digests == numbers.digests()",
+        "certified = certificate.proved",
+        "a head whose numbers were changed still runs gelu",
+        ("tests/network/test_engines.py::test_a_head_of_gelu_runs_its_tail_while_it_is_certified",),
+    ),
+    Mutation(
+        "product: rounding of the product itself",
+        "attnc/prove/product.py",
+        "rounding = total(times(a.unit, size), times",
+        "rounding = total(0.0, times",
+        "x∘y is taken to be exact",
+        (PRODUCT,),
+    ),
+    Mutation(
+        "product: factors taken for 0",
+        "attnc/prove/product.py",
+        "times(a.tiny, total(1.0, x.executed, y.executed))",
+        "a.tiny",
+        "a subnormal factor is not taken for 0",
+        (PRODUCT,),
+    ),
+    Mutation(
+        "check_product: factors taken for 0",
+        "attnc/check/product.py",
+        "E = up((h.size + t.size) * tau) if squares.multiplied",
+        "E = up((h.size + t.size) * 0) if squares.multiplied",
+        "a subnormal factor is not taken for 0",
+        (PRODUCT,),
+    ),
+    Mutation(
+        "check_product: products without heads",
+        "attnc/check/block.py",
+        "squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=False)",
+        "squares = squares and replace(squares, approximation=0.0, executed=0.0)",
+        "the rounding of products with exact squares is that of the closed form",
+        ("tests/check/test_block.py::test_products_are_those_of_squares",),
     ),
 ]

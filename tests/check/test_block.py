@@ -212,3 +212,18 @@ def test_claims_are_compared_exactly() -> None:
     exact = Fraction(float(np.abs(ff.W2).sum(1).max())) * Fraction(1, 2**12)
     assert check_block(ff, heads, BlockClaim(float(exact) * (1 + 1e-12), 1.0))
     assert not check_block(ff, heads, BlockClaim(float(np.nextafter(float(exact), 0)), 1.0))
+
+
+def test_products_are_those_of_squares() -> None:
+    """`products` is claimed of exact squares, whichever engine runs: the closed form rounds less, and proves less of it."""
+    ff = random_block(np.random.default_rng(1), True)
+    _, _, mine, squares = known(ff, np.array([1e-9, 1e-9, 1e-9, 1e-9]))
+    assert squares is not None
+    none = replace(mine, approximation=0 * mine.approximation, executed=0 * mine.executed)
+    exact = bounds(ff, none, replace(squares, approximation=0.0, executed=0.0))[1]
+    direct = replace(squares, multiplied=True)
+    found = bounds(ff, mine, direct)
+    assert found[1] < bounds(ff, mine, squares)[1]
+    for part, status in ((1.001, "proved"), (0.999, "unknown")):
+        claim = BlockClaim(found[0] * 1.001, found[1] * 1.001, exact * part)
+        assert check_block(ff, mine, claim, squares=direct).status == status

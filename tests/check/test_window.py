@@ -14,17 +14,27 @@ from flint import arb
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check import window as checker
-from attnc.check.rounding import gate_rounding, window_rounding
+from attnc.check.rounding import gate_rounding, tail_rounding, window_rounding
 from attnc.check.values import CheckError
 from attnc.check.window import window_error
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.lower.pointwise import ROOM
 from attnc.prove.window import window_bound
-from attnc.records.window_numbers import Gate, Window
-from tests.prove.test_window import LATTICES, both_paths, exact_window, hard_points, lattice_window, proof_of
+from attnc.records.window_numbers import FUNCTIONS, ClosedForm, Gate, TailForm, Window
+from tests.prove.test_window import (
+    LATTICES,
+    TAIL,
+    TANH,
+    both_paths,
+    exact_window,
+    hard_points,
+    lattice_window,
+    perturbed,
+    proof_of,
+)  # fmt: skip
 
-Case = tuple[Window | Gate, str, float]
+Case = tuple[ClosedForm, str, float]
 CASES: dict[str, Callable[[], Case]] = {
     "gelu float32": lambda: (lattice_window(LATTICES[0]), "gelu", 8.0),
     "gelu float64": lambda: (lattice_window(LATTICES[1]), "gelu", 8.0),
@@ -35,6 +45,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "quick_gelu float32": lambda: (Gate(float(np.float32(1.702)), "float32"), "quick_gelu", 8.0),
     "relu float32": lambda: (Gate(2.0**20, "float32"), "relu", 64.0),
     "relu float64": lambda: (Gate(2.0**40, "float64"), "relu", 64.0),
+    "tail of gelu": lambda: (TAIL, "gelu", 100.0),
+    "gelu_tanh itself": lambda: (TANH, "gelu_tanh", 8.0),
+    "gelu_tanh itself, float64": lambda: (FUNCTIONS["gelu_tanh", "float64"], "gelu_tanh", 1e4),
+    "gelu_fast itself": lambda: (FUNCTIONS["gelu_fast", "float32"], "gelu_fast", 30.0),
 }
 each_case = pytest.mark.parametrize("case", CASES)
 
@@ -73,7 +87,15 @@ class Careless:
         power = math.frexp(window.sharpness)[0] == 0.5
         w = self.exp(self.rounded(-2 * c * x, power))
         inner = self.rounded(self.rounded(-c * x, power) + arb(window.lead), window.lead == 0)
-        G, N = self.exp(self.rounded(x * inner)), arb(window.coefficients[-1])
+        return self.sum(window, self.exp(self.rounded(x * inner)), w, s)
+
+    def tail(self, tail: TailForm, s: float) -> arb:
+        d = self.rounded(1 + self.rounded(abs(arb(s)) * arb(tail.rate)))
+        exponent = self.rounded(self.rounded(arb(s) * arb(s)) * -arb(tail.kappa))
+        return self.sum(tail, self.exp(exponent * arb(2).log()), self.rounded(1 / d), s)
+
+    def sum(self, window: Window | TailForm, G: arb, w: arb, s: float) -> arb:
+        N = arb(window.coefficients[-1])
         for C in reversed(window.coefficients[:-1]):
             N = self.rounded(self.rounded(N * w) + arb(C))
         product = self.rounded(G * N)
@@ -83,7 +105,11 @@ class Careless:
         return total if abs(total - arb(s) - product) <= abs(product) else arb(s)
 
     def gate(self, gate: Gate, s: float) -> arb:
-        z = self.rounded(arb(s) * arb(gate.slope), math.frexp(gate.slope)[0] == 0.5)
+        if gate.cubic == 0:
+            z = self.rounded(arb(s) * arb(gate.slope), math.frexp(gate.slope)[0] == 0.5)
+        else:
+            square = self.rounded(self.rounded(arb(s) * arb(s)) * arb(gate.cubic))
+            z = self.rounded(self.rounded(square + arb(gate.slope)) * arb(s))
         units = (self.a.window_exp_units / (1 + z.exp()) + 3) * arb(self.a.unit)
         sigma = 1 / (1 + (-z).exp()) * (1 + self.push() * units.min(3 * (-z).exp()))
         return self.rounded(arb(s) * sigma.mid())
@@ -94,22 +120,43 @@ def test_no_adversary_leaves_it(case: str) -> None:
     """At points, and over cells around them: an adversary with the assumed arithmetic, in 400 bits."""
     window, _, radius = CASES[case]()
     a, draw, near = ARITHMETIC[window.dtype], np.random.default_rng(2), 0.0
-    scale = min(radius, 12 / window.slope if isinstance(window, Gate) else 12 * window.spacing)
+    steps = (
+        (4 if window.cubic else 12 / window.slope)
+        if isinstance(window, Gate)
+        else 12 * getattr(window, "spacing", 0.4)
+    )
+    scale = min(radius, steps)
     exact = Careless(a, lambda: 0)
     with working(400):
         for s in draw.uniform(-scale, scale, 40).tolist():
             cell = arb(s) + arb(0, 2.0**-9 * scale * draw.uniform())
             if isinstance(window, Gate):
-                allowed, truth = gate_rounding(window, cell, a), arb(s) / (1 + (-arb(s) * window.slope).exp())
+                allowed, truth = gate_rounding(window, cell, a), exact_window(window, s)
+            elif isinstance(window, TailForm):
+                allowed, truth = tail_rounding(window, abs(cell), s > 0, a), exact.tail(window, s)
             else:
                 allowed, truth = window_rounding(window, abs(cell), s > 0, a), exact.window(window, s)
             assert allowed is not None
             for push in (lambda: 1, lambda: -1, lambda: int(draw.integers(0, 2)) * 2 - 1):
                 careless = Careless(a, push)
-                y = careless.gate(window, s) if isinstance(window, Gate) else careless.window(window, s)
+                run = {Gate: careless.gate, TailForm: careless.tail, Window: careless.window}[type(window)]
+                y = run(window, s)
                 assert abs(y - truth) <= allowed, s
                 near = max(near, float((abs(y - truth) / allowed).mid()))
     assert near > 0.6
+
+
+@pytest.mark.parametrize("s", [-3.1, -1.7, -0.4, 0.3, 0.9, 2.2])
+def test_the_worst_machine_stays_within_the_rounding_of_the_tail(s: float) -> None:
+    """Every operation of the tail errs in the direction that does harm."""
+    a, none = ARITHMETIC["float32"], [0.0] * 40
+    with working(256):
+        exact, count = perturbed(TAIL, s, none, a)
+        alone = [[float(i == j) for j in range(len(none))] for i in range(count)]
+        worst = [1.0 if perturbed(TAIL, s, one, a)[0] > exact else -1.0 for one in alone]
+        reached = abs(perturbed(TAIL, s, worst + none[count:], a)[0] - exact)
+        allowed = tail_rounding(TAIL, abs(arb(s)), s > 0, a)
+        assert allowed is not None and arb(0.6) * allowed <= reached <= allowed
 
 
 def test_a_changed_coefficient_is_noticed() -> None:
@@ -122,6 +169,10 @@ def test_a_changed_coefficient_is_noticed() -> None:
         C[j] = float(np.float32(C[j] * (1 + 1e-4)))
         changed = replace(window, coefficients=tuple(C))
         assert window_error(changed, functions.gelu(), on) > 1.02 * claimed
+    claimed = proof_of(TAIL, name, radius).bound
+    for field in ("rate", "kappa"):
+        changed = replace(TAIL, **{field: float(np.float32(getattr(TAIL, field) * (1 + 1e-4)))})
+        assert window_error(changed, functions.gelu(), on) > 1.02 * claimed
 
 
 def test_what_cannot_be_proved_says_why() -> None:
@@ -129,7 +180,7 @@ def test_what_cannot_be_proved_says_why() -> None:
     assert isinstance(window, Window)
     gelu, on = functions.gelu(), Interval(-8, 8)
 
-    def said(window: Window | Gate, f: functions.Function = gelu, on: Interval = on) -> str:
+    def said(window: ClosedForm, f: functions.Function = gelu, on: Interval = on) -> str:
         with pytest.raises(CheckError) as problem:
             window_error(window, f, on)
         return str(problem.value)
@@ -142,14 +193,22 @@ def test_what_cannot_be_proved_says_why() -> None:
     assert "range" in said(window, on=Interval(-(2.0**70), 1))
     assert "range" in said(Gate(2.0**100, "float32"), on=Interval(-(2.0**30), 1))
     assert "float16" in said(replace(window, dtype="float16"))
+    assert "float32 cannot" in said(replace(TAIL, rate=0.4))
+    assert "range" in said(replace(TAIL, rate=-0.25))
+    assert "range" in said(replace(TAIL, kappa=-0.25))
+    assert "range" in said(TAIL, on=Interval(-1e19, 1))
+    assert "range" in said(TANH, on=Interval(-1e13, 1))
+    assert "range" in said(replace(TANH, cubic=-0.5))
 
 
 @pytest.mark.parametrize(
-    "window", [lattice_window(LATTICES[0]), Gate(1.75, "float32")], ids=["window", "gate"]
+    "window",
+    [lattice_window(LATTICES[0]), Gate(1.75, "float32"), TAIL, TANH],
+    ids=["window", "gate", "tail", "tanh"],
 )
 @pytest.mark.parametrize("order", [1, 2, 5])
 def test_cells_of_any_width_contain_the_truth(
-    window: Window | Gate, order: int, monkeypatch: pytest.MonkeyPatch
+    window: ClosedForm, order: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """|window - sin| at many points of a cell: wide cells and low orders are where a remainder counts."""
     monkeypatch.setattr(checker, "ORDER", order)
@@ -168,12 +227,12 @@ def test_cells_of_any_width_contain_the_truth(
 
 
 @pytest.mark.parametrize(
-    "window", [lattice_window(LATTICES[0]), Gate(1.75, "float32")], ids=["window", "gate"]
+    "window",
+    [lattice_window(LATTICES[0]), Gate(1.75, "float32"), TAIL, TANH],
+    ids=["window", "gate", "tail", "tanh"],
 )
 @pytest.mark.parametrize(("lo", "hi"), [(-8.0, 8.0), (-3.3, 0.1), (0.07, 1000.0), (-1.0, 0.0)])
-def test_cells_cover_the_domain_and_none_reaches_over_zero(
-    window: Window | Gate, lo: float, hi: float
-) -> None:
+def test_cells_cover_the_domain_and_none_reaches_over_zero(window: ClosedForm, lo: float, hi: float) -> None:
     for name in ("gelu", "relu", "clip(-0.3,0.7)"):
         found = checker._first_cells(window, functions.get(name), Interval(lo, hi))
         cells = sorted((cell.lo, cell.hi) for cell in found)

@@ -15,10 +15,11 @@ from attnc import functions
 from attnc.errors import InputError
 from attnc.network.engines import CERTIFIED, sdpa
 from attnc.network.network import Network, rebuilt
+from attnc.network.window import closed_form_of, window_now
 from attnc.prove.window import window_bound
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record
-from attnc.records.window_numbers import window_of
+from attnc.records.window_numbers import FUNCTIONS, Window
 from tests.lower.exact_heads import activation_head
 
 HEADS = [
@@ -181,11 +182,23 @@ def test_a_head_with_a_window_runs_by_its_closed_form(dtype: str) -> None:
     head = lattice_head(dtype)
     s = torch.linspace(-8, 8, 3001, dtype=getattr(torch, dtype))
     out = head.run(s, "closed-form")
-    proof = window_bound(window_of(head.numbers()), functions.get("gelu"), head.domain)
+    proof = window_bound(closed_form_of(head), functions.get("gelu"), head.domain)
     assert float((out.double() - F.gelu(s.double())).abs().max()) <= proof.bound < 2e-5
     assert out.dtype == s.dtype and not torch.equal(out, head(s))
     with pytest.raises(InputError, match="108"):
         head.run(100 + s, "closed-form", strict=True)
+
+
+def test_a_head_of_gelu_runs_its_tail_while_it_is_certified() -> None:
+    head, tail = lattice_head(), FUNCTIONS["gelu", "float32"]
+    assert window_now(head) == tail and window_now(copy.deepcopy(head)) == tail
+    with torch.no_grad():
+        head.value[0, head.key[0, :, 0].abs().argmin(), 1] += 2.0**-10
+    assert isinstance(window_now(head), Window), "its own, of the numbers as they are now"
+    assert window_now(lattice_head().double()) != tail, "its certificate is for float32"
+    assert isinstance(window_now(lattice_head("float64")), Window)
+    unknown = attnc.Head(lattice_head().numbers(), "lattice")
+    assert isinstance(window_now(unknown), Window)
 
 
 def test_the_closed_form_follows_the_numbers_of_a_head() -> None:

@@ -30,8 +30,8 @@ def silu(dtype: str) -> Pointwise:
     return Pointwise([(None, Head(HeadNumbers(np.array([[1.0, 0]]), pair, pair, np.ones(1), dtype), "gate"))])
 
 
-def products(dtype: str, scale: Any = SCALE, radius: Any = RADIUS) -> Product:
-    return Product(Head(square_numbers(dtype), "lattice"), scale, radius)
+def products(dtype: str, scale: Any = SCALE, radius: Any = RADIUS, engine: str = "softmax") -> Product:
+    return Product(Head(square_numbers(dtype), "lattice"), scale, radius, engine)
 
 
 def maps(dtype: str) -> dict[str, nn.Module]:
@@ -90,6 +90,21 @@ def test_products_are_exact_up_to_the_square_head() -> None:
         for j in range(M):
             exact = arb(float(h[row, j])) * arb(float(t[row, j]))
             assert abs(arb(float(found[row, j])) - exact) <= arb(2) ** (2 * int(RADIUS[j]) - 44)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_closed_form_multiplies(dtype: str) -> None:
+    multiply, x, y = (
+        products(dtype, engine="closed-form"),
+        tokens(9, M, dtype=dtype),
+        tokens(3, 9, M, dtype=dtype)[1],
+    )
+    assert torch.equal(multiply(x, y), x * y)
+    learning = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(multiply(learning, y).sum(), learning)
+    assert torch.equal(slope, y)
+    half = multiply(x.half(), y.half())
+    assert half.dtype == torch.float16 and torch.equal(half, (x.half().to(x) * y.half().to(x)).half())
 
 
 def test_both_paths_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +221,9 @@ def test_dtypes_and_devices() -> None:
 
 def test_engines() -> None:
     made = block()
-    assert made.engine == "closed-form" and made.runs in ("closed-form", "closed-form, squares softmax")
+    assert made.engine == "closed-form" and made.runs == "closed-form, products softmax"
+    made.engine = "closed-form"
+    assert made.product.square.engine == made.product.runs == made.runs == "closed-form"
     made.engine = "softmax"
     assert made.activation.engine == made.product.square.engine == made.runs == "softmax"
     with pytest.raises(InputError, match="'closed-form'"):

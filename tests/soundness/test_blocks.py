@@ -292,14 +292,18 @@ def test_what_is_claimed_of_every_head_is_true_of_the_module(name: str, dtype: s
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["llama", "gemma"])
 def test_what_is_claimed_of_every_product_is_true_of_the_module(name: str, dtype: str) -> None:
-    """ρ²·head(ζ/ρ) against ζ², executed, for every neuron's own ρ, up to the ends of what may enter."""
+    """ρ²·head(ζ/ρ) against ζ², executed, for every neuron's own ρ, up to the ends; the closed form multiplies."""
     made = case(name, dtype)
     assert isinstance(made.module, GatedBlock)
     square = made.module.product.square
-    for claim in made.claimed.values():
+    for engine, claim in made.claimed.items():
         assert claim.squares is not None and claim.product is not None
+        assert claim.squares.multiplied == (engine == "closed-form")
         assert (claim.product.tensor("scale") == made.module.product.scale.numpy()).all()
         assert (claim.product.tensor("radius") == made.module.product.radius.numpy()).all()
+        if claim.squares.multiplied:
+            continue
+        square.engine = engine
         parts = torch.linspace(-1, 1, 41, dtype=torch.float64)[:, None]
         zeta = (parts * torch.tensor(2.0 ** claim.product.tensor("radius"))).to(getattr(torch, dtype))
         radius = torch.tensor(2.0 ** claim.product.tensor("radius")).to(zeta.dtype)
