@@ -42,12 +42,7 @@ class Rung:
         return math.ceil(math.sqrt(self.cut / self.sharpness))
 
 
-RUNGS = (
-    Rung(1.0, 1 / 2, 20.0),
-    Rung(1 / 2, 3 / 8, 26.0),
-    Rung(1 / 2, 1 / 4, 30.0),
-    Rung(1 / 4, 1 / 4, 40.0),
-)
+RUNGS = (Rung(1.0, 1 / 2, 20.0), Rung(1 / 2, 3 / 8, 26.0), Rung(1 / 2, 1 / 4, 30.0), Rung(1 / 4, 1 / 4, 40.0))
 BUMPS = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 28.0, 32.0, 40.0)
 
 
