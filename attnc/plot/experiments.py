@@ -13,8 +13,8 @@ import numpy as np
 from attnc.arguments import checked_choice
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, analysis
+from attnc.paper.experiments.protocol import TRAINED
 from attnc.paper.experiments.report import TITLES, figure_names
-from attnc.paper.experiments.settings import TRAINED
 from attnc.plot.canvas import BLUE, GREY, INK, VERMILION, WEIGHTS, new_figure, picture_format, save
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from attnc.errors import InputError
+from attnc.paper.experiments.protocol import FIRST_SEED, METHODS, PROTOCOL, QUICK, Setting
 from attnc.paper.experiments.run import Record
-from attnc.paper.experiments.settings import FIRST_SEED, METHODS, PROTOCOL, QUICK, Setting
-from attnc.paper.experiments.store import frame, require
+from attnc.paper.experiments.sweeps import frame, require
 
 ORDER = tuple(dict.fromkeys(method for methods in METHODS.values() for method in methods))
 SIZES = {"heads": "heads H", "range": "width b - a", "anchors": "keys p"}

@@ -11,9 +11,9 @@ import numpy as np
 
 from attnc.paper.experiments import analysis
 from attnc.paper.experiments.analysis import SIZES, Fit, checked_frame, sweep_runs
+from attnc.paper.experiments.protocol import TRAINED
 from attnc.paper.experiments.run import Record
-from attnc.paper.experiments.settings import TRAINED
-from attnc.paper.experiments.store import require
+from attnc.paper.experiments.sweeps import require
 
 TITLES = {  # of the sections, by the name of their figure
     "heads": "Truncated linear functions: number of heads",
