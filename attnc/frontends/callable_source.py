@@ -27,9 +27,9 @@ _SLACK = {"float64": 1e-8, "float32": 1e-3}  # how far rounding may move a resul
 class CallableSource:
     """f : box → R^shape as numbers: `source(x)` is f at the rows of x, in float64.
 
-    f takes a tensor (batch, n, d) of float64 (or of the dtype of its own parameters) and returns (batch, n, d'), or
-    (batch, tokens, d') if `tokens` is given; for a box of shape (d,) it takes (batch, d) and returns (batch, d'). A few points
-    test that f is deterministic, treats every input of a batch independently, and does not change its input.
+    f takes (batch, n, d) in float64, or in the dtype of its own parameters, and returns (batch, n, d'), or (batch, tokens, d') if
+    `tokens` is given; for a box of shape (d,) it maps (batch, d) to (batch, d'). f must be deterministic, treat every input of a
+    batch independently, and not change its input: a few points test this.
 
     >>> source = CallableSource(lambda x: x.sort(dim=1).values, Box(0, 1, shape=(3, 1)))
     >>> source.shape, source(np.array([[0.5, 0.25, 1.0]]))
@@ -78,7 +78,7 @@ class CallableSource:
         rows = given.reshape(len(given), self.box.size)
         most = max(1, min(MOST_ROWS, MOST_NUMBERS // max(self.box.size, self.size)))
         parts = [self._evaluate(rows[i : i + most]) for i in range(0, len(rows), most)]
-        return np.concatenate(parts) if parts else np.zeros((0, self.size))
+        return np.concatenate([np.zeros((0, self.size)), *parts])
 
     def held(self, x: Array) -> Array:
         """The inputs that f receives: rounded to the dtype of its own parameters, still in the box."""
@@ -90,10 +90,9 @@ class CallableSource:
         points, first = self._tested
         second = self._evaluate(points)
         for row, column in np.argwhere(first != second)[:1]:
-            raise InputError(
-                f"f is not deterministic: {self._at(points[row], column)} was {first[row, column]:.9g}, then "
-                f"{second[row, column]:.9g}; call model.eval(), or use a generator with a fixed seed in every call"
-            )
+            found = f"was {first[row, column]:.9g}, then {second[row, column]:.9g}"
+            advice = "call model.eval(), or use a generator with a fixed seed in every call"
+            raise InputError(f"f is not deterministic: {self._at(points[row], column)} {found}; {advice}")
 
     def _test(self) -> None:
         """Check f at the middle, at corners and at random points of the box."""
@@ -121,18 +120,14 @@ class CallableSource:
         try:
             result = self._f(given)
         except Exception as problem:
-            raise InputError(
-                f"f fails on a tensor of shape {tuple(given.shape)} and {given.dtype}: "
-                f"{type(problem).__name__}: {problem}; it must accept (batch, {', '.join(map(str, self.box.shape))})"
-            ) from problem
+            what = f"a tensor of shape {tuple(given.shape)} and {given.dtype}"
+            raise InputError(f"f fails on {what}: {type(problem).__name__}: {problem}") from problem
         if given.shape != kept.shape or not torch.equal(given, kept):
             raise InputError("f changes its input in place: use x.clone()")
         numbers = self._numbers(result, len(rows))
         for row, column in np.argwhere(~np.isfinite(numbers))[:1]:
-            raise InputError(
-                f"f is {numbers[row, column]}: {self._at(rows[row], column)}; values must be finite on the whole box: give a "
-                "smaller box, or a function that is defined on it"
-            )
+            found = f"f is {numbers[row, column]}: {self._at(rows[row], column)}"
+            raise InputError(f"{found}; values must be finite on the whole box: give a smaller box")
         return numbers
 
     def _tensor(self, rows: Array) -> Tensor:

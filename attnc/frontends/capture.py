@@ -205,12 +205,8 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
 @contextlib.contextmanager
 def _same_attributes(module: nn.Module) -> Iterator[None]:
     """torch.export replaces tuples, lists and dicts of a part by copies: put the originals back."""
-    held = [
-        (part, key, value)
-        for part in module.modules()
-        for key, value in vars(part).items()
-        if isinstance(value, (tuple, list, dict))
-    ]
+    every = [(part, key, value) for part in module.modules() for key, value in vars(part).items()]
+    held = [one for one in every if isinstance(one[2], (tuple, list, dict))]
     try:
         yield
     finally:

@@ -171,8 +171,7 @@ def _linear_neurons(data: _Data) -> Hidden:
 def _new_neurons(data: _Data, count: int, size: int) -> Hidden:
     """Neurons in the direction of the difference of f's slopes at two points, bent between these points.
 
-    This difference is the normal of a kink of f; if f is a function of few projections, it is a combination of these.
-    """
+    This difference is the normal of a kink of f; if f is a function of few projections, it is a combination of these."""
     noise = np.random.default_rng([data.seed, 2, size])
     slopes, at = data.slopes.numpy(), data.at.numpy()
     first, second = (noise.integers(0, len(at), count) for _ in range(2))
@@ -232,8 +231,7 @@ class _State:
     """One point of the refinement: the residual of least squares, and its derivatives in the hidden weights.
 
     The residual r = F w - y changes by w_k tanh'(a_k·u + c_k)(da_k·u + dc_k), minus its projection Q Qᵀ on the features, which
-    new output weights remove. With Z_k = tanh'·(u, 1), the normal matrix of all outputs is (wwᵀ)_{kl} · Z_kᵀ(1 - QQᵀ)Z_l.
-    """
+    new output weights remove. With Z_k = tanh'·(u, 1), the normal matrix of all outputs is (wwᵀ)_{kl} · Z_kᵀ(1 - QQᵀ)Z_l."""
 
     loss: float
     errors: Tensor  # (points, 1): the largest over the outputs

@@ -129,8 +129,7 @@ def bends(plan: Plan) -> int:
 def find_kink(f: Function, domain: Interval) -> float | None:
     """A point where f has a kink or a jump that is not declared, or None.
 
-    J(h) = |Δ⁴f|/h falls like h³ for a smooth f, stays at a kink, and grows at a jump; the six largest Δ⁴f are examined.
-    """
+    J(h) = |Δ⁴f|/h falls like h³ for a smooth f, stays at a kink, and grows at a jump; the six largest Δ⁴f are examined."""
     grid = np.linspace(domain.lo, domain.hi, 2051)
     y = evaluate(f, grid)
     scale = float(np.abs(y).max())

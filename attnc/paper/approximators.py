@@ -38,10 +38,8 @@ class Spline:
     def __init__(self, knots: Any, values: Any) -> None:
         self.knots, self.values = real_numbers(knots, "knots"), real_numbers(values, "values")
         if self.knots.ndim != 1 or self.knots.shape != self.values.shape or len(self.knots) < 3:
-            raise InputError(
-                f"knots have the shape {self.knots.shape} and values {self.values.shape}: give two lists of the same length, "
-                "with at least 3 numbers"
-            )
+            given = f"knots have the shape {self.knots.shape} and values {self.values.shape}"
+            raise InputError(f"{given}: give two lists of the same length, with at least 3 numbers")
         wrong = np.flatnonzero(~(np.diff(self.knots) > 0))
         if len(wrong):
             j = int(wrong[0])
@@ -61,9 +59,8 @@ class Spline:
             try:
                 self.slopes.append(float(wanted - slope))
             except OverflowError:
-                raise InputError(
-                    f"between knots[{j}] and knots[{j + 1}] the spline is too steep for float64: move them apart"
-                ) from None
+                where = f"between knots[{j}] and knots[{j + 1}]"
+                raise InputError(f"the spline is too steep for float64 {where}: move them apart") from None
             slope += Fraction(self.slopes[-1])
             self._pieces.append((at, slope))
             at += slope * (t[j + 1] - t[j])
@@ -106,10 +103,8 @@ class MaxAffine:
     def __init__(self, A: Any, b: Any) -> None:
         self.A, self.b = real_numbers(A, "A"), real_numbers(b, "b")
         if self.A.ndim != 2 or 0 in self.A.shape or self.b.shape != self.A.shape[:1] or len(self.A) < 2:
-            raise InputError(
-                f"A has the shape {self.A.shape} and b {self.b.shape}: give A of shape (m, d) and b of shape (m,) with m >= 2, a "
-                "row for each affine function"
-            )
+            given = f"A has the shape {self.A.shape} and b {self.b.shape}"
+            raise InputError(f"{given}: give A of shape (m, d) and b of shape (m,) with m >= 2")
 
     def program(self) -> Program:
         """x of shape (d,) to the maximum, of shape (1,). Every number but A and b is 0, 1 or -1, so the program is exact."""
@@ -183,10 +178,10 @@ def relu_network(
         labels = dict.fromkeys(s.function.label for s in net.program.steps if isinstance(s, Pointwise))
         names = ", ".join(labels) or "no activation"
         notes = [f"a network of {len(net.program.layers)} layers with {names}"]
-    neurons = sum(net.program.shapes[i + 1][-1] for i in net.program.layers)
+    neurons, layers = sum(net.program.shapes[i + 1][-1] for i in net.program.layers), len(net.program.layers)
     statement = (
-        f"in exact arithmetic, for every eps > 0 attention (layers: {len(net.program.layers)}, heads: {neurons}) with enough "
-        "anchors is within eps of the network on the whole domain; the theorem states no number of anchors"
+        f"in exact arithmetic, for every eps > 0 attention (layers: {layers}, heads: {neurons}) with enough anchors is within "
+        "eps of the network on the whole domain; the theorem states no number of anchors"
     )
     net.theorem, net.notes = Theorem("attention subsumes known approximators", statement, None), tuple(notes)
     return net
@@ -197,10 +192,8 @@ def _left(eps: float, deviation: Fraction) -> float:
     left = Fraction(eps) - deviation
     if left <= 0:
         least = round_up(2 * float(deviation), 2)
-        raise PrecisionError(
-            f"eps={eps:g} is below the distance {float(deviation):.2g} of float64 slopes from this spline: use eps >= {least:g}, "
-            "or smaller knots and values",
-            least,
-        )
+        distance = f"the distance {float(deviation):.2g} of float64 slopes from this spline"
+        advice = f"use eps >= {least:g}, or smaller knots and values"
+        raise PrecisionError(f"eps={eps:g} is below {distance}: {advice}", least)
     near = float(left)
     return near if Fraction(near) <= left else math.nextafter(near, 0.0)

@@ -45,10 +45,10 @@ def two_layer(
     checked_choice("layout", layout, ("heads", "tokens"))
     net = compile(f, domain=domain, eps=eps, form="two-layer", dtype=dtype, **options)
     if layout == "tokens" and net.selections:
-        raise InputError(
-            "layout='tokens' applies to neurons: this function was compiled to a lattice, which has none; use layout='heads', or "
-            "method='fit'"
+        reason = (
+            "this function was compiled to a lattice, which has none; use layout='heads', or method='fit'"
         )
+        raise InputError(f"layout='tokens' applies to neurons: {reason}")
     net.layout, net.theorem = layout, _theorem(net, "two layers of attention")
     return net
 

@@ -18,8 +18,7 @@ class Attend(Step):
     """y_i = Σ_j softmax_j(scale·q_i·k_j + mask_ij) v_j in each of `heads` slices of the features.
 
     The three inputs have the shapes (n, h·d), (m, h·d) and (m, h·d'). `mask` (n, m) holds 1 where token
-    i may attend to token j, else 0; every row allows at least one key.
-    """
+    i may attend to token j, else 0; every row allows at least one key."""
 
     inputs: tuple[int, int, int]  # queries, keys, values
     heads: int

@@ -21,8 +21,7 @@ class Pointwise(OneInput):
     """y = f(x), element by element.
 
     `deviation` bounds |source's own function - f| for x > `beyond`: torch's softplus becomes the identity above its threshold,
-    which differs from softplus by up to log(1 + exp(-threshold))/beta.
-    """
+    which differs from softplus by up to log(1 + exp(-threshold))/beta."""
 
     function: Function
     deviation: float = 0.0

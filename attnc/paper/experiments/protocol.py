@@ -53,10 +53,10 @@ class Setting:
         valid = typed and min(counts) >= 1 and self.samples >= 5 and 0 <= self.seed < 2**63
         valid = valid and self.width % self.heads == 0 and -math.inf < self.a < self.b < math.inf
         if not valid or self.p < self.n or (self.experiment == "heat-map" and self.p != self.n):
-            raise InputError(
-                f"{self}: counts are integers >= 1, a < b are finite floats, p >= n (p = n for heat-map), heads divides width, "
-                "samples >= 5 and 0 <= seed < 2**63"
+            counts_of = (
+                "counts are integers >= 1, samples >= 5, p >= n (p = n for heat-map), heads divides width"
             )
+            raise InputError(f"{self}: {counts_of}, a < b are finite floats and 0 <= seed < 2**63")
 
     @property
     def key(self) -> str:

@@ -28,11 +28,6 @@ from attnc.program import Program
 RATE = 1e-3  # of Adam
 _ROWS = 256  # test samples per forward pass
 _MAPS = 3  # test samples whose attention weights are stored
-_MODELS = {
-    "truncated": TruncatedModel,
-    "heat-map": protocol.HeatMapModel,
-    "seq2seq": protocol.SequenceModel,
-}
 SMOOTH = 1.0  # c = βΔ² of "smooth": neighbouring anchors share a token
 PLACED = 6  # anchors: two for each kink, two for the slope between them
 GENTLE = 10  # anchors from which training starts
@@ -94,7 +89,8 @@ def run(setting: Setting) -> Record:
 def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:
     """The network of the setting, and the fields of its record that do not need the test."""
     if setting.method == "trained":
-        return _train(_MODELS[setting.experiment](setting, draw), task, setting, draw)
+        models = {"heat-map": protocol.HeatMapModel, "seq2seq": protocol.SequenceModel}
+        return _train(models.get(setting.experiment, TruncatedModel)(setting, draw), task, setting, draw)
     began, seq2seq = time.process_time(), setting.experiment == "seq2seq"
     if setting.method in ("placed", *TRAINED) and not seq2seq:
         head, model = head_to_place(setting, task), TruncatedModel(setting, draw)
