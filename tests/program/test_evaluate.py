@@ -28,7 +28,7 @@ from attnc.program import (
     Program,
     Reshape,
     Step,
-    affine,
+    linear,
 )
 from attnc.program.evaluate import approximate, exact
 
@@ -156,7 +156,7 @@ def test_shapes_of_the_input() -> None:
 
 def test_large_weights_by_long_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The short cut for large weights encloses the same rational numbers, behind values that are balls themselves."""
-    monkeypatch.setattr(affine, "LARGE", 0)
+    monkeypatch.setattr(linear, "LARGE", 0)
     draw = np.random.default_rng(0)
     for seed in range(20):
         n, m = draw.integers(1, 40, 2)
