@@ -31,11 +31,7 @@ class Activation:
 
 
 def activation(operation: str, arguments: Mapping[str, Any]) -> Activation:
-    """What an ATen operation computes from its first argument; `arguments` are the others.
-
-    >>> activation("gelu", {"approximate": "tanh"}).function.label, activation("clamp", {"min": 0.0, "max": None}).function.label
-    ('gelu_tanh', 'relu')
-    """
+    """What an ATen operation computes from its first argument; `arguments` are the others."""
     try:
         found = ACTIVATIONS[operation](**arguments)
     except InputError as problem:

@@ -29,12 +29,7 @@ class CallableSource:
 
     f takes (batch, n, d) in float64, or in the dtype of its own parameters, and returns (batch, n, d'), or (batch, tokens, d') if
     `tokens` is given; for a box of shape (d,) it maps (batch, d) to (batch, d'). f must be deterministic, treat every input of a
-    batch independently, and not change its input: a few points test this.
-
-    >>> source = CallableSource(lambda x: x.sort(dim=1).values, Box(0, 1, shape=(3, 1)))
-    >>> source.shape, source(np.array([[0.5, 0.25, 1.0]]))
-    ((3, 1), array([[0.25, 0.5 , 1.  ]]))
-    """
+    batch independently, and not change its input: a few points test this."""
 
     def __init__(self, f: Callable[[Tensor], Tensor], box: Box, tokens: int | None = None) -> None:
         if not callable(f) or isinstance(f, type):
@@ -188,15 +183,7 @@ def find_jump(source: CallableSource, at: Array, reach: float, eps: float) -> Ju
     """A discontinuity of size eps/2 or more between `at` and a point within `reach` of it, or None.
 
     Segments from `at` to its neighbours are halved, and the half over which f changes more is kept. For a continuous f the
-    change tends to zero with the length; at a jump it does not.
-
-    >>> step = CallableSource(lambda x: torch.sign(x - 0.3), Box(-1, 1, shape=(1,)))
-    >>> print(find_jump(step, np.array([0.29]), 0.1, 1e-2))
-    jumps by 2 at x = [0.3] (over a distance of ...)
-    >>> root = CallableSource(lambda x: x.abs().sqrt(), Box(-1, 1, shape=(1,)))
-    >>> print(find_jump(root, np.array([0.01]), 0.1, 1e-2))
-    None
-    """
+    change tends to zero with the length; at a jump it does not."""
     lo, hi = source.box.lo.reshape(-1), source.box.hi.reshape(-1)
     left, right = _segments(source, np.clip(at.reshape(-1), lo, hi), reach)
     f_left, f_right = source(left), source(right)

@@ -51,13 +51,7 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
     """Where the module differs from the program by more than rounding explains, or None.
 
     It runs at points that are drawn anew each time, in float64 and in its own dtype, with and without gradients, on contiguous
-    and on strided input, in batches and alone. This finds what a recording cannot show (a flag, a clock); it proves nothing.
-
-    >>> layer = nn.Linear(1, 1, bias=False).eval()
-    >>> wrong = Program((1,), (Affine(0, 1 + layer.weight.detach().numpy()),))
-    >>> disagreement(layer, wrong).where
-    'the model (Linear)'
-    """
+    and on strided input, in batches and alone. This finds what a recording cannot show (a flag, a clock); it proves nothing."""
     where = part_name("", model)
     draw = np.random.default_rng()
     x = probe_points(program, box, draw)
@@ -295,8 +289,7 @@ def _entries(found: list[Tensor], chosen: list[_Chosen]) -> Tensor:
 def _read(program: Program, chosen: list[_Chosen], x: Array) -> Array:
     """The i-th neuron at the i-th point."""
     with torch.no_grad():
-        found: Array = _entries(values(program, torch.from_numpy(x)), chosen).numpy()
-    return found
+        return np.asarray(_entries(values(program, torch.from_numpy(x)), chosen))
 
 
 def _between(start: Array, end: Array, t: Array) -> Array:

@@ -50,13 +50,7 @@ def fit(
     """A one-hidden-layer tanh network whose error at fresh points of the box is at most eps.
 
     The number of neurons doubles from 16 to `most_neurons`; `steps` limits the refinement, over all sizes. Equal seeds give equal
-    networks.
-
-    >>> from attnc.domain import Box
-    >>> found = fit(CallableSource(lambda x: x.cumsum(1) / 4, Box(-1, 1, shape=(4, 1))), 1e-3)
-    >>> found.error <= 1e-3, found.program.shapes[-1]
-    (True, (4, 1))
-    """
+    networks."""
     data = _Data.draw(source, eps / _MARGIN, seed)
     hidden = _linear_neurons(data)
     best, left = _finished(source, data, hidden, 0), steps

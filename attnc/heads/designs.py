@@ -45,11 +45,7 @@ def nearest(target: Target, p: int) -> Draft:
 def nearest_constant(sharpness: float = SHARPNESS) -> float:
     """C(c), rounded up, of |g - f| <= K Δ C(c) for nearest anchors at distance Δ with c = bΔ² >= 1/2 (proof: docs/heads.md).
 
-    C(c) = 1/2 + Σ_{j>=1} ( j e^{-c j²} + (j + 1/2)/2 · e^{-c j(j+1)} )
-
-    >>> 0.5 < nearest_constant() < 0.519
-    True
-    """
+    C(c) = 1/2 + Σ_{j>=1} ( j e^{-c j²} + (j + 1/2)/2 · e^{-c j(j+1)} )"""
     if not sharpness >= 0.5:
         raise ValueError("the theorem needs c >= 1/2")
     terms = [

@@ -115,12 +115,7 @@ def _where_it_bends(f: Function, domain: Interval, points: int) -> Array:
 
 
 def bends(plan: Plan) -> int:
-    """The approximate number of times that f changes between convex and concave: a head needs at least half as many anchors.
-
-    >>> from attnc.functions import sin
-    >>> bends(Plan(sin(), Interval(-20.0, 20.0), "auto", 1, "float64"))
-    13
-    """
+    """The approximate number of times that f changes between convex and concave: a head needs at least half as many anchors."""
     turn = np.diff(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, 2001)), 2)
     turn = turn[np.abs(turn) > 1e-6 * np.abs(turn).max(initial=0.0)]
     return min(256, int(np.sum(turn[1:] * turn[:-1] < 0)))

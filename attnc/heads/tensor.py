@@ -58,12 +58,7 @@ def rounded(numbers: Array, dtype: str) -> Array:
 
 @dataclass(frozen=True)
 class Lattice:
-    """Axes, and a value for each of their Π g_j combinations, the last axis running fastest.
-
-    >>> lattice = Lattice((Axis(0.0, 1.0, 2, 4.0), Axis(0.0, 0.0, 1, 0.0)), np.array([[5.0], [7.0]]))
-    >>> lattice.anchors, lattice(np.array([[0.0, 3.0], [0.5, 3.0]])).round(3).tolist()
-    (2, [[5.036], [6.0]])
-    """
+    """Axes, and a value for each of their Π g_j combinations, the last axis running fastest."""
 
     axes: tuple[Axis, ...]
     values: Array  # (anchors, outputs)
@@ -118,11 +113,7 @@ def counts_for(lo: Array, hi: Array, lipschitz: float, eps: float) -> list[int]:
     """Cells on each axis with K √(Σ Δ_j² C₂) <= eps: equal sides, then one fewer where that suffices.
 
     A cell of sides Δ_j has its centre at most ½√(ΣΔ_j²) from its points; softmax at sharpness c = bΔ² adds a part in a thousand
-    (`prove/lookup.py` has the proof). Equal sides are best because the Lipschitz constant multiplies |x - g|₂.
-
-    >>> counts_for(np.zeros(2), np.array([1.0, 2.0]), 1.0, 0.05)
-    [14, 29]
-    """
+    (`prove/lookup.py` has the proof). Equal sides are best because the Lipschitz constant multiplies |x - g|₂."""
     sides = [float(side) for side in hi - lo]
     rate = lipschitz * math.sqrt(CONSTANT) / eps
     counts = [max(1, math.ceil(side * rate * math.sqrt(len(sides)))) for side in sides]
@@ -146,8 +137,7 @@ def grid_axes(lo: Array, hi: Array, counts: list[int]) -> tuple[Axis, ...]:
 def nodes(count: int) -> Array:
     """Sample points of [-1, 1], ends included, somewhat denser towards them."""
     t = np.linspace(-1.0, 1.0, count)
-    found: Array = (t + np.sin(np.pi / 2 * t)) / 2
-    return found
+    return np.asarray((t + np.sin(np.pi / 2 * t)) / 2)
 
 
 def on_interval(unit: Array, lo: float, hi: float) -> Array:
@@ -209,8 +199,7 @@ def solved(data: Sampled, allowed: float) -> Array:
     if 0.7 * allowed < error < 4 * allowed:
         z = _lawson(data.q, goal, z, 0.7 * allowed)
     back: list[Array] = [np.linalg.inv(r).astype(np.float64) for r in data.r]
-    found: Array = along(back, z) + middle
-    return found
+    return np.asarray(along(back, z) + middle)
 
 
 def _lawson(q: tuple[Array, ...], goal: Array, z: Array, enough: float) -> Array:

@@ -213,8 +213,7 @@ class _Search:
 
     def _errors(self, lattice: Lattice, share: Array) -> Array:
         x = self._place(share)
-        found: Array = np.abs(lattice(x, self.centre, self.dtype) - self.f(x)).max(1)
-        return found
+        return np.asarray(np.abs(lattice(x, self.centre, self.dtype) - self.f(x)).max(1))
 
     @property
     def ridge(self) -> float:

@@ -75,8 +75,7 @@ class Tuning:
         away = self.target.x[:, None] - now.breakpoints
         moved = np.concatenate([away * lam * beyond, -lam * beyond], axis=1)
         tall = np.concatenate([moved * self.emphasis[:, None], np.zeros((len(now.values), moved.shape[1]))])
-        projected: Array = tall - now.orthogonal @ (now.orthogonal.T @ tall)
-        return projected
+        return np.asarray(tall - now.orthogonal @ (now.orthogonal.T @ tall))
 
     def run(self, start: Chain, steps: int) -> State | None:
         """Levenberg-Marquardt from a chain, until six steps together reduce the cost by less than a thousandth."""

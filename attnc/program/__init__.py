@@ -1,9 +1,8 @@
 """MEANING: what a model computes in exact arithmetic, before it becomes attention. One file for each kind of step."""
 
 from attnc.program.attend import Attend
-from attnc.program.black_box import BlackBox
 from attnc.program.linear import Affine, BatchNorm, Combine, Reshape
-from attnc.program.lookup import Lookup
+from attnc.program.lookup import BlackBox, Lookup
 from attnc.program.norm import Norm
 from attnc.program.pointwise import Pointwise
 from attnc.program.product import Product

@@ -52,8 +52,7 @@ class Affine(OneInput):
 
 def _product(weight: Numbers, rows: Balls) -> Balls:
     product = arb_mat(weight.astype(np.float64).tolist()) * arb_mat(rows.T.tolist())
-    found: Balls = np.array(product.entries(), dtype=object).reshape(len(weight), len(rows)).T
-    return found
+    return np.array(product.entries(), dtype=object).reshape(len(weight), len(rows)).T
 
 
 def _long_product(matrix: Numbers, rows: Balls) -> Balls:
@@ -109,8 +108,7 @@ class BatchNorm(OneInput):
             arb(float(g)) / (arb(float(v)) + arb(self.epsilon)).sqrt()
             for g, v in zip(self.gain, self.variance, strict=True)
         ]
-        y: Balls = (x[0] - balls(self.mean)) * np.array(scale, dtype=object) + balls(self.shift)
-        return y
+        return np.asarray((x[0] - balls(self.mean)) * np.array(scale, dtype=object) + balls(self.shift))
 
     def approximate(self, *x: Tensor) -> Tensor:
         scale = wide(self.gain) / torch.sqrt(wide(self.variance) + self.epsilon)

@@ -1,6 +1,6 @@
-"""y = f(x) for a function that is known at points and by a Lipschitz constant.
+"""y = f(x) for a function that is known at points and by a Lipschitz constant, or that is not stored at all (`BlackBox`).
 
-Every such f lies between two envelopes, which are themselves such functions:
+Every f of a `Lookup` lies between two envelopes, which are themselves such functions:
 
     max_k (values_k - noise - K|x - points_k|)  <=  f(x)  <=  min_k (values_k + noise + K|x - points_k|)"""
 
@@ -85,3 +85,27 @@ def envelopes(step: Lookup, x: Tensor) -> tuple[Tensor, Tensor]:
         low.append((values - reach).amax(1))
         high.append((values + reach).amin(1))
     return torch.cat(low), torch.cat(high)
+
+
+@dataclass(frozen=True, eq=False)
+class BlackBox(OneInput):
+    """y = f(x) for a callable of which only the number of outputs is stored: its error was measured, not proved."""
+
+    outputs: int
+    kind = "black_box"
+    linear = False
+
+    def __post_init__(self) -> None:
+        if type(self.outputs) is not int or self.outputs < 1:
+            raise InputError(f"outputs={self.outputs!r} must be a positive whole number")
+
+    def shape(self, *given: Shape) -> Shape:
+        if len(given[0]) != 1:
+            raise InputError(f"it takes one vector of all features: reshape its input of shape {given[0]}")
+        return (self.outputs,)
+
+    def exact(self, *x: Balls) -> Balls:
+        raise InputError(f"{self.label} is a black box: the program does not store it")
+
+    def approximate(self, *x: Tensor) -> Tensor:
+        raise InputError(f"{self.label} is a black box: the program does not store it")

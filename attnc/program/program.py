@@ -73,15 +73,7 @@ class Program:
         )
 
     def problems(self) -> list[Problem]:
-        """Every step that cannot be compiled, with the reason; empty if all can.
-
-        >>> import torch
-        >>> from attnc import function
-        >>> from attnc.program import Pointwise
-        >>> bare = Pointwise(0, function(torch.erf, name="my_erf"))
-        >>> [p.where for p in Program((2,), (bare,)).problems()]
-        ['step 0 (pointwise)', 'the program']
-        """
+        """Every step that cannot be compiled, with the reason; empty if all can."""
         found = []
         for i, step in enumerate(self.steps):
             where = step.name or f"step {i} ({step.kind})"

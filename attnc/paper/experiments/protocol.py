@@ -60,11 +60,7 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """A unique name of the setting that can serve as a file name.
-
-        >>> settings("heads", seeds=1)[0].key
-        'truncated-trained-n50-d10-p60-h1-w32-a-25-b25-x1000-e50-k32-s1234'
-        """
+        """A unique name of the setting that can serve as a file name."""
         model = f"n{self.n}-d{self.d}-p{self.p}-h{self.heads}-w{self.width}-a{self.a!r}-b{self.b!r}"
         training = f"x{self.samples}-e{self.epochs}-k{self.batch}-s{self.seed}"
         return f"{self.experiment}-{self.method}-{model}-{training}".replace(".0-", "-")
@@ -166,12 +162,7 @@ def generator(setting: Setting) -> torch.Generator:
 def make_task(setting: Setting, draw: torch.Generator) -> Task:
     """Experiments 1 and 2: Y_i = clip(<w_i, x_i> + t_i, a, b), X uniform in [-5, 5]^{n×d}, target (W, t).
     Experiment 3: Y = W2 relu(W1 vec X + b1) + b2, X uniform in [0, 1]^{n×d}, target (W1, b1, W2, b2).
-    All numbers of a target are N(0, 1).
-
-    >>> from attnc.paper.experiments.protocol import QUICK
-    >>> make_task(QUICK.truncated, generator(QUICK.truncated)).x_train.shape
-    torch.Size([160, 12, 4])
-    """
+    All numbers of a target are N(0, 1)."""
     n, d = setting.n, setting.d
     if setting.experiment == "seq2seq":
         shapes: tuple[tuple[int, ...], ...] = ((HIDDEN, n * d), (HIDDEN,), (n * d, HIDDEN), (n * d,))

@@ -136,11 +136,7 @@ def _train(
 
 
 def square_error(output: Tensor, target: Tensor) -> Tensor:
-    """The mean over all coordinates of the output; the target is 0 in the coordinates that it lacks.
-
-    >>> square_error(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0]])).item()
-    2.0
-    """
+    """The mean over all coordinates of the output; the target is 0 in the coordinates that it lacks."""
     inside, outside = output[..., : target.shape[-1]] - target, output[..., target.shape[-1] :]
     return (inside.square().sum() + outside.square().sum()) / output.numel()
 

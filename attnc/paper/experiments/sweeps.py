@@ -32,7 +32,7 @@ from attnc.records import fields
 
 _NUMBERS = ("mse", "largest", "start", "bound", "theorem", "spread", "constant", "picked", "seconds")
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
-_NO_EFFECT = {"cli", "exporters", "incontext", "plot", "pretrained", "analysis.py", "report.py"}
+_NO_EFFECT = {"cli", "exporters", "incontext", "plot", "pretrained", "report.py"}
 Run = Callable[[Setting], Record]
 Outcome = tuple[Setting, Record | str, dict[str, str]]  # the record or the error, and the worker's versions
 _ALONE = threading.Lock()
@@ -49,11 +49,7 @@ def require(module: str) -> Any:
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions that a result depends on; `code` is a digest of the sources of attnc, without `_NO_EFFECT`.
-
-    >>> list(versions())
-    ['attnc', 'torch', 'numpy', 'python-flint', 'python', 'code']
-    """
+    """The versions that a result depends on; `code` is a digest of the sources of attnc, without `_NO_EFFECT`."""
     root, digest = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
@@ -122,11 +118,9 @@ def frame(records: Sequence[Record]) -> Any:
 
 def write_results(records: Sequence[Record], directory: Path) -> list[Path]:
     """Write results.json and results.csv, which are the same bytes whenever the same runs are repeated, and times.csv."""
-    table, lines = frame(records), []
-    for one in records:
-        row = {"key": one.setting.key, **to_json(one)}
-        del row["seconds"]
-        lines.append(json.dumps(row, allow_nan=False))
+    table = frame(records)
+    rows = ({"key": one.setting.key, **to_json(one)} for one in records)
+    lines = [json.dumps({k: v for k, v in row.items() if k != "seconds"}, allow_nan=False) for row in rows]
     texts = {
         "results.json": f'{{"versions": {json.dumps(versions())}, "runs": [\n' + ",\n".join(lines) + "\n]}\n",
         "results.csv": table.drop(columns="seconds").assign(**versions()).to_csv(index=False),
