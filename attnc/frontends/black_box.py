@@ -157,7 +157,7 @@ def _find_lattice(request: FunctionRequest, eps: float, progress: Progress = lam
 def _fit(request: FunctionRequest) -> Network:
     source = request.source
     try:
-        found = fit(source, 0.9 * request.eps, seed=request.seed, progress=request.progress)
+        found = fit(source, 0.9 * request.eps, request.seed, request.progress)
     except ConvergenceError as problem:
         best = problem.found
         assert isinstance(best, FittedNetwork)

@@ -102,10 +102,9 @@ class CallableSource:
         gap = np.abs(alone - first)
         if float(gap.max()) > _SLACK[self.dtype_name] * max(1e-300, float(np.abs(first).max())):
             row, column = np.unravel_index(int(gap.argmax()), gap.shape)
-            raise InputError(
-                f"f mixes the inputs of a batch: {self._at(points[row], int(column))} is {first[row, column]:.9g} in a batch of "
-                f"{len(points)} and {alone[row, column]:.9g} alone; axis 0 is the batch, and results must not depend on it"
-            )
+            found = f"{first[row, column]:.9g} in a batch of {len(points)} and {alone[row, column]:.9g} alone"
+            where = self._at(points[row], int(column))
+            raise InputError(f"f mixes the inputs of a batch, which is axis 0: {where} is {found}")
 
     def _evaluate(self, rows: Array) -> Array:
         """One call of f."""

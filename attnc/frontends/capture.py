@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, fx, nn
@@ -236,8 +237,7 @@ def fused_path(enabled: bool) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-@contextlib.contextmanager
-def _no_test_of_inference_mode() -> Iterator[None]:
+def _no_test_of_inference_mode() -> contextlib.AbstractContextManager[object]:
     """torch.export cannot record in inference mode, so that a forward must not test whether it is enabled."""
     original = torch.is_inference_mode_enabled
 
@@ -246,17 +246,11 @@ def _no_test_of_inference_mode() -> Iterator[None]:
             raise RuntimeError("forward must not call torch.is_inference_mode_enabled()")
         return original()
 
-    torch.is_inference_mode_enabled = refuse
-    try:
-        yield
-    finally:
-        torch.is_inference_mode_enabled = original
+    return mock.patch.object(torch, "is_inference_mode_enabled", refuse)
 
 
-@contextlib.contextmanager
-def _any_size() -> Iterator[None]:
+def _any_size() -> contextlib.AbstractContextManager[object]:
     """A dynamic size may be 0 or 1 as well: without this, torch.export assumes at least 2."""
     config: Any = importlib.import_module("torch.fx.experimental._config")
     known = {"backed_size_oblivious": True} if hasattr(config, "backed_size_oblivious") else {}
-    with config.patch(known):
-        yield
+    return config.patch(known)  # type: ignore[no-any-return]

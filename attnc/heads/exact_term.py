@@ -73,10 +73,9 @@ def _designs(plan: Plan) -> tuple[str, ...]:
         raise InputError(f"design={plan.design!r} does not apply to {f.label}: use {accepted}")
     designs = (plan.design,) if plan.design != "auto" else special or ("tuned",)
     if radius > LARGEST_RADIUS and designs[0] == "lattice":
-        raise InputError(
-            f"a lattice for {f.label} up to {radius:g} would have {4 * radius:.0g} anchors: the largest accepted radius is "
-            f"{LARGEST_RADIUS:g}; scale the weights down or use design='tuned'"
-        )
+        what = f"a lattice for {f.label} up to {radius:g} would have {4 * radius:.0g} anchors"
+        advice = "scale the weights down or use design='tuned'"
+        raise InputError(f"{what}: the largest accepted radius is {LARGEST_RADIUS:g}; {advice}")
     return designs
 
 
@@ -186,9 +185,10 @@ def _out_of_reach(
     where, late = f"{plan.where} in {plan.dtype}", clock.note()
     other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
     if closest is None or not math.isfinite(_reached(closest)):
+        what = f"{where} with design={plan.design!r} and approximation={approximation:g}"
+        advice = f"Use {other}a smaller interval or a larger approximation.{late}"
         return PrecisionError(
-            f"no error bound could be proved for {where} with design={plan.design!r} and approximation={approximation:g}: "
-            f"rounding error is too large. Use {other}a smaller interval or a larger approximation.{late}"
+            f"no error bound could be proved for {what}: rounding error is too large. {advice}"
         )
     shown = f"{round_up(_claimed(closest), 2):.1e}"
     another = "another design, " if plan.design != "auto" else ""

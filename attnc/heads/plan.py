@@ -48,10 +48,11 @@ def best(plan: Plan, p: int) -> HeadCandidate:
     refuse_kinks(plan)
     candidates = sorted(best_candidates(plan, p), key=lambda c: c.estimate)
     if not candidates:
-        raise InputError(
-            f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.where}: each of several heads "
-            "has anchors - 2 anchors of its own, and the graded design places anchors on both sides of every kink"
+        reason = (
+            "several heads have anchors - 2 anchors each, and graded anchors stand on both sides of a kink"
         )
+        what = f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.where}"
+        raise InputError(f"{what}: {reason}")
     plan.progress(f"proving {p} anchors, {candidates[0].design}")
     chosen = conclude(plan, candidates[0], math.inf)
     for candidate in candidates[1:]:
@@ -115,10 +116,9 @@ def refuse_kinks(plan: Plan) -> None:
     """Raise if a user's function has a kink that is not declared: the search would not converge."""
     kink = find_kink(plan.f, plan.domain)
     if kink is not None:
-        raise ConvergenceError(
-            f"heads for {plan.where} do not converge: the function is not smooth near s={kink:.9g}, and no kink is declared "
-            f"there. Declare it with attnc.function(..., kinks=({kink:.6g},)), or use a smaller interval."
-        )
+        reason = f"the function is not smooth near s={kink:.9g}, and no kink is declared there"
+        advice = f"Declare it with attnc.function(..., kinks=({kink:.6g},)), or use a smaller interval."
+        raise ConvergenceError(f"heads for {plan.where} do not converge: {reason}. {advice}")
 
 
 def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math.inf) -> HeadCandidate:
@@ -239,10 +239,9 @@ def _out_of_reach(
     if not search.closest:
         return ConvergenceError(f"no head for {plan.where} was found with {design}.{late}")
     if found is None:
-        return ConvergenceError(
-            f"no error bound could be proved for {plan.where} with {design} in {plan.dtype}: use another design, a smaller "
-            f"interval, or, for your own function, an enclosure that is sharp on small cells.{late}"
-        )
+        what = f"no error bound could be proved for {plan.where} with {design} in {plan.dtype}"
+        advice = "use another design, a smaller interval, or an enclosure that is sharp on small cells"
+        return ConvergenceError(f"{what}: {advice}.{late}")
     shown, anchors = f"{round_up(found.bound, 2):.1e}", found.numbers.anchors_per_head
     approximation = found.measured if found.proof is None else found.proof.approximation
     if approximation <= found.rounding or found.rounding > eps / 2:

@@ -96,10 +96,8 @@ def make_target(
     x = x[(x >= -1) & (x <= 1)]
     y = evaluate(f, np.clip(middle + half * x, domain.lo, domain.hi))
     if np.abs(y).max() > LARGEST[dtype]:
-        raise FunctionError(
-            f"{f.label} reaches {np.abs(y).max():.3g} on [{domain.lo:g}, {domain.hi:g}]: "
-            f"up to {LARGEST[dtype]:.3g} is accepted in {dtype}"
-        )
+        reached = f"{f.label} reaches {np.abs(y).max():.3g} on [{domain.lo:g}, {domain.hi:g}]"
+        raise FunctionError(f"{reached}: up to {LARGEST[dtype]:.3g} is accepted in {dtype}")
     below, above = (y[x <= kinks[0]], y[x >= kinks[-1]]) if kinks else (x, x)  # x increases
     flat_below, flat_above = (bool((side == side[0]).all()) for side in (below, above))
     return Target(f, domain, dtype, x, y, kinks, flat_below, flat_above, finest)

@@ -273,8 +273,7 @@ def _checked_sharpness(given: object) -> float:
     """c = βΔ², for which the theorems hold from 1/2 on."""
     c = checked_nonnegative("sharpness", given)
     if not LEAST_SHARPNESS <= c <= LARGEST_SHARPNESS:
-        accepted = f"from {LEAST_SHARPNESS} to {LARGEST_SHARPNESS:g}"
-        raise InputError(f"sharpness={given!r}: give a number c = βΔ² {accepted}")
+        raise InputError(f"sharpness={given!r}: give c = βΔ² from {LEAST_SHARPNESS} to {LARGEST_SHARPNESS:g}")
     return c
 
 

@@ -52,7 +52,8 @@ class Affine(OneInput):
 
 def _product(weight: Numbers, rows: Balls) -> Balls:
     product = arb_mat(weight.astype(np.float64).tolist()) * arb_mat(rows.T.tolist())
-    return np.array(product.entries(), dtype=object).reshape(len(weight), len(rows)).T
+    found: Balls = np.array(product.entries(), dtype=object).reshape(len(weight), len(rows)).T
+    return found
 
 
 def _long_product(matrix: Numbers, rows: Balls) -> Balls:

@@ -273,10 +273,9 @@ def place_anchors(model: TruncatedModel, head: Head) -> None:
     tokens, heads, count = model.tokens, model.attention.heads, head.key.shape[1]
     d, (free, width) = tokens.projection.in_features, tokens.extra.shape
     if head.heads != 1 or head.is_gated or count > free or width < max(d + ROOM, 2 * heads):
-        raise InputError(
-            f"the model has {free} extra tokens, width={width} and heads={heads}: it takes one head of at most {free} anchors, "
-            f"and needs width >= {d + ROOM} and width >= 2 heads; got {head.heads} heads of {count} anchors"
-        )
+        needs = f"one head of at most {free} anchors, width >= {d + ROOM} and width >= 2 heads"
+        given = f"{head.heads} heads of {count} anchors for a model with width={width} and heads={heads}"
+        raise InputError(f"the model needs {needs}: got {given}")
     model.to(head.key.dtype)
     silence = _silence(head)
     gains = _gains(head, silence)
