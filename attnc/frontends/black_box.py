@@ -77,9 +77,10 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
     net.form, net.notes = form, (f"method: {method}, {reason}", *net.notes)
     if not net.certificate.proved:
         slope, anchors = _grid_size(request)
-        limit = "" if anchors <= MOST_ANCHORS else f" (the limit is {MOST_ANCHORS:,})"
-        advice = f"give lipschitz=K; a grid for the largest slope found, {slope:.3g}, has {anchors:,.0f} anchors{limit}"
-        net.notes = (*net.notes, f"to prove eps={request.eps:g}, {advice}")
+        over = "" if anchors <= MOST_ANCHORS else f" (more than the limit of {MOST_ANCHORS:,})"
+        count = f"{anchors:.3g}{over}" if over else f"{anchors:,.0f}"
+        grid = f"the largest slope found is {slope:.3g}, for which a grid takes {count} anchors"
+        net.notes = (*net.notes, f"to prove eps={request.eps:g}, give lipschitz=K; {grid}")
     return net
 
 
