@@ -121,7 +121,9 @@ class CallableSource:
         numbers = self._numbers(result, len(rows))
         for row, column in np.argwhere(~np.isfinite(numbers))[:1]:
             found = f"f is {numbers[row, column]}: {self._at(rows[row], column)}"
-            raise InputError(f"{found}; values must be finite on the whole box: give a smaller box")
+            raise InputError(
+                f"{found}; values must be finite on the whole box: give a smaller box, or another f"
+            )
         return numbers
 
     def _tensor(self, rows: Array) -> Tensor:
