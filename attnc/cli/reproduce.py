@@ -78,7 +78,7 @@ def _check_directory(output: Path) -> None:
 def _write(records: Sequence[Record], output: Path) -> list[Path]:
     """Write the results, the report, and every figure for which the records suffice; remove older figures."""
     from attnc.paper.experiments.report import TITLES, figure_names, html, markdown
-    from attnc.paper.experiments.store import versions, write_results, write_text
+    from attnc.paper.experiments.sweeps import versions, write_results, write_text
     from attnc.plot.experiments import draw
 
     files, names = write_results(records, output), figure_names(records)
@@ -100,7 +100,7 @@ def _write(records: Sequence[Record], output: Path) -> list[Path]:
 
 def summary(records: Sequence[Record]) -> Any:
     """A DataFrame with a row for every size and method: the MSE over the seeds that did not diverge."""
-    from attnc.paper.experiments.store import frame
+    from attnc.paper.experiments.sweeps import frame
 
     table = frame(records)
     table["diverged"] = ~table.mse.abs().lt(float("inf"))

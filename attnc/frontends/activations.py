@@ -31,11 +31,7 @@ class Activation:
 
 
 def activation(operation: str, arguments: Mapping[str, Any]) -> Activation:
-    """What an ATen operation computes from its first argument; `arguments` are the others.
-
-    >>> activation("gelu", {"approximate": "tanh"}).function.label, activation("clamp", {"min": 0.0, "max": None}).function.label
-    ('gelu_tanh', 'relu')
-    """
+    """What an ATen operation computes from its first argument; `arguments` are the others."""
     try:
         found = ACTIVATIONS[operation](**arguments)
     except InputError as problem:
@@ -45,11 +41,10 @@ def activation(operation: str, arguments: Mapping[str, Any]) -> Activation:
 
 def finite(given: object, what: str) -> float:
     """A number as the float that equals it."""
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise RefusedError(f"{what} is {given!r:.40}: a number is accepted")
-    if not math.isfinite(given) or float(given) != given:
-        raise RefusedError(f"{what} is {given}: a finite number that a float can hold is accepted")
-    return float(given)
+    number = given if isinstance(given, (int, float)) and not isinstance(given, bool) else math.nan
+    if not math.isfinite(number) or float(number) != number:
+        raise RefusedError(f"{what} is {given!r:.40}: a finite number that a float can hold is accepted")
+    return float(number)
 
 
 def _rrelu(lower: object, upper: object, training: object, **_: object) -> Function:
@@ -118,23 +113,10 @@ def _pow(exponent: object) -> Function:
     return functions.identity() if exponent == 1 else functions.square()
 
 
-_PLAIN = [
-    "relu",
-    "silu",
-    "sigmoid",
-    "tanh",
-    "mish",
-    "selu",
-    "hardswish",
-    "hardsigmoid",
-    "sin",
-    "cos",
-    "exp",
-    "abs",
-    "square",
-]
 ACTIVATIONS: dict[str, Callable[..., Function | Activation]] = {
-    **{name: getattr(functions, name) for name in _PLAIN},
+    "relu": functions.relu, "silu": functions.silu, "sigmoid": functions.sigmoid, "tanh": functions.tanh,
+    "mish": functions.mish, "selu": functions.selu, "hardswish": functions.hardswish, "hardsigmoid": functions.hardsigmoid,
+    "sin": functions.sin, "cos": functions.cos, "exp": functions.exp, "abs": functions.abs, "square": functions.square,
     "absolute": functions.abs, "special_expit": functions.sigmoid, "relu6": lambda: functions.clip(0, 6), "clamp": _clamp,
     "clip": _clamp, "clamp_min": _clamp, "hardtanh": _hardtanh, "rrelu": _rrelu, "threshold": _threshold,
     "softshrink": _softshrink, "gelu": _gelu, "softplus": _softplus, "elu": _elu, "pow": _pow,

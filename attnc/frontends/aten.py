@@ -82,8 +82,7 @@ def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.N
     """The node whose vectors of the last axis this node returns, in the same order; None if the node computes something.
 
     Dropout in eval mode, copies, casts to the same dtype, and reshapes that keep the last axis change nothing. With `rows` the
-    vectors may be reordered, repeated or left out; with `casts` float32 and float64 may be cast into each other.
-    """
+    vectors may be reordered, repeated or left out; with `casts` float32 and float64 may be cast into each other."""
     known = name(node)
     source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
     if source is None or shape(source) is None or shape(node) is None:
@@ -137,10 +136,8 @@ def impurity(graph: fx.Graph) -> str | None:
     always = _stale_reads(graph, _memory(graph, maybe=True, copied=True))
     for reader, read in _stale_reads(graph, _memory(graph, maybe=True)):
         if (reader, read) not in always:
-            return (
-                f"reads {read.name} after a change in place that reaches it or not, depending on the strides of the input: "
-                "leave the trailing _ (or inplace=True) off"
-            )
+            reason = f"reads {read.name} after a change in place that reaches it only for some strides of the input"
+            return f"{reason}: leave the trailing _ (or inplace=True) off"
     return None
 
 
@@ -187,9 +184,8 @@ def _shared(node: fx.Node, maybe: bool) -> list[fx.Node]:
     first = [node.args[0]] if node.args and isinstance(node.args[0], fx.Node) else []
     if any(result.alias_info is not None for result in schema.returns) or known.endswith("dropout"):
         return first
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        f"{schema.name}.{schema.overload_name}".removesuffix("."), "CompositeImplicitAutograd"
-    )
+    full = f"{schema.name}.{schema.overload_name}".removesuffix(".")
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd")
     return node.all_input_nodes if maybe and composite and known not in _FRESH else []
 
 

@@ -19,14 +19,8 @@ from attnc.frontends.fit import FittedNetwork, fit
 from attnc.heads.target import Progress
 from attnc.heads.tensor import counts_for
 from attnc.heads.tensor_search import LatticeFit, tensor_lattice
-from attnc.lower.function_to_network import (
-    MOST_ANCHORS,
-    lipschitz_grid,
-    measured,
-    refute,
-    unproved,
-    with_measurement,
-)
+from attnc.lower import function_to_network as lowering
+from attnc.lower.function_to_network import MOST_ANCHORS
 from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.network import Network
 from attnc.program import Lookup
@@ -83,21 +77,17 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
     net.form, net.notes = form, (f"method: {method}, {reason}", *net.notes)
     if not net.certificate.proved:
         slope, anchors = _grid_size(request)
-        count = (
-            f"{anchors:,.0f} anchors"
-            if anchors <= MOST_ANCHORS
-            else f"{anchors:.3g}, above the limit of {MOST_ANCHORS:,}"
-        )
-        advice = f"give lipschitz=K; the largest slope found is {slope:.3g}, for which a grid takes {count}"
-        net.notes = (*net.notes, f"to prove eps={request.eps:g}, {advice}")
+        over = "" if anchors <= MOST_ANCHORS else f" (more than the limit of {MOST_ANCHORS:,})"
+        count = f"{anchors:.3g}{over}" if over else f"{anchors:,.0f}"
+        grid = f"the largest slope found is {slope:.3g}, for which a grid takes {count} anchors"
+        net.notes = (*net.notes, f"to prove eps={request.eps:g}, give lipschitz=K; {grid}")
     return net
 
 
 def _checked(request: FunctionRequest) -> FunctionRequest:
-    lipschitz, noise = (
-        None if given is None else checked_nonnegative(name, given)
-        for name, given in (("lipschitz", request.lipschitz), ("noise", request.noise))
-    )
+    lipschitz, noise = request.lipschitz, request.noise
+    lipschitz = None if lipschitz is None else checked_nonnegative("lipschitz", lipschitz)
+    noise = None if noise is None else checked_nonnegative("noise", noise)
     if noise is not None and (lipschitz is None or noise >= request.eps):
         given = f"got lipschitz={lipschitz}, eps={request.eps:g}"
         raise InputError(f"noise={noise:g} needs lipschitz=K, and must be smaller than eps: {given}")
@@ -105,9 +95,8 @@ def _checked(request: FunctionRequest) -> FunctionRequest:
         raise InputError("method='grid' proves its error from a Lipschitz constant: give lipschitz=K")
     if request.method in ("lattice", "fit") and lipschitz is not None:
         raise InputError(f"lipschitz={lipschitz:g} is for method='grid': got method={request.method!r}")
-    return replace(
-        request, lipschitz=lipschitz, noise=noise, seed=checked_count("seed", request.seed, 0, 2**32 - 1)
-    )
+    seed = checked_count("seed", request.seed, 0, 2**32 - 1)
+    return replace(request, lipschitz=lipschitz, noise=noise, seed=seed)
 
 
 def _method(request: FunctionRequest) -> tuple[str, str]:
@@ -130,12 +119,12 @@ def _grid(request: FunctionRequest) -> Network:
     assert request.lipschitz is not None
     source = request.source
     request.progress("building the grid")
-    net, counts = lipschitz_grid(
+    net, counts = lowering.lipschitz_grid(
         source, request.lipschitz, request.eps, request.dtype, request.name, request.noise
     )
     step = next(step for step in net.program.steps if isinstance(step, Lookup))
     _try_to_refute(request, step)
-    with_measurement(net, _measure(request, net, "grid"))
+    lowering.with_measurement(net, _measure(request, net, "grid"))
     origin = "assumed" if request.noise is None else "as given"
     net.notes = (
         f"anchors: {' × '.join(map(str, counts))} cells, with the value of the function at the middle of each",
@@ -151,11 +140,9 @@ def _lattice(request: FunctionRequest) -> Network:
     except ConvergenceError as problem:
         best = problem.found
         assert isinstance(best, LatticeFit)
-        reached = min(best.measured, _reachable(request))
-        raise _unreached(
-            request, best, f"{best.lattice.anchors} anchors", best.measured, reached, 4
-        ) from problem
-    net = unproved(request.source, found.lattice, request.dtype, request.name)
+        reached, size = min(best.measured, _reachable(request)), f"{best.lattice.anchors} anchors"
+        raise _unreached(request, best, size, best.measured, reached, 4) from problem
+    net = lowering.unproved(request.source, found.lattice, request.dtype, request.name)
     net.certificate = _confirm(request, net, "lattice")
     anchors = f"{' × '.join(map(str, found.lattice.counts))} = {found.lattice.anchors}"
     values = f"values by least squares from {request.source.evaluations:,} values of f"
@@ -164,31 +151,22 @@ def _lattice(request: FunctionRequest) -> Network:
 
 
 def _find_lattice(request: FunctionRequest, eps: float, progress: Progress = lambda _: None) -> LatticeFit:
-    lo, hi = request.box.lo.ravel(), request.box.hi.ravel()
-    return tensor_lattice(
-        request.source,
-        lo,
-        hi,
-        eps,
-        dtype=request.dtype,
-        most=MOST_LATTICE,
-        seed=request.seed,
-        progress=progress,
-    )
+    source, lo, hi = request.source, request.box.lo.ravel(), request.box.hi.ravel()
+    return tensor_lattice(source, lo, hi, eps, request.dtype, MOST_LATTICE, request.seed, progress)
 
 
 def _fit(request: FunctionRequest) -> Network:
     source = request.source
     try:
-        found = fit(source, 0.9 * request.eps, seed=request.seed, progress=request.progress)
+        found = fit(source, 0.9 * request.eps, request.seed, request.progress)
     except ConvergenceError as problem:
         best = problem.found
         assert isinstance(best, FittedNetwork)
         raise _unreached(request, best, f"{best.neurons} neurons", best.error, best.error, 2) from problem
     near = max(0.05 * request.eps, min(0.5 * request.eps, request.eps - found.error))
-    lowering = Request(found.program, source.box, near, request.dtype, request.progress)
+    wanted = Request(found.program, source.box, near, request.dtype, request.progress)
     try:
-        lowered = lower(lowering)
+        lowered = lower(wanted)
     except PrecisionError as problem:
         if problem.reachable is None or problem.reachable > request.eps - found.error:
             raise PrecisionError(
@@ -196,8 +174,8 @@ def _fit(request: FunctionRequest) -> Network:
                 f"{found.error:.3g}, and rounding exceeds the rest. Use a larger eps{request.wider}.",
                 None if problem.reachable is None else problem.reachable + found.error,
             ) from problem
-        lowered = lower(replace(lowering, eps=problem.reachable))
-    net = certified(lowering, lowered)
+        lowered = lower(replace(wanted, eps=problem.reachable))
+    net = certified(wanted, lowered)
     inner = replace(net.certificate, name="against the fitted network")
     net.certificate = replace(_confirm(request, net, "fit"), children=(inner,))
     net.notes = (
@@ -211,7 +189,7 @@ def _measure(request: FunctionRequest, net: Network, method: str) -> Certificate
     request.progress("measuring at fresh inputs")
     anchors = max((selection.anchors for selection in net.selections), default=1)
     points = max(4096, min(POINTS, WEIGHTS // anchors))
-    return measured(net, request.source, method, points, request.seed + _SEEDS)
+    return lowering.measured(net, request.source, method, points, request.seed + _SEEDS)
 
 
 def _confirm(request: FunctionRequest, net: Network, method: str) -> Certificate:
@@ -220,12 +198,10 @@ def _confirm(request: FunctionRequest, net: Network, method: str) -> Certificate
     worst = found.witness
     assert worst is not None
     if not worst.error <= request.eps:
-        raise ConvergenceError(
-            f"fresh inputs do not confirm eps={request.eps:g}: at x = {_short(worst.input)} the error is {worst.error:.3g} in "
-            f"{request.dtype}. Use eps >= {1.1 * worst.error:.2g}{request.wider}.",
-            reachable=1.1 * worst.error,
-            found=net,
-        )
+        where, reachable = f"at x = {_short(worst.input)} the error is {worst.error:.3g}", 1.1 * worst.error
+        advice = f"in {request.dtype}. Use eps >= {reachable:.2g}{request.wider}."
+        message = f"fresh inputs do not confirm eps={request.eps:g}: {where} {advice}"
+        raise ConvergenceError(message, reachable=reachable, found=net)
     return found
 
 
@@ -235,7 +211,7 @@ def _try_to_refute(request: FunctionRequest, step: Lookup) -> None:
     x = source.held(source.uniform(count, request.seed + _SEEDS + 1))
     values, rows = source(x), max(1, (1 << 22) // (step.points.size + step.values.size))
     for start in range(0, count, rows):
-        refute(step, x[start : start + rows], values[start : start + rows])
+        lowering.refute(step, x[start : start + rows], values[start : start + rows])
 
 
 def _reachable(request: FunctionRequest) -> float:
@@ -258,17 +234,13 @@ def _unreached(
         advice = "Attention with bounded weights is continuous: give a box without the jump, or a continuous function."
         return ConvergenceError(f"the function is not continuous: it {jump}. {advice}", found=jump)
     _, anchors = _grid_size(request)
-    proof = (
-        f", lipschitz=K for a proof (a grid of about {anchors:,.0f} anchors)"
-        if anchors <= MOST_ANCHORS
-        else ""
-    )
-    return ConvergenceError(
+    grid = f", lipschitz=K for a proof (a grid of about {anchors:,.0f} anchors)"
+    proof = grid if anchors <= MOST_ANCHORS else ""
+    message = (
         f"eps={request.eps:g} was not reached: the error with {size} is {error:.3g} at x = {_short(best.worst)}, and more of "
-        f"them do not help enough. Use eps >= {1.1 * reached:.2g}{request.wider}{proof}, or a smaller box.",
-        reachable=1.1 * reached,
-        found=best,
+        f"them do not help enough. Use eps >= {1.1 * reached:.2g}{request.wider}{proof}, or a smaller box."
     )
+    return ConvergenceError(message, reachable=1.1 * reached, found=best)
 
 
 def _grid_size(request: FunctionRequest) -> tuple[float, float]:

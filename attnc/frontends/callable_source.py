@@ -27,14 +27,9 @@ _SLACK = {"float64": 1e-8, "float32": 1e-3}  # how far rounding may move a resul
 class CallableSource:
     """f : box → R^shape as numbers: `source(x)` is f at the rows of x, in float64.
 
-    f takes a tensor (batch, n, d) of float64 (or of the dtype of its own parameters) and returns (batch, n, d'), or
-    (batch, tokens, d') if `tokens` is given; for a box of shape (d,) it takes (batch, d) and returns (batch, d'). A few points
-    test that f is deterministic, treats every input of a batch independently, and does not change its input.
-
-    >>> source = CallableSource(lambda x: x.sort(dim=1).values, Box(0, 1, shape=(3, 1)))
-    >>> source.shape, source(np.array([[0.5, 0.25, 1.0]]))
-    ((3, 1), array([[0.25, 0.5 , 1.  ]]))
-    """
+    f takes (batch, n, d) in float64, or in the dtype of its own parameters, and returns (batch, n, d'), or (batch, tokens, d') if
+    `tokens` is given; for a box of shape (d,) it maps (batch, d) to (batch, d'). f must be deterministic, treat every input of a
+    batch independently, and not change its input: a few points test this."""
 
     def __init__(self, f: Callable[[Tensor], Tensor], box: Box, tokens: int | None = None) -> None:
         if not callable(f) or isinstance(f, type):
@@ -78,7 +73,7 @@ class CallableSource:
         rows = given.reshape(len(given), self.box.size)
         most = max(1, min(MOST_ROWS, MOST_NUMBERS // max(self.box.size, self.size)))
         parts = [self._evaluate(rows[i : i + most]) for i in range(0, len(rows), most)]
-        return np.concatenate(parts) if parts else np.zeros((0, self.size))
+        return np.concatenate([np.zeros((0, self.size)), *parts])
 
     def held(self, x: Array) -> Array:
         """The inputs that f receives: rounded to the dtype of its own parameters, still in the box."""
@@ -90,10 +85,9 @@ class CallableSource:
         points, first = self._tested
         second = self._evaluate(points)
         for row, column in np.argwhere(first != second)[:1]:
-            raise InputError(
-                f"f is not deterministic: {self._at(points[row], column)} was {first[row, column]:.9g}, then "
-                f"{second[row, column]:.9g}; call model.eval(), or use a generator with a fixed seed in every call"
-            )
+            found = f"was {first[row, column]:.9g}, then {second[row, column]:.9g}"
+            advice = "call model.eval(), or use a generator with a fixed seed in every call"
+            raise InputError(f"f is not deterministic: {self._at(points[row], column)} {found}; {advice}")
 
     def _test(self) -> None:
         """Check f at the middle, at corners and at random points of the box."""
@@ -108,10 +102,9 @@ class CallableSource:
         gap = np.abs(alone - first)
         if float(gap.max()) > _SLACK[self.dtype_name] * max(1e-300, float(np.abs(first).max())):
             row, column = np.unravel_index(int(gap.argmax()), gap.shape)
-            raise InputError(
-                f"f mixes the inputs of a batch: {self._at(points[row], int(column))} is {first[row, column]:.9g} in a batch of "
-                f"{len(points)} and {alone[row, column]:.9g} alone; axis 0 is the batch, and results must not depend on it"
-            )
+            found = f"{first[row, column]:.9g} in a batch of {len(points)} and {alone[row, column]:.9g} alone"
+            where = self._at(points[row], int(column))
+            raise InputError(f"f mixes the inputs of a batch, which is axis 0: {where} is {found}")
 
     def _evaluate(self, rows: Array) -> Array:
         """One call of f."""
@@ -121,17 +114,15 @@ class CallableSource:
         try:
             result = self._f(given)
         except Exception as problem:
-            raise InputError(
-                f"f fails on a tensor of shape {tuple(given.shape)} and {given.dtype}: "
-                f"{type(problem).__name__}: {problem}; it must accept (batch, {', '.join(map(str, self.box.shape))})"
-            ) from problem
+            what = f"a tensor of shape {tuple(given.shape)} and {given.dtype}"
+            raise InputError(f"f fails on {what}: {type(problem).__name__}: {problem}") from problem
         if given.shape != kept.shape or not torch.equal(given, kept):
             raise InputError("f changes its input in place: use x.clone()")
         numbers = self._numbers(result, len(rows))
         for row, column in np.argwhere(~np.isfinite(numbers))[:1]:
+            found = f"f is {numbers[row, column]}: {self._at(rows[row], column)}"
             raise InputError(
-                f"f is {numbers[row, column]}: {self._at(rows[row], column)}; values must be finite on the whole box: give a "
-                "smaller box, or a function that is defined on it"
+                f"{found}; values must be finite on the whole box: give a smaller box, or another f"
             )
         return numbers
 
@@ -193,15 +184,7 @@ def find_jump(source: CallableSource, at: Array, reach: float, eps: float) -> Ju
     """A discontinuity of size eps/2 or more between `at` and a point within `reach` of it, or None.
 
     Segments from `at` to its neighbours are halved, and the half over which f changes more is kept. For a continuous f the
-    change tends to zero with the length; at a jump it does not.
-
-    >>> step = CallableSource(lambda x: torch.sign(x - 0.3), Box(-1, 1, shape=(1,)))
-    >>> print(find_jump(step, np.array([0.29]), 0.1, 1e-2))
-    jumps by 2 at x = [0.3] (over a distance of ...)
-    >>> root = CallableSource(lambda x: x.abs().sqrt(), Box(-1, 1, shape=(1,)))
-    >>> print(find_jump(root, np.array([0.01]), 0.1, 1e-2))
-    None
-    """
+    change tends to zero with the length; at a jump it does not."""
     lo, hi = source.box.lo.reshape(-1), source.box.hi.reshape(-1)
     left, right = _segments(source, np.clip(at.reshape(-1), lo, hi), reach)
     f_left, f_right = source(left), source(right)

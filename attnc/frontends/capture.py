@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, fx, nn
@@ -91,13 +92,7 @@ def capture(
 
     Hooks, patched forwards and replaced parts are in the graph. `grad` is the grad mode of the recording. With `functional`, an
     operation in place can be read as one that returns its result. `pure` implies `functional`, and raises CaptureError if the
-    forward changes its inputs or its own tensors, or if what it computes depends on the strides of its input.
-
-    >>> linear = nn.Linear(2, 1).eval()
-    >>> found = capture(linear, (torch.zeros(3, 2),))
-    >>> [found.names[name] for name in found.tensors], [node.name for node in found.inputs]
-    (['weight', 'bias'], ['input'])
-    """
+    forward changes its inputs or its own tensors, or if what it computes depends on the strides of its input."""
     import torch.export  # takes seconds
 
     # tensors that were created in inference mode work nowhere else
@@ -205,12 +200,8 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
 @contextlib.contextmanager
 def _same_attributes(module: nn.Module) -> Iterator[None]:
     """torch.export replaces tuples, lists and dicts of a part by copies: put the originals back."""
-    held = [
-        (part, key, value)
-        for part in module.modules()
-        for key, value in vars(part).items()
-        if isinstance(value, (tuple, list, dict))
-    ]
+    every = [(part, key, value) for part in module.modules() for key, value in vars(part).items()]
+    held = [one for one in every if isinstance(one[2], (tuple, list, dict))]
     try:
         yield
     finally:
@@ -246,8 +237,7 @@ def fused_path(enabled: bool) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-@contextlib.contextmanager
-def _no_test_of_inference_mode() -> Iterator[None]:
+def _no_test_of_inference_mode() -> contextlib.AbstractContextManager[object]:
     """torch.export cannot record in inference mode, so that a forward must not test whether it is enabled."""
     original = torch.is_inference_mode_enabled
 
@@ -256,17 +246,11 @@ def _no_test_of_inference_mode() -> Iterator[None]:
             raise RuntimeError("forward must not call torch.is_inference_mode_enabled()")
         return original()
 
-    torch.is_inference_mode_enabled = refuse
-    try:
-        yield
-    finally:
-        torch.is_inference_mode_enabled = original
+    return mock.patch.object(torch, "is_inference_mode_enabled", refuse)
 
 
-@contextlib.contextmanager
-def _any_size() -> Iterator[None]:
+def _any_size() -> contextlib.AbstractContextManager[object]:
     """A dynamic size may be 0 or 1 as well: without this, torch.export assumes at least 2."""
     config: Any = importlib.import_module("torch.fx.experimental._config")
     known = {"backed_size_oblivious": True} if hasattr(config, "backed_size_oblivious") else {}
-    with config.patch(known):
-        yield
+    return config.patch(known)  # type: ignore[no-any-return]

@@ -49,15 +49,8 @@ class _Way:
 def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> Problem | None:
     """Where the module differs from the program by more than rounding explains, or None.
 
-    It runs at points that are drawn anew each time (see `probe_points`), in float64 and in its own dtype, with and
-    without gradients, on contiguous and on strided input, in batches and alone. This finds what the recording of the
-    module cannot show (a flag, a clock); it proves nothing.
-
-    >>> layer = nn.Linear(1, 1, bias=False).eval()
-    >>> wrong = Program((1,), (Affine(0, 1 + layer.weight.detach().numpy()),))
-    >>> disagreement(layer, wrong).where
-    'the model (Linear)'
-    """
+    It runs at points that are drawn anew each time, in float64 and in its own dtype, with and without gradients, on contiguous
+    and on strided input, in batches and alone. This finds what a recording cannot show (a flag, a clock); it proves nothing."""
     where = part_name("", model)
     draw = np.random.default_rng()
     x = probe_points(program, box, draw)
@@ -68,11 +61,13 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
             return Problem(where, f"overflows at every input that was tried, of size {np.abs(x).max():.3g}")
         for dtype in dict.fromkeys((torch.float64, model_dtype(model))):
             with _in_dtype(model, dtype):
-                failure = failure or _failure(model, _Way(dtype, False, False), x[:1])
                 ways = [_Way(dtype, *flags) for flags in itertools.product((False, True), repeat=3)]
-                usable = [way for way in ways if _failure(model, way, x[:1]) is None]
-                if _Way(dtype, False, False) not in usable:
+                first = {way: _outputs(model, way, x[:1]) for way in ways}
+                plain = first[ways[0]]
+                if isinstance(plain, str):
+                    failure = failure or plain
                     continue
+                usable = [way for way in ways if not isinstance(first[way], str)]
                 for way, rows in _calls(usable, len(x), draw, thorough=not compared):
                     reason = _difference(model, way, x[rows], *(part[rows] for part in expected))
                     if reason is not None:
@@ -112,10 +107,9 @@ def _expected(program: Program, x: Array) -> tuple[Array, Array, Array]:
 
 def _difference(model: nn.Module, way: _Way, x: Array, ours: Array, local: Array, grown: Array) -> str | None:
     """Why the module's outputs are not those of the program, or None if rounding explains the difference."""
-    try:
-        theirs = _run(model, way, x)
-    except Exception as problem:
-        return f"fails on an input of shape {x.shape}: {type(problem).__name__}: {problem}"
+    theirs = _outputs(model, way, x)
+    if isinstance(theirs, str):
+        return f"fails on an input of shape {x.shape}: {theirs}"
     if theirs.shape != ours.shape:
         return f"returns the shape {theirs.shape}, and its program {ours.shape}"
     here, carried = TOLERANCES[way.dtype]
@@ -147,29 +141,22 @@ def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:
     """Whether calling the module on x, as it is, raises an error."""
     way = _Way(x.dtype, grad, not x.is_contiguous(), grad and x.requires_grad)
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False), _in_dtype(model, x.dtype):
-        return _failure(model, way, x.detach().cpu().to(torch.float64).numpy()) is not None
+        return isinstance(_outputs(model, way, x.detach().cpu().to(torch.float64).numpy()), str)
 
 
-def _failure(model: nn.Module, way: _Way, x: Array) -> str | None:
-    """Why calling the module fails, or None."""
-    try:
-        _run(model, way, x)
-    except Exception as problem:
-        return f"{type(problem).__name__}: {problem}"
-    return None
-
-
-def _run(model: nn.Module, way: _Way, x: Array) -> Array:
+def _outputs(model: nn.Module, way: _Way, x: Array) -> Array | str:
+    """What the module returns, or why calling it fails."""
     device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
     given = torch.from_numpy(x.copy()).to(device, way.dtype)
     given = strided(given) if way.strided else given
     mode = torch.inference_mode(not way.grad) if way.special else torch.set_grad_enabled(way.grad)
-    with mode, torch.random.fork_rng(devices=[]):
-        torch.default_generator.seed()
-        result = model(given.requires_grad_() if way.special and way.grad else given)
-    if not isinstance(result, Tensor):
-        raise TypeError(f"it returns a {type(result).__name__}")
-    return result.detach().to("cpu", torch.float64).numpy()
+    try:
+        with mode, torch.random.fork_rng(devices=[]):
+            torch.default_generator.seed()
+            result: Tensor = model(given.requires_grad_() if way.special and way.grad else given)
+        return result.detach().to("cpu", torch.float64).numpy()
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
 
 
 @contextmanager
@@ -241,23 +228,23 @@ def _driven(program: Program, lo: Array, hi: Array, draw: np.random.Generator) -
                 rows.append(i)
                 targets.append(target)
     if rows:
-        crossing = [chosen[i] for i in rows]
-        t = _root(program, crossing, start[rows], end[rows], np.array(targets))
+        crossing, start, end = [chosen[i] for i in rows], start[rows], end[rows]
+        t = _root(program, crossing, start, end, np.array(targets))
         apart = np.array([neuron.apart for neuron in crossing])
         if not apart.any():
-            found.append(_between(start[rows], end[rows], t))
+            found.append(_between(start, end, t))
         for sign in (-1.0, 1.0):
             beside = sign * np.maximum(apart, 10.0 ** draw.uniform(-7, -2, len(rows)))
-            found.append(_between(start[rows], end[rows], np.clip(t + beside, 0, 1)))
+            found.append(_between(start, end, np.clip(t + beside, 0, 1)))
     return np.concatenate(found)
 
 
 def _choose(program: Program, draw: np.random.Generator) -> list[_Chosen]:
     """Neurons of every pointwise step, more of them the cheaper the program is."""
     steps = [step for step in program.steps if isinstance(step, Pointwise)]
-    cost = sum(step.weight.size for step in program.steps if isinstance(step, Affine))
-    cost = max(1, cost * math.prod(program.shape[:-1]))
-    most = int(np.clip(WORK // (ROUNDS * 8 * cost), len(steps), NEURONS))
+    size = sum(step.weight.size for step in program.steps if isinstance(step, Affine))
+    cost = ROUNDS * 8 * max(1, size * math.prod(program.shape[:-1]))
+    most = int(np.clip(WORK // cost, len(steps), NEURONS))
     chosen = []
     for step in steps:
         size = math.prod(program.shapes[step.input])
@@ -277,8 +264,7 @@ def _ends(
         total = _entries(values(program, x), chosen).nan_to_num().sum()
         slopes = torch.autograd.grad(total, x, allow_unused=True)[0] if total.requires_grad else None
     slope = np.zeros(x.shape) if slopes is None else slopes.nan_to_num().numpy()
-    tie = draw.random(slope.shape) < 0.5
-    up = np.where(slope == 0, tie, slope > 0)
+    up = np.where(slope == 0, draw.random(slope.shape) < 0.5, slope > 0)
     return np.where(up, lo, hi), np.where(up, hi, lo)
 
 
@@ -289,8 +275,7 @@ def _entries(found: list[Tensor], chosen: list[_Chosen]) -> Tensor:
 def _read(program: Program, chosen: list[_Chosen], x: Array) -> Array:
     """The i-th neuron at the i-th point."""
     with torch.no_grad():
-        found: Array = _entries(values(program, torch.from_numpy(x)), chosen).numpy()
-    return found
+        return np.asarray(_entries(values(program, torch.from_numpy(x)), chosen))
 
 
 def _between(start: Array, end: Array, t: Array) -> Array:

@@ -21,6 +21,7 @@ from attnc.heads.target import Progress
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
 
 FRESH = 40_000  # random points that the error is measured at
+MOST_NEURONS, STEPS = 256, 120  # neurons, which double from 16; steps of the refinement over all sizes
 _FIRST, _MARGIN = 16, 1.02
 _RIDGE = 0.003  # of eps: what a unit of |W2| costs, f and W2 in units of f's size
 _MOST_LINEAR = 64
@@ -39,34 +40,19 @@ class FittedNetwork:
 
 
 def fit(
-    source: CallableSource,
-    eps: float,
-    *,
-    seed: int = 0,
-    progress: Progress = lambda _: None,
-    most_neurons: int = 256,
-    steps: int = 120,
+    source: CallableSource, eps: float, seed: int = 0, progress: Progress = lambda _: None
 ) -> FittedNetwork:
-    """A one-hidden-layer tanh network whose error at fresh points of the box is at most eps.
-
-    The number of neurons doubles from 16 to `most_neurons`; `steps` limits the refinement, over all sizes. Equal seeds give equal
-    networks.
-
-    >>> from attnc.domain import Box
-    >>> found = fit(CallableSource(lambda x: x.cumsum(1) / 4, Box(-1, 1, shape=(4, 1))), 1e-3)
-    >>> found.error <= 1e-3, found.program.shapes[-1]
-    (True, (4, 1))
-    """
+    """A one-hidden-layer tanh network whose error at fresh points of the box is at most eps. Equal seeds give equal networks."""
     data = _Data.draw(source, eps / _MARGIN, seed)
     hidden = _linear_neurons(data)
-    best, left = _finished(source, data, hidden, 0), steps
+    best, left = _finished(source, data, hidden, 0), STEPS
     size, linear = _FIRST, len(hidden[1])
-    while best.error > eps / _MARGIN and size + linear <= most_neurons and left > 0:
+    while best.error > eps / _MARGIN and size + linear <= MOST_NEURONS and left > 0:
         progress(f"fitting {size + linear} neurons")
         data = data.with_points(source, best.worst, 8 * size * data.basis.shape[1], size)
         more = _new_neurons(data, size + linear - len(hidden[1]), size)
         hidden = torch.cat([hidden[0], more[0]]), torch.cat([hidden[1], more[1]])
-        part = min(left, max(24, steps // 4))
+        part = min(left, max(24, STEPS // 4))
         hidden, left = _refined(data, hidden, linear, part), left - part
         found = _finished(source, data, hidden, size)
         best = found if found.error < best.error else best
@@ -171,8 +157,7 @@ def _linear_neurons(data: _Data) -> Hidden:
 def _new_neurons(data: _Data, count: int, size: int) -> Hidden:
     """Neurons in the direction of the difference of f's slopes at two points, bent between these points.
 
-    This difference is the normal of a kink of f; if f is a function of few projections, it is a combination of these.
-    """
+    This difference is the normal of a kink of f; if f is a function of few projections, it is a combination of these."""
     noise = np.random.default_rng([data.seed, 2, size])
     slopes, at = data.slopes.numpy(), data.at.numpy()
     first, second = (noise.integers(0, len(at), count) for _ in range(2))
@@ -232,8 +217,7 @@ class _State:
     """One point of the refinement: the residual of least squares, and its derivatives in the hidden weights.
 
     The residual r = F w - y changes by w_k tanh'(a_k·u + c_k)(da_k·u + dc_k), minus its projection Q Qᵀ on the features, which
-    new output weights remove. With Z_k = tanh'·(u, 1), the normal matrix of all outputs is (wwᵀ)_{kl} · Z_kᵀ(1 - QQᵀ)Z_l.
-    """
+    new output weights remove. With Z_k = tanh'·(u, 1), the normal matrix of all outputs is (wwᵀ)_{kl} · Z_kᵀ(1 - QQᵀ)Z_l."""
 
     loss: float
     errors: Tensor  # (points, 1): the largest over the outputs

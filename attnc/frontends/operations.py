@@ -88,8 +88,9 @@ class Builder:
         """x/c. Where 1/c is no float: two normalisations of variance |c| each, x/√|c|/√|c|·sign c."""
         if np.any(np.asarray(c) == 0):
             raise RefusedError("divides by zero")
-        if np.ndim(c) == 0 and _reciprocal_is_exact(float(c)):
-            return self.scaled(x, 1 / float(c))
+        inverse = 1 / float(c) if np.ndim(c) == 0 else math.inf
+        if math.isfinite(inverse) and Fraction(inverse) * Fraction(float(c)) == 1:
+            return self.scaled(x, inverse)
         root = self.diagonal(x, gain=np.sign(c), variance=np.abs(c))
         return self.diagonal(root, variance=np.abs(c))
 
@@ -144,9 +145,7 @@ class Builder:
         return narrow if float(narrow) == c else np.float64(c)
 
     def report(self, reason: str, where: str | None = None) -> None:
-        problem = Problem(where or self.where, reason)
-        if problem not in self.problems:
-            self.problems.append(problem)
+        self.problems = list(dict.fromkeys([*self.problems, Problem(where or self.where, reason)]))
 
     def program(self, output: Value) -> Program:
         """The steps that the output needs, in their order; the last of them computes the output."""
@@ -159,16 +158,9 @@ class Builder:
         return Program(self.shape, tuple(kept))
 
 
-def _reciprocal_is_exact(c: float) -> bool:
-    return math.isfinite(1 / c) and Fraction(1 / c) * Fraction(c) == 1
-
-
 def _broadcastable(a: Numbers, shape: Shape) -> Numbers:
-    """Numbers that broadcast to (batch, *shape) without touching the batch: a vector of the last axis, or of the
-    whole shape's rank."""
-    axes: Shape = a.shape
-    if len(axes) == len(shape) + 1 and axes[0] == 1:
-        axes = axes[1:]
+    """Numbers that broadcast to (batch, *shape) without touching the batch: a vector of the last axis, or of the whole rank."""
+    axes: Shape = a.shape[1:] if a.ndim == len(shape) + 1 and a.shape[0] == 1 else a.shape
     axes = (1,) * (len(shape) - len(axes)) + axes
     if len(axes) != len(shape) or any(n not in (1, wanted) for n, wanted in zip(axes, shape, strict=True)):
         raise RefusedError(f"combines a value of shape {shape} with a tensor of shape {a.shape}")
@@ -227,8 +219,8 @@ def _is_one_plus_abs(b: Builder, other: object, x: Value) -> bool:
     shifted = b.step(other)
     if not isinstance(shifted, BatchNorm) or shifted.input == 0:
         return False
-    parts = {"mean": 0.0, "variance": 1.0, "gain": 1.0, "shift": 1.0}
-    if shifted.epsilon != 0 or any((getattr(shifted, part) != n).any() for part, n in parts.items()):
+    numbers = {"mean": 0.0, "variance": 1.0, "gain": 1.0, "shift": 1.0, "epsilon": 0.0}
+    if any(np.any(getattr(shifted, part) != n) for part, n in numbers.items()):
         return False
     inner = b.step(Value(shifted.input, other.shape))
     return isinstance(inner, Pointwise) and inner.function.label == "abs" and inner.input == x.index
@@ -290,10 +282,8 @@ def squeeze(b: Builder, input: Value, dim: object = None) -> Value:
     axes = len(input.shape) + 1
     if not isinstance(dim, int) or dim % axes == 0:
         raise RefusedError("may drop the batch axis: name another one, squeeze(dim)")
-    sizes = list(input.shape)
-    if sizes[dim % axes - 1] == 1:
-        del sizes[dim % axes - 1]
-    return b.reshaped(input, tuple(sizes))
+    kept = tuple(n for i, n in enumerate(input.shape) if n != 1 or i != dim % axes - 1)
+    return b.reshaped(input, kept)
 
 
 def sym_size(b: Builder, input: Value, dim: int) -> object:

@@ -25,10 +25,6 @@ _ACTIVATIONS: dict[str, Callable[[], Function]] = {
     "exp": functions.exp,
 }  # fmt: skip
 _NETWORKS = ("MLPRegressor", "MLPClassifier")
-_ACCEPTED = (
-    "MLPRegressor, MLPClassifier, and a Pipeline of StandardScaler, RobustScaler, MaxAbsScaler or MinMaxScaler with one of "
-    "them at its end"
-)
 
 
 def is_estimator(model: object) -> bool:
@@ -40,9 +36,7 @@ def estimator_to_program(estimator: Any, shape: Shape) -> Program:
     """The program of a fitted MLPRegressor or MLPClassifier, alone or behind scalers in a Pipeline.
 
     The program of a classifier computes its *logits*, without the softmax (or the logistic function, for two classes and for
-    many labels) that follows. If every logit has the error bound B, the decision is the same if the two largest logits differ by
-    more than 2B (one logit: if it is more than B from 0); a probability changes by at most B/2 through the softmax, by at most
-    B/4 through the logistic function.
+    many labels) that follows: see docs/networks.md.
 
     >>> from sklearn.neural_network import MLPRegressor
     >>> x = np.linspace(-1, 1, 40)[:, None]
@@ -97,10 +91,8 @@ def _parts(estimator: Any) -> tuple[list[tuple[str, Any]], Any]:
 def _refused(part: Any) -> str:
     if hasattr(part, "best_estimator_"):
         return "is a search: give its best_estimator_"
-    own = [k.__name__ for k in type(part).__mro__[1:] if k.__module__.startswith("sklearn.neural_network")]
-    if any(n in _NETWORKS for n in own):
-        return f"is a subclass of {own[0]}, which may compute something else: accepted are {_ACCEPTED}"
-    return f"is a {type(part).__name__}: accepted are {_ACCEPTED}"
+    accepted = f"{', '.join(_NETWORKS)}, and a Pipeline of {', '.join(_SCALERS)} with one of them at its end"
+    return f"is a {type(part).__name__}: accepted are {accepted}, but no subclasses of these"
 
 
 def _kind(part: Any) -> str:
@@ -156,10 +148,8 @@ def _check_prediction(estimator: Any, network: Any, program: Program) -> None:
         warnings.simplefilter("ignore")  # about the names of columns
         predict = estimator.predict_proba if classifies else estimator.predict
         theirs = np.asarray(predict(x), dtype=np.float64)
-    if classifies and network.out_activation_ == "softmax":
-        ours = torch.softmax(ours, -1)
-    elif classifies:
-        ours = torch.sigmoid(ours)
+    if classifies:
+        ours = torch.softmax(ours, -1) if network.out_activation_ == "softmax" else torch.sigmoid(ours)
         ours = torch.cat([1 - ours, ours], -1) if ours.shape[-1] == 1 else ours
     gap = float(np.abs(theirs - ours.numpy().reshape(theirs.shape)).max())
     if not gap <= 1e-6 * (1e-3 + float(np.abs(theirs).max())):

@@ -43,7 +43,8 @@ def mlp(
         raise InputError(f"tensors is a {type(tensors).__name__}: pass a state dict, model.state_dict()")
     between, last = _function(activation), None if output_activation is None else _function(output_activation)
     problems = list(_problems(tensors))
-    prefixes = _ordered([_part(name)[0] for name in tensors if _part(name)[1] == "weight"], order)
+    split = [name.rpartition(".") for name in tensors]
+    prefixes = _ordered([prefix for prefix, _, part in split if part == "weight"], order)
     if not prefixes and not problems:
         problems.append(Problem("the state dict", "holds no weight: give <prefix>.weight, and <prefix>.bias"))
     if problems:
@@ -91,11 +92,6 @@ def _function(given: object) -> Function:
     raise InputError(f"an activation is a name, e.g. 'gelu', or a Function: got {given!r}")
 
 
-def _part(name: str) -> tuple[str, str]:
-    prefix, _, part = name.rpartition(".")
-    return prefix, part
-
-
 def _joined(prefix: str, part: str) -> str:
     return f"{prefix}.{part}" if prefix else part
 
@@ -104,7 +100,7 @@ def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
     """Tensors that are no weight or bias of a linear layer, or whose numbers are not accepted."""
     dtypes: dict[str, str] = {}
     for name, given in tensors.items():
-        prefix, part = _part(name)
+        prefix, _, part = name.rpartition(".")
         axes = {"weight": 2, "bias": 1}.get(part)
         reason = tensor_problem(given)
         if axes is None:

@@ -20,8 +20,7 @@ _lock = threading.RLock()
 def working(precision: int, length: int = 2) -> Iterator[None]:
     """Work with `precision` bits and with series of `length` coefficients; restore both on leaving.
 
-    python-flint keeps both in a process-wide context, hence the lock.
-    """
+    python-flint keeps both in a process-wide context, hence the lock."""
     with _lock:
         saved = ctx.prec, ctx.cap
         try:

@@ -74,9 +74,9 @@ class Function:
         if list(self.kinks) != sorted(set(self.kinks)) or not all(map(math.isfinite, self.kinks)):
             raise InputError(f"the kinks of {self.name!r} must be finite and increasing: got {self.kinks}")
         if self.branches and len(self.branches) != len(self.kinks) + 1:
+            given = f"{len(self.kinks)} kinks and {len(self.branches)} branches"
             raise InputError(
-                f"{self.name!r} has {len(self.kinks)} kinks and {len(self.branches)} branches: give {len(self.kinks) + 1}, from "
-                "left to right"
+                f"{self.name!r} has {given}: give {len(self.kinks) + 1} branches, from left to right"
             )
         if not all(map(math.isfinite, self.parameters.values())):
             raise InputError(f"the parameters of {self.name!r} must be finite: got {dict(self.parameters)}")
@@ -107,23 +107,18 @@ class Function:
         try:
             out = self.torch_form(s)
         except Exception as problem:
-            raise FunctionError(
-                f"{self.name!r} failed on a tensor of {s.dtype}: {type(problem).__name__}: {problem}"
-            ) from problem
+            reason = f"{type(problem).__name__}: {problem}"
+            raise FunctionError(f"{self.name!r} failed on a tensor of {s.dtype}: {reason}") from problem
         if not isinstance(out, Tensor) or out.shape != s.shape or out.dtype != s.dtype:
-            got = (
+            shape = (
                 f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
             )
-            raise FunctionError(
-                f"{self.name!r} returned {got} for {s.dtype} of shape {tuple(s.shape)}: it must return a torch.Tensor of the "
-                "same dtype and shape"
-            )
+            wanted = f"a torch.Tensor of {s.dtype} and of shape {tuple(s.shape)}"
+            raise FunctionError(f"{self.name!r} returned {shape}: it must return {wanted}")
         bad = torch.isfinite(s) & ~torch.isfinite(out)
         if bool(bad.any()):
-            where, what = s[bad].flatten()[0].item(), out[bad].flatten()[0].item()
-            raise FunctionError(
-                f"{self.name!r} returned {what} at s={where:.17g}: it must be finite on the whole interval"
-            )
+            found = f"{out[bad].flatten()[0].item()} at s={s[bad].flatten()[0].item():.17g}"
+            raise FunctionError(f"{self.name!r} returned {found}: it must be finite on the whole interval")
         return out
 
     def pieces(self, lo: float, hi: float) -> list[Piece]:
@@ -159,9 +154,8 @@ class Function:
     def _branch(self, i: int) -> Branch:
         """The i-th branch, with its results checked: a series that lost coefficients would look like one with zeros."""
         if not self.branches:
-            raise FunctionError(
-                f"{self.name!r} has no enclosure, so that nothing can be proved: give attnc.function(..., enclosure=...)"
-            )
+            advice = "give attnc.function(..., enclosure=...)"
+            raise FunctionError(f"{self.name!r} has no enclosure, so that nothing can be proved: {advice}")
 
         def guarded(x: arb_series) -> arb_series:
             length = ctx.cap
@@ -170,14 +164,13 @@ class Function:
             except (ValueError, ZeroDivisionError):  # a cell that is too wide for it
                 raise
             except Exception as problem:
-                raise FunctionError(
-                    f"the enclosure of {self.name!r} failed: {type(problem).__name__}: {problem}"
-                ) from problem
+                reason = f"{type(problem).__name__}: {problem}"
+                raise FunctionError(f"the enclosure of {self.name!r} failed: {reason}") from problem
             if not isinstance(y, arb_series) or y.prec < length or ctx.cap != length:
                 what = f"a series of {y.prec} coefficients" if isinstance(y, arb_series) else type(y).__name__
+                wanted = f"a flint.arb_series of {length} (derivative() loses one: write the formula out)"
                 raise FunctionError(
-                    f"the enclosure of {self.name!r} returned {what} for a flint.arb_series of {length}: it must return the same "
-                    "length (derivative() loses one: write the formula out)"
+                    f"the enclosure of {self.name!r} returned {what}: it must return {wanted}"
                 )
             return y
 
@@ -222,10 +215,7 @@ class _Slope:
         cell = ball(a, b)
         try:
             at_middle, everywhere = branch(variable(cell.mid())), branch(variable(cell))
-        except (
-            ValueError,
-            ZeroDivisionError,
-        ):  # too wide for the branch: a division by a ball that holds zero
+        except (ValueError, ZeroDivisionError):  # too wide for the branch: it divides by a ball that holds 0
             return
         mean_value = upper(abs(at_middle[1]) + 2 * abs(everywhere[2]) * cell.rad())
         self.bound = min(magnitude(everywhere[1]), mean_value)
@@ -266,9 +256,8 @@ def function(
     given = (enclosure,) if callable(enclosure) else () if enclosure is None else enclosure
     several = isinstance(given, Sequence) and all(map(callable, given))
     if not several or (enclosure is not None and not given):
-        raise InputError(
-            f"enclosure is a map of flint.arb_series, or one such map for each interval between kinks: got {enclosure!r}"
-        )
+        accepted = "a map of flint.arb_series, or one such map for each interval between kinks"
+        raise InputError(f"enclosure is {accepted}: got {enclosure!r}")
     if not isinstance(kinks, Sequence) or not all(isinstance(k, (int, float)) for k in kinks):
         raise InputError(f"kinks is a list of numbers, e.g. kinks=(0.0,): got {kinks!r}")
     chosen = name or str(getattr(torch_form, "__name__", "function"))
@@ -287,10 +276,8 @@ def is_reserved(name: str) -> bool:
 
 
 def _taken(name: str) -> InputError:
-    return InputError(
-        f"{name!r} is the name of a built-in function, and this is another function: give it another name, e.g. 'my_f', "
-        "or use attnc.functions.get(...) for the built-in"
-    )
+    advice = "give it another name, e.g. 'my_f', or use attnc.functions.get(...) for the built-in"
+    return InputError(f"{name!r} is the name of a built-in function, and this is another function: {advice}")
 
 
 def built_in(name: str, parameters: dict[str, float], create: Callable[[], Function]) -> Function:
@@ -324,9 +311,7 @@ def is_builtin(f: Function) -> bool:
 def label_of(f: Function) -> str:
     """The name with its parameters, as in certificates, files and messages.
 
-    Raises InputError for another object with the name of a built-in. The constructor does so too; this finds objects that did not
-    pass it (a stored state, `object.__setattr__`, a subclass).
-    """
+    Raises InputError for another object with the name of a built-in, also if it did not pass the constructor."""
     label = f.name if not f.parameters else f"{f.name}({','.join(map(_shortest, f.parameters.values()))})"
     if is_reserved(label) and not is_builtin(f):
         raise _taken(label)
@@ -370,7 +355,7 @@ def _check_enclosure(f: Function) -> None:
                 raise FunctionError(f"the enclosure of {f.name!r} failed at s={at}: {problem}") from problem
             gap = abs(enclosed - arb(value)) if enclosed.is_finite() else arb(0)
             if gap > 1e-6 * (1 + abs(value)):
+                values = f"{enclosed.str(12)} at s={at}, and its torch form {value:.12g}"
                 raise FunctionError(
-                    f"the enclosure of {f.name!r} is {enclosed.str(12)} at s={at}, and the torch form {value:.12g}: both must be "
-                    "the same function"
+                    f"the enclosure of {f.name!r} is {values}: both must be the same function"
                 )

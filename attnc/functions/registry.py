@@ -72,13 +72,9 @@ def register(f: Function) -> Function:
     True
     """
     if not isinstance(f, Function):
-        raise InputError(
-            f"register takes a Function: got {f!r}; create one by attnc.function(callable, name='my_f')"
-        )
+        raise InputError(f"register takes a Function: got {f!r}; use attnc.function(callable, name='my_f')")
     if not f.name.isidentifier():
-        raise InputError(
-            f"the name of a function is an identifier: got {f.name!r}; give attnc.function(..., name='my_f')"
-        )
+        raise InputError(f"the name of a function is an identifier, e.g. 'my_f': got {f.name!r}")
     if is_reserved(label_of(f)):
         raise InputError(f"{f.name!r} is a built-in function: give yours another name")
 
@@ -93,10 +89,8 @@ def register(f: Function) -> Function:
 def _factory(name: str) -> Callable[..., Function]:
     if name not in _FACTORIES:
         near = difflib.get_close_matches(name.lower(), _FACTORIES, n=3, cutoff=0.5)
-        hint = (
-            f"did you mean {' or '.join(map(repr, near))}?" if near else f"accepted are {', '.join(names())}."
-        )
-        raise UnknownFunctionError(
-            f"unknown function {name!r}: {hint} Use attnc.function(callable) for a function of your own."
-        )
+        listed = f"accepted are {', '.join(names())}."
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else listed
+        own = "Use attnc.function(callable) for a function of your own."
+        raise UnknownFunctionError(f"unknown function {name!r}: {hint} {own}")
     return _FACTORIES[name]

@@ -57,12 +57,8 @@ def softmax_rows(scores: Array) -> Array:
 
 
 def anchor_positions(keys: Array) -> Array:
-    """The position of each anchor: the middle of the stretch in which its score is the largest, the outer two mirrored at
-    their tie.
-
-    For a lattice these are the L_k. A key whose score is never the largest is placed where its weight is: where the mean
-    slope Σ w_j κ_j, which increases with x, equals its own.
-    """
+    """The position of each anchor: the middle of the stretch in which its score is the largest (the L_k of a lattice), the outer
+    two mirrored at their tie. A key whose score is never the largest is placed where the mean slope Σ w_j κ_j equals its own."""
     if len(keys) == 1:
         return np.zeros(1)
     positions = np.full(len(keys), np.nan)
@@ -96,11 +92,10 @@ def _winners(keys: Array) -> list[int]:
 
 
 def _heaviest(keys: Array, slope: float) -> float:
-    """Bisection for the x at which the mean slope is `slope`."""
-    spread = np.ptp(keys[:, 1]) + 40.0
-    gaps = np.abs(np.diff(np.unique(keys[:, 0])))
-    reach = spread / gaps.min() if len(gaps) else 1.0
-    low, high = -reach, reach
+    """Bisection for the x at which the mean slope, which increases with x, is `slope`."""
+    gaps = np.diff(np.unique(keys[:, 0]))
+    high = (np.ptp(keys[:, 1]) + 40.0) / gaps.min() if len(gaps) else 1.0
+    low = -high
     for _ in range(200):
         x = (low + high) / 2
         mean = float(softmax_weights(keys, np.array([x]))[0] @ keys[:, 0])

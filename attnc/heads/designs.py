@@ -37,17 +37,15 @@ def nearest(target: Target, p: int) -> Draft:
     step = (last - first) / (p - 1)
     anchors = np.array([first + step * k for k in range(p - 1)] + [last])
     values = evaluate(target.f, target.to_s(anchors))
-    return one_head("nearest", lattice(first, last, p, SHARPNESS), values, target, refit=False)
+    return one_head(
+        "nearest", lattice(first, last, p, SHARPNESS), values, np.ones_like(target.x), refit=False
+    )
 
 
 def nearest_constant(sharpness: float = SHARPNESS) -> float:
     """C(c), rounded up, of |g - f| <= K Δ C(c) for nearest anchors at distance Δ with c = bΔ² >= 1/2 (proof: docs/heads.md).
 
-    C(c) = 1/2 + Σ_{j>=1} ( j e^{-c j²} + (j + 1/2)/2 · e^{-c j(j+1)} )
-
-    >>> 0.5 < nearest_constant() < 0.519
-    True
-    """
+    C(c) = 1/2 + Σ_{j>=1} ( j e^{-c j²} + (j + 1/2)/2 · e^{-c j(j+1)} )"""
     if not sharpness >= 0.5:
         raise ValueError("the theorem needs c >= 1/2")
     terms = [
@@ -60,8 +58,7 @@ def nearest_constant(sharpness: float = SHARPNESS) -> float:
 def smooth(target: Target, p: int) -> Draft:
     """A lattice whose weights overlap, values by least squares: the error for smooth f decreases exponentially in p.
 
-    The weights are a sampled Gaussian of width σ = 1/sqrt(2b); by Poisson summation their mean is x up to exp(-2π²σ²/Δ²).
-    """
+    The weights are a sampled Gaussian of width σ = 1/sqrt(2b); by Poisson summation their mean is x up to exp(-2π²σ²/Δ²)."""
     stride = 1 if p <= 64 else 2
     best, least = lattice(-1.0, 1.0, p, 1.0), np.inf
     for beyond in BEYOND[::stride]:
@@ -85,13 +82,10 @@ def graded(target: Target, p: int) -> Draft:
     """Distances of breakpoints from a kink grow geometrically, and sharpness is inverse to the distance.
 
     Breakpoints kink ± h r^m, sharpness λ = α/|t - kink|: the head is self-similar, like rational approximations of |x|, and
-    its error decreases like exp(-k sqrt(p)). A coarse search over the inner scale h, then a finer one around the best.
-    """
+    its error decreases like exp(-k sqrt(p)). A coarse search over the inner scale h, then a finer one around the best."""
     if not target.kinks:
-        raise InputError(
-            f"design 'graded' needs a kink inside the interval: {target.f.label} has none in "
-            f"({target.domain.lo:g}, {target.domain.hi:g}); use design='smooth' or 'auto'"
-        )
+        where = f"{target.f.label} has none in ({target.domain.lo:g}, {target.domain.hi:g})"
+        raise InputError(f"design 'graded' needs a kink: {where}; use design='smooth' or 'auto'")
     shares = FLAT_SHARES if target.flat_below or target.flat_above else FLAT_SHARES[:1]
     tried = [
         Grading(-inner, alpha, share) for inner in range(1, 9) for alpha in ALPHAS[1:] for share in shares
@@ -125,7 +119,7 @@ def _grading_estimate(target: Target, p: int, grading: Grading) -> float:
         return _error(target, chain)
     patience.check()
     values = solve_values(softmax_weights(chain.keys(), target.x), target.y, target.ridge)
-    return finish(one_head("graded", chain, values, target), target).estimate
+    return finish(one_head("graded", chain, values, np.ones_like(target.x)), target).estimate
 
 
 def _graded_chain(target: Target, p: int, grading: Grading) -> Chain:
@@ -159,40 +153,32 @@ def _error(target: Target, chain: Chain) -> float:
 def _lowered(design: str, chain: Chain, target: Target, rounds: int) -> Draft:
     """The chain with values that lower the largest error."""
     values, emphasis = reweighted(softmax_weights(chain.keys(), target.x), target.y, target.ridge, rounds)
-    return one_head(design, chain, values, target, emphasis)
+    return one_head(design, chain, values, emphasis)
 
 
 def gated(target: Target, p: int, enough: float = 0.0) -> Draft:
     """The best tuned head in which one key belongs to the token itself, with a multiple of s as its value.
 
     {anchor: 0, itself: B s} gives s·sigmoid(Bs): SiLU exactly at B = 1, ReLU up to 0.28/B as B grows.
-    {anchor a: -B(s - a), itself: 0, anchor b: B(s - b)} gives Range_[a,b] up to 0.28/B at each kink.
-    A token attends to itself and to anchors; a positional flag masks the other tokens.
-    """
+    {anchor a: -B(s - a), itself: 0, anchor b: B(s - b)} gives Range_[a,b] up to 0.28/B at each kink."""
     starts = [lattice(-1.0, 1.0, p, 1.0), lattice(-1.0, 1.0, p, 0.3)]
     if len(target.kinks) == p - 1:
         starts = [Chain(np.full(p - 1, sharp), np.array(target.kinks)) for sharp in (1e4, 1e2)] + starts
-    best, least = None, np.inf
+    drafts: list[tuple[float, Draft]] = []
     for place in dict.fromkeys((p // 2, p - 1, 0)):
-        own = np.zeros(p, dtype=bool)
-        own[place] = True
-        draft = tune(target, starts, own, "gated", enough)
-        error = finish(draft, target).estimate
-        if best is None or error < least:
-            best, least = draft, error
-        if error <= enough:
+        draft = tune(target, starts, np.arange(p) == place, "gated", enough)
+        drafts.append((finish(draft, target).estimate, draft))
+        if drafts[-1][0] <= enough:
             break
-    assert best is not None
-    return best
+    return min(drafts, key=lambda pair: pair[0])[1]
 
 
 def many(target: Target, p: int, heads: int, design: Callable[[Target, int], Draft]) -> Draft:
     """One head of heads·(p - 2) anchors as several heads, each with a run of p - 2 anchors between two sentinels.
 
-    With hard switches a head returns the value of its nearest anchor inside its run and 0, the value of its sentinels, outside;
-    at a boundary the weights of two neighbours add up to 1. The outermost sentinels have the end values. Scores around a head's
-    own centre are small, which makes float32 accurate. With soft switches the values of the sentinels are solved for too.
-    """
+    Sentinels have the value 0, the outermost two the end values: at a boundary the weights of two neighbours add up to 1. With
+    soft switches the values of the sentinels are solved for too. Scores around a head's own centre are small, which makes
+    float32 accurate."""
     whole = design(target, heads * (p - 2))
     assert whole.chain is not None
     keys = np.stack([run.keys() for run in split(whole.chain, heads, p)])
@@ -222,8 +208,7 @@ def candidates_of(
 ) -> list[tuple[Finished, Draft]]:
     """The designs of p anchors that apply, with estimates of their errors."""
     target = target.denser(6 * p * plan.heads)
-    drafts = list(_drafts(plan, target, p, 0.9 * eps, smaller))
-    return [(finish(draft, target), draft) for draft in drafts]
+    return [(finish(draft, target), draft) for draft in _drafts(plan, target, p, 0.9 * eps, smaller)]
 
 
 def best_candidates(plan: Plan, p: int) -> Iterator[Finished]:
@@ -244,14 +229,11 @@ def _drafts(plan: Plan, target: Target, p: int, enough: float, smaller: Chain | 
     place = fixed.get(plan.design, graded if target.kinks else smooth)
     anchors = p if plan.heads == 1 else plan.heads * (p - 2)
     fits = anchors >= (1 + 2 * len(target.kinks) if place is graded else 2)
-    if plan.heads > 1:
-        if fits:
-            yield many(target, p, plan.heads, place)
-    elif plan.design == "gated":
+    if plan.heads == 1 and plan.design == "gated":
         yield gated(target, p, enough)
-    elif plan.design in fixed:
+    elif plan.heads > 1 or plan.design in fixed:
         if fits:
-            yield place(target, p)
+            yield place(target, p) if plan.heads == 1 else many(target, p, plan.heads, place)
     else:
         starts = [grow(smaller, target, p)] if smaller is not None else []
         if not target.kinks:

@@ -5,6 +5,7 @@ in floating point: slopes should be small where the values vary, and may be larg
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,18 +44,10 @@ class Finished:
         return self.approximation + self.rounding
 
 
-def one_head(
-    design: str,
-    chain: Chain,
-    values: Array,
-    target: Target,
-    emphasis: Array | None = None,
-    refit: bool = True,
-) -> Draft:
+def one_head(design: str, chain: Chain, values: Array, emphasis: Array, refit: bool = True) -> Draft:
     """A draft of a single head without a key of its own."""
-    weights = np.ones_like(target.x) if emphasis is None else emphasis
     own = np.zeros((1, chain.size), dtype=bool)
-    return Draft(design, chain.keys()[None], values[None], own, weights, refit, chain)
+    return Draft(design, chain.keys()[None], values[None], own, emphasis, refit, chain)
 
 
 def padded(draft: Draft, p: int) -> Draft:
@@ -100,11 +93,16 @@ def least_squares(tall: Array, goal: Array) -> tuple[Array, Array]:
 
 def reweighted(matrix: Array, y: Array, ridge: float, rounds: int) -> tuple[Array, Array]:
     """Values that nearly minimise the largest error, by Lawson's reweighted least squares, and the weights of the best round."""
+    return lawson(matrix, y, lambda emphasis: solve_values(matrix, y, ridge, emphasis), rounds + 1)
+
+
+def lawson(matrix: Array, y: Array, solve: Callable[[Array], Array], rounds: int) -> tuple[Array, Array]:
+    """The best solution of several rounds, in which points with large errors get larger weights; and the weights."""
     emphasis = np.ones(len(y))
     best, least = (np.zeros(matrix.shape[1]), emphasis), np.inf
-    for _ in range(rounds + 1):
+    for _ in range(rounds):
         patience.check()
-        values = solve_values(matrix, y, ridge, emphasis)
+        values = solve(emphasis)
         error = np.abs(matrix @ values - y)
         if error.max() < least:
             best, least = (values, emphasis), float(error.max())

@@ -64,26 +64,18 @@ def _designs(plan: Plan) -> tuple[str, ...]:
     """The designs to try. "auto" tries those that apply to f, and tuning only if there is nothing else."""
     f, radius = plan.f, plan.domain.hi
     if not f.provable:
-        raise InputError(
-            f"{f.name!r} has no enclosure, so the error of a head for it cannot be proved: "
-            "pass attnc.function(..., enclosure=...)"
-        )
-    applicable = {
-        "gated": lattice.self_gate(f, 1.0, "float64") is not None,
-        "lattice": lattice.is_gate_symmetric(f) and not f.kinks,
-    }
-    special = tuple(design for design, applies in applicable.items() if applies)
+        advice = "pass attnc.function(..., enclosure=...)"
+        raise InputError(f"{f.name!r} has no enclosure, so the error of a head cannot be proved: {advice}")
+    special: tuple[str, ...] = ("gated",) if lattice.self_gate(f, 1.0, "float64") is not None else ()
+    special += ("lattice",) if lattice.is_gate_symmetric(f) and not f.kinks else ()
     if plan.design not in ("auto", "tuned", *special):
-        raise InputError(
-            f"design={plan.design!r} does not apply to {f.label}: use "
-            f"{' or '.join(map(repr, ('auto', *special, 'tuned')))}"
-        )
+        accepted = " or ".join(map(repr, ("auto", *special, "tuned")))
+        raise InputError(f"design={plan.design!r} does not apply to {f.label}: use {accepted}")
     designs = (plan.design,) if plan.design != "auto" else special or ("tuned",)
     if radius > LARGEST_RADIUS and designs[0] == "lattice":
-        raise InputError(
-            f"a lattice for {f.label} up to {radius:g} would have {4 * radius:.0g} anchors: the largest accepted radius is "
-            f"{LARGEST_RADIUS:g}; scale the weights down or use design='tuned'"
-        )
+        what = f"a lattice for {f.label} up to {radius:g} would have {4 * radius:.0g} anchors"
+        advice = "scale the weights down or use design='tuned'"
+        raise InputError(f"{what}: the largest accepted radius is {LARGEST_RADIUS:g}; {advice}")
     return designs
 
 
@@ -91,16 +83,14 @@ def _candidates(
     plan: Plan, design: str, goal: float, clock: patience.Clock
 ) -> Iterator[tuple[HeadNumbers, bool]]:
     """Numbers, and whether sampling suggests that they meet the goal; if none does, the closest come last."""
-    if design == "lattice":
-        gates = lattice.lattice_gates(plan.f, plan.domain.hi, 0.95 * goal, plan.dtype)
-        yield from ((numbers, True) for numbers in gates)
-    elif design == "gated":
-        for share in (0.99, 0.5):  # relu: a steeper gate if the proof needs more room
-            gate = lattice.self_gate(plan.f, share * goal, plan.dtype)
-            assert gate is not None
-            yield gate, True
-    else:
+    if design == "tuned":
         yield from _tuned(plan, goal, clock)
+    elif design == "lattice":
+        found = lattice.lattice_gates(plan.f, plan.domain.hi, 0.95 * goal, plan.dtype)
+        yield from ((numbers, True) for numbers in found)
+    else:  # relu: a steeper gate if the proof needs more room
+        gates = (lattice.self_gate(plan.f, share * goal, plan.dtype) for share in (0.99, 0.5))
+        yield from ((numbers, True) for numbers in gates if numbers is not None)
 
 
 def _tuned(plan: Plan, goal: float, clock: patience.Clock) -> Iterator[tuple[HeadNumbers, bool]]:
@@ -135,21 +125,12 @@ def _tuned(plan: Plan, goal: float, clock: patience.Clock) -> Iterator[tuple[Hea
 def _prove(
     plan: Plan, design: str, numbers: HeadNumbers, goal: float, until: float = math.inf
 ) -> HeadCandidate:
-    """The candidate with its proof; a proof of the same numbers is reused."""
+    """Bound and rounding in the dtype that runs; the approximation, which does not depend on it, as sharp as possible. A proof
+    of the same numbers is reused."""
     key = (plan.f, plan.domain, plan.dtype, *numbers.digests().values())
     if key in _proved and _claimed(_proved[key]) <= goal:
         return _proved[key]
     plan.progress(f"proving {numbers.anchors_per_head} anchors, {design}")
-    found = _proof(plan, design, numbers, goal, until)
-    if is_builtin(plan.f) and math.isfinite(found.bound):
-        _proved[key] = found
-        while len(_proved) > _KEPT:
-            _proved.pop(next(iter(_proved)))
-    return found
-
-
-def _proof(plan: Plan, design: str, numbers: HeadNumbers, goal: float, until: float) -> HeadCandidate:
-    """Bound and rounding in the dtype that runs; the approximation, which does not depend on it, as sharp as possible."""
     sampled, at = lattice.sampled_error(numbers, plan.f, plan.domain.hi)
     parts = max(1, _CELLS // (2 * numbers.anchors_per_head))
     exact = numbers if parts == 1 else replace(numbers, dtype="float64")
@@ -163,7 +144,12 @@ def _proof(plan: Plan, design: str, numbers: HeadNumbers, goal: float, until: fl
     rounding = _ROOM * executed.rounding
     bound = min(_ROOM * executed.bound, math.nextafter(approximation + rounding, math.inf))
     proof = replace(executed, bound=bound, approximation=approximation, rounding=rounding)
-    return HeadCandidate(design, numbers, proof, sampled, at, rounding)
+    found = HeadCandidate(design, numbers, proof, sampled, at, rounding)
+    if is_builtin(plan.f) and math.isfinite(found.bound):
+        _proved[key] = found
+        while len(_proved) > _KEPT:
+            _proved.pop(next(iter(_proved)))
+    return found
 
 
 def _executed(plan: Plan, numbers: HeadNumbers, parts: int, seen: float, until: float) -> SupNorm:
@@ -176,13 +162,11 @@ def _executed(plan: Plan, numbers: HeadNumbers, parts: int, seen: float, until: 
         proofs.append(supnorm(numbers, plan.f, Interval(a, b), order=_ORDER, seen=seen, until=until))
         if not math.isfinite(proofs[-1].bound):
             return replace(proofs[-1], bound=math.inf, approximation=math.inf, rounding=math.inf)
-    worst = max(proofs, key=lambda proof: proof.bound)
-    return replace(
-        worst,
-        approximation=max(proof.approximation for proof in proofs),
-        rounding=max(proof.rounding for proof in proofs),
-        cells=sum(proof.cells for proof in proofs),
+    worst, cells = max(proofs, key=lambda proof: proof.bound), sum(proof.cells for proof in proofs)
+    approximation, rounding = (
+        max(getattr(p, term) for p in proofs) for term in ("approximation", "rounding")
     )
+    return replace(worst, approximation=approximation, rounding=rounding, cells=cells)
 
 
 def _reached(found: HeadCandidate) -> float:
@@ -201,16 +185,16 @@ def _out_of_reach(
     where, late = f"{plan.where} in {plan.dtype}", clock.note()
     other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
     if closest is None or not math.isfinite(_reached(closest)):
+        what = f"{where} with design={plan.design!r} and approximation={approximation:g}"
+        advice = f"Use {other}a smaller interval or a larger approximation.{late}"
         return PrecisionError(
-            f"no error bound could be proved for {where} with design={plan.design!r} and approximation={approximation:g}: "
-            f"rounding error is too large. Use {other}a smaller interval or a larger approximation.{late}"
+            f"no error bound could be proved for {what}: rounding error is too large. {advice}"
         )
     shown = f"{round_up(_claimed(closest), 2):.1e}"
     another = "another design, " if plan.design != "auto" else ""
-    return PrecisionError(
+    message = (
         f"approximation={approximation:g} cannot be reached for {where} with design={plan.design!r}: "
         f"{closest.numbers.anchors_per_head} anchors reach {shown}. Use {other}{another}a smaller interval, or "
-        f"approximation >= {shown}.{late}",
-        float(shown),
-        closest,
+        f"approximation >= {shown}.{late}"
     )
+    return PrecisionError(message, float(shown), closest)

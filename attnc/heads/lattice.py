@@ -5,8 +5,7 @@ summation Σ W_k a_k = s and Σ W_k (a_k² - σ²) = s², up to a ripple of the 
 ends of the lattice, e^{-cm²} if it extends m anchors beyond the interval.
 
 A function is gate symmetric if f(s) - f(-s) = s, for example gelu, silu and relu. Then f(s) - max(s, 0) is even and decays,
-and the values max(a_k, 0) + β_|k| need few β: beyond them, values are zero on one side and a_k on the other.
-"""
+and the values max(a_k, 0) + β_|k| need few β: beyond them, values are zero on one side and a_k on the other."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
-from attnc.heads.draft import forward, lawson_step, to_dtype
+from attnc.heads.draft import forward, lawson, to_dtype
 from attnc.heads.target import evaluate
 from attnc.records.numbers import Array, HeadNumbers
 
@@ -42,12 +41,7 @@ class Rung:
         return math.ceil(math.sqrt(self.cut / self.sharpness))
 
 
-RUNGS = (
-    Rung(1.0, 1 / 2, 20.0),
-    Rung(1 / 2, 3 / 8, 26.0),
-    Rung(1 / 2, 1 / 4, 30.0),
-    Rung(1 / 4, 1 / 4, 40.0),
-)
+RUNGS = (Rung(1.0, 1 / 2, 20.0), Rung(1 / 2, 3 / 8, 26.0), Rung(1 / 2, 1 / 4, 30.0), Rung(1 / 4, 1 / 4, 40.0))
 BUMPS = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 28.0, 32.0, 40.0)
 
 
@@ -58,10 +52,10 @@ def is_gate_symmetric(f: Function) -> bool:
 
 def lattice_gate(f: Function, radius: float, dtype: str, rung: Rung, bump: float) -> HeadNumbers:
     """A head for a gate-symmetric f on [-radius, radius]: the anchors up to `bump` are fitted, those beyond exact."""
-    spacing, inner = rung.spacing, round(bump / rung.spacing)
-    last = max(math.ceil(radius / spacing), inner) + rung.margin
+    inner = round(bump / rung.spacing)
+    last = max(math.ceil(radius / rung.spacing), inner) + rung.margin
     k = np.arange(-last, last + 1.0)
-    value = np.maximum(k * spacing, 0.0)
+    value = np.maximum(k * rung.spacing, 0.0)
     value[last - inner : last + inner + 1] = _fitted(f, rung, inner, dtype)
     return lattice_numbers(k, value, rung, dtype)
 
@@ -87,15 +81,10 @@ def lattice_gates(f: Function, radius: float, eps: float, dtype: str) -> Iterato
 
 def lattice_numbers(k: Array, value: Array, rung: Rung, dtype: str) -> HeadNumbers:
     """The head with anchors kΔ and these values; its query and keys are exact in every dtype."""
-    c = rung.sharpness
-    key = np.stack([2 * c * k, -c * k * k], axis=-1)
-    return HeadNumbers(
-        np.array([[1 / rung.spacing, 0.0]]),
-        key[None] + 0.0,
-        np.stack([np.zeros_like(value), value], axis=-1)[None],
-        np.ones(1),
-        dtype,
-    )
+    c, query = rung.sharpness, np.array([[1 / rung.spacing, 0.0]])
+    key = np.stack([2 * c * k, -c * k * k], axis=-1)[None] + 0.0
+    values = np.stack([np.zeros_like(value), value], axis=-1)
+    return HeadNumbers(query, key, values[None], np.ones(1), dtype)
 
 
 def square_numbers(dtype: str) -> HeadNumbers:
@@ -160,15 +149,11 @@ def _even_part(columns: Array, goal: Array, ramp: Array) -> tuple[Array, Array]:
     folded = left[:, inner + 1 :] + left[:, inner - 1 :: -1]
     even = np.concatenate([left[:, inner : inner + 1], folded], axis=1)
     goal = (goal[:n] - columns[:n] @ ramp)[::-1]
-    emphasis, least = np.ones(n), math.inf
-    best: tuple[Array, Array] = (np.zeros(inner + 1), emphasis)
-    for _ in range(_ROUNDS):
-        beta = np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0].astype(np.float64)
-        error = np.abs(even @ beta - goal)
-        if error.max() < least:
-            best, least = (beta, emphasis), float(error.max())
-        emphasis = lawson_step(emphasis, error)
-    return best
+
+    def solve(emphasis: Array) -> Array:
+        return np.linalg.lstsq(even * emphasis[:, None], goal * emphasis, rcond=1e-15)[0].astype(np.float64)
+
+    return lawson(even, goal, solve, _ROUNDS)
 
 
 def _rounded_together(

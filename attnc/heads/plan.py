@@ -48,10 +48,11 @@ def best(plan: Plan, p: int) -> HeadCandidate:
     refuse_kinks(plan)
     candidates = sorted(best_candidates(plan, p), key=lambda c: c.estimate)
     if not candidates:
-        raise InputError(
-            f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.where}: each of several heads "
-            "has anchors - 2 anchors of its own, and the graded design places anchors on both sides of every kink"
+        reason = (
+            "several heads have anchors - 2 anchors each, and graded anchors stand on both sides of a kink"
         )
+        what = f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.where}"
+        raise InputError(f"{what}: {reason}")
     plan.progress(f"proving {p} anchors, {candidates[0].design}")
     chosen = conclude(plan, candidates[0], math.inf)
     for candidate in candidates[1:]:
@@ -60,10 +61,9 @@ def best(plan: Plan, p: int) -> HeadCandidate:
     if math.isfinite(chosen.bound):
         return chosen
     other = "" if plan.dtype == "float64" else ", or dtype=torch.float64"
-    raise ConvergenceError(
-        f"no error bound could be proved for a head of {p} anchors for {plan.where} in {plan.dtype}: rounding error is too "
-        f"large. Use fewer anchors, more heads{other}."
-    )
+    what = f"a head of {p} anchors for {plan.where} in {plan.dtype}"
+    reason = "rounding error is too large. Use fewer anchors, more heads"
+    raise ConvergenceError(f"no error bound could be proved for {what}: {reason}{other}.")
 
 
 def smallest(plan: Plan, eps: float) -> HeadCandidate:
@@ -116,23 +116,20 @@ def refuse_kinks(plan: Plan) -> None:
     """Raise if a user's function has a kink that is not declared: the search would not converge."""
     kink = find_kink(plan.f, plan.domain)
     if kink is not None:
-        raise ConvergenceError(
-            f"heads for {plan.where} do not converge: the function is not smooth near s={kink:.9g}, and no kink is declared "
-            f"there. Declare it with attnc.function(..., kinks=({kink:.6g},)), or use a smaller interval."
-        )
+        reason = f"the function is not smooth near s={kink:.9g}, and no kink is declared there"
+        advice = f"Declare it with attnc.function(..., kinks=({kink:.6g},)), or use a smaller interval."
+        raise ConvergenceError(f"heads for {plan.where} do not converge: {reason}. {advice}")
 
 
 def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math.inf) -> HeadCandidate:
     """Prove or measure a candidate; the bound is infinite if the proof takes longer than `until`."""
-    measured, at = measure(plan, candidate.numbers)
-    proof = None
+    numbers, proof = candidate.numbers, None
+    measured, at = measure(plan, numbers)
     if plan.f.provable:
         seen = min(measured, 0.95 * candidate.approximation + 0.05 * measured)
         quality = 1.25 if candidate.design == "nearest" else 1.1
-        proof = supnorm(
-            candidate.numbers, plan.f, plan.domain, seen=seen, needed=needed, quality=quality, until=until
-        )
-    return HeadCandidate(candidate.design, candidate.numbers, proof, measured, at, candidate.rounding)
+        proof = supnorm(numbers, plan.f, plan.domain, seen=seen, needed=needed, quality=quality, until=until)
+    return HeadCandidate(candidate.design, numbers, proof, measured, at, candidate.rounding)
 
 
 def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
@@ -206,16 +203,12 @@ class _Search:
         return False
 
     def close_gap(self, found: HeadCandidate) -> HeadCandidate:
-        """Look for a smaller size between the last that failed and the first that succeeded: one by one, or by halving a wide
-        gap."""
-        failed = self.failed
-        first = reached = found.numbers.anchors_per_head
+        """Look for a smaller size than the first that succeeded: one by one, or by halving a wide gap."""
+        failed, first = self.failed, found.numbers.anchors_per_head
+        reached = first
         while reached - failed > 8:
             middle = (failed + reached) // 2
-            if self.promising(middle):
-                reached = middle
-            else:
-                failed = middle
+            failed, reached = (failed, middle) if self.promising(middle) else (middle, reached)
         for p in range(failed + 1, first):
             if self.attempt(p):
                 break
@@ -246,23 +239,18 @@ def _out_of_reach(
     if not search.closest:
         return ConvergenceError(f"no head for {plan.where} was found with {design}.{late}")
     if found is None:
-        return ConvergenceError(
-            f"no error bound could be proved for {plan.where} with {design} in {plan.dtype}: use another design, a smaller "
-            f"interval, or, for your own function, an enclosure that is sharp on small cells.{late}"
-        )
+        what = f"no error bound could be proved for {plan.where} with {design} in {plan.dtype}"
+        advice = "use another design, a smaller interval, or an enclosure that is sharp on small cells"
+        return ConvergenceError(f"{what}: {advice}.{late}")
     shown, anchors = f"{round_up(found.bound, 2):.1e}", found.numbers.anchors_per_head
     approximation = found.measured if found.proof is None else found.proof.approximation
     if approximation <= found.rounding or found.rounding > eps / 2:
         other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
         more = "more heads, " if plan.heads == 1 else ""
-        message = (
-            f"eps={eps:g} cannot be met in {plan.dtype} for {plan.where}: {anchors} anchors reach {shown}, limited by rounding. "
-            f"Use {other}{more}a smaller interval, or eps >= {shown}.{late}"
-        )
-        return PrecisionError(message, float(shown), found)
+        reached = f"in {plan.dtype} for {plan.where}: {anchors} anchors reach {shown}, limited by rounding"
+        advice = f"Use {other}{more}a smaller interval, or eps >= {shown}.{late}"
+        return PrecisionError(f"eps={eps:g} cannot be met {reached}. {advice}", float(shown), found)
     other = "a smaller interval" if plan.design == "auto" else "design='auto'"
-    message = (
-        f"eps={eps:g} cannot be met for {plan.where} with {design}: {anchors} anchors per head reach {shown}. "
-        f"Use {other}, more heads, or eps >= {shown}.{late}"
-    )
-    return ConvergenceError(message, float(shown), found)
+    reached = f"for {plan.where} with {design}: {anchors} anchors per head reach {shown}"
+    advice = f"Use {other}, more heads, or eps >= {shown}.{late}"
+    return ConvergenceError(f"eps={eps:g} cannot be met {reached}. {advice}", float(shown), found)

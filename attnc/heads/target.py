@@ -96,10 +96,8 @@ def make_target(
     x = x[(x >= -1) & (x <= 1)]
     y = evaluate(f, np.clip(middle + half * x, domain.lo, domain.hi))
     if np.abs(y).max() > LARGEST[dtype]:
-        raise FunctionError(
-            f"{f.label} reaches {np.abs(y).max():.3g} on [{domain.lo:g}, {domain.hi:g}]: "
-            f"up to {LARGEST[dtype]:.3g} is accepted in {dtype}"
-        )
+        reached = f"{f.label} reaches {np.abs(y).max():.3g} on [{domain.lo:g}, {domain.hi:g}]"
+        raise FunctionError(f"{reached}: up to {LARGEST[dtype]:.3g} is accepted in {dtype}")
     below, above = (y[x <= kinks[0]], y[x >= kinks[-1]]) if kinks else (x, x)  # x increases
     flat_below, flat_above = (bool((side == side[0]).all()) for side in (below, above))
     return Target(f, domain, dtype, x, y, kinks, flat_below, flat_above, finest)
@@ -115,12 +113,7 @@ def _where_it_bends(f: Function, domain: Interval, points: int) -> Array:
 
 
 def bends(plan: Plan) -> int:
-    """The approximate number of times that f changes between convex and concave: a head needs at least half as many anchors.
-
-    >>> from attnc.functions import sin
-    >>> bends(Plan(sin(), Interval(-20.0, 20.0), "auto", 1, "float64"))
-    13
-    """
+    """The approximate number of times that f changes between convex and concave: a head needs at least half as many anchors."""
     turn = np.diff(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, 2001)), 2)
     turn = turn[np.abs(turn) > 1e-6 * np.abs(turn).max(initial=0.0)]
     return min(256, int(np.sum(turn[1:] * turn[:-1] < 0)))
@@ -129,8 +122,7 @@ def bends(plan: Plan) -> int:
 def find_kink(f: Function, domain: Interval) -> float | None:
     """A point where f has a kink or a jump that is not declared, or None.
 
-    J(h) = |Δ⁴f|/h falls like h³ for a smooth f, stays at a kink, and grows at a jump; the six largest Δ⁴f are examined.
-    """
+    J(h) = |Δ⁴f|/h falls like h³ for a smooth f, stays at a kink, and grows at a jump; the six largest Δ⁴f are examined."""
     grid = np.linspace(domain.lo, domain.hi, 2051)
     y = evaluate(f, grid)
     scale = float(np.abs(y).max())

@@ -58,12 +58,7 @@ def rounded(numbers: Array, dtype: str) -> Array:
 
 @dataclass(frozen=True)
 class Lattice:
-    """Axes, and a value for each of their Π g_j combinations, the last axis running fastest.
-
-    >>> lattice = Lattice((Axis(0.0, 1.0, 2, 4.0), Axis(0.0, 0.0, 1, 0.0)), np.array([[5.0], [7.0]]))
-    >>> lattice.anchors, lattice(np.array([[0.0, 3.0], [0.5, 3.0]])).round(3).tolist()
-    (2, [[5.036], [6.0]])
-    """
+    """Axes, and a value for each of their Π g_j combinations, the last axis running fastest."""
 
     axes: tuple[Axis, ...]
     values: Array  # (anchors, outputs)
@@ -77,11 +72,8 @@ class Lattice:
         return math.prod(self.counts)
 
     def keys(self, centre: Array, dtype: str = "float64") -> tuple[Array, Array]:
-        """key (K, m) and offset (K,), numbers of the dtype: score_k(x) = key_k·x + offset_k.
-
-        key = 2 b (L_k - o) and offset = -b (L_k² - o²), o the centre: the score of the module's docstring minus the same
-        affine function of x for every anchor. The offset belongs to the rounded key: at x = o the score is -b (L_k - o)².
-        """
+        """key (K, m) and offset (K,) of the scores key_k·x + offset_k, in the dtype: 2 b (L_k - o) and -b (L_k² - o²), o the
+        centre. The offset belongs to the rounded key: at x = o the score is -b (L_k - o)²."""
         parts = [axis.numbers(o, dtype) for axis, o in zip(self.axes, centre, strict=True)]
         key = np.stack(np.meshgrid(*(k for k, _ in parts), indexing="ij"), -1).reshape(self.anchors, -1)
         return key, rounded(reduce(np.add.outer, [c for _, c in parts]).reshape(-1), dtype)
@@ -90,9 +82,8 @@ class Lattice:
         """Σ_k w_k(x) v_k at points (N, m), in float64, with keys and offsets rounded to the dtype.
 
         The rounding of the offsets is the only part that is not a sum over the axes: with offset_k = Σ_j offset_{k_j} + δ_k it is
-        Σ_k Π w_{k_j} e^{δ_k} v_k / Σ_k Π w_{k_j} e^{δ_k}.
-        """
-        point = np.array([axis.points.mean() for axis in self.axes]) if centre is None else centre
+        Σ_k Π w_{k_j} e^{δ_k} v_k / Σ_k Π w_{k_j} e^{δ_k}."""
+        point = [float(axis.points.mean()) for axis in self.axes] if centre is None else centre
         parts = [axis.numbers(o, dtype) for axis, o in zip(self.axes, point, strict=True)]
         exact = reduce(np.add.outer, [c for _, c in parts]).reshape(-1)
         shift = np.exp(rounded(exact, dtype) - exact)[:, None]
@@ -122,11 +113,7 @@ def counts_for(lo: Array, hi: Array, lipschitz: float, eps: float) -> list[int]:
     """Cells on each axis with K √(Σ Δ_j² C₂) <= eps: equal sides, then one fewer where that suffices.
 
     A cell of sides Δ_j has its centre at most ½√(ΣΔ_j²) from its points; softmax at sharpness c = bΔ² adds a part in a thousand
-    (`prove/lookup.py` has the proof). Equal sides are best because the Lipschitz constant multiplies |x - g|₂.
-
-    >>> counts_for(np.zeros(2), np.array([1.0, 2.0]), 1.0, 0.05)
-    [14, 29]
-    """
+    (`prove/lookup.py` has the proof). Equal sides are best because the Lipschitz constant multiplies |x - g|₂."""
     sides = [float(side) for side in hi - lo]
     rate = lipschitz * math.sqrt(CONSTANT) / eps
     counts = [max(1, math.ceil(side * rate * math.sqrt(len(sides)))) for side in sides]
@@ -150,8 +137,7 @@ def grid_axes(lo: Array, hi: Array, counts: list[int]) -> tuple[Axis, ...]:
 def nodes(count: int) -> Array:
     """Sample points of [-1, 1], ends included, somewhat denser towards them."""
     t = np.linspace(-1.0, 1.0, count)
-    found: Array = (t + np.sin(np.pi / 2 * t)) / 2
-    return found
+    return np.asarray((t + np.sin(np.pi / 2 * t)) / 2)
 
 
 def on_interval(unit: Array, lo: float, hi: float) -> Array:
@@ -204,8 +190,7 @@ def sample(f: Values, axes: tuple[Axis, ...], lo: Array, hi: Array, ridge: float
 def solved(data: Sampled, allowed: float) -> Array:
     """Values (g_1, …, g_m, outputs): least squares, then Lawson's weights if these miss `allowed` by less than a factor of four.
 
-    Values are solved for f minus the middle of its range, as weights add up to one.
-    """
+    Values are solved for f minus the middle of its range, as weights add up to one."""
     dims = tuple(range(len(data.q)))
     middle = (data.f.max(axis=dims) + data.f.min(axis=dims)) / 2
     goal = data.f - middle
@@ -214,15 +199,13 @@ def solved(data: Sampled, allowed: float) -> Array:
     if 0.7 * allowed < error < 4 * allowed:
         z = _lawson(data.q, goal, z, 0.7 * allowed)
     back: list[Array] = [np.linalg.inv(r).astype(np.float64) for r in data.r]
-    found: Array = along(back, z) + middle
-    return found
+    return np.asarray(along(back, z) + middle)
 
 
 def _lawson(q: tuple[Array, ...], goal: Array, z: Array, enough: float) -> Array:
     """Lawson's iteration for min max |goal - Q z|, output by output: weighted least squares, weights grow with the error.
 
-    Q has nearly orthonormal columns, so a few steps of conjugate gradients on Qᵀ E Q dz = Qᵀ E (goal - Q z) do.
-    """
+    Q has nearly orthonormal columns, so a few steps of conjugate gradients on Qᵀ E Q dz = Qᵀ E (goal - Q z) do."""
     dims, back = tuple(range(len(q))), [m.T for m in q]
     emphasis, best, least, since = np.ones_like(goal), z, np.inf, 0
     for _ in range(_ROUNDS):

@@ -49,7 +49,6 @@ def tensor_lattice(
     lo: Array,
     hi: Array,
     eps: float,
-    *,
     dtype: str = "float64",
     most: int = 8192,
     seed: int = 0,
@@ -72,15 +71,10 @@ def tensor_lattice(
     best = min(met or history, key=lambda fit: fit.lattice.anchors if met else fit.measured)
     if best.measured <= eps:
         return best
-    raise ConvergenceError(
-        f"eps={eps:g} cannot be met with {most} anchors: a lattice of {' × '.join(map(str, best.lattice.counts))} = "
-        f"{best.lattice.anchors} anchors has an error of {best.measured:.3g} at "
-        f"x = {[float(f'{v:.6g}') for v in best.worst]}, and larger ones converge too slowly "
-        f"({', '.join(f'{fit.measured:.2g} with {fit.lattice.anchors}' for fit in history)}). Use "
-        f"eps >= {best.measured * 1.05:.2g} or a smaller box.",
-        reachable=best.measured,
-        found=best,
+    message = (
+        f"eps={eps:g} cannot be met with {most} anchors: {best.lattice.anchors} reach {best.measured:.3g}"
     )
+    raise ConvergenceError(message, reachable=best.measured, found=best)
 
 
 def _finished(history: list[LatticeFit], eps: float, largest: int, most: int) -> bool:
@@ -94,10 +88,8 @@ def _finished(history: list[LatticeFit], eps: float, largest: int, most: int) ->
         return len(missed) > 2 or max(missed) > 0.85 * min(met)
     if last.lattice.anchors >= largest or len(history) < 3:
         return last.lattice.anchors >= largest
-    size, error = (
-        np.log([float(v) for v in values])
-        for values in zip(*((fit.lattice.anchors, fit.measured) for fit in history[-4:]), strict=True)
-    )
+    size = np.log([float(fit.lattice.anchors) for fit in history[-4:]])
+    error = np.log([fit.measured for fit in history[-4:]])
     rate = float(np.polyfit(size, error, 1)[0]) if np.ptp(size) > 0 else 0.0
     return rate >= -1e-3 or float(size[-1] + (np.log(eps) - error[-1]) / rate) > np.log(2.0 * most)
 
@@ -151,15 +143,8 @@ class _Search:
     """
 
     def __init__(self, f: Values, lo: Array, hi: Array, eps: float, dtype: str, most: int, seed: int) -> None:
-        self.f, self.lo, self.hi, self.eps, self.dtype, self.most, self.seed = (
-            f,
-            lo,
-            hi,
-            eps,
-            dtype,
-            most,
-            seed,
-        )
+        self.f, self.lo, self.hi, self.eps = f, lo, hi, eps
+        self.dtype, self.most, self.seed = dtype, most, seed
         self.centre, self.largest = lo / 2 + hi / 2, most
         self._noise = np.random.default_rng([seed, 0])
         self._slices: dict[int, tuple[Array, list[Array]]] = {}
@@ -228,8 +213,7 @@ class _Search:
 
     def _errors(self, lattice: Lattice, share: Array) -> Array:
         x = self._place(share)
-        found: Array = np.abs(lattice(x, self.centre, self.dtype) - self.f(x)).max(1)
-        return found
+        return np.asarray(np.abs(lattice(x, self.centre, self.dtype) - self.f(x)).max(1))
 
     @property
     def ridge(self) -> float:

@@ -1,9 +1,7 @@
 """Tuned heads: keys and values are optimised, by variable projection over breakpoints and sharpness.
 
 A head of p keys has p values, which enter linearly, and 2(p - 1) breakpoints and log-sharpnesses, which do not. For given keys
-the best values solve least squares; Levenberg-Marquardt with Kaufman's Jacobian moves the keys. The search finds closed forms
-by itself: tanh needs exactly two keys, x·sigmoid(Bx) three (two keys whose slopes differ by 2δ, with values ±1/δ, represent x
-up to δ²x³/3), Range four."""
+the best values solve least squares; Levenberg-Marquardt with Kaufman's Jacobian moves the keys."""
 
 from __future__ import annotations
 
@@ -61,27 +59,23 @@ class Tuning:
             return None
         orthogonal, values = least_squares(tall, goal)
         residual = tall @ values - goal
-        return State(
-            log_sharpness, breakpoints, matrix, values, orthogonal, residual, float(residual @ residual)
-        )
+        cost = float(residual @ residual)
+        return State(log_sharpness, breakpoints, matrix, values, orthogonal, residual, cost)
 
     def jacobian(self, now: State) -> Array:
         """d residual / d(log λ, t) with the values following along: Kaufman's projection of ∂(matrix)·values.
 
-        ∂g/∂c_k = w_k (v_k - g) and ∂g/∂κ_k = x ∂g/∂c_k; breakpoint i moves every key beyond it.
-        """
+        ∂g/∂c_k = w_k (v_k - g) and ∂g/∂κ_k = x ∂g/∂c_k; breakpoint i moves every key beyond it."""
         s = self.target.to_s(self.target.x)[:, None]
         weights = np.where(self.own, now.matrix / np.where(s == 0, 1.0, s), now.matrix)
         contribution = np.where(self.own, now.values * s, now.values)
         by_intercept = weights * (contribution - (now.matrix @ now.values)[:, None])
         beyond = np.cumsum(by_intercept[:, ::-1], axis=1)[:, ::-1][:, 1:]
         lam = np.exp(now.log_sharpness)
-        moved = np.concatenate(
-            [(self.target.x[:, None] - now.breakpoints) * lam * beyond, -lam * beyond], axis=1
-        )
+        away = self.target.x[:, None] - now.breakpoints
+        moved = np.concatenate([away * lam * beyond, -lam * beyond], axis=1)
         tall = np.concatenate([moved * self.emphasis[:, None], np.zeros((len(now.values), moved.shape[1]))])
-        projected: Array = tall - now.orthogonal @ (now.orthogonal.T @ tall)
-        return projected
+        return np.asarray(tall - now.orthogonal @ (now.orthogonal.T @ tall))
 
     def run(self, start: Chain, steps: int) -> State | None:
         """Levenberg-Marquardt from a chain, until six steps together reduce the cost by less than a thousandth."""
@@ -165,9 +159,8 @@ def tune(target: Target, starts: Sequence[Chain], own: Array, design: str, enoug
             if error < estimate:
                 draft, estimate = made, error
     if draft is None:
-        raise ConvergenceError(
-            f"tuning a head of {len(own)} anchors for {target.f.label} failed: use design='smooth' or 'nearest'"
-        )
+        what = f"tuning a head of {len(own)} anchors for {target.f.label}"
+        raise ConvergenceError(f"{what} failed: use design='smooth' or 'nearest'")
     return draft
 
 

@@ -1,16 +1,6 @@
 """n tokens, n different truncated linear functions, by one head or by H heads over the n tokens alone.
 
-One head. p anchors L_k uniform on [a, b], Δ = (b - a)/(p - 1), weights ∝ exp(-β (s - L_k)²), c = βΔ² >= 1/2, values L_k:
-
-    |g(s) - Range_[a,b](s)| <= C(c) Δ,     C(c) = 1/2 + Σ_{j>=1} ( j e^{-c j²} + (j + 1/2)/2 · e^{-c j(j+1)} ).
-
-Many heads. N = (n - 2)H uniform anchors, Δ = (b - a)/(N - 1); head h owns n - 2 neighbours between two sentinels of value 0:
-
-    |G(s) - Range_[a,b](s)| <= C(c) Δ + max(|a|, |b|) ε(c),
-    C(c) = 1/2 + Σ_{q>=0} Σ_{j>=1} ( (j + q) e^{-c(j² + 2jq)} + (j + q + 1/2) e^{-c(j² + 2jq + j)} ),
-    ε(c) = Σ_{j>=1} ( 2 e^{-c(j² - j + 2)} + (1 + 2/(1 - e^{-2c})) e^{-c(j² + j)} )         = 5 e^{-2c} + …
-
-Both hold in exact arithmetic for every real s. docs/theorems.md has the proofs."""
+The theorems hold in exact arithmetic for every real s, with c = βΔ² >= 1/2; docs/theorems.md has them and the proofs."""
 
 from __future__ import annotations
 
@@ -120,10 +110,8 @@ def many_heads(
     a, b, n, count = given.a, given.b, len(given.W), checked_count("heads", heads, 1, MOST_HEADS)
     anchors = (n - 2) * count
     if n < 3 or anchors < 2:
-        raise InputError(
-            f"{n} tokens and heads={count} have {max(anchors, 0)} anchors, because two of the n keys of a head are sentinels: "
-            "give at least 3 tokens and 2 anchors, or use attnc.paper.one_head, whose anchors are extra tokens"
-        )
+        what = f"{n} tokens and heads={count} have {max(anchors, 0)} anchors, as two keys of a head are sentinels"
+        raise InputError(f"{what}: give at least 3 tokens and 2 anchors, or use attnc.paper.one_head")
     if sharpness is None:  # from c = 6 on, ε(c) < 5.001 e^{-2c}
         most = max(abs(a), abs(b))
         c = max(MANY_SHARPNESS, math.log(5.001 * most / (LEAK * ((b - a) / (anchors - 1)))) / 2)
@@ -146,11 +134,7 @@ def many_heads(
 
 
 def one_head_theorem(a: float, b: float, p: int, sharpness: float = SHARPNESS) -> Theorem:
-    """C(c) (b - a)/(p - 1), rounded up.
-
-    >>> round(one_head_theorem(-25, 25, 51).bound, 4)
-    0.5186
-    """
+    """C(c) (b - a)/(p - 1), rounded up."""
     constant = nearest_constant(sharpness)
     bound = math.nextafter(constant * ((b - a) / (p - 1)) * (1 + 2.0**-50), math.inf)
     return Theorem(
@@ -162,11 +146,9 @@ def one_head_theorem(a: float, b: float, p: int, sharpness: float = SHARPNESS) -
 
 
 def many_heads_theorem(a: float, b: float, n: int, heads: int, sharpness: float) -> Theorem:
-    """C(c) (b - a)/((n - 2)H - 1) + max(|a|, |b|) ε(c), rounded up.
+    """C(c) (b - a)/((n - 2)H - 1) + max(|a|, |b|) ε(c), rounded up, with
 
-    >>> round(many_heads_theorem(-25, 25, 10, 64, 6.0).bound / (50 / 511), 3)
-    0.51
-    """
+    C(c) = 1/2 + Σ_{q>=0} Σ_{j>=1} ( (j + q) e^{-c(j² + 2jq)} + (j + q + 1/2) e^{-c(j² + 2jq + j)} )."""
     c, step, most = sharpness, (b - a) / ((n - 2) * heads - 1), max(abs(a), abs(b))
     terms = [
         (j + q) * math.exp(-c * (j * j + 2 * j * q)) + (j + q + 0.5) * math.exp(-c * (j * j + 2 * j * q + j))
@@ -185,11 +167,7 @@ def many_heads_theorem(a: float, b: float, n: int, heads: int, sharpness: float)
 
 
 def leaking(c: float) -> float:
-    """ε(c) of many heads, rounded up.
-
-    >>> leaking(6.0) < 5.001 * math.exp(-12.0)
-    True
-    """
+    """ε(c) = Σ_{j>=1} ( 2 e^{-c(j² - j + 2)} + (1 + 2/(1 - e^{-2c})) e^{-c(j² + j)} ), rounded up."""
     factor = 1 + 2 / (1 - math.exp(-2 * c))
     terms = [2 * math.exp(-c * (j * j - j + 2)) + factor * math.exp(-c * (j * j + j)) for j in range(1, 60)]
     return math.fsum(terms) * (1 + 1e-12)
@@ -227,9 +205,8 @@ class Truncated:
         stages = lower_steps(program, self.dtype)
         lo, hi = compose(program, stages[:2], self.box, {}, self.dtype)[2].reach
         if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
-            raise InputError(
-                f"<w, x> + t may overflow in {self.dtype} on {self.box}: give a smaller domain or smaller W and t"
-            )
+            advice = "give a smaller domain or smaller W and t"
+            raise InputError(f"<w, x> + t may overflow in {self.dtype} on {self.box}: {advice}")
         return with_room(min(float(lo.min()), self.a), max(float(hi.max()), self.b))
 
     def plan(self, program: Program, heads: int, progress: Progress | None) -> Plan:
@@ -242,9 +219,7 @@ def truncated(W: Any, t: Any, a: Any, b: Any, domain: Any, dtype: object) -> Tru
     name = checked_dtype(dtype)
     w, shift, *ends = (real_numbers(x, what) for x, what in ((W, "W"), (t, "t"), (a, "a"), (b, "b")))
     if w.ndim != 2 or 0 in w.shape or shift.shape != w.shape[:1]:
-        raise InputError(
-            f"W has the shape {w.shape} and t {shift.shape}: give W of shape (n, d) and one number t_i for each of its n rows"
-        )
+        raise InputError(f"W has the shape {w.shape} and t {shift.shape}: give the shapes (n, d) and (n,)")
     if any(end.ndim for end in ends) or not float(ends[0]) < float(ends[1]):
         raise InputError(f"a={a!r}, b={b!r}: give two numbers a < b")
     box = box_of(domain, w.shape)
@@ -281,17 +256,16 @@ def _uniform(plan: Plan, target: Target, given: Truncated, count: int, c: float)
     a, b = given.a, given.b
     first, last = ((end - plan.domain.middle) / target.half for end in (a, b))
     values = np.array([a + (b - a) * (k / (count - 1)) for k in range(count - 1)] + [b])
-    return one_head_draft("nearest", lattice(first, last, count, c), values, target, refit=False)
+    even = np.ones_like(target.x)
+    return one_head_draft("nearest", lattice(first, last, count, c), values, even, refit=False)
 
 
 def _proved(plan: Plan, found: HeadCandidate) -> Head:
     """The head with its certificate. Raises ConvergenceError if no finite bound is proved."""
     if not math.isfinite(found.bound):
         other = "" if plan.dtype == "float64" else " or dtype=torch.float64"
-        raise ConvergenceError(
-            f"no error bound can be proved for this head on [{plan.domain.lo:g}, {plan.domain.hi:g}], because rounding in "
-            f"{plan.dtype} is too large: use fewer anchors, a lower sharpness{other}"
-        )
+        what = f"no error bound could be proved for {plan.where}: rounding error in {plan.dtype} is too large"
+        raise ConvergenceError(f"{what}. Use fewer anchors, a lower sharpness{other}.")
     return finished_head(plan, found, math.inf)
 
 
@@ -299,8 +273,7 @@ def _checked_sharpness(given: object) -> float:
     """c = βΔ², for which the theorems hold from 1/2 on."""
     c = checked_nonnegative("sharpness", given)
     if not LEAST_SHARPNESS <= c <= LARGEST_SHARPNESS:
-        accepted = f"from {LEAST_SHARPNESS} to {LARGEST_SHARPNESS:g}"
-        raise InputError(f"sharpness={given!r}: give a number c = βΔ² {accepted}")
+        raise InputError(f"sharpness={given!r}: give c = βΔ² from {LEAST_SHARPNESS} to {LARGEST_SHARPNESS:g}")
     return c
 
 
@@ -311,8 +284,6 @@ def _placement(n: int, coordinates: Any, outputs: Any) -> tuple[list[int], int]:
     if given is None:
         return [0] * n, wide or 1
     if not isinstance(given, (list, tuple)) or len(given) != n:
-        raise InputError(
-            f"coordinates={coordinates!r}: give one output coordinate for each of the {n} tokens"
-        )
+        raise InputError(f"coordinates={coordinates!r}: give one output coordinate for each of {n} tokens")
     found = [checked_count("coordinates", k, 0, (wide or MOST_OUTPUTS) - 1) for k in given]
     return found, wide or 1 + max(found)

@@ -1,28 +1,32 @@
-"""Two layers of attention, or one and a softmax, for any continuous function of a sequence.
+"""Theorems about a given function, each compiled: universal approximation, and known approximators as attention.
 
-    two_layer            A∘Attn∘A∘Attn∘A
-    attention_softmax    A∘Softmax∘A∘Attn∘A
-
-A network of one hidden layer is compiled as it is: each neuron is a head over p anchors, or a token. For a black-box function,
-softmax selects points of a lattice in R^{nd}."""
+two_layer            A∘Attn∘A∘Attn∘A        a network of one hidden layer, or any continuous function of a sequence
+attention_softmax    A∘Softmax∘A∘Attn∘A     the same
+relu_network         a ReLU network, a piecewise linear spline, or a maximum of affine functions"""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from attnc.arguments import checked_choice
+from attnc.arguments import checked_choice, checked_dtype, checked_eps
 from attnc.compiler import compile
-from attnc.domain import Box
-from attnc.errors import InputError
+from attnc.domain import Box, real_numbers
+from attnc.errors import InputError, PrecisionError
+from attnc.functions import relu
 from attnc.heads.designs import nearest_constant
+from attnc.heads.target import Progress
 from attnc.heads.tensor import CONSTANT, SHARPNESS
 from attnc.network.literal.parts import Neurons, read
 from attnc.network.network import Network
-from attnc.program import Lookup, Pointwise
+from attnc.paper.truncated import box_of
+from attnc.program import Affine, Combine, Lookup, Pointwise, Program, Step
+from attnc.records.fields import round_up
 from attnc.records.presentation import Theorem
 
 
@@ -45,10 +49,10 @@ def two_layer(
     checked_choice("layout", layout, ("heads", "tokens"))
     net = compile(f, domain=domain, eps=eps, form="two-layer", dtype=dtype, **options)
     if layout == "tokens" and net.selections:
-        raise InputError(
-            "layout='tokens' applies to neurons: this function was compiled to a lattice, which has none; use layout='heads', or "
-            "method='fit'"
+        reason = (
+            "this function was compiled to a lattice, which has none; use layout='heads', or method='fit'"
         )
+        raise InputError(f"layout='tokens' applies to neurons: {reason}")
     net.layout, net.theorem = layout, _theorem(net, "two layers of attention")
     return net
 
@@ -108,3 +112,177 @@ def _of_neurons(net: Network, weights: float, name: str) -> Theorem:
         "certificate has the proved bound"
     )
     return Theorem(f"{name}: one hidden layer", statement, weights * amount)
+
+
+class Spline:
+    """The piecewise linear function of one number through (knots[j], values[j]). The outer pieces continue outwards.
+
+        y(x) = y_0 + σ_0 (x - t_0) + Σ_j (σ_j - σ_{j-1}) relu(x - t_j),     σ_j = (y_{j+1} - y_j)/(t_{j+1} - t_j)
+
+    >>> tent = Spline([0, 1, 3], [0, 2, 1])
+    >>> [float(tent.at(x)) for x in (0.5, 1, 2, 5)]
+    [1.0, 2.0, 1.5, 0.0]
+    """
+
+    def __init__(self, knots: Any, values: Any) -> None:
+        self.knots, self.values = real_numbers(knots, "knots"), real_numbers(values, "values")
+        if self.knots.ndim != 1 or self.knots.shape != self.values.shape or len(self.knots) < 3:
+            given = f"knots have the shape {self.knots.shape} and values {self.values.shape}"
+            raise InputError(f"{given}: give two lists of the same length, with at least 3 numbers")
+        wrong = np.flatnonzero(~(np.diff(self.knots) > 0))
+        if len(wrong):
+            j = int(wrong[0])
+            first, second = self.knots[j : j + 2].tolist()
+            raise InputError(f"knots[{j}]={first!r} is followed by {second!r}: give increasing knots")
+        self._solve()
+
+    def _solve(self) -> None:
+        """σ_0 and the changes of slope in float64. Each is chosen for the exact value that those before it give at its knot, so
+        that their rounding errors do not add up."""
+        t, y = list(map(Fraction, self.knots.tolist())), list(map(Fraction, self.values.tolist()))
+        self.slopes: list[float] = []
+        self._pieces: list[tuple[Fraction, Fraction]] = []  # the program's value and slope from knot j on
+        at, slope = y[0], Fraction(0)
+        for j in range(len(t) - 1):
+            wanted = (y[j + 1] - at) / (t[j + 1] - t[j])
+            try:
+                self.slopes.append(float(wanted - slope))
+            except OverflowError:
+                where = f"between knots[{j}] and knots[{j + 1}]"
+                raise InputError(f"the spline is too steep for float64 {where}: move them apart") from None
+            slope += Fraction(self.slopes[-1])
+            self._pieces.append((at, slope))
+            at += slope * (t[j + 1] - t[j])
+
+    def at(self, x: float) -> Fraction:
+        """The spline at x, exactly."""
+        j = self._piece(x)
+        t0, t1, y0, y1 = (Fraction(float(v)) for v in (*self.knots[j : j + 2], *self.values[j : j + 2]))
+        return y0 + (y1 - y0) / (t1 - t0) * (Fraction(float(x)) - t0)
+
+    def _piece(self, x: float) -> int:
+        return int(np.clip(np.searchsorted(self.knots, x, side="right") - 1, 0, len(self.knots) - 2))
+
+    def program(self) -> Program:
+        """The formula of the class with its float64 slopes: x of shape (1,) to y of shape (1,)."""
+        inner, bends = self.knots[1:-1], np.array(self.slopes[1:])
+        neurons = Affine(0, np.ones((len(inner), 1)), -inner, name="knots")
+        bent = Affine(2, bends[None], self.values[:1], name="bends")
+        line = [Affine(0, np.ones((1, 1)), -self.knots[:1]), Affine(4, np.array([self.slopes[:1]]))]
+        return Program((1,), (neurons, Pointwise(1, relu()), bent, *line, Combine((3, 5), (1.0, 1.0))))
+
+    def deviation(self, lo: float, hi: float) -> Fraction:
+        """sup |program - spline| over [lo, hi], exactly: both are linear between knots, so it is attained at one or at an end."""
+        found = Fraction(0)
+        for x in (lo, *(x for x in self.knots.tolist() if lo < x < hi), hi):
+            j = self._piece(x)
+            value, slope = self._pieces[j]
+            program = value + slope * (Fraction(x) - Fraction(float(self.knots[j])))
+            found = max(found, abs(program - self.at(x)))
+        return found
+
+
+class MaxAffine:
+    """max_i <a_i, x> + b_i for x of d numbers: a tree of max(u, v) = u + relu(v - u), ceil(log2 m) layers for m functions.
+
+    >>> MaxAffine([[1.0], [-1.0], [0.0]], [0.0, 0.0, 0.5]).program().layers  # two of its steps are layers of attention
+    (2, 7)
+    """
+
+    def __init__(self, A: Any, b: Any) -> None:
+        self.A, self.b = real_numbers(A, "A"), real_numbers(b, "b")
+        if self.A.ndim != 2 or 0 in self.A.shape or self.b.shape != self.A.shape[:1] or len(self.A) < 2:
+            given = f"A has the shape {self.A.shape} and b {self.b.shape}"
+            raise InputError(f"{given}: give A of shape (m, d) and b of shape (m,) with m >= 2")
+
+    def program(self) -> Program:
+        """x of shape (d,) to the maximum, of shape (1,). Every number but A and b is 0, 1 or -1, so the program is exact."""
+        steps: list[Step] = [Affine(0, self.A, self.b, name="affine functions")]
+        width = len(self.A)
+        while width > 1:
+            steps += _halved(len(steps), width)
+            width = -(-width // 2)
+        return Program((self.A.shape[1],), tuple(steps))
+
+
+def _halved(value: int, width: int) -> list[Step]:
+    """The maxima of neighbours; the last of an odd number passes on."""
+    pairs, left = width // 2, -(-width // 2)
+    difference, first, place = np.zeros((pairs, width)), np.zeros((left, width)), np.zeros((left, pairs))
+    for i in range(pairs):
+        difference[i, 2 * i : 2 * i + 2] = -1.0, 1.0
+        place[i, i] = 1.0
+    first[np.arange(left), 2 * np.arange(left)] = 1.0
+    return [
+        Affine(value, difference, None, name="differences"),
+        Pointwise(value + 1, relu()),
+        Affine(value + 2, place),
+        Affine(value, first),
+        Combine((value + 4, value + 3), (1.0, 1.0)),
+    ]
+
+
+def relu_network(
+    source: Any,
+    *,
+    eps: float,
+    domain: Box | tuple[float, float] | None = None,
+    dtype: torch.dtype = torch.float64,
+    progress: Progress | None = None,
+) -> Network:
+    """A known approximator as attention: every output is proved within eps of it, for every input of the domain.
+
+    `source` is a ReLU network (a torch module or a `Program`; other activations that `attnc.compile` accepts work too), a
+    `Spline`, whose domain is [knots[0], knots[-1]] by default, or a `MaxAffine`. The certificate is about the program. The slopes
+    of a spline's program are float64 numbers; eps covers their exact distance from the spline, which `net.notes` states.
+
+    >>> import attnc.paper, torch
+    >>> tent = attnc.paper.Spline([0, 1, 3], [0, 2, 1])
+    >>> net = attnc.paper.relu_network(tent, eps=1e-6)
+    >>> abs(net(torch.tensor([2.0], dtype=torch.float64)).item() - 1.5) <= 1e-6
+    True
+    """
+    checked_dtype(dtype)
+    left, program, notes = checked_eps(eps), source, []
+    if isinstance(source, Spline):
+        box = box_of((source.knots[0], source.knots[-1]) if domain is None else domain, (1,))
+        deviation, program = source.deviation(float(box.lo[0]), float(box.hi[0])), source.program()
+        left = _left(left, deviation)
+        above = round_up(math.nextafter(float(deviation), math.inf)) if deviation else 0.0
+        notes = [
+            f"a piecewise linear spline on {len(source.knots)} knots",
+            f"slopes in float64: the program is within {above:g} of the spline on the domain, in exact arithmetic",
+        ]
+    elif domain is None:
+        raise InputError("give domain=attnc.Box(lo, hi, shape=…): only a Spline has a default domain")
+    elif isinstance(source, MaxAffine):
+        program, box = source.program(), box_of(domain, source.A.shape[1:])
+        notes = [f"the maximum of {len(source.A)} affine functions"]
+    elif callable(source) and not isinstance(source, nn.Module | Program):
+        raise InputError(f"source is a {type(source).__name__}: give a ReLU network, a Spline or a MaxAffine")
+    else:
+        box = box_of(domain, source.shape) if isinstance(source, Program) else domain  # type: ignore[assignment]
+    net = compile(program, domain=box, eps=left, dtype=dtype, progress=progress)
+    if not notes:
+        labels = dict.fromkeys(s.function.label for s in net.program.steps if isinstance(s, Pointwise))
+        names = ", ".join(labels) or "no activation"
+        notes = [f"a network of {len(net.program.layers)} layers with {names}"]
+    neurons, layers = sum(net.program.shapes[i + 1][-1] for i in net.program.layers), len(net.program.layers)
+    statement = (
+        f"in exact arithmetic, for every eps > 0 attention (layers: {layers}, heads: {neurons}) with enough anchors is within "
+        "eps of the network on the whole domain; the theorem states no number of anchors"
+    )
+    net.theorem, net.notes = Theorem("attention subsumes known approximators", statement, None), tuple(notes)
+    return net
+
+
+def _left(eps: float, deviation: Fraction) -> float:
+    """eps - deviation, rounded down."""
+    left = Fraction(eps) - deviation
+    if left <= 0:
+        least = round_up(2 * float(deviation), 2)
+        distance = f"the distance {float(deviation):.2g} of float64 slopes from this spline"
+        advice = f"use eps >= {least:g}, or smaller knots and values"
+        raise PrecisionError(f"eps={eps:g} is below {distance}: {advice}", least)
+    near = float(left)
+    return near if Fraction(near) <= left else math.nextafter(near, 0.0)

@@ -12,9 +12,9 @@ import numpy as np
 
 from attnc.arguments import checked_choice
 from attnc.errors import InputError
-from attnc.paper.experiments import Record, analysis
+from attnc.paper.experiments import Record, report
+from attnc.paper.experiments.protocol import TRAINED
 from attnc.paper.experiments.report import TITLES, figure_names
-from attnc.paper.experiments.settings import TRAINED
 from attnc.plot.canvas import BLUE, GREY, INK, VERMILION, WEIGHTS, new_figure, picture_format, save
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def draw(name: str, records: Iterable[Record], path: str | os.PathLike[str] | No
 
 def _sweep(name: str, records: Sequence[Record]) -> Figure:
     """Test MSE against a size; experiment 3 has a panel for the keys and one for the heads."""
-    table, seq2seq = analysis.checked_frame(records), name == "seq2seq"
+    table, seq2seq = report.checked_frame(records), name == "seq2seq"
     experiment, sizes = ("seq2seq", ("anchors", "heads")) if seq2seq else ("truncated", (name,))
-    found = {size: runs for size in sizes if len(runs := analysis.sweep_runs(table, experiment, size))}
+    found = {size: runs for size in sizes if len(runs := report.sweep_runs(table, experiment, size))}
     figure = new_figure(2.2 + 3.6 * len(found), 4.2) if seq2seq else new_figure(8.6, 4.8)
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for ax, (against, runs) in zip(panels, found.items(), strict=True):
@@ -72,19 +72,19 @@ def _sweep(name: str, records: Sequence[Record]) -> Figure:
 def _draw_sweep(ax: Axes, runs: Any, against: str, rates: bool) -> None:
     """All methods, the theorem's bound B of the largest error as the bound B²/width of the MSE, the constant output, and the
     paper's results."""
-    table, sizes = analysis.summarise(runs), sorted(runs["size"].unique())
+    table, sizes = report.summarise(runs), sorted(runs["size"].unique())
     groups: dict[tuple[str, ...], list[str]] = {}  # methods with equal means are drawn as one line
     for method, rows in table.groupby("method", observed=True):
         groups.setdefault(tuple(f"{mse:.2e}" for mse in rows.mse), []).append(str(method))
     for methods in groups.values():
         these = runs[runs.method == methods[0]]
-        fit = analysis.fit_rate(these, against) if rates else None
+        fit = report.fit_rate(these, against) if rates else None
         slope = f", slope {fit.slope:.2f} ± {fit.high - fit.slope:.2f}" if fit else ""
         _draw_method(ax, these, table[table.method == methods[0]], " = ".join(methods) + slope, sizes)
-    theorem = table[(table.method == analysis.THEOREM_OF[against]) & table.theorem.notna()]
+    theorem = table[(table.method == report.THEOREM_OF[against]) & table.theorem.notna()]
     if rates and len(theorem):
-        slope = "" if analysis.RATES[against] is None else f", slope {analysis.RATES[against]:g}"
-        label = f"theorem's bound of {analysis.THEOREM_OF[against]}{slope}"
+        slope = "" if report.RATES[against] is None else f", slope {report.RATES[against]:g}"
+        label = f"theorem's bound of {report.THEOREM_OF[against]}{slope}"
         bounds = theorem.theorem**2 / runs.width.iloc[0]
         ax.plot(theorem["size"], bounds, ":", color=INK, linewidth=1.1, label=label, zorder=4)
     trained = table[table.method == "trained"]
@@ -98,7 +98,7 @@ def _draw_sweep(ax: Axes, runs: Any, against: str, rates: bool) -> None:
     ax.set_xscale("log")
     ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
     ax.set_xticks([], minor=True)
-    ax.set_xlabel(analysis.SIZES[against])
+    ax.set_xlabel(report.SIZES[against])
 
 
 def _draw_method(ax: Axes, runs: Any, rows: Any, label: str, sizes: Sequence[float]) -> None:
@@ -121,7 +121,7 @@ def _draw_method(ax: Axes, runs: Any, rows: Any, label: str, sizes: Sequence[flo
 
 def _learning_curves(records: Sequence[Record]) -> Figure:
     """Test MSE at the start and after each epoch, for the runs that the sweeps of experiment 1 share."""
-    found = analysis.learning_runs(records)
+    found = report.learning_runs(records)
     learned = {method: runs for method in TRAINED if (runs := found.get(method)) and runs[0].curve}
     figure = new_figure(7.4, 4.2)
     ax = figure.add_subplot()

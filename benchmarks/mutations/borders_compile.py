@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-TRANSLATE = "attnc/frontends/translate.py"
+TRANSLATE = "attnc/frontends/module.py"
 OPERATIONS = "attnc/frontends/operations.py"
 ACTIVATIONS = "attnc/frontends/activations.py"
 MODULE = "attnc/frontends/module.py"

@@ -75,8 +75,8 @@ BORDERS_READING = [
     Mutation(
         "capture: inference mode",
         CAPTURE,
-        "    torch.is_inference_mode_enabled = refuse\n",
-        "",
+        '"is_inference_mode_enabled", refuse)',
+        '"is_inference_mode_enabled", original)',
         "a forward may ask whether inference mode is on",
         ("tests/frontends/test_capture.py::test_a_forward_that_asks_for_inference_mode_is_refused",),
     ),

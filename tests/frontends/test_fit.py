@@ -108,10 +108,12 @@ def test_it_repeats_by_seed_and_leaves_random_numbers_alone() -> None:
     assert one.program.digest() == two.program.digest() != other.program.digest()
 
 
-def test_what_is_out_of_reach_is_told() -> None:
+def test_what_is_out_of_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnc.frontends.fit.MOST_NEURONS", 30)
+    monkeypatch.setattr("attnc.frontends.fit.STEPS", 12)
     ask = CallableSource(lambda x: torch.cummax(x, 1).values, Box(0, 1, shape=(6, 1)))
     with pytest.raises(ConvergenceError) as caught:
-        fit(ask, 1e-3, most_neurons=30, steps=12)
+        fit(ask, 1e-3)
     found = caught.value.found
     assert isinstance(found, FittedNetwork) and found.neurons <= 30
     assert caught.value.reachable == found.error

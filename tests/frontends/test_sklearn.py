@@ -134,7 +134,7 @@ class Mine(MLPRegressor):
         (
             fitted(Mine(hidden_layer_sizes=(2,), max_iter=1)),
             "Mine",
-            "subclass of MLPRegressor",
+            "no subclasses",
         ),
         (make_pipeline(PolynomialFeatures(), regressor()), "polynomialfeatures", "is a PolynomialFeatures"),
         (make_pipeline(StandardScaler(), LinearRegression()), "linearregression", "is a LinearRegression"),

@@ -8,7 +8,7 @@ import torch
 import attnc
 from attnc import functions
 from attnc.domain import Interval
-from attnc.heads.target import find_kink
+from attnc.heads.target import Plan, bends, find_kink
 
 KINKED = {
     "abs": (lambda s: (s - 0.3).abs(), 0.3),
@@ -46,3 +46,7 @@ def test_a_sharp_but_smooth_function_is_left_alone() -> None:
 
 def test_noise_is_not_a_kink() -> None:
     assert find_kink(attnc.function(lambda s: 1e6 + s), Interval(-1, 1)) is None
+
+
+def test_bends_are_counted() -> None:
+    assert bends(Plan(functions.sin(), Interval(-20.0, 20.0), "auto", 1, "float64")) == 13

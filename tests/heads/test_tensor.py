@@ -7,7 +7,7 @@ import pytest
 
 from attnc.domain import Array
 from attnc.errors import ConvergenceError
-from attnc.heads.tensor import Axis, Lattice
+from attnc.heads.tensor import Axis, Lattice, counts_for
 from attnc.heads.tensor_search import LatticeFit, tensor_lattice
 
 
@@ -190,3 +190,7 @@ def test_too_few_anchors_are_told() -> None:
     found = caught.value.found
     assert isinstance(found, LatticeFit) and found.lattice.anchors <= 20
     assert 1e-4 < found.measured < 0.5
+
+
+def test_cells_are_nearly_cubes_and_as_few_as_the_bound_allows() -> None:
+    assert counts_for(np.zeros(2), np.array([1.0, 2.0]), 1.0, 0.05) == [14, 29]

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable
 
 from attnc.paper.experiments import Record, Setting, settings
-from attnc.paper.experiments.settings import TRAINED
+from attnc.paper.experiments.protocol import TRAINED
 
 _START = {"trained": 9.0, "fine-tuned": 2e-12, "from-anchors": 8.0}
 _ONE_HEAD = {

@@ -12,15 +12,11 @@ import torch
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, Setting, run, settings
-from attnc.paper.experiments.building import (
-    build,
-    build_sequence,
-    head_to_place,
-    place_anchors,
-    place_functions,
-    target_network,
-)
-from attnc.paper.experiments.models import (
+from attnc.paper.experiments.protocol import (
+    METHODS,
+    PROTOCOL,
+    QUICK,
+    SWEEPS,
     Attention,
     HeatMapModel,
     SequenceModel,
@@ -28,9 +24,16 @@ from attnc.paper.experiments.models import (
     TruncatedModel,
     make_task,
 )
-from attnc.paper.experiments.models import generator as stream
-from attnc.paper.experiments.run import square_error
-from attnc.paper.experiments.settings import METHODS, PROTOCOL, QUICK, SWEEPS
+from attnc.paper.experiments.protocol import generator as stream
+from attnc.paper.experiments.run import (
+    build,
+    build_sequence,
+    head_to_place,
+    place_anchors,
+    place_functions,
+    square_error,
+    target_network,
+)
 
 BASE = QUICK.truncated
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnc.paper.experiments import settings
-from attnc.paper.experiments.analysis import BASELINES, fit
+from attnc.paper.experiments.report import BASELINES, fit
 
 pytest.importorskip("pandas")
 

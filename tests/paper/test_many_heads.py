@@ -177,7 +177,7 @@ GOOD = {"W": [[1.0], [0.0], [2.0]], "t": [0.0, 1.0, 0.0], "a": -1.0, "b": 1.0, "
 BAD = [
     ({"a": 1.0}, "a < b"), ({"b": math.nan}, "b is not finite"), ({"W": [1.0, 2.0, 3.0]}, r"\(n, d\)"),
     ({"W": [[1.0], [0.0]], "t": [0.0, 1.0]}, "at least 3 tokens"), ({"heads": 1}, "1 anchors"),
-    ({"t": [0.0]}, "one number t_i"), ({"t": [0.0, 0.0, math.nan]}, "t is not finite"),
+    ({"t": [0.0]}, "shapes .n, d."), ({"t": [0.0, 0.0, math.nan]}, "t is not finite"),
     ({"domain": attnc.Box(-1, 1, shape=(3,))}, r"shape \(3, 1\)"), ({"heads": 0}, "heads=0"),
     ({"heads": True}, "heads=True"), ({"heads": 1.5}, "heads=1.5"), ({"sharpness": 0.0}, "sharpness=0.0"),
     ({"dtype": torch.int64}, "dtype="),

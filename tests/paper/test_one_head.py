@@ -150,7 +150,7 @@ BAD = [
     ({"a": 1.0}, "a < b"), ({"a": math.nan}, "a is not finite"), ({"b": [1.0, 2.0]}, "a < b"), ({"b": math.inf}, "b is not"),
     ({"W": [1.0, 2.0]}, r"\(n, d\)"), ({"W": [[1.0, math.nan], [0.0, 1.0]]}, "W is not finite"),
     ({"W": "no"}, "W is a"), ({"W": [[1.0], [2.0, 3.0]]}, "W is a"),
-    ({"t": [0.0]}, "one number t_i"), ({"t": [0.0, math.nan]}, "t is not finite"), ({"t": [[0.0, 1.0]]}, "one number t_i"),
+    ({"t": [0.0]}, "shapes .n, d."), ({"t": [0.0, math.nan]}, "t is not finite"), ({"t": [[0.0, 1.0]]}, "shapes .n, d."),
     ({"domain": attnc.Box(-1, 1, shape=(3, 2))}, r"shape \(2, 2\)"), ({"domain": 5}, "domain=5"),
     ({"domain": (1, -1)}, "lo <= hi"), ({"domain": (-1e308, 1e308)}, "overflow"),
     ({"anchors": 1}, "anchors=1"), ({"anchors": 2.5}, "anchors=2.5"), ({"anchors": 10**6}, "anchors="),

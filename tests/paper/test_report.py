@@ -10,8 +10,17 @@ import pytest
 
 from attnc.errors import InputError
 from attnc.paper.experiments import Record, settings
-from attnc.paper.experiments.analysis import Fit, checked_frame, learning_runs, sweep_runs
-from attnc.paper.experiments.report import TITLES, figure_names, html, markdown, verdict
+from attnc.paper.experiments.report import (
+    TITLES,
+    Fit,
+    checked_frame,
+    figure_names,
+    html,
+    learning_runs,
+    markdown,
+    sweep_runs,
+    verdict,
+)
 from tests.paper.synthetic_records import all_records, synthetic
 
 pytest.importorskip("pandas")

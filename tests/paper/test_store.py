@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-import attnc.paper.experiments.store as store
+import attnc.paper.experiments.sweeps as store
 from attnc.errors import FileError
+from attnc.paper.experiments.protocol import QUICK
 from attnc.paper.experiments.run import Record
-from attnc.paper.experiments.settings import QUICK
-from attnc.paper.experiments.store import frame, load_record, prepare, record_path, save_record, versions
+from attnc.paper.experiments.sweeps import frame, load_record, prepare, record_path, save_record, versions
 
 SETTING = QUICK.heat_map
 RECORD = Record(

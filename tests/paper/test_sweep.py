@@ -21,10 +21,9 @@ import torch
 
 from attnc.errors import FileError, InputError, MissingExtraError
 from attnc.paper.experiments import sweep as sweep_function
+from attnc.paper.experiments.protocol import QUICK, Setting, settings
 from attnc.paper.experiments.run import Record
-from attnc.paper.experiments.settings import QUICK, Setting, settings
-from attnc.paper.experiments.store import write_results
-from attnc.paper.experiments.sweep import Run, SweepError, attempt, sweep
+from attnc.paper.experiments.sweeps import Run, SweepError, attempt, sweep, write_results
 
 joblib = pytest.importorskip("joblib")
 pytest.importorskip("pandas")
@@ -250,7 +249,7 @@ def test_the_real_sweep_killed(tmp_path: Path, how: signal.Signals) -> None:
     """In a process of its own, with workers: killed at random moments, then run to the end."""
     program = (
         "from pathlib import Path\nfrom attnc.paper.experiments import settings, sweep\n"
-        "from attnc.paper.experiments.store import write_results\n"
+        "from attnc.paper.experiments.sweeps import write_results\n"
         "write_results(sweep(settings('range', 1, True), {0!r}, jobs=2), Path({0!r}))\n"
     )
     wanted, draw = settings("range", seeds=1, quick=True), random.Random(7)

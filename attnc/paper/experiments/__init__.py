@@ -2,9 +2,8 @@
 
 `run` and `sweep` need the extra `reproduce` (joblib, pandas, scipy)."""
 
+from attnc.paper.experiments.protocol import SWEEPS, Setting, settings
 from attnc.paper.experiments.run import Record, run
-from attnc.paper.experiments.settings import SWEEPS, Setting, settings
-from attnc.paper.experiments.store import frame
-from attnc.paper.experiments.sweep import SweepError, sweep
+from attnc.paper.experiments.sweeps import SweepError, frame, sweep
 
 __all__ = ["SWEEPS", "Record", "Setting", "SweepError", "frame", "run", "settings", "sweep"]

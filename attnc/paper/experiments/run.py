@@ -1,7 +1,8 @@
-"""One run: train or build a network, and measure it on the test samples."""
+"""One run: train or build the network of a setting, and measure it on the test samples."""
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -11,22 +12,28 @@ import torch
 from torch import Tensor, nn
 
 from attnc.arguments import check_arithmetic
+from attnc.domain import Box
+from attnc.errors import InputError
+from attnc.heads.designs import SHARPNESS
+from attnc.lower.function_to_head import head as build_head
+from attnc.network.head import Head
+from attnc.network.layer import AffineLayer
 from attnc.network.network import Network
-from attnc.paper.experiments import building
-from attnc.paper.experiments.models import (
-    HeatMapModel,
-    SequenceModel,
-    Task,
-    TruncatedModel,
-    generator,
-    make_task,
-)  # fmt: skip
-from attnc.paper.experiments.settings import TRAINED, Setting
+from attnc.paper.experiments import protocol
+from attnc.paper.experiments.protocol import REACH, TRAINED, Setting, Task, TruncatedModel
+from attnc.paper.truncated import Truncated, assembled, many_heads, one_head, truncated
+from attnc.paper.universal import attention_softmax, two_layer
+from attnc.program import Program
 
 RATE = 1e-3  # of Adam
 _ROWS = 256  # test samples per forward pass
 _MAPS = 3  # test samples whose attention weights are stored
-_MODELS = {"truncated": TruncatedModel, "heat-map": HeatMapModel, "seq2seq": SequenceModel}
+SMOOTH = 1.0  # c = βΔ² of "smooth": neighbouring anchors share a token
+PLACED = 6  # anchors: two for each kink, two for the slope between them
+GENTLE = 10  # anchors from which training starts
+EPS = 1e-5  # of the networks of experiment 3
+ROOM = 5  # coordinates beside x: t, the flag, κ, c, v
+_SILENT = 64.0  # a masked score is this much below the largest one: a weight of e^-64
 
 
 @dataclass(frozen=True)
@@ -55,14 +62,14 @@ def run(setting: Setting) -> Record:
     and models trained from them, are float64.
 
     >>> from dataclasses import replace
-    >>> from attnc.paper.experiments.settings import QUICK
+    >>> from attnc.paper.experiments.protocol import QUICK
     >>> placed = run(replace(QUICK.truncated, method="placed"))
     >>> placed.mse < 1e-12, placed.anchors
     (True, 6)
     """
     _warm_up()
-    draw = generator(setting)
-    task = make_task(setting, draw)
+    draw = protocol.generator(setting)
+    task = protocol.make_task(setting, draw)
     model, known = _network(setting, task, draw)
     mse, largest = test(model, task)
     outputs = setting.d if setting.experiment == "seq2seq" else setting.width
@@ -82,23 +89,24 @@ def run(setting: Setting) -> Record:
 def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:
     """The network of the setting, and the fields of its record that do not need the test."""
     if setting.method == "trained":
-        return _train(_MODELS[setting.experiment](setting, draw), task, setting, draw)
+        models = {"heat-map": protocol.HeatMapModel, "seq2seq": protocol.SequenceModel}
+        return _train(models.get(setting.experiment, TruncatedModel)(setting, draw), task, setting, draw)
     began, seq2seq = time.process_time(), setting.experiment == "seq2seq"
     if setting.method in ("placed", *TRAINED) and not seq2seq:
-        head, model = building.head_to_place(setting, task), TruncatedModel(setting, draw)
+        head, model = head_to_place(setting, task), TruncatedModel(setting, draw)
         seconds = time.process_time() - began
-        building.place_anchors(model, head)
+        place_anchors(model, head)
         if setting.method != "from-anchors":
-            building.place_functions(model, *task.target)
+            place_functions(model, *task.target)
         if setting.method != "placed":
             return _train(model, task, setting, draw)
         return model, {"parameters": _count(model), "anchors": head.key.shape[1], "seconds": seconds}
-    net = building.build_sequence(setting, task) if seq2seq else building.build(setting, task)
+    net = build_sequence(setting, task) if seq2seq else build(setting, task)
     seconds = time.process_time() - began
     if setting.method in TRAINED:
-        building.use_graded_anchors(net)
+        use_graded_anchors(net)
         if setting.method == "from-anchors":
-            building.reset_affine_maps(net, draw)
+            reset_affine_maps(net, draw)
         return _train(net.requires_grad_(True), task, setting, draw)
     assert net.certificate.proved
     shapes = [head.key.shape for layer in net.layers for _, head in layer.groups]
@@ -128,11 +136,7 @@ def _train(
 
 
 def square_error(output: Tensor, target: Tensor) -> Tensor:
-    """The mean over all coordinates of the output; the target is 0 in the coordinates that it lacks.
-
-    >>> square_error(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0]])).item()
-    2.0
-    """
+    """The mean over all coordinates of the output; the target is 0 in the coordinates that it lacks."""
     inside, outside = output[..., : target.shape[-1]] - target, output[..., target.shape[-1] :]
     return (inside.square().sum() + outside.square().sum()) / output.numel()
 
@@ -152,7 +156,7 @@ def _heat_map(model: nn.Module, setting: Setting, task: Task) -> dict[str, Any]:
         if isinstance(model, Network):
             (weights,) = model.attention(task.x_test).values()
         else:
-            assert isinstance(model, HeatMapModel)
+            assert isinstance(model, protocol.HeatMapModel)
             weights = model.weights(model.tokens(task.x_test.float())).double()
     anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float64)
     nearest = (task.y_test - anchors).abs().argmin(-1)
@@ -173,3 +177,150 @@ def _warm_up() -> None:
     """Do what a process does once, so that no run's time includes it: torch's imports and the check of the arithmetic."""
     torch.optim.Adam([nn.Parameter(torch.zeros(1))]).step()
     check_arithmetic("float64", network=True)
+
+
+def build(setting: Setting, task: Task) -> Network:
+    """clip(<w_i, x_i> + t_i, a, b) with p anchors, or with H heads of n keys."""
+    (W, t), a, b, domain = task.target, setting.a, setting.b, (-REACH, REACH)
+    if setting.method == "many-heads":
+        return many_heads(W, t, a, b, heads=setting.heads, domain=domain)
+    if setting.method == "graded":
+        return assembled(*_clip_head(setting, task, "graded", setting.p), None)
+    sharpness = SMOOTH if setting.method == "smooth" else SHARPNESS
+    return one_head(W, t, a, b, anchors=setting.p, domain=domain, sharpness=sharpness)
+
+
+def head_to_place(setting: Setting, task: Task) -> Head:
+    """A head whose anchors fit into the p - n extra tokens of the model that is trained.
+
+    Six tuned anchors are as accurate as many, but their numbers are large, and Adam's steps of 1e-3 destroy them. Training
+    starts from ten graded anchors instead."""
+    design, most = ("tuned", PLACED) if setting.method == "placed" else ("graded", GENTLE)
+    return _clip_head(setting, task, design, min(most, setting.p - setting.n))[2]
+
+
+def _clip_head(setting: Setting, task: Task, design: str, p: int) -> tuple[Truncated, Program, Head]:
+    W, t = task.target
+    functions = truncated(W, t, setting.a, setting.b, (-REACH, REACH), torch.float64)
+    program = functions.program([0] * len(W), 1)
+    clip, reach = f"clip({setting.a!r},{setting.b!r})", functions.interval(program)
+    on = (reach.lo, reach.hi)
+    return functions, program, build_head(clip, domain=on, anchors=p, design=design, dtype=torch.float64)
+
+
+def build_sequence(setting: Setting, task: Task) -> Network:
+    """The network of experiment 3 as attention, with a proved error of at most 1e-5."""
+    model, box = target_network(task), Box(0, 1, shape=(setting.n, setting.d))
+    if setting.method == "softmax":
+        return attention_softmax(model, box, eps=EPS)
+    return two_layer(model, box, eps=EPS, layout="tokens" if setting.method == "tokens" else "heads")
+
+
+def target_network(task: Task) -> nn.Sequential:
+    """W2 relu(W1 vec X + b1) + b2 as a torch module."""
+    W1, b1, W2, b2 = task.target
+    inner, outer = nn.Linear(*W1.T.shape), nn.Linear(*W2.T.shape)
+    parts = (nn.Flatten(), inner, nn.ReLU(), outer, nn.Unflatten(1, tuple(task.x_test.shape[1:])))
+    model = nn.Sequential(*parts).double().eval()
+    with torch.no_grad():
+        for one, weight, bias in ((inner, W1, b1), (outer, W2, b2)):
+            one.weight.copy_(weight)
+            one.bias.copy_(bias)
+    return model.requires_grad_(False)
+
+
+def use_graded_anchors(net: Network) -> None:
+    """Replace the few tuned anchors of every neuron by ten graded ones, from which training can start."""
+    for layer in net.layers:
+        for g, (_, head) in enumerate(layer.groups):
+            on = head.certificate.interval
+            options: dict[str, Any] = {"anchors": GENTLE, "design": "graded", "dtype": torch.float64}
+            layer[g] = build_head("relu", domain=(on.lo, on.hi), **options)
+
+
+def reset_affine_maps(net: Network, draw: torch.Generator) -> None:
+    """Initialise the affine maps like `nn.Linear`. Anchors keep their keys and values."""
+    for stage in net.stages:
+        if isinstance(stage, AffineLayer):
+            bound = 1 / math.sqrt(stage.weight.shape[1])
+            for one in (stage.weight, stage.bias):
+                if one is not None:
+                    nn.init.uniform_(one, -bound, bound, generator=draw)
+
+
+@torch.no_grad()
+def place_functions(model: TruncatedModel, W: Tensor, t: Tensor) -> None:
+    """Write the linear functions <w_i, x_i> + t_i into a model that has the anchors."""
+    projection, d = model.tokens.projection, W.shape[1]
+    projection.weight[:d] = torch.eye(d)
+    projection.weight[d], projection.bias[: d + 1] = 0.0, 0.0
+    projection.bias[d] = 1.0
+    model.tokens.modulation[:, :d] = W
+    model.tokens.modulation[:, d] = t
+
+
+@torch.no_grad()
+def place_anchors(model: TruncatedModel, head: Head) -> None:
+    """Write the anchors of a head into the model, which takes the head's dtype. The linear functions stay as they are.
+
+    Data token i holds w_i ∘ x_i in the first d coordinates, t_i in the next and the flag 1 in the one after; an extra token holds
+    κ_k, c_k and v_k of its anchor in the three coordinates after those. The first head has
+
+        query (α s_i + ω, 1),    key (κ_k, c_k) of an anchor, (0, -M) of any other token,    value v_k of an anchor, else 0,
+
+    so its weights over the extra tokens are those of the head, and other tokens have weight e^-64 or less. The other heads and
+    coordinates keep their numbers. The output map ignores them at first; training may use them."""
+    tokens, heads, count = model.tokens, model.attention.heads, head.key.shape[1]
+    d, (free, width) = tokens.projection.in_features, tokens.extra.shape
+    if head.heads != 1 or head.is_gated or count > free or width < max(d + ROOM, 2 * heads):
+        needs = f"one head of at most {free} anchors, width >= {d + ROOM} and width >= 2 heads"
+        given = f"{head.heads} heads of {count} anchors for a model with width={width} and heads={heads}"
+        raise InputError(f"the model needs {needs}: got {given}")
+    model.to(head.key.dtype)
+    silence = _silence(head)
+    gains = _gains(head, silence)
+    tokens.projection.weight[d + 1 :] = 0.0
+    tokens.projection.bias[d + 1 :] = 0.0
+    tokens.projection.bias[d + 1] = 1.0  # the flag
+    tokens.modulation[:, d + 1 :] = 1.0
+    tokens.extra.zero_()
+    tokens.extra[:, d + 3] = -silence
+    tokens.extra[:count, d + 2 : d + 4] = head.key[0]
+    tokens.extra[:count, d + 4] = head.value[0, :, 1]
+    tokens.extra[:, d + 2 : d + 5] /= torch.tensor(gains, dtype=head.key.dtype)
+    _place_attention(model, head, silence, gains)
+
+
+def _place_attention(model: TruncatedModel, head: Head, silence: float, gains: tuple[float, ...]) -> None:
+    """Set the first head. Softmax divides scores by the root of the head's width, so the query is multiplied by it. The other
+    coordinates of the head have the query 0, which adds nothing to a score."""
+    attention, d = model.attention, model.tokens.projection.in_features
+    query, key, value, output = attention.query, attention.key, attention.value, attention.output
+    width = query.out_features // attention.heads
+    scale = math.sqrt(width)
+    for numbers in (query.weight[:width], query.bias[:width], key.weight[:2], value.weight[:1]):
+        nn.init.zeros_(numbers)
+    nn.init.zeros_(output.weight)
+    nn.init.zeros_(output.bias)
+    query.weight[0, : d + 1] = head.query[0, 0] * scale
+    query.bias[0], query.bias[1] = head.query[0, 1] * scale, scale
+    key.weight[0, d + 2], key.weight[1, d + 3], value.weight[0, d + 4] = gains
+    key.weight[1, d + 1] = -silence
+    output.weight[0, 0] = head.output[0]
+
+
+def _gains(head: Head, silence: float) -> tuple[float, ...]:
+    """Powers of two near the root of the largest κ, c and v. Each number is the product of a token's coordinate and a weight;
+    an even split is the one that equal steps of an optimiser change least."""
+    largest = [float(numbers.abs().max()) for numbers in (head.key[..., 0], head.key[..., 1], head.value)]
+    largest[1] = max(largest[1], silence)
+    return tuple(2.0 ** round(math.log2(max(size, 1.0)) / 2) for size in largest)
+
+
+def _silence(head: Head) -> float:
+    """M. The largest score is a convex function of s; its minimum lies where two anchors have equal scores."""
+    slope, offset = head.key[0, :, 0].double(), head.key[0, :, 1].double()
+    meet = (offset.unsqueeze(1) - offset) / (slope - slope.unsqueeze(1))
+    meet = meet[torch.isfinite(meet)]
+    least = float((meet.unsqueeze(1) * slope + offset).amax(1).min()) if len(meet) else float(offset.max())
+    return max(0.0, -least) + _SILENT
