@@ -25,14 +25,13 @@ from attnc.errors import AttncError, CertificateError, FileError
 from attnc.program import Program
 from attnc.program.step import Numbers
 from attnc.records.certificate import Certificate, Status
-from attnc.records.fields import round_up, unsealed
+from attnc.records.fields import DAMAGE, round_up, unsealed
 from attnc.records.layers import Heads
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import window_of
 
 VERSION = 1
-_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +161,9 @@ def model_problem(model: Certificate) -> str | None:
     """Why the terms of a model are not those of its blocks, or None."""
     if not model.children or any(block.subject != "block" for block in model.children):
         return "the certificate has no blocks"
+    dtypes = {block.dtype for block in model.children}
+    if model.holds_for is not None or model.dtype != (dtypes.pop() if len(dtypes) == 1 else "mixed"):
+        return f"the model is stated to be {model.dtype} and to hold for {model.holds_for}"
     for term in ("approximation", "rounding", "bound"):
         largest = max(getattr(block, term) for block in model.children)
         if getattr(model, term) != largest:
@@ -187,7 +189,7 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
 
 
 @contextmanager
-def _intact(where: Path, kinds: tuple[type[Exception], ...] = _DAMAGE) -> Iterator[None]:
+def _intact(where: Path, kinds: tuple[type[Exception], ...] = DAMAGE) -> Iterator[None]:
     """Report what cannot be read of a record as damage."""
     try:
         yield
@@ -199,11 +201,11 @@ def _intact(where: Path, kinds: tuple[type[Exception], ...] = _DAMAGE) -> Iterat
 def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
     """The certificate of a converted model and its record in config.json, whose seals fit."""
     record = read_json(where / "config.json").get("attnc")
-    if not isinstance(record, dict) or record.get("version") != VERSION:
+    if not isinstance(record, dict) or type(record.get("version")) is not int or record["version"] != VERSION:
         raise FileError(
             f"{where} is not a model that attnc converted: its config.json has no 'attnc' record of version {VERSION}"
         )
-    with _intact(where, (*_DAMAGE, CertificateError)):
+    with _intact(where, (*DAMAGE, CertificateError)):
         record = unsealed(record, "the record")
         return Certificate.from_json(record["report"]["certificate"]), record
 

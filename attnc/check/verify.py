@@ -102,9 +102,12 @@ def _learner(module: Any, f: Function | None) -> Verdict:
 
 
 def _literal(module: Any, f: Function | None) -> Verdict:
-    record = module.record()
-    if not isinstance(record, LiteralRecord) or record.certificate.digests != module.certificate.digests:
-        reason = "the certificate does not apply: the matrices changed since it was issued"
+    try:
+        record = module.record()
+    except InputError as problem:
+        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
+    if not isinstance(record, LiteralRecord) or record.certificate != module.certificate:
+        reason = "the certificate does not apply: the matrices or the certificate changed since it was issued"
         return Verdict(Status.UNKNOWN, reason)
     return check_literal(record, f)
 

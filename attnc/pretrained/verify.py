@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -69,15 +69,16 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
 
 
 def verify_directory(path: str | os.PathLike[str], function: Function | None = None) -> Verdict:
-    """The verdict from the files alone; then, if transformers is installed, the model is built and must run what was read."""
+    """The verdict from the files; then the model is built and must run what was read. Without transformers it is "unknown"."""
     proofs = Proofs()
     verdict = check_directory(path, proofs)
     if not verdict:
         return verdict
     try:
         return verify_conversion(path, proofs=proofs)
-    except MissingExtraError:
-        return verdict
+    except MissingExtraError as problem:
+        reason = f"the files fit the certificate, but the model was not built, so what it runs was not compared: {problem}"
+        return replace(verdict, status=Status.UNKNOWN, reason=reason)
 
 
 CHECKERS |= {"directory": verify_directory, "model": lambda model, function: verify_conversion(model)}

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from attnc.errors import FileError
 from attnc.functions import Function
@@ -20,7 +19,7 @@ from attnc.records.files import write_file
 from attnc.records.numbers import digest
 from attnc.records.record import Record, contents, record_of
 
-FORMAT = 1
+FORMAT = 2
 _FIELDS = {"kind", "format", "dtype", "structure", "encoding", "source"}
 
 
@@ -82,7 +81,7 @@ def write_literal(path: str | os.PathLike[str], record: LiteralRecord) -> None:
         about["source"], arrays = contents(record.source)
         tensors |= {f"source.{name}": array for name, array in arrays.items()}
     about["seal"] = seal(about)
-    write_file(path, {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}, about)
+    write_file(path, tensors, about)
 
 
 def literal_record_of(
@@ -96,6 +95,8 @@ def literal_record_of(
             f"{path} is a literal network of format {body['format']!r}: this version reads {FORMAT}"
         )
     check_type("encoding", body["encoding"], float)
+    check_type("structure", body["structure"], dict)
+    check_type("form", body["structure"].get("form"), str)
     own = {name: array for name, array in tensors.items() if not name.startswith("source.")}
     for name, array in own.items():
         whole = name.endswith((".rows", ".columns"))

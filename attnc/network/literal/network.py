@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnc.domain import Box, Interval
-from attnc.errors import FileError, InputError
+from attnc.errors import AttncError, FileError, InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.inside import check_domain, outside_box, outside_interval
 from attnc.network.literal.layout import Layout
@@ -32,6 +32,7 @@ from attnc.network.literal.steps import (
 from attnc.network.running import PreciseModule, can_look, precise
 from attnc.program.step import Numbers
 from attnc.records.domains import domain_from_json, domain_to_json
+from attnc.records.fields import DAMAGE
 from attnc.records.literal import LiteralRecord, write_literal
 from attnc.records.numbers import Array
 from attnc.records.record import Record
@@ -213,7 +214,11 @@ class SelfAttentionNetwork(PreciseModule):
         }
         tensors = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
         dtype = str(self.fixed.dtype).removeprefix("torch.")
-        return LiteralRecord(json.loads(json.dumps(structure)), tensors, dtype, self.source, self.encoding)
+        try:
+            plain = json.loads(json.dumps(structure))
+        except (TypeError, ValueError) as problem:
+            raise InputError(f"a setting of the literal network is not a JSON value: {problem}") from problem
+        return LiteralRecord(plain, tensors, dtype, self.source, self.encoding)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the matrices, the names and the source with its certificate to a safetensors file; `attnc.load` reads it."""
@@ -224,8 +229,13 @@ class SelfAttentionNetwork(PreciseModule):
         altered = why_altered(self)
         if altered is not None:
             return altered
-        found, known = self.record().certificate.digests, self.certificate.digests
+        try:
+            now = self.record().certificate
+        except (AttncError, *DAMAGE) as problem:
+            return f"it was changed: {problem}"
+        found, known = now.digests, self.certificate.digests
         changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
+        changed += ["certificate"] * (not changed and now != self.certificate)
         return f"changed since it was certified: {', '.join(changed)}" if changed else None
 
     def describe(self) -> str:
@@ -365,7 +375,7 @@ def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
             fixed=t["fixed"], arrangement=s["arrangement"], domain=cast(Any, domain_from_json(s["domain"])),
             limits=s["limits"], strict=s["strict"], source=record.source, encoding=record.encoding,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+    except DAMAGE as problem:
         raise FileError(f"the literal network is not valid: {type(problem).__name__}: {problem}") from problem
     if literal.record().certificate.digests != record.certificate.digests:
         raise FileError("the literal network is not valid: its parts do not fit together")
