@@ -31,6 +31,7 @@ class BlockClaim:
     approximation: float
     rounding: float
     products: float | None = None
+    interval: tuple[float, float] | None = None  # of all pre-activations, up to a 64th of its width
 
 
 def block_program(f: Function, first: Map, second: Map, up: Map | None = None) -> Program:
@@ -65,7 +66,7 @@ def check_block(
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason, bound)
     try:
-        found = _composed(program, domain, heads, squares, dtype)
+        found = _composed(program, domain, heads, squares, dtype, claim.interval)
         none = np.zeros_like(heads.approximation)  # without errors of heads: what matrix products round
         heads = replace(heads, approximation=none, executed=none)
         squares = squares and replace(squares, approximation=0.0, executed=0.0)
@@ -87,7 +88,12 @@ def check_block(
 
 
 def _composed(
-    program: Program, domain: Box | Normed, heads: HeadErrors, squares: SquareErrors | None, dtype: str
+    program: Program,
+    domain: Box | Normed,
+    heads: HeadErrors,
+    squares: SquareErrors | None,
+    dtype: str,
+    interval: tuple[float, float] | None = None,
 ) -> tuple[float, float]:
     """|converted - original| in exact arithmetic, and executed."""
     errors: dict[int, Errors] = {HIDDEN: heads, GATED: squares}
@@ -97,7 +103,13 @@ def _composed(
     for i, step in enumerate(program.steps, 1):
         tensors, settings = more.get(step.kind, ({}, {}))
         layers.append(Layer(step.kind, step.inputs, i, step.tensors() | tensors, settings))
-    out = compose(program, layers, domain, errors, dtype, forms=False)[len(layers)]
+    values = compose(program, layers, domain, errors, dtype, forms=False)
+    if interval is not None:
+        (lo, hi), (low, high) = interval, values[1].reach
+        room = (hi - lo) / 64
+        if not (lo - room <= low.min() and high.max() <= hi + room):
+            raise CheckError(f"the activation is stated to read [{lo:g}, {hi:g}], but it may read more")
+    out = values[len(layers)]
     return largest_float(out.approximation), largest_float(out.error)
 
 

@@ -100,7 +100,7 @@ def check_numbers(block: Block, requested: float, proofs: Proofs, attack: Attack
             verdict = _check_engine(block, engine, proofs) if refuted is None else refuted
             if not verdict:
                 return replace(verdict, reason=f"engine {engine}: {verdict.reason}", name=claim.name)
-    except (CheckError, AttncError) as problem:
+    except (CheckError, AttncError, *DAMAGE) as problem:
         return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
     reason = f"the bounds hold in every output, for {len(claim.facts['roundings'])} engines"
     return Verdict(Status.PROVED, reason, claim.bound, name=claim.name)
@@ -140,7 +140,10 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         scale, radius = (np.exp2(k.astype(np.float64)) for k in (block.scale, block.radius))
         executed = proofs.executed(block.square, square, engine)
         squares = SquareErrors(scale, radius, square.approximation, executed)
-    terms = BlockClaim(claim.approximation, claim.facts["roundings"][engine], claim.facts["products"])
+    facts = claim.facts
+    terms = BlockClaim(
+        claim.approximation, facts["roundings"][engine], facts["products"], tuple(facts["interval"])
+    )
     assert block.domain is not None
     return check_block(block.program, block.domain, errors, squares, terms, claim.dtype)
 

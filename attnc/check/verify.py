@@ -21,6 +21,7 @@ from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import DAMAGE
 from attnc.records.layers import NetworkNumbers
 from attnc.records.literal import LiteralRecord, literal_record_of
 from attnc.records.numbers import TENSORS, HeadNumbers
@@ -88,7 +89,7 @@ def _head(module: Any, f: Function | None) -> Verdict:
 def _network(module: Any, f: Function | None) -> Verdict:
     try:
         numbers, program = module.numbers(), module.program
-    except InputError as problem:
+    except DAMAGE as problem:  # an InputError too
         return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
     if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
         raise InputError("attnc.verify takes an attnc network with its numbers and its program")

@@ -27,6 +27,7 @@ from attnc.network.pointwise import Pointwise, Stage
 from attnc.network.running import PreciseModule, in_chunks, precise
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import DAMAGE
 from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.presentation import Presentation
 from attnc.records.record import Record, write
@@ -181,7 +182,7 @@ class Network(PreciseModule):
             checked_engine(self.engine, CERTIFIED)
             numbers, known = self.numbers(), self.certificate.digests
             found = numbers.digests()
-        except InputError as problem:
+        except DAMAGE as problem:  # an InputError too
             return str(problem)
         if numbers.dtype != self.certificate.dtype:
             return f"the certificate is for {self.certificate.dtype}, the network is {numbers.dtype}"

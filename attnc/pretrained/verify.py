@@ -27,6 +27,7 @@ from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
 from attnc.network.running import autocast_is_on
+from attnc.pretrained.blocks import site_facts
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.guard import check_flow
 from attnc.pretrained.report import ConversionReport
@@ -183,7 +184,9 @@ def _claims(running: _Running) -> str | None:
         return f"it runs {module.runs!r} as engine={module.engine!r}: the report states {stated!r}, rounding {claim.rounding:g}"
     if tuple(head.certificate for head in running.heads) != claim.children:
         return "its heads are not those of its certificate"
-    return None
+    found = site_facts(running.site, [head for _, head in running.activation.groups])
+    changed = [name for name, value in found.items() if claim.facts.get(name) != value]
+    return f"its certificate states other facts: {', '.join(changed)}" if changed else None
 
 
 def _numbers(model: nn.Module, running: _Running, record: Mapping[str, Any] | None) -> str | None:

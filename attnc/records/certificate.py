@@ -76,7 +76,13 @@ FACTS: dict[str, dict[str, type]] = {
     "layer": {"function": str, "value": int, "neurons": list, "error_in": float},  # neurons: one count a head
     "lookup": {"value": int, "anchors": int},
     "network": {"program": str},
-    "block": {"activation": str, "engine": str, "roundings": dict, "products": float},  # roundings: by engine
+    "block": {
+        "activation": str,
+        "engine": str,
+        "interval": list,
+        "roundings": dict,
+        "products": float,
+    },  # roundings: by engine
     "model": {},
     "learner": {"algorithm": str, "heads": list, "features": int},
     "literal": {},
