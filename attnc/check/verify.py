@@ -105,7 +105,7 @@ def _learner(module: Any, f: Function | None) -> Verdict:
 def _literal(module: Any, f: Function | None) -> Verdict:
     try:
         record = module.record()
-    except InputError as problem:
+    except DAMAGE as problem:
         return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
     if not isinstance(record, LiteralRecord) or record.certificate != module.certificate:
         reason = "the certificate does not apply: the matrices or the certificate changed since it was issued"

@@ -42,10 +42,10 @@ def check_settings(certificate: Certificate) -> Context:
         if kind in (int, float) and not numbers[name] > 0:
             raise CertificateError(f"{name} is {numbers[name]!r}: expected a positive number")
     with_fields("the radius", dict(context.limits), {"x", "y", "p" if solver else "w", "u"})
-    if facts["heads"] != heads or (
-        facts["intercept"] and not (context.limits["x"] >= 1 and facts["features"] > 1)
-    ):
+    if facts["heads"] != heads:
+        raise CertificateError(f"the heads are {facts['heads']}: expected {heads}")
+    if facts["intercept"] and not (context.limits["x"] >= 1 and facts["features"] > 1):
         raise CertificateError(
-            f"heads {facts['heads']}, or an intercept in {context}, do not fit the settings"
+            f"an intercept is a feature of size 1: {facts['features']} features on {context}"
         )
     return context

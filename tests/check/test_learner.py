@@ -15,12 +15,14 @@ from flint import arb
 import attnc
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC
-from attnc.check.learner import Claim, HeadBound, check_learner, descent_bound
+from attnc.check.learner import Claim, HeadBound, check_learner, descent_bound, newton_bound
+from attnc.domain import Interval
 from attnc.errors import AttncError, CertificateError, InputError
 from attnc.functions.balls import working
 from attnc.incontext import Learner, Loss, Radius, Solver, SolverRadius, gradient_descent, ridge_regression
 from attnc.incontext.base import InContext
-from attnc.incontext.learner import LearnerSettings
+from attnc.incontext.bounds import HeadErrors, LearnerBound, SolverBound
+from attnc.incontext.settings import LearnerSettings, SolverSettings, facts_of
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import seal
 from attnc.records.files import read_file, write_file
@@ -141,6 +143,71 @@ def test_the_head_of_a_local_function_covers_what_exact_descent_reaches() -> Non
             bound = descent_bound(Claim(robust, limits, heads, functions.exp()), 10, a)
         assert bool(bound.is_finite()) is finite
     assert isinstance(bound, arb)
+
+
+BASE = {
+    "steps": 3,
+    "step_size": 0.5,
+    "e": 2.0**-6,
+    "ridge": 0.0,
+    "dtype": "float64",
+    "x": 1.0,
+    "w": 1.0,
+    "features": 2,
+}
+REGIMES: dict[str, dict[str, Any]] = {  # in each, another term of the bound is the largest
+    "reading": {"reading": 1e-3},
+    "activation": {"activation": 1e-3},
+    "reading through the activation": {"reading": 1e-3, "activation": 0.0},
+    "series": {"e": 2.0**-3},
+    "rounding of the means": {"dtype": "float32", "e": 2.0**-12},
+    "rounding of the sum": {"dtype": "float32", "w": 1e4},
+    "products": {"dtype": "float32", "features": 60},
+    "threshold": {"threshold": 1e-2},
+}
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_both_derivations_of_descent_agree_in_every_term(regime: str) -> None:
+    given: dict[str, Any] = BASE | REGIMES[regime]
+    psi = functions.sigmoid() if "activation" in given else None
+    lasso = 0.1 if "threshold" in given else 0.0
+    radius = Radius(given["x"], 1.0, given["w"], 1.0)
+    numbers = given["features"], given["steps"], given["step_size"]
+    settings = LearnerSettings(Loss("mine", psi, lasso=lasso), *numbers, radius, given["dtype"], given["e"])
+    reading, wide = given.get("reading", 0.0), 4 * given["w"]
+    errors = HeadErrors(
+        reading, given.get("activation", 0.0), psi and Interval(-2.0, 2.0), given.get("threshold")
+    )
+    heads = {"reading": HeadBound(-2.0, 2.0, reading)}
+    heads |= {"activation": HeadBound(-2.0, 2.0, given["activation"])} if psi else {}
+    heads |= {"threshold": HeadBound(-wide, wide, given["threshold"])} if lasso else {}
+    a = ARITHMETIC[given["dtype"]]
+    proved = LearnerBound(settings, errors, a).bound(50)
+    with working(128):
+        found = descent_bound(Claim(facts_of(settings), vars(radius), heads, psi), 50, a)
+    assert 0.7 * proved <= float(found.upper()) <= 1.02 * proved
+
+
+SOLVERS: dict[str, dict[str, Any]] = {
+    "reading": {"reading": 1e-5, "iterations": 9},
+    "gathering": {"scales": (2.0**-4, 2.0**-9, 2.0**-9), "iterations": 9},
+    "product": {"scales": (2.0**-9, 2.0**-5, 2.0**-9), "iterations": 9},
+    "b": {"scales": (2.0**-9, 2.0**-9, 2.0**-3), "iterations": 9},
+    "start": {"iterations": 1},
+}
+
+
+@pytest.mark.parametrize("regime", SOLVERS)
+def test_both_derivations_of_newton_agree_in_every_term(regime: str) -> None:
+    given: dict[str, Any] = {"reading": 0.0, "scales": (2.0**-9,) * 3} | SOLVERS[regime]
+    radius, a = SolverRadius(1.0, 1.0, 1.0, 1.0), ARITHMETIC["float64"]
+    settings = SolverSettings(1.0, 2, given["iterations"], 0.3, radius, "float64", given["scales"])
+    proved = SolverBound(settings, given["reading"], a).bound(50)
+    heads = {"reading": HeadBound(-2.0, 2.0, given["reading"])}
+    with working(128):
+        found = newton_bound(Claim(facts_of(settings), vars(radius), heads, None), 50, a)
+    assert 0.7 * proved <= float(found.upper()) <= 1.02 * proved
 
 
 def test_the_slope_of_a_function_is_that_of_the_whole_line() -> None:

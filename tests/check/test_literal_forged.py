@@ -81,7 +81,7 @@ def register_of_another_layout(s: dict[str, Any], t: dict[str, Any]) -> None:
 
 
 def name_twice(s: dict[str, Any], t: dict[str, Any]) -> None:
-    s["layout"]["registers"][0][0] = "y"
+    s["layout"]["registers"][-1][0] = "y"
 
 
 def unknown_register(s: dict[str, Any], t: dict[str, Any]) -> None:

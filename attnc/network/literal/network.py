@@ -214,11 +214,7 @@ class SelfAttentionNetwork(PreciseModule):
         }
         tensors = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
         dtype = str(self.fixed.dtype).removeprefix("torch.")
-        try:
-            plain = json.loads(json.dumps(structure))
-        except (TypeError, ValueError) as problem:
-            raise InputError(f"a setting of the literal network is not a JSON value: {problem}") from problem
-        return LiteralRecord(plain, tensors, dtype, self.source, self.encoding)
+        return LiteralRecord(json.loads(json.dumps(structure)), tensors, dtype, self.source, self.encoding)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the matrices, the names and the source with its certificate to a safetensors file; `attnc.load` reads it."""
