@@ -3,6 +3,7 @@ Affine], composed over everything that may enter it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -11,7 +12,7 @@ import numpy as np
 from attnc.arithmetic import ARITHMETIC
 from attnc.check.compose import compose
 from attnc.check.upward import largest_float
-from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors
+from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors, Value
 from attnc.domain import Array, Box, Normed
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Product, Program
@@ -31,7 +32,7 @@ class BlockClaim:
     approximation: float
     rounding: float
     products: float | None = None
-    interval: tuple[float, float] | None = None  # of all pre-activations, up to a 64th of its width
+    interval: Sequence[float] | None = None  # [lo, hi] of all pre-activations, up to a 64th of the width
 
 
 def block_program(f: Function, first: Map, second: Map, up: Map | None = None) -> Program:
@@ -66,20 +67,24 @@ def check_block(
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason, bound)
     try:
-        found = _composed(program, domain, heads, squares, dtype, claim.interval)
+        entering, found = _composed(program, domain, heads, squares, dtype)
         none = np.zeros_like(heads.approximation)  # without errors of heads: what matrix products round
         heads = replace(heads, approximation=none, executed=none)
         squares = squares and replace(squares, approximation=0.0, executed=0.0)
-        exact = _composed(program, domain, heads, squares, dtype)
+        _, exact = _composed(program, domain, heads, squares, dtype)
     except CheckError as problem:
         return Verdict(Status.UNKNOWN, str(problem), bound)
     claims = [
-        ("approximation", found[0], Fraction(claim.approximation)),
-        ("approximation + rounding", found[1], Fraction(claim.approximation) + Fraction(claim.rounding)),
+        ("approximation", found.approximation, Fraction(claim.approximation)),
+        ("approximation + rounding", found.error, Fraction(claim.approximation) + Fraction(claim.rounding)),
     ]
     if claim.products is not None:
-        claims.append(("products", exact[1], Fraction(claim.products)))
-    for name, proved, claimed in claims:
+        claims.append(("products", exact.error, Fraction(claim.products)))
+    if claim.interval is not None:
+        (lo, hi), (low, high) = map(Fraction, claim.interval), entering.reach
+        claims += [("interval", -low, (hi - lo) / 64 - lo), ("interval", high, (hi - lo) / 64 + hi)]
+    for name, worst, claimed in claims:
+        proved = largest_float(worst)
         if not (np.isfinite(proved) and Fraction(proved) <= claimed):
             reason = f"{name} is claimed to be {float(claimed):.6g}, but {proved:.6g} is proved"
             return Verdict(Status.UNKNOWN, reason, bound)
@@ -88,14 +93,9 @@ def check_block(
 
 
 def _composed(
-    program: Program,
-    domain: Box | Normed,
-    heads: HeadErrors,
-    squares: SquareErrors | None,
-    dtype: str,
-    interval: tuple[float, float] | None = None,
-) -> tuple[float, float]:
-    """|converted - original| in exact arithmetic, and executed."""
+    program: Program, domain: Box | Normed, heads: HeadErrors, squares: SquareErrors | None, dtype: str
+) -> tuple[Value, Value]:
+    """What holds of the pre-activations and of the outputs."""
     errors: dict[int, Errors] = {HIDDEN: heads, GATED: squares}
     powers = {} if squares is None else {"scale": squares.scale, "radius": squares.radius}
     more = {"product": (powers, {}), "pointwise": ({}, {"heads": 0})}
@@ -104,13 +104,7 @@ def _composed(
         tensors, settings = more.get(step.kind, ({}, {}))
         layers.append(Layer(step.kind, step.inputs, i, step.tensors() | tensors, settings))
     values = compose(program, layers, domain, errors, dtype, forms=False)
-    if interval is not None:
-        (lo, hi), (low, high) = interval, values[1].reach
-        room = (hi - lo) / 64
-        if not (lo - room <= low.min() and high.max() <= hi + room):
-            raise CheckError(f"the activation is stated to read [{lo:g}, {hi:g}], but it may read more")
-    out = values[len(layers)]
-    return largest_float(out.approximation), largest_float(out.error)
+    return values[1], values[len(layers)]
 
 
 def _problem(

@@ -191,7 +191,8 @@ class _Literal:
     def _register(self, register: str, residual: bool) -> range:
         """The coordinates of a register of the residual stream."""
         names, widths = zip(*self.record.structure["layout"]["registers"], strict=True)
-        self._require(residual and sum(widths) == self.width and len(set(names)) == len(names), "registers")
+        fits = residual and sum(widths) == self.width and min(widths) >= 0
+        self._require(fits and len(set(names)) == len(names), "registers")
         first = sum(widths[: names.index(register)])
         return range(first, first + widths[names.index(register)])
 
@@ -257,14 +258,9 @@ class _Literal:
         found: list[Token] = [{} for _ in tokens]
         x, heads = self._at_middle(tokens), len(step["shared"])
         shapes = [t[letter].shape for letter in ("W_Q", "W_K", "W_V", "W_O")]
-        (_, _, r), (_, _, m), e = shapes[1], shapes[2], shapes[3][2]
-        wanted = [
-            (heads, self.width, r),
-            (len(t["W_V"]), self.width, r),
-            (len(t["W_K"]), self.width, m),
-            (heads, m, e),
-        ]
-        self._require(shapes == wanted and step["axis"] == -1, "matrices of attention")
+        sets, (_, r, m, e), d = len(t["W_V"]), (shape[2] for shape in shapes), self.width
+        fits = shapes == [(heads, d, r), (sets, d, r), (sets, d, m), (heads, m, e)]
+        self._require(fits and step["axis"] == -1, "matrices of attention")
         self.width = e
         for h, g in enumerate(step["shared"]):
             w_q, w_k, w_v, w_o = (_sparse(w) for w in (t["W_Q"][h], t["W_K"][g], t["W_V"][g], t["W_O"][h]))

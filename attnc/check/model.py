@@ -140,10 +140,12 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         scale, radius = (np.exp2(k.astype(np.float64)) for k in (block.scale, block.radius))
         executed = proofs.executed(block.square, square, engine)
         squares = SquareErrors(scale, radius, square.approximation, executed)
-    facts = claim.facts
-    terms = BlockClaim(
-        claim.approximation, facts["roundings"][engine], facts["products"], tuple(facts["interval"])
+    rounding, products, interval = (
+        claim.facts["roundings"][engine],
+        claim.facts["products"],
+        claim.facts["interval"],
     )
+    terms = BlockClaim(claim.approximation, rounding, products, interval)
     assert block.domain is not None
     return check_block(block.program, block.domain, errors, squares, terms, claim.dtype)
 
@@ -204,7 +206,7 @@ def _intact(where: Path, kinds: tuple[type[Exception], ...] = DAMAGE) -> Iterato
 def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
     """The certificate of a converted model and its record in config.json, whose seals fit."""
     record = read_json(where / "config.json").get("attnc")
-    if not isinstance(record, dict) or type(record.get("version")) is not int or record["version"] != VERSION:
+    if not isinstance(record, dict) or repr(record.get("version")) != repr(VERSION):
         raise FileError(
             f"{where} is not a model that attnc converted: its config.json has no 'attnc' record of version {VERSION}"
         )

@@ -57,8 +57,11 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
         return _not_proved(certificate)
     if subject == "model":
         return CHECKERS[subject](what, f)
-    with torch.autocast("cpu", enabled=False):  # as all modules of attnc run
-        verdict = CHECKERS[subject](what, f)
+    try:
+        with torch.autocast("cpu", enabled=False):  # as all modules of attnc run
+            verdict = CHECKERS[subject](what, f)
+    except DAMAGE as problem:  # an InputError too
+        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
     return _as_executed(what, verdict)
 
 
@@ -87,10 +90,7 @@ def _head(module: Any, f: Function | None) -> Verdict:
 
 
 def _network(module: Any, f: Function | None) -> Verdict:
-    try:
-        numbers, program = module.numbers(), module.program
-    except DAMAGE as problem:  # an InputError too
-        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
+    numbers, program = module.numbers(), module.program
     if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
         raise InputError("attnc.verify takes an attnc network with its numbers and its program")
     return check_network(program, numbers, module.certificate, module)
@@ -103,10 +103,7 @@ def _learner(module: Any, f: Function | None) -> Verdict:
 
 
 def _literal(module: Any, f: Function | None) -> Verdict:
-    try:
-        record = module.record()
-    except DAMAGE as problem:
-        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
+    record = module.record()
     if not isinstance(record, LiteralRecord) or record.certificate != module.certificate:
         reason = "the certificate does not apply: the matrices or the certificate changed since it was issued"
         return Verdict(Status.UNKNOWN, reason)

@@ -167,8 +167,8 @@ CHECK_LEARNERS = [
     Mutation(
         "check_literal: axis of attention",
         "attnc/check/literal.py",
-        'shapes == wanted and step["axis"] == -1',
-        "shapes == wanted",
+        'self._require(fits and step["axis"] == -1,',
+        "self._require(fits,",
         "attention whose softmax runs over the queries is accepted",
         (ENCODES,),
     ),
