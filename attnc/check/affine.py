@@ -40,6 +40,8 @@ def bound(at: Passing) -> Value:
     error = up(weighed(stored, x.error.T).T + np.abs(constant - b) + b_off)
     if not np.array_equal(W, stored):
         error = up(error + weighed(long(stored) - W, x.magnitude.T).T)
+    if isinstance(at.step, BatchNorm):  # W itself is off by 8 units
+        error = up(error + 8 * EPS * weighed(W, x.magnitude.T).T)
     error = up(error + _rounded(stored, x, through, a))
     error = np.where(through + error < a.largest, error, np.longdouble(np.inf))
     form = None if x.form is None else _form(x.form, W, b, b_off)

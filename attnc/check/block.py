@@ -3,6 +3,7 @@ Affine], composed over everything that may enter it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -11,7 +12,7 @@ import numpy as np
 from attnc.arithmetic import ARITHMETIC
 from attnc.check.compose import compose
 from attnc.check.upward import largest_float
-from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors
+from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors, Value
 from attnc.domain import Array, Box, Normed
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Product, Program
@@ -31,6 +32,7 @@ class BlockClaim:
     approximation: float
     rounding: float
     products: float | None = None
+    interval: Sequence[float] | None = None  # [lo, hi] of all pre-activations, up to a 64th of the width
 
 
 def block_program(f: Function, first: Map, second: Map, up: Map | None = None) -> Program:
@@ -65,20 +67,24 @@ def check_block(
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason, bound)
     try:
-        found = _composed(program, domain, heads, squares, dtype)
+        entering, found = _composed(program, domain, heads, squares, dtype)
         none = np.zeros_like(heads.approximation)  # without errors of heads: what matrix products round
         heads = replace(heads, approximation=none, executed=none)
         squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=False)
-        exact = _composed(program, domain, heads, squares, dtype)
+        _, exact = _composed(program, domain, heads, squares, dtype)
     except CheckError as problem:
         return Verdict(Status.UNKNOWN, str(problem), bound)
     claims = [
-        ("approximation", found[0], Fraction(claim.approximation)),
-        ("approximation + rounding", found[1], Fraction(claim.approximation) + Fraction(claim.rounding)),
+        ("approximation", found.approximation, Fraction(claim.approximation)),
+        ("approximation + rounding", found.error, Fraction(claim.approximation) + Fraction(claim.rounding)),
     ]
     if claim.products is not None:
-        claims.append(("products", exact[1], Fraction(claim.products)))
-    for name, proved, claimed in claims:
+        claims.append(("products", exact.error, Fraction(claim.products)))
+    if claim.interval is not None:
+        (lo, hi), (low, high) = map(Fraction, claim.interval), entering.reach
+        claims += [("interval", -low, (hi - lo) / 64 - lo), ("interval", high, (hi - lo) / 64 + hi)]
+    for name, worst, claimed in claims:
+        proved = largest_float(worst)
         if not (np.isfinite(proved) and Fraction(proved) <= claimed):
             reason = f"{name} is claimed to be {float(claimed):.6g}, but {proved:.6g} is proved"
             return Verdict(Status.UNKNOWN, reason, bound)
@@ -88,8 +94,8 @@ def check_block(
 
 def _composed(
     program: Program, domain: Box | Normed, heads: HeadErrors, squares: SquareErrors | None, dtype: str
-) -> tuple[float, float]:
-    """|converted - original| in exact arithmetic, and executed."""
+) -> tuple[Value, Value]:
+    """What holds of the pre-activations and of the outputs."""
     errors: dict[int, Errors] = {HIDDEN: heads, GATED: squares}
     powers = {} if squares is None else {"scale": squares.scale, "radius": squares.radius}
     more = {"product": (powers, {}), "pointwise": ({}, {"heads": 0})}
@@ -97,8 +103,8 @@ def _composed(
     for i, step in enumerate(program.steps, 1):
         tensors, settings = more.get(step.kind, ({}, {}))
         layers.append(Layer(step.kind, step.inputs, i, step.tensors() | tensors, settings))
-    out = compose(program, layers, domain, errors, dtype, forms=False)[len(layers)]
-    return largest_float(out.approximation), largest_float(out.error)
+    values = compose(program, layers, domain, errors, dtype, forms=False)
+    return values[1], values[len(layers)]
 
 
 def _problem(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,10 @@ from attnc.errors import AttncError
 from attnc.functions import Function, clip, get
 from attnc.functions.balls import ball, magnitude, variable, working
 from attnc.functions.function import is_builtin, label_of
+from attnc.functions.library import LIPSCHITZ
 from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import DAMAGE
+from attnc.records.learners import check_settings
 from attnc.records.numbers import HeadNumbers
 from attnc.records.verdict import Verdict
 
@@ -161,10 +163,12 @@ def descent_bound(claim: Claim, n: int, a: Arithmetic) -> arb:
         unit, tiny = arb(a.unit), arb(a.tiny)
         step = step + arb(threshold.error) + unit * (W + 2 * tiny) / (1 - unit) + tiny
     distance: arb = arb(d).sqrt() * step * facts["steps"]
-    psi = claim.function
-    local = psi is not None and not (is_builtin(psi) and psi.name in _STEEPEST_AT_ZERO)
-    if local and not distance * arb(d).sqrt() * X + off <= arb(0.01) * arb(claim.limits["u"]):
-        return endless
+    psi, U = claim.function, arb(claim.limits["u"])
+    if psi is not None and not (is_builtin(psi) and psi.name in LIPSCHITZ):
+        reach = arb(1.01) * U + (arb(claim.limits["y"]) if facts["loss"]["of_residual"] else 0)
+        stays = distance * arb(d).sqrt() * X + off <= arb(0.01) * U  # exact descent, where the slope is known
+        if not (stays and claim.heads["activation"].covers(reach)):
+            return endless
     return distance
 
 
@@ -250,22 +254,19 @@ def check_learner(
     heads: Mapping[str, HeadNumbers], certificate: Certificate, function: Function | None = None
 ) -> Verdict:
     """Check every head of a learner, then derive its bound for contexts of up to the stated number of examples."""
-    children = certificate.children
-    if len(heads) != len(children) or not isinstance(certificate.holds_for, Context):
-        return Verdict(Status.UNKNOWN, "the certificate does not describe this learner", certificate.bound)
-    named = dict(zip(heads, children, strict=True))
-    verdicts = []
-    for name, child in named.items():
-        own = None if child.facts["function"] == "identity" else function
-        verdicts.append(replace(check_head(heads[name], child, own), name=name))
-    bad = next((v for v in verdicts if not v), None)
-    if bad is not None:
-        return replace(bad, reason=f"{bad.name} head: {bad.reason}", children=tuple(verdicts))
+    verdicts: list[Verdict] = []
     try:
+        context, named = check_settings(certificate), dict(zip(heads, certificate.children, strict=True))
+        for name, child in named.items():
+            own = function if name == "activation" else None
+            verdicts.append(replace(check_head(heads[name], child, own), name=name))
+        bad = next((v for v in verdicts if not v), None)
+        if bad is not None:
+            return replace(bad, reason=f"{bad.name} head: {bad.reason}", children=tuple(verdicts))
         with working(128):
-            reason = _disagreement(certificate, named, function)
-    except (KeyError, TypeError, ValueError, AttncError) as problem:
-        reason = f"the certificate does not describe a learner: {type(problem).__name__}: {problem}"
+            reason = _disagreement(certificate, context, named, function)
+    except (AttncError, *DAMAGE) as problem:
+        reason = f"the certificate does not describe this learner: {type(problem).__name__}: {problem}"
     cells = sum(v.cells for v in verdicts)
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason, certificate.bound, cells=cells, children=tuple(verdicts))
@@ -274,7 +275,10 @@ def check_learner(
 
 
 def _disagreement(
-    certificate: Certificate, children: Mapping[str, Certificate], function: Function | None
+    certificate: Certificate,
+    context: Context,
+    children: Mapping[str, Certificate],
+    function: Function | None,
 ) -> str | None:
     """The first statement of the certificate that could not be derived, or None."""
     if any(child.dtype != certificate.dtype for child in children.values()):
@@ -286,23 +290,21 @@ def _disagreement(
             name: HeadBound(child.interval.lo, child.interval.hi, getattr(child, term))
             for name, child in children.items()
         }
-        found = _derived(certificate, heads, children, arithmetic, function)
+        found = _derived(certificate, context, heads, children, arithmetic, function)
         if not found <= arb(claimed):
             return f"the {term} {claimed:.6g} could not be proved: the checker derives {found.str(6, radius=False)}"
-    if Fraction(certificate.bound) > Fraction(certificate.approximation) + Fraction(certificate.rounding):
-        return "the bound exceeds the sum of its terms"
     return probe_network(certificate.dtype)
 
 
 def _derived(
     certificate: Certificate,
+    context: Context,
     heads: Mapping[str, HeadBound],
     children: Mapping[str, Certificate],
     a: Arithmetic,
     function: Function | None,
 ) -> arb:
-    facts, context = certificate.facts, certificate.holds_for
-    assert isinstance(context, Context)
+    facts = certificate.facts
     of = {name: child.facts["function"] for name, child in children.items()}
     if facts["algorithm"] == "ridge_regression":
         wanted, psi, bound = {"reading": "identity"}, None, newton_bound
@@ -316,6 +318,3 @@ def _derived(
     if of != wanted:
         return arb("inf")
     return bound(Claim(facts, context.limits, heads, psi), context.examples, a)
-
-
-_STEEPEST_AT_ZERO = ("sigmoid", "tanh", "clip", "hardtanh")  # their slope at 0 bounds their slope everywhere

@@ -31,6 +31,7 @@ from attnc.check.symbolic import ONE, Argument, EncodingError, Exact, Form
 from attnc.domain import Box, Interval
 from attnc.functions import Function
 from attnc.records.certificate import Status
+from attnc.records.fields import DAMAGE
 from attnc.records.layers import Layer, heads_of, pointwise_layer
 from attnc.records.literal import LiteralRecord
 from attnc.records.numbers import HeadNumbers
@@ -42,7 +43,7 @@ Token = dict[int, Form]  # coordinate → form; missing coordinates are 0
 
 def check_literal(record: LiteralRecord, function: Function | None = None) -> Verdict:
     """Prove the certificate of the source, and that the matrices encode the source: the approximation term holds for them."""
-    claimed, source = record.certificate.approximation, record.source
+    source = record.source
     if source is None:
         reason = (
             "the error of this literal form is not proved: its matrices can only be compared with a certified head or network, "
@@ -60,9 +61,10 @@ def check_literal(record: LiteralRecord, function: Function | None = None) -> Ve
     if not verdict:
         return replace(verdict, reason=f"the source: {verdict.reason}")
     try:
-        error = encoding_error(record, source)
-    except EncodingError as problem:
-        return Verdict(Status.UNKNOWN, str(problem), children=(verdict,))
+        claimed, error = record.certificate.approximation, encoding_error(record, source)
+    except (EncodingError, *DAMAGE) as problem:
+        reason = f"the structure does not fit the matrices: {type(problem).__name__}: {problem}"
+        return Verdict(Status.UNKNOWN, reason, children=(verdict,))
     if not error <= record.encoding:
         reason = f"the literal network differs from its source by up to {error:.3g}, more than {record.encoding:.3g}"
         return Verdict(Status.UNKNOWN, reason, children=(verdict,))
@@ -170,26 +172,33 @@ class _Literal:
     """The symbolic run of a literal network, beside a run in floats at one input, the middle of the domain."""
 
     def __init__(self, exact: Exact, record: LiteralRecord) -> None:
-        self.exact, self.record, self.unknown = exact, record, 0
+        self.exact, self.record, self.unknown, self.width = exact, record, 0, 0  # the coordinates of a token
 
     def outputs(self) -> list[Form]:
         structure = self.record.structure
         residual, tokens = bool(structure["embeddings"]), self._tokens()
         for name, index in structure["order"]:
-            step = structure["steps"][index]
+            step, before = structure["steps"][index], (len(tokens), self.width)
             run = {"attention": self._attention, "map": self._map, "softmax": self._softmax}[step["kind"]]
             added = run(tokens, step, self._tensors(f"steps.{index}."))
-            if residual and len(added) != len(tokens):
-                raise EncodingError(f"step {name!r} changes the number of tokens")
+            if residual and (len(added), self.width) != before:
+                raise EncodingError(f"step {name!r} changes the shape of the sequence")
             tokens = [self._add(x, y) for x, y in zip(tokens, added, strict=True)] if residual else added
         register, shape, _ = structure["output"]
-        layout = structure["layout"] if residual else structure["steps"][structure["order"][-1][1]]["layout"]
-        first, at = 0, slice(0, sum(width for _, width in layout["registers"]))
-        for known, width in layout["registers"]:
-            at = slice(first, first + width) if known == register else at
-            first += width
-        count = math.prod(shape) // (at.stop - at.start)
-        return [tokens[t].get(d, {}) for t in range(count) for d in range(at.start, at.stop)]
+        at = range(self.width) if register is None else self._register(register, residual)
+        return [tokens[t].get(d, {}) for t in range(math.prod(shape) // len(at)) for d in at]
+
+    def _register(self, register: str, residual: bool) -> range:
+        """The coordinates of a register of the residual stream."""
+        names, widths = zip(*self.record.structure["layout"]["registers"], strict=True)
+        fits = residual and sum(widths) == self.width and min(widths) >= 0
+        self._require(fits and len(set(names)) == len(names), "registers")
+        first = sum(widths[: names.index(register)])
+        return range(first, first + widths[names.index(register)])
+
+    def _require(self, fits: bool, what: str) -> None:
+        if not fits:
+            raise EncodingError(f"the {what} do not fit a sequence of {self.width} coordinates")
 
     def _tensors(self, prefix: str) -> dict[str, NDArray[Any]]:
         return {k.removeprefix(prefix): v for k, v in self.record.tensors.items() if k.startswith(prefix)}
@@ -197,25 +206,36 @@ class _Literal:
     def _tokens(self) -> list[Token]:
         """The sequence before the first step."""
         structure, tensors = self.record.structure, self.record.tensors
-        width = structure["inputs"][0]["width"]
+        width = self.width = structure["inputs"][0]["width"]
+        size = math.prod(structure["inputs"][0]["shape"])
+        self._require(size % width == 0, "inputs")
         rows: list[Token] = [
-            {i: {("input", first + i): Fraction(1)} for i in range(width)}
-            for first in range(0, math.prod(structure["inputs"][0]["shape"]), width)
+            {i: {("input", first + i): Fraction(1)} for i in range(width)} for first in range(0, size, width)
         ]
         if not structure["embeddings"]:
             return rows
-        weight, start = tensors["embeddings.0.W"], tensors["embeddings.0.start"]
+        weight, start, fixed = (tensors[name] for name in ("embeddings.0.W", "embeddings.0.start", "fixed"))
+        self.width = weight.shape[1]
+        fits = (
+            len(weight) == width
+            and len(start) in (1, len(rows))
+            and structure["embeddings"][0]["reads"] == [0]
+        )
+        self._require(
+            fits and {start.shape[1:], fixed.shape[1:]} == {(self.width,)}, "embedding and fixed tokens"
+        )
         found = [
             self._add(self._project(row, _sparse(weight)), _constant(start[r if len(start) > 1 else 0]))
             for r, row in enumerate(rows)
         ]
-        return [*found, *map(_constant, tensors["fixed"])]
+        return [*found, *map(_constant, fixed)]
 
     def _map(self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]) -> list[Token]:
         (n, d), (m, e) = step["in_shape"], step["out_shape"]
         core, rows, columns = t["core"], t["rows"].tolist(), t["columns"].tolist()
-        if len(tokens) % n:
-            raise EncodingError(f"a map of {n} tokens does not fit a sequence of {len(tokens)}")
+        fits = len(tokens) % n == 0 and d == self.width and t["bias"].shape == (m * e,)
+        self._require(fits and len({*rows} & {*range(m * e)}) == len(rows), f"numbers of a map of {n} tokens")
+        self.width = e
         entries: dict[int, list[tuple[int, Fraction]]] = {}
         for i, row in enumerate(rows):
             listed = [(columns[i], core[i])] if core.ndim == 1 else zip(columns, core[i], strict=True)
@@ -236,7 +256,12 @@ class _Literal:
         self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]
     ) -> list[Token]:
         found: list[Token] = [{} for _ in tokens]
-        x = self._at_middle(tokens, t["W_Q"].shape[1])
+        x, heads = self._at_middle(tokens), len(step["shared"])
+        shapes = [t[letter].shape for letter in ("W_Q", "W_K", "W_V", "W_O")]
+        sets, (_, r, m, e), d = len(t["W_V"]), (shape[2] for shape in shapes), self.width
+        fits = shapes == [(heads, d, r), (sets, d, r), (sets, d, m), (heads, m, e)]
+        self._require(fits and step["axis"] == -1, "matrices of attention")
+        self.width = e
         for h, g in enumerate(step["shared"]):
             w_q, w_k, w_v, w_o = (_sparse(w) for w in (t["W_Q"][h], t["W_K"][g], t["W_V"][g], t["W_O"][h]))
             keys = [self._project(token, w_k) for token in tokens]
@@ -274,9 +299,9 @@ class _Literal:
         if step["axis"] != -2:
             raise EncodingError(f"softmax over axis {step['axis']} is not softmax over the tokens")
         found: list[Token] = [{} for _ in tokens]
-        for c in range(max(max(token, default=0) for token in tokens) + 1):
-            scores = [token.get(c, {}) for token in tokens]
-            weights = self.exact.weights(scores, self._at_middle(tokens, c + 1)[:, c])
+        middle = self._at_middle(tokens)
+        for c in range(self.width):
+            weights = self.exact.weights([token.get(c, {}) for token in tokens], middle[:, c])
             for i in range(len(tokens)):
                 found[i][c] = self._unknown() if weights is None else weights.get(i, {})
         return found
@@ -298,12 +323,11 @@ class _Literal:
         self.unknown += 1
         return {("unknown", self.unknown): Fraction(1)}
 
-    def _at_middle(self, tokens: list[Token], width: int) -> NDArray[np.float64]:
-        found = np.zeros((len(tokens), width))
+    def _at_middle(self, tokens: list[Token]) -> NDArray[np.float64]:
+        found = np.zeros((len(tokens), self.width))
         for i, token in enumerate(tokens):
             for d, form in token.items():
-                if d < width:
-                    found[i, d] = self.exact.middle(form)
+                found[i, d] = self.exact.middle(form)
         return found
 
 

@@ -26,7 +26,7 @@ from attnc.errors import AttncError, CertificateError, FileError
 from attnc.program import Program
 from attnc.program.step import Numbers
 from attnc.records.certificate import Certificate, Status
-from attnc.records.fields import round_up, unsealed
+from attnc.records.fields import DAMAGE, round_up, unsealed
 from attnc.records.layers import Heads
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.quadratic_numbers import QUADRATIC, QuadraticNumbers
@@ -34,7 +34,6 @@ from attnc.records.verdict import Verdict
 from attnc.records.window_numbers import closed_form
 
 VERSION = 1
-_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +111,7 @@ def check_numbers(block: Block, requested: float, proofs: Proofs, attack: Attack
             verdict = _check_engine(block, engine, proofs) if refuted is None else refuted
             if not verdict:
                 return replace(verdict, reason=f"engine {engine}: {verdict.reason}", name=claim.name)
-    except (CheckError, AttncError) as problem:
+    except (CheckError, AttncError, *DAMAGE) as problem:
         return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
     reason = f"the bounds hold in every output, for {len(claim.facts['roundings'])} engines"
     return Verdict(Status.PROVED, reason, claim.bound, name=claim.name)
@@ -153,7 +152,8 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         multiplied = engine == "closed-form"
         executed = math.inf if multiplied else proofs.executed(block.square, square, engine)
         squares = SquareErrors(scale, radius, square.approximation, executed, multiplied)
-    terms = BlockClaim(claim.approximation, claim.facts["roundings"][engine], claim.facts["products"])
+    facts = claim.facts
+    terms = BlockClaim(claim.approximation, facts["roundings"][engine], facts["products"], facts["interval"])
     assert block.domain is not None
     return check_block(block.program, block.domain, errors, squares, terms, claim.dtype)
 
@@ -176,6 +176,9 @@ def model_problem(model: Certificate) -> str | None:
         part.subject not in ("block", "norm", "activation") for part in model.children
     ):
         return "the certificate has no blocks"
+    dtypes = {block.dtype for block in model.children}
+    if model.holds_for is not None or model.dtype != (dtypes.pop() if len(dtypes) == 1 else "mixed"):
+        return f"the model is stated to be {model.dtype} and to hold for {model.holds_for}"
     for term in ("approximation", "rounding", "bound"):
         largest = max(getattr(block, term) for block in model.children)
         if getattr(model, term) != largest:
@@ -206,7 +209,7 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
 
 
 @contextmanager
-def _intact(where: Path, kinds: tuple[type[Exception], ...] = _DAMAGE) -> Iterator[None]:
+def _intact(where: Path, kinds: tuple[type[Exception], ...] = DAMAGE) -> Iterator[None]:
     """Report what cannot be read of a record as damage."""
     try:
         yield
@@ -218,11 +221,11 @@ def _intact(where: Path, kinds: tuple[type[Exception], ...] = _DAMAGE) -> Iterat
 def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
     """The certificate of a converted model and its record in config.json, whose seals fit."""
     record = read_json(where / "config.json").get("attnc")
-    if not isinstance(record, dict) or record.get("version") != VERSION:
+    if not isinstance(record, dict) or repr(record.get("version")) != repr(VERSION):
         raise FileError(
             f"{where} is not a model that attnc converted: its config.json has no 'attnc' record of version {VERSION}"
         )
-    with _intact(where, (*_DAMAGE, CertificateError)):
+    with _intact(where, (*DAMAGE, CertificateError)):
         record = unsealed(record, "the record")
         return Certificate.from_json(record["report"]["certificate"]), record
 

@@ -117,7 +117,7 @@ class Exact:
                 total += abs(c) * max(abs(self.lo[rest[0]]), abs(self.hi[rest[0]]))
             elif kind == "weight":
                 size = abs(c) * (self.size({rest[2]: Fraction(1)}) if len(rest) == 3 else 1)
-                group = (rest[0], len(rest))
+                group = (rest[0], rest[2:])  # of one softmax, the weights times one atom
                 groups[group] = max(groups.get(group, Fraction(0)), size)
             else:
                 raise EncodingError("an output depends on weights that are not those of the source")

@@ -25,7 +25,7 @@ def long(x: Any) -> Long:
 
 def up(x: Array | Long, terms: int = 0) -> Long:
     """At least the exact value of a formula of few operations and sums of so many terms, none of them negative."""
-    return long(x * (1 + (4 * terms + 256) * EPS) + np.longdouble(2.0**-400))
+    return long(x * (1 + (4 * terms + 256) * EPS) + np.longdouble(2.0**-1020))
 
 
 def largest(lo: Long, hi: Long) -> Long:

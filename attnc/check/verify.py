@@ -21,6 +21,7 @@ from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import DAMAGE
 from attnc.records.layers import NetworkNumbers
 from attnc.records.literal import LiteralRecord, literal_record_of
 from attnc.records.numbers import TENSORS, HeadNumbers
@@ -54,8 +55,11 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
         return _not_proved(certificate)
     if subject == "model":
         return CHECKERS[subject](what, f)
-    with torch.autocast("cpu", enabled=False):  # as all modules of attnc run
-        verdict = CHECKERS[subject](what, f)
+    try:
+        with torch.autocast("cpu", enabled=False):  # as all modules of attnc run
+            verdict = CHECKERS[subject](what, f)
+    except DAMAGE as problem:  # an InputError too
+        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
     return _as_executed(what, verdict)
 
 
@@ -84,10 +88,7 @@ def _head(module: Any, f: Function | None) -> Verdict:
 
 
 def _network(module: Any, f: Function | None) -> Verdict:
-    try:
-        numbers, program = module.numbers(), module.program
-    except InputError as problem:
-        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
+    numbers, program = module.numbers(), module.program
     if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
         raise InputError("attnc.verify takes an attnc network with its numbers and its program")
     return check_network(program, numbers, module.certificate, module)
@@ -101,8 +102,8 @@ def _learner(module: Any, f: Function | None) -> Verdict:
 
 def _literal(module: Any, f: Function | None) -> Verdict:
     record = module.record()
-    if not isinstance(record, LiteralRecord) or record.certificate.digests != module.certificate.digests:
-        reason = "the certificate does not apply: the matrices changed since it was issued"
+    if not isinstance(record, LiteralRecord) or record.certificate != module.certificate:
+        reason = "the certificate does not apply: the matrices or the certificate changed since it was issued"
         return Verdict(Status.UNKNOWN, reason)
     return check_literal(record, f)
 

@@ -121,10 +121,11 @@ def _learn(
     w = learner.coefficients(model.context_x_, model.context_y_[0], strict=False).double().numpy()
     exact = exact_trajectory(kind, tokens, labels, learner.steps, learner.step_size, learner.intercept)[-1]
     slopes, shift = (np.ravel(part) for part in model.coefficients())
-    reason = learner.uncertified if math.isfinite(model.bound_) else f"no finite bound in {model.dtype}"
-    covered = model.certified(new)
+    why, covered = learner.uncertified, model.certified(new)
+    reason = None if math.isfinite(model.bound_) else f"no finite bound in {model.dtype}"
     if reason is None and not covered.all():
-        reason = f"row {int(covered.argmin()) + 1} of {rows.path} is outside the radius: give --radius"
+        outside = f"row {int(covered.argmin()) + 1} of {rows.path} is outside the radius: give --radius"
+        reason = outside if covered.any() or why is None else why
     return model, {
         "status": "proved" if reason is None else "not proved",
         "reason": reason,

@@ -20,6 +20,7 @@ __all__ = [
 ]  # fmt: skip
 NAMES.update(__all__)
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # the floats that torch uses
+LIPSCHITZ = {"sigmoid": 0.25, "tanh": 1.0, "clip": 1.0, "hardtanh": 1.0}  # constants on the whole line
 
 
 def _zero(x: arb_series) -> arb_series:

@@ -14,6 +14,7 @@ from attnc.arithmetic import loose_products
 from attnc.domain import Context
 from attnc.errors import InputError
 from attnc.incontext.bounds import LearnerBound, SolverBound
+from attnc.incontext.gathering import gathered
 from attnc.incontext.settings import EXAMPLES, LearnerSettings, SolverSettings, facts_of
 from attnc.network.altered import as_made, why_altered
 from attnc.network.head import Head
@@ -33,6 +34,7 @@ class InContext(PreciseModule):
 
     algorithm: str
     settings: LearnerSettings | SolverSettings
+    _gathered = staticmethod(gathered)  # so that `why_altered` sees it replaced
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class InContext(PreciseModule):
         super().__init__()
         self.settings, self.strict = settings, True
         self.reading, self.activation, self.threshold = reading, activation, threshold
-        self.uncertified: str | None = None  # why the bound does not hold for the last result, or None
+        self.uncertified: str | None = None  # why the certificate does not cover the last result, or None
         self.certificate = self._certified()
 
     @abstractmethod
@@ -118,6 +120,10 @@ class InContext(PreciseModule):
             if strict:
                 raise
             self.uncertified = str(problem)
+        if len(x) > EXAMPLES and self.uncertified is None:
+            self.uncertified = (
+                f"it is for up to {EXAMPLES:,} examples: of {len(x):,}, error_bound({len(x)}) is the bound"
+            )
         return torch.stack(found)
 
     def why_not_certified(self) -> str | None:
@@ -126,7 +132,7 @@ class InContext(PreciseModule):
         if altered is not None:
             return altered
         heads, known = self._heads(), self.certificate
-        if [head.certificate for head in heads.values()] != list(known.children):
+        if [getattr(head, "certificate", None) for head in heads.values()] != list(known.children):
             return "its heads are not the certified ones"
         stated = facts_of(self.settings)
         changed = [name for name, value in stated.items() if known.facts.get(name) != value]
@@ -155,10 +161,10 @@ class InContext(PreciseModule):
     def _certified(self) -> Certificate:
         """|w - w of the exact algorithm|₂ <= bound for every context within the radius; UNKNOWN if no finite bound was found.
 
-        The claim leaves room of one part in 256, so that another derivation of the bound need not agree to the last digit."""
+        The claim leaves room of 2 %, so that another derivation of the bound need not agree to the last digit."""
         executed, exact = (self._bounds(term).bound(EXAMPLES) for term in ("bound", "approximation"))
         known = math.isfinite(executed) and math.isfinite(exact)
-        bound, approximation = (round_up(x * (1 + 2.0**-8)) if known else 0.0 for x in (executed, exact))
+        bound, approximation = (round_up(x * 1.02) if known else 0.0 for x in (executed, exact))
         approximation = min(approximation, bound)
         left = bound - approximation
         heads = self._heads()

@@ -15,7 +15,6 @@ from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, clip
 from attnc.incontext.base import InContext, check_reached, largest_eigenvalue
 from attnc.incontext.bounds import EXACT, LearnerBound, best_scale, head_errors, is_monotone
-from attnc.incontext.gathering import gathered
 from attnc.incontext.losses import Loss, loss_named
 from attnc.incontext.reading import reading_head
 from attnc.incontext.settings import EXAMPLES, LearnerSettings, Radius, positive, radius_of
@@ -101,7 +100,7 @@ class Learner(InContext):
             r = self.activation(u - y, strict=False)
         else:
             r = self.activation(u, strict=False) - y
-        one, two = gathered(r, x, e)
+        one, two = self._gathered(r, x, e)
         ridge = (-eta * self.loss.ridge) * self._penalised(w)
         before = w + (-4 * eta / (3 * e)) * one + (eta / (6 * e)) * two + ridge
         after = before
@@ -177,8 +176,11 @@ def gradient_descent(
     count = checked_count("steps", steps)
     reading = reading_head(1.01 * sizes.u, name)
     activation = _activation(kind, sizes, reading, name, head_eps)
-    eta = 1 / (_steepest(kind, activation) * d * sizes.x**2 + kind.ridge)
-    eta = eta if step_size is None else positive("step_size", step_size, " or None")
+    if step_size is None:
+        curvature = _steepest(kind, activation) * d * sizes.x**2 + kind.ridge
+        eta = 1 / positive("curvature", curvature, ": the loss is flat within the radius, so give step_size")
+    else:
+        eta = positive("step_size", step_size, " or None")
     threshold = _threshold(eta * kind.lasso, sizes, name) if kind.lasso > 0 else None
     settings = LearnerSettings(kind, d, count, eta, sizes, name, intercept=bool(intercept))
     residual, _ = Learner(settings, reading, activation, threshold)._bounds("bound").residual()

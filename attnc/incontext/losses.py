@@ -19,9 +19,8 @@ from attnc.domain import Array
 from attnc.errors import FunctionError, InputError
 from attnc.functions import Function, clip, exp, sigmoid
 from attnc.functions.function import is_builtin
-from attnc.functions.library import pinball
+from attnc.functions.library import LIPSCHITZ, pinball
 
-_STEEPEST_AT_ZERO = ("sigmoid", "tanh", "clip", "hardtanh")
 DEFAULTS = {"ridge": 0.01, "lasso": 0.01, "huber": 1.35, "quantile": 0.5}
 NAMES = ("squared", "ridge(λ)", "lasso(λ)", "logistic", "poisson", "huber(δ)", "quantile(τ)")
 
@@ -47,13 +46,14 @@ class Loss:
 
     @property
     def local(self) -> bool:
-        """Whether its curvature is bounded on an interval only. Functions that are steepest at 0 are bounded everywhere."""
+        """Whether its curvature is known on an interval only, not everywhere."""
         f = self.function
-        return f is not None and not (is_builtin(f) and f.name in _STEEPEST_AT_ZERO)
+        return f is not None and not (is_builtin(f) and f.name in LIPSCHITZ)
 
     def steepest(self, lo: float, hi: float) -> float:
-        """At least ψ' on [lo, hi]: the curvature of the loss in u."""
-        return 1.0 if self.function is None else self.function.lipschitz(lo, hi)
+        """At least ψ', the curvature of the loss in u: on [lo, hi] if it is local, else everywhere."""
+        f = self.function
+        return 1.0 if f is None else f.lipschitz(lo, hi) if self.local else LIPSCHITZ[f.name]
 
     def check_labels(self, y: Array) -> None:
         """Raise if a label does not fit the loss."""
@@ -73,7 +73,7 @@ def loss_named(given: str | Loss | Function) -> Loss:
     >>> loss_named("ridge(0.5)").ridge, loss_named("huber(1)").function.label
     (0.5, 'clip(-1,1)')
     """
-    if isinstance(given, Loss):
+    if type(given) is Loss:
         return given
     if isinstance(given, Function):
         return Loss(given.label, given, of_residual=True)

@@ -60,6 +60,12 @@ class LearnerSettings:
     e: float = 1.0
     intercept: bool = False  # the last coefficient has no penalty: then a ridge does not contract
 
+    def __post_init__(self) -> None:
+        if type(self.loss) is not Loss:
+            raise InputError(
+                f"{type(self.loss).__name__}: the loss of a learner must be an attnc.incontext.Loss itself"
+            )
+
 
 @dataclass(frozen=True)
 class SolverSettings:

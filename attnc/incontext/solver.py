@@ -23,16 +23,9 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.errors import InputError
 from attnc.incontext.base import InContext, check_reached, eigenvalue_room, largest_eigenvalue
 from attnc.incontext.bounds import EXACT, LARGEST_Q, SolverBound, best_scale
-from attnc.incontext.gathering import gathered
 from attnc.incontext.reading import reading_head
 from attnc.incontext.settings import EXAMPLES, SolverRadius, SolverSettings, positive, solver_radius_of
 from attnc.network.altered import as_made
-
-
-def means(r: Tensor, x: Tensor, e: float) -> Tensor:
-    """(m, d): the means of r_ij x_i over i, for every column j of r (n, m)."""
-    one, two = gathered(r, x, e)
-    return (4 / (3 * e)) * one + (-1 / (6 * e)) * two
 
 
 @as_made
@@ -55,19 +48,24 @@ class Solver(InContext):
     def _run(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
         """The coefficients that P gives, and the largest |P|, |P·x| and |PA|."""
         s = self.settings
-        b = means(y[:, None], x, s.scales[2])
+        b = self._means(y[:, None], x, s.scales[2])
         p = s.start * torch.eye(s.features, dtype=x.dtype, device=x.device)
         found, reached = [self._weights(p, b)], x.new_zeros(3)
         for _ in range(s.iterations):
             u = x @ p.T
-            q = means(self.reading(u, strict=False), x, s.scales[0]) + s.ridge * p
+            q = self._means(self.reading(u, strict=False), x, s.scales[0]) + s.ridge * p
             reached = torch.maximum(reached, torch.stack([p.abs().amax(), u.abs().amax(), q.abs().amax()]))
-            p = 2 * p - s.features * means(q.T, p, s.scales[1])
+            p = 2 * p - s.features * self._means(q.T, p, s.scales[1])
             found.append(self._weights(p, b))
         return found, torch.maximum(reached, torch.stack([p.abs().amax(), *reached[1:]]))
 
+    def _means(self, r: Tensor, x: Tensor, e: float) -> Tensor:
+        """(m, d): the means of r_ij x_i over i, for every column j of r (n, m)."""
+        one, two = self._gathered(r, x, e)
+        return (4 / (3 * e)) * one + (-1 / (6 * e)) * two
+
     def _weights(self, p: Tensor, b: Tensor) -> Tensor:
-        return (self.settings.features * means(b.T, p, self.settings.scales[1]))[0]
+        return (self.settings.features * self._means(b.T, p, self.settings.scales[1]))[0]
 
     def eigenvalues(self, context_x: Tensor) -> tuple[float, float]:
         """Bounds of the smallest and the largest eigenvalue of A on these examples."""

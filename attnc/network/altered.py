@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from attnc.errors import InputError
 from attnc.network.running import PreciseModule, autocast_is_on
 from attnc.records.certificate import Certificate
+from attnc.records.fields import DAMAGE
 
 _T = TypeVar("_T", bound=type[nn.Module])
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
@@ -51,7 +51,7 @@ def why_changed(module: nn.Module, certificate: Certificate) -> str | None:
     try:
         numbers = cast(Any, module).numbers()
         digests = numbers.digests()
-    except InputError as problem:
+    except DAMAGE as problem:  # an InputError too
         return str(problem)
     if numbers.dtype != certificate.dtype:
         return f"the certificate is for {certificate.dtype}, the {certificate.subject} is {numbers.dtype}"

@@ -26,6 +26,7 @@ from attnc.network.pointwise import Pointwise, Stage
 from attnc.network.running import PreciseModule, in_chunks, precise
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import DAMAGE
 from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.presentation import Presentation
 from attnc.records.record import Record, write
@@ -168,8 +169,10 @@ class Network(PreciseModule):
             return "its error is neither proved nor measured"
         if type(self.stages) is not nn.ModuleList:
             return f"its stages are a {type(self.stages).__name__}: the certificate is for an nn.ModuleList"
-        if self.engine not in CERTIFIED:
-            return f"engine={self.engine!r} is not covered by the certificate"
+        try:
+            checked_engine(self.engine, CERTIFIED)
+        except DAMAGE as problem:  # an InputError too
+            return str(problem)
         return why_changed(self, self.certificate)
 
     def _run(self, x: Tensor, keep: bool = False) -> dict[int, Tensor]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.product import scaled_product, square_errors, square_head
 from attnc.lower.program_to_network import amplification
 from attnc.network.gated_block import GatedBlock
+from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import Product
 from attnc.pretrained.config import ConvertConfig
@@ -193,10 +195,9 @@ def _certificate(
     heads = [g.head for g in groups]
     square = [head for _, head in module.product.square.groups] if isinstance(module, GatedBlock) else []
     facts = {
-        "family": site.family, "activation": site.activation, "design": heads[0].design, "engine": module.runs,
-        "neurons": len(lo), "heads": (3 if site.gated else 1) * len(lo), "anchors": [h.key.shape[1] for h in heads],
-        "interval": [float(lo.min()), float(hi.max())], "roundings": roundings, "products": products, "norm": site.norm_name,
-        "also": list(site.also), "remarks": [*site.remarks, *_ELSEWHERE[: site.first.device.type != "cpu"]],
+        **site_facts(site, heads), "activation": site.activation, "engine": module.runs,
+        "interval": [float(lo.min()), float(hi.max())], "roundings": roundings, "products": products, "also": list(site.also),
+        "remarks": [*site.remarks, *_ELSEWHERE[: site.first.device.type != "cpu"]],
     }  # fmt: skip
     return Certificate(
         subject="block",
@@ -210,6 +211,15 @@ def _certificate(
         facts=facts,
         children=tuple(head.certificate for head in (*heads, *square)),
     )
+
+
+def site_facts(site: Site, heads: Sequence[Head]) -> dict[str, Any]:
+    """What a certificate states of a block and the heads of its activation."""
+    neurons = site.first.sizes[0]
+    return {
+        "family": site.family, "design": heads[0].design, "neurons": neurons,
+        "heads": (3 if site.gated else 1) * neurons, "anchors": [h.key.shape[1] for h in heads], "norm": site.norm_name,
+    }  # fmt: skip
 
 
 def _check_finite(dtype: str, *values: ValueBounds) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.running import autocast_is_on
+from attnc.pretrained.blocks import site_facts
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.guard import check_flow
 from attnc.pretrained.report import ConversionReport
@@ -83,15 +84,16 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
 
 
 def verify_directory(path: str | os.PathLike[str], function: Function | None = None) -> Verdict:
-    """The verdict from the files alone; then, if transformers is installed, the model is built and must run what was read."""
+    """The verdict from the files; then the model is built and must run what was read. Without transformers it is "unknown"."""
     proofs = Proofs()
     verdict = check_directory(path, proofs)
     if not verdict:
         return verdict
     try:
         return verify_conversion(path, proofs=proofs)
-    except MissingExtraError:
-        return verdict
+    except MissingExtraError as problem:
+        reason = f"the files fit the certificate, but the model was not built, so what it runs was not compared: {problem}"
+        return replace(verdict, status=Status.UNKNOWN, reason=reason)
 
 
 CHECKERS |= {"directory": verify_directory, "model": lambda model, function: verify_conversion(model)}
@@ -237,7 +239,9 @@ def _claims(running: _Running) -> str | None:
         return f"it runs {module.runs!r} as engine={module.engine!r}: the report states {stated!r}, rounding {claim.rounding:g}"
     if tuple(head.certificate for head in running.heads) != claim.children:
         return "its heads are not those of its certificate"
-    return None
+    found = site_facts(running.site, [head for _, head in running.activation.groups])
+    changed = [name for name, value in found.items() if claim.facts.get(name) != value]
+    return f"its certificate states other facts: {', '.join(changed)}" if changed else None
 
 
 def _numbers(model: nn.Module, running: _Running, record: Mapping[str, Any] | None) -> str | None:

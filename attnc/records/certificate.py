@@ -14,7 +14,16 @@ import torch
 from attnc.domain import Ball, Box, Context, Domain, Interval, Normed
 from attnc.errors import CertificateError, InputError
 from attnc.records.domains import domain_from_json, domain_to_json
-from attnc.records.fields import at_most, check_type, check_types, checked_record, seal, unsealed
+from attnc.records.fields import (
+    DAMAGE,
+    at_most,
+    check_type,
+    check_types,
+    checked_record,
+    round_up,
+    seal,
+    unsealed,
+)
 from attnc.records.numbers import TENSORS
 
 FORMAT = 3
@@ -79,6 +88,7 @@ MEASURED_FACTS: dict[str, dict[str, type]] = {
     "head": {"points": int},
     "network": {"points": int, "seed": int, "method": str, "mean_square": float, "confidence": float},
 }
+WITNESSED = ("head", "network")  # the checker executes them at their witnesses
 PROVED_FACTS: dict[str, dict[str, type]] = {"head": {"precision": int, "cells": int}}
 
 
@@ -133,8 +143,15 @@ class Certificate:
             raise CertificateError(f"{self.title}: children must be certificates")
         if self.proved and not all(child.proved for child in self.children):
             raise CertificateError(f"{self.title}: it cannot be proved if a part is not")
+        if self.witness is not None and self.subject not in WITNESSED:
+            raise CertificateError(f"{self.title}: only a {' or a '.join(WITNESSED)} has a witness")
         if self.status is Status.UNKNOWN:
             return
+        total = round_up(math.nextafter(self.approximation + self.rounding, math.inf))
+        if self.proved and not self.bound <= total:
+            raise CertificateError(
+                f"{self.title}: the bound {self.bound:g} exceeds the sum of its terms, {total:g}"
+            )
         if self.subject == "head" and set(self.digests) != set(TENSORS):
             raise CertificateError(f"{self.title}: expected digests of {TENSORS}, got {sorted(self.digests)}")
         if self.subject == "layer" and len(self.facts["neurons"]) != len(self.children):
@@ -253,7 +270,7 @@ class Certificate:
     def from_json(cls, record: object) -> Certificate:
         """Read the result of `to_json`; raises if it was edited, or if a field is missing or unknown."""
         body = unsealed(record, "a certificate")
-        if body.pop("format", None) != FORMAT:
+        if repr(body.pop("format", None)) != repr(FORMAT):  # not 3.0
             raise CertificateError(f"this version of attnc reads certificates of format {FORMAT}")
         return cls._from_body(body)
 
@@ -271,7 +288,7 @@ class Certificate:
                     "children": tuple(map(cls._from_body, body["children"])),
                 }
             )
-        except (TypeError, ValueError, OverflowError, RecursionError) as problem:
+        except DAMAGE as problem:
             raise CertificateError(f"the certificate has a field of another type: {problem}") from problem
 
     def rows(self) -> list[tuple[str, str]]:

@@ -14,6 +14,16 @@ from typing import Any
 
 from attnc.errors import CertificateError
 
+DAMAGE = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    ArithmeticError,
+    RecursionError,
+)  # of what is read
+
 
 def seal(body: object) -> str:
     """The SHA-256 of a JSON value: it changes with every edit.
@@ -21,7 +31,10 @@ def seal(body: object) -> str:
     >>> seal({"a": 1, "b": 2}) == seal({"b": 2, "a": 1})
     True
     """
-    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    try:
+        return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    except DAMAGE as problem:
+        raise CertificateError(f"not a JSON value: {problem}") from problem
 
 
 def unsealed(record: object, what: str) -> dict[str, Any]:

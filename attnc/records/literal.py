@@ -19,7 +19,7 @@ from attnc.records.files import write_file
 from attnc.records.numbers import digest
 from attnc.records.record import Record, contents, record_of
 
-FORMAT = 1
+FORMAT = 2
 _FIELDS = {"kind", "format", "dtype", "structure", "encoding", "source"}
 
 
@@ -95,6 +95,8 @@ def literal_record_of(
             f"{path} is a literal network of format {body['format']!r}: this version reads {FORMAT}"
         )
     check_type("encoding", body["encoding"], float)
+    check_type("structure", body["structure"], dict)
+    check_type("form", body["structure"].get("form"), str)
     own = {name: array for name, array in tensors.items() if not name.startswith("source.")}
     for name, array in own.items():
         whole = name.endswith((".rows", ".columns"))

@@ -18,7 +18,7 @@ from attnc.program import KINDS, Step
 from attnc.program.program import Program
 from attnc.program.step import Numbers
 from attnc.records.certificate import Certificate, Status
-from attnc.records.fields import seal, unsealed, with_fields
+from attnc.records.fields import DAMAGE, seal, unsealed, with_fields
 from attnc.records.files import read_file, write_file
 from attnc.records.layers import Layer, NetworkNumbers
 from attnc.records.numbers import TENSORS, HeadNumbers, digest
@@ -116,7 +116,7 @@ def record_of(
         raise CertificateError(f"{path}: {problem}") from problem
     except AttncError as problem:
         raise FileError(f"{path}: {problem}") from problem
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as problem:
+    except DAMAGE as problem:
         raise FileError(f"{path} is not a valid file: {type(problem).__name__}: {problem}") from problem
 
 
@@ -128,6 +128,8 @@ def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Fun
     body = unsealed(about, f"the {kind}")
     with_fields(kind, body, _FIELDS | (_NETWORK_FIELDS if kind == "network" else set()))
     certificate = Certificate.from_json(body["certificate"])
+    if body["dtype"] != certificate.dtype:
+        raise FileError(f"its dtype is {body['dtype']!r}, its certificate is for {certificate.dtype}")
     if certificate.subject != kind or certificate.status not in (Status.PROVED, Status.MEASURED):
         raise CertificateError(f"a {kind} has a certificate of a {certificate.subject}, {certificate.status}")
     if kind == "head":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations.blocks import BLOCKS
 from mutations.borders import BORDERS
 from mutations.check_heads import CHECK_HEADS
+from mutations.check_learners import CHECK_LEARNERS
 from mutations.check_networks import CHECK_NETWORKS
 from mutations.heads import HEADS
 from mutations.learners import LEARNERS
@@ -23,6 +24,7 @@ MUTATIONS: list[Mutation] = [
     *WINDOWS,
     *BLOCKS,
     *LEARNERS,
+    *CHECK_LEARNERS,
     *RECORDS,
     *BORDERS,
 ]

@@ -13,10 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import attnc
 from attnc.check.files import TensorFile, read_safetensors
 from attnc.check.model import check_directory
 from attnc.domain import Box, Normed
-from attnc.errors import CertificateError, FileError
+from attnc.errors import CertificateError, FileError, MissingExtraError
 from attnc.pretrained import convert_
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, seal
@@ -95,6 +96,8 @@ EDITS: dict[str, Callable[[Certificate], Certificate]] = {
     "bound": lambda c: replace(c, bound=0.9 * c.bound),
     "rounding of no engine": lambda c: _terms(c, c.approximation, 2 * c.rounding),
     "products": lambda c: _facts(c, products=c.facts["products"] / 2),
+    "interval": lambda c: _facts(c, interval=[x / 2 for x in c.facts["interval"]]),
+    "interval of strings": lambda c: _facts(c, interval=["a", "b"]),
     "status": lambda c: replace(c, status=Status.MEASURED),
     "domain": lambda c: replace(
         c, holds_for=Normed(c.holds_for.centred, 2 * c.holds_for.gain, c.holds_for.shift)
@@ -108,6 +111,9 @@ EDITS: dict[str, Callable[[Certificate], Certificate]] = {
 }
 
 
+FIELDS = ("status", "dtype", "approximation", "rounding", "bound")  # of a model, which has those of its block
+
+
 @pytest.mark.parametrize("edit", EDITS)
 def test_no_claim_that_was_edited_is_proved(directory: Path, edit: str, tmp_path: Path) -> None:
     where = tmp_path / "model"
@@ -116,12 +122,47 @@ def test_no_claim_that_was_edited_is_proved(directory: Path, edit: str, tmp_path
     def change(record: dict[str, Any]) -> None:
         model = Certificate.from_json(record["report"]["certificate"])
         blocks = tuple(map(EDITS[edit], model.children))
-        terms = {name: getattr(blocks[0], name) for name in ("status", "approximation", "rounding", "bound")}
+        terms = {name: getattr(blocks[0], name) for name in FIELDS}
         made = replace(model, children=blocks, **terms)
         record["report"]["certificate"] = made.to_json()
 
     _edit(where, change)
     assert check_directory(where).status in ("unknown", "refuted")
+
+
+@pytest.mark.parametrize("field", [{"dtype": "float32"}, {"holds_for": Box(-1, 1, shape=(1,))}])
+def test_no_field_of_the_model_that_was_edited_is_proved(
+    directory: Path, field: dict[str, Any], tmp_path: Path
+) -> None:
+    where = tmp_path / "model"
+    shutil.copytree(directory, where)
+
+    def change(record: dict[str, Any]) -> None:
+        model = Certificate.from_json(record["report"]["certificate"])
+        record["report"]["certificate"] = replace(model, **field).to_json()
+
+    _edit(where, change)
+    with pytest.raises(CertificateError):
+        check_directory(where)
+
+
+def test_without_transformers_the_verdict_is_unknown(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Files do not say what the model runs: here an activation that config.json names, and no tensor shows."""
+    where = tmp_path / "model"
+    shutil.copytree(directory, where)
+    config = json.loads((where / "config.json").read_text())
+    other = {name: "gelu" if value == "relu" else value for name, value in config.items()}
+    (where / "config.json").write_text(json.dumps(other))
+    assert other != config
+
+    def absent(path: Path) -> Any:
+        raise MissingExtraError("no transformers")
+
+    assert check_directory(where)
+    monkeypatch.setattr("attnc.pretrained.verify.from_pretrained", absent)
+    assert attnc.verify(where).status == "unknown"
 
 
 def test_a_second_claim_of_the_same_name_is_not_passed_over(directory: Path, tmp_path: Path) -> None:

@@ -16,13 +16,16 @@ from flint import arb
 from torch import Tensor, nn
 
 import attnc
+from attnc.check.compose import compose
 from attnc.check.network import check_network
+from attnc.check.upward import EPS
+from attnc.errors import CertificateError
 from attnc.functions.balls import working
 from attnc.network import pointwise
 from attnc.network.network import Network, rebuilt
-from attnc.program import Affine, Pointwise, Program
+from attnc.program import Affine, BatchNorm, Pointwise, Program
 from attnc.program.evaluate import exact
-from attnc.records.certificate import Certificate
+from attnc.records.certificate import Certificate, Witness
 from attnc.records.layers import Layer, NetworkNumbers, heads_of, pointwise_layer
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record
@@ -155,9 +158,18 @@ def inner(certificate: Certificate, part: float) -> attnc.Interval:
     return attnc.Interval(middle - half, middle + half)
 
 
+def terms(certificate: Certificate, by: float) -> dict[str, float]:
+    """Terms with the same sum, of which `by` moved from the approximation to the rounding."""
+    return {"approximation": certificate.approximation - by, "rounding": certificate.rounding + by}
+
+
+def moved(certificate: Certificate, by: float) -> Certificate:
+    return replace(certificate, **terms(certificate, by))
+
+
 FALSE: dict[str, Callable[[Certificate], Certificate]] = {
     "bound": lambda c: replace(c, bound=0.98 * c.bound),
-    "approximation": lambda c: replace(c, approximation=0.5 * c.approximation),
+    "approximation": lambda c: moved(c, c.approximation / 2),
     "no rounding": lambda c: replace(c, approximation=0.98 * c.bound, rounding=0.0),
     "error in": lambda c: with_layer(c, error_in=0.95 * c.children[0].facts["error_in"]),
     "error out": lambda c: with_layer(c, bound=0.95 * c.children[0].bound),
@@ -167,7 +179,7 @@ FALSE: dict[str, Callable[[Certificate], Certificate]] = {
     "a head's interval": lambda c: with_head(c, holds_for=inner(c, 0.7)),
     "a head's bound": lambda c: with_head(c, bound=0.5 * head_of(c).bound),
     "a head's approximation": lambda c: with_head(c, approximation=0.0),
-    "a head's rounding": lambda c: with_head(c, rounding=0.5 * head_of(c).rounding),
+    "a head's rounding": lambda c: with_head(c, **terms(head_of(c), -head_of(c).rounding / 2)),
     "the box, by a tenth": lambda c: replace(c, holds_for=attnc.Box(-1.1, 1.1, shape=c.box.shape)),
     "the box, tenfold": lambda c: replace(c, holds_for=attnc.Box(-10, 10, shape=c.box.shape)),
     "the box, elsewhere": lambda c: replace(c, holds_for=attnc.Box(1, 3, shape=c.box.shape)),
@@ -340,7 +352,9 @@ def test_a_smaller_box_and_a_larger_bound_are_proved() -> None:
     """What follows from the certificate is true as well."""
     net = compiled("tanh")
     c = net.certificate
-    assert judged(net, replace(c, bound=2 * c.bound)).status == "proved"
+    assert (
+        judged(net, replace(c, approximation=c.approximation + c.bound, bound=2 * c.bound)).status == "proved"
+    )
     half = attnc.Box(-0.5, 0.5, shape=(3,))
     inside = replace(c, holds_for=half, witness=replace(c.witness, input=(0.0, 0.0, 0.0), error=0.0))
     assert judged(net, inside).status == "proved"
@@ -621,5 +635,43 @@ def test_the_heads_of_every_group_are_proved(changed: str, monkeypatch: pytest.M
     claim = net.certificate.children[0]
     *others, last = claim.children
     assert others and judged(net).status == "proved"
-    head = replace(last, **{changed: 0.25 * getattr(last, changed)})
+    head = replace(last, bound=last.bound / 4) if changed == "bound" else moved(last, -0.75 * last.rounding)
     assert judged(net, with_layer(net.certificate, children=(*others, head))).status != "proved"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_layers_that_are_always_0_are_proved(dtype: torch.dtype) -> None:
+    """Their errors are only the floor of the arithmetic of bounds, the same for the prover and the checker."""
+    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1)).eval()
+    with torch.no_grad():
+        for layer in model[::2]:
+            layer.weight.fill_(1.0)
+            layer.bias.fill_(-5.0)
+    net = attnc.compile(model.to(dtype), domain=attnc.Box(-1, 1, shape=(1,)), eps=1e-3, dtype=dtype)
+    assert attnc.verify(net).status == "proved"
+
+
+@pytest.mark.parametrize("stage", range(3))
+def test_a_stage_without_inputs_is_named(stage: int) -> None:
+    net = copy.deepcopy(compiled("gelu"))
+    net.stages[stage].inputs = ()
+    assert net.why_not_certified() is not None and attnc.verify(net).status == "unknown"
+
+
+def test_a_layer_whose_terms_do_not_add_up_or_with_a_witness_is_no_certificate() -> None:
+    (layer, *_) = compiled("gelu").certificate.children
+    for changed in ({"rounding": 0.0, "approximation": 0.0}, {"witness": Witness((0.0,) * 3, 0, 1e9)}):
+        with pytest.raises(CertificateError):
+            replace(layer, **changed)
+
+
+def test_a_folded_normalisation_counts_the_rounding_of_its_own_weights() -> None:
+    """s = gain/√(variance + ε) is known within 8 units of the longest floats."""
+    one, size = np.ones(1), 2.0**20
+    program = Program((1,), (Affine(0, np.ones((1, 1)), one), BatchNorm(1, one * 0, one, one, one * 0, 0.0)))
+    layers = [Layer("affine", (0,), 2, {"weight": np.ones((1, 1)), "bias": one})]
+    plain = Program((1,), (Affine(0, np.ones((1, 1)), one),))
+    box, dtype = attnc.Box(-size, size, shape=(1,)), "float64"
+    folded = compose(program, layers, box, {}, dtype)[2].error
+    same = compose(plain, [replace(layers[0], value=1)], box, {}, dtype)[1].error
+    assert (folded - same).min() >= 8 * EPS * size

@@ -101,3 +101,14 @@ def test_an_edited_file_is_noticed(tmp_path: Path) -> None:
     tensors = {**tensors, "reading.value": tensors["reading.value"] * 1.01}
     write_file(path, tensors, about)
     assert not attnc.verify(path)
+
+
+def test_the_dtype_of_a_file_is_that_of_its_certificate(tmp_path: Path) -> None:
+    path = tmp_path / "learner.safetensors"
+    learner("squared").save(path)
+    about, tensors = read_file(path)
+    body = {**{k: v for k, v in about.items() if k != "seal"}, "dtype": "float32"}
+    write_file(path, tensors, {**body, "seal": seal(body)})
+    for read in (attnc.load, attnc.verify):
+        with pytest.raises(FileError):
+            read(path)

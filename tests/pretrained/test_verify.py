@@ -89,9 +89,9 @@ def _edit(**changes: Callable[[Any], Any]) -> Change:
         block = report_of(model).blocks[0]
         facts = {**block.facts, **{k: f(block.facts[k]) for k, f in changes.items() if k in block.facts}}
         fields = {k: f(getattr(block, k)) for k, f in changes.items() if k not in block.facts}
-        made = replace(block, facts=facts, **fields)
-        bound = round_up(made.approximation + made.rounding)
-        _blocks(model, replace(made, bound=bound), *report_of(model).blocks[1:])
+        terms = {name: getattr(block, name) for name in ("approximation", "rounding")} | fields
+        bound = round_up(terms["approximation"] + terms["rounding"])
+        _blocks(model, replace(block, facts=facts, bound=bound, **fields), *report_of(model).blocks[1:])
 
     return change
 

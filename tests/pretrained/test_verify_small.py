@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from torch import nn
 
 import attnc
+from attnc.errors import CertificateError
 from attnc.pretrained import convert_
+from attnc.records.certificate import Witness
 
 
 @cache
@@ -72,3 +75,21 @@ def test_weights_that_were_changed() -> None:
     with torch.no_grad():
         model[3].weight.mul_(1.5)
     assert attnc.verify(model).status == "unknown"
+
+
+@pytest.mark.parametrize(
+    "facts", [{"norm": "another"}, {"anchors": [1]}, {"neurons": 5}, {"interval": [-1e-3, 1e-3]}]
+)
+def test_facts_of_a_block(facts: dict[str, Any]) -> None:
+    model = converted()
+    report = model._attnc_report
+    (block,) = report.blocks
+    other = replace(block, facts={**block.facts, **facts})
+    model._attnc_report = replace(report, certificate=replace(report.certificate, children=(other,)))
+    assert attnc.verify(model).status == "unknown"
+
+
+def test_a_block_has_no_witness() -> None:
+    (block,) = converted()._attnc_report.blocks
+    with pytest.raises(CertificateError):
+        replace(block, witness=Witness((1.0,), 0, 1e9))

@@ -326,3 +326,42 @@ def test_verdicts() -> None:
 @given(st.floats(min_value=0, max_value=1e300), st.integers(1, 8))
 def test_round_up_never_rounds_down(x: float, digits: int) -> None:
     assert x <= round_up(x, digits) <= x * (1 + 1.1 * 10.0 ** (1 - digits)) + 5e-324
+
+
+def test_the_terms_of_a_proved_bound_add_up_to_it() -> None:
+    assert head(bound=3e-7).bound == 3e-7
+    for terms in ({"bound": 3.01e-7}, {"rounding": 0.0}):
+        with pytest.raises(CertificateError):
+            head(**terms)
+    assert head(rounding=0.0, status=Status.MEASURED, facts={**head().facts, "points": 3}).bound == 3e-7
+
+
+def test_a_witness_stands_only_where_it_is_checked(network: Certificate) -> None:
+    with pytest.raises(CertificateError):
+        replace(layer(head()), witness=Witness((0.0,), 0, 1e9))
+    assert network.witness is not None and head().witness is not None
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "change", [{"bound": math.nan}, {"facts": {"a": object()}}, {5: 1}, {"facts": {"a": nested(100_000)}}]
+)
+def test_what_is_no_json_is_refused(change: dict[Any, Any]) -> None:
+    with pytest.raises(CertificateError):
+        Certificate.from_json({**head().to_json(), **change})
+
+
+def test_other_formats_are_refused() -> None:
+    body = {k: v for k, v in head().to_json().items() if k != "seal"}
+    for version in (3.0, True, None, 2):
+        other = {**body, "format": version}
+        with pytest.raises(CertificateError):
+            Certificate.from_json({**other, "seal": seal(other)})
+    with pytest.raises(CertificateError):
+        Certificate.unknown("head", "float32").to_json()

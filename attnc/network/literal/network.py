@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnc.domain import Box, Interval
-from attnc.errors import FileError, InputError
+from attnc.errors import AttncError, FileError, InputError
 from attnc.network.altered import as_made, why_altered, why_others
 from attnc.network.inside import check_domain, outside_box, outside_interval
 from attnc.network.literal.steps import (
@@ -32,6 +32,7 @@ from attnc.network.literal.steps import (
 from attnc.network.running import PreciseModule, can_look, precise
 from attnc.program.step import Numbers
 from attnc.records.domains import domain_from_json, domain_to_json
+from attnc.records.fields import DAMAGE
 from attnc.records.literal import LiteralRecord, write_literal
 from attnc.records.numbers import Array
 from attnc.records.record import Record, under
@@ -217,7 +218,15 @@ class SelfAttentionNetwork(PreciseModule):
 
     def why_not_certified(self) -> str | None:
         """None if the certificate applies to the module as it is now, else the reason."""
-        return why_altered(self) or why_others(self.record().certificate.digests, self.certificate)
+        altered = why_altered(self)
+        if altered is not None:
+            return altered
+        try:
+            now = self.record().certificate
+        except (AttncError, *DAMAGE) as problem:
+            return f"it was changed: {problem}"
+        changed = "the certificate itself changed" if now != self.certificate else None
+        return why_others(now.digests, self.certificate) or changed
 
     def describe(self) -> str:
         """A line for every step: its kind, its name and the shapes of its matrices. A step that repeats has one line."""
@@ -349,7 +358,7 @@ def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
             fixed=t["fixed"], arrangement=s["arrangement"], domain=cast(Any, domain_from_json(s["domain"])),
             limits=s["limits"], strict=s["strict"], source=record.source, encoding=record.encoding,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+    except DAMAGE as problem:
         raise FileError(f"the literal network is not valid: {type(problem).__name__}: {problem}") from problem
     if literal.record().certificate.digests != record.certificate.digests:
         raise FileError("the literal network is not valid: its parts do not fit together")

@@ -182,7 +182,7 @@ class SelfAttention(PreciseModule):
         return reduce(torch.add, parts)
 
     def settings(self) -> dict[str, Any]:
-        return {"shared": list(self.shared), "heads": list(self.heads)}
+        return {"shared": list(self.shared), "heads": list(self.heads), **self.pattern.settings()}
 
     @property
     def shapes(self) -> str:

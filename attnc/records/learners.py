@@ -1,0 +1,51 @@
+"""The settings of learners and solvers, as their certificates state them."""
+
+from __future__ import annotations
+
+from attnc.domain import Context
+from attnc.errors import CertificateError
+from attnc.records.certificate import Certificate
+from attnc.records.fields import check_type, with_fields
+
+_SHARED: dict[str, type] = {"algorithm": str, "heads": list, "features": int, "intercept": bool}
+_SETTINGS: dict[str, dict[str, type]] = {
+    "gradient_descent": {"steps": int, "step_size": float, "e": float, "loss": dict},
+    "ridge_regression": {"iterations": int, "ridge": float, "start": float, "scales": list},
+}
+_LOSS: dict[str, type] = {"name": str, "of_residual": bool, "ridge": float, "lasso": float}
+
+
+def check_settings(certificate: Certificate) -> Context:
+    """The contexts of a learner; raises `CertificateError` unless all settings have their types and signs."""
+    facts, context = certificate.facts, certificate.holds_for
+    if facts["algorithm"] not in _SETTINGS or not isinstance(context, Context):
+        raise CertificateError(
+            f"{facts['algorithm']!r} on {context}: expected {' or '.join(_SETTINGS)} on a context"
+        )
+    types = _SHARED | _SETTINGS[facts["algorithm"]]
+    with_fields("the settings", facts, set(types))
+    solver, heads = "scales" in types, ["reading"]
+    numbers = dict(facts)
+    if solver:
+        types |= dict.fromkeys(("scale 0", "scale 1", "scale 2"), float)
+        numbers |= {f"scale {i}": e for i, e in enumerate(facts["scales"])}
+    else:
+        loss = with_fields("the loss", facts["loss"], {*_LOSS, "function"})
+        for name, kind in _LOSS.items():
+            check_type(f"loss.{name}", loss[name], kind)
+        if min(loss["ridge"], loss["lasso"]) < 0 or type(loss["function"]) not in (str, type(None)):
+            raise CertificateError(f"the loss {loss} is not valid")
+        heads += ["activation"] * (loss["function"] is not None) + ["threshold"] * (loss["lasso"] > 0)
+    with_fields("the scales and settings", numbers, set(types))
+    for name, kind in types.items():
+        check_type(name, numbers[name], kind)
+        if kind in (int, float) and not numbers[name] > 0:
+            raise CertificateError(f"{name} is {numbers[name]!r}: expected a positive number")
+    with_fields("the radius", dict(context.limits), {"x", "y", "p" if solver else "w", "u"})
+    if facts["heads"] != heads:
+        raise CertificateError(f"the heads are {facts['heads']}: expected {heads}")
+    if facts["intercept"] and not (context.limits["x"] >= 1 and facts["features"] > 1):
+        raise CertificateError(
+            f"an intercept is a feature of size 1: {facts['features']} features on {context}"
+        )
+    return context
