@@ -13,7 +13,8 @@ For a dtype with unit roundoff u and smallest normal number τ:
    be allowed to use less than the dtype (`loose_products`).
 5. scaled_dot_product_attention with scale 1 over at most 512 keys forms scores as in 4 and weights as in 2; it may divide the sum
    of products instead of each weight.
-6. Closed forms (`attnc.prove.window`) use torch.exp, torch.exp2, torch.reciprocal and torch.sigmoid. exp returns exp(d)(1 + ε)
+6. Closed forms (`attnc.prove.window`) use torch.exp, torch.exp2, torch.reciprocal, torch.sqrt and torch.sigmoid. sqrt returns
+   √x(1 + ε), |ε| <= 4u. exp returns exp(d)(1 + ε)
    plus at most τ, |ε| <= 4u, for d <= 80 in float32, d <= 640 in float64; exp2 returns 2^d likewise, for d <= 0. reciprocal is
    the division 1/x of assumption 1. sigmoid returns σ(z)(1 + ε) plus at most τ, |ε| <= (4σ(-z) + 3)u, which is
    1/(1 + exp(-z)) with that exp, and |ε| <= 3e^-z, since 1 + exp(-z) rounds to 1 where the exponential is small. A sum of two
@@ -143,12 +144,18 @@ def probe_window(dtype: str) -> str | None:
 
 
 def _probe_tail(a: Arithmetic, steps: torch.Tensor) -> str | None:
-    """2^d for d <= 0, down to what underflows, and 1/x for x >= 1."""
+    """2^d for d <= 0, down to what underflows; 1/x and √x for x >= 1."""
     d, x = (steps * math.log2(a.tiny) * 1.1).to(a.torch_dtype), (1 + steps * 2.0**20).to(a.torch_dtype)
-    powers, inverses = [(arb(y) * arb(2).log()).exp() for y in d.tolist()], [1 / arb(y) for y in x.tolist()]
-    return _probe_pointwise(
-        a, "exp2", d, powers, [y * a.window_exp_units * arb(a.unit) for y in powers]
-    ) or _probe_pointwise(a, "reciprocal", x, inverses, [y * arb(a.unit) for y in inverses])
+    exact = {
+        "exp2": (d, [(arb(y) * arb(2).log()).exp() for y in d.tolist()], a.window_exp_units),
+        "reciprocal": (x, [1 / arb(y) for y in x.tolist()], 1),
+        "sqrt": (x, [arb(y).sqrt() for y in x.tolist()], a.window_exp_units),
+    }
+    found = (
+        _probe_pointwise(a, name, given, values, [y * units * arb(a.unit) for y in values])
+        for name, (given, values, units) in exact.items()
+    )
+    return next((seen for seen in found if seen is not None), None)
 
 
 def _probe_pointwise(

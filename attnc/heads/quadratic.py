@@ -63,9 +63,9 @@ def power_heads(power: float, lo: float, hi: float, target: float) -> TwoKeyHead
 
     >>> heads = power_heads(0.5, 1e-12, 1e4, 1e-6)
     >>> len(heads), heads.error < 1e-6
-    (60, True)
+    (62, True)
     >>> len(power_heads(0.5, 1e-12, 1e4, 1e-12))
-    63
+    64
     """
     best: TwoKeyHeads | None = None
     for step, bias, ripple in PATTERNS[power]:

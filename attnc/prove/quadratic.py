@@ -150,14 +150,14 @@ def _gamma(operations: int, u: arb) -> arb:
 def closed_form_error(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> float:
     """At least |√u R̂ - 1| for R̂ = 1/√(fl(q̂/d + ε)) and every token with ε <= u <= `most`.
 
-    q̂ has the relative error γ_{d+1}; 1/d is stored, multiplied, and ε is stored and added: four roundings; the square root and
-    the division round once each."""
+    q̂ has the relative error γ_{d+1}; 1/d is stored, multiplied, and ε is stored and added: four roundings; the square root
+    errs by 4u (docs/arithmetic.md), the division rounds once."""
     with working(_PRECISION):
         u, tau = arb(a.unit), arb(a.tiny)
         inside = _gamma(numbers.dim + 5, u) + 4 * tau / arb(numbers.offset)
         if not (inside < 1 and arb(most) * numbers.dim * (1 + inside) < arb(a.largest)):
             return float("inf")
-        return upper((1 + u) ** 2 * (1 - u) ** -2 / (1 - inside).sqrt() - 1)
+        return upper((1 - a.window_exp_units * u) ** -1 * (1 - u) ** -1 / (1 - inside).sqrt() - 1)
 
 
 def norm_errors(
