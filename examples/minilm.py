@@ -1,6 +1,6 @@
 """all-MiniLM-L6-v2 as attention only: embed 1,000 sentences with the original and the converted model, and compare.
 
-    python examples/minilm.py [--dtype float64] [--engine softmax] [--approximation 1e-7] [--sentences 200] [--plot anchors.png]
+    python examples/minilm.py [--dtype float64] [--engine softmax] [--parts all] [--approximation 1e-7] [--sentences 200]
 
 The script generates the sentences, the same in every run: plain ones, long ones, an empty one, emoji, other languages,
 punctuation, numbers, code, and random tokens. An embedding is the mean of the last hidden state over the tokens, scaled to
@@ -169,13 +169,14 @@ def run(
     approximation: float | None = None,
     count: int = 1000,
     plot: str | None = None,
+    parts: str = "feed-forward",
 ) -> Result:
     """Embed the sentences, convert the model, and embed them again."""
     model, tokenizer = read(getattr(torch, dtype))
     texts = sentences(count, tokenizer)
     before, original = _timed(lambda: embed(model, tokenizer, texts))
     requested = APPROXIMATION[dtype] if approximation is None else approximation
-    report = attnc.convert_(model, approximation=requested, config={"engine": engine})
+    report = attnc.convert_(model, approximation=requested, config={"engine": engine}, parts=parts)
     after, converted = _timed(lambda: embed(model, tokenizer, texts))
     if plot is not None:
         draw(model, tokenizer, plot)
@@ -204,11 +205,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     defaults = ", ".join(f"{value:g} in {dtype}" for dtype, value in APPROXIMATION.items())
     parser.add_argument("--approximation", type=float, help=f"default {defaults}")
     parser.add_argument("--sentences", type=int, default=1000, metavar="N")
+    parser.add_argument(
+        "--parts", choices=("feed-forward", "all"), default="feed-forward", help="all: norms and pooler too"
+    )
     parser.add_argument("--plot", metavar="FILE", help="also plot which anchors a sentence uses")
     given = parser.parse_args(arguments)
     if given.sentences < 2:
         parser.error("--sentences must be at least 2: the comparison needs neighbours")
-    print(run(given.dtype, given.engine, given.approximation, given.sentences, given.plot))
+    print(run(given.dtype, given.engine, given.approximation, given.sentences, given.plot, given.parts))
 
 
 if __name__ == "__main__":

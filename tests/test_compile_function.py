@@ -390,7 +390,7 @@ def test_sizes_beyond_floating_point_are_refused_in_words() -> None:
 
 def test_forms_need_one_hidden_layer() -> None:
     deep = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)).eval()
-    with pytest.raises(attnc.errors.InputError, match="form='layers'"):
+    with pytest.raises(attnc.errors.InputError, match="'layers'"):
         attnc.compile(deep, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2, form="two-layer")
     with pytest.raises(attnc.errors.InputError, match="tokens=3"):
         attnc.compile(deep, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2, tokens=3)

@@ -17,9 +17,9 @@ from attnc.errors import InputError, PrecisionError
 from attnc.frontends.transformers import BlockList, find_blocks
 from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config, checked_parts
-from attnc.pretrained.guard import check_norms, check_reached, check_runs
+from attnc.pretrained.guard import check_reached, check_runs
 from attnc.pretrained.inputs import Entering, calls, entering, outputs
-from attnc.pretrained.parts import PlannedPart, plan_activation, plan_norm
+from attnc.pretrained.parts import PlannedPart, check_norms, plan_activation, plan_norm
 from attnc.pretrained.report import ConversionReport, Difference, model_certificate
 from attnc.pretrained.store import note_conversion
 from attnc.progress import Progress, silent
@@ -66,14 +66,8 @@ def convert_(
     outputs(model, [] if given else read_by[:1])  # the model must run on the call that it is read by
     found = find_blocks(model, filter_fn, call=read_by[0] if read_by else None, parts=checked_parts(parts))
     _check_arithmetic(found)
-    known = entering(model, found.blocks, config)
     parameters = sum(p.numel() for p in model.parameters())
-    blocks = _plan(found, known, approximation, config, progress or silent)
-    norms = [plan_norm(site, approximation, config) for site in found.norms]
-    check_runs(model, found.call, blocks)
-    check_norms(model, norms)
-    outside = [plan_activation(site, approximation, config) for site in found.activations]
-    planned: list[PlannedBlock | PlannedPart] = [*blocks, *norms, *outside]
+    planned = _plan(model, found, approximation, config, progress or silent)
     undo: list[Callable[[], None]] = []
     try:
         for plan in planned:
@@ -119,6 +113,18 @@ def convert(
 
 
 def _plan(
+    model: nn.Module, found: BlockList, approximation: float, config: ConvertConfig, progress: Progress
+) -> list[PlannedBlock | PlannedPart]:
+    """The module and the certificate of every part; the parts as they run are compared with what was read."""
+    known = entering(model, found.blocks, config)
+    blocks = _plan_blocks(found, known, approximation, config, progress)
+    norms = [plan_norm(site, approximation, config) for site in found.norms]
+    check_runs(model, found.call, blocks)
+    check_norms(model, norms)
+    return [*blocks, *norms, *(plan_activation(site, approximation, config) for site in found.activations)]
+
+
+def _plan_blocks(
     found: BlockList, known: list[Entering], approximation: float, config: ConvertConfig, progress: Progress
 ) -> list[PlannedBlock]:
     plans, total = [], len(found.blocks)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,20 +18,22 @@ from torch.utils.hooks import RemovableHandle
 from attnc.domain import Array, Normed
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
-from attnc.frontends.transformers import Call, NormSite, Site
+from attnc.frontends.transformers import Call, Site
 from attnc.functions import Function
 from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.inputs import removed
-from attnc.pretrained.parts import PlannedPart
 from attnc.program import Affine
 from attnc.program import Pointwise as PointwiseStep
 
+if TYPE_CHECKING:
+    from attnc.pretrained.parts import PlannedPart
+
 MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
-_ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
+ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
 _FAR = 1e8  # the largest input of a block that is tried
-_SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))
+SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))
 _MANY = 1 << 19  # numbers in the largest input that a part is called on
 _NEAR_KINKS = (0.0, 1e-3, -1e-3, 0.05, -0.05)
 
@@ -47,7 +49,7 @@ def check_flow(model: nn.Module, call: Call, sites: Sequence[Site]) -> None:
             _silent(model),
         ):
             _run(model, call)
-        _refuse(model, _problems(flows))
+        refuse(model, _problems(flows))
 
 
 def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
@@ -60,12 +62,12 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
             runs = [_BlockRun(plan, strided) for plan in planned]
             with removed([h for run in runs for h in run.hooks(model)]), mode(), fused_path(False):
                 _run(model, _with_gradients(call) if tracked else call)
-            _refuse(model, _problems(runs))
+            refuse(model, _problems(runs))
     blocks = map(_Block, planned)
-    _refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
-    _refuse(model, _fused_problems(model))
+    refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
+    refuse(model, _fused_problems(model))
     changed = [p.site for p, old in zip(planned, before, strict=True) if _digest(p.site) != old]
-    _refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
+    refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
 
 
 def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock | PlannedPart]) -> None:
@@ -81,7 +83,7 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock |
             with torch.set_grad_enabled(grad), _silent(model):
                 _run(model, call)
             missing = [plan.site.name for plan in planned if id(plan.module) not in reached]
-            _refuse(model, [Problem(name, "is not executed in its new place") for name in missing])
+            refuse(model, [Problem(name, "is not executed in its new place") for name in missing])
 
 
 def _digest(site: Site) -> tuple[object, ...]:
@@ -176,7 +178,7 @@ def _problem_alone(block: _Block) -> str | None:
     part, width = site.replaced, site.first.sizes[1 if site.gated else 0]
     assert callable(part)
     many = max(2, min(67, _MANY // (65 * max(site.first.sizes))))
-    for shape, mode in itertools.product((*_SHAPES, (many, 65)), MODES):
+    for shape, mode in itertools.product((*SHAPES, (many, 65)), MODES):
         rows = math.prod(shape)
         x = torch.from_numpy(block.inputs(rows) if site.gated else block.pre_activations(rows))
         x = x.to(site.first.device, site.dtype).reshape(*shape, width)
@@ -187,10 +189,10 @@ def _problem_alone(block: _Block) -> str | None:
             except Exception as problem:
                 return f"fails on an input of shape {tuple(x.shape)}: {type(problem).__name__}: {problem}"
         with np.errstate(all="ignore"):
-            expected = (block.whole if site.gated else block.inner)(_rows(x))
-        terms = _ULPS + (sum(site.first.sizes) if site.gated else 0)
+            expected = (block.whole if site.gated else block.inner)(rows_of(x))
+        terms = ULPS + (sum(site.first.sizes) if site.gated else 0)
         shaped = isinstance(out, Tensor) and out.shape[:-1] == x.shape[:-1]
-        if not shaped or not _close(_rows(out), expected, site.dtype, terms):
+        if not shaped or not is_close(rows_of(out), expected, site.dtype, terms):
             return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
     return None
 
@@ -250,8 +252,8 @@ class _Flow:
         norm = self.site.norm
         if norm is None:
             return None
-        known = {row.tobytes() for out in self.normed for row in _rows(out)}
-        for x in map(_rows, self.entering):
+        known = {row.tobytes() for out in self.normed for row in rows_of(out)}
+        for x in map(rows_of, self.entering):
             foreign = bool(known) and any(row.tobytes() not in known for row in x)
             if foreign or not _normalised(x, norm.domain()):
                 return f"its input is not the output of {norm.name or 'its norm'}"
@@ -309,13 +311,13 @@ class _BlockRun(_Flow):
 
     def _difference(self, k: int) -> str | None:
         dtype, block = self.site.dtype, self.block
-        h = _rows(self.inner[k])
-        given = {"first": _rows(self.chosen[k]), "up": _rows(self.entering[k]), "second": h}
-        found = {role: _rows(out[k]) for role, out in self.outputs.items()}
+        h = rows_of(self.inner[k])
+        given = {"first": rows_of(self.chosen[k]), "up": rows_of(self.entering[k]), "second": h}
+        found = {role: rows_of(out[k]) for role, out in self.outputs.items()}
         for role, linear in self.maps.items():
-            if not _close(found[role], block.affine(role, given[role]), dtype, linear.sizes[1]):
+            if not is_close(found[role], block.affine(role, given[role]), dtype, linear.sizes[1]):
                 return f"its map {linear.name} returns something else than W x + b"
-        if not _close(h, block.inner(found["first"], found.get("up")), dtype, _ULPS):
+        if not is_close(h, block.inner(found["first"], found.get("up")), dtype, ULPS):
             return f"the input of its second map is not {self.site.activation} of the first: its forward does more than was read"
         return None
 
@@ -338,7 +340,7 @@ def _record_output(into: list[Tensor]) -> Callable[..., None]:
     return lambda module, given, out: into.append(out.detach().clone())  # the model may change it in place
 
 
-def _rows(x: Tensor) -> Array:
+def rows_of(x: Tensor) -> Array:
     found: Array = x.detach().to("cpu", torch.float64).reshape(-1, x.shape[-1]).numpy()
     return found
 
@@ -354,7 +356,7 @@ def _run(model: nn.Module, call: Call) -> None:
         ) from problem
 
 
-def _refuse(model: nn.Module, problems: list[Problem]) -> None:
+def refuse(model: nn.Module, problems: list[Problem]) -> None:
     if problems:
         raise UnsupportedError(
             f"{type(model).__name__} does not run what was read, and is unchanged", problems
@@ -375,7 +377,7 @@ def _silent(model: nn.Module) -> Iterator[None]:
             part.strict = strict
 
 
-def _close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, terms: float) -> bool:
+def is_close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, terms: float) -> bool:
     """Whether a result equals the expected one up to rounding; both may overflow together."""
     value, size = expected
     if found.shape != value.shape:
@@ -384,37 +386,3 @@ def _close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, term
         close = np.abs(found - value) <= 2 * (terms + 8) * torch.finfo(dtype).eps * size
     overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > 1e37))
     return bool((close | overflow).all())
-
-
-def check_norms(model: nn.Module, planned: Sequence[PlannedPart]) -> None:
-    """Call each norm that will be replaced by itself, on inputs of several shapes and sizes, in every mode, and compare it with
-    what was read."""
-    sites = [plan.site for plan in planned if isinstance(plan.site, NormSite)]
-    problems = [Problem(site.name, reason) for site in sites if (reason := _norm_problem(site))]
-    _refuse(model, problems)
-
-
-def _norm_problem(site: NormSite) -> str | None:
-    norm, domain = site.norm, site.norm.domain()
-    noise, part = np.random.default_rng(), site.replaced
-    device = next((t.device for _, t in norm.tensors()), torch.device("cpu"))
-    for shape, mode in itertools.product(_SHAPES[1:], MODES):
-        rows = noise.standard_normal((*shape, norm.features)) * 10.0 ** noise.uniform(-4, 2, (*shape, 1))
-        x = torch.from_numpy(rows).to(device, site.dtype)
-        with mode(), torch.random.fork_rng(devices=[]):
-            try:
-                out = part(x.clone())
-            except Exception as problem:
-                return f"fails on an input of shape {tuple(x.shape)}: {type(problem).__name__}: {problem}"
-        z = _rows(x)
-        z = z - z.mean(-1, keepdims=True) if domain.centred else z
-        y = z / np.sqrt((z * z).mean(-1, keepdims=True) + site.epsilon)
-        size = np.abs(domain.gain) * (1 + np.abs(y)) + np.abs(domain.shift)
-        precision = (
-            torch.float32 if isinstance(out, Tensor) else site.dtype
-        )  # some norms are taken in float32
-        if not isinstance(out, Tensor) or not _close(
-            _rows(out), (domain.gain * y + domain.shift, size), precision, _ULPS
-        ):
-            return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
-    return None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Ball, Interval
-from attnc.errors import PrecisionError
+from attnc.errors import PrecisionError, Problem
 from attnc.frontends.transformers import ActivationSite, NormSite, PartSite
 from attnc.lower.heads import HeadRequest, build_head
 from attnc.lower.pointwise import executed_error
@@ -18,6 +22,7 @@ from attnc.lower.quadratic import proved_heads
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained.config import ConvertConfig
+from attnc.pretrained.guard import MODES, SHAPES, ULPS, is_close, refuse, rows_of
 from attnc.prove.quadratic import norm_errors
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up
@@ -103,3 +108,37 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
     )  # fmt: skip
     module.heads.to(next((t.device for _, t in norm.tensors()), torch.device("cpu")))
     return PlannedPart(site, module.eval(), certificate)
+
+
+def check_norms(model: nn.Module, planned: Sequence[PlannedPart]) -> None:
+    """Call each norm that will be replaced by itself, on inputs of several shapes and sizes, in every mode, and compare it with
+    what was read."""
+    sites = [plan.site for plan in planned if isinstance(plan.site, NormSite)]
+    problems = [Problem(site.name, reason) for site in sites if (reason := _norm_problem(site))]
+    refuse(model, problems)
+
+
+def _norm_problem(site: NormSite) -> str | None:
+    norm, domain = site.norm, site.norm.domain()
+    noise, part = np.random.default_rng(), site.replaced
+    device = next((t.device for _, t in norm.tensors()), torch.device("cpu"))
+    for shape, mode in itertools.product(SHAPES[1:], MODES):
+        rows = noise.standard_normal((*shape, norm.features)) * 10.0 ** noise.uniform(-4, 2, (*shape, 1))
+        x = torch.from_numpy(rows).to(device, site.dtype)
+        with mode(), torch.random.fork_rng(devices=[]):
+            try:
+                out = part(x.clone())
+            except Exception as problem:
+                return f"fails on an input of shape {tuple(x.shape)}: {type(problem).__name__}: {problem}"
+        z = rows_of(x)
+        z = z - z.mean(-1, keepdims=True) if domain.centred else z
+        y = z / np.sqrt((z * z).mean(-1, keepdims=True) + site.epsilon)
+        size = np.abs(domain.gain) * (1 + np.abs(y)) + np.abs(domain.shift)
+        precision = (
+            torch.float32 if isinstance(out, Tensor) else site.dtype
+        )  # some norms are taken in float32
+        if not isinstance(out, Tensor) or not is_close(
+            rows_of(out), (domain.gain * y + domain.shift, size), precision, ULPS
+        ):
+            return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation
 
-NORMS = "attnc/frontends/transformers/blocks.py"
+NORMS = "attnc/frontends/transformers/norms.py"
 SITES = "attnc/frontends/transformers/sites.py"
 BLOCKS_OF = "attnc/frontends/transformers/find.py"
 
@@ -120,7 +120,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: less than float32",
         NORMS,
-        " or any(aten.dtype(f) not in FULL for f in factors)",
+        "    if any(aten.dtype(f) not in FULL for f in factors):\n        return None\n",
         "",
         "a norm that is taken in bfloat16 is normalised to 2^-10",
         (NO_NORM,),
@@ -208,7 +208,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "transformers: blocks with gradients",
         BLOCKS_OF,
-        "    problems = problems or _unlike(kept, sites_in(model, record(model, call, grad=True))[0])\n",
+        "        problems = _unlike(kept, _every_site(model, again))\n",
         "",
         "blocks are read without gradients only",
         (GRAD,),

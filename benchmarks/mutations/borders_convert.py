@@ -27,7 +27,7 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: activation",
         GUARD,
-        'if not _close(h, block.inner(found["first"], found.get("up")), dtype, _ULPS):',
+        'if not is_close(h, block.inner(found["first"], found.get("up")), dtype, ULPS):',
         "if False:",
         "what enters the second map is not compared",
         (DECIDES,),
@@ -85,7 +85,7 @@ BORDERS_CONVERT = [
     Mutation(
         "flow: verify",
         "attnc/pretrained/verify.py",
-        "        check_flow(model, call, [*sites.values()])\n",
+        "        check_flow(model, call, [site for site in sites.values() if isinstance(site, Site)])\n",
         "",
         "verify does not look at what flows into a block",
         ("tests/pretrained/test_altered.py::test_what_enters_a_block_must_be_what_its_norm_returned",),
@@ -93,7 +93,7 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: the part alone",
         GUARD,
-        "    _refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])\n",
+        "    refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])\n",
         "",
         "what is replaced is not run by itself",
         (DECIDES,),
@@ -109,15 +109,15 @@ BORDERS_CONVERT = [
     Mutation(
         "guard: shapes",
         GUARD,
-        "_SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))",
-        "_SHAPES = ((3, 5),)",
+        "SHAPES = ((1,), (1, 1), (3, 5), (2, 3, 4))",
+        "SHAPES = ((3, 5),)",
         "what is replaced is run on one shape only",
         (DECIDES,),
     ),
     Mutation(
         "guard: fused operation",
         GUARD,
-        "    _refuse(model, _fused_problems(model))\n",
+        "    refuse(model, _fused_problems(model))\n",
         "",
         "torch's fused operation is not compared",
         ("tests/pretrained/test_guard.py::test_the_fused_operation_is_compared",),
@@ -141,7 +141,7 @@ BORDERS_CONVERT = [
     Mutation(
         "convert: check_runs",
         CONVERT,
-        "    check_runs(model, found.call, planned)\n",
+        "    check_runs(model, found.call, blocks)\n",
         "",
         "the model is not run beside what was read",
         (GUARDED,),

@@ -155,7 +155,7 @@ def test_nan_in_the_numbers_is_refused() -> None:
 
 LOWERED = {
     "bound": lambda c: replace(c, bound=0.97 * c.witness.error),
-    "approximation": lambda c: replace(c, approximation=0.97 * c.witness.error),
+    "approximation": lambda c: replace(c, approximation=0.97 * c.witness.error, rounding=c.bound),
     "rounding": lambda c: replace(c, rounding=0.5 * c.rounding),
     "rounding to nothing": lambda c: replace(c, rounding=0.0),
 }

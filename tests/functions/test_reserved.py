@@ -122,10 +122,10 @@ def test_no_certificate_names_a_built_in_for_what_is_none(make: Any, relu_head: 
         lambda: attnc.head(fake, domain=(-1, 1), eps=0.1),
         lambda: attnc.head(fake, domain=(-1, 1), anchors=2),
         lambda: functions.register(fake),
-        lambda: attnc.verify(relu_head, function=fake),
     ):
         with pytest.raises(InputError):
             use()
+    assert attnc.verify(relu_head, function=fake).status == "unknown"
 
 
 def test_a_subclass_that_hides_its_name_keeps_its_own_in_certificates() -> None:
@@ -220,8 +220,7 @@ def test_a_network_of_a_function_that_took_a_name() -> None:
     assert net.certificate.proved and attnc.verify(net).status == "proved"
     step = next(s for s in net.program.steps if hasattr(s, "function"))
     object.__setattr__(step, "function", renamed())
-    with pytest.raises(InputError):
-        attnc.verify(net)
+    assert attnc.verify(net).status == "unknown"
 
 
 def test_the_file_of_a_users_head_that_says_relu_is_not_proved(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import attnc
-from attnc.errors import InputError
 from attnc.incontext import Radius, ridge_regression
 from tests.network.examples import activation, gate, head, learner, network
 
@@ -149,11 +148,7 @@ def test_what_was_changed_is_not_proved(make: Callable[[], Any], change: Callabl
     module = make()
     assert attnc.verify(module).status == "proved"
     change(module)
-    if change is a_nan and make is head:
-        with pytest.raises(InputError, match="NaN"):
-            attnc.verify(module)
-    else:
-        assert attnc.verify(module).status in ("unknown", "refuted")
+    assert attnc.verify(module).status in ("unknown", "refuted")
 
 
 @pytest.mark.parametrize("make", MAKES, ids=lambda m: m.__name__)

@@ -349,6 +349,7 @@ def test_factors_follow_exponents_that_are_written_in_place() -> None:
     lam, inverse, shrink, height = made.product.factors().double()
     assert set(lam.tolist()) == {4.0} and set(inverse.tolist()) == {0.25}
     assert set(shrink.tolist()) == {2.0**-6} and set(height.tolist()) == {2.0**12}
+    made.engine = "softmax"
     made.product.radius.fill_(70)
     with pytest.raises(InputError, match="-70"):
         made(neurons()[:, :4])

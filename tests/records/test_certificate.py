@@ -311,7 +311,18 @@ def test_domains_round_trip(domain) -> None:
 
 
 def test_every_subject_has_required_facts() -> None:
-    assert set(FACTS) == {"head", "network", "layer", "lookup", "block", "model", "learner", "literal"}
+    assert set(FACTS) == {
+        "head",
+        "network",
+        "layer",
+        "lookup",
+        "block",
+        "norm",
+        "activation",
+        "model",
+        "learner",
+        "literal",
+    }
 
 
 def test_verdicts() -> None:

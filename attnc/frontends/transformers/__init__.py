@@ -1,7 +1,8 @@
 """The feed-forward blocks of transformers, read from the operations that the model executes."""
 
-from attnc.frontends.transformers.blocks import NormRead
-from attnc.frontends.transformers.find import BlockList, Call, example_call, find_blocks, read_sites
+from attnc.frontends.transformers.calls import Call, example_call
+from attnc.frontends.transformers.find import BlockList, find_blocks, read_sites
+from attnc.frontends.transformers.norms import NormRead
 from attnc.frontends.transformers.part_sites import ActivationSite, NormSite, PartSite
 from attnc.frontends.transformers.sites import Site, SkipCause, Skipped
 

@@ -12,8 +12,9 @@ from torch import fx, nn
 from attnc.errors import Problem
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured
-from attnc.frontends.transformers.blocks import NORM, NormRead, blocks_in, norms_in
+from attnc.frontends.transformers.blocks import blocks_in
 from attnc.frontends.transformers.expressions import MARK
+from attnc.frontends.transformers.norms import NORM, NormRead, norms_in
 from attnc.frontends.transformers.sites import holders, hooks_of, put
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise

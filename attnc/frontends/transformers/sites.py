@@ -14,15 +14,9 @@ from attnc.domain import Normed
 from attnc.errors import AttncError, Problem
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import tensor_problem
-from attnc.frontends.transformers.blocks import (
-    BlockRead,
-    LinearMap,
-    NormRead,
-    activations_outside,
-    blocks_in,
-    norms_in,
-)
+from attnc.frontends.transformers.blocks import BlockRead, LinearMap, activations_outside, blocks_in
 from attnc.frontends.transformers.expressions import expression_of, read
+from attnc.frontends.transformers.norms import NormRead, norms_in
 from attnc.functions import Function
 from attnc.program import Pointwise, Product, Program, Step
 

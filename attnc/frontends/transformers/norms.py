@@ -1,0 +1,206 @@
+"""Norms in a captured graph: torch's own operations, RMS norms written out as transformers does, and converted norms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from attnc.domain import Normed
+from attnc.errors import Problem
+from attnc.frontends import aten
+from attnc.frontends.capture import Captured
+from attnc.frontends.problems import tensor_problem
+from attnc.network.norm import Norm
+
+NORMS = ("layer_norm", "rms_norm")
+NORM = "attnc.norm"  # a norm that is converted, in a captured graph
+FULL = (torch.float32, torch.float64)  # a norm that is taken in less is not normalised to 2^-10
+LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
+
+
+@dataclass(frozen=True, eq=False)
+class NormRead:
+    """A norm as it is executed: x = gain∘z/√(mean z² + eps) + shift, z centred in a LayerNorm (Gemma: gain = 1 + weight)."""
+
+    name: str  # the part of the model in which it runs
+    kind: str  # "layer" or "rms"
+    features: int
+    eps: float | None  # None: torch's default for rms, the dtype's own
+    weight: Tensor | None
+    bias: Tensor | None
+    one_plus: torch.dtype | None = None  # the dtype in which 1 + weight is taken, where that is the gain
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for norms that make the same numbers: the same tensors, kind and eps."""
+        return self.kind, self.features, self.eps, id(self.weight), id(self.bias), self.one_plus
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Gain and shift, with their names in the model."""
+        for key, tensor in (("weight", self.weight), ("bias", self.bias)):
+            if tensor is not None:
+                yield f"{self.name}.{key}", tensor
+
+    def problems(self) -> Iterator[Problem]:
+        """Why its outputs are not bounded: with an eps that underflows, tiny inputs may be returned longer than √d."""
+        if self.eps is not None and not self.eps >= LEAST_EPS:
+            reason = f"has eps={self.eps}: give at least {LEAST_EPS:.0e}, so that rounding does not matter for tiny inputs"
+            yield Problem(self.name, reason)
+        for name, tensor in self.tensors():
+            if (refused := tensor_problem(tensor)) is not None:
+                yield Problem(name, refused)
+
+    def domain(self) -> Normed:
+        """Every vector that it can return. Gemma adds 1 + weight in float32, whatever the dtype of the model."""
+        weight = self.weight
+        if weight is not None and self.one_plus is not None:
+            weight = 1.0 + weight.to(self.one_plus)
+        gain = torch.ones(self.features) if weight is None else weight.detach()
+        shift = torch.zeros(self.features) if self.bias is None else self.bias.detach()
+        numbers = (np.array(t.to("cpu", torch.float64).numpy()) for t in (gain, shift))
+        return Normed(self.kind == "layer", *numbers)
+
+
+def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
+    """The norm whose outputs are the vectors that a node computes; None if it is not recognised."""
+    node = aten.origin(node, rows=True)
+    if aten.name(node) == NORM:
+        return _converted(node, captured)
+    return _fused(node, captured) if aten.name(node) in NORMS else _written_out(node, captured)
+
+
+def norms_in(captured: Captured) -> Iterator[tuple[fx.Node, fx.Node, NormRead]]:
+    """Every norm that the graph runs: the node that it computes, the node that enters it, and the norm."""
+    for node in captured.graph.nodes:
+        if aten.name(node) in (*NORMS, NORM):
+            norm = read_norm(node, captured)
+            entering = aten.arguments(node)["x" if aten.name(node) == NORM else "input"]
+        elif aten.name(node) == "mul" and not any(_is_written_out(user, captured) for user in node.users):
+            norm, roots = _written_out(node, captured), [f for f in _factors(node) if aten.name(f) == "rsqrt"]
+            inner = _mean_square(roots[0]) if norm is not None else None
+            entering = None if inner is None else inner[0]
+        else:
+            continue
+        if norm is not None and isinstance(entering, fx.Node):
+            yield node, aten.origin(entering, casts=True), norm
+
+
+def _is_written_out(user: fx.Node, captured: Captured) -> bool:
+    """Whether a product, or one behind casts of it, is a norm: then the norm ends there."""
+    if aten.name(user) == "mul":
+        return _written_out(user, captured) is not None
+    through = aten.unchanged(user, casts=True) is not None
+    return through and any(_is_written_out(next_, captured) for next_ in user.users)
+
+
+def _converted(node: fx.Node, captured: Captured) -> NormRead | None:
+    path = str(aten.arguments(node)["name"])
+    part = captured.parts.get(path)
+    if not isinstance(part, Norm):
+        return None
+    kind, heads = "layer" if part.centred else "rms", part.heads
+    return NormRead(path, kind, heads.dim, heads.offset, part.weight, part.bias, part.one_plus)
+
+
+def _fused(node: fx.Node, captured: Captured) -> NormRead | None:
+    given = aten.arguments(node)
+    sizes = given["normalized_shape"]
+    if not isinstance(sizes, (list, tuple)) or len(sizes) != 1:
+        return None
+    tensors = [given.get(key) for key in ("weight", "bias")]
+    found = [_tensor(t, captured) for t in tensors]
+    if any(given is not None and tensor is None for given, tensor in zip(tensors, found, strict=True)):
+        return None
+    part = captured.parts[captured.path(node)]
+    fixed = found[0] is not None or isinstance(part, (nn.LayerNorm, nn.RMSNorm))
+    if not fixed and len(aten.shape(node) or ()) < 3:
+        return None  # F.layer_norm(x, x.shape[1:]) is another norm for inputs of another rank
+    kind, eps = "layer" if aten.name(node) == "layer_norm" else "rms", given["eps"]
+    least = float(eps) if isinstance(eps, (int, float)) else None
+    return NormRead(captured.path(node), kind, int(sizes[0]), least, found[0], found[1])
+
+
+def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
+    """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float32 and float64, and 1 + weight for weight."""
+    size = aten.shape(node)
+    roots = [f for f in _factors(node) if aten.name(f) == "rsqrt"]
+    inner = _mean_square(roots[0]) if len(roots) == 1 else None
+    if inner is None or not size:
+        return None
+    z, eps = inner
+    factors = list(_factors(node, z))
+    if any(aten.dtype(f) not in FULL for f in factors):
+        return None
+    rest = [f for f in factors if f is not roots[0]]
+    if sum(f is z for f in rest) != 1 or aten.shape(z) != size:
+        return None
+    gains = [_gain(f, captured) for f in rest if f is not z]
+    if len(gains) > 1 or None in gains:
+        return None
+    weight, one_plus = (gains[0] or (None, None)) if gains else (None, None)
+    if weight is not None and tuple(weight.shape) != size[-1:]:
+        return None
+    return NormRead(captured.path(roots[0]), "rms", size[-1], eps, weight, None, one_plus)
+
+
+def _factors(node: fx.Node, whole: fx.Node | None = None) -> Iterator[fx.Node]:
+    """The factors of a product of products, casts apart; `whole` is a factor even if it is a product."""
+    node = aten.origin(node, casts=True)
+    product = aten.name(node) == "mul" and node is not whole
+    sides = [_argument(node, key) for key in ("self", "other")] if product else []
+    factors = [side for side in sides if side is not None]
+    if len(factors) < 2:
+        yield node
+        return
+    for side in factors:
+        yield from _factors(side, whole)
+
+
+def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
+    """z and eps of rsqrt(mean(z², -1, keepdim) + eps)."""
+    total = _argument(root, "self")
+    if total is None or aten.name(total) != "add" or aten.arguments(total).get("alpha", 1) != 1:
+        return None
+    sides = [aten.arguments(total)[key] for key in ("self", "other")]
+    eps = next((float(s) for s in sides if isinstance(s, (int, float)) and not isinstance(s, bool)), None)
+    mean = next((aten.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
+    if eps is None or mean is None or aten.name(mean) != "mean":
+        return None
+    given, square = aten.arguments(mean), _argument(mean, "self")
+    dims = given.get("dim")
+    if not isinstance(dims, (list, tuple)) or list(dims) != [-1] or not given["keepdim"] or square is None:
+        return None  # an axis counted from the front is another one for inputs of another rank
+    z, op = _argument(square, "self"), aten.name(square)
+    powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)
+    twice = op == "mul" and _argument(square, "other") is z
+    return (z, eps) if z is not None and (powers or twice) else None
+
+
+def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, torch.dtype | None] | None:
+    """A tensor of the model, or 1 + one, and the dtype of that sum."""
+    tensor = _tensor(node, captured)
+    if tensor is not None:
+        return tensor, None
+    if aten.name(node) != "add":
+        return None
+    sides = [aten.arguments(node)[key] for key in ("self", "other")]
+    one = any(isinstance(side, (int, float)) and side == 1 for side in sides)
+    weight = next((_tensor(side, captured) for side in sides if isinstance(side, fx.Node)), None)
+    plain = aten.arguments(node).get("alpha", 1) == 1
+    return (weight, aten.dtype(node)) if one and plain and weight is not None else None
+
+
+def _argument(node: fx.Node, name: str) -> fx.Node | None:
+    found = aten.arguments(node).get(name)
+    return aten.origin(found, casts=True) if isinstance(found, fx.Node) else None
+
+
+def _tensor(node: object, captured: Captured) -> Tensor | None:
+    """The parameter or buffer that a node is, casts apart."""
+    if not isinstance(node, fx.Node):
+        return None
+    return captured.tensors.get(aten.origin(node, casts=True).name)
