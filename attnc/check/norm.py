@@ -100,10 +100,10 @@ def _executed(gain: Array, shift: Array, relative: float, a: Arithmetic) -> floa
 
 def _closed_form(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> float:
     """At least |√u R̂ - 1| for R̂ = fl(1/fl(√fl(fl(q̂ fl(1/d)) + ε))): d + 1 roundings of q̂, four up to the root, 4u of
-    the root itself and one of the division: together below 6u."""
+    the root itself and one of the division."""
     with working(128):
         u, tau = arb(a.unit), arb(a.tiny)
         inside = (1 - u) ** -(numbers.dim + 5) - 1 + 4 * tau / arb(numbers.offset)
         if not (inside < 1 and arb(most) * numbers.dim * (1 + inside) < arb(a.largest)):
             return math.inf
-        return upper((1 + 6 * u) * (1 - inside) ** arb(-0.5) - 1)
+        return upper((1 + 4 * u) * (1 + u) * (1 - inside) ** arb(-0.5) - 1)

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from attnc.arguments import check_arithmetic, checked_eps
+from attnc.arguments import DTYPES, check_arithmetic, checked_eps
 from attnc.domain import Interval
-from attnc.errors import ConvergenceError, PrecisionError
+from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
 from attnc.heads.exact_term import smallest_exact
@@ -47,6 +47,8 @@ def build_head(request: HeadRequest, progress: Progress = lambda _: None) -> Hea
 
     If no head meets `eps`, the closest one is returned: its certificate states the bound. If none meets `approximation`,
     `PrecisionError` is raised."""
+    if request.dtype not in DTYPES.values():
+        raise InputError(f"dtype={request.dtype!r}: heads run in 'float32' or 'float64'")
     request = request.simplified()
     check_arithmetic(request.dtype)
     return cached_head(request, lambda: _build(request, progress))

@@ -100,17 +100,16 @@ def find_blocks(
     if problems:
         what = f"{type(model).__name__} cannot be converted, and is unchanged"
         raise UnsupportedError(what, _grouped(problems))
-    left = []
-    for site in (site for site in every if site not in kept):
-        reason = (
-            ("converted before", SkipCause.CONVERTED)
-            if site.converted
-            else ("left out by filter_fn", SkipCause.FILTER)
-        )
-        left.append(Skipped(site.name, *reason))
+    left = [_left_out(site) for site in every if site not in kept]
     kinds = (Site, NormSite, ActivationSite)
     blocks, kept_norms, kept_activations = (tuple(s for s in kept if isinstance(s, kind)) for kind in kinds)
     return BlockList(blocks, (*left, *skipped), call, kept_norms, kept_activations)  # type: ignore[arg-type]
+
+
+def _left_out(site: Site | PartSite) -> Skipped:
+    if site.converted:
+        return Skipped(site.name, "converted before", SkipCause.CONVERTED)
+    return Skipped(site.name, "left out by filter_fn", SkipCause.FILTER)
 
 
 def read_sites(model: nn.Module, call: Call | None = None) -> list[Site | PartSite]:
