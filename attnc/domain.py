@@ -174,23 +174,27 @@ class Normed:
 
 @dataclass(frozen=True)
 class Ball:
-    """Every vector of `features` numbers whose Euclidean norm is at most `radius`."""
+    """Every vector of `features` numbers whose Euclidean norm is at most `radius`; if `centred`, every token x that becomes such
+    a vector when its mean is subtracted, as executed: what follows is compared with the exact result for that vector."""
 
     features: int
     radius: float
+    centred: bool
 
     def __post_init__(self) -> None:
         if type(self.features) is not int or self.features < 1:
             raise InputError(f"features={self.features!r}: give a positive whole number")
         if type(self.radius) is not float or not 0 < self.radius < math.inf:
             raise InputError(f"radius={self.radius!r}: give a positive finite float")
+        if type(self.centred) is not bool:
+            raise InputError(f"centred={self.centred!r}: give True or False")
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.features,)
 
     def __repr__(self) -> str:
-        return f"Ball({self.features} features, radius {self.radius:g})"
+        return f"Ball({self.features} features, radius {self.radius:g}{', centred' * self.centred})"
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,10 @@ def _contradiction(
         or numbers.power != 0.5
     ):
         return "its facts are not those of its numbers"
-    if not isinstance(domain, Ball) or domain.features != numbers.dim:
+    if not isinstance(domain, Ball) or (domain.features, domain.centred) != (
+        numbers.dim,
+        facts["kind"] == "layer",
+    ):
         return f"it holds for {domain}, not for tokens of {numbers.dim} features"
     if not claim.approximation <= requested:
         return f"approximation is {claim.approximation:g}, above the requested {requested:g}"

@@ -94,7 +94,7 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
         approximation=round_up(exact),
         rounding=roundings[config.engine],
         bound=round_up(round_up(exact) + roundings[config.engine]),
-        holds_for=Ball(norm.features, math.sqrt(norm.features * MOST)),
+        holds_for=Ball(norm.features, math.sqrt(norm.features * MOST), norm.kind == "layer"),
         dtype=dtype,
         digests=proof.numbers.digests(),
         facts={

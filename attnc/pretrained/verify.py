@@ -174,7 +174,7 @@ def _part_verdict(
 
 def _ball(module: Norm) -> Ball:
     """The tokens that a norm accepts."""
-    return Ball(module.heads.dim, math.sqrt(module.heads.dim * module.most))
+    return Ball(module.heads.dim, math.sqrt(module.heads.dim * module.most), module.centred)
 
 
 def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site | PartSite]) -> str | None:

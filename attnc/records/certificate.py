@@ -329,7 +329,8 @@ def _domain_text(domain: Domain) -> str:
         sizes = ", ".join(f"|{name}| <= {limit:g}" for name, limit in domain.limits.items())
         return f"every context of up to {domain.examples:,} examples with {sizes}"
     if isinstance(domain, Ball):
-        return f"every token of {domain.features} features with a norm of at most {domain.radius:g}"
+        token = "every token, minus its mean as executed," if domain.centred else "every token"
+        return f"{token} of {domain.features} features with a norm of at most {domain.radius:g}"
     if isinstance(domain, Normed):
         return f"every output of {'a LayerNorm' if domain.centred else 'an RMSNorm'} of {len(domain.gain)} features"
     return f"every input of {f'[{domain.lo:g}, {domain.hi:g}]' if isinstance(domain, Interval) else domain}"

@@ -16,7 +16,7 @@ _LISTED = 64  # numbers that are written as a list; longer arrays are written in
 _FIELDS = {
     "interval": ("lo", "hi"),
     "box": ("lo", "hi", "shape"),
-    "ball": ("features", "radius"),
+    "ball": ("features", "radius", "centred"),
     "context": ("examples", "limits"),
     "normed": ("centred", "gain", "shift", "shape"),
 }
@@ -48,7 +48,7 @@ def domain_from_json(record: object) -> Domain | None:
                 check_type(end, body[end], float)
             return Interval(body["lo"], body["hi"])
         if kind == "ball":
-            return Ball(body["features"], body["radius"])
+            return Ball(body["features"], body["radius"], body["centred"])
         if kind == "context":
             return Context(body["examples"], dict(body["limits"]))
         shape = tuple(body["shape"])
