@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnc.arguments import check_arithmetic, checked_eps
 from attnc.arithmetic import probe_window
 from attnc.errors import InputError, PrecisionError
-from attnc.frontends.transformers import BlockList, find_blocks
+from attnc.frontends.transformers import ActivationSite, BlockList, NormSite, find_blocks
 from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config, checked_parts
 from attnc.pretrained.guard import check_reached, check_runs
@@ -118,10 +118,11 @@ def _plan(
     """The module and the certificate of every part; the parts as they run are compared with what was read."""
     known = entering(model, found.blocks, config)
     blocks = _plan_blocks(found, known, approximation, config, progress)
-    norms = [plan_norm(site, approximation, config) for site in found.norms]
+    norms = [plan_norm(site, approximation, config) for site in found.sites if isinstance(site, NormSite)]
+    activations = [site for site in found.sites if isinstance(site, ActivationSite)]
     check_runs(model, found.call, blocks)
     check_norms(model, norms)
-    return [*blocks, *norms, *(plan_activation(site, approximation, config) for site in found.activations)]
+    return [*blocks, *norms, *(plan_activation(site, approximation, config) for site in activations)]
 
 
 def _plan_blocks(
@@ -140,10 +141,7 @@ def _plan_blocks(
 
 
 def _check_arithmetic(found: BlockList) -> None:
-    dtypes = {site.dtype for site in found.blocks} | {
-        site.dtype for site in (*found.norms, *found.activations)
-    }
-    for dtype in (str(found).removeprefix("torch.") for found in dtypes):
+    for dtype in {str(site.dtype).removeprefix("torch.") for site in found.sites}:
         check_arithmetic(dtype, network=True)
         broken = probe_window(dtype)
         if broken is not None:

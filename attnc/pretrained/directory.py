@@ -188,10 +188,9 @@ def _sites(
     other way round: then one name is the end of the other."""
     names = [entry["name"] for entry in record["blocks"]]
     try:
-        every = find_blocks(
+        sites = find_blocks(
             model, lambda site: any(same_place(site.name, name) for name in names), parts=_kinds(record)
-        )
-        sites: list[Site | PartSite] = [*every.blocks, *every.norms, *every.activations]
+        ).sites
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
     found = []

@@ -3,8 +3,7 @@
 from attnc.frontends.transformers.calls import Call, example_call
 from attnc.frontends.transformers.find import BlockList, find_blocks, read_sites
 from attnc.frontends.transformers.norms import NormRead
-from attnc.frontends.transformers.part_sites import ActivationSite, NormSite, PartSite
-from attnc.frontends.transformers.sites import Site, SkipCause, Skipped
+from attnc.frontends.transformers.sites import ActivationSite, NormSite, PartSite, Site, SkipCause, Skipped
 
 __all__ = [
     "ActivationSite",

@@ -99,7 +99,6 @@ class BlockRead:
     reason: str | None
     converted: tuple[str, ...]  # the names of its marks, if it is converted
     inside: tuple[fx.Node, ...]  # the operations of the activation
-    leaving: fx.Node  # what enters the second map
     norm: NormRead | None
 
     @property
@@ -164,9 +163,7 @@ def _block(second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured
         activation = None if _contains(e, ("s", 1)) else function_of(e)
         reason = None if activation is not None else _unknown(found)
     norm, up = read_norm(used[0].input, captured), used[1] if len(used) == 2 else None
-    return BlockRead(
-        used[0], second, up, activation, reason, tuple(marks), tuple(found.nodes), second.input, norm
-    )
+    return BlockRead(used[0], second, up, activation, reason, tuple(marks), tuple(found.nodes), norm)
 
 
 def _split(e: Expression) -> tuple[Expression, Expression] | None:
@@ -232,4 +229,4 @@ def _not_understood(
     up = used[1] if len(used) == 2 else None
     norm = read_norm(used[0].input, captured)
     inside = tuple(node for node in nodes if aten.unchanged(node) is None and node.all_input_nodes)
-    return BlockRead(used[0], second, up, None, reason, (), inside, second.input, norm)
+    return BlockRead(used[0], second, up, None, reason, (), inside, norm)

@@ -15,19 +15,11 @@ from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.problems import global_hooks, training_parts
-from attnc.frontends.transformers.blocks import BlockRead
 from attnc.frontends.transformers.calls import Call, example_call
 from attnc.frontends.transformers.expressions import MARK, PRODUCT
 from attnc.frontends.transformers.norms import NORM
-from attnc.frontends.transformers.part_sites import (
-    ActivationSite,
-    NormSite,
-    PartSite,
-    PartUse,
-    activation_sites_in,
-    norm_sites_in,
-)
-from attnc.frontends.transformers.sites import Site, SkipCause, Skipped, sites_in
+from attnc.frontends.transformers.places import sites_in
+from attnc.frontends.transformers.sites import PartSite, PartUse, Site, SkipCause, Skipped
 from attnc.network.marking import mark, marking, norm, product
 
 _CONVERTED = "is converted already: convert the original model, or leave this block out by filter_fn"
@@ -36,14 +28,17 @@ _GRAD = "computes different results with and without gradients: make forward ind
 
 @dataclass(frozen=True, eq=False)
 class BlockList:
-    """The feed-forward blocks of a model in the order of execution, the parts that are left as they are, and the call that was
-    recorded."""
+    """The parts of a model to convert, of each kind in the order of execution, the parts that are left as they are, and the call
+    that was recorded."""
 
-    blocks: tuple[Site, ...]
+    sites: tuple[PartSite, ...]
     skipped: tuple[Skipped, ...]
     call: Call
-    norms: tuple[NormSite, ...] = ()
-    activations: tuple[ActivationSite, ...] = ()
+
+    @property
+    def blocks(self) -> tuple[Site, ...]:
+        """The feed-forward blocks."""
+        return tuple(site for site in self.sites if isinstance(site, Site))
 
 
 def find_blocks(
@@ -77,42 +72,38 @@ def find_blocks(
     call = example_call(model) if call is None else call
     captured = record(model, call, grad=False)
     sites, skipped = sites_in(model, captured)
-    sites = sites if "feed-forward" in parts else []
-    norms = norm_sites_in(model, captured) if "norm" in parts else []
-    outside = activation_sites_in(model, captured) if "activation" in parts else []
-    skipped = [part for part in skipped if part.name not in {site.name for site in outside}]
-    if not sites and not norms and not outside:
+    sites = [site for site in sites if site.part in parts]
+    elsewhere = {site.name for site in sites if site.part == "activation"}
+    skipped = [part for part in skipped if part.name not in elsewhere]
+    if not sites:
         what = f"{type(model).__name__} runs no feed-forward block (linear map, activation, linear map) that can be converted"
         if skipped:
             raise UnsupportedError(what, [Problem(part.name, part.reason) for part in skipped])
         raise InputError(what)
-    every: list[Site | PartSite] = [*sites, *norms, *outside]
-    kept = [site for site in every if filter_fn is None or filter_fn(site)]
+    kept = [site for site in sites if filter_fn is None or filter_fn(site)]
     if not kept:
-        names = ", ".join(site.name for site in every[:3]) + (", …" if len(every) > 3 else "")
-        raise InputError(f"filter_fn returned False for all {len(every)} blocks: {names}")
+        names = ", ".join(site.name for site in sites[:3]) + (", …" if len(sites) > 3 else "")
+        raise InputError(f"filter_fn returned False for all {len(sites)} blocks: {names}")
     problems = [problem for site in kept for problem in site.problems]
     problems += [Problem(site.name, _CONVERTED) for site in kept if site.converted]
     if not problems:
         again = record(model, call, grad=True)
-        problems = _unlike(kept, _every_site(model, again))
-    problems = problems or misplaced(model, call, captured, kept)
+        problems = _unlike(kept, sites_in(model, again)[0])
+    problems = problems or _misplaced(model, call, captured, kept)
     if problems:
         what = f"{type(model).__name__} cannot be converted, and is unchanged"
         raise UnsupportedError(what, _grouped(problems))
-    left = [_left_out(site) for site in every if site not in kept]
-    kinds = (Site, NormSite, ActivationSite)
-    blocks, kept_norms, kept_activations = (tuple(s for s in kept if isinstance(s, kind)) for kind in kinds)
-    return BlockList(blocks, (*left, *skipped), call, kept_norms, kept_activations)  # type: ignore[arg-type]
+    left = [_left_out(site) for site in sites if site not in kept]
+    return BlockList(tuple(kept), (*left, *skipped), call)
 
 
-def _left_out(site: Site | PartSite) -> Skipped:
+def _left_out(site: PartSite) -> Skipped:
     if site.converted:
         return Skipped(site.name, "converted before", SkipCause.CONVERTED)
     return Skipped(site.name, "left out by filter_fn", SkipCause.FILTER)
 
 
-def read_sites(model: nn.Module, call: Call | None = None) -> list[Site | PartSite]:
+def read_sites(model: nn.Module, call: Call | None = None) -> list[PartSite]:
     """Every block, norm and saturating activation that a model runs, converted or not, with its problems, read with gradients
     and without.
 
@@ -121,19 +112,14 @@ def read_sites(model: nn.Module, call: Call | None = None) -> list[Site | PartSi
     """
     _check(model)
     call = example_call(model) if call is None else call
-    sites, again = (_every_site(model, record(model, call, grad=grad)) for grad in (False, True))
+    sites, again = (sites_in(model, record(model, call, grad=grad))[0] for grad in (False, True))
     problems = _unlike([site for site in sites if not site.problems], again)
     if problems:
         raise UnsupportedError(f"attnc cannot read what {type(model).__name__} executes", problems)
     return sites
 
 
-def _every_site(model: nn.Module, captured: Captured) -> list[Site | PartSite]:
-    parts = (*norm_sites_in(model, captured), *activation_sites_in(model, captured))
-    return [*sites_in(model, captured)[0], *parts]
-
-
-def _unlike(sites: Sequence[Site | PartSite], others: Sequence[Site | PartSite]) -> list[Problem]:
+def _unlike(sites: Sequence[PartSite], others: Sequence[PartSite]) -> list[Problem]:
     """The blocks that are not the same in another graph of the model."""
     keys = {site.name: None if site.problems else site.key for site in others}
     return [Problem(site.name, _GRAD) for site in sites if keys.get(site.name) != site.key]
@@ -208,9 +194,7 @@ def _own(name: str) -> str:
     return "" if name == _NAME else name.removeprefix(f"{_NAME}.")
 
 
-def misplaced(
-    model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site | PartSite]
-) -> list[Problem]:
+def _misplaced(model: nn.Module, call: Call, captured: Captured, sites: Sequence[PartSite]) -> list[Problem]:
     """The blocks whose replacement would change more than the activation (and product): the recording with gradients, marks in
     place, must equal the first recording with the activations taken for marks."""
     if _same_with_marks(model, call, captured, sites):
@@ -220,9 +204,7 @@ def misplaced(
     return [Problem(site.name, reason) for site in wrong or sites]
 
 
-def _same_with_marks(
-    model: nn.Module, call: Call, captured: Captured, sites: Sequence[Site | PartSite]
-) -> bool:
+def _same_with_marks(model: nn.Module, call: Call, captured: Captured, sites: Sequence[PartSite]) -> bool:
     numbering: dict[object, int] = {}
     expected = signature(captured, numbering, {site.name: site.uses for site in sites})
     try:
@@ -238,9 +220,9 @@ class _Mark(nn.Module):
     """In the place of an activation, one operation that carries the name of the block; in the place of a gated block, the same
     maps under the same names, with a marked activation and product."""
 
-    def __init__(self, site: Site | PartSite) -> None:
+    def __init__(self, site: PartSite) -> None:
         super().__init__()
-        self.name, self.operation = site.name, norm if isinstance(site, NormSite) else mark
+        self.name, self.operation = site.name, norm if site.part == "norm" else mark
         maps = site.maps() if isinstance(site, Site) and site.gated else ()
         self.roles = tuple(linear.attribute for linear in maps)
         for linear in maps:
@@ -257,7 +239,7 @@ class _Mark(nn.Module):
 
 
 def signature(
-    captured: Captured, numbering: dict[object, int], marked: Mapping[str, tuple[BlockRead | PartUse, ...]]
+    captured: Captured, numbering: dict[object, int], marked: Mapping[str, tuple[PartUse, ...]]
 ) -> tuple[object, ...]:
     """The outputs as numbers that `numbering` gives to computations, across graphs: equal exactly if the same operations are
     applied to the same tensors.
@@ -265,7 +247,7 @@ def signature(
     Activations and products of the blocks in `marked`, and norms, count as marks of that name. Operations that change no number
     are skipped.
     """
-    marks = {aten.origin(block.leaving): (name, block) for name, blocks in marked.items() for block in blocks}
+    marks = {aten.origin(use.leaving): (name, use) for name, uses in marked.items() for use in uses}
     own = {id(t) for t in (*captured.module.parameters(), *captured.module.buffers())}
     numbers: dict[fx.Node, int] = {}
     for node in captured.graph.nodes:
@@ -273,12 +255,11 @@ def signature(
             continue
         source = aten.unchanged(node)
         if node in marks:
-            name, block = marks[node]
-            entering = block.entering if isinstance(block, PartUse) else block.first.node
-            key: object = (block.mark if isinstance(block, PartUse) else MARK, numbers[entering], name)
-            if isinstance(block, BlockRead) and block.up is not None:
+            name, use = marks[node]
+            key: object = (use.mark, numbers[use.entering], name)
+            if use.factor is not None:
                 activation = numbering.setdefault(key, len(numbering))
-                key = (PRODUCT, activation, numbers[block.up.node], name)
+                key = (PRODUCT, activation, numbers[use.factor], name)
         elif source is not None:
             numbers[node] = numbers[source]
             continue
