@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flint import arb
@@ -15,28 +14,20 @@ from attnc import functions
 from attnc.errors import AttncError, InputError
 from attnc.functions import Function
 from attnc.functions.balls import lower, upper, working
+from attnc.program import Pointwise
 
 
 class RefusedError(AttncError):
     """Why an operation is not accepted; the reader adds where it is."""
 
 
-@dataclass(frozen=True)
-class Activation:
-    """A function, and how far torch's own is from it: by at most `deviation`, where s > `beyond`."""
-
-    function: Function
-    deviation: float = 0.0
-    beyond: float = math.inf
-
-
-def activation(operation: str, arguments: Mapping[str, Any]) -> Activation:
-    """What an ATen operation computes from its first argument; `arguments` are the others."""
+def activation(operation: str, arguments: Mapping[str, Any]) -> Pointwise:
+    """What an ATen operation computes from its first argument, value 0; `arguments` are the others."""
     try:
         found = ACTIVATIONS[operation](**arguments)
     except InputError as problem:
         raise RefusedError(str(problem)) from None
-    return found if isinstance(found, Activation) else Activation(found)
+    return found if isinstance(found, Pointwise) else Pointwise(0, found)
 
 
 def finite(given: object, what: str) -> float:
@@ -85,20 +76,20 @@ def _gelu(approximate: object) -> Function:
     return functions.gelu() if approximate == "none" else functions.gelu_tanh()
 
 
-def _softplus(beta: object, threshold: object) -> Activation:
+def _softplus(beta: object, threshold: object) -> Pointwise:
     """log(1 + e^(βs))/β where βs <= threshold, and s beyond: there the two differ by at most
     log(1 + e^-threshold)/β, which falls as s grows."""
     steep = finite(beta, "beta")
     smooth = functions.softplus(steep)
     if threshold == math.inf:
-        return Activation(smooth)
+        return Pointwise(0, smooth)
     limit = finite(threshold, "threshold")
     with working(128):
         deviation = upper((-arb(limit)).exp().log1p() / arb(steep))
         beyond = lower(arb(limit) / arb(steep))
     if not (math.isfinite(deviation) and math.isfinite(beyond)):
         raise RefusedError(f"has beta={steep} and threshold={limit}: their ratio overflows")
-    return Activation(smooth, deviation, beyond)
+    return Pointwise(0, smooth, deviation, beyond)
 
 
 def _elu(alpha: object, scale: object = 1.0, input_scale: object = 1.0) -> Function:
@@ -113,7 +104,7 @@ def _pow(exponent: object) -> Function:
     return functions.identity() if exponent == 1 else functions.square()
 
 
-ACTIVATIONS: dict[str, Callable[..., Function | Activation]] = {
+ACTIVATIONS: dict[str, Callable[..., Function | Pointwise]] = {
     "relu": functions.relu, "silu": functions.silu, "sigmoid": functions.sigmoid, "tanh": functions.tanh,
     "mish": functions.mish, "selu": functions.selu, "hardswish": functions.hardswish, "hardsigmoid": functions.hardsigmoid,
     "sin": functions.sin, "cos": functions.cos, "exp": functions.exp, "abs": functions.abs, "square": functions.square,

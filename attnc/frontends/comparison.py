@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,7 +56,7 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
     x = probe_points(program, box, draw)
     failure, compared = None, False
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False), np.errstate(all="ignore"):
-        expected = _expected(as_run(program), x)
+        expected = _expected(replace(program, steps=tuple(map(_as_run, program.steps))), x)
         if not np.isfinite(expected[0]).any():
             return Problem(where, f"overflows at every input that was tried, of size {np.abs(x).max():.3g}")
         for dtype in dict.fromkeys((torch.float64, model_dtype(model))):
@@ -124,17 +124,13 @@ def _difference(model: nn.Module, way: _Way, x: Array, ours: Array, local: Array
     return f"differs from the recorded operations by {how}: its forward depends on something else"
 
 
-def as_run(program: Program) -> Program:
-    """The program with torch's own functions: the identity where softplus exceeds its threshold."""
-
-    def replaced(step: Step) -> Step:
-        if not isinstance(step, Pointwise) or not step.deviation:
-            return step
-        smooth, beyond = step.function.torch_form, step.beyond
-        own = Function(f"{step.function.name}_as_run", lambda s: torch.where(s > beyond, s, smooth(s)))
-        return replace(step, function=own)
-
-    return replace(program, steps=tuple(map(replaced, program.steps)))
+def _as_run(step: Step) -> Step:
+    """The step with torch's own function: the identity where softplus exceeds its threshold."""
+    if not isinstance(step, Pointwise) or not step.deviation:
+        return step
+    smooth, beyond = step.function.torch_form, step.beyond
+    own = Function(f"{step.function.name}_as_run", lambda s: torch.where(s > beyond, s, smooth(s)))
+    return replace(step, function=own)
 
 
 def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:
@@ -159,27 +155,32 @@ def _outputs(model: nn.Module, way: _Way, x: Array) -> Array | str:
         return f"{type(problem).__name__}: {problem}"
 
 
-@contextmanager
-def _in_dtype(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Replace every tensor of the module by a copy of a dtype, shared ones by a shared copy; restore them on exit."""
+def _in_dtype(model: nn.Module, dtype: torch.dtype) -> AbstractContextManager[None]:
+    """Every tensor of the module replaced by a copy of a dtype, shared ones by a shared copy."""
     copies: dict[int, Tensor] = {}
-    stores: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    changes: list[tuple[dict[str, Any], str, Any]] = []
     for part in model.modules():
-        own: tuple[dict[str, Any], ...] = (part._parameters, part._buffers, vars(part))
-        for store in own:
-            tensors = {name: t for name, t in store.items() if isinstance(t, Tensor)}
-            stores.append((store, tensors))
-            for t in tensors.values():
-                copy = t.detach().to(dtype, copy=True) if t.is_floating_point() else t.clone()
-                copy = nn.Parameter(copy, t.requires_grad) if isinstance(t, nn.Parameter) else copy
-                copies.setdefault(id(t), copy)
+        stores: tuple[dict[str, Any], ...] = (part._parameters, part._buffers, vars(part))
+        own = [(store, name, t) for store in stores for name, t in store.items() if isinstance(t, Tensor)]
+        for store, name, t in own:
+            copy = t.detach().to(dtype, copy=True) if t.is_floating_point() else t.clone()
+            copy = nn.Parameter(copy, t.requires_grad) if isinstance(t, nn.Parameter) else copy
+            changes.append((store, name, copies.setdefault(id(t), copy)))
+    return swapped(changes)
+
+
+@contextmanager
+def swapped(changes: Iterable[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
+    """Other values in dictionaries, such as the attributes of a part; the former ones are put back on exit."""
+    listed = list(changes)
+    before = [(store, key, store[key]) for store, key, _ in listed]
     try:
-        for store, tensors in stores:
-            store.update({name: copies[id(t)] for name, t in tensors.items()})
+        for store, key, value in listed:
+            store[key] = value
         yield
     finally:
-        for store, tensors in stores:
-            store.update(tensors)
+        for store, key, value in before:
+            store[key] = value
 
 
 def strided(x: Tensor) -> Tensor:
@@ -288,16 +289,16 @@ def _root(program: Program, chosen: list[_Chosen], start: Array, end: Array, tar
     a, b = np.zeros(len(chosen)), np.ones(len(chosen))
     below = _read(program, chosen, start) - targets
     above = _read(program, chosen, end) - targets
-    t = (a + b) / 2
     for k in range(ROUNDS):
-        with np.errstate(all="ignore"):
-            false_position = a - below * (b - a) / (above - below)
-        usable = np.isfinite(false_position) & (a <= false_position) & (false_position <= b)
-        t = np.where(usable & (k % 2 == 0), false_position, (a + b) / 2)
+        t = _false_position(a, b, below, above) if k % 2 == 0 else (a + b) / 2
         gap = _read(program, chosen, _between(start, end, t)) - targets
         left = np.sign(gap) == np.sign(below)
         a, below = np.where(left, t, a), np.where(left, gap, below)
         b, above = np.where(left, b, t), np.where(left, above, gap)
+    return _false_position(a, b, below, above)
+
+
+def _false_position(a: Array, b: Array, below: Array, above: Array) -> Array:
     with np.errstate(all="ignore"):
-        last = a - below * (b - a) / (above - below)
-    return np.where(np.isfinite(last), np.clip(last, a, b), t)
+        t = a - below * (b - a) / (above - below)
+    return np.where((a <= t) & (t <= b), t, (a + b) / 2)

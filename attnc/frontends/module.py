@@ -7,7 +7,7 @@ import inspect
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from attnc.errors import Problem, UnsupportedError
 from attnc.frontends import aten, operations
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
 from attnc.frontends.capture import Captured, CaptureError, capture
-from attnc.frontends.comparison import disagreement, fails, strided
+from attnc.frontends.comparison import disagreement, fails, strided, swapped
 from attnc.frontends.operations import BATCH, OPERATIONS, RESHAPES, Builder, Constant, Value
 from attnc.frontends.problems import DTYPES, inspected, model_dtype, part_name
 from attnc.program import Affine, Program
@@ -54,7 +54,12 @@ def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) ->
       - aten.softmax in 2 (Softmax): is not supported: leave it off and compile the logits
     """
     problems, readable = inspected(model)
-    program = _read(model, shape, problems) if readable else None
+    program = None
+    with preserved(model, problems):
+        try:
+            program = _read(model, shape) if readable else None
+        except UnsupportedError as refusal:
+            problems += [problem for problem in refusal.problems if problem not in problems]
     if program is not None and not problems:
         with preserved(model, problems):
             found = disagreement(model, program, box)
@@ -65,7 +70,11 @@ def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) ->
     return program
 
 
-def _read(model: nn.Module, shape: Shape, problems: list[Problem]) -> Program | None:
+def _refused(where: str, reason: str) -> UnsupportedError:
+    return UnsupportedError("the module is refused", [Problem(where, reason)])
+
+
+def _read(model: nn.Module, shape: Shape) -> Program:
     """The program that is the same in all recordings: with and without gradients, on contiguous and on strided input."""
     where = part_name("", model)
     signature = inspect.signature(model.forward)
@@ -74,28 +83,24 @@ def _read(model: nn.Module, shape: Shape, problems: list[Problem]) -> Program | 
     except TypeError:
         names = [p.name for p in signature.parameters.values() if p.default is p.empty]
         taken = f"the inputs {', '.join(names)}" if names else "no input"
-        reason = f"takes {taken}: one input is accepted; wrap the module in another one that sets the others"
-        problems.append(Problem(where, reason))
-        return None
-    with preserved(model, problems), _without_hooks(model):
+        advice = "one input is accepted; wrap the module in another one that sets the others"
+        raise _refused(where, f"takes {taken}: {advice}") from None
+    with _without_hooks(model):
         found = _recordings(model, shape)
-    if isinstance(found, Problem):
-        problems.append(found)
-        return None
-    program = _translated(found[0], shape, problems)
-    if program is None or problems:
-        return program
+    program = _translated(found[0], shape)
     for other in found[1:]:
-        others: list[Problem] = []
-        again = _translated(other, shape, others)
-        if again is None or again.digest() != program.digest():
+        why = ""
+        try:
+            same = _translated(other, shape).digest() == program.digest()
+        except UnsupportedError as refusal:
+            same, why = False, f" ({refusal.problems[0]})"
+        if not same:
             reason = "computes different results with and without gradients, or on strided input"
-            problems.append(Problem(where, f"{reason}{''.join(f' ({p})' for p in others[:1])}"))
-            return None
+            raise _refused(where, f"{reason}{why}")
     return program
 
 
-def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
+def _recordings(model: nn.Module, shape: Shape) -> list[Captured]:
     """What the module executes with and without gradients, on contiguous and on strided input, and on input that requires
     gradients. A call that fails (`view` does on strided input) computes nothing, and is left out."""
     tensors = (*model.parameters(), *model.buffers())
@@ -104,70 +109,60 @@ def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
         example = torch.zeros((_BATCH, *shape), dtype=like.dtype, device=like.device)
         other, tracked = strided(example), example.clone().requires_grad_()
     found: list[Captured] = []
-    failed: list[Problem] = []
+    failed: list[UnsupportedError] = []
     ways = [(example, True), (other, False), (example, False), (other, True)]
     if not any(t.is_inference() for t in tensors):  # which cannot require gradients
         ways.append((tracked, True))
     for x, grad in ways:
-        recorded = _captured(model, x, grad)
-        if isinstance(recorded, Captured):
-            found.append(recorded)
-        elif not fails(model, x, grad):
-            return recorded
-        else:
-            failed.append(recorded)
-    return found or failed[0]
+        try:
+            found.append(_captured(model, x, grad))
+        except UnsupportedError as refusal:
+            if not fails(model, x, grad):
+                raise
+            failed.append(refusal)
+    if not found:
+        raise failed[0]
+    return found
 
 
-def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured | Problem:
+def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured:
     first = next(iter(inspect.signature(model.forward).parameters.values()))
     batch: Any = {0: torch.export.Dim.DYNAMIC}
     shapes = ((batch,),) if first.kind is first.VAR_POSITIONAL else (batch,)  # *inputs is a tuple
     try:
         return capture(model, (example,), dynamic_shapes=shapes, grad=grad, pure=True)
     except CaptureError as problem:
-        part = model.get_submodule(problem.path)
+        part, reason = model.get_submodule(problem.path), _SYMBOL.sub("batch", problem.reason)
         if isinstance(part, nn.Linear) and problem.shape and problem.shape[-1] != part.in_features:
             reason = f"takes {part.in_features} features, and its input has shape {problem.shape[1:]}"
-            return Problem(problem.where, reason)
-        return Problem(problem.where, _SYMBOL.sub("batch", problem.reason))
+        raise _refused(problem.where, reason) from problem
 
 
-def _translated(captured: Captured, shape: Shape, problems: list[Problem]) -> Program | None:
+def _translated(captured: Captured, shape: Shape) -> Program:
     dtype = np.float64 if model_dtype(captured.module) is torch.float64 else np.float32
     builder = Builder(shape, np.dtype(dtype))
     output = Translator(builder, captured).output()
-    problems += [p for p in builder.problems if p not in problems]
-    if output is None or problems:
-        return None
+    if output is None or builder.problems:
+        raise UnsupportedError("the module is refused", builder.problems)
     program = builder.program(output)
     where = part_name("", captured.module)
     if not any(isinstance(step, Affine) for step in program.steps):
-        reason = "has no linear layer between input and output: give a network with nn.Linear layers, or use attnc.head"
-        problems.append(Problem(where, reason))
+        advice = "give a network with nn.Linear layers, or use attnc.head"
+        raise _refused(where, f"has no linear layer between input and output: {advice}")
     # assumptions about strides, which are symbols too, do not matter: the results are compared
     batch = str(captured.inputs[0].meta["val"].shape[0])
     found = [a for a in captured.assumptions if set(_SYMBOL.findall(a)) == {batch}]
     assumed = [_SYMBOL.sub("batch", a) for a in found]
     if assumed:
-        reason = f"depends on the batch size ({', '.join(assumed)}): a result must not depend on it"
-        problems.append(Problem(where, reason))
+        what = f"depends on the batch size ({', '.join(assumed)})"
+        raise _refused(where, f"{what}: a result must not depend on it")
     return program
 
 
-@contextmanager
-def _without_hooks(model: nn.Module) -> Iterator[None]:
+def _without_hooks(model: nn.Module) -> AbstractContextManager[None]:
     """Eval mode, and no forward hooks: `inspected` reports both, and a recording then finds the other problems."""
-    kept = [(part, part.training, part._forward_hooks, part._forward_pre_hooks) for part in model.modules()]
-    try:
-        for part, _, hooks, before in kept:
-            part.training = False
-            part._forward_hooks, part._forward_pre_hooks = type(hooks)(), type(before)()
-        yield
-    finally:
-        for part, training, hooks, before in kept:
-            part.training = training
-            part._forward_hooks, part._forward_pre_hooks = hooks, before
+    plain: dict[str, Any] = {"training": False, "_forward_hooks": {}, "_forward_pre_hooks": {}}
+    return swapped((vars(part), key, copy.copy(plain[key])) for part in model.modules() for key in plain)
 
 
 @contextmanager
@@ -180,9 +175,8 @@ def preserved(model: nn.Module, problems: list[Problem]) -> Iterator[None]:
         for name, part, attributes, contents in before:
             now = vars(part)
             changed = {a for a in now.keys() | attributes.keys() if now.get(a) is not attributes.get(a)}
-            for attribute in changed & now.keys():
-                del now[attribute]
-            now.update({a: attributes[a] for a in changed & attributes.keys()})
+            now.clear()
+            now.update(attributes)
             changed |= {a for a, content in contents.items() if _restore(attributes[a], content)}
             if changed:
                 reason = f"changes {', '.join(sorted(changed))} when it runs: a forward that only computes is accepted"
@@ -200,16 +194,13 @@ def _contents(part: nn.Module) -> dict[str, Any]:
 def _restore(current: Any, content: Any) -> bool:
     """Put the content back; whether it had changed."""
     if isinstance(content, Tensor):
-        if torch.equal(current, content) or bool(torch.isnan(content).any()):
-            return False
-        with torch.no_grad():
-            current.copy_(content)
-        return True
-    if isinstance(content, set):
-        same = current == content
-    else:
-        kept, now = ([*c, *c.values()] if isinstance(c, dict) else c for c in (content, current))
-        same = list(map(id, kept)) == list(map(id, now))
+        same = torch.equal(current, content) or bool(torch.isnan(content).any())
+        if not same:
+            with torch.no_grad():
+                current.copy_(content)
+        return not same
+    kept, now = ([*c, *c.values()] if isinstance(c, dict) else c for c in (content, current))
+    same = now == kept if isinstance(content, set) else list(map(id, kept)) == list(map(id, now))
     if not same:
         current.clear()
         current.extend(content) if isinstance(content, list) else current.update(content)

@@ -15,10 +15,10 @@ from torch.nn.parameter import is_lazy
 
 from attnc import functions
 from attnc.errors import InputError, Problem
-from attnc.frontends.activations import Activation, RefusedError, finite
+from attnc.frontends.activations import RefusedError, finite
 from attnc.frontends.aten import CASTS, COPIES, DROPOUTS
 from attnc.frontends.problems import tensor_problem, to_numpy
-from attnc.functions import square
+from attnc.functions import Function, square
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Reshape, Step
 from attnc.program.step import Numbers, OneInput, Shape
 
@@ -65,10 +65,12 @@ class Builder:
         """The step that computes a value; None for the input."""
         return self._steps[x.index - 1] if x.index else None
 
-    def apply(self, x: Value, f: Activation) -> Value:
-        if f.function.label == "identity":
+    def apply(self, x: Value, f: Function | Pointwise) -> Value:
+        """f(x), and how far the source's own function is from f, if f is a step."""
+        known = f if isinstance(f, Pointwise) else Pointwise(0, f)
+        if known.function.label == "identity":
             return x
-        return self.add(Pointwise, x, function=f.function, deviation=f.deviation, beyond=f.beyond)
+        return self.add(Pointwise, x, function=known.function, deviation=known.deviation, beyond=known.beyond)
 
     def combine(self, values: Sequence[Value], coefficients: Sequence[float]) -> Value:
         return self.add(Combine, *values, coefficients=tuple(coefficients))
@@ -78,11 +80,10 @@ class Builder:
 
     def product(self, x: Value, y: Value) -> Value:
         """x·y = ((x + y)² - (x - y)²)/4, and x·x = x²."""
-        squared = Activation(square())
         if x.index == y.index and x.shape == y.shape:
-            return self.apply(x, squared)
+            return self.apply(x, square())
         halves = [self.combine([x, y], [1.0, sign]) for sign in (1.0, -1.0)]
-        return self.combine([self.apply(half, squared) for half in halves], [0.25, -0.25])
+        return self.combine([self.apply(half, square()) for half in halves], [0.25, -0.25])
 
     def divided(self, x: Value, c: Numbers | np.floating) -> Value:
         """x/c. Where 1/c is no float: two normalisations of variance |c| each, x/√|c|/√|c|·sign c."""
@@ -206,7 +207,7 @@ def mul(b: Builder, input: object, other: object) -> Value:
 
 def div(b: Builder, input: object, other: object, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None and isinstance(input, Value) and _is_one_plus_abs(b, other, input):
-        return b.apply(input, Activation(functions.softsign()))
+        return b.apply(input, functions.softsign())
     if rounding_mode is not None or not isinstance(input, Value) or isinstance(other, Value):
         raise RefusedError("divides by a value, or rounds: division by a number is accepted")
     return b.divided(input, _constant(b, other))
@@ -270,7 +271,7 @@ def dropout(b: Builder, input: Value, p: float, train: bool) -> Value:
 
 def log_sigmoid(b: Builder, input: Value) -> Value:
     """log(1/(1 + e^-s)) = -softplus(-s)."""
-    return b.scaled(b.apply(b.scaled(input, -1.0), Activation(functions.softplus())), -1.0)
+    return b.scaled(b.apply(b.scaled(input, -1.0), functions.softplus()), -1.0)
 
 
 def same(b: Builder, input: Value, **layout: object) -> Value:

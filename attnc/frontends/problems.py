@@ -18,6 +18,8 @@ from attnc.errors import Problem
 DTYPES = (torch.float32, torch.float64)
 _PLAIN = (Tensor, nn.Parameter)
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
+_WRAPS = "is a wrapper: give model.module, or the module that torch.compile was called with"
+_SCRIPTED = "is compiled by torch.jit: give the original nn.Module"
 _REMOVERS = {
     "torch.nn.utils.weight_norm": "torch.nn.utils.remove_weight_norm(module)",
     "torch.nn.utils.spectral_norm": "torch.nn.utils.remove_spectral_norm(module)",
@@ -42,14 +44,15 @@ def inspected(model: nn.Module) -> tuple[list[Problem], bool]:
     problems = [*global_hooks(), *training_parts(model), *_tensors(model)]
     readable = True
     for name, part in model.named_modules():
-        where = part_name(name, part)
-        wrapping = [Problem(where, reason) for reason in _wrapping(part)]
-        problems += wrapping or [Problem(where, reason) for reason in _interference(part)]
+        scripted = isinstance(part, torch.jit.ScriptModule)
+        wraps = type(part).__module__.startswith("torch.") and type(part).__name__ in _WRAPPERS
+        reasons = [_SCRIPTED] if scripted else [_WRAPS] if wraps else list(_interference(part))
+        problems += [Problem(part_name(name, part), reason) for reason in reasons]
         foreign = {a: t for a, t in vars(part).items() if isinstance(t, Tensor) and type(t) not in _PLAIN}
         problems += [Problem(f"{name}.{a}".lstrip("."), str(tensor_problem(t))) for a, t in foreign.items()]
         sparse = any(t is not None and t.layout is not torch.strided for t in part._parameters.values())
-        if wrapping or foreign or sparse or parametrize.is_parametrized(part) or _is_lazy(part):
-            readable = False
+        computed = parametrize.is_parametrized(part) or _is_lazy(part)
+        readable = readable and not (scripted or wraps or foreign or sparse or computed)
     return problems, readable
 
 
@@ -113,13 +116,6 @@ def _tensors(model: nn.Module) -> Iterator[Problem]:
     if len(named) > 1:
         first, second = (f"{name} is of {dtype}" for dtype, name in named.items())
         yield Problem("the model", f"mixes dtypes: {first}, {second}; call model.float() or model.double()")
-
-
-def _wrapping(part: nn.Module) -> Iterator[str]:
-    if isinstance(part, torch.jit.ScriptModule):
-        yield "is compiled by torch.jit: give the original nn.Module"
-    elif type(part).__module__.startswith("torch.") and type(part).__name__ in _WRAPPERS:
-        yield "is a wrapper: give model.module, or the module that torch.compile was called with"
 
 
 def _interference(part: nn.Module) -> Iterator[str]:

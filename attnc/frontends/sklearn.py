@@ -12,7 +12,7 @@ import torch
 
 from attnc import functions
 from attnc.errors import InputError, Problem, UnsupportedError
-from attnc.frontends.activations import Activation, RefusedError
+from attnc.frontends.activations import RefusedError
 from attnc.frontends.operations import Builder, Value
 from attnc.frontends.problems import tensor_problem
 from attnc.functions import Function
@@ -25,6 +25,10 @@ _ACTIVATIONS: dict[str, Callable[[], Function]] = {
     "exp": functions.exp,
 }  # fmt: skip
 _NETWORKS = ("MLPRegressor", "MLPClassifier")
+_SCALERS = {  # the centre, and the flags for centre and scale
+    "StandardScaler": ("mean_", "with_mean", "with_std"), "RobustScaler": ("center_", "with_centering", "with_scaling"),
+    "MaxAbsScaler": ("", "", ""), "MinMaxScaler": ("", "", ""),
+}  # fmt: skip
 
 
 def is_estimator(model: object) -> bool:
@@ -64,14 +68,14 @@ def _built(network: Any, scalers: list[tuple[str, Any]], shape: Shape) -> Progra
     b = Builder(shape, np.dtype(np.float64))
     x = b.input
     for b.name, scaler in scalers:
-        x = _SCALERS[_kind(scaler)](b, x, scaler)
+        x = _scaled(b, x, scaler)
     activations = [network.activation] * (len(network.coefs_) - 1) + [network.out_activation_]
     if _kind(network) == "MLPClassifier":
         activations[-1] = "identity"  # its softmax, or logistic function, is left off
     for i, (weight, bias) in enumerate(zip(network.coefs_, network.intercepts_, strict=True)):
         b.name = f"coefs_[{i}]"
         x = b.add(Affine, x, weight=weight.T, bias=bias)
-        x = b.apply(x, Activation(_ACTIVATIONS[activations[i]]()))
+        x = b.apply(x, _ACTIVATIONS[activations[i]]())
     return b.program(x)
 
 
@@ -81,18 +85,16 @@ def _parts(estimator: Any) -> tuple[list[tuple[str, Any]], Any]:
     steps = [(name, estimator)]
     if _kind(estimator) == "Pipeline":
         steps = [(key, s) for key, s in estimator.steps if s is not None and not isinstance(s, str)]
-    unknown = [Problem(key, _refused(s)) for key, s in steps[:-1] if _kind(s) not in _SCALERS]
-    unknown += [Problem(key, _refused(s)) for key, s in steps[-1:] if _kind(s) not in _NETWORKS]
-    if unknown or not steps:
-        raise UnsupportedError(f"{name} is not supported", unknown or [Problem("Pipeline", "is empty")])
-    return steps[:-1], steps[-1][1]
-
-
-def _refused(part: Any) -> str:
-    if hasattr(part, "best_estimator_"):
-        return "is a search: give its best_estimator_"
     accepted = f"{', '.join(_NETWORKS)}, and a Pipeline of {', '.join(_SCALERS)} with one of them at its end"
-    return f"is a {type(part).__name__}: accepted are {accepted}, but no subclasses of these"
+    unknown = [] if steps else [Problem("Pipeline", "is empty")]
+    for i, (key, step) in enumerate(steps, 1):
+        if _kind(step) not in (_NETWORKS if i == len(steps) else _SCALERS):
+            reason = f"is a {type(step).__name__}: accepted are {accepted}, but no subclasses of these"
+            search = hasattr(step, "best_estimator_")
+            unknown.append(Problem(key, "is a search: give its best_estimator_" if search else reason))
+    if unknown:
+        raise UnsupportedError(f"{name} is not supported", unknown)
+    return steps[:-1], steps[-1][1]
 
 
 def _kind(part: Any) -> str:
@@ -121,23 +123,14 @@ def _problems(scalers: list[tuple[str, Any]], network: Any) -> Iterator[Problem]
             yield Problem(where, reason)
 
 
-def _centred(centre: str, if_centred: str, if_scaled: str) -> Callable[[Builder, Value, Any], Value]:
-    """(x - centre)/scale, each part of it as the scaler's flags say."""
-
-    def steps(b: Builder, x: Value, scaler: Any) -> Value:
-        if getattr(scaler, if_centred, False):
-            x = b.diagonal(x, shift=-getattr(scaler, centre))
-        return b.divided(x, scaler.scale_) if getattr(scaler, if_scaled, True) else x
-
-    return steps
-
-
-_SCALERS: dict[str, Callable[[Builder, Value, Any], Value]] = {
-    "StandardScaler": _centred("mean_", "with_mean", "with_std"),
-    "RobustScaler": _centred("center_", "with_centering", "with_scaling"),
-    "MaxAbsScaler": _centred("", "", ""),
-    "MinMaxScaler": lambda b, x, s: b.diagonal(x, gain=s.scale_, shift=s.min_),
-}
+def _scaled(b: Builder, x: Value, scaler: Any) -> Value:
+    """x·scale + min, or (x - centre)/scale, each part of it as the scaler's flags say."""
+    if _kind(scaler) == "MinMaxScaler":
+        return b.diagonal(x, gain=scaler.scale_, shift=scaler.min_)
+    centre, if_centred, if_scaled = _SCALERS[_kind(scaler)]
+    if getattr(scaler, if_centred, False):
+        x = b.diagonal(x, shift=-getattr(scaler, centre))
+    return b.divided(x, scaler.scale_) if getattr(scaler, if_scaled, True) else x
 
 
 def _check_prediction(estimator: Any, network: Any, program: Program) -> None:

@@ -16,6 +16,7 @@ from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import to_numpy
 from attnc.frontends.transformers.expressions import (
+    COMMUTATIVE,
     MARK,
     PRODUCT,
     Expression,
@@ -55,10 +56,6 @@ class LinearMap:
     def attribute(self) -> str:
         """Its name in the module that holds it."""
         return self.name.rpartition(".")[2]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.weight.dtype
 
     @property
     def device(self) -> torch.device:
@@ -185,7 +182,7 @@ def _renamed(e: Any, old: Expression, new: Expression) -> Any:
     if e == old or not isinstance(e, tuple):
         return new if e == old else e
     parts = [_renamed(part, old, new) for part in e[1:]]
-    return (e[0], *(sorted(parts, key=repr) if e[0] in ("mul", "add", "maximum", "minimum") else parts))
+    return (e[0], *(sorted(parts, key=repr) if e[0] in COMMUTATIVE else parts))
 
 
 def _unknown(found: Reading) -> str:

@@ -33,11 +33,7 @@ class Call:
 
 
 def example_call(model: nn.Module) -> Call:
-    """Inputs with which the model runs: from the config of a transformers model, else tensors that fit its first layers.
-
-    >>> example_call(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8)))
-    Call(args=(tensor(...),), kwargs={})
-    """
+    """Inputs with which the model runs: from the config of a transformers model, else tensors that fit its first layers."""
     problem = ""
     for call in _candidates(model):
         try:

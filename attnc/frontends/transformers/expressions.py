@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -21,7 +21,8 @@ Expression = tuple[Any, ...]  # an operation or a label, and its arguments, nest
 MARK, PRODUCT = "attnc.mark", "attnc.product"  # a converted activation or product in a captured graph
 # beside those of ACTIVATIONS
 _UNARY = ("erf", "sqrt", "rsqrt", "log1p", "reciprocal", "log", "sign", "clamp_max")
-_BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
+COMMUTATIVE = ("add", "mul", "maximum", "minimum")
+_BINARY = (*COMMUTATIVE, "sub", "div")
 
 
 class NotElementwiseError(AttncError):
@@ -34,8 +35,8 @@ class NotElementwiseError(AttncError):
 
 @dataclass
 class Reading:
-    """An expression, the nodes that compute its leaves ("s", 0), ("s", 1), …, the operations in between, and why some of these
-    are no function of `attnc.functions`."""
+    """An expression, the nodes of its leaves ("s", 0), ("s", 1), …, the operations in between, and why some of these are no
+    function of `attnc.functions`."""
 
     leaves: list[fx.Node] = field(default_factory=list)
     nodes: list[fx.Node] = field(default_factory=list)
@@ -72,7 +73,7 @@ def _operation(node: fx.Node, inner: Callable[[object], Expression], refusals: l
     if op in (MARK, PRODUCT):
         return (op, str(given["name"]), *(inner(given[key]) for key in ("x", "y") if key in given))
     if op == "neg":
-        return _product([("number", -1.0), inner(given["self"])])
+        return _binary("mul", ("number", -1.0), inner(given["self"]))
     if op in _BINARY and _is_plain(node, given):
         return _binary(op, inner(given["self"]), inner(given["other"]))
     rest = {key: value for key, value in given.items() if key not in ("self", "input", "generator")}
@@ -99,17 +100,11 @@ def _is_plain(node: fx.Node, given: dict[str, Any]) -> bool:
 
 
 def _binary(op: str, a: Expression, b: Expression) -> Expression:
-    if op == "mul":
-        return ("square", a) if a == b else _product([a, b])
-    if op in ("add", "maximum", "minimum"):
-        return (op, *sorted((a, b), key=repr))
-    return (op, a, b)
-
-
-def _product(factors: Iterable[Expression]) -> Expression:
     """Products of products are one product: neither order nor brackets matter."""
-    flat = [inner for f in factors for inner in (f[1:] if f[0] == "mul" else (f,))]
-    return ("mul", *sorted(flat, key=repr))
+    if op == "mul" and a == b:
+        return ("square", a)
+    parts = [inner for e in (a, b) for inner in (e[1:] if op == e[0] == "mul" else (e,))]
+    return (op, *(sorted(parts, key=repr) if op in COMMUTATIVE else parts))
 
 
 def is_nonlinear(expression: Expression) -> bool:
@@ -125,14 +120,7 @@ def is_nonlinear(expression: Expression) -> bool:
 
 
 def function_of(expression: Expression) -> str | None:
-    """The name of the function of `attnc.functions` that an expression of ("s", 0) is, or None.
-
-    >>> s = ("s", 0)
-    >>> function_of(("gelu_tanh", s)), function_of(("softplus", s, 1.0, 20.0))
-    ('gelu_tanh', None)
-    >>> function_of(("mul", s, ("sigmoid", ("mul", ("number", 1.702), s))))
-    'quick_gelu'
-    """
+    """The name of the function of `attnc.functions` that an expression of ("s", 0) is, or None."""
     name = str(expression[0]) if expression[1:] == (("s", 0),) else None
     if name is None or name in _UNARY:
         name = _written_out().get(expression) or _registered(expression)
@@ -174,22 +162,11 @@ def _registered(expression: Expression) -> str | None:
     return None
 
 
-class _Form(nn.Module):
-    def __init__(self, form: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self._form = form
-
-    def forward(self, s: Tensor) -> Tensor:
-        return self._form(s)
-
-
 def expression_of(form: Callable[[Tensor], Tensor]) -> Expression:
-    """What a function of a tensor computes, as an expression of ("s", 0).
-
-    >>> expression_of(lambda s: 2 * s * s.sigmoid())
-    ('mul', ('number', 2.0), ('s', 0), ('sigmoid', ('s', 0)))
-    """
-    found = capture(_Form(form).eval(), (torch.zeros(3, 4, dtype=torch.float64),))
+    """What a function of a tensor computes: 2 s σ(s) is ("mul", ("number", 2.0), ("s", 0), ("sigmoid", ("s", 0)))."""
+    module = nn.Module().eval()
+    module.forward = lambda s: form(s)  # torch's own functions have no signature
+    found = capture(module, (torch.zeros(3, 4, dtype=torch.float64),))
     (returned,) = found.outputs
     if not isinstance(returned, fx.Node):
         raise CaptureError("", form, "returns no tensor that it computes")

@@ -105,11 +105,7 @@ def _left_out(site: PartSite) -> Skipped:
 
 def read_sites(model: nn.Module, call: Call | None = None) -> list[PartSite]:
     """Every block, norm and saturating activation that a model runs, converted or not, with its problems, read with gradients
-    and without.
-
-    >>> [site.name for site in read_sites(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval())]
-    ['1']
-    """
+    and without."""
     _check(model)
     call = example_call(model) if call is None else call
     sites, again = (sites_in(model, record(model, call, grad=grad))[0] for grad in (False, True))

@@ -13,12 +13,11 @@ from attnc.domain import Normed
 from attnc.errors import Problem
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured
-from attnc.frontends.problems import tensor_problem
+from attnc.frontends.problems import DTYPES, tensor_problem
 from attnc.network.norm import Norm
 
 NORMS = ("layer_norm", "rms_norm")
 NORM = "attnc.norm"  # a norm that is converted, in a captured graph
-FULL = (torch.float32, torch.float64)  # a norm that is taken in less is not normalised to 2^-10
 LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
 
 
@@ -67,46 +66,43 @@ class NormRead:
 
 def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
     """The norm whose outputs are the vectors that a node computes; None if it is not recognised."""
-    node = aten.origin(node, rows=True)
-    if aten.name(node) == NORM:
-        return _converted(node, captured)
-    return _fused(node, captured) if aten.name(node) in NORMS else _written_out(node, captured)
+    found = _read(aten.origin(node, rows=True), captured)
+    return None if found is None else found[1]
 
 
 def norms_in(captured: Captured) -> Iterator[tuple[fx.Node, fx.Node, NormRead]]:
     """Every norm that the graph runs: the node that it computes, the node that enters it, and the norm."""
     for node in captured.graph.nodes:
-        if aten.name(node) in (*NORMS, NORM):
-            norm = read_norm(node, captured)
-            entering = aten.arguments(node)["x" if aten.name(node) == NORM else "input"]
-        elif aten.name(node) == "mul" and not any(_is_written_out(user, captured) for user in node.users):
-            norm, roots = _written_out(node, captured), [f for f in _factors(node) if aten.name(f) == "rsqrt"]
-            inner = _mean_square(roots[0]) if norm is not None else None
-            entering = None if inner is None else inner[0]
-        else:
-            continue
-        if norm is not None and isinstance(entering, fx.Node):
-            yield node, aten.origin(entering, casts=True), norm
+        found = _read(node, captured) if aten.name(node) in (*NORMS, NORM, "mul") else None
+        ends = aten.name(node) != "mul" or not any(_is_norm(user, captured) for user in node.users)
+        if found is not None and ends:
+            yield node, aten.origin(found[0], casts=True), found[1]
 
 
-def _is_written_out(user: fx.Node, captured: Captured) -> bool:
+def _is_norm(user: fx.Node, captured: Captured) -> bool:
     """Whether a product, or one behind casts of it, is a norm: then the norm ends there."""
     if aten.name(user) == "mul":
-        return _written_out(user, captured) is not None
+        return _read(user, captured) is not None
     through = aten.unchanged(user, casts=True) is not None
-    return through and any(_is_written_out(next_, captured) for next_ in user.users)
+    return through and any(_is_norm(next_, captured) for next_ in user.users)
 
 
-def _converted(node: fx.Node, captured: Captured) -> NormRead | None:
-    path = str(aten.arguments(node)["name"])
-    part = captured.parts.get(path)
+def _read(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None:
+    """What enters the norm that a node computes, and the norm."""
+    if aten.name(node) in NORMS:
+        return _fused(node, captured)
+    if aten.name(node) != NORM:
+        return _written_out(node, captured)
+    given = aten.arguments(node)
+    part = captured.parts.get(str(given["name"]))
     if not isinstance(part, Norm):
         return None
     kind, heads = "layer" if part.centred else "rms", part.heads
-    return NormRead(path, kind, heads.dim, heads.offset, part.weight, part.bias, part.one_plus)
+    tensors = (part.weight, part.bias, part.one_plus)
+    return given["x"], NormRead(str(given["name"]), kind, heads.dim, heads.offset, *tensors)
 
 
-def _fused(node: fx.Node, captured: Captured) -> NormRead | None:
+def _fused(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None:
     given = aten.arguments(node)
     sizes = given["normalized_shape"]
     if not isinstance(sizes, (list, tuple)) or len(sizes) != 1:
@@ -121,10 +117,10 @@ def _fused(node: fx.Node, captured: Captured) -> NormRead | None:
         return None  # F.layer_norm(x, x.shape[1:]) is another norm for inputs of another rank
     kind, eps = "layer" if aten.name(node) == "layer_norm" else "rms", given["eps"]
     least = float(eps) if isinstance(eps, (int, float)) else None
-    return NormRead(captured.path(node), kind, int(sizes[0]), least, found[0], found[1])
+    return given["input"], NormRead(captured.path(node), kind, int(sizes[0]), least, found[0], found[1])
 
 
-def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
+def _written_out(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None:
     """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float32 and float64, and 1 + weight for weight."""
     size = aten.shape(node)
     roots = [f for f in _factors(node) if aten.name(f) == "rsqrt"]
@@ -133,7 +129,7 @@ def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
         return None
     z, eps = inner
     factors = list(_factors(node, z))
-    if any(aten.dtype(f) not in FULL for f in factors):
+    if any(aten.dtype(f) not in DTYPES for f in factors):  # in less it is not normalised to 2^-10
         return None
     rest = [f for f in factors if f is not roots[0]]
     if sum(f is z for f in rest) != 1 or aten.shape(z) != size:
@@ -144,7 +140,7 @@ def _written_out(node: fx.Node, captured: Captured) -> NormRead | None:
     weight, one_plus = (gains[0] or (None, None)) if gains else (None, None)
     if weight is not None and tuple(weight.shape) != size[-1:]:
         return None
-    return NormRead(captured.path(roots[0]), "rms", size[-1], eps, weight, None, one_plus)
+    return z, NormRead(captured.path(roots[0]), "rms", size[-1], eps, weight, None, one_plus)
 
 
 def _factors(node: fx.Node, whole: fx.Node | None = None) -> Iterator[fx.Node]:

@@ -173,7 +173,7 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
         places, remarks = (), (*remarks, place.problem)
     runs = [PartUse(b.second.input, b.first.node, MARK, b.up.node if b.up else None) for _, b in uses]
     site = Site(
-        name=place.name, places=places, dtype=block.first.dtype, uses=tuple(runs), settings=settings,
+        name=place.name, places=places, dtype=block.first.weight.dtype, uses=tuple(runs), settings=settings,
         key=(norm and norm.key, *(b.key for _, b in uses)), converted=bool(block.converted),
         family=_family(model, place), activation=block.activation or "", first=block.first, second=block.second, up=block.up,
         norm=norm, also=tuple(dict.fromkeys(p.name for p, _ in uses))[1:], remarks=remarks,

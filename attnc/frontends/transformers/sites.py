@@ -48,17 +48,7 @@ class PartSite:
         return getattr(*self.places[0])
 
     def replace(self, module: nn.Module) -> Callable[[], None]:
-        """Put a module in the place of the part; the returned function undoes it.
-
-        >>> from attnc.frontends.transformers import find_blocks
-        >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
-        >>> undo = find_blocks(model).blocks[0].replace(nn.Tanh())
-        >>> model[1]
-        Tanh()
-        >>> undo()
-        >>> model[1]
-        ReLU()
-        """
+        """Put a module in the place of the part; the returned function undoes it."""
         changes = [*((*place, module) for place in self.places), *self.settings]
         before = [(part, attribute, getattr(part, attribute)) for part, attribute, _ in changes]
         _put(changes)
@@ -105,14 +95,7 @@ class Site(PartSite):
     def program(self) -> Program:
         """What the block computes on one token: W2 f(W1 x + b1) + b2, or W2 (f(W1 x + b1)∘(U x + c)) + b2 if it is gated.
 
-        The numbers are copies in the dtype of the model. The block must not be converted: f is then no longer in the model.
-
-        >>> from attnc.frontends.transformers import find_blocks
-        >>> model = nn.TransformerEncoderLayer(4, 1, 8, activation="gelu", norm_first=True).eval()
-        >>> block = find_blocks(model).blocks[0]
-        >>> [step.kind for step in block.program().steps], block.domain()
-        (['affine', 'pointwise', 'affine'], Normed(LayerNorm, d=4))
-        """
+        The numbers are copies in the dtype of the model. The block must not be converted: f is then no longer in the model."""
         f = functions.get(self.activation)
         steps: list[Step] = [self.first.step(0), Pointwise(1, f, name=self.name)]
         if self.up is not None:
