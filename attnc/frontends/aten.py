@@ -11,7 +11,10 @@ from torch.utils._pytree import tree_leaves
 COPIES = frozenset({"clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh"})
 CASTS = frozenset({"to", "_to_copy", "type_as"})
 DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
-_RESHAPES = frozenset({"view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze"})
+# the same numbers, row by row
+RESHAPES = frozenset(
+    {"view", "_unsafe_view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "unsqueeze"}
+)
 _ROWS = frozenset({"transpose", "permute", "expand", "slice", "select", "narrow"})
 # results that share the memory of the input or are copies, depending on its strides
 _SHARED_OR_COPIED = frozenset({"flatten", "reshape", "reshape_as", "contiguous", "to", "type_as"})
@@ -59,22 +62,19 @@ def written(node: fx.Node) -> tuple[fx.Node, ...]:
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
         return ()
-    found = []
-    for i, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
-            found += [part for part in tree_leaves(given) if isinstance(part, fx.Node)]
-    return tuple(found)
+    given = arguments(node)
+    changed = [given[a.name] for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return tuple(part for part in tree_leaves(changed) if isinstance(part, fx.Node))
 
 
-def shape(node: object) -> tuple[int, ...] | None:
+def shape(node: fx.Node) -> tuple[int, ...] | None:
     """The shape of the tensor that a node computes, or None."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    value = node.meta.get("val")
     return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
-def dtype(node: object) -> torch.dtype | None:
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+def dtype(node: fx.Node) -> torch.dtype | None:
+    value = node.meta.get("val")
     return value.dtype if isinstance(value, Tensor) else None
 
 
@@ -97,9 +97,8 @@ def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.N
         return None
     if known in COPIES:
         return source
-    if known in _RESHAPES or (rows and known in _ROWS):
-        return source if _keeps_last(node, source, known) else None
-    return None
+    kept = known in RESHAPES or known == "squeeze" or (rows and known in _ROWS)
+    return source if kept and _keeps_last(node, source, known) else None
 
 
 def origin(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.Node:
@@ -119,9 +118,7 @@ def _keeps_last(node: fx.Node, source: fx.Node, known: str) -> bool:
         return int(given["dims"][-1]) % (last + 1) == last
     if known in ("slice", "select", "narrow"):
         return int(given["dim"]) % (last + 1) != last
-    if known in ("unsqueeze", "squeeze", "expand"):
-        return known == "expand" or after[-1] != 1
-    return True
+    return known not in ("unsqueeze", "squeeze") or after[-1] != 1
 
 
 def overwrites(graph: fx.Graph) -> bool:
@@ -197,7 +194,7 @@ def without_dropout(graph: fx.Graph) -> None:
 
 
 def changed_tensors(graph: fx.Graph, *, maybe: bool = False) -> tuple[str, ...]:
-    """The placeholders (tensors of the module, or inputs) that an operation in place writes to, or with `maybe` may write to."""
+    """The placeholders (tensors of the module, or inputs) that an operation in place writes to, or may write to."""
     memory = _memory(graph, maybe=maybe)
     targets = {memory[target] for node in graph.nodes for target in written(node)}
     return tuple(node.name for node in graph.nodes if node.op == "placeholder" and memory[node] in targets)

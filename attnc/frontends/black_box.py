@@ -85,12 +85,11 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
 
 
 def _checked(request: FunctionRequest) -> FunctionRequest:
-    lipschitz, noise = request.lipschitz, request.noise
-    lipschitz = None if lipschitz is None else checked_nonnegative("lipschitz", lipschitz)
-    noise = None if noise is None else checked_nonnegative("noise", noise)
+    given = {"lipschitz": request.lipschitz, "noise": request.noise}
+    lipschitz, noise = (None if x is None else checked_nonnegative(name, x) for name, x in given.items())
     if noise is not None and (lipschitz is None or noise >= request.eps):
-        given = f"got lipschitz={lipschitz}, eps={request.eps:g}"
-        raise InputError(f"noise={noise:g} needs lipschitz=K, and must be smaller than eps: {given}")
+        wanted = "needs lipschitz=K, and must be smaller than eps"
+        raise InputError(f"noise={noise:g} {wanted}: got lipschitz={lipschitz}, eps={request.eps:g}")
     if request.method == "grid" and lipschitz is None:
         raise InputError("method='grid' proves its error from a Lipschitz constant: give lipschitz=K")
     if request.method in ("lattice", "fit") and lipschitz is not None:
@@ -151,8 +150,8 @@ def _lattice(request: FunctionRequest) -> Network:
 
 
 def _find_lattice(request: FunctionRequest, eps: float, progress: Progress = lambda _: None) -> LatticeFit:
-    source, lo, hi = request.source, request.box.lo.ravel(), request.box.hi.ravel()
-    return tensor_lattice(source, lo, hi, eps, request.dtype, MOST_LATTICE, request.seed, progress)
+    f = request.source
+    return tensor_lattice(f, f.lo, f.hi, eps, request.dtype, MOST_LATTICE, request.seed, progress)
 
 
 def _fit(request: FunctionRequest) -> Network:
@@ -246,7 +245,7 @@ def _unreached(
 def _grid_size(request: FunctionRequest) -> tuple[float, float]:
     """The largest |f(x) - f(x')|/|x - x'| over pairs of near random points, which is at most the Lipschitz constant; and the
     number of anchors of a grid for it."""
-    source, lo, hi = request.source, request.box.lo.ravel(), request.box.hi.ravel()
+    source, lo, hi = request.source, request.source.lo, request.source.hi
     x = source.uniform(2000, request.seed + 2)
     step = np.random.default_rng(request.seed).standard_normal(x.shape) * (hi - lo) * 1e-3
     y = np.clip(x + step, lo, hi)

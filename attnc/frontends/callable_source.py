@@ -41,6 +41,7 @@ class CallableSource:
         if isinstance(f, nn.Module) and (training := [part for part in f.modules() if part.training]):
             raise InputError(f"{type(training[0]).__name__} is in training mode: call model.eval()")
         self._f, self.box = f, box
+        self.lo, self.hi = box.lo.reshape(-1), box.hi.reshape(-1)
         self._tokens = box.shape[:-1] if tokens is None else (checked_count("tokens", tokens),)
         tensors = (*f.parameters(), *f.buffers()) if isinstance(f, nn.Module) else ()
         like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.zeros(0).double())
@@ -48,7 +49,7 @@ class CallableSource:
         self.shape: tuple[int, ...] = ()
         self.evaluations = 0
         self.dtype_name = "float32" if self._like.dtype == torch.float32 else "float64"
-        ends = self._tensor(np.stack([box.lo.ravel(), box.hi.ravel()])).double().cpu()
+        ends = self._tensor(np.stack([self.lo, self.hi])).double().cpu()
         if not bool(box.contains(ends).all()):
             reason = f"{self._like.dtype}, the dtype of f, has no number in every side of {box}"
             raise InputError(f"{reason}: widen the box, or give f as model.double()")
@@ -62,8 +63,7 @@ class CallableSource:
     def uniform(self, count: int, seed: int) -> Array:
         """Points of the box, (count, box.size), independent and uniform."""
         share = np.random.default_rng(seed).random((count, self.box.size))
-        lo, hi = self.box.lo.reshape(-1), self.box.hi.reshape(-1)
-        return np.clip(lo + share * (hi - lo), lo, hi)
+        return np.clip(self.lo + share * (self.hi - self.lo), self.lo, self.hi)
 
     def __call__(self, x: Array) -> Array:
         """f at N inputs, (N, *box.shape) or (N, box.size), as (N, size) numbers, all of them finite."""
@@ -91,8 +91,7 @@ class CallableSource:
 
     def _test(self) -> None:
         """Check f at the middle, at corners and at random points of the box."""
-        noise = np.random.default_rng(_SEED)
-        lo, hi = self.box.lo.reshape(-1), self.box.hi.reshape(-1)
+        noise, lo, hi = np.random.default_rng(_SEED), self.lo, self.hi
         corners = np.where(noise.random((_CORNERS, self.box.size)) < 0.5, lo, hi)
         points = np.concatenate([[lo / 2 + hi / 2, lo, hi], corners, self.uniform(_RANDOM, _SEED)])
         first = self._evaluate(points)
@@ -120,10 +119,8 @@ class CallableSource:
             raise InputError("f changes its input in place: use x.clone()")
         numbers = self._numbers(result, len(rows))
         for row, column in np.argwhere(~np.isfinite(numbers))[:1]:
-            found = f"f is {numbers[row, column]}: {self._at(rows[row], column)}"
-            raise InputError(
-                f"{found}; values must be finite on the whole box: give a smaller box, or another f"
-            )
+            advice = "values must be finite on the whole box: give a smaller box, or another f"
+            raise InputError(f"f is {numbers[row, column]}: {self._at(rows[row], column)}; {advice}")
         return numbers
 
     def _tensor(self, rows: Array) -> Tensor:
@@ -185,8 +182,7 @@ def find_jump(source: CallableSource, at: Array, reach: float, eps: float) -> Ju
 
     Segments from `at` to its neighbours are halved, and the half over which f changes more is kept. For a continuous f the
     change tends to zero with the length; at a jump it does not."""
-    lo, hi = source.box.lo.reshape(-1), source.box.hi.reshape(-1)
-    left, right = _segments(source, np.clip(at.reshape(-1), lo, hi), reach)
+    left, right = _segments(source, np.clip(at.reshape(-1), source.lo, source.hi), reach)
     f_left, f_right = source(left), source(right)
     history = [np.abs(f_right - f_left).max(1)]
     for _ in range(_HALVINGS):
@@ -215,7 +211,7 @@ def _segments(source: CallableSource, start: Array, reach: float) -> tuple[Array
     shifts = scale * noise.uniform(-1, 1, (_NEIGHBOURS, len(start)))
     axes = np.eye(len(start))[: _NEIGHBOURS // 2]
     shifts = np.concatenate([shifts, axes, -axes])
-    near = np.clip(start + shifts * reach, source.box.lo.reshape(-1), source.box.hi.reshape(-1))
+    near = np.clip(start + shifts * reach, source.lo, source.hi)
     change = np.abs(source(near) - source(start[None])).max(1)
     top = np.argsort(change, kind="stable")[::-1]
     chosen = np.concatenate([top[: _SEGMENTS // 2], top[_SEGMENTS // 2 :: max(1, 2 * len(top) // _SEGMENTS)]])

@@ -129,29 +129,21 @@ def capture(
 
 def _captured(module: nn.Module, exported: Any, changed: tuple[str, ...]) -> Captured:
     """The parts of torch's ExportedProgram, with the module's own tensors in place of torch's copies of constants."""
-    from torch.export.graph_signature import InputKind
-
-    specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
-    tensors, names, inputs = {}, {}, []
-    for node in exported.graph.nodes:
-        if node.op != "placeholder":
-            continue
-        spec = specs[node.name]
-        if spec.kind is InputKind.USER_INPUT:
-            inputs.append(node)
-            continue
-        kept = exported.state_dict.get(spec.target, exported.constants.get(spec.target))
-        if not isinstance(kept, Tensor):
-            raise CaptureError("", module, f"holds {spec.target}, which is not a tensor")
-        tensors[node.name], names[node.name] = kept, spec.target
-    returned = next(node for node in exported.graph.nodes if node.op == "output").args[0]
-    structure = exported.call_spec.out_spec
-    modes: list[Any] = [getattr(node.meta.get("val"), "fake_mode", None) for node in exported.graph.nodes]
+    nodes = list(exported.graph.nodes)
+    specs, known = exported.graph_signature.input_specs, {**exported.constants, **exported.state_dict}
+    names = {spec.arg.name: spec.target for spec in specs if spec.kind.name != "USER_INPUT"}
+    for name in names.values():
+        if not isinstance(known.get(name), Tensor):
+            raise CaptureError("", module, f"holds {name}, which is not a tensor")
+    tensors = {key: known[name] for key, name in names.items()}
+    inputs = tuple(node for node in nodes if node.op == "placeholder" and node.name not in names)
+    modes: list[Any] = [getattr(node.meta.get("val"), "fake_mode", None) for node in nodes]
     sizes = [mode.shape_env for mode in modes if getattr(mode, "shape_env", None) is not None]
     assumed = {str(guard.expr): None for shape_env in sizes[:1] for guard in shape_env.guards}
+    outputs, structure = tuple(nodes[-1].args[0]), exported.call_spec.out_spec
     return Captured(
-        module, exported.graph, tensors, names, tuple(inputs), tuple(returned), structure, tuple(assumed), changed
-    )  # fmt: skip
+        module, exported.graph, tensors, names, inputs, outputs, structure, tuple(assumed), changed
+    )
 
 
 def _inline_grad_regions(owner: fx.GraphModule) -> None:

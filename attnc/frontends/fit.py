@@ -85,17 +85,17 @@ class _Data:
 
     @staticmethod
     def draw(source: CallableSource, eps: float, seed: int) -> _Data:
-        lo, hi = source.box.lo.reshape(-1), source.box.hi.reshape(-1)
-        middle, half = lo / 2 + hi / 2, hi / 2 - lo / 2
-        u = scattered(int(min(6000, max(2000, 50 * len(lo)))), len(lo), [seed, 0])
+        middle, half = source.lo / 2 + source.hi / 2, source.hi / 2 - source.lo / 2
+        inputs = len(middle)
+        u = scattered(min(6000, max(2000, 50 * inputs)), inputs, [seed, 0])
         y = source(middle + half * u)
         level = (y.max(0) + y.min(0)) / 2
         size = max(float(np.abs(y - level).max()), eps)
-        some = max(8, min(256, 4096 // len(lo)))
+        some = max(8, min(256, 4096 // inputs))
         at, step = u[:some] * 0.98, 1e-4
-        shift = step * np.eye(len(lo))
-        near = (at[:, None, :] + np.stack([shift, -shift])[:, None]).reshape(-1, len(lo))
-        sides = source(middle + half * near).reshape(2, some, len(lo), -1)
+        shift = step * np.eye(inputs)
+        near = (at[:, None, :] + np.stack([shift, -shift])[:, None]).reshape(-1, inputs)
+        sides = source(middle + half * near).reshape(2, some, inputs, -1)
         slopes = np.swapaxes(sides[0] - sides[1], 1, 2) / (2 * step * size)
         values, vectors = np.linalg.eigh(np.einsum("soi,soj->ij", slopes, slopes) / some)
         kept = np.sqrt(np.maximum(values, 0)) * np.abs(vectors).sum(0) > 0.02 * eps / size
@@ -270,7 +270,7 @@ def _finished(source: CallableSource, data: _Data, hidden: Hidden, size: int) ->
         heavy = heavy * (errors / (errors.max() + 1e-300) + 1e-3)
         heavy = heavy / heavy.mean()
     fresh = scattered(FRESH, len(data.half), [data.seed, 3, size])
-    x = np.clip(data.middle + data.half * fresh, source.box.lo.reshape(-1), source.box.hi.reshape(-1))
+    x = np.clip(data.middle + data.half * fresh, source.lo, source.hi)
     blocks = [_features(hidden, part) @ best for part in torch.split(torch.from_numpy(fresh), 4096)]
     off = np.abs(torch.cat(blocks).numpy() * data.size + data.level - source(x)).max(1)
     worst = int(off.argmax())
@@ -285,8 +285,8 @@ def _program(source: CallableSource, data: _Data, hidden: Hidden, output: Tensor
     b1 = hidden[1].numpy() - w1 @ data.middle
     w2, b2 = data.size * output[:-1].numpy().T, data.size * output[-1].numpy() + data.level
     steps: list[Step] = [Reshape(0, (source.box.size,))] if len(source.box.shape) > 1 else []
-    n = len(steps)
-    steps += [Affine(n, w1, b1, name="hidden"), Pointwise(n + 1, functions.tanh(), name="tanh")]
-    steps.append(Affine(n + 2, w2, b2, name="output"))
-    steps += [Reshape(n + 3, source.shape)] if len(source.shape) > 1 else []
+    steps.append(Affine(len(steps), w1, b1, name="hidden"))
+    steps.append(Pointwise(len(steps), functions.tanh(), name="tanh"))
+    steps.append(Affine(len(steps), w2, b2, name="output"))
+    steps += [Reshape(len(steps), source.shape)] if len(source.shape) > 1 else []
     return Program(source.box.shape, tuple(steps))

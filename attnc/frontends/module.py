@@ -22,12 +22,12 @@ from attnc.frontends import aten, operations
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
 from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.comparison import disagreement, fails, strided, swapped
-from attnc.frontends.operations import BATCH, OPERATIONS, RESHAPES, Builder, Constant, Value
+from attnc.frontends.operations import BATCH, OPERATIONS, Builder, Constant, Value
 from attnc.frontends.problems import DTYPES, inspected, model_dtype, part_name
 from attnc.program import Affine, Program
 from attnc.program.step import Shape
 
-KNOWN = frozenset({*ACTIVATIONS, *OPERATIONS, *RESHAPES})
+KNOWN = frozenset({*ACTIVATIONS, *OPERATIONS, *aten.RESHAPES})
 _PARAMETERS = {name: inspect.signature(f).parameters for name, f in {**OPERATIONS, **ACTIVATIONS}.items()}
 _ACCEPTED = "one tensor that depends on the input is accepted"
 _UNKNOWN = object()  # the result of something that was refused: whatever reads it is not refused again
@@ -289,7 +289,7 @@ class Translator:
         if name not in KNOWN:
             raise RefusedError(operations.HINTS.get(name, "is not supported"))
         (_, first), *rest = given.items()
-        if name in RESHAPES and isinstance(first, Value):  # torch has computed the shape
+        if name in aten.RESHAPES and isinstance(first, Value):  # torch has computed the shape
             shape = self._features(node)
             if shape is None:
                 raise RefusedError("does not keep the batch axis: use x.flatten(1) or x.reshape(len(x), …)")

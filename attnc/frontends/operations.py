@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from attnc import functions
 from attnc.errors import InputError, Problem
 from attnc.frontends.activations import RefusedError, finite
-from attnc.frontends.aten import CASTS, COPIES, DROPOUTS
+from attnc.frontends.aten import CASTS, COPIES, DROPOUTS, RESHAPES
 from attnc.frontends.problems import tensor_problem, to_numpy
 from attnc.functions import Function, square
 from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Reshape, Step
@@ -206,19 +206,18 @@ def mul(b: Builder, input: object, other: object) -> Value:
 
 
 def div(b: Builder, input: object, other: object, rounding_mode: str | None = None) -> Value:
-    if rounding_mode is None and isinstance(input, Value) and _is_one_plus_abs(b, other, input):
-        return b.apply(input, functions.softsign())
-    if rounding_mode is not None or not isinstance(input, Value) or isinstance(other, Value):
-        raise RefusedError("divides by a value, or rounds: division by a number is accepted")
-    return b.divided(input, _constant(b, other))
+    if rounding_mode is None and isinstance(input, Value):
+        if not isinstance(other, Value):
+            return b.divided(input, _constant(b, other))
+        if _is_one_plus_abs(b, other, input):
+            return b.apply(input, functions.softsign())
+    raise RefusedError("divides by a value, or rounds: division by a number is accepted")
 
 
-def _is_one_plus_abs(b: Builder, other: object, x: Value) -> bool:
+def _is_one_plus_abs(b: Builder, other: Value, x: Value) -> bool:
     """Whether a value is |x| + 1, as in torch's softsign, x/(|x| + 1)."""
-    if not isinstance(other, Value) or other.shape != x.shape:
-        return False
     shifted = b.step(other)
-    if not isinstance(shifted, BatchNorm) or shifted.input == 0:
+    if other.shape != x.shape or not isinstance(shifted, BatchNorm) or shifted.input == 0:
         return False
     numbers = {"mean": 0.0, "variance": 1.0, "gain": 1.0, "shift": 1.0, "epsilon": 0.0}
     if any(np.any(getattr(shifted, part) != n) for part, n in numbers.items()):
@@ -283,8 +282,7 @@ def squeeze(b: Builder, input: Value, dim: object = None) -> Value:
     axes = len(input.shape) + 1
     if not isinstance(dim, int) or dim % axes == 0:
         raise RefusedError("may drop the batch axis: name another one, squeeze(dim)")
-    kept = tuple(n for i, n in enumerate(input.shape) if n != 1 or i != dim % axes - 1)
-    return b.reshaped(input, kept)
+    return b.reshaped(input, tuple(n for i, n in enumerate(input.shape, 1) if n != 1 or i != dim % axes))
 
 
 def sym_size(b: Builder, input: Value, dim: int) -> object:
@@ -299,10 +297,6 @@ OPERATIONS: dict[str, Operation] = {
     "batch_norm": batch_norm, "log_sigmoid": log_sigmoid, "sym_size": sym_size, "squeeze": squeeze,
     **dict.fromkeys(DROPOUTS, dropout), **dict.fromkeys(COPIES | CASTS, same),
 }  # fmt: skip
-# the same numbers, row by row
-RESHAPES = frozenset(
-    {"view", "_unsafe_view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "unsqueeze"}
-)
 # operations that only rearrange numbers: exact on the model's own tensors, too
 REARRANGES = COPIES | RESHAPES | {
     "t", "numpy_T", "mT", "transpose", "permute", "squeeze", "select", "slice", "expand",

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from attnc import functions
 from attnc.domain import Array, Normed
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
+from attnc.frontends.comparison import swapped
 from attnc.frontends.transformers import Call, Site
-from attnc.functions import Function
-from attnc.network.gated_block import GatedBlock
+from attnc.frontends.transformers.blocks import LinearMap
 from attnc.network.pointwise import Pointwise
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.inputs import removed
-from attnc.program import Affine
-from attnc.program import Pointwise as PointwiseStep
 
 if TYPE_CHECKING:
     from attnc.pretrained.parts import PlannedPart
@@ -97,15 +96,8 @@ class _Block:
 
     def __init__(self, plan: PlannedBlock) -> None:
         self.site, (self.lo, self.hi) = plan.site, plan.reach
-        first, pointwise, *between, second = plan.site.program().steps
-        assert (
-            isinstance(first, Affine) and isinstance(pointwise, PointwiseStep) and isinstance(second, Affine)
-        )
-        self.f: Function = pointwise.function
-        self.maps = {"first": _wide(first), "second": _wide(second)}
-        if between:
-            assert isinstance(between[0], Affine)
-            self.maps["up"] = _wide(between[0])
+        self.f = functions.get(self.site.activation)
+        self.maps = {role: linear.numbers() for role, linear in _roles(self.site).items()}
         self.kinks = list(self.f.kinks) or [0.0]
 
     def affine(self, role: str, x: Array) -> tuple[Array, Array]:
@@ -158,9 +150,9 @@ class _Block:
         return found
 
 
-def _wide(step: Affine) -> tuple[Array, Array]:
-    W = step.weight.astype(np.float64)
-    return W, np.zeros(len(W)) if step.bias is None else step.bias.astype(np.float64)
+def _roles(site: Site) -> dict[str, LinearMap]:
+    maps = {"first": site.first, "up": site.up, "second": site.second}
+    return {role: linear for role, linear in maps.items() if linear is not None}
 
 
 def _with_gradients(call: Call) -> Call:
@@ -200,9 +192,7 @@ def _problem_alone(block: _Block) -> str | None:
 def _fused_problems(model: nn.Module) -> list[Problem]:
     """torch may run an encoder layer as one fused operation, which reads flags and weights instead of calling the parts: both
     ways must return the same."""
-    reason = (
-        "computes something else in torch's fused operation, which runs without gradients, than part by part"
-    )
+    reason = "computes something else in torch's fused operation, without gradients, than part by part"
     return [
         Problem(name or "the model", reason)
         for name, part in model.named_modules()
@@ -240,9 +230,8 @@ class _Flow:
     def hooks(self, model: nn.Module) -> list[RemovableHandle]:
         name = self.site.norm_name
         handles = [self.site.first.module.register_forward_pre_hook(self.enters)]
-        if name and not f"{self.site.name}.".startswith(
-            f"{name}."
-        ):  # else it is written out around the block
+        written_out = name and f"{self.site.name}.".startswith(f"{name}.")  # around the block
+        if name and not written_out:
             handles.append(model.get_submodule(name).register_forward_hook(_record_output(self.normed)))
         return handles
 
@@ -268,8 +257,7 @@ class _BlockRun(_Flow):
         self.plan, self.strided = plan, strided
         self.chosen: list[Tensor] = []  # take the place of the model's own inputs of the first map
         self.inner: list[Tensor] = []  # inputs of the second map
-        maps = {"first": self.site.first, "up": self.site.up, "second": self.site.second}
-        self.maps = {role: m for role, m in maps.items() if m is not None}
+        self.maps = _roles(self.site)
         self.outputs: dict[str, list[Tensor]] = {role: [] for role in self.maps}
 
     @cached_property
@@ -289,14 +277,10 @@ class _BlockRun(_Flow):
     def hooks(self, model: nn.Module) -> list[RemovableHandle]:
         into, second = self.inner, self.site.second.module
         handles = super().hooks(model)
-        handles += [
-            m.module.register_forward_hook(_record_output(self.outputs[role]))
-            for role, m in self.maps.items()
-        ]
-        return [
-            *handles,
-            second.register_forward_pre_hook(lambda _, given: into.append(given[0].detach().clone())),
-        ]
+        for role, linear in self.maps.items():
+            handles.append(linear.module.register_forward_hook(_record_output(self.outputs[role])))
+        entering = second.register_forward_pre_hook(lambda _, given: into.append(given[0].detach().clone()))
+        return [*handles, entering]
 
     def problem(self) -> str | None:
         """The first part that differs from what was read by more than rounding explains."""
@@ -358,23 +342,13 @@ def _run(model: nn.Module, call: Call) -> None:
 
 def refuse(model: nn.Module, problems: list[Problem]) -> None:
     if problems:
-        raise UnsupportedError(
-            f"{type(model).__name__} does not run what was read, and is unchanged", problems
-        )
+        what = f"{type(model).__name__} does not run what was read, and is unchanged"
+        raise UnsupportedError(what, problems)
 
 
-@contextmanager
-def _silent(model: nn.Module) -> Iterator[None]:
+def _silent(model: nn.Module) -> AbstractContextManager[None]:
     """No warnings and errors about inputs outside of a domain while attnc itself runs the model."""
-    parts = [part for part in model.modules() if isinstance(part, (Pointwise, GatedBlock))]
-    before = [part.strict for part in parts]
-    for part in parts:
-        part.strict = False
-    try:
-        yield
-    finally:
-        for part, strict in zip(parts, before, strict=True):
-            part.strict = strict
+    return swapped((vars(part), "strict", False) for part in model.modules() if isinstance(part, Pointwise))
 
 
 def is_close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, terms: float) -> bool:

@@ -186,12 +186,10 @@ def _renamed(e: Any, old: Expression, new: Expression) -> Any:
 
 
 def _unknown(found: Reading) -> str:
-    operations = ", ".join(dict.fromkeys(f"aten.{aten.name(node)}" for node in reversed(found.nodes)))
-    reasons = "".join(f"; {refusal}" for refusal in dict.fromkeys(found.refusals))
-    return (
-        f"has an activation that is not supported ({operations}{reasons}): if it is a function of each number alone, register it "
-        "by attnc.functions.register(attnc.function(f, name=…, enclosure=…))"
-    )
+    operations = [f"aten.{aten.name(node)}" for node in reversed(found.nodes)]
+    what = "; ".join([", ".join(dict.fromkeys(operations)), *dict.fromkeys(found.refusals)])
+    advice = "if it is a function of each number alone, register it by attnc.functions.register(attnc.function(f, …))"
+    return f"has an activation that is not supported ({what}): {advice}"
 
 
 def _not_understood(
@@ -199,22 +197,18 @@ def _not_understood(
 ) -> BlockRead | None:
     """A block by its shape, with operations between its maps that are not elementwise: one or two maps lead to the second one,
     which returns as many features as they take."""
-    leaves, nodes, todo = [], [], [second.input]
+    leaves, nodes, todo = set(), [], [second.input]
     while todo:
         node = todo.pop()
         if node in maps:
-            leaves += [node] if node not in leaves else []
-        elif node.op == "placeholder":
-            if node in captured.inputs:
-                return None
-        elif node not in nodes:
-            if aten.shape(node) is None:
-                return None
+            leaves.add(node)
+        elif node in captured.inputs or (node.op != "placeholder" and aten.shape(node) is None):
+            return None
+        elif node.op != "placeholder" and node not in nodes:
             nodes.append(node)
             todo += node.all_input_nodes
-    used = sorted((maps[leaf] for leaf in leaves), key=lambda m: list(maps).index(m.node))
-    sizes = {m.sizes for m in used}
-    if len(used) not in (1, 2) or len(sizes) != 1 or {m.sizes[::-1] for m in used} != {second.sizes}:
+    used = [found for node, found in maps.items() if node in leaves]
+    if len(used) not in (1, 2) or {m.sizes[::-1] for m in used} != {second.sizes}:
         return None
     if len(used) == 2 and aten.origin(used[0].input) is not aten.origin(used[1].input):
         return None
@@ -223,7 +217,6 @@ def _not_understood(
     op, name = aten.name(problem.node), problem.node.name
     what = f"aten.{op}" if op else f"the tensor {captured.names.get(name, name)}"
     reason = f"has {what} in {captured.where(problem.node)} between its maps, which is not supported"
-    up = used[1] if len(used) == 2 else None
-    norm = read_norm(used[0].input, captured)
     inside = tuple(node for node in nodes if aten.unchanged(node) is None and node.all_input_nodes)
+    norm, up = read_norm(used[0].input, captured), used[1] if len(used) == 2 else None
     return BlockRead(used[0], second, up, None, reason, (), inside, norm)

@@ -25,11 +25,8 @@ class Call:
 
     def __str__(self) -> str:
         named = {**{f"argument {i + 1}": a for i, a in enumerate(self.args)}, **(self.kwargs or {})}
-        shown = [
-            f"{name} {tuple(value.shape)}" if isinstance(value, Tensor) else f"{name}={value!r:.40}"
-            for name, value in named.items()
-        ]
-        return ", ".join(shown) or "no arguments"
+        shapes = {name: f"{name} {tuple(x.shape)}" for name, x in named.items() if isinstance(x, Tensor)}
+        return ", ".join(shapes.get(name, f"{name}={x!r:.40}") for name, x in named.items()) or "no arguments"
 
 
 def example_call(model: nn.Module) -> Call:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -93,14 +92,9 @@ def find_blocks(
     if problems:
         what = f"{type(model).__name__} cannot be converted, and is unchanged"
         raise UnsupportedError(what, _grouped(problems))
-    left = [_left_out(site) for site in sites if site not in kept]
+    causes = ("left out by filter_fn", SkipCause.FILTER), ("converted before", SkipCause.CONVERTED)
+    left = [Skipped(site.name, *causes[site.converted]) for site in sites if site not in kept]
     return BlockList(tuple(kept), (*left, *skipped), call)
-
-
-def _left_out(site: PartSite) -> Skipped:
-    if site.converted:
-        return Skipped(site.name, "converted before", SkipCause.CONVERTED)
-    return Skipped(site.name, "left out by filter_fn", SkipCause.FILTER)
 
 
 def read_sites(model: nn.Module, call: Call | None = None) -> list[PartSite]:
@@ -179,10 +173,9 @@ def record(model: nn.Module, call: Call, *, grad: bool) -> Captured:
         where = _own(problem.path) or "the model"
         raise UnsupportedError(what, [Problem(where, problem.reason)]) from problem
     for node in captured.graph.nodes:
-        stack = node.meta.get("nn_module_stack")
-        if stack:
-            inner = {key: (_own(str(path)), kind) for key, (path, kind) in stack.items() if path != ""}
-            node.meta["nn_module_stack"] = inner
+        stack = node.meta.get("nn_module_stack") or {}
+        inner = {key: (_own(str(path)), kind) for key, (path, kind) in stack.items() if path != ""}
+        node.meta["nn_module_stack"] = inner
     return replace(captured, module=model, names={key: _own(name) for key, name in captured.names.items()})
 
 
@@ -238,11 +231,7 @@ def signature(
     captured: Captured, numbering: dict[object, int], marked: Mapping[str, tuple[PartUse, ...]]
 ) -> tuple[object, ...]:
     """The outputs as numbers that `numbering` gives to computations, across graphs: equal exactly if the same operations are
-    applied to the same tensors.
-
-    Activations and products of the blocks in `marked`, and norms, count as marks of that name. Operations that change no number
-    are skipped.
-    """
+    applied to the same tensors. The uses of parts in `marked` count as marks of that name; what changes no number is skipped."""
     marks = {aten.origin(use.leaving): (name, use) for name, uses in marked.items() for use in uses}
     own = {id(t) for t in (*captured.module.parameters(), *captured.module.buffers())}
     numbers: dict[fx.Node, int] = {}
@@ -282,9 +271,8 @@ def _key(node: fx.Node, captured: Captured, own: set[int], numbers: Mapping[fx.N
 
 
 def _content(tensor: Tensor) -> object:
-    data = tensor.detach().cpu().contiguous()
-    plain = data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""
-    return str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(plain).hexdigest()
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return str(tensor.dtype), tuple(tensor.shape), data.numpy().tobytes()
 
 
 def _plain(given: Any, numbers: Mapping[fx.Node, int]) -> object:
