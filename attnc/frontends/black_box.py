@@ -197,10 +197,10 @@ def _confirm(request: FunctionRequest, net: Network, method: str) -> Certificate
     worst = found.witness
     assert worst is not None
     if not worst.error <= request.eps:
-        where, reachable = f"at x = {_short(worst.input)} the error is {worst.error:.3g}", 1.1 * worst.error
-        advice = f"in {request.dtype}. Use eps >= {reachable:.2g}{request.wider}."
+        where = f"at x = {request.source.shown(np.asarray(worst.input))} the error is {worst.error:.3g}"
+        advice = f"in {request.dtype}. Use eps >= {1.1 * worst.error:.2g}{request.wider}."
         message = f"fresh inputs do not confirm eps={request.eps:g}: {where} {advice}"
-        raise ConvergenceError(message, reachable=reachable, found=net)
+        raise ConvergenceError(message, reachable=1.1 * worst.error, found=net)
     return found
 
 
@@ -236,8 +236,9 @@ def _unreached(
     grid = f", lipschitz=K for a proof (a grid of about {anchors:,.0f} anchors)"
     proof = grid if anchors <= MOST_ANCHORS else ""
     message = (
-        f"eps={request.eps:g} was not reached: the error with {size} is {error:.3g} at x = {_short(best.worst)}, and more of "
-        f"them do not help enough. Use eps >= {1.1 * reached:.2g}{request.wider}{proof}, or a smaller box."
+        f"eps={request.eps:g} was not reached: the error with {size} is {error:.3g} at x = "
+        f"{request.source.shown(best.worst)}, and more of them do not help enough. "
+        f"Use eps >= {1.1 * reached:.2g}{request.wider}{proof}, or a smaller box."
     )
     return ConvergenceError(message, reachable=1.1 * reached, found=best)
 
@@ -253,8 +254,3 @@ def _grid_size(request: FunctionRequest) -> tuple[float, float]:
     change = np.abs(source(y) - source(x)).max(1)
     slope = float((change[apart > 0] / apart[apart > 0]).max(initial=0.0))
     return slope, float(np.prod([float(c) for c in counts_for(lo, hi, slope, 0.99 * request.eps)]))
-
-
-def _short(x: Any) -> str:
-    numbers = [float(v) for v in np.asarray(x).ravel()]
-    return f"({', '.join(f'{v:.6g}' for v in numbers[:8])}{', …' if len(numbers) > 8 else ''})"

@@ -157,10 +157,14 @@ class CallableSource:
             raise InputError(f"f returns {result.dtype} numbers beyond 2^53: return floats")
         return numbers
 
+    def shown(self, row: Array) -> str:
+        """An input as f takes it, [[0.5, 1]]."""
+        x = row.reshape(self.box.shape)
+        return np.array2string(x, precision=6, separator=", ", threshold=20).replace("\n", "")
+
     def _at(self, row: Array, column: int) -> str:
-        """'output (0, 1) at x = [[0.5, 1]]', nested as f takes it."""
-        x = np.array2string(row.reshape(self.box.shape), precision=6, separator=", ").replace("\n", "")
-        return f"output {tuple(int(i) for i in np.unravel_index(column, self.shape))} at x = {x}"
+        index = tuple(int(i) for i in np.unravel_index(column, self.shape))
+        return f"output {index} at x = {self.shown(row)}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attnc.domain import Array, Box
 from attnc.errors import Problem
-from attnc.frontends.problems import model_dtype, part_name
+from attnc.frontends.problems import like, part_name
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Program, Step
 from attnc.program.evaluate import values
@@ -59,7 +59,7 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
         expected = _expected(replace(program, steps=tuple(map(_as_run, program.steps))), x)
         if not np.isfinite(expected[0]).any():
             return Problem(where, f"overflows at every input that was tried, of size {np.abs(x).max():.3g}")
-        for dtype in dict.fromkeys((torch.float64, model_dtype(model))):
+        for dtype in dict.fromkeys((torch.float64, like(model).dtype)):
             with _in_dtype(model, dtype):
                 ways = [_Way(dtype, *flags) for flags in itertools.product((False, True), repeat=3)]
                 first = {way: _outputs(model, way, x[:1]) for way in ways}
@@ -142,8 +142,7 @@ def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:
 
 def _outputs(model: nn.Module, way: _Way, x: Array) -> Array | str:
     """What the module returns, or why calling it fails."""
-    device = next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
-    given = torch.from_numpy(x.copy()).to(device, way.dtype)
+    given = torch.from_numpy(x.copy()).to(like(model).device, way.dtype)
     given = strided(given) if way.strided else given
     mode = torch.inference_mode(not way.grad) if way.special else torch.set_grad_enabled(way.grad)
     try:

@@ -23,7 +23,7 @@ from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
 from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.comparison import disagreement, fails, strided, swapped
 from attnc.frontends.operations import BATCH, OPERATIONS, Builder, Constant, Value
-from attnc.frontends.problems import DTYPES, inspected, model_dtype, part_name
+from attnc.frontends.problems import inspected, like, part_name, to_numpy
 from attnc.program import Affine, Program
 from attnc.program.step import Shape
 
@@ -103,15 +103,13 @@ def _read(model: nn.Module, shape: Shape) -> Program:
 def _recordings(model: nn.Module, shape: Shape) -> list[Captured]:
     """What the module executes with and without gradients, on contiguous and on strided input, and on input that requires
     gradients. A call that fails (`view` does on strided input) computes nothing, and is left out."""
-    tensors = (*model.parameters(), *model.buffers())
-    like = next((t for t in tensors if t.dtype in DTYPES), torch.empty(0, dtype=torch.float32))
     with torch.inference_mode(False):
-        example = torch.zeros((_BATCH, *shape), dtype=like.dtype, device=like.device)
+        example = torch.zeros((_BATCH, *shape), dtype=like(model).dtype, device=like(model).device)
         other, tracked = strided(example), example.clone().requires_grad_()
     found: list[Captured] = []
     failed: list[UnsupportedError] = []
     ways = [(example, True), (other, False), (example, False), (other, True)]
-    if not any(t.is_inference() for t in tensors):  # which cannot require gradients
+    if not any(t.is_inference() for t in (*model.parameters(), *model.buffers())):  # which has no gradients
         ways.append((tracked, True))
     for x, grad in ways:
         try:
@@ -139,8 +137,7 @@ def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured:
 
 
 def _translated(captured: Captured, shape: Shape) -> Program:
-    dtype = np.float64 if model_dtype(captured.module) is torch.float64 else np.float32
-    builder = Builder(shape, np.dtype(dtype))
+    builder = Builder(shape, to_numpy(like(captured.module)).dtype)
     output = Translator(builder, captured).output()
     if output is None or builder.problems:
         raise UnsupportedError("the module is refused", builder.problems)
@@ -244,14 +241,15 @@ class Translator:
         if not isinstance(node.target, OpOverload):
             return self._python(node, list(given.values()))
         name, leaves = aten.name(node), tree_leaves(given)
+        computed = any(leaf is _UNKNOWN or isinstance(leaf, Value) for leaf in leaves)
+        if computed and name not in KNOWN:
+            raise RefusedError(operations.HINTS.get(name, "is not supported"))
         if any(leaf is _UNKNOWN for leaf in leaves):
-            if name not in KNOWN:
-                raise RefusedError(operations.HINTS.get(name, "is not supported"))
             return self._stand_in(node)
         changed = aten.written(node)
         if len(changed) > 1 or (changed and changed[0] is not node.args[0]):
             raise RefusedError("writes into a tensor that is given to it, as by out=: use what it returns")
-        if not any(isinstance(leaf, Value) for leaf in leaves):
+        if not computed:
             return self._folded(node.target, name, given, bool(changed))
         result, fake, own = self._operation(node, name, given), node.meta["val"], _TORCH[self.builder.dtype]
         if not isinstance(result, Value):
@@ -286,8 +284,6 @@ class Translator:
 
     def _operation(self, node: fx.Node, name: str, given: dict[str, Any]) -> object:
         """The operation, called with the arguments that it supports; the others must have their default values."""
-        if name not in KNOWN:
-            raise RefusedError(operations.HINTS.get(name, "is not supported"))
         (_, first), *rest = given.items()
         if name in aten.RESHAPES and isinstance(first, Value):  # torch has computed the shape
             shape = self._features(node)
@@ -359,12 +355,9 @@ def _shown(node: fx.Node) -> str:
 
 
 def _live(graph: fx.Graph) -> set[fx.Node]:
-    """The nodes that the output is computed from, and those that write to memory."""
+    """The nodes that the output, or a change of memory, is computed from."""
     found: set[fx.Node] = set()
-    todo = [node for node in graph.nodes if node.op == "output" or aten.written(node)]
-    while todo:
-        node = todo.pop()
-        if node not in found:
+    for node in reversed(graph.nodes):
+        if node.op == "output" or aten.written(node) or not found.isdisjoint(node.users):
             found.add(node)
-            todo += node.all_input_nodes
     return found

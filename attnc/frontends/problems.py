@@ -32,10 +32,10 @@ def part_name(path: str, part: object) -> str:
     return f"{path or 'the model'} ({type(part).__name__})"
 
 
-def model_dtype(model: nn.Module) -> torch.dtype:
-    """The dtype of the first floating-point tensor; `inspected` reports mixtures."""
+def like(model: nn.Module) -> Tensor:
+    """An empty tensor of the dtype and device of the model's first floating-point tensor; `inspected` reports mixtures."""
     tensors = (*model.parameters(), *model.buffers())
-    return next((t.dtype for t in tensors if t.dtype in DTYPES), torch.float32)
+    return next((t.detach() for t in tensors if t.dtype in DTYPES), torch.zeros(0)).new_empty(0)
 
 
 def inspected(model: nn.Module) -> tuple[list[Problem], bool]:

@@ -277,8 +277,8 @@ class _BlockRun(_Flow):
     def hooks(self, model: nn.Module) -> list[RemovableHandle]:
         into, second = self.inner, self.site.second.module
         handles = super().hooks(model)
-        for role, linear in self.maps.items():
-            handles.append(linear.module.register_forward_hook(_record_output(self.outputs[role])))
+        for role, out in self.outputs.items():
+            handles.append(self.maps[role].module.register_forward_hook(_record_output(out)))
         entering = second.register_forward_pre_hook(lambda _, given: into.append(given[0].detach().clone()))
         return [*handles, entering]
 

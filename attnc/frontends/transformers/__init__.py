@@ -2,14 +2,12 @@
 
 from attnc.frontends.transformers.calls import Call, example_call
 from attnc.frontends.transformers.find import BlockList, find_blocks, read_sites
-from attnc.frontends.transformers.norms import NormRead
 from attnc.frontends.transformers.sites import ActivationSite, NormSite, PartSite, Site, SkipCause, Skipped
 
 __all__ = [
     "ActivationSite",
     "BlockList",
     "Call",
-    "NormRead",
     "NormSite",
     "PartSite",
     "Site",
