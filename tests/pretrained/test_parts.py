@@ -172,3 +172,21 @@ def test_a_norm_inside_a_forward_is_refused() -> None:
 
     with pytest.raises(UnsupportedError):
         attnc.convert_(Inline().eval(), 1e-3, parts="norm")
+
+
+def test_a_norm_whose_gain_the_model_changes_is_refused() -> None:
+    class Grows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(4)
+            self.norm.weight.requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.norm(x)
+            self.norm.weight.mul_(1.5)
+            return y
+
+    model = Grows().eval()
+    with pytest.raises(UnsupportedError, match="changes its own numbers"):
+        attnc.convert_(model, 1e-3, parts="norm")
+    assert isinstance(model.norm, nn.LayerNorm)

@@ -12,7 +12,6 @@ from torch import Tensor, fx, nn
 
 from attnc.domain import Array
 from attnc.frontends import aten
-from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import to_numpy
 from attnc.frontends.transformers.expressions import (
@@ -24,15 +23,9 @@ from attnc.frontends.transformers.expressions import (
     Reading,
     function_of,
     is_nonlinear,
-    read,
 )
 from attnc.frontends.transformers.norms import NORMS, NormRead, read_norm
 from attnc.program import Affine
-
-# operations that count as activations outside of blocks
-_ACTIVATIONS = ACTIVATIONS.keys() - {"abs", "absolute", "square", "pow", "sin", "cos", "exp", "clamp", "clip", "clamp_min"} | {
-    "log_sigmoid", "erf", "hardshrink",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +103,6 @@ def blocks_in(captured: Captured) -> list[BlockRead]:
     return [block for second in maps.values() if (block := _block(second, maps, captured)) is not None]
 
 
-def activations_outside(captured: Captured, blocks: list[BlockRead]) -> Iterator[tuple[str, str]]:
-    """The part and the operation of every activation that is in no block."""
-    taken = {node for block in blocks for node in block.inside}
-    for node in captured.graph.nodes:
-        if aten.name(node) in _ACTIVATIONS and node not in taken:
-            yield captured.path(node), aten.name(node)
-
-
 def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
     known, given = aten.name(node), aten.arguments(node)
     if known == "linear":
@@ -136,7 +121,7 @@ def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
 def _block(second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured) -> BlockRead | None:
     """What enters a map, read back to the one or two maps that it is computed from."""
     try:
-        found = read(second.input, maps.__contains__)
+        found = Reading(second.input, maps.__contains__)
     except NotElementwiseError as problem:
         return _not_understood(second, maps, captured, problem)
     used, e, marks = [maps[leaf] for leaf in found.leaves], found.expression, list[str]()

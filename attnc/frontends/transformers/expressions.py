@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,63 +32,59 @@ class NotElementwiseError(AttncError):
         super().__init__(aten.name(node) or str(node.name))
 
 
-@dataclass
 class Reading:
-    """An expression, the nodes of its leaves ("s", 0), ("s", 1), …, the operations in between, and why some of these are no
-    function of `attnc.functions`."""
+    """The value of a node as an expression of leaves ("s", 0), ("s", 1), …, the operations in between, and why some of these are
+    no function of `attnc.functions`. Raises NotElementwiseError."""
 
-    leaves: list[fx.Node] = field(default_factory=list)
-    nodes: list[fx.Node] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-    expression: Expression = ()
+    def __init__(self, node: fx.Node, is_leaf: Callable[[fx.Node], bool]) -> None:
+        self.leaves: list[fx.Node] = []
+        self.nodes: list[fx.Node] = []
+        self.refusals: list[str] = []
+        self._known: dict[fx.Node, Expression] = {}
+        self._is_leaf = is_leaf
+        self.expression = self._read(node, node)
 
-
-def read(node: fx.Node, is_leaf: Callable[[fx.Node], bool]) -> Reading:
-    """The value of a node as an expression of the leaves that it is computed from; raises NotElementwiseError."""
-    found = Reading()
-    known: dict[fx.Node, Expression] = {}
-
-    def expression(x: object, reader: fx.Node) -> Expression:
+    def _read(self, x: object, reader: fx.Node) -> Expression:
         if isinstance(x, (int, float)) and not isinstance(x, bool):
             return ("number", float(x))
         if not isinstance(x, fx.Node):
             raise NotElementwiseError(reader)
         x = aten.origin(x)
-        if x not in known and is_leaf(x):
-            known[x] = ("s", len(found.leaves))
-            found.leaves.append(x)
-        elif x not in known:
-            found.nodes.append(x)
-            known[x] = _operation(x, partial(expression, reader=x), found.refusals)
-        return known[x]
+        if x not in self._known and self._is_leaf(x):
+            self._known[x] = ("s", len(self.leaves))
+            self.leaves.append(x)
+        elif x not in self._known:
+            self.nodes.append(x)
+            self._known[x] = self._operation(x)
+        return self._known[x]
 
-    found.expression = expression(node, node)
-    return found
-
-
-def _operation(node: fx.Node, inner: Callable[[object], Expression], refusals: list[str]) -> Expression:
-    """The operation in a form that does not depend on how it is written: relu for clamp(min=0), square for x·x and x²."""
-    op, given = aten.name(node), aten.arguments(node)
-    if op in (MARK, PRODUCT):
-        return (op, str(given["name"]), *(inner(given[key]) for key in ("x", "y") if key in given))
-    if op == "neg":
-        return _binary("mul", ("number", -1.0), inner(given["self"]))
-    if op in _BINARY and _is_plain(node, given):
-        return _binary(op, inner(given["self"]), inner(given["other"]))
-    rest = {key: value for key, value in given.items() if key not in ("self", "input", "generator")}
-    plain = all(value is None or isinstance(value, (int, float, str)) for value in rest.values())
-    if op not in (*ACTIVATIONS, *_UNARY) or not plain:
-        raise NotElementwiseError(node)
-    x = inner(given.get("self", given.get("input")))
-    if op in ACTIVATIONS:
-        try:
-            found = activation(op, rest)
-            if found.deviation == 0:
-                return (found.function.label, x)
-            refusals.append(f"{op} has threshold={rest['threshold']:g}: use threshold=float('inf')")
-        except RefusedError as refusal:
-            refusals.append(f"{op} {refusal}")
-    return (op, x, *rest.values())
+    def _operation(self, node: fx.Node) -> Expression:
+        """The operation in a form that does not depend on how it is written: relu for clamp(min=0), square for x·x and x²."""
+        op, given = aten.name(node), aten.arguments(node)
+        if op in (MARK, PRODUCT):
+            return (
+                op,
+                str(given["name"]),
+                *(self._read(given[key], node) for key in ("x", "y") if key in given),
+            )
+        if op == "neg":
+            return _binary("mul", ("number", -1.0), self._read(given["self"], node))
+        if op in _BINARY and _is_plain(node, given):
+            return _binary(op, self._read(given["self"], node), self._read(given["other"], node))
+        rest = {key: value for key, value in given.items() if key not in ("self", "input", "generator")}
+        plain = all(value is None or isinstance(value, (int, float, str)) for value in rest.values())
+        if op not in (*ACTIVATIONS, *_UNARY) or not plain:
+            raise NotElementwiseError(node)
+        x = self._read(given.get("self", given.get("input")), node)
+        if op in ACTIVATIONS:
+            try:
+                found = activation(op, rest)
+                if found.deviation == 0:
+                    return (found.function.label, x)
+                self.refusals.append(f"{op} has threshold={rest['threshold']:g}: use threshold=float('inf')")
+            except RefusedError as refusal:
+                self.refusals.append(f"{op} {refusal}")
+        return (op, x, *rest.values())
 
 
 def _is_plain(node: fx.Node, given: dict[str, Any]) -> bool:
@@ -170,4 +165,4 @@ def expression_of(form: Callable[[Tensor], Tensor]) -> Expression:
     (returned,) = found.outputs
     if not isinstance(returned, fx.Node):
         raise CaptureError("", form, "returns no tensor that it computes")
-    return read(returned, lambda node: node in found.inputs).expression
+    return Reading(returned, lambda node: node in found.inputs).expression

@@ -7,20 +7,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from attnc.errors import AttncError, Problem
 from attnc.frontends import aten
+from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.capture import Captured
 from attnc.frontends.problems import DTYPES, part_name, tensor_problem
-from attnc.frontends.transformers.blocks import BlockRead, activations_outside, blocks_in
-from attnc.frontends.transformers.expressions import MARK, expression_of, read
+from attnc.frontends.transformers.blocks import BlockRead, blocks_in
+from attnc.frontends.transformers.expressions import MARK, Reading, expression_of
 from attnc.frontends.transformers.norms import NORM, NormRead, norms_in
 from attnc.frontends.transformers.sites import ActivationSite, NormSite, PartSite, PartUse, Site, Skipped
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 
-SATURATING = ("tanh", "sigmoid")  # one head of two keys computes them for every input
+# operations that count as activations outside of blocks
+_ACTIVATIONS = ACTIVATIONS.keys() - {"abs", "absolute", "square", "pow", "sin", "cos", "exp", "clamp", "clip", "clamp_min"} | {
+    "log_sigmoid", "erf", "hardshrink",
+}  # fmt: skip
+_SATURATING = ("tanh", "sigmoid")  # one head of two keys computes them for every input
 _PADDING = "torch's nested tensors are switched off: outputs at padded positions, which have no meaning, are no longer 0"
 _OUTSIDE = ", in no feed-forward block"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -50,9 +55,13 @@ def sites_in(model: nn.Module, captured: Captured) -> tuple[list[PartSite], list
     proper = proper or sites
     heads = [site for site in sites if site not in proper]
     skipped += [Skipped(site.name, f"{site.activation or 'an activation'}{_OUTSIDE}") for site in heads]
-    outside = dict.fromkeys(activations_outside(captured, blocks))
-    skipped += [Skipped(path or "the model", f"{op}{_OUTSIDE}") for path, op in outside]
-    return [*proper, *_norm_sites(model, captured), *_activation_sites(model, captured, blocks)], skipped
+    taken = {node for block in blocks for node in block.inside}
+    outside = [node for node in captured.graph.nodes if node not in taken]
+    operations = [
+        (captured.path(node), aten.name(node)) for node in outside if aten.name(node) in _ACTIVATIONS
+    ]
+    skipped += [Skipped(path or "the model", f"{op}{_OUTSIDE}") for path, op in dict.fromkeys(operations)]
+    return [*proper, *_norm_sites(model, captured), *_activation_sites(model, captured, outside)], skipped
 
 
 def _norm_sites(model: nn.Module, captured: Captured) -> Iterator[NormSite]:
@@ -72,15 +81,14 @@ def _norm_sites(model: nn.Module, captured: Captured) -> Iterator[NormSite]:
 
 
 def _activation_sites(
-    model: nn.Module, captured: Captured, blocks: list[BlockRead]
+    model: nn.Module, captured: Captured, outside: list[fx.Node]
 ) -> Iterator[ActivationSite]:
     """Every tanh and sigmoid outside of blocks, in the order of execution."""
-    taken = {node for block in blocks for node in block.inside}
     groups: dict[tuple[str, str], list[PartUse]] = {}
-    for node in captured.graph.nodes:
+    for node in outside:
         op, given = aten.name(node), aten.arguments(node)
-        name = str(given["name"]) if op == MARK else captured.path(node)
-        if node not in taken and (op in SATURATING or op == MARK):
+        if op in (*_SATURATING, MARK):
+            name = str(given["name"]) if op == MARK else captured.path(node)
             entering = aten.origin(given["x" if op == MARK else "self"])
             groups.setdefault((name, op), []).append(PartUse(node, entering, MARK))
     for (name, op), uses in groups.items():
@@ -144,7 +152,7 @@ def _place(model: nn.Module, captured: Captured, block: BlockRead) -> _Place:
 def _computes(value: Callable[[Tensor], Tensor], block: BlockRead) -> bool:
     """Whether an attribute is a function that consists of the operations of the block's activation."""
     try:
-        found = read(block.second.input, lambda node: node is block.first.node)
+        found = Reading(block.second.input, lambda node: node is block.first.node)
         return expression_of(value) == found.expression
     except AttncError:
         return False
