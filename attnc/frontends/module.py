@@ -28,7 +28,7 @@ from attnc.program import Affine, Program
 from attnc.program.step import Shape
 
 KNOWN = frozenset({*ACTIVATIONS, *OPERATIONS, *aten.RESHAPES})
-_PARAMETERS = {name: inspect.signature(f).parameters for name, f in {**OPERATIONS, **ACTIVATIONS}.items()}
+_SIGNATURES = {name: inspect.signature(f) for name, f in {**OPERATIONS, **ACTIVATIONS}.items()}
 _ACCEPTED = "one tensor that depends on the input is accepted"
 _UNKNOWN = object()  # the result of something that was refused: whatever reads it is not refused again
 _TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
@@ -290,24 +290,20 @@ class Translator:
             if shape is None:
                 raise RefusedError("does not keep the batch axis: use x.flatten(1) or x.reshape(len(x), …)")
             return self.builder.reshaped(first, shape)
-        supported = _PARAMETERS[name]
-        if not isinstance(first, Value) and (name in ACTIVATIONS or supported["input"].annotation == "Value"):
+        signature, defaults = _SIGNATURES[name], aten.defaults(node)
+        known = signature.parameters
+        if not isinstance(first, Value) and (name in ACTIVATIONS or known["input"].annotation == "Value"):
             raise RefusedError("is applied to the model's own numbers, not to a value of the input")
-        everything = any(p.kind is p.VAR_KEYWORD for p in supported.values())
-        defaults = aten.defaults(node)
-        for key, value in rest:
-            if key not in supported and not everything and (key not in defaults or value != defaults[key]):
-                raise RefusedError(f"has {key}={value!r}, which is not supported")
-        named = {key: value for key, value in rest if key in supported or everything}
-        required = [p for p in supported.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-        if any(p.name not in ("b", "input", *named) for p in required):
-            raise RefusedError(f"is called as {node.target}, which is not supported")
+        named = {k: x for k, x in rest if k in known or k not in defaults or x != defaults[k]}
+        own = (self.builder, first) if name in OPERATIONS else ()
+        try:
+            signature.bind(*own, **named)
+        except TypeError as problem:
+            raise RefusedError(f"is called as {node.target}, which is not supported: {problem}") from None
         if name in OPERATIONS:
-            return OPERATIONS[name](self.builder, first, **named)
-        assert isinstance(first, Value)
-        for key, x in named.items():
-            named[key] = self.builder.number(x, key) if isinstance(x, Constant) else x
-        return self.builder.apply(first, activation(name, named))
+            return OPERATIONS[name](*own, **named)
+        numbers = {k: self.builder.number(x, k) if isinstance(x, Constant) else x for k, x in named.items()}
+        return self.builder.apply(first, activation(name, numbers))
 
     def _folded(self, target: OpOverload, name: str, given: dict[str, Any], changes: bool) -> object:
         """An operation on constants alone. On the model's numbers only those that round nothing are carried out."""

@@ -179,8 +179,8 @@ BORDERS_COMPILE = [
     Mutation(
         "translate: arguments that are not known",
         TRANSLATE,
-        "if key not in supported and not everything and (key not in defaults or value != defaults[key]):",
-        "if False:",
+        "if k in known or k not in defaults or x != defaults[k]}",
+        "if k in known}",
         "arguments that the translation does not know are ignored",
         (TOLD,),
     ),
