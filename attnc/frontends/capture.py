@@ -85,14 +85,13 @@ def capture(
     dynamic_shapes: Any = None,
     *,
     grad: bool = True,
-    functional: bool = False,
     pure: bool = False,
 ) -> Captured:
     """The operations that `module(*args, **kwargs)` executes, as a flat graph. The module is not changed.
 
-    Hooks, patched forwards and replaced parts are in the graph. `grad` is the grad mode of the recording. With `functional`, an
-    operation in place can be read as one that returns its result. `pure` implies `functional`, and raises CaptureError if the
-    forward changes its inputs or its own tensors, or if what it computes depends on the strides of its input."""
+    Hooks, patched forwards and replaced parts are in the graph. `grad` is the grad mode of the recording. An operation in place
+    can be read as one that returns its result. `pure` raises CaptureError if the forward changes its inputs or its own tensors,
+    or if what it computes depends on the strides of its input."""
     import torch.export  # takes seconds
 
     # tensors that were created in inference mode work nowhere else
@@ -116,7 +115,7 @@ def capture(
                 impure = impurity(exported.graph) if pure else None
                 if impure is not None:
                     raise CaptureError("", module, impure)
-                if (functional or pure) and overwrites(exported.graph):
+                if overwrites(exported.graph):
                     without_dropout(exported.graph)
                     exported = exported.run_decompositions({})
             except CaptureError:

@@ -261,21 +261,22 @@ def _ends(
     """The corners of the box to which each neuron's gradient at a random point leads: its interval's ends, if it is affine."""
     x = torch.from_numpy(lo + draw.random((len(chosen), *lo.shape)) * (hi - lo)).requires_grad_()
     with torch.enable_grad():
-        total = _entries(values(program, x), chosen).nan_to_num().sum()
+        total = _neurons(program, chosen, x).nan_to_num().sum()
         slopes = torch.autograd.grad(total, x, allow_unused=True)[0] if total.requires_grad else None
     slope = np.zeros(x.shape) if slopes is None else slopes.nan_to_num().numpy()
     up = np.where(slope == 0, draw.random(slope.shape) < 0.5, slope > 0)
     return np.where(up, lo, hi), np.where(up, hi, lo)
 
 
-def _entries(found: list[Tensor], chosen: list[_Chosen]) -> Tensor:
+def _neurons(program: Program, chosen: list[_Chosen], x: Tensor) -> Tensor:
+    """The i-th neuron at the i-th point."""
+    found = values(program, x)
     return torch.stack([found[c.value][i].reshape(-1)[c.entry] for i, c in enumerate(chosen)])
 
 
 def _read(program: Program, chosen: list[_Chosen], x: Array) -> Array:
-    """The i-th neuron at the i-th point."""
     with torch.no_grad():
-        return np.asarray(_entries(values(program, torch.from_numpy(x)), chosen))
+        return _neurons(program, chosen, torch.from_numpy(x)).numpy()
 
 
 def _between(start: Array, end: Array, t: Array) -> Array:

@@ -195,8 +195,8 @@ BORDERS_COMPILE = [
     Mutation(
         "capture: aliases",
         "attnc/frontends/capture.py",
-        "if (functional or pure) and overwrites(exported.graph):",
-        "if functional and overwrites(exported.graph):",
+        "if overwrites(exported.graph):",
+        "if not pure and overwrites(exported.graph):",
         "a change in place is not seen under other names of the memory",
         (IN_PLACE,),
     ),

@@ -168,5 +168,5 @@ class Counter(nn.Module):
 
 
 def test_tensors_that_a_forward_changes_are_named() -> None:
-    found = capture(Counter().eval(), (torch.zeros(2),), functional=True)
+    found = capture(Counter().eval(), (torch.zeros(2),))
     assert [found.names[name] for name in found.changed] == ["count"]

@@ -32,7 +32,7 @@ class Formula(nn.Module):
 
 def captured(form: Form, shape: tuple[int, ...], *sizes: int, grad: bool = True) -> tuple[Captured, fx.Node]:
     example = torch.zeros(shape, dtype=torch.float64)
-    found = capture(Formula(form, *sizes).eval(), (example,), grad=grad, functional=True)
+    found = capture(Formula(form, *sizes).eval(), (example,), grad=grad)
     assert isinstance(found.outputs[0], fx.Node)
     return found, found.outputs[0]
 

@@ -47,13 +47,12 @@ def find_blocks(
     call: Call | None = None,
     parts: Collection[str] = ("feed-forward",),
 ) -> BlockList:
-    """Every feed-forward block of a model in eval mode for which `filter_fn`, if given, returns True, and every norm if `parts`
-    has "norm". The model is not changed.
+    """Every part of a model in eval mode that is one of `parts` ("feed-forward", "norm", "activation") and for which `filter_fn`,
+    if given, returns True. The model is not changed.
 
-    The model runs on `call` (by default on inputs that fit it), and the executed operations are read. Blocks that cannot be
+    The model runs on `call` (by default on inputs that fit it), and the executed operations are read. Parts that cannot be
     converted raise UnsupportedError with every reason, unless the filter leaves them out. A second reading, with gradients, must
-    find the same blocks. In a third one, marks stand in the places of the blocks: it must differ from the first reading in the
-    marks alone.
+    find the same parts. In a third one, marks stand in their places: it must differ from the first reading in the marks alone.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
     >>> model = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Linear(8, 1), nn.Sigmoid()).eval()
@@ -167,7 +166,7 @@ def record(model: nn.Module, call: Call, *, grad: bool) -> Captured:
     given = call.args, dict(call.kwargs or {})
     try:
         with marking(model):
-            captured = capture(_TensorOutputs(model), *given, grad=grad, functional=True)
+            captured = capture(_TensorOutputs(model), *given, grad=grad)
     except CaptureError as problem:
         what = f"attnc cannot read what {type(model).__name__} executes"
         where = _own(problem.path) or "the model"
