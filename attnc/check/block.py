@@ -16,9 +16,8 @@ from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors, Val
 from attnc.domain import Array, Box, Normed
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Product, Program
-from attnc.records.certificate import Status
+from attnc.records.certificate import Status, Verdict
 from attnc.records.layers import Layer
-from attnc.records.verdict import Verdict
 
 HIDDEN, GATED = 2, 4  # the values that heads and products compute
 Map = tuple[Array, Array]  # W (outputs, inputs) and b (outputs,)

@@ -20,10 +20,9 @@ from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
 from attnc.functions.function import Branch, label_of
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.layers import NetworkNumbers
 from attnc.records.numbers import HeadNumbers
-from attnc.records.verdict import Verdict
 
 FIRST_CELLS, MOST_CELLS = 23, 400_000
 

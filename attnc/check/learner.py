@@ -23,11 +23,10 @@ from attnc.functions import Function, clip, get
 from attnc.functions.balls import ball, magnitude, variable, working
 from attnc.functions.function import is_builtin, label_of
 from attnc.functions.library import LIPSCHITZ
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE
 from attnc.records.learners import check_settings
 from attnc.records.numbers import HeadNumbers
-from attnc.records.verdict import Verdict
 
 _DOUBLE = arb(2) ** -53  # Python's floats, in which coefficients are computed
 

@@ -30,13 +30,11 @@ from attnc.check.network import check_network
 from attnc.check.symbolic import ONE, Argument, EncodingError, Exact, Form
 from attnc.domain import Box, Interval
 from attnc.functions import Function
-from attnc.records.certificate import Status
+from attnc.records.certificate import Status, Verdict
 from attnc.records.fields import DAMAGE
 from attnc.records.layers import Layer, heads_of, pointwise_layer
-from attnc.records.literal import LiteralRecord
 from attnc.records.numbers import HeadNumbers
-from attnc.records.record import Record
-from attnc.records.verdict import Verdict
+from attnc.records.record import LiteralRecord, Record
 
 Token = dict[int, Form]  # coordinate → form; missing coordinates are 0
 

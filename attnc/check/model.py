@@ -16,7 +16,6 @@ import numpy as np
 from attnc import functions
 from attnc.arithmetic import probe_network
 from attnc.check.block import BlockClaim, Map, block_program, check_block
-from attnc.check.files import Directory, read_json
 from attnc.check.head import check_head
 from attnc.check.norm import check_norm
 from attnc.check.values import CheckError, HeadErrors, SquareErrors
@@ -25,12 +24,11 @@ from attnc.domain import Ball, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.program import Program
 from attnc.program.step import Numbers
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE, round_up, unsealed
+from attnc.records.files import Directory, read_json
 from attnc.records.layers import Heads
-from attnc.records.numbers import TENSORS, HeadNumbers
-from attnc.records.quadratic_numbers import QUADRATIC, QuadraticNumbers
-from attnc.records.verdict import Verdict
+from attnc.records.numbers import QUADRATIC, TENSORS, HeadNumbers, QuadraticNumbers
 from attnc.records.window_numbers import closed_form
 
 VERSION = 1

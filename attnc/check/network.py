@@ -22,10 +22,9 @@ from attnc.functions.balls import working
 from attnc.program import Pointwise
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.structure import mismatch
-from attnc.records.verdict import Verdict
 
 ATTACKS, COMPARED = 400, 24
 

@@ -17,10 +17,9 @@ from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_network
 from attnc.check.quadratic import check_executed_error, check_relative_error
 from attnc.domain import Array, Ball
 from attnc.functions.balls import upper, working
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import round_up
-from attnc.records.quadratic_numbers import QuadraticNumbers
-from attnc.records.verdict import Verdict
+from attnc.records.numbers import QuadraticNumbers
 
 _known: dict[
     object, tuple[float, float]

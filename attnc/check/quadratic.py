@@ -21,7 +21,7 @@ from flint import arb
 
 from attnc.arithmetic import Arithmetic
 from attnc.functions.balls import upper, working
-from attnc.records.quadratic_numbers import QuadraticNumbers
+from attnc.records.numbers import QuadraticNumbers
 
 Heads = Sequence[tuple[arb, arb, arb]]  # λ_j, b_j, c_j
 _PRECISION = 192

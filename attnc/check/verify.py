@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from attnc.check.files import read_safetensors
 from attnc.check.head import check_head
 from attnc.check.learner import check_learner
 from attnc.check.literal import check_literal
@@ -20,13 +19,11 @@ from attnc.check.network import check_network
 from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.program.program import Program
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE
 from attnc.records.layers import NetworkNumbers
-from attnc.records.literal import LiteralRecord, literal_record_of
 from attnc.records.numbers import TENSORS, HeadNumbers
-from attnc.records.record import record_of
-from attnc.records.verdict import Verdict
+from attnc.records.record import LiteralRecord, read
 
 Checker = Callable[[Any, Function | None], Verdict]
 
@@ -64,10 +61,9 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
 
 
 def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
-    about, tensors = read_safetensors(path)
-    if about.get("kind") == "literal":
-        return check_literal(literal_record_of(path, about, tensors, f), f)
-    record = record_of(path, about, tensors, f)
+    record = read(path, f)
+    if isinstance(record, LiteralRecord):
+        return check_literal(record, f)
     if not record.certificate.proved:
         return _not_proved(record.certificate)
     if record.kind == "head":

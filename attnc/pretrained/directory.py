@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from torch import nn
 
 from attnc.arguments import checked_engine, checked_strict
-from attnc.check.files import INDEX, WEIGHTS, Directory, read_json
 from attnc.check.model import (
     Block,
     NormNumbers,
@@ -37,6 +36,7 @@ from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.store import note_parts, part_record, report_of, why_not_recorded
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
+from attnc.records.files import INDEX, WEIGHTS, Directory, read_json
 from attnc.records.numbers import HeadNumbers
 
 REPORT = "attnc_report.json"

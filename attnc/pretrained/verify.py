@@ -43,8 +43,7 @@ from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.guard import check_flow
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
-from attnc.records.certificate import Certificate, Status
-from attnc.records.verdict import Verdict
+from attnc.records.certificate import Certificate, Status, Verdict
 
 _POINTS = 33
 

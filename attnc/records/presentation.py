@@ -26,7 +26,7 @@ class Theorem:
     bound: float | None  # None: the theorem states that weights exist, without a number
 
     def __post_init__(self) -> None:
-        check_types(self, {"name": str, "statement": str})
+        check_types(vars(self), {"name": str, "statement": str})
         if self.bound is not None:
             check_type("bound", self.bound, float)
 

@@ -19,7 +19,7 @@ from attnc.check.values import RHO, HeadErrors, SquareErrors
 from attnc.domain import Box, Normed
 from attnc.functions.balls import variable, working
 from attnc.program import Program
-from attnc.records.verdict import Verdict
+from attnc.records.certificate import Verdict
 from tests.feed_forward import FeedForward, Norm, attainable
 from tests.prove.blocks import (
     Adversary,
