@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from attnc.arithmetic import Arithmetic
 from attnc.check.batch_norm import scale_and_shift
 from attnc.check.upward import EPS, Long, gamma, long, parts, product, up, weighed
-from attnc.check.values import RHO, Form, Passing, Value, normed_length, normed_room, value
+from attnc.check.values import RHO, Form, Passing, Value, normed, value
 from attnc.domain import Normed
 from attnc.program import Affine, BatchNorm
 
@@ -32,7 +32,8 @@ def bound(at: Passing) -> Value:
         spread, through = weighed(W, half.T).T, weighed(stored, x.size.T).T
     else:
         middle = long(x.normed.shift)[None]
-        spread, through = (found[None] for found in _normed(W, x.normed))
+        rows = [_normed_rows(long(W[part]), x.normed) for part in parts(W)]
+        spread, through = (np.concatenate(found)[None] for found in zip(*rows, strict=True))
     centre = product(W, middle.T).T + b
     lost = _lost(W, np.abs(middle), b)
     radius = up(spread + lost + b_off + 8 * EPS * (np.abs(centre) + spread))
@@ -85,15 +86,9 @@ def _form(x: Form, W: Matrix, b: Long, b_off: Long) -> Form:
     return Form(matrix, product(W, x.centre.T).T + b, up(weighed(W, x.off.T).T + lost + b_off), x.half)
 
 
-def _normed(W: Matrix, domain: Normed) -> tuple[Long, Long]:
-    """By how much w·x may differ from w·β, and at least Σ|w_i x_i|, for the outputs x of a norm."""
-    found = [_normed_rows(long(W[part]), domain) for part in parts(W)]
-    return np.concatenate([spread for spread, _ in found]), np.concatenate([size for _, size in found])
-
-
 def _normed_rows(w: Long, domain: Normed) -> tuple[Long, Long]:
-    d, rho = w.shape[1], np.longdouble(RHO)
-    length, room = normed_length(d), normed_room(domain)
+    """By how much w·x may differ from w·β, and at least Σ|w_i x_i|, for the outputs x of a norm."""
+    d, rho, (length, room) = w.shape[1], np.longdouble(RHO), normed(domain)
     v = w * long(domain.gain)
     size = up(np.sqrt((v * v).sum(1)), d)
     beside = up(np.abs(w) @ room, d)

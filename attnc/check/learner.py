@@ -15,8 +15,9 @@ import numpy as np
 from flint import arb
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_network
-from attnc.check.head import check_head
+from attnc.check.head import check_head, check_machine
 from attnc.check.slopes import CellTable
+from attnc.check.values import CheckError, require
 from attnc.domain import Context
 from attnc.errors import AttncError
 from attnc.functions import Function, clip, get
@@ -89,7 +90,7 @@ class Operations:
         z = 2 * arb(e) * r
         if r == 0:
             return arb(0), one, two
-        if not (z.cosh() < 2 and is_power_of_two(e)):
+        if not (z.cosh() < 2 and math.frexp(e)[0] == 0.5):  # e is a power of two
             return arb("inf"), one, two
         return (z.sinh() / z / (2 - z.cosh()) - 1 - 2 * z**2 / 3) * x * r / 3, one, two
 
@@ -245,10 +246,6 @@ def _is_monotone(f: Function, lo: float, hi: float, most: int = 1 << 14) -> bool
     return True
 
 
-def is_power_of_two(e: float) -> bool:
-    return math.isfinite(e) and e > 0 and math.frexp(e)[0] == 0.5
-
-
 def check_learner(
     heads: Mapping[str, HeadNumbers], certificate: Certificate, function: Function | None = None
 ) -> Verdict:
@@ -259,61 +256,42 @@ def check_learner(
         for name, child in named.items():
             own = function if name == "activation" else None
             verdicts.append(replace(check_head(heads[name], child, own), name=name))
-        bad = next((v for v in verdicts if not v), None)
-        if bad is not None:
-            return replace(bad, reason=f"{bad.name} head: {bad.reason}", children=tuple(verdicts))
+            require(verdicts[-1], f"{name} head")
         with working(128):
-            reason = _disagreement(certificate, context, named, function)
+            _check_bounds(certificate, context, named, function)
+        check_machine(probe_network(certificate.dtype))
+        reason = (
+            f"the bound of {certificate.name} follows from {len(heads)} proved head{'s' * (len(heads) > 1)}"
+        )
+        verdict = Verdict(Status.PROVED, reason, certificate.bound)
+    except CheckError as problem:
+        verdict = problem.verdict(certificate.bound)
     except (AttncError, *DAMAGE) as problem:
         reason = f"the certificate does not describe this learner: {type(problem).__name__}: {problem}"
-    cells = sum(v.cells for v in verdicts)
-    if reason is not None:
-        return Verdict(Status.UNKNOWN, reason, certificate.bound, cells=cells, children=tuple(verdicts))
-    told = f"the bound of {certificate.name} follows from {len(heads)} proved head{'s' * (len(heads) > 1)}"
-    return Verdict(Status.PROVED, told, certificate.bound, cells=cells, children=tuple(verdicts))
+        verdict = Verdict(Status.UNKNOWN, reason, certificate.bound)
+    return replace(verdict, cells=sum(v.cells for v in verdicts), children=tuple(verdicts))
 
 
-def _disagreement(
-    certificate: Certificate,
-    context: Context,
-    children: Mapping[str, Certificate],
-    function: Function | None,
-) -> str | None:
-    """The first statement of the certificate that could not be derived, or None."""
-    if any(child.dtype != certificate.dtype for child in children.values()):
-        return "the heads and the learner have different dtypes"
-    exact = Arithmetic("exact", 0.0, 0.0, math.inf, exp_units=0)
-    for term, arithmetic in (("bound", ARITHMETIC[certificate.dtype]), ("approximation", exact)):
-        claimed = getattr(certificate, term)
-        heads = {
-            name: HeadBound(child.interval.lo, child.interval.hi, getattr(child, term))
-            for name, child in children.items()
-        }
-        found = _derived(certificate, context, heads, children, arithmetic, function)
-        if not found <= arb(claimed):
-            return f"the {term} {claimed:.6g} could not be proved: the checker derives {found.str(6, radius=False)}"
-    return probe_network(certificate.dtype)
-
-
-def _derived(
-    certificate: Certificate,
-    context: Context,
-    heads: Mapping[str, HeadBound],
-    children: Mapping[str, Certificate],
-    a: Arithmetic,
-    function: Function | None,
-) -> arb:
-    facts = certificate.facts
-    of = {name: child.facts["function"] for name, child in children.items()}
-    if facts["algorithm"] == "ridge_regression":
-        wanted, psi, bound = {"reading": "identity"}, None, newton_bound
-    else:
+def _check_bounds(
+    certificate: Certificate, context: Context, children: Mapping[str, Certificate], function: Function | None
+) -> None:
+    """Raise `CheckError` at the first statement of the certificate that could not be derived."""
+    facts, wanted, psi, bound = certificate.facts, {"reading": "identity"}, None, newton_bound
+    if facts["algorithm"] == "gradient_descent":
         label, level = facts["loss"]["function"], facts["step_size"] * facts["loss"]["lasso"]
-        wanted = {"reading": "identity"}
         wanted |= {} if label is None else {"activation": label}
         wanted |= {"threshold": label_of(clip(-level, level))} if facts["loss"]["lasso"] > 0 else {}
         own = function is not None and label_of(function) == label
         psi, bound = (None if label is None else function if own else get(label)), descent_bound
-    if of != wanted:
-        return arb("inf")
-    return bound(Claim(facts, context.limits, heads, psi), context.examples, a)
+    of = {name: child.facts["function"] for name, child in children.items()}
+    if of != wanted or any(child.dtype != certificate.dtype for child in children.values()):
+        raise CheckError(f"the heads are {of}, expected {wanted}, all in {certificate.dtype}")
+    exact = Arithmetic("exact", 0.0, 0.0, math.inf, exp_units=0)
+    for term, arithmetic in (("bound", ARITHMETIC[certificate.dtype]), ("approximation", exact)):
+        parts = {name: (child.interval, getattr(child, term)) for name, child in children.items()}
+        heads = {name: HeadBound(on.lo, on.hi, error) for name, (on, error) in parts.items()}
+        found = bound(Claim(facts, context.limits, heads, psi), context.examples, arithmetic)
+        if not found <= arb(getattr(certificate, term)):
+            raise CheckError(
+                f"the {term} could not be proved: the checker derives {found.str(6, radius=False)}"
+            )

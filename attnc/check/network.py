@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from attnc.check.compose import compose
 from attnc.check.execution import execute_network
 from attnc.check.head import check_applies, check_head, check_machine, run_module
 from attnc.check.upward import largest_float
-from attnc.check.values import CheckError, HeadErrors, Value
+from attnc.check.values import CheckError, HeadErrors, Value, head_errors, require
 from attnc.check.witness import PRECISION, check_claim, error_of, network_errors, refutes
 from attnc.domain import Array
 from attnc.functions.balls import working
@@ -23,7 +22,7 @@ from attnc.program import Pointwise
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status, Verdict
-from attnc.records.layers import Layer, NetworkNumbers, heads_of
+from attnc.records.layers import NetworkNumbers, heads_of
 from attnc.records.structure import mismatch
 
 ATTACKS, COMPARED = 400, 24
@@ -36,39 +35,33 @@ def check_network(
     module: torch.nn.Module | None = None,
 ) -> Verdict:
     """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
+    cells, errors = 0, {}
     try:
         _check_applies(program, numbers, certificate)
         check_machine(probe(numbers.dtype) or probe_network(numbers.dtype))
-    except CheckError as problem:
-        return Verdict(Status.UNKNOWN, str(problem))
-    cells, bound = 0, certificate.bound
-    try:
-        refuted = _attack(program, numbers, certificate, module)
-        if refuted is not None:
-            return refuted
+        _attack(program, numbers, certificate, module)
         claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
-        errors = {}
         for layer in numbers.layers:
             step = program.steps[layer.value - 1]
             if isinstance(step, Pointwise):
-                claim = claims[layer.value]
-                for (_, head), child in zip(heads_of(layer), claim.children, strict=True):
-                    verdict = check_head(head, child, step.function)
-                    cells += verdict.cells
-                    if not verdict:
-                        reason = f"{claim.name}: {verdict.reason}"
-                        return replace(verdict, reason=reason, bound=bound, cells=cells)
-                errors[layer.value] = head_errors(layer, claim, program.shapes[layer.value][-1])
+                claim, heads = claims[layer.value], heads_of(layer)
+                for (_, head), child in zip(heads, claim.children, strict=True):
+                    cells += require(check_head(head, child, step.function), claim.name).cells
+                executed = [child.bound for child in claim.children]
+                errors[layer.value] = head_errors(
+                    heads, claim.children, executed, program.shapes[layer.value]
+                )
         _check_composition(program, numbers, certificate, errors)
     except CheckError as problem:
-        return Verdict(Status.UNKNOWN, str(problem), bound, cells=cells)
-    layers, lookups = certificate.parts("layer"), certificate.parts("lookup")
-    count = f"{len(layers)} {'layer' if len(layers) == 1 else 'layers'}"
-    reason = f"the bound follows from {count}, whose heads were proved on {cells} cells at {PRECISION} bits"
+        return problem.verdict(certificate.bound, cells)
+    count, lookups = len(claims), certificate.parts("lookup")
+    reason = (
+        f"the bound follows from {count} layer{'s' * (count != 1)}, whose heads were proved on {cells} cells"
+    )
     if lookups:
         anchors = sum(claim.facts["anchors"] for claim in lookups)
         reason = f"the bound holds for every function with the stored values and Lipschitz constant, {anchors} anchors"
-    return Verdict(Status.PROVED, reason, bound, cells=cells)
+    return Verdict(Status.PROVED, reason, certificate.bound, cells=cells)
 
 
 def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> None:
@@ -103,16 +96,6 @@ def _check_composition(
         raise CheckError(f"the errors add up to {worst:.6g}, approximation {own:.6g}: more than is certified")
 
 
-def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:
-    """What is certified of the head of each neuron of a layer."""
-    found = HeadErrors(*(np.full(width, np.nan) for _ in range(4)))
-    for (neurons, _), head in zip(heads_of(layer), claim.children, strict=True):
-        part = slice(None) if neurons is None else neurons
-        found.lo[part], found.hi[part] = head.interval.lo, head.interval.hi
-        found.approximation[part], found.executed[part] = head.approximation, head.bound
-    return found
-
-
 def _confirm(claim: Certificate, entering: Value, leaving: Value) -> None:
     """Raise `CheckError` unless every error that is stated of a layer is an upper bound."""
     for name, found, limit in (
@@ -127,7 +110,7 @@ def _confirm(claim: Certificate, entering: Value, leaving: Value) -> None:
 
 def _attack(
     program: Program, numbers: NetworkNumbers, certificate: Certificate, module: torch.nn.Module | None
-) -> Verdict | None:
+) -> None:
     """Execute the numbers, and the module, at corners, random inputs and the witness; compare in high precision."""
     dtype = getattr(torch, numbers.dtype)
     points = _points(certificate, dtype, max(8, min(ATTACKS, 2**27 // max(1, program.parameters))))
@@ -139,11 +122,8 @@ def _attack(
         off = (executed - meant).abs().reshape(len(points), -1).nan_to_num(torch.inf).amax(1)
         compared = COMPARED if program.parameters < 2**18 else 2
         chosen = torch.cat([torch.tensor([0]), off.argsort(descending=True)[:compared]])
-        refuted = _refuted(program, points[chosen].double().numpy(), executed[chosen].numpy(), certificate)
-        if refuted is not None:
-            return refuted
+        _compare(program, points[chosen].double().numpy(), executed[chosen].numpy(), certificate)
     _check_witness(program, numbers, certificate)
-    return None
 
 
 def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.Tensor:
@@ -161,7 +141,8 @@ def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.T
     return found
 
 
-def _refuted(program: Program, x: Array, executed: Array, certificate: Certificate) -> Verdict | None:
+def _compare(program: Program, x: Array, executed: Array, certificate: Certificate) -> None:
+    """Raise `CheckError` if an executed output is refuted."""
     meant = exact(program, x, PRECISION).reshape(len(x), -1)
     with working(PRECISION):
         bound = arb(certificate.bound)
@@ -169,9 +150,8 @@ def _refuted(program: Program, x: Array, executed: Array, certificate: Certifica
             for y, ball in zip(found.tolist(), balls, strict=True):
                 error = error_of(y, ball)
                 if refutes(error, bound):
-                    reason, at = f"the network returns {y!r} there", tuple(point.ravel().tolist())
-                    return Verdict(Status.REFUTED, reason, certificate.bound, at, float(error.mid()))
-    return None
+                    at = tuple(point.ravel().tolist())
+                    raise CheckError(f"the network returns {y!r} there", at, float(error.mid()))
 
 
 def _check_witness(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> None:

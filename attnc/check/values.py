@@ -17,14 +17,31 @@ from attnc.check.upward import EPS, Long, largest, long, up
 from attnc.domain import Array, Box, Normed
 from attnc.program import Program, Step
 from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK
-from attnc.records.layers import Layer
+from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.layers import Heads, Layer
 
-RHO = 2.0**-10  # relative error of an executed norm
-LEAST = 2.0**-100
+RHO, LEAST = 2.0**-10, 2.0**-100  # the error of an executed norm, relative and absolute
 
 
 class CheckError(Exception):
-    """Why a claim could not be confirmed."""
+    """Why a claim could not be confirmed; it is refuted if an input has the given error."""
+
+    def __init__(
+        self, reason: str, input: tuple[float, ...] | None = None, error: float | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.input, self.error = input, error
+
+    def verdict(self, bound: float | None, cells: int = 0, name: str = "") -> Verdict:
+        status = Status.UNKNOWN if self.error is None else Status.REFUTED
+        return Verdict(status, str(self), bound, self.input, self.error, cells, name)
+
+
+def require(verdict: Verdict, part: str) -> Verdict:
+    """The verdict on a part, if it is proved; raises `CheckError` otherwise."""
+    if not verdict:
+        raise CheckError(f"{part}: {verdict.reason}", verdict.input, verdict.error)
+    return verdict
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +115,8 @@ def start(program: Program, domain: Box | Normed, forms: bool = True) -> Value:
     features = domain.shape[-1]
     none = long(np.zeros((int(np.prod(domain.shape[:-1], dtype=int)), features)))
     if isinstance(domain, Normed):
-        most = normed_size(domain)[None]
+        length, room = normed(domain)
+        most = up(np.abs(long(domain.gain)) * length + np.abs(long(domain.shift)) + room)[None]
         return Value(-most, most, none, none, most, None, domain)
     lo, hi = (long(end).reshape(none.shape) for end in (domain.lo, domain.hi))
     found = value(lo, hi, none, none)
@@ -110,20 +128,11 @@ def start(program: Program, domain: Box | Normed, forms: bool = True) -> Value:
     return replace(found, form=Form(matrix, middle, none, half.ravel()))
 
 
-def normed_length(features: int) -> Long:
-    """At least ‖y‖₂ of a normalised vector as executed: (1 + ρ)√d."""
-    return up((1 + np.longdouble(RHO)) * np.sqrt(np.longdouble(features)))
-
-
-def normed_room(domain: Normed) -> Long:
-    """At least what an executed norm adds beside gain∘y + shift."""
-    return long(np.longdouble(RHO) * (np.abs(long(domain.shift)) + np.longdouble(LEAST)))
-
-
-def normed_size(domain: Normed) -> Long:
-    """At least |x| for every output x of the norm."""
-    length = normed_length(len(domain.gain))
-    return up(np.abs(long(domain.gain)) * length + np.abs(long(domain.shift)) + normed_room(domain))
+def normed(domain: Normed) -> tuple[Long, Long]:
+    """Of an executed norm, at least ‖y‖₂ of the normalised vector, (1 + ρ)√d, and what is added to gain∘y + shift."""
+    rho = np.longdouble(RHO)
+    length = up((1 + rho) * np.sqrt(np.longdouble(len(domain.gain))))
+    return length, long(rho * (np.abs(long(domain.shift)) + np.longdouble(LEAST)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +143,18 @@ class HeadErrors:
     hi: Array
     approximation: Array
     executed: Array
+
+
+def head_errors(
+    heads: Heads, claims: Sequence[Certificate], executed: Sequence[float], shape: tuple[int, ...]
+) -> HeadErrors:
+    """What is certified of the head of each neuron of a layer, given the executed error of each head."""
+    found = HeadErrors(*np.full((4, shape[-1]), np.nan))
+    for (neurons, _), head, error in zip(heads, claims, executed, strict=True):
+        part = slice(None) if neurons is None else neurons
+        found.lo[part], found.hi[part] = head.interval.lo, head.interval.hi
+        found.approximation[part], found.executed[part] = head.approximation, error
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import torch
 from flint import arb
 
 from attnc.arithmetic import ARITHMETIC
-from attnc.check.quadratic import check_executed_error, check_relative_error
+from attnc.check.norm import check_executed_error, check_relative_error
 from attnc.functions.balls import working
 from attnc.lower.quadratic import QuadraticProof, proved_heads, quadratic_numbers
 from attnc.network.quadratic import QuadraticHeads
