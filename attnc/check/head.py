@@ -13,9 +13,8 @@ from flint import arb
 
 from attnc.arithmetic import ARITHMETIC, probe
 from attnc.check.cell import ORDER, ActiveHeads, all_active, cell_error, in_range, still_active
-from attnc.check.execution import execute
+from attnc.check.execution import PRECISION, check_claim, error_of, execute, head_error, refutes
 from attnc.check.values import CheckError
-from attnc.check.witness import PRECISION, check_claim, error_of, head_error, refutes
 from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working

@@ -11,11 +11,10 @@ from flint import arb
 
 from attnc.arithmetic import probe, probe_network
 from attnc.check.compose import compose
-from attnc.check.execution import execute_network
+from attnc.check.execution import PRECISION, check_claim, error_of, execute_network, network_errors, refutes
 from attnc.check.head import check_applies, check_head, check_machine, run_module
 from attnc.check.upward import largest_float
 from attnc.check.values import CheckError, HeadErrors, Value, head_errors, require
-from attnc.check.witness import PRECISION, check_claim, error_of, network_errors, refutes
 from attnc.domain import Array
 from attnc.functions.balls import working
 from attnc.program import Pointwise

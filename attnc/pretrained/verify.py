@@ -16,6 +16,7 @@ from torch import nn
 
 from attnc import functions
 from attnc.check.block import block_program
+from attnc.check.execution import error_of
 from attnc.check.model import (
     Activation,
     Block,
@@ -27,7 +28,6 @@ from attnc.check.model import (
     summary,
 )
 from attnc.check.verify import CHECKERS, verify
-from attnc.check.witness import error_of
 from attnc.domain import Ball, Box
 from attnc.errors import AttncError, MissingExtraError
 from attnc.frontends.transformers import NormSite, PartSite, Site, example_call, read_sites

@@ -222,7 +222,7 @@ CHECK_NETWORKS = [
     ),
     Mutation(
         "check_network: outputs that are not finite",
-        "attnc/check/witness.py",
+        "attnc/check/execution.py",
         'return abs(arb(y) - meant) if np.isfinite(y) else arb("inf")',
         "return abs(arb(y) - meant) if np.isfinite(y) else arb(0)",
         "a network that returns NaN passes the attack",
