@@ -14,8 +14,20 @@ from numpy.typing import NDArray
 
 from attnc.arithmetic import Arithmetic
 from attnc.check.batch_norm import scale_and_shift
-from attnc.check.upward import EPS, Long, gamma, long, parts, product, up, weighed
-from attnc.check.values import RHO, Form, Passing, Value, normed, value
+from attnc.check.values import (
+    EPS,
+    Form,
+    Long,
+    Passing,
+    Value,
+    gamma,
+    long,
+    normed,
+    parts,
+    product,
+    up,
+    weighed,
+)
 from attnc.domain import Normed
 from attnc.program import Affine, BatchNorm
 
@@ -46,7 +58,7 @@ def bound(at: Passing) -> Value:
     error = up(error + _rounded(stored, x, through, a))
     error = np.where(through + error < a.largest, error, np.longdouble(np.inf))
     form = None if x.form is None else _form(x.form, W, b, b_off)
-    return value(centre - radius, centre + radius, error, weighed(stored, x.approximation.T).T, form)
+    return Value.of(centre - radius, centre + radius, error, weighed(stored, x.approximation.T).T, form)
 
 
 def _exact(at: Passing) -> tuple[Matrix, Long, Long]:
@@ -88,7 +100,7 @@ def _form(x: Form, W: Matrix, b: Long, b_off: Long) -> Form:
 
 def _normed_rows(w: Long, domain: Normed) -> tuple[Long, Long]:
     """By how much w·x may differ from w·β, and at least Σ|w_i x_i|, for the outputs x of a norm."""
-    d, rho, (length, room) = w.shape[1], np.longdouble(RHO), normed(domain)
+    d, (length, room, rho) = w.shape[1], normed(domain)
     v = w * long(domain.gain)
     size = up(np.sqrt((v * v).sum(1)), d)
     beside = up(np.abs(w) @ room, d)

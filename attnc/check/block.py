@@ -11,8 +11,7 @@ import numpy as np
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.check.compose import compose
-from attnc.check.upward import largest_float
-from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors, Value
+from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors, Value, largest_float
 from attnc.domain import Array, Box, Normed
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Product, Program

@@ -51,9 +51,7 @@ def check_applies(subject: str, numbers: HeadNumbers | NetworkNumbers, certifica
     found, known = numbers.digests(), certificate.digests
     changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
     if certificate.subject != subject or not certificate.proved or certificate.witness is None:
-        raise CheckError(
-            f"{certificate.title} is {certificate.status}: not a proof of a {subject} with a witness"
-        )
+        raise CheckError(f"it is {certificate.status} of a {certificate.subject}: no proof with a witness")
     if numbers.dtype != certificate.dtype:
         raise CheckError(f"the certificate is for {certificate.dtype}, the numbers are {numbers.dtype}")
     if changed:
@@ -132,6 +130,8 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> int:
     a, domain = ARITHMETIC[numbers.dtype], certificate.interval
     if not in_range(numbers, domain, a):
         raise CheckError("scores may overflow on the domain, or a number is subnormal")
+    stated = (arb(x) for x in (certificate.approximation, certificate.rounding, certificate.bound))
+    approximation, rounding, bound = stated
     stack: list[tuple[float, float, Branch, ActiveHeads]] = []
     for piece in f.pieces(domain.lo, domain.hi):
         edges = np.linspace(piece.lo, piece.hi, FIRST_CELLS + 1).tolist()
@@ -142,18 +142,11 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> int:
         lo, hi, branch, active = stack.pop()
         done += 1
         active = still_active(numbers, lo, hi, active, a)
-        if _within(cell_error(numbers, lo, hi, branch, a, active), certificate):
+        exact, rounded = cell_error(numbers, lo, hi, branch, a, active) or (arb("inf"), arb("inf"))
+        if exact <= approximation and rounded <= rounding and exact + rounded <= bound:
             continue
         middle = lo / 2 + hi / 2
         if not lo < middle < hi or done + len(stack) > MOST_CELLS:
             raise CheckError(f"no proof near s={middle!r} after {done} cells")
         stack += [(lo, middle, branch, active), (middle, hi, branch, active)]
     return done
-
-
-def _within(error: tuple[arb, arb] | None, certificate: Certificate) -> bool:
-    if error is None:
-        return False
-    approximation, rounding = error
-    terms = approximation <= arb(certificate.approximation) and rounding <= arb(certificate.rounding)
-    return bool(terms and approximation + rounding <= arb(certificate.bound))

@@ -260,9 +260,7 @@ def check_learner(
         with working(128):
             _check_bounds(certificate, context, named, function)
         check_machine(probe_network(certificate.dtype))
-        reason = (
-            f"the bound of {certificate.name} follows from {len(heads)} proved head{'s' * (len(heads) > 1)}"
-        )
+        reason = f"the bound follows from {len(heads)} proved head{'s' * (len(heads) > 1)}"
         verdict = Verdict(Status.PROVED, reason, certificate.bound)
     except CheckError as problem:
         verdict = problem.verdict(certificate.bound)
@@ -292,6 +290,4 @@ def _check_bounds(
         heads = {name: HeadBound(on.lo, on.hi, error) for name, (on, error) in parts.items()}
         found = bound(Claim(facts, context.limits, heads, psi), context.examples, arithmetic)
         if not found <= arb(getattr(certificate, term)):
-            raise CheckError(
-                f"the {term} could not be proved: the checker derives {found.str(6, radius=False)}"
-            )
+            raise CheckError(f"the {term} is not proved: the checker derives {found.str(6, radius=False)}")

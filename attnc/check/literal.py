@@ -61,9 +61,7 @@ def check_literal(record: LiteralRecord, function: Function | None = None) -> Ve
         proved = (require(verdict, "the source"),)
         claimed, error = record.certificate.approximation, encoding_error(record, source)
         if not error <= record.encoding:
-            raise CheckError(
-                f"it differs from its source by up to {error:.3g}, more than {record.encoding:.3g}"
-            )
+            raise CheckError(f"it differs from its source by {error:.3g}, more than {record.encoding:.3g}")
     except CheckError as problem:
         return replace(problem.verdict(None), children=proved)
     except DAMAGE as problem:
@@ -167,7 +165,7 @@ def _head(exact: Exact, s: Form, n: HeadNumbers, argument: Argument) -> Form:
 
 
 class _Literal:
-    """The symbolic run of a literal network, beside a run in floats at one input, the middle of the domain."""
+    """The symbolic run of a literal network."""
 
     def __init__(self, exact: Exact, record: LiteralRecord) -> None:
         self.exact, self.record, self.unknown, self.width = exact, record, 0, 0  # the coordinates of a token
@@ -241,9 +239,9 @@ class _Literal:
 
     def _attention(self, tokens: list[Token], step: Mapping[str, Any], t: Tensors) -> list[Token]:
         found: list[Token] = [{} for _ in tokens]
-        x, heads = self._at_middle(tokens), len(step["shared"])
         shapes = [t[letter].shape for letter in ("W_Q", "W_K", "W_V", "W_O")]
-        sets, (_, r, m, e), d = len(t["W_V"]), (shape[2] for shape in shapes), self.width
+        heads, sets, d = len(step["shared"]), len(t["W_V"]), self.width
+        _, r, m, e = (shape[2] for shape in shapes)
         fits = shapes == [(heads, d, r), (sets, d, r), (sets, d, m), (heads, m, e)]
         self._require(fits and step["axis"] == -1, "matrices of attention")
         self.width = e
@@ -251,24 +249,21 @@ class _Literal:
             w_q, w_k, w_v, w_o = (_sparse(w) for w in (t["W_Q"][h], t["W_K"][g], t["W_V"][g], t["W_O"][h]))
             keys = [self._project(token, w_k) for token in tokens]
             values = [self._project(self._project(token, w_v), w_o) for token in tokens]
-            sizes = (x @ t["W_Q"][h]) @ (x @ t["W_K"][g]).T
             done: dict[Hashable, Token] = {}
             for i, token in enumerate(tokens):
                 query = self._project(token, w_q)
                 seen = frozenset((r, frozenset(form.items())) for r, form in query.items())
                 if seen not in done:
-                    done[seen] = self._attend(query, keys, values, sizes[i], w_o)
+                    done[seen] = self._attend(query, keys, values, w_o)
                 found[i] = self._add(found[i], done[seen])
         return found
 
-    def _attend(self, query: Token, keys: list[Token], values: list[Token], sizes: Any, w_o: Any) -> Token:
+    def _attend(self, query: Token, keys: list[Token], values: list[Token], w_o: Any) -> Token:
         """The result of one head for one query."""
         one, times = Fraction(1), self.exact.product
-        scores = [
-            self.exact.sum((one, times(form, key[r])) for r, form in query.items() if r in key)
-            for key in keys
-        ]
-        weights = self.exact.weights(scores, sizes)
+        pairs = ([(form, key[r]) for r, form in query.items() if r in key] for key in keys)
+        scores = [self.exact.sum((one, times(*pair)) for pair in products) for products in pairs]
+        weights = self.exact.weights(scores)
         if weights is None:
             return {d: self._unknown() for d in {d for row in w_o.values() for d, _ in row}}
         found: dict[int, list[tuple[Fraction, Form]]] = {}
@@ -282,9 +277,8 @@ class _Literal:
         if step["axis"] != -2:
             raise CheckError(f"softmax over axis {step['axis']} is not softmax over the tokens")
         found: list[Token] = [{} for _ in tokens]
-        middle = self._at_middle(tokens)
         for c in range(self.width):
-            weights = self.exact.weights([token.get(c, {}) for token in tokens], middle[:, c])
+            weights = self.exact.weights([token.get(c, {}) for token in tokens])
             for i in range(len(tokens)):
                 found[i][c] = self._unknown() if weights is None else weights.get(i, {})
         return found
@@ -305,13 +299,6 @@ class _Literal:
     def _unknown(self) -> Form:
         self.unknown += 1
         return {("unknown", self.unknown): Fraction(1)}
-
-    def _at_middle(self, tokens: list[Token]) -> NDArray[np.float64]:
-        found = np.zeros((len(tokens), self.width))
-        for i, token in enumerate(tokens):
-            for d, form in token.items():
-                found[i, d] = self.exact.middle(form)
-        return found
 
 
 def _sparse(matrix: NDArray[Any]) -> dict[int, list[tuple[int, Fraction]]]:

@@ -17,8 +17,7 @@ import numpy as np
 from flint import arb
 
 from attnc.arithmetic import Arithmetic
-from attnc.check.upward import floats, long
-from attnc.check.values import CheckError, Passing, Value, value
+from attnc.check.values import CheckError, Passing, Value, floats, long
 from attnc.functions.balls import ball, lower, upper, working
 from attnc.program import Lookup
 from attnc.records.layers import Layer
@@ -49,7 +48,7 @@ def bound(at: Passing) -> Value:
         exact, errors, approximation = bounds(step, at.layer, given, at.arithmetic)
         lo, hi = (long([[end(b) for b in exact]]) for end in (lower, upper))
         error = long([[upper(e) for e in errors]])
-    return value(lo, hi, error, np.full_like(error, upper(approximation)))
+    return Value.of(lo, hi, error, np.full_like(error, upper(approximation)))
 
 
 def bounds(step: Lookup, layer: Layer, x: Balls, a: Arithmetic) -> tuple[Balls, Balls, arb]:

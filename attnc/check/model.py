@@ -121,9 +121,7 @@ def check_part(part: Part, requested: float, proofs: Proofs, attack: Attack | No
 def _check_terms(claim: Certificate, subject: str, requested: float) -> None:
     """Raise `CheckError` if a certificate contradicts itself, or if this machine breaks the assumptions."""
     if not claim.proved or claim.subject != subject:
-        raise CheckError(
-            f"{claim.title} is {claim.status}: the domain is not proved, so neither is the bound"
-        )
+        raise CheckError(f"{claim.title} is {claim.status}: its domain, or its bound, is not proved")
     if not claim.approximation <= requested:
         raise CheckError(f"approximation is {claim.approximation:g}, above the requested {requested:g}")
     if claim.bound != round_up(claim.approximation + claim.rounding):
@@ -242,9 +240,8 @@ def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
     """The certificate of a converted model and its record in config.json, whose seals fit."""
     record = read_json(where / "config.json").get("attnc")
     if not isinstance(record, dict) or repr(record.get("version")) != repr(VERSION):
-        raise FileError(
-            f"{where} is not a model that attnc converted: its config.json has no 'attnc' record of version {VERSION}"
-        )
+        reason = f"its config.json has no 'attnc' record of version {VERSION}"
+        raise FileError(f"{where} is not a model that attnc converted: {reason}")
     with _intact(where, (*DAMAGE, CertificateError)):
         record = unsealed(record, "the record")
         return Certificate.from_json(record["report"]["certificate"]), record
@@ -296,10 +293,8 @@ def _read_block(
     maps = [_map(role, stored, entry["transposed"]) for role in roles]
     program = block_program(functions.get(claim.facts["activation"]), *maps)
     inside, count = f"{name}.activation" if gated else name, len(claim.children) - gated
-    heads = [
-        (stored.get(f"neurons_{g}"), _read_head(f"{inside}.{g}", claim.children[g], tensors))
-        for g in range(count)
-    ]
+    numbers = [_read_head(f"{inside}.{g}", claim.children[g], tensors) for g in range(count)]
+    heads = [(stored.get(f"neurons_{g}"), head) for g, head in enumerate(numbers)]
     if sum(neurons is None for neurons, _ in heads) != (count == 1):
         raise ValueError(f"the neurons of {name} are not assigned to its heads")
     if not gated:

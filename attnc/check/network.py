@@ -13,8 +13,7 @@ from attnc.arithmetic import probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import PRECISION, check_claim, error_of, execute_network, network_errors, refutes
 from attnc.check.head import check_applies, check_head, check_machine, run_module
-from attnc.check.upward import largest_float
-from attnc.check.values import CheckError, HeadErrors, Value, head_errors, require
+from attnc.check.values import CheckError, HeadErrors, Value, head_errors, largest_float, require
 from attnc.domain import Array
 from attnc.functions.balls import working
 from attnc.program import Pointwise
@@ -28,10 +27,7 @@ ATTACKS, COMPARED = 400, 24
 
 
 def check_network(
-    program: Program,
-    numbers: NetworkNumbers,
-    certificate: Certificate,
-    module: torch.nn.Module | None = None,
+    program: Program, numbers: NetworkNumbers, certificate: Certificate, module: torch.nn.Module | None = None
 ) -> Verdict:
     """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
     cells, errors = 0, {}
@@ -46,17 +42,13 @@ def check_network(
                 claim, heads = claims[layer.value], heads_of(layer)
                 for (_, head), child in zip(heads, claim.children, strict=True):
                     cells += require(check_head(head, child, step.function), claim.name).cells
-                executed = [child.bound for child in claim.children]
-                errors[layer.value] = head_errors(
-                    heads, claim.children, executed, program.shapes[layer.value]
-                )
+                executed, shape = [child.bound for child in claim.children], program.shapes[layer.value]
+                errors[layer.value] = head_errors(heads, claim.children, executed, shape)
         _check_composition(program, numbers, certificate, errors)
     except CheckError as problem:
         return problem.verdict(certificate.bound, cells)
     count, lookups = len(claims), certificate.parts("lookup")
-    reason = (
-        f"the bound follows from {count} layer{'s' * (count != 1)}, whose heads were proved on {cells} cells"
-    )
+    reason = f"the bound follows from {count} layer{'s' * (count != 1)} of heads, proved on {cells} cells"
     if lookups:
         anchors = sum(claim.facts["anchors"] for claim in lookups)
         reason = f"the bound holds for every function with the stored values and Lipschitz constant, {anchors} anchors"

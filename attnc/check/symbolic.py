@@ -33,9 +33,7 @@ class Exact:
     dtype: str
     known: dict[frozenset[tuple[Shape, int]], int] = field(default_factory=dict)
     arguments: list[Argument | None] = field(default_factory=list)
-    middles: dict[Hashable, float] = field(
-        default_factory=dict
-    )  # of the weights, in the middle of the domain
+    middles: dict[Hashable, float] = field(default_factory=dict)  # of the weights, as in `middle`
     terms: int = 0
 
     def sum(self, parts: Iterable[tuple[Fraction, Form]]) -> Form:
@@ -75,8 +73,9 @@ class Exact:
             self.middles |= {("weight", self.known[key], shape): float(w) for shape, w in pairs}
         return [{("weight", self.known[key], shape): Fraction(1)} for shape in shapes]
 
-    def weights(self, scores: Sequence[Form], sizes: Any) -> dict[int, Form] | None:
-        """The weights that are not 0, by key; None if no rule applies. `sizes` are the scores at one input, in floats."""
+    def weights(self, scores: Sequence[Form]) -> dict[int, Form] | None:
+        """The weights that are not 0, by key; None if no rule applies."""
+        sizes = [self.middle(score) for score in scores]
         order = sorted(range(len(scores)), key=lambda j: -sizes[j])
         equal = [j for j, score in enumerate(scores) if score == scores[order[0]]]
         if self._closed(scores, equal, None):

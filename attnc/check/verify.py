@@ -103,17 +103,16 @@ def _other_code(module: torch.nn.Module) -> str | None:
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return "a global forward hook may change what is executed"
     for name, part in module.named_modules():
-        own = _is_attncs(type(part)) or type(part) is torch.nn.ModuleList
+        kind, named = (
+            type(part),
+            getattr(sys.modules.get(type(part).__module__), type(part).__qualname__, None),
+        )
+        attncs = kind.__module__.startswith(("attnc.network.", "attnc.incontext.")) and named is kind
+        own = attncs or kind is torch.nn.ModuleList
         patched = any(callable(getattr(type(part), name, None)) for name in vars(part))
         if not own or patched or part._forward_hooks or part._forward_pre_hooks:
             return f"{name or type(part).__name__} has a hook, or a forward that is not attnc's"
     return None
-
-
-def _is_attncs(kind: type) -> bool:
-    """Whether a class is one of attnc.network itself, and does not only have such a name."""
-    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
-    return kind.__module__.startswith(("attnc.network.", "attnc.incontext.")) and found is kind
 
 
 def _not_proved(certificate: Certificate) -> Verdict:

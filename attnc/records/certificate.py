@@ -106,13 +106,8 @@ class Certificate:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        types: dict[str, type] = {
-            "subject": str,
-            "name": str,
-            "status": Status,
-            "dtype": str,
-            "children": tuple,
-        }
+        types: dict[str, type] = {"status": Status, "children": tuple}
+        types |= dict.fromkeys(("subject", "name", "dtype"), str)
         if self.status is not Status.UNKNOWN:
             types |= dict.fromkeys(("bound", "approximation", "rounding"), float)
         check_types(vars(self), types)
@@ -147,7 +142,7 @@ class Certificate:
             raise CertificateError(f"{self.title}: expected digests of {TENSORS}, got {sorted(self.digests)}")
         if self.subject == "layer" and len(self.facts["neurons"]) != len(self.children):
             raise CertificateError(
-                f"{self.title}: {len(self.children)} heads, neurons {self.facts['neurons']}"
+                f"{self.title}: neurons={self.facts['neurons']} of {len(self.children)} heads"
             )
         if self.witness is not None and isinstance(self.holds_for, (Interval, Box)):
             interval = isinstance(self.holds_for, Interval)

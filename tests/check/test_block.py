@@ -14,8 +14,7 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.check import block as checker
 from attnc.check.block import BlockClaim, block_program
 from attnc.check.slopes import CellTable
-from attnc.check.upward import largest_float
-from attnc.check.values import RHO, HeadErrors, SquareErrors
+from attnc.check.values import RHO, HeadErrors, SquareErrors, largest_float
 from attnc.domain import Box, Normed
 from attnc.functions.balls import variable, working
 from attnc.program import Program

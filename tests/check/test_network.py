@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import attnc
 from attnc.check.compose import compose
 from attnc.check.network import check_network
-from attnc.check.upward import EPS
+from attnc.check.values import EPS
 from attnc.errors import CertificateError
 from attnc.functions.balls import working
 from attnc.network import pointwise
