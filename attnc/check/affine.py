@@ -14,20 +14,7 @@ from numpy.typing import NDArray
 
 from attnc.arithmetic import Arithmetic
 from attnc.check.batch_norm import scale_and_shift
-from attnc.check.values import (
-    EPS,
-    Form,
-    Long,
-    Passing,
-    Value,
-    gamma,
-    long,
-    normed,
-    parts,
-    product,
-    up,
-    weighed,
-)
+from attnc.check.values import EPS, Form, Long, Passing, Value, cut, gamma, long, normed, product, up, weighed
 from attnc.domain import Normed
 from attnc.program import Affine, BatchNorm
 
@@ -44,7 +31,7 @@ def bound(at: Passing) -> Value:
         spread, through = weighed(W, half.T).T, weighed(stored, x.size.T).T
     else:
         middle = long(x.normed.shift)[None]
-        rows = [_normed_rows(long(W[part]), x.normed) for part in parts(W)]
+        rows = [_normed_rows(long(W[part]), x.normed) for part in cut(W)]
         spread, through = (np.concatenate(found)[None] for found in zip(*rows, strict=True))
     centre = product(W, middle.T).T + b
     lost = _lost(W, np.abs(middle), b)
@@ -84,7 +71,7 @@ def _lost(W: Matrix, size: Long, b: Long) -> Long:
 def _rounded(W: Matrix, x: Value, through: Long, a: Arithmetic) -> Long:
     tau = np.longdouble(a.tiny)
     terms = long(np.count_nonzero(W, axis=1))
-    flushed = np.concatenate([np.abs(long(W[part])).sum(1) for part in parts(W)]) + 4 * terms + 2
+    flushed = np.concatenate([np.abs(long(W[part])).sum(1) for part in cut(W)]) + 4 * terms + 2
     small = (np.abs(W) < a.tiny) & (W != 0)
     flushed = flushed + (product(small, x.size.T).T if small.any() else 0)
     return up(gamma(terms + 1, a) * through + 2 * tau * flushed, W.shape[1])

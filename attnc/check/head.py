@@ -51,11 +51,11 @@ def check_applies(subject: str, numbers: HeadNumbers | NetworkNumbers, certifica
     found, known = numbers.digests(), certificate.digests
     changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
     if certificate.subject != subject or not certificate.proved or certificate.witness is None:
-        raise CheckError(f"it is {certificate.status} of a {certificate.subject}: no proof with a witness")
+        raise CheckError(f"{certificate.title} is {certificate.status}: no proved {subject} with a witness")
     if numbers.dtype != certificate.dtype:
         raise CheckError(f"the certificate is for {certificate.dtype}, the numbers are {numbers.dtype}")
     if changed:
-        raise CheckError(f"changed since the certificate was issued: {', '.join(changed)}")
+        raise CheckError(f"the certificate does not apply: changed since it was issued: {', '.join(changed)}")
 
 
 def check_machine(broken: str | None) -> None:

@@ -72,7 +72,7 @@ def gamma(terms: Array | Long | int, a: Arithmetic) -> Long:
     return np.where(k < 0.5, up(k / (1 - np.minimum(k, 0.5))), np.longdouble(np.inf))
 
 
-def parts(W: NDArray[Any]) -> list[slice]:
+def cut(W: NDArray[Any]) -> list[slice]:
     """Rows of a matrix, a part at a time."""
     rows = max(1, _HELD // max(1, W.shape[1]))
     return [slice(i, i + rows) for i in range(0, len(W), rows)]
@@ -80,7 +80,7 @@ def parts(W: NDArray[Any]) -> list[slice]:
 
 def product(W: NDArray[Any], x: Long) -> Long:
     """W x for x (n, columns), rounded to nearest."""
-    found: Long = np.concatenate([long(W[part]) @ x for part in parts(W)])
+    found: Long = np.concatenate([long(W[part]) @ x for part in cut(W)])
     return found
 
 
@@ -88,7 +88,7 @@ def weighed(W: NDArray[Any], x: Long) -> Long:
     """At least |W| x for x (n, columns) that is not negative; 0 if x is."""
     if not x.any():
         return long(np.zeros((len(W), x.shape[1])))
-    return up(np.concatenate([np.abs(long(W[part])) @ x for part in parts(W)]), W.shape[1])
+    return up(np.concatenate([np.abs(long(W[part])) @ x for part in cut(W)]), W.shape[1])
 
 
 def floats(lo: Long, hi: Long) -> tuple[Array, Array]:

@@ -277,7 +277,7 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "check_directory: digests of tensors",
-        "attnc/check/files.py",
+        "attnc/records/files.py",
         "if digest(role, array) == expected:",
         "if True:",
         "a tensor that was edited in a file is the one that was converted",
