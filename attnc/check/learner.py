@@ -30,6 +30,7 @@ from attnc.records.learners import check_settings
 from attnc.records.numbers import HeadNumbers
 
 _DOUBLE = arb(2) ** -53  # Python's floats, in which coefficients are computed
+LARGEST = 2.0  # |PA| stays below it: checked in every run
 
 
 @dataclass(frozen=True)
@@ -189,41 +190,32 @@ def _residual(claim: Claim, do: Operations, u: Tracked) -> Tracked | None:
 def newton_bound(claim: Claim, n: int, a: Arithmetic) -> arb:
     """At least |w - w*|₂ for every context of n examples within the radius; inf if a premise fails.
 
-    A = XᵀX/n + λI has eigenvalues between λ and d·x² + λ."""
+    One executed iteration differs from the exact one, P ↦ 2P - PAP, by at most `step` in an entry. A = XᵀX/n + λI has
+    eigenvalues between λ and d·x² + λ."""
     do, endless, facts, limits = Operations(a), arb("inf"), claim.facts, claim.limits
     d, ridge, start, scales = facts["features"], arb(facts["ridge"]), arb(facts["start"]), facts["scales"]
     X, Y, P = arb(limits["x"]), arb(limits["y"]), arb(limits["p"])
     high = d * X**2 + ridge
-    step = d * _newton_step(claim, n, do)
-    if not step.is_finite():
+    read = claim.reads(do.dot(d, X, P))
+    if read is None:
+        return endless
+    mean = do.twin_mean(scales[0], n, read.executed, X)
+    mean = Tracked(mean.size, mean.error + X * read.error)
+    q = do.add(mean, do.scale(ridge, Tracked(P, arb(0))))
+    product = do.scale(arb(d), do.twin_mean(scales[1], d, arb(LARGEST), P))
+    step = do.add(Tracked(2 * P, arb(0)), Tracked(product.size, product.error + d * P * q.error))
+    if not step.error.is_finite():
         return endless
     rho = (1 - start * ridge).max(start * high - 1) + 2 * arb(a.unit)
     for _ in range(facts["iterations"]):
-        rho = rho**2 + step * high
+        rho = rho**2 + d * step.error * high
         if not rho < 1:
             return endless
     b = do.twin_mean(scales[2], n, Y, X)
-    read = do.twin_mean(scales[1], d, arb(max(limits["x"] * limits["y"], LARGEST)).max(b.executed), P)
-    last = do.scale(arb(d), read).error + d * P * b.error
+    last_read = do.twin_mean(scales[1], d, arb(max(limits["x"] * limits["y"], LARGEST)).max(b.executed), P)
+    last = do.scale(arb(d), last_read).error + d * P * b.error
     bound: arb = rho * arb(d).sqrt() * X * Y / ridge + arb(d).sqrt() * last
     return bound
-
-
-LARGEST = 2.0  # |PA| stays below it: checked in every run
-
-
-def _newton_step(claim: Claim, n: int, do: Operations) -> arb:
-    """The largest entry of the difference between one executed iteration and the exact one, P ↦ 2P - PAP."""
-    facts, X, P = claim.facts, arb(claim.limits["x"]), arb(claim.limits["p"])
-    d, scales = facts["features"], facts["scales"]
-    read = claim.reads(do.dot(d, X, P))
-    if read is None:
-        return arb("inf")
-    mean = do.twin_mean(scales[0], n, read.executed, X)
-    mean = Tracked(mean.size, mean.error + X * read.error)
-    q = do.add(mean, do.scale(arb(facts["ridge"]), Tracked(P, arb(0))))
-    product = do.scale(arb(d), do.twin_mean(scales[1], d, arb(LARGEST), P))
-    return do.add(Tracked(2 * P, arb(0)), Tracked(product.size, product.error + d * P * q.error)).error
 
 
 def _is_monotone(f: Function, lo: float, hi: float, most: int = 1 << 14) -> bool:

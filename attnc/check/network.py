@@ -59,10 +59,11 @@ def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certi
     check_applies("network", numbers, certificate)
     assert certificate.witness is not None
     box, at = certificate.box, np.array(certificate.witness.input)
+    inside = (box.lo.ravel() <= at) & (at <= box.hi.ravel()) & (at.astype(certificate.dtype) == at)
     if program.digest() != certificate.facts["program"]:
         problem: str | None = "it is about another program"
-    elif not ((box.lo.ravel() <= at) & (at <= box.hi.ravel())).all():
-        problem = "its witness is not an input of the domain"
+    elif not inside.all():
+        problem = f"its witness is not an input of the domain, or not a {certificate.dtype}"
     elif program.shape != box.shape:
         problem = f"its domain has the shape {box.shape}, the program takes {program.shape}"
     else:
@@ -114,7 +115,15 @@ def _attack(
         compared = COMPARED if program.parameters < 2**18 else 2
         chosen = torch.cat([torch.tensor([0]), off.argsort(descending=True)[:compared]])
         _compare(program, points[chosen].double().numpy(), executed[chosen].numpy(), certificate)
-    _check_witness(program, numbers, certificate)
+    witness = certificate.witness
+    assert witness is not None
+    if witness.error > certificate.bound or certificate.rounding > 1.02 * certificate.bound:
+        raise CheckError("the witness, or the term of rounding, exceeds the bound")
+    errors = network_errors(program, numbers, np.array(witness.input).reshape(certificate.box.shape))
+    if not 0 <= witness.output < len(errors):
+        raise CheckError(f"the witness is about output {witness.output}, but there are {len(errors)}")
+    rounding = 2 * certificate.rounding + certificate.bound / 1024  # `approximation` was rounded up
+    check_claim(witness.error, errors[witness.output], rounding, not certificate.parts("lookup"))
 
 
 def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.Tensor:
@@ -143,19 +152,3 @@ def _compare(program: Program, x: Array, executed: Array, certificate: Certifica
                 if refutes(error, bound):
                     at = tuple(point.ravel().tolist())
                     raise CheckError(f"the network returns {y!r} there", at, float(error.mid()))
-
-
-def _check_witness(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> None:
-    """The witness must be a number of the dtype and claim the error that the network has there."""
-    witness = certificate.witness
-    assert witness is not None
-    at = np.array(witness.input).reshape(certificate.box.shape)
-    if not np.array_equal(at.astype(certificate.dtype), at):
-        raise CheckError(f"the witness is not an input that {certificate.dtype} can represent")
-    if witness.error > certificate.bound or certificate.rounding > 1.02 * certificate.bound:
-        raise CheckError("the witness, or the term of rounding, exceeds the bound")
-    errors = network_errors(program, numbers, at)
-    if not 0 <= witness.output < len(errors):
-        raise CheckError(f"the witness is about output {witness.output}, but there are {len(errors)}")
-    rounding = 2 * certificate.rounding + certificate.bound / 1024  # `approximation` was rounded up
-    check_claim(witness.error, errors[witness.output], rounding, not certificate.parts("lookup"))

@@ -137,21 +137,21 @@ def _first_cells(window: ClosedForm, f: Function, domain: Interval) -> list[_Cel
 
 def _error(window: ClosedForm, cell: _Cell, a: Arithmetic) -> arb | None:
     """At least |executed - f| on the cell; None where the cell is too wide to say."""
-    centre = arb(cell.middle)
+    centre, right = arb(cell.middle), cell.right
     half = (arb(cell.hi) - centre).max(centre - arb(cell.lo)).upper()
     try:
         if isinstance(window, Gate):
-            found = _gate_error(window, cell, centre, half, a)
+            rounding = gate_rounding(window, centre + arb(0, half), a)
+        elif isinstance(window, TailForm):
+            rounding = tail_rounding(window, abs(centre) + arb(0, half), right, a)
         else:
-            size, right = abs(centre) + arb(0, half), cell.right
-            if isinstance(window, TailForm):
-                rounding = tail_rounding(window, size, right, a)
-            else:
-                rounding = window_rounding(window, size, right, a)
-            if rounding is None:
-                return None
-            difference = _taylor(lambda s: _window_series(window, s, right) - cell.branch(s), centre, half)
-            found = rounding + difference
+            rounding = window_rounding(window, abs(centre) + arb(0, half), right, a)
+        if rounding is not None:
+            found = rounding + _taylor(lambda s: _series(window, s, right) - cell.branch(s), centre, half)
+        elif isinstance(window, Gate):  # the executed sigmoid is 1: the token itself is returned
+            found = _taylor(lambda s: s - cell.branch(s), centre, half) + 4 * arb(a.tiny)
+        else:
+            return None
     except (ValueError, ZeroDivisionError):
         return None
     return found.upper() if found.is_finite() else None
@@ -166,8 +166,12 @@ def _taylor(difference: Callable[[arb_series], arb_series], centre: arb, half: a
     return sum((abs(point[j]) * half**j for j in range(ORDER)), abs(last) * half**ORDER)
 
 
-def _window_series(window: Window | TailForm, s: arb_series, right: bool) -> arb_series:
+def _series(window: ClosedForm, s: arb_series, right: bool) -> arb_series:
     side, total = 1 if right else -1, arb_series([0])
+    if isinstance(window, Gate):
+        z = s * arb(window.slope) + s * s * s * arb(window.cubic)
+        e = (-side * z).exp()
+        return s / (1 + e) if right else s * e / (1 + e)
     if isinstance(window, TailForm):
         w, exponent = 1 / (s * (side * arb(window.rate)) + 1), -(s * s) * arb(window.kappa) * arb(2).log()
     else:
@@ -177,22 +181,6 @@ def _window_series(window: Window | TailForm, s: arb_series, right: bool) -> arb
         total = total * w + arb(C)
     bump = exponent.exp() * total
     return bump + s if right else bump
-
-
-def _gate_error(gate: Gate, cell: _Cell, centre: arb, half: arb, a: Arithmetic) -> arb:
-    """Where the executed sigmoid is 1, the token itself is returned."""
-    rounding = gate_rounding(gate, centre + arb(0, half), a)
-    if rounding is None:
-        return _taylor(lambda s: s - cell.branch(s), centre, half) + 4 * arb(a.tiny)
-    return rounding + _taylor(lambda s: _gate_series(gate, s, cell.right) - cell.branch(s), centre, half)
-
-
-def _gate_series(gate: Gate, s: arb_series, right: bool) -> arb_series:
-    z = s * arb(gate.slope) + s * s * s * arb(gate.cubic)
-    if right:
-        return s / (1 + (-z).exp())
-    e = z.exp()
-    return s * e / (1 + e)
 
 
 def window_rounding(window: Window, a_ball: arb, right: bool, a: Arithmetic) -> arb | None:
