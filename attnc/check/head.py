@@ -84,7 +84,13 @@ def _attack(
     jump = f.jump(domain.lo, domain.hi)
     if jump is not None:
         raise CheckError(f"{f.label} jumps at s={jump!r}: nothing can be proved across a jump")
-    points = _attack_points(certificate, f)
+    assert certificate.witness is not None
+    special = [domain.lo, domain.hi, *certificate.witness.input, *f.kinks]
+    spread = [domain.lo + domain.width * i / 4000 for i in range(4001)]
+    near = [x + sign * domain.width * 2.0**-j for x in special for j in range(3, 56) for sign in (-1, 1)]
+    points = torch.tensor([*special, *spread, *near], dtype=torch.float64)
+    points = points.to(getattr(torch, numbers.dtype)).double()
+    points = torch.unique(points[(points >= domain.lo) & (points <= domain.hi)])
     outputs = [execute(numbers, points)]
     if module is not None:
         outputs.append(run_module(module, points.to(getattr(torch, numbers.dtype)), points.shape))
@@ -93,7 +99,6 @@ def _attack(
             error = error_of(y, f.value(s))
             if refutes(error, arb(certificate.bound)):
                 raise CheckError(f"at s={s!r} the head returns {y!r}", (s,), float(error.mid()))
-    assert certificate.witness is not None
     (s,) = certificate.witness.input
     if s not in domain or torch.tensor(s, dtype=getattr(torch, numbers.dtype)).item() != s:
         raise CheckError(f"the witness {s!r} is not an input of the domain")
@@ -111,18 +116,6 @@ def run_module(module: torch.nn.Module, x: torch.Tensor, shape: torch.Size) -> t
     if found.shape != shape:
         raise CheckError(f"the module returned the shape {tuple(found.shape)}")
     return found
-
-
-def _attack_points(certificate: Certificate, f: Function) -> torch.Tensor:
-    domain = certificate.interval
-    seen = certificate.witness.input if certificate.witness is not None else ()
-    special = [domain.lo, domain.hi, *seen, *f.kinks]
-    spread = [domain.lo + domain.width * i / 4000 for i in range(4001)]
-    near = [x + sign * domain.width * 2.0**-j for x in special for j in range(3, 56) for sign in (-1, 1)]
-    points = torch.tensor([*special, *spread, *near], dtype=torch.float64)
-    points = points.to(getattr(torch, certificate.dtype)).double()
-    inside: torch.Tensor = torch.unique(points[(points >= domain.lo) & (points <= domain.hi)])
-    return inside
 
 
 def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> int:

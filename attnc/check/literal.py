@@ -221,20 +221,17 @@ class _Literal:
         fits = len(tokens) % n == 0 and d == self.width and t["bias"].shape == (m * e,)
         self._require(fits and len({*rows} & {*range(m * e)}) == len(rows), f"numbers of a map of {n} tokens")
         self.width = e
-        entries: dict[int, list[tuple[int, Fraction]]] = {}
+        matrix: dict[int, list[tuple[int, Fraction]]] = {}
         for i, row in enumerate(rows):
             listed = [(columns[i], core[i])] if core.ndim == 1 else zip(columns, core[i], strict=True)
-            entries[row] = [(c, Fraction(float(x))) for c, x in listed if x]
+            for c, x in listed:
+                if x:
+                    matrix.setdefault(c, []).append((row, Fraction(float(x))))
         found = []
         for first in range(0, len(tokens), n):
             flat = {i * d + c: f for i, x in enumerate(tokens[first : first + n]) for c, f in x.items()}
-            for token in range(m):
-                made = _constant(t["bias"][token * e : token * e + e])
-                for c in range(e):
-                    terms = [(x, flat[i]) for i, x in entries.get(token * e + c, ()) if i in flat]
-                    if terms:
-                        made[c] = self.exact.sum([(Fraction(1), made.get(c, {})), *terms])
-                found.append(made)
+            made = self._add(self._project(flat, matrix), _constant(t["bias"]))
+            found += [{c: made[k + c] for c in range(e) if k + c in made} for k in range(0, m * e, e)]
         return found
 
     def _attention(self, tokens: list[Token], step: Mapping[str, Any], t: Tensors) -> list[Token]:

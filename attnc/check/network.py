@@ -13,7 +13,7 @@ from attnc.arithmetic import probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import PRECISION, check_claim, error_of, execute_network, network_errors, refutes
 from attnc.check.head import check_applies, check_head, check_machine, run_module
-from attnc.check.values import CheckError, HeadErrors, Value, head_errors, largest_float, require
+from attnc.check.values import CheckError, HeadErrors, head_errors, largest_float, require
 from attnc.domain import Array
 from attnc.functions.balls import working
 from attnc.program import Pointwise
@@ -78,26 +78,21 @@ def _check_composition(
     """Raise `CheckError` unless the bound follows from the bounds of the heads."""
     values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
     for claim in (*certificate.parts("layer"), *certificate.parts("lookup")):
-        step = program.steps[claim.facts["value"] - 1]
-        _confirm(claim, values[step.inputs[0]], values[claim.facts["value"]])
+        at = claim.facts["value"]
+        leaving, entering = values[at], values[program.steps[at - 1].inputs[0]]
+        for name, found, limit in (
+            ("bound", leaving.error, claim.bound),
+            ("approximation", leaving.approximation, claim.approximation),
+            ("error_in", entering.error, claim.facts.get("error_in", math.inf)),
+        ):
+            if not largest_float(found) <= limit:
+                raise CheckError(f"{claim.name}: {name} is {largest_float(found):.6g}, not {limit:.6g}")
     out = values[len(program.steps)]
     worst, own = largest_float(out.error), largest_float(out.approximation)
     with working(PRECISION):
         terms = arb(worst) <= arb(certificate.approximation) + arb(certificate.rounding)
     if not (worst <= certificate.bound and own <= certificate.approximation and terms):
         raise CheckError(f"the errors add up to {worst:.6g}, approximation {own:.6g}: more than is certified")
-
-
-def _confirm(claim: Certificate, entering: Value, leaving: Value) -> None:
-    """Raise `CheckError` unless every error that is stated of a layer is an upper bound."""
-    for name, found, limit in (
-        ("bound", leaving.error, claim.bound),
-        ("approximation", leaving.approximation, claim.approximation),
-        ("error_in", entering.error, claim.facts.get("error_in", math.inf)),
-    ):
-        worst = largest_float(found)
-        if not worst <= limit:
-            raise CheckError(f"{claim.name}: {name} is {worst:.6g}, but {limit:.6g} is certified")
 
 
 def _attack(

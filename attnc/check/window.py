@@ -66,41 +66,33 @@ def _check_provable(window: ClosedForm, f: Function, domain: Interval) -> None:
         raise CheckError(f"{f.label} has no enclosure, or jumps: nothing can be proved about it")
     if window.dtype not in ARITHMETIC:
         raise CheckError(f"windows run in float32 or float64: got {window.dtype!r}")
-    a, reach, stored = ARITHMETIC[window.dtype], max(abs(domain.lo), abs(domain.hi)), _stored(window)
+    a, reach = ARITHMETIC[window.dtype], max(abs(domain.lo), abs(domain.hi))
+    with working(PRECISION):
+        stored, fits = _within_range(window, arb(reach), arb(a.largest) / 4)
     normal = all(math.isfinite(x) and (x == 0 or a.tiny <= abs(x) <= a.largest) for x in stored)
     if not normal or np.array(stored).astype(window.dtype).tolist() != stored:
         raise CheckError(f"the window has numbers that {window.dtype} cannot represent, or subnormal ones")
-    if _leaves_the_range(window, reach, a):
+    if not fits:
         raise CheckError("an intermediate result of the window may leave the range of the dtype")
     check_machine(probe_window(window.dtype))
 
 
-def _stored(window: ClosedForm) -> list[float]:
+def _within_range(window: ClosedForm, far: arb, room: arb) -> tuple[list[float], bool]:
+    """The stored numbers, and whether no intermediate result is larger than the room; exponents are checked cell by cell."""
     if isinstance(window, Gate):
-        return [window.slope, window.cubic]
+        z = far * window.slope + far * far * far * window.cubic
+        fits = window.slope > 0 and window.cubic >= 0 and z <= room and far * far <= 4 * room
+        return [window.slope, window.cubic], fits
+    sizes = sum((abs(arb(C)) for C in window.coefficients), arb(0))
     if isinstance(window, TailForm):
-        return [window.rate, window.kappa, *window.coefficients]
+        sizes += far * window.rate + far * far * (1 + arb(window.kappa))
+        positive = window.rate > 0 and window.kappa > 0 and len(window.coefficients) > 1
+        return [window.rate, window.kappa, *window.coefficients], positive and sizes <= room
     c, inverse = window.sharpness, 1 / window.spacing if window.spacing else math.inf
-    return [window.spacing, inverse, c, 2 * c, window.lead, *window.coefficients]
-
-
-def _leaves_the_range(window: ClosedForm, reach: float, a: Arithmetic) -> bool:
-    """Sizes in balls; exponents are checked cell by cell."""
-    with working(PRECISION):
-        far, room = arb(reach), arb(a.largest) / 4
-        if isinstance(window, Gate):
-            z = far * window.slope + far * far * far * window.cubic
-            return not (window.slope > 0 and window.cubic >= 0 and z <= room and far * far <= 4 * room)
-        if isinstance(window, TailForm):
-            sizes = far * window.rate + far * far * (1 + arb(window.kappa))
-            sizes += sum((abs(arb(C)) for C in window.coefficients), arb(0))
-            positive = window.rate > 0 and window.kappa > 0 and len(window.coefficients) > 1
-            return not (positive and sizes <= room)
-        x, c, lead = far / arb(window.spacing), arb(window.sharpness), arb(window.lead)
-        exact = math.frexp(window.spacing)[0] == 0.5
-        sizes = sum((abs(arb(C)) for C in window.coefficients), arb(0))
-        fits = x * (c * x + abs(lead)) <= room and x <= room and far <= room and sizes <= 1 << 20
-        return not (exact and 0 < c <= 1 and lead >= 0 and window.coefficients and fits)
+    x, power = far / arb(window.spacing), math.frexp(window.spacing)[0] == 0.5
+    fits = x * (c * x + abs(arb(window.lead))) <= room and x <= room and far <= room and sizes <= 1 << 20
+    fits = fits and power and 0 < c <= 1 and window.lead >= 0 and bool(window.coefficients)
+    return [window.spacing, inverse, c, 2 * c, window.lead, *window.coefficients], fits
 
 
 def _bound(window: ClosedForm, f: Function, domain: Interval) -> arb:

@@ -137,8 +137,8 @@ WINDOWS = [
     Mutation(
         "window_numbers: numbers of a gate",
         "attnc/records/window_numbers.py",
-        "return Gate(slope, dtype) if gain == 1 and normal and stored == wanted else None",
-        "return Gate(slope, dtype) if gain == 1 and normal else None",
+        "return Gate(slope, numbers.dtype) if gain == 1 and normal and stored == wanted else None",
+        "return Gate(slope, numbers.dtype) if gain == 1 and normal else None",
         "a head with other values is taken for a gate",
         (f"{WINDOW}::test_a_gate_that_is_off_in_one_number_has_no_window",),
     ),
