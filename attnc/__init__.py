@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from attnc.pretrained.convert import convert, convert_
     from attnc.pretrained.directory import from_pretrained
     from attnc.pretrained.verify import verify
-    from attnc.records.certificate import Certificate, Status
-    from attnc.records.verdict import Verdict
+    from attnc.records.certificate import Certificate, Status, Verdict
 
 __version__ = "0.2.0"
 
@@ -52,8 +51,7 @@ _MODULES = {
     "attnc.pretrained.convert": ("convert", "convert_"),
     "attnc.pretrained.directory": ("from_pretrained",),
     "attnc.pretrained.verify": ("verify",),
-    "attnc.records.certificate": ("Certificate", "Status"),
-    "attnc.records.verdict": ("Verdict",),
+    "attnc.records.certificate": ("Certificate", "Status", "Verdict"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from attnc.arithmetic import Arithmetic
 from attnc.check.batch_norm import scale_and_shift
-from attnc.check.upward import EPS, Long, gamma, long, parts, product, up, weighed
-from attnc.check.values import RHO, Form, Passing, Value, normed_length, normed_room, value
+from attnc.check.values import EPS, Form, Long, Passing, Value, cut, gamma, long, normed, product, up, weighed
 from attnc.domain import Normed
 from attnc.program import Affine, BatchNorm
 
@@ -32,7 +31,8 @@ def bound(at: Passing) -> Value:
         spread, through = weighed(W, half.T).T, weighed(stored, x.size.T).T
     else:
         middle = long(x.normed.shift)[None]
-        spread, through = (found[None] for found in _normed(W, x.normed))
+        rows = [_normed_rows(long(W[part]), x.normed) for part in cut(W)]
+        spread, through = (np.concatenate(found)[None] for found in zip(*rows, strict=True))
     centre = product(W, middle.T).T + b
     lost = _lost(W, np.abs(middle), b)
     radius = up(spread + lost + b_off + 8 * EPS * (np.abs(centre) + spread))
@@ -45,7 +45,7 @@ def bound(at: Passing) -> Value:
     error = up(error + _rounded(stored, x, through, a))
     error = np.where(through + error < a.largest, error, np.longdouble(np.inf))
     form = None if x.form is None else _form(x.form, W, b, b_off)
-    return value(centre - radius, centre + radius, error, weighed(stored, x.approximation.T).T, form)
+    return Value.of(centre - radius, centre + radius, error, weighed(stored, x.approximation.T).T, form)
 
 
 def _exact(at: Passing) -> tuple[Matrix, Long, Long]:
@@ -71,7 +71,7 @@ def _lost(W: Matrix, size: Long, b: Long) -> Long:
 def _rounded(W: Matrix, x: Value, through: Long, a: Arithmetic) -> Long:
     tau = np.longdouble(a.tiny)
     terms = long(np.count_nonzero(W, axis=1))
-    flushed = np.concatenate([np.abs(long(W[part])).sum(1) for part in parts(W)]) + 4 * terms + 2
+    flushed = np.concatenate([np.abs(long(W[part])).sum(1) for part in cut(W)]) + 4 * terms + 2
     small = (np.abs(W) < a.tiny) & (W != 0)
     flushed = flushed + (product(small, x.size.T).T if small.any() else 0)
     return up(gamma(terms + 1, a) * through + 2 * tau * flushed, W.shape[1])
@@ -85,15 +85,9 @@ def _form(x: Form, W: Matrix, b: Long, b_off: Long) -> Form:
     return Form(matrix, product(W, x.centre.T).T + b, up(weighed(W, x.off.T).T + lost + b_off), x.half)
 
 
-def _normed(W: Matrix, domain: Normed) -> tuple[Long, Long]:
-    """By how much w·x may differ from w·β, and at least Σ|w_i x_i|, for the outputs x of a norm."""
-    found = [_normed_rows(long(W[part]), domain) for part in parts(W)]
-    return np.concatenate([spread for spread, _ in found]), np.concatenate([size for _, size in found])
-
-
 def _normed_rows(w: Long, domain: Normed) -> tuple[Long, Long]:
-    d, rho = w.shape[1], np.longdouble(RHO)
-    length, room = normed_length(d), normed_room(domain)
+    """By how much w·x may differ from w·β, and at least Σ|w_i x_i|, for the outputs x of a norm."""
+    d, (length, room, rho) = w.shape[1], normed(domain)
     v = w * long(domain.gain)
     size = up(np.sqrt((v * v).sum(1)), d)
     beside = up(np.abs(w) @ room, d)

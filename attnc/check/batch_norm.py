@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnc.check.upward import EPS, Long, gamma, long, up
-from attnc.check.values import Passing, Value, value
+from attnc.check.values import EPS, Long, Passing, Value, gamma, long, up
 from attnc.program import BatchNorm
 
 
@@ -25,7 +24,7 @@ def bound(at: Passing) -> Value:
     pad = up(16 * EPS * (x.magnitude * np.abs(s) + np.abs(t)) + off)
     form = None if x.form is None else x.form.mapped(*np.broadcast_arrays(s, t, pad))
     approximation = np.where(x.approximation > 0, up(np.abs(r) * x.approximation), np.longdouble(0))
-    return value(ends.min(0) - pad, ends.max(0) + pad, error, approximation, form)
+    return Value.of(ends.min(0) - pad, ends.max(0) + pad, error, approximation, form)
 
 
 def scale_and_shift(step: BatchNorm) -> tuple[Long, Long, Long]:

@@ -11,14 +11,12 @@ import numpy as np
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.check.compose import compose
-from attnc.check.upward import largest_float
-from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors, Value
+from attnc.check.values import CheckError, Errors, HeadErrors, SquareErrors, Value, largest_float
 from attnc.domain import Array, Box, Normed
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Product, Program
-from attnc.records.certificate import Status
+from attnc.records.certificate import Status, Verdict
 from attnc.records.layers import Layer
-from attnc.records.verdict import Verdict
 
 HIDDEN, GATED = 2, 4  # the values that heads and products compute
 Map = tuple[Array, Array]  # W (outputs, inputs) and b (outputs,)
@@ -63,33 +61,33 @@ def check_block(
     unknown
     """
     bound = claim.approximation + claim.rounding
-    reason = _problem(program, domain, heads, squares, dtype)
-    if reason is not None:
-        return Verdict(Status.UNKNOWN, reason, bound)
     try:
+        _check_fit(program, domain, heads, squares, dtype)
         entering, found = _composed(program, domain, heads, squares, dtype)
         none = np.zeros_like(heads.approximation)  # without errors of heads: what matrix products round
         heads = replace(heads, approximation=none, executed=none)
         squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=False)
         _, exact = _composed(program, domain, heads, squares, dtype)
+        claims = [
+            ("approximation", found.approximation, Fraction(claim.approximation)),
+            (
+                "approximation + rounding",
+                found.error,
+                Fraction(claim.approximation) + Fraction(claim.rounding),
+            ),
+        ]
+        if claim.products is not None:
+            claims.append(("products", exact.error, Fraction(claim.products)))
+        if claim.interval is not None:
+            (lo, hi), (low, high) = map(Fraction, claim.interval), entering.reach
+            claims += [("interval", -low, (hi - lo) / 64 - lo), ("interval", high, (hi - lo) / 64 + hi)]
+        for name, worst, claimed in claims:
+            proved = largest_float(worst)
+            if not (np.isfinite(proved) and Fraction(proved) <= claimed):
+                raise CheckError(f"{name} is claimed to be {float(claimed):.6g}, but {proved:.6g} is proved")
     except CheckError as problem:
-        return Verdict(Status.UNKNOWN, str(problem), bound)
-    claims = [
-        ("approximation", found.approximation, Fraction(claim.approximation)),
-        ("approximation + rounding", found.error, Fraction(claim.approximation) + Fraction(claim.rounding)),
-    ]
-    if claim.products is not None:
-        claims.append(("products", exact.error, Fraction(claim.products)))
-    if claim.interval is not None:
-        (lo, hi), (low, high) = map(Fraction, claim.interval), entering.reach
-        claims += [("interval", -low, (hi - lo) / 64 - lo), ("interval", high, (hi - lo) / 64 + hi)]
-    for name, worst, claimed in claims:
-        proved = largest_float(worst)
-        if not (np.isfinite(proved) and Fraction(proved) <= claimed):
-            reason = f"{name} is claimed to be {float(claimed):.6g}, but {proved:.6g} is proved"
-            return Verdict(Status.UNKNOWN, reason, bound)
-    outputs = program.shapes[-1][-1]
-    return Verdict(Status.PROVED, f"the bounds of {outputs} outputs hold", bound)
+        return problem.verdict(bound)
+    return Verdict(Status.PROVED, f"the bounds of {program.shapes[-1][-1]} outputs hold", bound)
 
 
 def _composed(
@@ -107,23 +105,20 @@ def _composed(
     return values[1], values[len(layers)]
 
 
-def _problem(
+def _check_fit(
     program: Program, domain: Box | Normed, heads: HeadErrors, squares: SquareErrors | None, dtype: str
-) -> str | None:
-    """Why nothing can be proved, or None."""
+) -> None:
+    """Raise `CheckError` where nothing can be proved."""
     if dtype not in ARITHMETIC:
-        return f"blocks run in float32 or float64: got {dtype!r}"
+        raise CheckError(f"blocks run in float32 or float64: got {dtype!r}")
     arrays = [array for step in program.steps for array in step.tensors().values()]
-    if not all(np.isfinite(x).all() for x in arrays):
-        return "a number of the block is not finite"
-    if not all(np.array_equal(x.astype(dtype), x) for x in arrays):
-        return f"the block has numbers that {dtype} cannot represent"
+    if not all(np.isfinite(x).all() and np.array_equal(x.astype(dtype), x) for x in arrays):
+        raise CheckError(f"the block has numbers that {dtype} cannot represent, or that are not finite")
     if (squares is None) != (len(program.steps) == 3):
-        return "squares are required for gated blocks, and for those alone"
+        raise CheckError("squares are required for gated blocks, and for those alone")
     proved = [heads.lo, heads.hi, heads.approximation, heads.executed]
     proved += [] if squares is None else [squares.scale, squares.radius]
     if not all(x.shape == program.shapes[1] and np.isfinite(x).all() for x in proved):
-        return "the bounds of the heads do not fit the neurons of the block"
+        raise CheckError("the bounds of the heads do not fit the neurons of the block")
     if domain.shape != program.shape:
-        return f"the block has {program.shape[0]} input features, but its domain has the shape {domain.shape}"
-    return None
+        raise CheckError(f"inputs have the shape {program.shape}, but the domain has {domain.shape}")

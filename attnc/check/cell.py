@@ -50,7 +50,9 @@ def still_active(
     growth = (1 + arb(a.unit)) ** numbers.heads
     heads, size, rounding = [], before.size, before.rounding
     for h in before.heads:
-        if not _is_inactive(numbers, h, centre, half, a):
+        drop = _drop_distance(numbers.value[h], centre)
+        kept, _, top = _kept(numbers, h, float(centre), float(half.upper()), drop, a)
+        if kept != [top] or numbers.value[h, top].any():
             heads.append(h)
             continue
         part, weight = _HeadCell(numbers, h, centre, half, zero, a), abs(arb(numbers.output[h]))
@@ -58,12 +60,6 @@ def still_active(
         size = size + weight * largest
         rounding = rounding + weight * (growth * part.rounding(s) + (growth - 1) * largest)
     return ActiveHeads(tuple(heads), size, rounding)
-
-
-def _is_inactive(numbers: HeadNumbers, h: int, centre: arb, half: arb, a: Arithmetic) -> bool:
-    drop = _drop_distance(numbers.value[h], centre)
-    kept, _, top = _kept(numbers, h, float(centre), float(half.upper()), drop, a)
-    return kept == [top] and not numbers.value[h, top].any()
 
 
 def _middle(lo: float, hi: float) -> tuple[arb, arb]:
@@ -121,7 +117,11 @@ class _HeadCell:
         self.value = numbers.value[h]
         self.drop = _drop_distance(self.value, centre)
         kept, self.dropped, top = _kept(numbers, h, float(centre), float(half.upper()), self.drop, a)
-        self.dropped_value = arb(self._largest_value(kept, centre, half)) if self.dropped else arb(0)
+        self.dropped_value = arb(0)
+        if self.dropped:
+            own, constant = np.abs(np.delete(self.value, kept, axis=0)).max(axis=0)
+            reach = abs(centre) + half + arb(2) ** -100
+            self.dropped_value = (arb(own) * reach + arb(constant)).upper()
         key = numbers.key[h]
         self.slopes, self.intercepts = ([arb(x) for x in column] for column in key[kept].T)
         self.own, self.constant = ([arb(x) for x in column] for column in self.value[kept].T)
@@ -130,9 +130,9 @@ class _HeadCell:
         stored = zip(self.slopes, self.intercepts, strict=True)
         self.leads = [(k - lead_slope) * self.x + (c - lead_intercept) for k, c in stored]
         self.lead_slopes = [(k - lead_slope) * self.gain for k in self.slopes]
-        weights = [float(lead.mid()) for lead in self.leads]
-        shift = arb(_average(np.exp(np.minimum(weights, 0.0)), [float(b.mid()) for b in self.lead_slopes]))
-        tilted = [b - shift for b in self.lead_slopes]
+        weights = np.exp(np.minimum([float(lead.mid()) for lead in self.leads], 0.0))
+        shift = float(np.average([float(b.mid()) for b in self.lead_slopes], weights=weights))
+        tilted = [b - arb(shift if math.isfinite(shift) else 0.0) for b in self.lead_slopes]
         self.point, _ = self._quotient(centre, arb(0), tilted, f_point)
         self.cell, self.exponentials = self._quotient(centre, self.spread, tilted, f_cell)
         gap, f_range = _range(self.point, self.cell, half), _range(f_point, f_cell, half)
@@ -153,12 +153,6 @@ class _HeadCell:
             raise ValueError("the cell is too wide")
         return above / below, constants
 
-    def _largest_value(self, kept: list[int], centre: arb, half: arb) -> arb:
-        mask = np.ones(len(self.value), dtype=bool)
-        mask[kept] = False
-        own, constant = np.abs(self.value[mask]).max(axis=0)
-        return (arb(own) * (abs(centre) + half + arb(2) ** -100) + arb(constant)).upper()
-
     def rounding(self, s: arb) -> arb:
         """|executed - exact| of this head, as docs/arithmetic.md derives it."""
         u, tau, units = arb(self.a.unit), arb(self.a.tiny), self.a.exp_units
@@ -169,7 +163,8 @@ class _HeadCell:
         leads = [lead + b * self.spread for lead, b in zip(self.leads, self.lead_slopes, strict=True)]
         etas = []
         for k, c in zip(self.slopes, self.intercepts, strict=True):
-            off_product = arb(0) if _is_power_of_two(k) else u  # a power of two scales exactly, 0 too
+            mantissa, _ = k.mid().man_exp()
+            off_product = arb(0) if abs(int(mantissa)) < 2 else u  # 0 and powers of two scale exactly
             off_sum = arb(0) if c == 0 else u
             after_product = abs(k) * off_x * (1 + off_product) + off_product * abs(k * x) + tau
             etas.append((after_product * (1 + off_sum) + off_sum * abs(k * x + c) + tau).upper())
@@ -200,12 +195,6 @@ class _HeadCell:
         own_sizes = arb(float(np.abs(self.value[:, 0]).sum()))
         underflow = 3 * tau * (sizes + 2 * own_sizes + self.dropped * self.dropped_value + self.p + 1)
         return ((moved + growth * mass) / left + underflow).upper()
-
-
-def _is_power_of_two(k: arb) -> bool:
-    """Of a stored number, an exact ball: whether it is 0 or ±2^j."""
-    mantissa, _ = k.mid().man_exp()
-    return abs(int(mantissa)) in (0, 1)
 
 
 def _drop_distance(value: Array, centre: arb) -> int:
@@ -241,11 +230,6 @@ def _range(point: arb_series, cell: arb_series, half: arb) -> arb:
     """Every value on the cell, from the series around its centre."""
     spread = sum((abs(point[j]) * half**j for j in range(1, ORDER)), abs(cell[ORDER]) * half**ORDER)
     return point[0] + arb(0, spread.upper())
-
-
-def _average(weights: Array, numbers: list[float]) -> float:
-    mean = float(np.average(numbers, weights=weights))
-    return mean if math.isfinite(mean) else 0.0
 
 
 def in_range(numbers: HeadNumbers, domain: Interval, a: Arithmetic) -> bool:

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnc.check.upward import EPS, gamma, long, up
-from attnc.check.values import Form, Passing, Value, value
+from attnc.check.values import EPS, Form, Passing, Value, gamma, long, up
 from attnc.program import Combine
 
 
@@ -29,7 +28,7 @@ def bound(at: Passing) -> Value:
     forms = [x.form for x in at.inputs if x.form is not None]
     form = _form(forms, exact) if len(forms) == n else None
     approximation = np.where(xs[2].any(0), up(np.tensordot(size, xs[2], 1), n), np.longdouble(0))
-    return value(long(lo), long(hi), error, approximation, form)
+    return Value.of(long(lo), long(hi), error, approximation, form)
 
 
 def _form(forms: list[Form], c: np.ndarray) -> Form:

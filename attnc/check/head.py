@@ -13,17 +13,15 @@ from flint import arb
 
 from attnc.arithmetic import ARITHMETIC, probe
 from attnc.check.cell import ORDER, ActiveHeads, all_active, cell_error, in_range, still_active
-from attnc.check.execution import execute
+from attnc.check.execution import PRECISION, check_claim, error_of, execute, head_error, refutes
 from attnc.check.values import CheckError
-from attnc.check.witness import PRECISION, check_claim, error_of, head_error, refutes
 from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
 from attnc.functions.function import Branch, label_of
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.layers import NetworkNumbers
 from attnc.records.numbers import HeadNumbers
-from attnc.records.verdict import Verdict
 
 FIRST_CELLS, MOST_CELLS = 23, 400_000
 
@@ -39,31 +37,25 @@ def check_head(
         check_applies("head", numbers, certificate)
         f = _function(certificate, function)
         check_machine(probe(numbers.dtype))
+        with working(PRECISION, ORDER + 1):
+            _attack(numbers, certificate, f, module)
+            cells = _prove(numbers, certificate, f)
     except CheckError as problem:
-        return Verdict(Status.UNKNOWN, str(problem))
-    with working(PRECISION, ORDER + 1):
-        try:
-            refuted = _attack(numbers, certificate, f, module)
-            return _prove(numbers, certificate, f) if refuted is None else refuted
-        except CheckError as problem:
-            return Verdict(Status.UNKNOWN, str(problem), certificate.bound)
+        return problem.verdict(certificate.bound)
+    reason = f"the bound holds on {cells} cells at {PRECISION} bits"
+    return Verdict(Status.PROVED, reason, certificate.bound, cells=cells)
 
 
 def check_applies(subject: str, numbers: HeadNumbers | NetworkNumbers, certificate: Certificate) -> None:
     """Raise `CheckError` unless the certificate is about these numbers."""
-    problem = None
     found, known = numbers.digests(), certificate.digests
     changed = sorted(name for name in found.keys() | known.keys() if found.get(name) != known.get(name))
-    if certificate.subject != subject or not certificate.proved:
-        problem = f"it is about a {certificate.subject}, {certificate.status}"
-    elif certificate.witness is None:
-        problem = "it has no witness"
-    elif numbers.dtype != certificate.dtype:
-        problem = f"it is for {certificate.dtype}, the numbers are {numbers.dtype}"
-    elif changed:
-        problem = f"changed since it was issued: {', '.join(changed)}"
-    if problem is not None:
-        raise CheckError(f"the certificate does not apply: {problem}")
+    if certificate.subject != subject or not certificate.proved or certificate.witness is None:
+        raise CheckError(f"{certificate.title} is {certificate.status}: no proved {subject} with a witness")
+    if numbers.dtype != certificate.dtype:
+        raise CheckError(f"the certificate is for {certificate.dtype}, the numbers are {numbers.dtype}")
+    if changed:
+        raise CheckError(f"the certificate does not apply: changed since it was issued: {', '.join(changed)}")
 
 
 def check_machine(broken: str | None) -> None:
@@ -77,35 +69,40 @@ def _function(certificate: Certificate, given: Function | None) -> Function:
     try:
         f = given or get(name)
     except UnknownFunctionError:
-        problem = f"{name!r} is not a known function: register it, or pass verify(..., function=...)"
-        raise CheckError(problem) from None
+        raise CheckError(f"{name!r} is not known: register it, or pass verify(..., function=...)") from None
     label = label_of(f)  # raises if f has the name of a built-in function and is another one
     if not f.provable or label != name:
-        problem = f"the certificate is about {name!r}, but the function is {label!r} (provable: {f.provable})"
-        raise CheckError(problem)
+        raise CheckError(f"the certificate is about {name!r}, not {label!r} (provable: {f.provable})")
     return f
 
 
 def _attack(
     numbers: HeadNumbers, certificate: Certificate, f: Function, module: torch.nn.Module | None
-) -> Verdict | None:
+) -> None:
     """Execute the numbers, and the module, where errors are likely, and compare in high precision."""
-    domain, bound = certificate.interval, certificate.bound
+    domain = certificate.interval
     jump = f.jump(domain.lo, domain.hi)
     if jump is not None:
         raise CheckError(f"{f.label} jumps at s={jump!r}: nothing can be proved across a jump")
-    points = _attack_points(certificate, f)
+    assert certificate.witness is not None
+    special = [domain.lo, domain.hi, *certificate.witness.input, *f.kinks]
+    spread = [domain.lo + domain.width * i / 4000 for i in range(4001)]
+    near = [x + sign * domain.width * 2.0**-j for x in special for j in range(3, 56) for sign in (-1, 1)]
+    points = torch.tensor([*special, *spread, *near], dtype=torch.float64)
+    points = points.to(getattr(torch, numbers.dtype)).double()
+    points = torch.unique(points[(points >= domain.lo) & (points <= domain.hi)])
     outputs = [execute(numbers, points)]
     if module is not None:
         outputs.append(run_module(module, points.to(getattr(torch, numbers.dtype)), points.shape))
     for s, *ys in zip(points.tolist(), *(y.tolist() for y in outputs), strict=True):
         for y in ys:
             error = error_of(y, f.value(s))
-            if refutes(error, arb(bound)):
-                reason = f"at s={s!r} the head returns {y!r}"
-                return Verdict(Status.REFUTED, reason, bound, (s,), float(error.mid()))
-    _check_witness(numbers, certificate, f)
-    return None
+            if refutes(error, arb(certificate.bound)):
+                raise CheckError(f"at s={s!r} the head returns {y!r}", (s,), float(error.mid()))
+    (s,) = certificate.witness.input
+    if s not in domain or torch.tensor(s, dtype=getattr(torch, numbers.dtype)).item() != s:
+        raise CheckError(f"the witness {s!r} is not an input of the domain")
+    check_claim(certificate.witness.error, head_error(numbers, f, s), certificate.rounding)
 
 
 def run_module(module: torch.nn.Module, x: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -121,23 +118,13 @@ def run_module(module: torch.nn.Module, x: torch.Tensor, shape: torch.Size) -> t
     return found
 
 
-def _attack_points(certificate: Certificate, f: Function) -> torch.Tensor:
-    domain = certificate.interval
-    seen = certificate.witness.input if certificate.witness is not None else ()
-    special = [domain.lo, domain.hi, *seen, *f.kinks]
-    spread = [domain.lo + domain.width * i / 4000 for i in range(4001)]
-    near = [x + sign * domain.width * 2.0**-j for x in special for j in range(3, 56) for sign in (-1, 1)]
-    points = torch.tensor([*special, *spread, *near], dtype=torch.float64)
-    points = points.to(getattr(torch, certificate.dtype)).double()
-    inside: torch.Tensor = torch.unique(points[(points >= domain.lo) & (points <= domain.hi)])
-    return inside
-
-
-def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdict:
-    """Halve cells until each of the certificate's three numbers is an upper bound on every one of them."""
-    a, domain, bound = ARITHMETIC[numbers.dtype], certificate.interval, certificate.bound
+def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> int:
+    """Halve cells until each of the certificate's three numbers is an upper bound on every one of them; return their count."""
+    a, domain = ARITHMETIC[numbers.dtype], certificate.interval
     if not in_range(numbers, domain, a):
         raise CheckError("scores may overflow on the domain, or a number is subnormal")
+    stated = (arb(x) for x in (certificate.approximation, certificate.rounding, certificate.bound))
+    approximation, rounding, bound = stated
     stack: list[tuple[float, float, Branch, ActiveHeads]] = []
     for piece in f.pieces(domain.lo, domain.hi):
         edges = np.linspace(piece.lo, piece.hi, FIRST_CELLS + 1).tolist()
@@ -148,29 +135,11 @@ def _prove(numbers: HeadNumbers, certificate: Certificate, f: Function) -> Verdi
         lo, hi, branch, active = stack.pop()
         done += 1
         active = still_active(numbers, lo, hi, active, a)
-        if _within(cell_error(numbers, lo, hi, branch, a, active), certificate):
+        exact, rounded = cell_error(numbers, lo, hi, branch, a, active) or (arb("inf"), arb("inf"))
+        if exact <= approximation and rounded <= rounding and exact + rounded <= bound:
             continue
         middle = lo / 2 + hi / 2
         if not lo < middle < hi or done + len(stack) > MOST_CELLS:
-            reason = f"no proof near s={middle!r} after {done} cells"
-            return Verdict(Status.UNKNOWN, reason, bound, cells=done)
+            raise CheckError(f"no proof near s={middle!r} after {done} cells")
         stack += [(lo, middle, branch, active), (middle, hi, branch, active)]
-    return Verdict(Status.PROVED, f"the bound holds on {done} cells at {PRECISION} bits", bound, cells=done)
-
-
-def _within(error: tuple[arb, arb] | None, certificate: Certificate) -> bool:
-    if error is None:
-        return False
-    approximation, rounding = error
-    terms = approximation <= arb(certificate.approximation) and rounding <= arb(certificate.rounding)
-    return bool(terms and approximation + rounding <= arb(certificate.bound))
-
-
-def _check_witness(numbers: HeadNumbers, certificate: Certificate, f: Function) -> None:
-    """The witness must be an input of the domain and claim the error that it has there."""
-    assert certificate.witness is not None
-    (s,) = certificate.witness.input
-    stored = torch.tensor(s, dtype=getattr(torch, numbers.dtype)).item()
-    if s not in certificate.interval or stored != s:
-        raise CheckError(f"the witness {s!r} is not an input of the domain")
-    check_claim(certificate.witness.error, head_error(numbers, f, s), certificate.rounding)
+    return done

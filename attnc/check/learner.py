@@ -15,21 +15,22 @@ import numpy as np
 from flint import arb
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_network
-from attnc.check.head import check_head
+from attnc.check.head import check_head, check_machine
 from attnc.check.slopes import CellTable
+from attnc.check.values import CheckError, require
 from attnc.domain import Context
 from attnc.errors import AttncError
 from attnc.functions import Function, clip, get
 from attnc.functions.balls import ball, magnitude, variable, working
 from attnc.functions.function import is_builtin, label_of
 from attnc.functions.library import LIPSCHITZ
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE
 from attnc.records.learners import check_settings
 from attnc.records.numbers import HeadNumbers
-from attnc.records.verdict import Verdict
 
 _DOUBLE = arb(2) ** -53  # Python's floats, in which coefficients are computed
+LARGEST = 2.0  # |PA| stays below it: checked in every run
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Operations:
         z = 2 * arb(e) * r
         if r == 0:
             return arb(0), one, two
-        if not (z.cosh() < 2 and is_power_of_two(e)):
+        if not (z.cosh() < 2 and math.frexp(e)[0] == 0.5):  # e is a power of two
             return arb("inf"), one, two
         return (z.sinh() / z / (2 - z.cosh()) - 1 - 2 * z**2 / 3) * x * r / 3, one, two
 
@@ -189,41 +190,32 @@ def _residual(claim: Claim, do: Operations, u: Tracked) -> Tracked | None:
 def newton_bound(claim: Claim, n: int, a: Arithmetic) -> arb:
     """At least |w - w*|₂ for every context of n examples within the radius; inf if a premise fails.
 
-    A = XᵀX/n + λI has eigenvalues between λ and d·x² + λ."""
+    One executed iteration differs from the exact one, P ↦ 2P - PAP, by at most `step` in an entry. A = XᵀX/n + λI has
+    eigenvalues between λ and d·x² + λ."""
     do, endless, facts, limits = Operations(a), arb("inf"), claim.facts, claim.limits
     d, ridge, start, scales = facts["features"], arb(facts["ridge"]), arb(facts["start"]), facts["scales"]
     X, Y, P = arb(limits["x"]), arb(limits["y"]), arb(limits["p"])
     high = d * X**2 + ridge
-    step = d * _newton_step(claim, n, do)
-    if not step.is_finite():
+    read = claim.reads(do.dot(d, X, P))
+    if read is None:
+        return endless
+    mean = do.twin_mean(scales[0], n, read.executed, X)
+    mean = Tracked(mean.size, mean.error + X * read.error)
+    q = do.add(mean, do.scale(ridge, Tracked(P, arb(0))))
+    product = do.scale(arb(d), do.twin_mean(scales[1], d, arb(LARGEST), P))
+    step = do.add(Tracked(2 * P, arb(0)), Tracked(product.size, product.error + d * P * q.error))
+    if not step.error.is_finite():
         return endless
     rho = (1 - start * ridge).max(start * high - 1) + 2 * arb(a.unit)
     for _ in range(facts["iterations"]):
-        rho = rho**2 + step * high
+        rho = rho**2 + d * step.error * high
         if not rho < 1:
             return endless
     b = do.twin_mean(scales[2], n, Y, X)
-    read = do.twin_mean(scales[1], d, arb(max(limits["x"] * limits["y"], LARGEST)).max(b.executed), P)
-    last = do.scale(arb(d), read).error + d * P * b.error
+    last_read = do.twin_mean(scales[1], d, arb(max(limits["x"] * limits["y"], LARGEST)).max(b.executed), P)
+    last = do.scale(arb(d), last_read).error + d * P * b.error
     bound: arb = rho * arb(d).sqrt() * X * Y / ridge + arb(d).sqrt() * last
     return bound
-
-
-LARGEST = 2.0  # |PA| stays below it: checked in every run
-
-
-def _newton_step(claim: Claim, n: int, do: Operations) -> arb:
-    """The largest entry of the difference between one executed iteration and the exact one, P ↦ 2P - PAP."""
-    facts, X, P = claim.facts, arb(claim.limits["x"]), arb(claim.limits["p"])
-    d, scales = facts["features"], facts["scales"]
-    read = claim.reads(do.dot(d, X, P))
-    if read is None:
-        return arb("inf")
-    mean = do.twin_mean(scales[0], n, read.executed, X)
-    mean = Tracked(mean.size, mean.error + X * read.error)
-    q = do.add(mean, do.scale(arb(facts["ridge"]), Tracked(P, arb(0))))
-    product = do.scale(arb(d), do.twin_mean(scales[1], d, arb(LARGEST), P))
-    return do.add(Tracked(2 * P, arb(0)), Tracked(product.size, product.error + d * P * q.error)).error
 
 
 def _is_monotone(f: Function, lo: float, hi: float, most: int = 1 << 14) -> bool:
@@ -246,10 +238,6 @@ def _is_monotone(f: Function, lo: float, hi: float, most: int = 1 << 14) -> bool
     return True
 
 
-def is_power_of_two(e: float) -> bool:
-    return math.isfinite(e) and e > 0 and math.frexp(e)[0] == 0.5
-
-
 def check_learner(
     heads: Mapping[str, HeadNumbers], certificate: Certificate, function: Function | None = None
 ) -> Verdict:
@@ -260,61 +248,38 @@ def check_learner(
         for name, child in named.items():
             own = function if name == "activation" else None
             verdicts.append(replace(check_head(heads[name], child, own), name=name))
-        bad = next((v for v in verdicts if not v), None)
-        if bad is not None:
-            return replace(bad, reason=f"{bad.name} head: {bad.reason}", children=tuple(verdicts))
+            require(verdicts[-1], f"{name} head")
         with working(128):
-            reason = _disagreement(certificate, context, named, function)
+            _check_bounds(certificate, context, named, function)
+        check_machine(probe_network(certificate.dtype))
+        reason = f"the bound follows from {len(heads)} proved head{'s' * (len(heads) > 1)}"
+        verdict = Verdict(Status.PROVED, reason, certificate.bound)
+    except CheckError as problem:
+        verdict = problem.verdict(certificate.bound)
     except (AttncError, *DAMAGE) as problem:
         reason = f"the certificate does not describe this learner: {type(problem).__name__}: {problem}"
-    cells = sum(v.cells for v in verdicts)
-    if reason is not None:
-        return Verdict(Status.UNKNOWN, reason, certificate.bound, cells=cells, children=tuple(verdicts))
-    told = f"the bound of {certificate.name} follows from {len(heads)} proved head{'s' * (len(heads) > 1)}"
-    return Verdict(Status.PROVED, told, certificate.bound, cells=cells, children=tuple(verdicts))
+        verdict = Verdict(Status.UNKNOWN, reason, certificate.bound)
+    return replace(verdict, cells=sum(v.cells for v in verdicts), children=tuple(verdicts))
 
 
-def _disagreement(
-    certificate: Certificate,
-    context: Context,
-    children: Mapping[str, Certificate],
-    function: Function | None,
-) -> str | None:
-    """The first statement of the certificate that could not be derived, or None."""
-    if any(child.dtype != certificate.dtype for child in children.values()):
-        return "the heads and the learner have different dtypes"
-    exact = Arithmetic("exact", 0.0, 0.0, math.inf, exp_units=0)
-    for term, arithmetic in (("bound", ARITHMETIC[certificate.dtype]), ("approximation", exact)):
-        claimed = getattr(certificate, term)
-        heads = {
-            name: HeadBound(child.interval.lo, child.interval.hi, getattr(child, term))
-            for name, child in children.items()
-        }
-        found = _derived(certificate, context, heads, children, arithmetic, function)
-        if not found <= arb(claimed):
-            return f"the {term} {claimed:.6g} could not be proved: the checker derives {found.str(6, radius=False)}"
-    return probe_network(certificate.dtype)
-
-
-def _derived(
-    certificate: Certificate,
-    context: Context,
-    heads: Mapping[str, HeadBound],
-    children: Mapping[str, Certificate],
-    a: Arithmetic,
-    function: Function | None,
-) -> arb:
-    facts = certificate.facts
-    of = {name: child.facts["function"] for name, child in children.items()}
-    if facts["algorithm"] == "ridge_regression":
-        wanted, psi, bound = {"reading": "identity"}, None, newton_bound
-    else:
+def _check_bounds(
+    certificate: Certificate, context: Context, children: Mapping[str, Certificate], function: Function | None
+) -> None:
+    """Raise `CheckError` at the first statement of the certificate that could not be derived."""
+    facts, wanted, psi, bound = certificate.facts, {"reading": "identity"}, None, newton_bound
+    if facts["algorithm"] == "gradient_descent":
         label, level = facts["loss"]["function"], facts["step_size"] * facts["loss"]["lasso"]
-        wanted = {"reading": "identity"}
         wanted |= {} if label is None else {"activation": label}
         wanted |= {"threshold": label_of(clip(-level, level))} if facts["loss"]["lasso"] > 0 else {}
         own = function is not None and label_of(function) == label
         psi, bound = (None if label is None else function if own else get(label)), descent_bound
-    if of != wanted:
-        return arb("inf")
-    return bound(Claim(facts, context.limits, heads, psi), context.examples, a)
+    of = {name: child.facts["function"] for name, child in children.items()}
+    if of != wanted or any(child.dtype != certificate.dtype for child in children.values()):
+        raise CheckError(f"the heads are {of}, expected {wanted}, all in {certificate.dtype}")
+    exact = Arithmetic("exact", 0.0, 0.0, math.inf, exp_units=0)
+    for term, arithmetic in (("bound", ARITHMETIC[certificate.dtype]), ("approximation", exact)):
+        parts = {name: (child.interval, getattr(child, term)) for name, child in children.items()}
+        heads = {name: HeadBound(on.lo, on.hi, error) for name, (on, error) in parts.items()}
+        found = bound(Claim(facts, context.limits, heads, psi), context.examples, arithmetic)
+        if not found <= arb(getattr(certificate, term)):
+            raise CheckError(f"the {term} is not proved: the checker derives {found.str(6, radius=False)}")

@@ -27,51 +27,48 @@ from numpy.typing import NDArray
 
 from attnc.check.head import check_head
 from attnc.check.network import check_network
-from attnc.check.symbolic import ONE, Argument, EncodingError, Exact, Form
+from attnc.check.symbolic import ONE, Argument, Exact, Form
+from attnc.check.values import CheckError, require
 from attnc.domain import Box, Interval
 from attnc.functions import Function
-from attnc.records.certificate import Status
+from attnc.records.certificate import Status, Verdict
 from attnc.records.fields import DAMAGE
 from attnc.records.layers import Layer, heads_of, pointwise_layer
-from attnc.records.literal import LiteralRecord
 from attnc.records.numbers import HeadNumbers
-from attnc.records.record import Record
-from attnc.records.verdict import Verdict
+from attnc.records.record import LiteralRecord, Record, under
 
 Token = dict[int, Form]  # coordinate → form; missing coordinates are 0
+Tensors = Mapping[str, NDArray[Any]]
 
 
 def check_literal(record: LiteralRecord, function: Function | None = None) -> Verdict:
     """Prove the certificate of the source, and that the matrices encode the source: the approximation term holds for them."""
     source = record.source
-    if source is None:
-        reason = (
-            "the error of this literal form is not proved: its matrices can only be compared with a certified head or network, "
-            "and it has none as its source. If it was built from a learner, verify the learner itself"
-        )
-        return Verdict(Status.UNKNOWN, reason)
-    if not source.certificate.proved:
-        known = source.certificate
-        reason = f"the error of the source ({known.title}) is {known.status}, not proved: no bound can be carried over"
-        return Verdict(Status.UNKNOWN, reason)
-    if isinstance(source.numbers, HeadNumbers):
-        verdict = check_head(source.numbers, source.certificate, function)
-    else:
-        verdict = check_network(*source.network, source.certificate)
-    if not verdict:
-        return replace(verdict, reason=f"the source: {verdict.reason}")
+    proved: tuple[Verdict, ...] = ()
     try:
+        if source is None:
+            raise CheckError(
+                "its matrices can only be compared with a certified head or network, and it has none as its source. If it was "
+                "built from a learner, verify the learner itself"
+            )
+        if not source.certificate.proved:
+            known = source.certificate
+            raise CheckError(f"the error of the source ({known.title}) is {known.status}, not proved")
+        if isinstance(source.numbers, HeadNumbers):
+            verdict = check_head(source.numbers, source.certificate, function)
+        else:
+            verdict = check_network(*source.network, source.certificate)
+        proved = (require(verdict, "the source"),)
         claimed, error = record.certificate.approximation, encoding_error(record, source)
-    except (EncodingError, *DAMAGE) as problem:
+        if not error <= record.encoding:
+            raise CheckError(f"it differs from its source by {error:.3g}, more than {record.encoding:.3g}")
+    except CheckError as problem:
+        return replace(problem.verdict(None), children=proved)
+    except DAMAGE as problem:
         reason = f"the structure does not fit the matrices: {type(problem).__name__}: {problem}"
-        return Verdict(Status.UNKNOWN, reason, children=(verdict,))
-    if not error <= record.encoding:
-        reason = f"the literal network differs from its source by up to {error:.3g}, more than {record.encoding:.3g}"
-        return Verdict(Status.UNKNOWN, reason, children=(verdict,))
-    reason = (
-        f"the matrices encode the certified source: the error is at most {claimed:.4g} in exact arithmetic"
-    )
-    return Verdict(Status.PROVED, reason, bound=claimed, cells=verdict.cells, children=(verdict,))
+        return Verdict(Status.UNKNOWN, reason, children=proved)
+    reason = f"the matrices encode the certified source: at most {claimed:.4g} in exact arithmetic"
+    return Verdict(Status.PROVED, reason, claimed, cells=verdict.cells, children=proved)
 
 
 def encoding_error(record: LiteralRecord, source: Record) -> float:
@@ -82,7 +79,7 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
     counts = len(structure["inputs"]), len(structure["embeddings"]), structure["output"][2]
     single = counts in ((1, 0, 0), (1, 1, 0))
     if not isinstance(given, Interval | Box) or not single or None in shape or math.prod(shape) % size:
-        raise EncodingError(f"inputs of the shape {shape} are not those of the source")
+        raise CheckError(f"inputs of the shape {shape} are not those of the source")
     lo, hi = ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
     copies = math.prod(shape) // size
     low, high = ([Fraction(float(x)) for x in end] * copies for end in (lo, hi))
@@ -90,7 +87,7 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
     wanted = [form for c in range(copies) for form in _source(exact, source, c * size, size)]
     found = _Literal(exact, record).outputs()
     if len(found) != len(wanted):
-        raise EncodingError(f"there are {len(found)} outputs, the source has {len(wanted)}")
+        raise CheckError(f"there are {len(found)} outputs, the source has {len(wanted)}")
     pairs = zip(found, wanted, strict=True)
     worst = max(exact.size(exact.sum([(Fraction(1), a), (Fraction(-1), b)])) for a, b in pairs)
     return math.nextafter(float(worst), math.inf) if worst else 0.0
@@ -127,20 +124,19 @@ def _source(exact: Exact, source: Record, first: int, size: int) -> list[Form]:
         elif layer.kind == "reshape":
             found = x
         else:
-            raise EncodingError(f"layers of the kind {layer.kind!r} are not supported")
+            raise CheckError(f"layers of the kind {layer.kind!r} are not supported")
         values[layer.value] = found
     return values[layers[-1].value]
 
 
 def _affine(exact: Exact, x: Sequence[Form], weight: NDArray[Any], bias: NDArray[Any] | None) -> list[Form]:
     """W x + b for every token."""
-    width, found = weight.shape[1], []
-    rows = [[(int(i), Fraction(float(row[i]))) for i in np.flatnonzero(row)] for row in weight]
-    for t in range(len(x) // width):
-        for o, row in enumerate(rows):
-            constant = Fraction(0) if bias is None else Fraction(float(bias[o]))
-            terms = [(c, x[t * width + i]) for i, c in row]
-            found.append(exact.sum([*terms, (constant, {ONE: Fraction(1)})]))
+    rows, width, found = _sparse(weight), weight.shape[1], []
+    constants = [0.0] * len(weight) if bias is None else bias.tolist()
+    for first in range(0, len(x), width):
+        for o, constant in enumerate(constants):
+            terms = [(c, x[first + i]) for i, c in rows.get(o, ())]
+            found.append(exact.sum([*terms, (Fraction(constant), {ONE: Fraction(1)})]))
     return found
 
 
@@ -159,17 +155,17 @@ def _pointwise(
 def _head(exact: Exact, s: Form, n: HeadNumbers, argument: Argument) -> Form:
     one, terms = {ONE: Fraction(1)}, []
     for h in range(n.heads):
-        a, o = (Fraction(float(x)) for x in n.query[h])
-        keys = [(Fraction(float(k)), Fraction(float(c))) for k, c in n.key[h]]
+        a, o = map(Fraction, n.query[h].tolist())
+        keys = [map(Fraction, key) for key in n.key[h].tolist()]
         scores = [exact.sum([(k * a, s), (k * o + c, one)]) for k, c in keys]
-        for weight, (slope, value) in zip(exact.softmax(scores, argument), n.value[h], strict=True):
-            averaged = exact.sum([(Fraction(float(slope)), s), (Fraction(float(value)), one)])
+        for weight, value in zip(exact.softmax(scores, argument), n.value[h].tolist(), strict=True):
+            averaged = exact.sum(zip(map(Fraction, value), (s, one), strict=True))
             terms.append((Fraction(float(n.output[h])), exact.product(weight, averaged)))
     return exact.sum(terms)
 
 
 class _Literal:
-    """The symbolic run of a literal network, beside a run in floats at one input, the middle of the domain."""
+    """The symbolic run of a literal network."""
 
     def __init__(self, exact: Exact, record: LiteralRecord) -> None:
         self.exact, self.record, self.unknown, self.width = exact, record, 0, 0  # the coordinates of a token
@@ -180,9 +176,9 @@ class _Literal:
         for name, index in structure["order"]:
             step, before = structure["steps"][index], (len(tokens), self.width)
             run = {"attention": self._attention, "map": self._map, "softmax": self._softmax}[step["kind"]]
-            added = run(tokens, step, self._tensors(f"steps.{index}."))
+            added = run(tokens, step, under(f"steps.{index}.", self.record.tensors))
             if residual and (len(added), self.width) != before:
-                raise EncodingError(f"step {name!r} changes the shape of the sequence")
+                raise CheckError(f"step {name!r} changes the shape of the sequence")
             tokens = [self._add(x, y) for x, y in zip(tokens, added, strict=True)] if residual else added
         register, shape, _ = structure["output"]
         at = range(self.width) if register is None else self._register(register, residual)
@@ -198,10 +194,7 @@ class _Literal:
 
     def _require(self, fits: bool, what: str) -> None:
         if not fits:
-            raise EncodingError(f"the {what} do not fit a sequence of {self.width} coordinates")
-
-    def _tensors(self, prefix: str) -> dict[str, NDArray[Any]]:
-        return {k.removeprefix(prefix): v for k, v in self.record.tensors.items() if k.startswith(prefix)}
+            raise CheckError(f"the {what} do not fit a sequence of {self.width} coordinates")
 
     def _tokens(self) -> list[Token]:
         """The sequence before the first step."""
@@ -209,56 +202,43 @@ class _Literal:
         width = self.width = structure["inputs"][0]["width"]
         size = math.prod(structure["inputs"][0]["shape"])
         self._require(size % width == 0, "inputs")
-        rows: list[Token] = [
-            {i: {("input", first + i): Fraction(1)} for i in range(width)} for first in range(0, size, width)
-        ]
+        inputs: list[Form] = [{("input", i): Fraction(1)} for i in range(size)]
+        rows = [dict(enumerate(inputs[first : first + width])) for first in range(0, size, width)]
         if not structure["embeddings"]:
             return rows
         weight, start, fixed = (tensors[name] for name in ("embeddings.0.W", "embeddings.0.start", "fixed"))
         self.width = weight.shape[1]
-        fits = (
-            len(weight) == width
-            and len(start) in (1, len(rows))
-            and structure["embeddings"][0]["reads"] == [0]
-        )
-        self._require(
-            fits and {start.shape[1:], fixed.shape[1:]} == {(self.width,)}, "embedding and fixed tokens"
-        )
-        found = [
-            self._add(self._project(row, _sparse(weight)), _constant(start[r if len(start) > 1 else 0]))
-            for r, row in enumerate(rows)
-        ]
-        return [*found, *map(_constant, fixed)]
+        fits = {start.shape[1:], fixed.shape[1:]} == {(self.width,)} and len(weight) == width
+        fits = fits and len(start) in (1, len(rows)) and structure["embeddings"][0]["reads"] == [0]
+        self._require(fits, "embedding and fixed tokens")
+        starts, matrix = np.broadcast_to(start, (len(rows), self.width)), _sparse(weight)
+        pairs = zip(rows, map(_constant, starts), strict=True)
+        return [*(self._add(self._project(row, matrix), x) for row, x in pairs), *map(_constant, fixed)]
 
-    def _map(self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]) -> list[Token]:
+    def _map(self, tokens: list[Token], step: Mapping[str, Any], t: Tensors) -> list[Token]:
         (n, d), (m, e) = step["in_shape"], step["out_shape"]
         core, rows, columns = t["core"], t["rows"].tolist(), t["columns"].tolist()
         fits = len(tokens) % n == 0 and d == self.width and t["bias"].shape == (m * e,)
         self._require(fits and len({*rows} & {*range(m * e)}) == len(rows), f"numbers of a map of {n} tokens")
         self.width = e
-        entries: dict[int, list[tuple[int, Fraction]]] = {}
+        matrix: dict[int, list[tuple[int, Fraction]]] = {}
         for i, row in enumerate(rows):
             listed = [(columns[i], core[i])] if core.ndim == 1 else zip(columns, core[i], strict=True)
-            entries[row] = [(c, Fraction(float(x))) for c, x in listed if x]
+            for c, x in listed:
+                if x:
+                    matrix.setdefault(c, []).append((row, Fraction(float(x))))
         found = []
         for first in range(0, len(tokens), n):
             flat = {i * d + c: f for i, x in enumerate(tokens[first : first + n]) for c, f in x.items()}
-            for token in range(m):
-                made = _constant(t["bias"][token * e : token * e + e])
-                for c in range(e):
-                    terms = [(x, flat[i]) for i, x in entries.get(token * e + c, ()) if i in flat]
-                    if terms:
-                        made[c] = self.exact.sum([(Fraction(1), made.get(c, {})), *terms])
-                found.append(made)
+            made = self._add(self._project(flat, matrix), _constant(t["bias"]))
+            found += [{c: made[k + c] for c in range(e) if k + c in made} for k in range(0, m * e, e)]
         return found
 
-    def _attention(
-        self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]
-    ) -> list[Token]:
+    def _attention(self, tokens: list[Token], step: Mapping[str, Any], t: Tensors) -> list[Token]:
         found: list[Token] = [{} for _ in tokens]
-        x, heads = self._at_middle(tokens), len(step["shared"])
         shapes = [t[letter].shape for letter in ("W_Q", "W_K", "W_V", "W_O")]
-        sets, (_, r, m, e), d = len(t["W_V"]), (shape[2] for shape in shapes), self.width
+        heads, sets, d = len(step["shared"]), len(t["W_V"]), self.width
+        _, r, m, e = (shape[2] for shape in shapes)
         fits = shapes == [(heads, d, r), (sets, d, r), (sets, d, m), (heads, m, e)]
         self._require(fits and step["axis"] == -1, "matrices of attention")
         self.width = e
@@ -266,42 +246,36 @@ class _Literal:
             w_q, w_k, w_v, w_o = (_sparse(w) for w in (t["W_Q"][h], t["W_K"][g], t["W_V"][g], t["W_O"][h]))
             keys = [self._project(token, w_k) for token in tokens]
             values = [self._project(self._project(token, w_v), w_o) for token in tokens]
-            sizes = (x @ t["W_Q"][h]) @ (x @ t["W_K"][g]).T
             done: dict[Hashable, Token] = {}
             for i, token in enumerate(tokens):
                 query = self._project(token, w_q)
                 seen = frozenset((r, frozenset(form.items())) for r, form in query.items())
                 if seen not in done:
-                    done[seen] = self._attend(query, keys, values, sizes[i], w_o)
+                    done[seen] = self._attend(query, keys, values, w_o)
                 found[i] = self._add(found[i], done[seen])
         return found
 
-    def _attend(self, query: Token, keys: list[Token], values: list[Token], sizes: Any, w_o: Any) -> Token:
+    def _attend(self, query: Token, keys: list[Token], values: list[Token], w_o: Any) -> Token:
         """The result of one head for one query."""
-        one = Fraction(1)
-        scores = [
-            self.exact.sum((one, self.exact.product(form, key[r])) for r, form in query.items() if r in key)
-            for key in keys
-        ]
-        weights = self.exact.weights(scores, sizes)
+        one, times = Fraction(1), self.exact.product
+        pairs = ([(form, key[r]) for r, form in query.items() if r in key] for key in keys)
+        scores = [self.exact.sum((one, times(*pair)) for pair in products) for products in pairs]
+        weights = self.exact.weights(scores)
         if weights is None:
             return {d: self._unknown() for d in {d for row in w_o.values() for d, _ in row}}
         found: dict[int, list[tuple[Fraction, Form]]] = {}
         for j, weight in weights.items():
             for d, value in values[j].items():
-                found.setdefault(d, []).append((one, self.exact.product(weight, value)))
+                found.setdefault(d, []).append((one, times(weight, value)))
         return {d: self.exact.sum(parts) for d, parts in found.items()}
 
-    def _softmax(
-        self, tokens: list[Token], step: Mapping[str, Any], t: dict[str, NDArray[Any]]
-    ) -> list[Token]:
+    def _softmax(self, tokens: list[Token], step: Mapping[str, Any], t: Tensors) -> list[Token]:
         """Softmax over the tokens, coordinate by coordinate."""
         if step["axis"] != -2:
-            raise EncodingError(f"softmax over axis {step['axis']} is not softmax over the tokens")
+            raise CheckError(f"softmax over axis {step['axis']} is not softmax over the tokens")
         found: list[Token] = [{} for _ in tokens]
-        middle = self._at_middle(tokens)
         for c in range(self.width):
-            weights = self.exact.weights([token.get(c, {}) for token in tokens], middle[:, c])
+            weights = self.exact.weights([token.get(c, {}) for token in tokens])
             for i in range(len(tokens)):
                 found[i][c] = self._unknown() if weights is None else weights.get(i, {})
         return found
@@ -323,21 +297,12 @@ class _Literal:
         self.unknown += 1
         return {("unknown", self.unknown): Fraction(1)}
 
-    def _at_middle(self, tokens: list[Token]) -> NDArray[np.float64]:
-        found = np.zeros((len(tokens), self.width))
-        for i, token in enumerate(tokens):
-            for d, form in token.items():
-                found[i, d] = self.exact.middle(form)
-        return found
-
 
 def _sparse(matrix: NDArray[Any]) -> dict[int, list[tuple[int, Fraction]]]:
     """The numbers of a matrix that are not 0, by row."""
-    found: dict[int, list[tuple[int, Fraction]]] = {}
-    for d, r in zip(*np.nonzero(matrix), strict=True):
-        found.setdefault(int(d), []).append((int(r), Fraction(float(matrix[d, r]))))
-    return found
+    rows = ([(r, Fraction(x)) for r, x in enumerate(row) if x] for row in matrix.tolist())
+    return {d: row for d, row in enumerate(rows) if row}
 
 
 def _constant(row: NDArray[Any]) -> Token:
-    return {int(d): {ONE: Fraction(float(row[d]))} for d in np.flatnonzero(row)}
+    return {d: {ONE: Fraction(x)} for d, x in enumerate(row.tolist()) if x}

@@ -10,14 +10,14 @@ and beyond the first or the last point d² + Σ_j (j+d)² e^{-c(j²+2jd)}."""
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from flint import arb
 
 from attnc.arithmetic import Arithmetic
-from attnc.check.upward import floats, long
-from attnc.check.values import CheckError, Passing, Value, value
+from attnc.check.values import CheckError, Passing, Value, floats, long
 from attnc.functions.balls import ball, lower, upper, working
 from attnc.program import Lookup
 from attnc.records.layers import Layer
@@ -48,7 +48,7 @@ def bound(at: Passing) -> Value:
         exact, errors, approximation = bounds(step, at.layer, given, at.arithmetic)
         lo, hi = (long([[end(b) for b in exact]]) for end in (lower, upper))
         error = long([[upper(e) for e in errors]])
-    return value(lo, hi, error, np.full_like(error, upper(approximation)))
+    return Value.of(lo, hi, error, np.full_like(error, upper(approximation)))
 
 
 def bounds(step: Lookup, layer: Layer, x: Balls, a: Arithmetic) -> tuple[Balls, Balls, arb]:
@@ -56,8 +56,6 @@ def bounds(step: Lookup, layer: Layer, x: Balls, a: Arithmetic) -> tuple[Balls, 
 
     Raises `CheckError` where nothing is proved. Within `working`."""
     axes = _axes(step.points.astype(np.float64), layer.tensors["key"].astype(np.float64))
-    if axes is None:
-        raise CheckError("its points are not a lattice")
     empty = contradiction(step)
     if empty is not None:
         raise CheckError(empty)
@@ -101,13 +99,11 @@ def _consistent(step: Lookup, i: int, j: int) -> bool:
     return all(abs(arb(v) - arb(w)) <= reach for v, w in pairs)
 
 
-def _axes(points: np.ndarray, key: np.ndarray) -> list[_Axis] | None:
+def _axes(points: np.ndarray, key: np.ndarray) -> list[_Axis]:
     columns = [sorted(set(column)) for column in points.T.tolist()]
-    rows = points.tolist()
-    if any(tuple(row) != wanted for row, wanted in zip(rows, itertools.product(*columns), strict=False)):
-        return None
-    if len(rows) != int(np.prod([len(c) for c in columns], dtype=object)):
-        return None
+    lattice = zip(map(tuple, points.tolist()), itertools.product(*columns), strict=False)
+    if math.prod(map(len, columns)) != len(points) or any(row != wanted for row, wanted in lattice):
+        raise CheckError("its points are not a lattice")
     made = []
     for j, column in enumerate(columns):
         if len(column) == 1:

@@ -1,4 +1,4 @@
-"""The verdict on a converted model: every head, window and block is proved again, from plain numbers or from the files of a
+"""The verdict on a converted model: every head, window, block and norm is proved again, from plain numbers or from the files of a
 directory."""
 
 from __future__ import annotations
@@ -9,28 +9,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from attnc import functions
 from attnc.arithmetic import probe_network
 from attnc.check.block import BlockClaim, Map, block_program, check_block
-from attnc.check.files import Directory, read_json
-from attnc.check.head import check_head
+from attnc.check.head import check_head, check_machine
 from attnc.check.norm import check_norm
-from attnc.check.values import CheckError, HeadErrors, SquareErrors
+from attnc.check.values import CheckError, SquareErrors, head_errors, require
 from attnc.check.window import window_error
 from attnc.domain import Ball, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.program import Program
 from attnc.program.step import Numbers
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE, round_up, unsealed
+from attnc.records.files import Directory, read_json
 from attnc.records.layers import Heads
-from attnc.records.numbers import TENSORS, HeadNumbers
-from attnc.records.quadratic_numbers import QUADRATIC, QuadraticNumbers
-from attnc.records.verdict import Verdict
+from attnc.records.numbers import QUADRATIC, TENSORS, HeadNumbers, QuadraticNumbers
 from attnc.records.window_numbers import closed_form
 
 VERSION = 1
@@ -47,14 +45,7 @@ class Block:
     square: HeadNumbers | None = None  # of a gated block, with its powers of two
     scale: Numbers | None = None  # log2, (neurons,)
     radius: Numbers | None = None
-
-    def certified(self) -> list[tuple[HeadNumbers, Certificate, str]]:
-        """Every head with its certificate and the function that it should approximate."""
-        named = [(head, self.claim.facts["activation"]) for _, head in self.heads]
-        named += [] if self.square is None else [(self.square, "square")]
-        if len(self.claim.children) != len(named):
-            raise CheckError(f"it has {len(named)} heads, its certificate {len(self.claim.children)}")
-        return [(head, c, name) for (head, name), c in zip(named, self.claim.children, strict=True)]
+    subject: ClassVar[str] = "block"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +55,19 @@ class NormNumbers:
     claim: Certificate
     numbers: QuadraticNumbers
     domain: Normed
+    subject: ClassVar[str] = "norm"
+
+
+@dataclass(frozen=True, eq=False)
+class Activation:
+    """An activation outside of blocks: its certificate, and the numbers of its one head."""
+
+    claim: Certificate
+    numbers: HeadNumbers
+    subject: ClassVar[str] = "activation"
+
+
+Part = Block | NormNumbers | Activation
 
 
 @dataclass
@@ -95,67 +99,87 @@ class Proofs:
 Attack = Callable[[Block, str, Proofs], Verdict | None]
 
 
-def check_numbers(block: Block, requested: float, proofs: Proofs, attack: Attack | None = None) -> Verdict:
-    """The verdict on the certificate of a block; `attack` executes the running block under one engine."""
-    claim = block.claim
+def check_part(part: Part, requested: float, proofs: Proofs, attack: Attack | None = None) -> Verdict:
+    """The verdict on the certificate of a part; `attack` executes a running block under one engine."""
+    claim = part.claim
     try:
-        _check_claim(block, requested)
-        for numbers, certificate, function in block.certified():
-            verdict = proofs.head(numbers, certificate)
-            if certificate.facts.get("function") != function:
-                raise CheckError(f"the certificate of a head of {function} is about another function")
-            if not verdict:
-                return replace(verdict, reason=f"a head of {function}: {verdict.reason}", name=claim.name)
-        for engine in claim.facts["roundings"]:
-            refuted = None if attack is None else attack(block, engine, proofs)
-            verdict = _check_engine(block, engine, proofs) if refuted is None else refuted
-            if not verdict:
-                return replace(verdict, reason=f"engine {engine}: {verdict.reason}", name=claim.name)
-    except (CheckError, AttncError, *DAMAGE) as problem:
+        _check_terms(claim, part.subject, requested)
+        if isinstance(part, Block):
+            _check_block(part, proofs, attack)
+        elif isinstance(part, NormNumbers):
+            check_norm(claim, part.numbers, part.domain)
+        else:
+            _check_activation(claim, part.numbers, proofs)
+    except CheckError as problem:
+        return problem.verdict(claim.bound, name=claim.name)
+    except (AttncError, *DAMAGE) as problem:
         return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
     reason = f"the bounds hold in every output, for {len(claim.facts['roundings'])} engines"
     return Verdict(Status.PROVED, reason, claim.bound, name=claim.name)
 
 
-def _check_claim(block: Block, requested: float) -> None:
-    """Raise `CheckError` if a certificate contradicts itself, or is not about the domain of the block."""
-    claim = block.claim
-    if not claim.proved:
-        raise CheckError(f"its status is {claim.status}: the domain is not proved, so neither is the bound")
-    if block.domain is None or block.domain != claim.holds_for:
-        raise CheckError(f"its certificate holds for {claim.holds_for}, its domain is {block.domain}")
+def _check_terms(claim: Certificate, subject: str, requested: float) -> None:
+    """Raise `CheckError` if a certificate contradicts itself, or if this machine breaks the assumptions."""
+    if not claim.proved or claim.subject != subject:
+        raise CheckError(f"{claim.title} is {claim.status}: its domain, or its bound, is not proved")
     if not claim.approximation <= requested:
         raise CheckError(f"approximation is {claim.approximation:g}, above the requested {requested:g}")
     if claim.bound != round_up(claim.approximation + claim.rounding):
         raise CheckError(f"its bound {claim.bound:g} is not the sum of its terms")
     if claim.rounding not in claim.facts["roundings"].values():
         raise CheckError(f"rounding is {claim.rounding:g}, which is not that of an engine")
-    broken = probe_network(claim.dtype)
-    if broken is not None:
-        raise CheckError(f"this machine does not satisfy the assumptions of certificates: {broken}")
+    check_machine(probe_network(claim.dtype))
+
+
+def _check_block(block: Block, proofs: Proofs, attack: Attack | None) -> None:
+    claim = block.claim
+    if block.domain is None or block.domain != claim.holds_for:
+        raise CheckError(f"its certificate holds for {claim.holds_for}, its domain is {block.domain}")
+    named = [(head, claim.facts["activation"]) for _, head in block.heads]
+    named += [] if block.square is None else [(block.square, "square")]
+    if len(claim.children) != len(named):
+        raise CheckError(f"it has {len(named)} heads, its certificate {len(claim.children)}")
+    for (numbers, function), certificate in zip(named, claim.children, strict=True):
+        if certificate.facts.get("function") != function:
+            raise CheckError(f"the certificate of a head of {function} is about another function")
+        require(proofs.head(numbers, certificate), f"a head of {function}")
+    for engine in claim.facts["roundings"]:
+        refuted = None if attack is None else attack(block, engine, proofs)
+        verdict = _check_engine(block, engine, proofs) if refuted is None else refuted
+        require(verdict, f"engine {engine}")
 
 
 def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
     """The bounds of a block whose heads were proved, as one engine executes them."""
     claim, squares = block.claim, None
-    errors = HeadErrors(*np.full((4, *block.program.shapes[1]), np.nan))
-    for (neurons, numbers), head in zip(block.heads, claim.children, strict=False):
-        part = slice(None) if neurons is None else neurons
-        errors.lo[part], errors.hi[part] = head.interval.lo, head.interval.hi
-        errors.approximation[part] = head.approximation
-        errors.executed[part] = proofs.executed(numbers, head, engine)
+    own = claim.children[: len(block.heads)]
+    executed = [proofs.executed(n, c, engine) for (_, n), c in zip(block.heads, own, strict=True)]
+    errors = head_errors(block.heads, own, executed, block.program.shapes[1])
     if block.square is not None and block.scale is not None and block.radius is not None:
-        square = claim.children[-1]
+        square, multiplied = claim.children[-1], engine == "closed-form"
         if not square.interval.lo <= -1 <= 1 <= square.interval.hi:
             raise CheckError("the head of the square is not proved on [-1, 1]")
         scale, radius = (np.exp2(k.astype(np.float64)) for k in (block.scale, block.radius))
-        multiplied = engine == "closed-form"
-        executed = math.inf if multiplied else proofs.executed(block.square, square, engine)
-        squares = SquareErrors(scale, radius, square.approximation, executed, multiplied)
+        error = math.inf if multiplied else proofs.executed(block.square, square, engine)
+        squares = SquareErrors(scale, radius, square.approximation, error, multiplied)
     facts = claim.facts
     terms = BlockClaim(claim.approximation, facts["roundings"][engine], facts["products"], facts["interval"])
     assert block.domain is not None
     return check_block(block.program, block.domain, errors, squares, terms, claim.dtype)
+
+
+def _check_activation(claim: Certificate, numbers: HeadNumbers, proofs: Proofs) -> None:
+    """The terms follow from those of the head."""
+    facts, (head,) = claim.facts, claim.children
+    if head.facts.get("function") != facts["activation"]:
+        raise CheckError("its certificate is not about a head of its function")
+    require(proofs.head(numbers, head), f"the head of {facts['activation']}")
+    terms = (claim.approximation, claim.holds_for, claim.dtype)
+    if terms != (head.approximation, head.interval, head.dtype):
+        raise CheckError("its terms are not those of its head")
+    for engine, rounding in facts["roundings"].items():
+        if engine not in ("softmax", "closed-form") or not proofs.executed(numbers, head, engine) <= rounding:
+            raise CheckError(f"rounding ({engine}) is larger when derived again")
 
 
 def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
@@ -172,9 +196,8 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
 
 def model_problem(model: Certificate) -> str | None:
     """Why the terms of a model are not those of its blocks, or None."""
-    if not model.children or any(
-        part.subject not in ("block", "norm", "activation") for part in model.children
-    ):
+    subjects = {part.subject for part in model.children}
+    if not subjects or not subjects <= {"block", "norm", "activation"}:
         return "the certificate has no blocks"
     dtypes = {block.dtype for block in model.children}
     if model.holds_for is not None or model.dtype != (dtypes.pop() if len(dtypes) == 1 else "mixed"):
@@ -194,18 +217,13 @@ def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) 
         reason = model_problem(model)
         if reason is not None:
             raise ValueError(reason)
-        blocks, norms = read_blocks(where, model, record).values(), read_norms(where, model, record).values()
-        outside = read_activations(where, model, record).values()
-        read = {id(block.claim) for block in blocks} | {id(norm.claim) for norm in norms}
-        read |= {id(claim) for claim, _ in outside}
+        parts = read_parts(where, model, record).values()
+        read = {id(part.claim) for part in parts}
         missing = [claim.name for claim in model.children if id(claim) not in read]
         if missing:
             raise ValueError(f"{missing[0]} has no record")
         requested = float(model.facts["requested"])
-        verdicts = [check_numbers(block, requested, proofs) for block in blocks]
-        verdicts += [check_norm(n.claim, n.numbers, n.domain.gain, n.domain.shift, requested) for n in norms]
-        verdicts += [check_activation(claim, numbers, requested, proofs) for claim, numbers in outside]
-        return summary(verdicts, proofs)
+        return summary([check_part(part, requested, proofs) for part in parts], proofs)
 
 
 @contextmanager
@@ -222,90 +240,31 @@ def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
     """The certificate of a converted model and its record in config.json, whose seals fit."""
     record = read_json(where / "config.json").get("attnc")
     if not isinstance(record, dict) or repr(record.get("version")) != repr(VERSION):
-        raise FileError(
-            f"{where} is not a model that attnc converted: its config.json has no 'attnc' record of version {VERSION}"
-        )
+        reason = f"its config.json has no 'attnc' record of version {VERSION}"
+        raise FileError(f"{where} is not a model that attnc converted: {reason}")
     with _intact(where, (*DAMAGE, CertificateError)):
         record = unsealed(record, "the record")
         return Certificate.from_json(record["report"]["certificate"]), record
 
 
-def read_blocks(where: Path, model: Certificate, record: Mapping[str, Any]) -> dict[str, Block]:
-    """The blocks of a record, by their names there; every tensor must have the digest that is recorded of it."""
+def read_parts(where: Path, model: Certificate, record: Mapping[str, Any]) -> dict[str, Part]:
+    """The parts of a record, by their names there; every tensor must have the digest that is recorded of it."""
     tensors = Directory(where)
     with _intact(where):
-        return {
-            entry["name"]: _read_block(_claim(model, "block", entry["name"]), entry, tensors)
-            for entry in record["blocks"]
-            if "transposed" in entry
-        }
+        return {entry["name"]: _read_part(model, entry, tensors) for entry in record["blocks"]}
 
 
-def read_norms(where: Path, model: Certificate, record: Mapping[str, Any]) -> dict[str, NormNumbers]:
-    """The norms of a record, by their names there."""
-    tensors = Directory(where)
-    with _intact(where):
-        return {
-            entry["name"]: _read_norm(_claim(model, "norm", entry["name"]), entry, tensors)
-            for entry in record["blocks"]
-            if "epsilon" in entry
-        }
-
-
-def read_activations(
-    where: Path, model: Certificate, record: Mapping[str, Any]
-) -> dict[str, tuple[Certificate, HeadNumbers]]:
-    """The certificates and heads of the activations outside of blocks, by their names in the record."""
-    tensors = Directory(where)
-    with _intact(where):
-        names = [entry["name"] for entry in record["blocks"] if entry.get("kind") == "activation"]
-        claims = {name: _claim(model, "activation", name) for name in names}
-        return {n: (c, _read_head(f"{n}.0", c.children[0], tensors)) for n, c in claims.items()}
-
-
-def check_activation(claim: Certificate, numbers: HeadNumbers, requested: float, proofs: Proofs) -> Verdict:
-    """The verdict on an activation outside of blocks: that on its head, and the terms follow from it."""
-
-    def unknown(reason: str) -> Verdict:
-        return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)
-
-    facts, head = claim.facts, claim.children[0] if len(claim.children) == 1 else None
-    if head is None or not claim.proved or head.facts.get("function") != facts["activation"]:
-        return unknown("its certificate is not about one proved head of its function")
-    verdict = proofs.head(numbers, head)
-    if not verdict:
-        return replace(verdict, name=claim.name)
-    terms = (claim.approximation, claim.bound, claim.holds_for, claim.dtype)
-    stated = (head.approximation, round_up(claim.approximation + claim.rounding), head.interval, head.dtype)
-    if (
-        terms != stated
-        or not claim.approximation <= requested
-        or claim.rounding not in facts["roundings"].values()
-    ):
-        return unknown("its terms are not those of its head")
-    for engine, rounding in facts["roundings"].items():
-        if engine not in ("softmax", "closed-form") or not proofs.executed(numbers, head, engine) <= rounding:
-            return unknown(f"rounding ({engine}) is larger when derived again")
-    return Verdict(Status.PROVED, "the bounds hold", claim.bound, name=claim.name)
-
-
-def _claim(model: Certificate, subject: str, name: str) -> Certificate:
-    claims = [part for part in model.children if part.subject == subject and same_place(part.name, name)]
+def _read_part(model: Certificate, entry: Mapping[str, Any], tensors: Directory) -> Part:
+    name = entry["name"]
+    subject = "block" if "transposed" in entry else "norm" if "epsilon" in entry else entry["kind"]
+    claims = [part for part in model.parts(subject) if same_place(part.name, name)]
     if not claims:
         raise ValueError(f"{name} has no certificate")
-    return min(claims, key=lambda claim: abs(len(claim.name) - len(name)))
-
-
-def _read_norm(claim: Certificate, entry: Mapping[str, Any], tensors: Directory) -> NormNumbers:
-    stored = {role: tensors.find(name, role, known) for role, (name, known) in entry["tensors"].items()}
-    slope, intercept, value = (stored[role].astype(np.float64) for role in QUADRATIC)
-    numbers = QuadraticNumbers(slope, intercept, value, entry["features"], entry["epsilon"], 0.5, claim.dtype)
-    tensors_of = {f"norm.{role}": stored[role] for role in ("weight", "bias") if role in stored}
-    if not isinstance(claim.holds_for, Ball) or entry["most"] * entry[
-        "features"
-    ] > claim.holds_for.radius**2 * (1 + 1e-12):
-        raise ValueError(f"{claim.name} accepts larger tokens than its certificate holds for")
-    return NormNumbers(claim, numbers, _normed(entry, tensors_of))
+    claim = min(claims, key=lambda claim: abs(len(claim.name) - len(name)))
+    if subject == "activation":
+        return Activation(claim, _read_head(f"{name}.0", claim.children[0], tensors))
+    stored = {role: tensors.find(place, role, known) for role, (place, known) in entry["tensors"].items()}
+    return (_read_block if subject == "block" else _read_norm)(claim, entry, stored, tensors)
 
 
 def same_place(one: str, other: str) -> bool:
@@ -313,22 +272,29 @@ def same_place(one: str, other: str) -> bool:
     return f".{one}".endswith(f".{other}") or f".{other}".endswith(f".{one}")
 
 
-def _read_block(claim: Certificate, entry: Mapping[str, Any], tensors: Directory) -> Block:
-    stored = {role: tensors.find(name, role, known) for role, (name, known) in entry["tensors"].items()}
-    maps = [
-        _map(role, stored, entry["transposed"])
-        for role in ("first", "second", "up")
-        if f"{role}.weight" in stored
-    ]
-    norm, name, gated = entry["norm"], entry["name"], len(maps) == 3
-    domain = claim.box if norm is None else _normed(norm, stored)
+def _read_norm(
+    claim: Certificate, entry: Mapping[str, Any], stored: Mapping[str, Numbers], tensors: Directory
+) -> NormNumbers:
+    slope, intercept, value = (stored[role].astype(np.float64) for role in QUADRATIC)
+    numbers = QuadraticNumbers(slope, intercept, value, entry["features"], entry["epsilon"], 0.5, claim.dtype)
+    most = entry["most"] * entry["features"]
+    if not isinstance(claim.holds_for, Ball) or most > claim.holds_for.radius**2 * (1 + 1e-12):
+        raise ValueError(f"{claim.name} accepts larger tokens than its certificate holds for")
+    return NormNumbers(claim, numbers, _normed(entry, stored.get("weight"), stored.get("bias")))
+
+
+def _read_block(
+    claim: Certificate, entry: Mapping[str, Any], stored: Mapping[str, Numbers], tensors: Directory
+) -> Block:
+    roles = [role for role in ("first", "second", "up") if f"{role}.weight" in stored]
+    norm, name, gated = entry["norm"], entry["name"], len(roles) == 3
+    weights = (stored.get("norm.weight"), stored.get("norm.bias"))
+    domain = claim.box if norm is None else _normed(norm, *weights)
+    maps = [_map(role, stored, entry["transposed"]) for role in roles]
     program = block_program(functions.get(claim.facts["activation"]), *maps)
-    count = len(claim.children) - gated
-    inside = f"{name}.activation" if gated else name
-    heads = [
-        (stored.get(f"neurons_{g}"), _read_head(f"{inside}.{g}", claim.children[g], tensors))
-        for g in range(count)
-    ]
+    inside, count = f"{name}.activation" if gated else name, len(claim.children) - gated
+    numbers = [_read_head(f"{inside}.{g}", claim.children[g], tensors) for g in range(count)]
+    heads = [(stored.get(f"neurons_{g}"), head) for g, head in enumerate(numbers)]
     if sum(neurons is None for neurons, _ in heads) != (count == 1):
         raise ValueError(f"the neurons of {name} are not assigned to its heads")
     if not gated:
@@ -337,22 +303,20 @@ def _read_block(claim: Certificate, entry: Mapping[str, Any], tensors: Directory
     return Block(claim, program, domain, heads, square, stored["scale"], stored["radius"])
 
 
-def _map(role: str, stored: Mapping[str, Any], transposed: Sequence[str]) -> Map:
+def _map(role: str, stored: Mapping[str, Numbers], transposed: Sequence[str]) -> Map:
     W = stored[f"{role}.weight"].astype(np.float64)
     W = W.T.copy() if role in transposed else W
     return W, stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)
 
 
-def _normed(norm: Mapping[str, Any], stored: Mapping[str, Any]) -> Normed:
+def _normed(norm: Mapping[str, Any], weight: Numbers | None, bias: Numbers | None) -> Normed:
     """gain∘y + shift with gain = weight, or 1 + weight summed in the dtype `one_plus`."""
-    d = norm["features"]
-    gain = stored.get("norm.weight", np.ones(d))
+    gain = np.ones(norm["features"]) if weight is None else weight
     if norm["one_plus"] is not None:
         gain = gain.astype(norm["one_plus"]) + np.ones((), norm["one_plus"])
-    return Normed(norm["kind"] == "layer", gain, stored.get("norm.bias", np.zeros(d)))
+    return Normed(norm["kind"] == "layer", gain, np.zeros(norm["features"]) if bias is None else bias)
 
 
 def _read_head(prefix: str, certificate: Certificate, tensors: Directory) -> HeadNumbers:
     arrays = {name: tensors.find(f"{prefix}.{name}", name, certificate.digests[name]) for name in TENSORS}
-    numbers = {name: array.astype(np.float64) for name, array in arrays.items()}
-    return HeadNumbers(**numbers, dtype=certificate.dtype)
+    return HeadNumbers.of(arrays, certificate.dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,74 +11,59 @@ from flint import arb
 
 from attnc.arithmetic import probe, probe_network
 from attnc.check.compose import compose
-from attnc.check.execution import execute_network
+from attnc.check.execution import PRECISION, check_claim, error_of, execute_network, network_errors, refutes
 from attnc.check.head import check_applies, check_head, check_machine, run_module
-from attnc.check.upward import largest_float
-from attnc.check.values import CheckError, HeadErrors, Value
-from attnc.check.witness import PRECISION, check_claim, error_of, network_errors, refutes
+from attnc.check.values import CheckError, HeadErrors, head_errors, largest_float, require
 from attnc.domain import Array
 from attnc.functions.balls import working
 from attnc.program import Pointwise
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
-from attnc.records.certificate import Certificate, Status
-from attnc.records.layers import Layer, NetworkNumbers, heads_of
+from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.layers import NetworkNumbers, heads_of
 from attnc.records.structure import mismatch
-from attnc.records.verdict import Verdict
 
 ATTACKS, COMPARED = 400, 24
 
 
 def check_network(
-    program: Program,
-    numbers: NetworkNumbers,
-    certificate: Certificate,
-    module: torch.nn.Module | None = None,
+    program: Program, numbers: NetworkNumbers, certificate: Certificate, module: torch.nn.Module | None = None
 ) -> Verdict:
     """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
+    cells, errors = 0, {}
     try:
         _check_applies(program, numbers, certificate)
         check_machine(probe(numbers.dtype) or probe_network(numbers.dtype))
-    except CheckError as problem:
-        return Verdict(Status.UNKNOWN, str(problem))
-    cells, bound = 0, certificate.bound
-    try:
-        refuted = _attack(program, numbers, certificate, module)
-        if refuted is not None:
-            return refuted
+        _attack(program, numbers, certificate, module)
         claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
-        errors = {}
         for layer in numbers.layers:
             step = program.steps[layer.value - 1]
             if isinstance(step, Pointwise):
-                claim = claims[layer.value]
-                for (_, head), child in zip(heads_of(layer), claim.children, strict=True):
-                    verdict = check_head(head, child, step.function)
-                    cells += verdict.cells
-                    if not verdict:
-                        reason = f"{claim.name}: {verdict.reason}"
-                        return replace(verdict, reason=reason, bound=bound, cells=cells)
-                errors[layer.value] = head_errors(layer, claim, program.shapes[layer.value][-1])
+                claim, heads = claims[layer.value], heads_of(layer)
+                for (_, head), child in zip(heads, claim.children, strict=True):
+                    cells += require(check_head(head, child, step.function), claim.name).cells
+                executed, shape = [child.bound for child in claim.children], program.shapes[layer.value]
+                errors[layer.value] = head_errors(heads, claim.children, executed, shape)
         _check_composition(program, numbers, certificate, errors)
     except CheckError as problem:
-        return Verdict(Status.UNKNOWN, str(problem), bound, cells=cells)
-    layers, lookups = certificate.parts("layer"), certificate.parts("lookup")
-    count = f"{len(layers)} {'layer' if len(layers) == 1 else 'layers'}"
-    reason = f"the bound follows from {count}, whose heads were proved on {cells} cells at {PRECISION} bits"
+        return problem.verdict(certificate.bound, cells)
+    count, lookups = len(claims), certificate.parts("lookup")
+    reason = f"the bound follows from {count} layer{'s' * (count != 1)} of heads, proved on {cells} cells"
     if lookups:
         anchors = sum(claim.facts["anchors"] for claim in lookups)
         reason = f"the bound holds for every function with the stored values and Lipschitz constant, {anchors} anchors"
-    return Verdict(Status.PROVED, reason, bound, cells=cells)
+    return Verdict(Status.PROVED, reason, certificate.bound, cells=cells)
 
 
 def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> None:
     check_applies("network", numbers, certificate)
     assert certificate.witness is not None
     box, at = certificate.box, np.array(certificate.witness.input)
+    inside = (box.lo.ravel() <= at) & (at <= box.hi.ravel()) & (at.astype(certificate.dtype) == at)
     if program.digest() != certificate.facts["program"]:
         problem: str | None = "it is about another program"
-    elif not ((box.lo.ravel() <= at) & (at <= box.hi.ravel())).all():
-        problem = "its witness is not an input of the domain"
+    elif not inside.all():
+        problem = f"its witness is not an input of the domain, or not a {certificate.dtype}"
     elif program.shape != box.shape:
         problem = f"its domain has the shape {box.shape}, the program takes {program.shape}"
     else:
@@ -94,8 +78,15 @@ def _check_composition(
     """Raise `CheckError` unless the bound follows from the bounds of the heads."""
     values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
     for claim in (*certificate.parts("layer"), *certificate.parts("lookup")):
-        step = program.steps[claim.facts["value"] - 1]
-        _confirm(claim, values[step.inputs[0]], values[claim.facts["value"]])
+        at = claim.facts["value"]
+        leaving, entering = values[at], values[program.steps[at - 1].inputs[0]]
+        for name, found, limit in (
+            ("bound", leaving.error, claim.bound),
+            ("approximation", leaving.approximation, claim.approximation),
+            ("error_in", entering.error, claim.facts.get("error_in", math.inf)),
+        ):
+            if not largest_float(found) <= limit:
+                raise CheckError(f"{claim.name}: {name} is {largest_float(found):.6g}, not {limit:.6g}")
     out = values[len(program.steps)]
     worst, own = largest_float(out.error), largest_float(out.approximation)
     with working(PRECISION):
@@ -104,31 +95,9 @@ def _check_composition(
         raise CheckError(f"the errors add up to {worst:.6g}, approximation {own:.6g}: more than is certified")
 
 
-def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:
-    """What is certified of the head of each neuron of a layer."""
-    found = HeadErrors(*(np.full(width, np.nan) for _ in range(4)))
-    for (neurons, _), head in zip(heads_of(layer), claim.children, strict=True):
-        part = slice(None) if neurons is None else neurons
-        found.lo[part], found.hi[part] = head.interval.lo, head.interval.hi
-        found.approximation[part], found.executed[part] = head.approximation, head.bound
-    return found
-
-
-def _confirm(claim: Certificate, entering: Value, leaving: Value) -> None:
-    """Raise `CheckError` unless every error that is stated of a layer is an upper bound."""
-    for name, found, limit in (
-        ("bound", leaving.error, claim.bound),
-        ("approximation", leaving.approximation, claim.approximation),
-        ("error_in", entering.error, claim.facts.get("error_in", math.inf)),
-    ):
-        worst = largest_float(found)
-        if not worst <= limit:
-            raise CheckError(f"{claim.name}: {name} is {worst:.6g}, but {limit:.6g} is certified")
-
-
 def _attack(
     program: Program, numbers: NetworkNumbers, certificate: Certificate, module: torch.nn.Module | None
-) -> Verdict | None:
+) -> None:
     """Execute the numbers, and the module, at corners, random inputs and the witness; compare in high precision."""
     dtype = getattr(torch, numbers.dtype)
     points = _points(certificate, dtype, max(8, min(ATTACKS, 2**27 // max(1, program.parameters))))
@@ -140,11 +109,16 @@ def _attack(
         off = (executed - meant).abs().reshape(len(points), -1).nan_to_num(torch.inf).amax(1)
         compared = COMPARED if program.parameters < 2**18 else 2
         chosen = torch.cat([torch.tensor([0]), off.argsort(descending=True)[:compared]])
-        refuted = _refuted(program, points[chosen].double().numpy(), executed[chosen].numpy(), certificate)
-        if refuted is not None:
-            return refuted
-    _check_witness(program, numbers, certificate)
-    return None
+        _compare(program, points[chosen].double().numpy(), executed[chosen].numpy(), certificate)
+    witness = certificate.witness
+    assert witness is not None
+    if witness.error > certificate.bound or certificate.rounding > 1.02 * certificate.bound:
+        raise CheckError("the witness, or the term of rounding, exceeds the bound")
+    errors = network_errors(program, numbers, np.array(witness.input).reshape(certificate.box.shape))
+    if not 0 <= witness.output < len(errors):
+        raise CheckError(f"the witness is about output {witness.output}, but there are {len(errors)}")
+    rounding = 2 * certificate.rounding + certificate.bound / 1024  # `approximation` was rounded up
+    check_claim(witness.error, errors[witness.output], rounding, not certificate.parts("lookup"))
 
 
 def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.Tensor:
@@ -162,7 +136,8 @@ def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.T
     return found
 
 
-def _refuted(program: Program, x: Array, executed: Array, certificate: Certificate) -> Verdict | None:
+def _compare(program: Program, x: Array, executed: Array, certificate: Certificate) -> None:
+    """Raise `CheckError` if an executed output is refuted."""
     meant = exact(program, x, PRECISION).reshape(len(x), -1)
     with working(PRECISION):
         bound = arb(certificate.bound)
@@ -170,22 +145,5 @@ def _refuted(program: Program, x: Array, executed: Array, certificate: Certifica
             for y, ball in zip(found.tolist(), balls, strict=True):
                 error = error_of(y, ball)
                 if refutes(error, bound):
-                    reason, at = f"the network returns {y!r} there", tuple(point.ravel().tolist())
-                    return Verdict(Status.REFUTED, reason, certificate.bound, at, float(error.mid()))
-    return None
-
-
-def _check_witness(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> None:
-    """The witness must be a number of the dtype and claim the error that the network has there."""
-    witness = certificate.witness
-    assert witness is not None
-    at = np.array(witness.input).reshape(certificate.box.shape)
-    if not np.array_equal(at.astype(certificate.dtype), at):
-        raise CheckError(f"the witness is not an input that {certificate.dtype} can represent")
-    if witness.error > certificate.bound or certificate.rounding > 1.02 * certificate.bound:
-        raise CheckError("the witness, or the term of rounding, exceeds the bound")
-    errors = network_errors(program, numbers, at)
-    if not 0 <= witness.output < len(errors):
-        raise CheckError(f"the witness is about output {witness.output}, but there are {len(errors)}")
-    rounding = 2 * certificate.rounding + certificate.bound / 1024  # `approximation` was rounded up
-    check_claim(witness.error, errors[witness.output], rounding, not certificate.parts("lookup"))
+                    at = tuple(point.ravel().tolist())
+                    raise CheckError(f"the network returns {y!r} there", at, float(error.mid()))

@@ -1,7 +1,19 @@
-"""The verdict on a norm that became attention, from its stored numbers.
+"""A norm that became attention, proved again from its stored numbers: by interpolation instead of Taylor series.
 
-The relative error of the heads, in exact arithmetic and as executed, is proved again (`check.quadratic`). With |z_i| <= √d √u,
-the errors of R, of the products R z_i and γ_i (R z_i) and of the sum with β_i move an output by at most
+Its heads compute a power of a quadratic form. With u = e^t, λ_j = d·slope_j, b_j = intercept_j + λ_j ε, their relative error is
+g(t) = e^{pt} Σ c_j σ(b_j - λ_j u) - 1. On a cell [m - r, m + r] let P interpolate g at n + 1 Chebyshev nodes. On the ellipse with
+foci m ± r and half-axes r(ρ ± 1/ρ)/2, where |Im t| <= θ = 1, f = g + 1 is analytic and
+
+    |σ(b - λu)| <= e^{b - λ Re u} Q,     Q = 1/(1 - e^{b⁺ - cot θ π/2}),     Re u >= e^{Re t} cos θ,     b⁺ = max(b, 0)
+
+since |1 + e^{b - λu}| >= 1 if |λ Im u| <= π/2, and else λ Re u >= cot θ·π/2. With M such a bound of |f| on the ellipse,
+|g - P| <= 4M ρ^-n/(ρ - 1) on the cell: the Chebyshev coefficients of f are at most 2M ρ^-k, and each beyond n counts twice,
+itself and aliased. P is a polynomial in ball arithmetic, bounded on parts of the cell.
+
+`check_executed_error` derives the rounding of a token's value cell by cell: with scores that may be off by η_j, weights
+ŵ_j <= w_j e^{η_j}(1 + E)(1 + u)⁴ + 8τ, and sums of H terms, R̂/R is bounded on the cell itself.
+
+With |z_i| <= √d √u, the errors of R, of the products R z_i and γ_i (R z_i) and of the sum with β_i move an output by at most
 
     |γ_i| √d g                                             exact
     |γ_i| √d ((1 + e)/(1 - u)³ - 1) + u|β_i| + 6τ(1 + |γ_i|)    executed"""
@@ -9,96 +21,58 @@ the errors of R, of the products R z_i and γ_i (R z_i) and of the sum with β_i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from flint import arb
 
-from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_network
-from attnc.check.quadratic import check_executed_error, check_relative_error
-from attnc.domain import Array, Ball
+from attnc.arithmetic import ARITHMETIC, Arithmetic
+from attnc.check.values import CheckError
+from attnc.domain import Ball, Normed
 from attnc.functions.balls import upper, working
-from attnc.records.certificate import Certificate, Status
-from attnc.records.fields import round_up
-from attnc.records.quadratic_numbers import QuadraticNumbers
-from attnc.records.verdict import Verdict
+from attnc.records.certificate import Certificate
+from attnc.records.numbers import QuadraticNumbers
 
-_known: dict[
-    object, tuple[float, float]
-] = {}  # relative errors of heads, by their digests: norms share heads
-
-
-def check_norm(
-    claim: Certificate, numbers: QuadraticNumbers, gain: Array, shift: Array, requested: float
-) -> Verdict:
-    """The verdict on the certificate of a norm with this gain and shift."""
-    reason = _contradiction(claim, numbers, gain, requested)
-    if reason is None:
-        reason = _bounds(claim, numbers, gain, shift)
-    status = Status.PROVED if reason is None else Status.UNKNOWN
-    return Verdict(status, reason or "the bounds hold in every output", claim.bound, name=claim.name)
+Heads = Sequence[tuple[arb, arb, arb]]  # λ_j, b_j, c_j
+_PRECISION = 192
+_NODES = 24  # n + 1
+_WIDTH = 0.46  # of a cell
+_PARTS = 18
+_NEGLIGIBLE = {"float32": 256, "float64": 2048}  # an exponential of minus that is below τ
+_known: dict[object, tuple[float, float]] = {}  # relative errors by digests of heads, which norms share
 
 
-def _contradiction(
-    claim: Certificate, numbers: QuadraticNumbers, gain: Array, requested: float
-) -> str | None:
-    facts, domain = claim.facts, claim.holds_for
-    if not claim.proved or claim.subject != "norm":
-        return f"its status is {claim.status}"
+def check_norm(claim: Certificate, numbers: QuadraticNumbers, norm: Normed) -> None:
+    """Raise `CheckError` unless the bounds of a norm with this gain and shift hold, and its facts are those of its numbers."""
+    facts, domain, a = claim.facts, claim.holds_for, ARITHMETIC[numbers.dtype]
     if claim.digests != numbers.digests() or claim.dtype != numbers.dtype:
-        return "its numbers are not those of its certificate"
-    stated = (facts["features"], facts["epsilon"], facts.get("heads"), facts["engine"] in facts["roundings"])
-    if (
-        stated != (numbers.dim, numbers.offset, len(numbers), True)
-        or len(gain) != numbers.dim
-        or numbers.power != 0.5
-    ):
-        return "its facts are not those of its numbers"
-    if not isinstance(domain, Ball) or (domain.features, domain.centred) != (
-        numbers.dim,
-        facts["kind"] == "layer",
-    ):
-        return f"it holds for {domain}, not for tokens of {numbers.dim} features"
-    if not claim.approximation <= requested:
-        return f"approximation is {claim.approximation:g}, above the requested {requested:g}"
-    if claim.rounding != facts["roundings"][facts["engine"]]:
-        return "its rounding is not that of its engine"
-    if claim.bound != round_up(claim.approximation + claim.rounding) or claim.witness is not None:
-        return f"its bound {claim.bound:g} is not the sum of its terms"
-    if not set(facts["roundings"]) <= {"softmax", "closed-form"}:
-        return f"its roundings are of unknown engines: {', '.join(facts['roundings'])}"
-    return probe_network(claim.dtype)
-
-
-def _bounds(claim: Certificate, numbers: QuadraticNumbers, gain: Array, shift: Array) -> str | None:
-    assert isinstance(claim.holds_for, Ball)
-    a = ARITHMETIC[numbers.dtype]
-    most = claim.holds_for.radius**2 / numbers.dim * (1 + 2.0**-40)
+        raise CheckError("its numbers are not those of its certificate")
+    known = (numbers.dim, numbers.offset, len(numbers), 0.5, numbers.dim)
+    if known != (facts["features"], facts["epsilon"], facts.get("heads"), numbers.power, len(norm.gain)):
+        raise CheckError("its facts are not those of its numbers")
+    kind = (numbers.dim, facts["kind"] == "layer")
+    if not isinstance(domain, Ball) or (domain.features, domain.centred) != kind:
+        raise CheckError(f"it holds for {domain}, not for tokens of {numbers.dim} features")
+    if claim.rounding != facts["roundings"].get(facts["engine"]):
+        raise CheckError("its rounding is not that of its engine")
+    most = domain.radius**2 / numbers.dim * (1 + 2.0**-40)
     key = (*numbers.digests().values(), numbers.dim, numbers.offset, most)
     if key not in _known:
         relative = check_relative_error(numbers, 2 * most)
         _known[key] = relative, check_executed_error(numbers, most, relative, a)
     relative, softmax = _known[key]
     executed = {"softmax": softmax, "closed-form": _closed_form(numbers, most, a)}
-    derived = {"approximation": (_exact(gain, relative), claim.approximation)}
-    for engine, stated in claim.facts["roundings"].items():
-        derived[f"rounding ({engine})"] = _executed(gain, shift, executed[engine], a), stated
-    for term, (found, stated) in derived.items():
-        if not (math.isfinite(found) and found <= stated):
-            return f"{term} is {found:g} when derived again, but {stated:g} is certified"
-    return None
-
-
-def _exact(gain: Array, relative: float) -> float:
-    with working(128):
-        return upper(arb(float(np.abs(gain).max())) * arb(len(gain)).sqrt() * arb(relative))
-
-
-def _executed(gain: Array, shift: Array, relative: float, a: Arithmetic) -> float:
     with working(128):
         u, tau = arb(a.unit), arb(a.tiny)
-        largest, offset = arb(float(np.abs(gain).max())), arb(float(np.abs(shift).max()))
-        moved = largest * arb(len(gain)).sqrt() * ((1 + arb(relative)) * (1 - u) ** -3 - 1)
-        return upper(moved + u * offset + 6 * tau * (1 + largest))
+        gain, shift = (arb(float(np.abs(x).max())) for x in (norm.gain, norm.shift))
+        length = gain * arb(numbers.dim).sqrt()
+        derived = {"approximation": (upper(length * arb(relative)), claim.approximation)}
+        for engine, stated in facts["roundings"].items():
+            moved = length * ((1 + arb(executed[engine])) * (1 - u) ** -3 - 1)
+            derived[f"rounding ({engine})"] = upper(moved + u * shift + 6 * tau * (1 + gain)), stated
+    for term, (found, stated) in derived.items():
+        if not (math.isfinite(found) and found <= stated):
+            raise CheckError(f"{term} is {found:g} when derived again, but {stated:g} is certified")
 
 
 def _closed_form(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> float:
@@ -110,3 +84,120 @@ def _closed_form(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> float
         if not (inside < 1 and arb(most) * numbers.dim * (1 + inside) < arb(a.largest)):
             return math.inf
         return upper((1 + 4 * u) * (1 + u) * (1 - inside) ** arb(-0.5) - 1)
+
+
+def check_relative_error(numbers: QuadraticNumbers, most: float) -> float:
+    """At least |u^p R - 1| for every u from ε to `most`; infinity if that cannot be bounded."""
+    with working(_PRECISION):
+        heads, p, worst = _heads(numbers), arb(numbers.power), arb(0)
+        middles, half = _middles(numbers.offset, most, _WIDTH)
+        for middle in middles:
+            worst = worst.max(_cell(heads, p, middle, half))
+        return upper(worst)
+
+
+def check_executed_error(numbers: QuadraticNumbers, most: float, relative: float, a: Arithmetic) -> float:
+    """At least |u^p R̂ - 1| for every token with u from ε to `most`, where |u^p R - 1| <= relative up to 2·most."""
+    with working(_PRECISION):
+        u, tau, heads = arb(a.unit), arb(a.tiny), _heads(numbers)
+        stored = [abs(arb(x)) for x in reversed(numbers.intercept.tolist())]
+        p, count = arb(numbers.power), len(heads)
+        worst = arb(1)
+        middles, half = _middles(numbers.offset, 2 * most, _WIDTH / 8)
+        for middle in middles:
+            ends = (middle - half).exp(), (middle + half).exp()
+            worst = worst.max(_weights_error(heads, stored, *ends, a))
+        terms = (1 - u) ** -(count + 1)  # also at least (1 + u)^(count + 1)
+        square = (1 - u) ** -(numbers.dim + 1) + 2 * tau / arb(numbers.offset)
+        lost = 16 * tau * (sum((c for _, _, c in heads), arb(0)) + count) * arb(2 * most) ** p * terms
+        total = (1 + arb(relative)) * worst * terms * square**p - 1 + lost
+        reach = arb(most) * numbers.dim * square < arb(a.largest) and square < 2
+        return upper(total) if reach else math.inf
+
+
+def _weights_error(heads: Heads, stored: Sequence[arb], left: arb, right: arb, a: Arithmetic) -> arb:
+    """At least Σ c_j ŵ_j/Σ c_j w_j and its inverse for left <= u <= right, without what underflows."""
+    u, tau = arb(a.unit), arb(a.tiny)
+    above, mass = arb(0), arb(0)
+    for (scale, b, c), intercept in zip(heads, stored, strict=True):
+        if scale * left > _NEGLIGIBLE[a.dtype] + intercept:
+            continue  # both weights are below τ: counted with what underflows
+        mass += c / (1 + (scale * right - b).exp())
+        off = u * (1 + u) * (2 * scale * right + intercept) + 4 * tau  # slope·q <= scale·u
+        above += c / (1 + (scale * left - b).exp()) * (off.exp() * (1 + a.exp_units * u) * (1 + u) ** 4 - 1)
+    return (1 / (1 - above / mass)).upper() if above < mass else arb("inf")
+
+
+def _heads(numbers: QuadraticNumbers) -> Heads:
+    scales = [arb(x) * numbers.dim for x in reversed(numbers.slope.tolist())]
+    rest = zip(reversed(numbers.intercept.tolist()), reversed(numbers.value.tolist()), strict=True)
+    return [(s, arb(b) + s * arb(numbers.offset), arb(c)) for s, (b, c) in zip(scales, rest, strict=True)]
+
+
+def _middles(lo: float, hi: float, width: float) -> tuple[list[arb], arb]:
+    """The middles and the half-width of cells that cover [ln lo, ln hi], from the right to the left."""
+    start, end = arb(lo).log().lower(), arb(hi).log().upper()
+    count = 1 + int(float(end - start) / width)
+    half = ((end - start) / (2 * count)).upper()
+    return [(end - half * (2 * i + 1)).mid() for i in range(count)], half * (1 + arb(2) ** -100)
+
+
+def _cell(heads: Heads, p: arb, middle: arb, half: arb) -> arb:
+    nodes = [half * (arb.pi() * (2 * i + 1) / (2 * _NODES)).cos() for i in range(_NODES)]
+    values = [_value(heads, p, middle + s) - 1 for s in nodes]
+    coefficients = _newton(nodes, values)
+    worst = arb(0)
+    for i in range(_PARTS):
+        centre, radius = half * arb(2 * i + 1 - _PARTS) / _PARTS, half / _PARTS
+        shifted = _shifted(coefficients, centre)
+        size = arb(0)
+        for k in range(_NODES - 1, 1, -1):
+            size = (size + abs(shifted[k])) * radius
+        worst = worst.max((abs(shifted[0]) + abs(shifted[1]) * radius + size * radius).upper())
+    return worst + _remainder(heads, p, middle, half)
+
+
+def _value(heads: Heads, p: arb, t: arb) -> arb:
+    u = t.exp()
+    terms = (c / (1 + (scale * u - b).exp()) for scale, b, c in heads)
+    return sum(terms, arb(0)) * (p * t).exp()
+
+
+def _newton(nodes: Sequence[arb], values: Sequence[arb]) -> list[arb]:
+    """The coefficients of the interpolating polynomial, lowest first, by divided differences."""
+    table = list(values)
+    for k in range(1, len(nodes)):
+        for i in range(len(nodes) - 1, k - 1, -1):
+            table[i] = (table[i] - table[i - 1]) / (nodes[i] - nodes[i - k])
+    polynomial = [table[-1]]
+    for node, value in zip(reversed(nodes[:-1]), reversed(table[:-1]), strict=True):
+        pairs = zip([arb(0), *polynomial], [*polynomial, arb(0)], strict=True)
+        polynomial = [low - node * high for low, high in pairs]
+        polynomial[0] += value
+    return polynomial
+
+
+def _shifted(coefficients: Sequence[arb], centre: arb) -> list[arb]:
+    """The coefficients around another centre, by repeated synthetic division."""
+    shifted = list(coefficients)
+    for k in range(len(shifted) - 1):
+        for i in range(len(shifted) - 2, k - 1, -1):
+            shifted[i] = shifted[i] + centre * shifted[i + 1]
+    return shifted
+
+
+def _remainder(heads: Heads, p: arb, middle: arb, half: arb) -> arb:
+    """4M ρ^-n/(ρ - 1), with the ellipse whose half-axis in the imaginary direction is 1."""
+    theta = arb(1)
+    inverse = theta / half  # (ρ - 1/ρ)/2
+    rho = inverse + (inverse**2 + 1).sqrt()
+    wide = half * (inverse**2 + 1).sqrt()
+    bound = arb(0)
+    least = ((middle - wide).exp() * theta.cos()).lower()
+    for scale, b, c in heads:
+        far = (b.max(arb(0)) - arb.pi() / 2 * theta.cos() / theta.sin()).exp()
+        if not far < 1:
+            return arb("inf")
+        bound += c * (b - scale * least).exp() / (1 - far)
+    bound *= (p * (middle + wide)).exp()
+    return (4 * bound * rho ** (1 - _NODES) / (rho - 1)).upper()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnc.check.slopes import CellTable
-from attnc.check.upward import Long, floats, largest, long, up
-from attnc.check.values import CheckError, HeadErrors, Passing, Value
+from attnc.check.values import CheckError, HeadErrors, Long, Passing, Value, floats, largest, long, up
 from attnc.domain import Array
 from attnc.program import Pointwise
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnc.arithmetic import Arithmetic
-from attnc.check.upward import EPS, Long, long, up
-from attnc.check.values import CheckError, Passing, SquareErrors, Value
+from attnc.check.values import EPS, CheckError, Long, Passing, SquareErrors, Value, long, up
 
 
 def bound(at: Passing) -> Value:

@@ -10,9 +10,8 @@ def bound(at: Passing) -> Value:
     (x,), step = at.inputs, at.step
     assert isinstance(step, Reshape)
     shape, form = (-1, step.to[-1]), x.form
-    lo, hi, error, approximation, size = (
-        v.reshape(shape) for v in (x.lo, x.hi, x.error, x.approximation, x.size)
-    )
+    arrays = (x.lo, x.hi, x.error, x.approximation, x.size)
+    lo, hi, error, approximation, size = (array.reshape(shape) for array in arrays)
     if form is not None:
         matrix = form.matrix.reshape(*shape, form.matrix.shape[-1])
         form = Form(matrix, form.centre.reshape(shape), form.off.reshape(shape), form.half)

@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from attnc.check.values import CheckError
+
 Form = dict[Hashable, Fraction]
 Shape = frozenset[tuple[Hashable, Fraction]]
 Argument = tuple[Form, Fraction, Fraction]  # s, lo, hi
 ONE: Hashable = ()
 UNDERFLOW = {"float32": 104, "float64": 746}  # exp of minus this rounds to 0
 MOST_TERMS = 4_000_000
-
-
-class EncodingError(Exception):
-    """The literal network was not shown to compute the function of its source."""
 
 
 @dataclass
@@ -35,9 +33,7 @@ class Exact:
     dtype: str
     known: dict[frozenset[tuple[Shape, int]], int] = field(default_factory=dict)
     arguments: list[Argument | None] = field(default_factory=list)
-    middles: dict[Hashable, float] = field(
-        default_factory=dict
-    )  # of the weights, for the middle of the domain
+    middles: dict[Hashable, float] = field(default_factory=dict)  # of the weights, as in `middle`
     terms: int = 0
 
     def sum(self, parts: Iterable[tuple[Fraction, Form]]) -> Form:
@@ -47,7 +43,7 @@ class Exact:
             for atom, c in form.items():
                 found[atom] = found.get(atom, Fraction(0)) + factor * c
         if self.terms > MOST_TERMS:
-            raise EncodingError(f"the network is too large to be checked: more than {MOST_TERMS:,} terms")
+            raise CheckError(f"the network is too large to be checked: more than {MOST_TERMS:,} terms")
         return {atom: c for atom, c in found.items() if c}
 
     def product(self, a: Form, b: Form) -> Form:
@@ -60,7 +56,7 @@ class Exact:
             ((weight, c),) = a.items()
             if isinstance(weight, tuple) and weight[0] == "weight" and len(weight) == 3:
                 return {weight if atom == ONE else (*weight, atom): c * x for atom, x in b.items()}
-        raise EncodingError("a score is a product of two values that depend on the input")
+        raise CheckError("a score is a product of two values that depend on the input")
 
     def softmax(self, scores: Sequence[Form], argument: Argument | None) -> list[Form]:
         """The weights of a softmax of the source; `argument` is (s, lo, hi) if the scores are affine in s in [lo, hi]."""
@@ -77,8 +73,9 @@ class Exact:
             self.middles |= {("weight", self.known[key], shape): float(w) for shape, w in pairs}
         return [{("weight", self.known[key], shape): Fraction(1)} for shape in shapes]
 
-    def weights(self, scores: Sequence[Form], sizes: Any) -> dict[int, Form] | None:
-        """The weights that are not 0, by key; None if no rule applies. `sizes` are the scores at one input, in floats."""
+    def weights(self, scores: Sequence[Form]) -> dict[int, Form] | None:
+        """The weights that are not 0, by key; None if no rule applies."""
+        sizes = [self.middle(score) for score in scores]
         order = sorted(range(len(scores)), key=lambda j: -sizes[j])
         equal = [j for j, score in enumerate(scores) if score == scores[order[0]]]
         if self._closed(scores, equal, None):
@@ -120,7 +117,7 @@ class Exact:
                 group = (rest[0], rest[2:])  # of one softmax, the weights times one atom
                 groups[group] = max(groups.get(group, Fraction(0)), size)
             else:
-                raise EncodingError("an output depends on weights that are not those of the source")
+                raise CheckError("an output depends on weights that are not those of the source")
         return total + sum(groups.values())
 
     def _shapes(self, scores: Sequence[Form]) -> list[Shape]:

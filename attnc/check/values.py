@@ -1,30 +1,106 @@
-"""What the checker derives of each value of a program.
+"""What the checker derives of each value of a program, and how it becomes a verdict.
 
     lo <= exact <= hi        |executed - exact| <= error        |executed| <= size
 
 `approximation` is what exact arithmetic would leave of `error`. The exact value is also an affine function of the input
-(`Form`), which keeps what cancels between neurons. Arrays have the shape (tokens, features)."""
+(`Form`), which keeps what cancels between neurons. Arrays have the shape (tokens, features).
+
+Bounds are numpy's longest floats. A formula of k sums, products and roots of numbers that are not negative has a relative error
+below k units: `up` adds more than that. The few differences are taken with their rounding added (`Value`, `affine`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnc.arithmetic import Arithmetic
-from attnc.check.upward import EPS, Long, largest, long, up
 from attnc.domain import Array, Box, Normed
 from attnc.program import Program, Step
 from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK
-from attnc.records.layers import Layer
+from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.layers import Heads, Layer
 
-RHO = 2.0**-10  # relative error of an executed norm
-LEAST = 2.0**-100
+Long = NDArray[np.longdouble]
+EPS = np.longdouble(np.finfo(np.longdouble).eps)
+_HELD = 1 << 20  # numbers of a matrix that are converted at once
+RHO, LEAST = 2.0**-10, 2.0**-100  # the error of an executed norm, relative and absolute
 
 
 class CheckError(Exception):
-    """Why a claim could not be confirmed."""
+    """Why a claim could not be confirmed; it is refuted if an input has the given error."""
+
+    def __init__(
+        self, reason: str, input: tuple[float, ...] | None = None, error: float | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.input, self.error = input, error
+
+    def verdict(self, bound: float | None, cells: int = 0, name: str = "") -> Verdict:
+        status = Status.UNKNOWN if self.error is None else Status.REFUTED
+        return Verdict(status, str(self), bound, self.input, self.error, cells, name)
+
+
+def require(verdict: Verdict, part: str) -> Verdict:
+    """The verdict on a part, if it is proved; raises `CheckError` otherwise."""
+    if not verdict:
+        raise CheckError(f"{part}: {verdict.reason}", verdict.input, verdict.error)
+    return verdict
+
+
+def long(x: Any) -> Long:
+    found: Long = np.asarray(x, np.longdouble)
+    return found
+
+
+def up(x: Array | Long, terms: int = 0) -> Long:
+    """At least the exact value of a formula of few operations and sums of so many terms, none of them negative."""
+    return long(x * (1 + (4 * terms + 256) * EPS) + np.longdouble(2.0**-1020))
+
+
+def largest(lo: Long, hi: Long) -> Long:
+    """The magnitude of an interval."""
+    return np.maximum(np.abs(lo), np.abs(hi))
+
+
+def gamma(terms: Array | Long | int, a: Arithmetic) -> Long:
+    """γ_k = ku/(1 - ku) for k roundings; infinite where it is not defined or useless."""
+    k = long(terms) * np.longdouble(a.unit)
+    return np.where(k < 0.5, up(k / (1 - np.minimum(k, 0.5))), np.longdouble(np.inf))
+
+
+def cut(W: NDArray[Any]) -> list[slice]:
+    """Rows of a matrix, a part at a time."""
+    rows = max(1, _HELD // max(1, W.shape[1]))
+    return [slice(i, i + rows) for i in range(0, len(W), rows)]
+
+
+def product(W: NDArray[Any], x: Long) -> Long:
+    """W x for x (n, columns), rounded to nearest."""
+    found: Long = np.concatenate([long(W[part]) @ x for part in cut(W)])
+    return found
+
+
+def weighed(W: NDArray[Any], x: Long) -> Long:
+    """At least |W| x for x (n, columns) that is not negative; 0 if x is."""
+    if not x.any():
+        return long(np.zeros((len(W), x.shape[1])))
+    return up(np.concatenate([np.abs(long(W[part])) @ x for part in cut(W)]), W.shape[1])
+
+
+def floats(lo: Long, hi: Long) -> tuple[Array, Array]:
+    """An interval as float64 numbers, outwards."""
+    return np.nextafter(lo.astype(np.float64), -np.inf), np.nextafter(hi.astype(np.float64), np.inf)
+
+
+def largest_float(x: Long) -> float:
+    """The largest of these as a float, rounded up; NaN where one of them is."""
+    most = np.max(x)
+    nearest = np.float64(most)
+    return float(nearest if nearest >= most else np.nextafter(nearest, np.inf))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +136,11 @@ class Value:
     form: Form | None = None
     normed: Normed | None = None  # the input, where a norm computes it
 
+    @classmethod
+    def of(cls, lo: Long, hi: Long, error: Long, approximation: Long, form: Form | None = None) -> Value:
+        """With the size that follows from the interval and the error."""
+        return cls(lo, hi, error, approximation, up(largest(lo, hi) + error), form)
+
     @property
     def magnitude(self) -> Long:
         """At least |exact|."""
@@ -88,20 +169,16 @@ class Value:
         return replace(self, lo=lo, hi=hi, size=np.fmin(self.size, up(largest(lo, hi) + self.error)))
 
 
-def value(lo: Long, hi: Long, error: Long, approximation: Long, form: Form | None = None) -> Value:
-    """With the size that follows from the interval and the error."""
-    return Value(lo, hi, error, approximation, up(largest(lo, hi) + error), form)
-
-
 def start(program: Program, domain: Box | Normed, forms: bool = True) -> Value:
     """The input of a program: any vector of the domain, without an error."""
     features = domain.shape[-1]
     none = long(np.zeros((int(np.prod(domain.shape[:-1], dtype=int)), features)))
     if isinstance(domain, Normed):
-        most = normed_size(domain)[None]
+        length, room, _ = normed(domain)
+        most = up(np.abs(long(domain.gain)) * length + np.abs(long(domain.shift)) + room)[None]
         return Value(-most, most, none, none, most, None, domain)
     lo, hi = (long(end).reshape(none.shape) for end in (domain.lo, domain.hi))
-    found = value(lo, hi, none, none)
+    found = Value.of(lo, hi, none, none)
     size = domain.size * max(map(np.prod, program.shapes))
     if not forms or program.form_work > MOST_FORM_WORK or size > MOST_FORM_SIZE:
         return found
@@ -110,20 +187,11 @@ def start(program: Program, domain: Box | Normed, forms: bool = True) -> Value:
     return replace(found, form=Form(matrix, middle, none, half.ravel()))
 
 
-def normed_length(features: int) -> Long:
-    """At least ‖y‖₂ of a normalised vector as executed: (1 + ρ)√d."""
-    return up((1 + np.longdouble(RHO)) * np.sqrt(np.longdouble(features)))
-
-
-def normed_room(domain: Normed) -> Long:
-    """At least what an executed norm adds beside gain∘y + shift."""
-    return long(np.longdouble(RHO) * (np.abs(long(domain.shift)) + np.longdouble(LEAST)))
-
-
-def normed_size(domain: Normed) -> Long:
-    """At least |x| for every output x of the norm."""
-    length = normed_length(len(domain.gain))
-    return up(np.abs(long(domain.gain)) * length + np.abs(long(domain.shift)) + normed_room(domain))
+def normed(domain: Normed) -> tuple[Long, Long, np.longdouble]:
+    """Of an executed norm, at least ‖y‖₂ of the normalised vector, (1 + ρ)√d, and what is added to gain∘y + shift; and ρ."""
+    rho = np.longdouble(RHO)
+    length = up((1 + rho) * np.sqrt(np.longdouble(len(domain.gain))))
+    return length, long(rho * (np.abs(long(domain.shift)) + np.longdouble(LEAST))), rho
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +202,18 @@ class HeadErrors:
     hi: Array
     approximation: Array
     executed: Array
+
+
+def head_errors(
+    heads: Heads, claims: Sequence[Certificate], executed: Sequence[float], shape: tuple[int, ...]
+) -> HeadErrors:
+    """What is certified of the head of each neuron of a layer, given the executed error of each head."""
+    found = HeadErrors(*np.full((4, shape[-1]), np.nan))
+    for (neurons, _), head, error in zip(heads, claims, executed, strict=True):
+        part = slice(None) if neurons is None else neurons
+        found.lo[part], found.hi[part] = head.interval.lo, head.interval.hi
+        found.approximation[part], found.executed[part] = head.approximation, error
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from attnc.check.files import read_safetensors
 from attnc.check.head import check_head
 from attnc.check.learner import check_learner
 from attnc.check.literal import check_literal
@@ -19,14 +18,9 @@ from attnc.check.model import check_directory
 from attnc.check.network import check_network
 from attnc.errors import InputError
 from attnc.functions import Function, get
-from attnc.program.program import Program
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE
-from attnc.records.layers import NetworkNumbers
-from attnc.records.literal import LiteralRecord, literal_record_of
-from attnc.records.numbers import TENSORS, HeadNumbers
-from attnc.records.record import record_of
-from attnc.records.verdict import Verdict
+from attnc.records.record import LiteralRecord, read
 
 Checker = Callable[[Any, Function | None], Verdict]
 
@@ -64,10 +58,9 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
 
 
 def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
-    about, tensors = read_safetensors(path)
-    if about.get("kind") == "literal":
-        return check_literal(literal_record_of(path, about, tensors, f), f)
-    record = record_of(path, about, tensors, f)
+    record = read(path, f)
+    if isinstance(record, LiteralRecord):
+        return check_literal(record, f)
     if not record.certificate.proved:
         return _not_proved(record.certificate)
     if record.kind == "head":
@@ -75,23 +68,6 @@ def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
     if record.kind == "learner":
         return check_learner(record.heads, record.certificate, f)
     return check_network(*record.network, record.certificate)
-
-
-def _head(module: Any, f: Function | None) -> Verdict:
-    certificate = module.certificate
-    found = {str(getattr(module, name).dtype).removeprefix("torch.") for name in TENSORS}
-    if found != {certificate.dtype}:
-        reason = f"the certificate does not apply: it is for {certificate.dtype}, the head is {', '.join(sorted(found))}"
-        return Verdict(Status.UNKNOWN, reason)
-    arrays = {name: getattr(module, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
-    return check_head(HeadNumbers(**arrays, dtype=certificate.dtype), certificate, f, module)
-
-
-def _network(module: Any, f: Function | None) -> Verdict:
-    numbers, program = module.numbers(), module.program
-    if not isinstance(numbers, NetworkNumbers) or not isinstance(program, Program):
-        raise InputError("attnc.verify takes an attnc network with its numbers and its program")
-    return check_network(program, numbers, module.certificate, module)
 
 
 def _learner(module: Any, f: Function | None) -> Verdict:
@@ -103,8 +79,7 @@ def _learner(module: Any, f: Function | None) -> Verdict:
 def _literal(module: Any, f: Function | None) -> Verdict:
     record = module.record()
     if not isinstance(record, LiteralRecord) or record.certificate != module.certificate:
-        reason = "the certificate does not apply: the matrices or the certificate changed since it was issued"
-        return Verdict(Status.UNKNOWN, reason)
+        raise InputError("the matrices or the certificate changed since it was issued")
     return check_literal(record, f)
 
 
@@ -112,47 +87,44 @@ def _as_executed(module: Any, verdict: Verdict) -> Verdict:
     """What is proved is proved of the numbers: a module that runs other code than attnc's is not covered.
 
     The method of the class is called: an attribute of the instance does not hide it."""
-    hooks = torch.nn.modules.module
     if not verdict:
         return verdict
     ask = getattr(type(module), "why_not_certified", None)
     reason = ask(module) if ask is not None else f"{type(module).__name__} is not a module of attnc"
-    if reason is not None:
-        reason = f"the certificate does not apply: {reason}"
-    elif hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
-        reason = "a global forward hook may change what is executed"
-    else:
-        reason = _other_code(module)
-    return verdict if reason is None else replace(verdict, status=Status.UNKNOWN, reason=reason)
+    reason = reason or _other_code(module)
+    if reason is None:
+        return verdict
+    return replace(verdict, status=Status.UNKNOWN, reason=f"the certificate does not apply: {reason}")
 
 
 def _other_code(module: torch.nn.Module) -> str | None:
     """The part of a module that runs other code than attnc's, or None."""
+    hooks = torch.nn.modules.module
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        return "a global forward hook may change what is executed"
     for name, part in module.named_modules():
-        own = _is_attncs(type(part)) or type(part) is torch.nn.ModuleList
+        kind, named = (
+            type(part),
+            getattr(sys.modules.get(type(part).__module__), type(part).__qualname__, None),
+        )
+        attncs = kind.__module__.startswith(("attnc.network.", "attnc.incontext.")) and named is kind
+        own = attncs or kind is torch.nn.ModuleList
         patched = any(callable(getattr(type(part), name, None)) for name in vars(part))
         if not own or patched or part._forward_hooks or part._forward_pre_hooks:
             return f"{name or type(part).__name__} has a hook, or a forward that is not attnc's"
     return None
 
 
-def _is_attncs(kind: type) -> bool:
-    """Whether a class is one of attnc.network itself, and does not only have such a name."""
-    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
-    return kind.__module__.startswith(("attnc.network.", "attnc.incontext.")) and found is kind
-
-
 def _not_proved(certificate: Certificate) -> Verdict:
-    seen = ""
-    if certificate.error is not None:
-        seen = f" ({certificate.error:.3g} at {certificate.facts.get('points')} inputs)"
+    points = certificate.facts.get("points")
+    seen = "" if certificate.error is None else f" ({certificate.error:.3g} at {points} inputs)"
     return Verdict(Status.UNKNOWN, f"the error is {certificate.status}{seen}, not proved")
 
 
 MODEL = "_attnc_report"  # attribute of a converted model
 CHECKERS: dict[str, Checker] = {
-    "head": _head,
-    "network": _network,
+    "head": lambda head, f: check_head(head.numbers(), head.certificate, f, head),
+    "network": lambda net, f: check_network(net.program, net.numbers(), net.certificate, net),
     "learner": _learner,
     "literal": _literal,
     "directory": lambda path, f: check_directory(path),

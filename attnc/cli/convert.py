@@ -41,11 +41,11 @@ def convert(
     Example: attnc convert all-MiniLM-L6-v2 -o minilm-attention --approximation 1e-4
     """
     from attnc.arguments import checked_eps
-    from attnc.check.files import read_json
     from attnc.frontends.transformers import example_call
     from attnc.pretrained.config import ConvertConfig
     from attnc.pretrained.convert import convert_
     from attnc.pretrained.directory import check_new, load_model, save_converted
+    from attnc.records.files import read_json
 
     with errors_reported(json):
         approximation = checked_eps(approximation, "approximation")

@@ -12,9 +12,7 @@ from attnc.network.head import Head
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.network import literal_from_record
 from attnc.network.network import Network, rebuilt
-from attnc.records.files import read_file
-from attnc.records.literal import literal_record_of
-from attnc.records.record import record_of
+from attnc.records.record import LiteralRecord, read
 
 
 def load(
@@ -30,10 +28,9 @@ def load(
     >>> attnc.load(path).certificate.facts["function"]
     'tanh'
     """
-    about, arrays = read_file(path)
-    if about.get("kind") == "literal":
-        return literal_from_record(literal_record_of(path, about, arrays, function))
-    record = record_of(path, about, arrays, function)
+    record = read(path, function)
+    if isinstance(record, LiteralRecord):
+        return literal_from_record(record)
     if record.kind == "network":
         return rebuilt(record)
     if record.kind == "learner":

@@ -20,7 +20,7 @@ from attnc.arguments import (
     checked_strict,
     resolve_dtype,
 )
-from attnc.check.witness import ROOM, attained, head_error
+from attnc.check.execution import ROOM, attained, head_error
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError
 from attnc.functions import Function, function, get

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from attnc.check.witness import ROOM, attained, network_errors
+from attnc.check.execution import ROOM, attained, network_errors
 from attnc.domain import Array, Box
 from attnc.errors import InputError, PrecisionError
 from attnc.heads.tensor import Axis, Lattice, counts_for, grid_axes

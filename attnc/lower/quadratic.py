@@ -13,7 +13,7 @@ from attnc.errors import PrecisionError
 from attnc.heads.quadratic import power_heads
 from attnc.prove.quadratic import closed_form_error, executed_error, relative_error, score_weight
 from attnc.records.fields import round_up
-from attnc.records.quadratic_numbers import QuadraticNumbers
+from attnc.records.numbers import QuadraticNumbers
 
 _ROOM = 1 + 2.0**-6  # for the checker, which derives the rounding in another way
 

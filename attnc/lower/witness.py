@@ -7,7 +7,7 @@ import torch
 from flint import arb
 from torch import Tensor, nn
 
-from attnc.check.witness import PRECISION, ROOM, attained, network_errors
+from attnc.check.execution import PRECISION, ROOM, attained, network_errors
 from attnc.domain import Array, Box
 from attnc.errors import CertificateError
 from attnc.functions.balls import lower, working

@@ -14,7 +14,7 @@ from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
 from attnc.network.quadratic import QuadraticHeads
 from attnc.network.running import PreciseModule, precise
-from attnc.records.quadratic_numbers import QuadraticNumbers
+from attnc.records.numbers import QuadraticNumbers
 
 ENGINES = ("softmax", "closed-form")
 

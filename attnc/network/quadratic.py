@@ -8,7 +8,7 @@ from torch import Tensor
 from attnc.errors import InputError
 from attnc.network.altered import as_made
 from attnc.network.running import PreciseModule, precise
-from attnc.records.quadratic_numbers import QUADRATIC, QuadraticNumbers
+from attnc.records.numbers import QUADRATIC, QuadraticNumbers
 
 
 @as_made

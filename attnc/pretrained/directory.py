@@ -15,16 +15,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from attnc.arguments import checked_engine, checked_strict
-from attnc.check.files import INDEX, WEIGHTS, Directory, read_json
-from attnc.check.model import (
-    Block,
-    NormNumbers,
-    read_activations,
-    read_blocks,
-    read_norms,
-    read_record,
-    same_place,
-)
+from attnc.check.model import Activation, Block, NormNumbers, read_parts, read_record, same_place
 from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
 from attnc.frontends.transformers import NormSite, PartSite, Site, find_blocks
 from attnc.network.gated_block import GatedBlock
@@ -37,6 +28,7 @@ from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.store import note_parts, part_record, report_of, why_not_recorded
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
+from attnc.records.files import INDEX, WEIGHTS, Directory, read_json
 from attnc.records.numbers import HeadNumbers
 
 REPORT = "attnc_report.json"
@@ -66,24 +58,21 @@ def from_pretrained(
     chosen = checked_engine(record["engine"] if engine is None else engine, ENGINES)
     model = load_model(where)
     sites = _sites(where, model, record)
-    blocks = read_blocks(where, report.certificate, record)
-    norms = read_norms(where, report.certificate, record)
-    outside = read_activations(where, report.certificate, record)
+    parts = read_parts(where, report.certificate, record)
     made: list[tuple[Site | PartSite, Pointwise | GatedBlock | Norm, str]] = []
     for site, entry in sites:
-        name = entry["name"]
-        if name in outside:
-            claim, numbers = outside[name]
-            pointwise = Pointwise([(None, _head(numbers, claim.children[0]))], chosen, strict)
-            made.append((site, pointwise, claim.name))
-        elif isinstance(site, NormSite):
-            made.append(
-                (site, _rebuilt_norm(model, site, norms[name], entry, chosen, strict), norms[name].claim.name)
-            )
-        elif isinstance(site, Site):
-            made.append(
-                (site, _rebuilt(model, site, blocks[name], entry, chosen, strict), blocks[name].claim.name)
-            )
+        part = parts[entry["name"]]
+        module: Pointwise | GatedBlock | Norm
+        if isinstance(part, Activation):
+            head = _head(part.numbers, part.claim.children[0])
+            module = Pointwise([(None, head)], chosen, strict)
+        elif isinstance(part, NormNumbers) and isinstance(site, NormSite):
+            module = _rebuilt_norm(model, site, part, entry, chosen, strict)
+        elif isinstance(part, Block) and isinstance(site, Site):
+            module = _rebuilt(model, site, part, entry, chosen, strict)
+        else:
+            raise CertificateError(f"{site.name} is not the kind of part that was converted")
+        made.append((site, module, part.claim.name))
     for site, module, _ in made:
         site.replace(module.eval())
     if chosen != record["engine"]:
@@ -98,8 +87,7 @@ def read_report(where: Path) -> tuple[ConversionReport, str | None]:
     """The report of a converted directory, and why it does not apply to the numbers that are stored there, or None."""
     record, report = _read_report(where)
     try:
-        read_blocks(where, report.certificate, record)
-        read_norms(where, report.certificate, record)
+        read_parts(where, report.certificate, record)
     except CertificateError as problem:
         return report, str(problem)
     return report, None

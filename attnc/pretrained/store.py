@@ -18,8 +18,7 @@ from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.parts import PlannedPart
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.records.fields import seal
-from attnc.records.numbers import digest
-from attnc.records.quadratic_numbers import QUADRATIC
+from attnc.records.numbers import QUADRATIC, digest
 
 _REPORT, _CALL = "_attnc_report", "_attnc_call"
 

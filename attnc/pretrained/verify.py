@@ -16,18 +16,18 @@ from torch import nn
 
 from attnc import functions
 from attnc.check.block import block_program
+from attnc.check.execution import error_of
 from attnc.check.model import (
+    Activation,
     Block,
+    NormNumbers,
     Proofs,
-    check_activation,
     check_directory,
-    check_numbers,
+    check_part,
     model_problem,
     summary,
 )
-from attnc.check.norm import check_norm
 from attnc.check.verify import CHECKERS, verify
-from attnc.check.witness import error_of
 from attnc.domain import Ball, Box
 from attnc.errors import AttncError, MissingExtraError
 from attnc.frontends.transformers import NormSite, PartSite, Site, example_call, read_sites
@@ -43,8 +43,7 @@ from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.guard import check_flow
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
-from attnc.records.certificate import Certificate, Status
-from attnc.records.verdict import Verdict
+from attnc.records.certificate import Certificate, Status, Verdict
 
 _POINTS = 33
 
@@ -160,12 +159,12 @@ def _part_verdict(
         if site.norm.kind != claim.facts["kind"] or claim.holds_for != _ball(module):
             reason = "its kind or its domain is not that of its certificate"
         else:
-            domain = site.norm.domain()
-            return check_norm(claim, module.heads.numbers(), domain.gain, domain.shift, requested)
+            norm = NormNumbers(claim, module.heads.numbers(), site.norm.domain())
+            return check_part(norm, requested, proofs)
     if isinstance(module, Pointwise) and reason is None:
         heads = [head for _, head in module.groups]
         if tuple(head.certificate for head in heads) == claim.children and len(heads) == 1:
-            return check_activation(claim, heads[0].numbers(), requested, proofs)
+            return check_part(Activation(claim, heads[0].numbers()), requested, proofs)
         reason = "its heads are not those of its certificate"
     return Verdict(
         Status.UNKNOWN, reason or "it is not the part of its certificate", claim.bound, name=claim.name
@@ -225,7 +224,7 @@ def _verdict(
     try:
         reason = _claims(running) or _numbers(model, running, record) or _code(model, running)
         if reason is None:
-            return check_numbers(running.numbers(), requested, proofs, partial(_attack, running))
+            return check_part(running.numbers(), requested, proofs, partial(_attack, running))
     except AttncError as problem:
         reason = str(problem)
     return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)

@@ -30,7 +30,7 @@ from flint import arb, arb_series
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
-from attnc.records.quadratic_numbers import QuadraticNumbers
+from attnc.records.numbers import QuadraticNumbers
 
 _PRECISION = 128
 _TERMS = 20

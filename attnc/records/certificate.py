@@ -1,4 +1,4 @@
-"""A certificate: a tree of statements about errors, with a seal that shows edits."""
+"""A certificate: a tree of statements about errors, with a seal that shows edits; and the verdict of a check."""
 
 from __future__ import annotations
 
@@ -14,16 +14,7 @@ import torch
 from attnc.domain import Ball, Box, Context, Domain, Interval, Normed
 from attnc.errors import CertificateError, InputError
 from attnc.records.domains import domain_from_json, domain_to_json
-from attnc.records.fields import (
-    DAMAGE,
-    at_most,
-    check_type,
-    check_types,
-    checked_record,
-    round_up,
-    seal,
-    unsealed,
-)
+from attnc.records.fields import DAMAGE, at_most, check_types, checked_record, round_up, seal, unsealed
 from attnc.records.numbers import TENSORS
 
 FORMAT = 3
@@ -57,16 +48,15 @@ class Witness:
     error: float
 
     def __post_init__(self) -> None:
-        check_types(self, {"input": tuple, "output": int, "error": float})
-        for x in self.input:
-            check_type("witness.input", x, float)
-        if min(self.error, self.output) < 0:
-            raise CertificateError(f"witness: error={self.error}, output={self.output} must not be negative")
+        check_types(vars(self), {"input": tuple, "output": int, "error": float})
+        numbers = all(type(x) is float and math.isfinite(x) for x in self.input)
+        if not numbers or min(self.error, self.output) < 0:
+            raise CertificateError(f"{self}: expected finite floats, and no negative error or output")
 
     @classmethod
     def from_json(cls, record: object) -> Witness:
         body = checked_record(cls, record)
-        check_type("witness.input", body["input"], list)
+        check_types(body, {"input": list})
         return cls(**{**body, "input": tuple(body["input"])})
 
 
@@ -116,9 +106,11 @@ class Certificate:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_types(self, {"subject": str, "name": str, "status": Status, "dtype": str, "children": tuple})
+        types: dict[str, type] = {"status": Status, "children": tuple}
+        types |= dict.fromkeys(("subject", "name", "dtype"), str)
         if self.status is not Status.UNKNOWN:
-            check_types(self, dict.fromkeys(("bound", "approximation", "rounding"), float))
+            types |= dict.fromkeys(("bound", "approximation", "rounding"), float)
+        check_types(vars(self), types)
         if min(self.bound, self.approximation, self.rounding) < 0:
             raise CertificateError(f"{self.title}: the bound and its terms must not be negative")
         if self.dtype not in ("float32", "float64", "mixed"):
@@ -126,17 +118,13 @@ class Certificate:
         for mapping in (self.digests, self.versions):
             if not isinstance(mapping, dict) or {type(x) for pair in mapping.items() for x in pair} - {str}:
                 raise CertificateError(f"{self.title}: digests and versions must map names to strings")
-        self._check_facts()
-        self._check_parts()
-
-    def _check_facts(self) -> None:
         if self.subject not in FACTS or not isinstance(self.facts, dict):
             raise CertificateError(f"subject {self.subject!r}: expected one of {', '.join(FACTS)}")
         if self.status is not Status.UNKNOWN:
             more = (MEASURED_FACTS if self.status is Status.MEASURED else PROVED_FACTS).get(self.subject, {})
-            for name, kind in (FACTS[self.subject] | more).items():
-                check_type(f"{self.title}: facts[{name!r}]", self.facts.get(name), kind)
+            check_types(self.facts, FACTS[self.subject] | more)
         seal(self.facts)  # raises unless they are JSON values
+        self._check_parts()
 
     def _check_parts(self) -> None:
         if not all(isinstance(child, Certificate) for child in self.children):
@@ -149,20 +137,18 @@ class Certificate:
             return
         total = round_up(math.nextafter(self.approximation + self.rounding, math.inf))
         if self.proved and not self.bound <= total:
-            raise CertificateError(
-                f"{self.title}: the bound {self.bound:g} exceeds the sum of its terms, {total:g}"
-            )
+            raise CertificateError(f"{self.title}: the bound {self.bound:g} exceeds {total:g}, its terms")
         if self.subject == "head" and set(self.digests) != set(TENSORS):
             raise CertificateError(f"{self.title}: expected digests of {TENSORS}, got {sorted(self.digests)}")
         if self.subject == "layer" and len(self.facts["neurons"]) != len(self.children):
-            count = len(self.children)
-            raise CertificateError(f"{self.title}: {count} heads, neurons={self.facts['neurons']}")
-        if self.witness is None or not isinstance(self.holds_for, (Interval, Box)):
-            return
-        interval = isinstance(self.holds_for, Interval)
-        size = 1 if isinstance(self.holds_for, Interval) else self.holds_for.size
-        if len(self.witness.input) != size or (interval and self.witness.output != 0):
-            raise CertificateError(f"{self.title}: the witness {self.witness} does not fit the domain")
+            raise CertificateError(
+                f"{self.title}: neurons={self.facts['neurons']} of {len(self.children)} heads"
+            )
+        if self.witness is not None and isinstance(self.holds_for, (Interval, Box)):
+            interval = isinstance(self.holds_for, Interval)
+            size = self.holds_for.size if isinstance(self.holds_for, Box) else 1
+            if len(self.witness.input) != size or (interval and self.witness.output != 0):
+                raise CertificateError(f"{self.title}: the witness {self.witness} does not fit the domain")
 
     @classmethod
     def unknown(cls, subject: str, dtype: str, **facts: Any) -> Certificate:
@@ -171,9 +157,8 @@ class Certificate:
         >>> Certificate.unknown("head", "float32").bound
         inf
         """
-        status, inf = Status.UNKNOWN, math.inf
-        terms: dict[str, Any] = {"approximation": inf, "rounding": inf, "bound": inf}
-        return cls(subject=subject, status=status, dtype=dtype, facts=facts, **terms)
+        terms: dict[str, Any] = dict.fromkeys(("approximation", "rounding", "bound"), math.inf)
+        return cls(subject=subject, status=Status.UNKNOWN, dtype=dtype, facts=facts, **terms)
 
     @property
     def title(self) -> str:
@@ -255,16 +240,10 @@ class Certificate:
         return {**body, "seal": seal(body)}
 
     def _body(self) -> dict[str, Any]:
+        witness = self.witness and vars(self.witness) | {"input": list(self.witness.input)}
         body = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {
-            **body,
-            "status": self.status.value,
-            "holds_for": domain_to_json(self.holds_for),
-            "witness": None
-            if self.witness is None
-            else vars(self.witness) | {"input": list(self.witness.input)},
-            "children": [child._body() for child in self.children],
-        }
+        body |= {"status": self.status.value, "holds_for": domain_to_json(self.holds_for), "witness": witness}
+        return body | {"children": [child._body() for child in self.children]}
 
     @classmethod
     def from_json(cls, record: object) -> Certificate:
@@ -276,18 +255,12 @@ class Certificate:
 
     @classmethod
     def _from_body(cls, record: object) -> Certificate:
-        body = checked_record(cls, record)
-        check_type("children", body["children"], list)
+        body = dict(checked_record(cls, record))
+        check_types(body, {"children": list})
         try:
-            return cls(
-                **{
-                    **body,
-                    "status": Status(body["status"]),
-                    "holds_for": domain_from_json(body["holds_for"]),
-                    "witness": None if body["witness"] is None else Witness.from_json(body["witness"]),
-                    "children": tuple(map(cls._from_body, body["children"])),
-                }
-            )
+            body["status"], body["holds_for"] = Status(body["status"]), domain_from_json(body["holds_for"])
+            body["witness"] = None if body["witness"] is None else Witness.from_json(body["witness"])
+            return cls(**body | {"children": tuple(map(cls._from_body, body["children"]))})
         except DAMAGE as problem:
             raise CertificateError(f"the certificate has a field of another type: {problem}") from problem
 
@@ -322,6 +295,35 @@ class Certificate:
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.rows())
         return f"<table>{''.join(rows)}</table>"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a check: `status` is PROVED, REFUTED (`input` has the error `error`) or UNKNOWN; `reason` explains it.
+
+    A verdict is true if it is PROVED. `children` has one verdict for each part, for instance for each block of a model.
+
+    >>> bool(Verdict(Status.PROVED, "1 layer")), bool(Verdict(Status.UNKNOWN, "no certificate"))
+    (True, False)
+    """
+
+    status: Status
+    reason: str
+    bound: float | None = None
+    input: tuple[float, ...] | None = None
+    error: float | None = None
+    cells: int = 0
+    name: str = ""  # of the part
+    children: tuple[Verdict, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status", Status(self.status))
+
+    def __bool__(self) -> bool:
+        return self.status is Status.PROVED
+
+    def __str__(self) -> str:
+        return f"{self.name + ': ' if self.name else ''}{self.status}: {self.reason}"
 
 
 def _domain_text(domain: Domain) -> str:

@@ -14,15 +14,8 @@ from typing import Any
 
 from attnc.errors import CertificateError
 
-DAMAGE = (
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    IndexError,
-    ArithmeticError,
-    RecursionError,
-)  # of what is read
+# What reading a damaged record may raise.
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)
 
 
 def seal(body: object) -> str:
@@ -54,10 +47,10 @@ def check_type(name: str, value: object, kind: type) -> None:
         raise CertificateError(f"{name} is {value!r}: expected a {expected}")
 
 
-def check_types(what: object, types: Mapping[str, type]) -> None:
-    """Check the types of several attributes."""
+def check_types(values: Mapping[str, object], types: Mapping[str, type]) -> None:
+    """Check the types of several values."""
     for name, kind in types.items():
-        check_type(name, getattr(what, name), kind)
+        check_type(name, values.get(name), kind)
 
 
 def checked_record(cls: type, record: object) -> dict[str, Any]:

@@ -1,21 +1,27 @@
-"""Files: tensors in safetensors, and a JSON record in the metadata under "attnc". Reading executes nothing."""
+"""Files: tensors in safetensors, and JSON; those of attnc have a record in their metadata. Reading executes nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from attnc.errors import FileError, InputError
+from attnc.errors import CertificateError, FileError, InputError
 from attnc.program.step import Numbers
+from attnc.records.numbers import digest
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_PLACE = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp.weight: 0, weight
 
 
 def write_file(
@@ -43,23 +49,82 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        return _object(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, ValueError) as problem:
+        raise FileError(f"cannot read {file}: {getattr(problem, 'strerror', None) or problem}") from problem
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise FileError(f"{where} is not JSON: {problem}") from problem
+    if not isinstance(found, dict):
+        raise FileError(f"{where} is not a JSON object")
+    return found
+
+
+class TensorFile:
+    """A safetensors file; its tensors are read on demand."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = _path(path)
+        try:
+            opened: Any = safe_open(self.path, "pt")
+            self.opened, self.names = opened, [str(name) for name in opened.keys()]  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError) as problem:
+            damaged = "" if isinstance(problem, OSError) else "it is not safetensors, or damaged: "
+            raise FileError(f"cannot read {self.path}: {damaged}{problem}") from problem
+
+    def read(self, name: str) -> Numbers:
+        """A tensor; bfloat16 becomes float32, since numpy has no such numbers."""
+        try:
+            tensor = self.opened.get_tensor(name)
+            found: Numbers = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().copy()
+        except (SafetensorError, ValueError, RuntimeError, TypeError) as problem:
+            raise FileError(f"{self.path}: tensor {name!r} cannot be read: {problem}") from problem
+        return found
+
+
 def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Numbers]]:
     """The record and the tensors; a file that is not attnc's, or is damaged, raises `FileError`."""
-    source = _path(path)
-    try:
-        with safe_open(source, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if "attnc" not in metadata:
-                raise FileError(f"{source} was not written by attnc: its metadata have no 'attnc' record")
-            about = json.loads(metadata["attnc"])
-            tensors = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-    except OSError as problem:
-        raise FileError(f"cannot read {source}: {problem.strerror or problem}") from problem
-    except (SafetensorError, ValueError, RuntimeError, KeyError, TypeError) as problem:
-        raise FileError(f"{source} is not a safetensors file, or it is damaged: {problem}") from problem
-    if not isinstance(about, dict):
-        raise FileError(f"{source}: the 'attnc' record must be a JSON object")
-    return about, tensors
+    file = TensorFile(path)
+    metadata = file.opened.metadata() or {}
+    if "attnc" not in metadata:
+        raise FileError(f"{path} was not written by attnc: its metadata have no 'attnc' record")
+    about = _object(metadata["attnc"], f"{path}: the 'attnc' record")
+    return about, {name: file.read(name) for name in file.names}
+
+
+class Directory:
+    """The tensors of a model directory, found by name and digest."""
+
+    def __init__(self, where: Path) -> None:
+        if (where / WEIGHTS).is_file():
+            files = {WEIGHTS}
+        else:
+            index = read_json(where / INDEX).get("weight_map")
+            files = set(map(str, index.values())) if isinstance(index, dict) else set()
+            if not files or any(Path(name).name != name for name in files):
+                raise FileError(f"{where / INDEX} does not list the files of the weights")
+        opened = [TensorFile(where / name) for name in sorted(files)]
+        self.files = {name: file for file in opened for name in file.names}
+
+    def find(self, name: str, role: str, expected: str) -> Numbers:
+        """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with
+        this digest, the same numbers and the same end in its name."""
+        place = _PLACE.findall(name)
+        others = [other for other in self.files if _PLACE.findall(other) == place]
+        for candidate in [name] if name in self.files else others:
+            array = self.files[candidate].read(candidate)
+            if digest(role, array) == expected:
+                return array
+        if not others:
+            raise FileError(f"the tensor {name} is missing: convert the original model again")
+        raise CertificateError(f"the tensor {name} changed since it was certified: convert the model again")
 
 
 def _path(path: object) -> Path:

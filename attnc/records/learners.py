@@ -19,9 +19,7 @@ def check_settings(certificate: Certificate) -> Context:
     """The contexts of a learner; raises `CertificateError` unless all settings have their types and signs."""
     facts, context = certificate.facts, certificate.holds_for
     if facts["algorithm"] not in _SETTINGS or not isinstance(context, Context):
-        raise CertificateError(
-            f"{facts['algorithm']!r} on {context}: expected {' or '.join(_SETTINGS)} on a context"
-        )
+        raise CertificateError(f"{facts['algorithm']!r} on {context}: expected {', '.join(_SETTINGS)}")
     types = _SHARED | _SETTINGS[facts["algorithm"]]
     with_fields("the settings", facts, set(types))
     solver, heads = "scales" in types, ["reading"]
@@ -45,7 +43,5 @@ def check_settings(certificate: Certificate) -> Context:
     if facts["heads"] != heads:
         raise CertificateError(f"the heads are {facts['heads']}: expected {heads}")
     if facts["intercept"] and not (context.limits["x"] >= 1 and facts["features"] > 1):
-        raise CertificateError(
-            f"an intercept is a feature of size 1: {facts['features']} features on {context}"
-        )
+        raise CertificateError(f"an intercept is a feature of size 1: {facts['features']} on {context}")
     return context

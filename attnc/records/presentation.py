@@ -8,13 +8,9 @@ from typing import Any
 from attnc.errors import FileError
 from attnc.records.fields import check_type, check_types, checked_record
 
-FORMS = {
-    "layers": ("",),
-    "one-head": ("",),
-    "many-heads": ("",),
-    "two-layer": ("heads", "tokens"),
-    "attention-softmax": ("",),
-}
+# The layouts of each form.
+FORMS = dict.fromkeys(("layers", "one-head", "many-heads", "attention-softmax"), ("",))
+LAYOUTS: dict[str, tuple[str, ...]] = {**FORMS, "two-layer": ("heads", "tokens")}
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class Theorem:
     bound: float | None  # None: the theorem states that weights exist, without a number
 
     def __post_init__(self) -> None:
-        check_types(self, {"name": str, "statement": str})
+        check_types(vars(self), {"name": str, "statement": str})
         if self.bound is not None:
             check_type("bound", self.bound, float)
 
@@ -49,6 +45,8 @@ class Presentation:
         check_type("notes", body["notes"], list)
         theorem = None if body["theorem"] is None else Theorem(**checked_record(Theorem, body["theorem"]))
         found = cls(body["form"], body["layout"], theorem, tuple(body["notes"]))
-        if found.layout not in FORMS.get(found.form, ()) or not all(isinstance(n, str) for n in found.notes):
+        if found.layout not in LAYOUTS.get(found.form, ()) or not all(
+            isinstance(n, str) for n in found.notes
+        ):
             raise FileError(f"unknown form {found.form!r} with layout {found.layout!r}")
         return found

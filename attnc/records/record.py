@@ -1,7 +1,8 @@
-"""Files of heads, networks and learners: tensors in safetensors, everything else in one sealed JSON record. Reading executes
-nothing.
+"""Files of heads, networks, learners and literal networks: tensors in safetensors, everything else in one sealed JSON record.
+Reading executes nothing.
 
-A network's file also has its program. Numbers that the network shares with the program are stored once."""
+A network's file also has its program. Numbers that the network shares with the program are stored once. The file of a literal
+network also has the record of its source."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.functions import Function, get
 from attnc.functions.function import label_of
@@ -18,16 +21,20 @@ from attnc.program import KINDS, Step
 from attnc.program.program import Program
 from attnc.program.step import Numbers
 from attnc.records.certificate import Certificate, Status
-from attnc.records.fields import DAMAGE, seal, unsealed, with_fields
+from attnc.records.fields import DAMAGE, check_types, seal, unsealed, with_fields
 from attnc.records.files import read_file, write_file
 from attnc.records.layers import Layer, NetworkNumbers
 from attnc.records.numbers import TENSORS, HeadNumbers, digest
 from attnc.records.presentation import Presentation
 from attnc.records.structure import mismatch
 
-FORMAT = 3
-_FIELDS = {"kind", "format", "dtype", "certificate"}
-_NETWORK_FIELDS = {"program", "layers", "shared", "presentation"}
+FORMATS = {"head": 3, "network": 3, "learner": 3, "literal": 2}
+_FIELDS = {
+    "head": {"certificate"},
+    "network": {"certificate", "program", "layers", "shared", "presentation"},
+    "learner": {"certificate"},
+    "literal": {"structure", "encoding", "source"},
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,10 @@ class Record:
     @property
     def kind(self) -> str:
         return self.certificate.subject
+
+    @property
+    def dtype(self) -> str:
+        return self.certificate.dtype
 
     @property
     def head(self) -> HeadNumbers:
@@ -65,23 +76,66 @@ class Record:
         return self.numbers
 
 
-def write(path: str | os.PathLike[str], record: Record) -> None:
+@dataclass(frozen=True)
+class LiteralRecord:
+    """A literal network: `structure` holds JSON values, `tensors` the matrices. `encoding` bounds the distance of its outputs
+    to those of the source in exact arithmetic."""
+
+    structure: Mapping[str, Any]
+    tensors: Mapping[str, Numbers]
+    dtype: str
+    source: Record | None = None
+    encoding: float = 0.0
+    kind = "literal"
+
+    @property
+    def certificate(self) -> Certificate:
+        """The certificate of the source, for the matrices of the literal network, in exact arithmetic.
+
+        `approximation` is that of the source plus `encoding`: a bound on the error in exact arithmetic, in which weights that
+        exp rounds to 0 count as 0. `attnc.verify` proves it. The rounding errors of the literal network are not bounded:
+        `rounding` and `bound` are infinite, and the status is UNKNOWN."""
+        digests = {name: digest(name, array) for name, array in self.tensors.items()}
+        source = None if self.source is None else self.source.certificate
+        approximation = math.inf
+        if source is not None and source.proved:
+            approximation = source.approximation
+            if self.encoding:
+                approximation = math.nextafter(approximation + self.encoding, math.inf)
+        return Certificate(
+            subject="literal",
+            name=str(self.structure["form"]),
+            status=Status.UNKNOWN,
+            approximation=approximation,
+            rounding=math.inf,
+            bound=math.inf,
+            holds_for=None if source is None else source.holds_for,
+            dtype=self.dtype,
+            digests={**digests, "structure": seal(self.structure)},
+            children=() if source is None else (source,),
+        )
+
+
+def write(path: str | os.PathLike[str], record: Record | LiteralRecord) -> None:
     """Write a file; an existing file is replaced only when the new one is complete."""
-    about, tensors = contents(record)
+    about, tensors = _contents(record)
     write_file(path, tensors, about)
 
 
-def contents(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
-    """The sealed metadata and the tensors of a file; `record_of` reads them."""
+def _contents(record: Record | LiteralRecord) -> tuple[dict[str, Any], dict[str, Numbers]]:
+    """The sealed metadata and the tensors of a file; `_record` reads them."""
+    about: dict[str, Any] = {"kind": record.kind, "format": FORMATS[record.kind], "dtype": record.dtype}
+    tensors: dict[str, Numbers]
+    if isinstance(record, LiteralRecord):
+        tensors, source = dict(record.tensors), None
+        if record.source is not None and record.source.certificate.status is not Status.UNKNOWN:
+            source, arrays = _contents(record.source)
+            tensors |= {f"source.{name}": array for name, array in arrays.items()}
+        about |= {"structure": dict(record.structure), "encoding": record.encoding, "source": source}
+        return {**about, "seal": seal(about)}, tensors
     if record.certificate.status is Status.UNKNOWN:
         raise CertificateError(f"this {record.kind} has no certificate: its error is unknown")
-    about: dict[str, Any] = {
-        "kind": record.kind,
-        "format": FORMAT,
-        "dtype": record.certificate.dtype,
-        "certificate": record.certificate.to_json(),
-    }
-    tensors: dict[str, Numbers]
+    about["certificate"] = record.certificate.to_json()
     if record.kind == "head":
         tensors = record.head.tensors()
     elif record.kind == "learner":
@@ -96,20 +150,12 @@ def contents(record: Record) -> tuple[dict[str, Any], dict[str, Numbers]]:
             "shared": _share(program, tensors),
             "presentation": record.presentation.to_json(),
         }
-    about["seal"] = seal(about)
-    return about, tensors
+    return {**about, "seal": seal(about)}, tensors
 
 
-def read(path: str | os.PathLike[str], function: Function | None = None) -> Record:
+def read(path: str | os.PathLike[str], function: Function | None = None) -> Record | LiteralRecord:
     """Read a file; `function` replaces a user-defined function that is not registered."""
     about, tensors = read_file(path)
-    return record_of(path, about, tensors, function)
-
-
-def record_of(
-    path: object, about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None = None
-) -> Record:
-    """The record that the metadata and the tensors of a file describe."""
     try:
         return _record(about, tensors, function)
     except CertificateError as problem:
@@ -120,13 +166,17 @@ def record_of(
         raise FileError(f"{path} is not a valid file: {type(problem).__name__}: {problem}") from problem
 
 
-def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None) -> Record:
+def _record(
+    about: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None
+) -> Record | LiteralRecord:
     kind, version = about.get("kind"), about.get("format")
-    if kind not in ("head", "network", "learner") or type(version) is not int or version != FORMAT:
-        accepted = f"attnc reads heads, networks and learners of format {FORMAT}"
-        raise FileError(f"it contains a {kind!r} of format {version!r}: {accepted}")
+    if kind not in FORMATS or type(version) is not int or version != FORMATS[kind]:
+        accepted = ", ".join(f"{name} {number}" for name, number in FORMATS.items())
+        raise FileError(f"it contains a {kind!r} of format {version!r}: attnc reads the formats {accepted}")
     body = unsealed(about, f"the {kind}")
-    with_fields(kind, body, _FIELDS | (_NETWORK_FIELDS if kind == "network" else set()))
+    with_fields(kind, body, {"kind", "format", "dtype", *_FIELDS[kind]})
+    if kind == "literal":
+        return _literal(body, tensors, function)
     certificate = Certificate.from_json(body["certificate"])
     if body["dtype"] != certificate.dtype:
         raise FileError(f"its dtype is {body['dtype']!r}, its certificate is for {certificate.dtype}")
@@ -139,6 +189,24 @@ def _record(about: Mapping[str, Any], tensors: dict[str, Numbers], function: Fun
     return _network(body, tensors, certificate, function)
 
 
+def _literal(
+    body: Mapping[str, Any], tensors: dict[str, Numbers], function: Function | None
+) -> LiteralRecord:
+    structure, dtype = body["structure"], body["dtype"]
+    check_types(body, {"encoding": float, "structure": dict})
+    check_types(structure, {"form": str})
+    arrays = under("source.", tensors)
+    own = {name: array for name, array in tensors.items() if not name.startswith("source.")}
+    for name, array in own.items():
+        whole = name.endswith((".rows", ".columns"))
+        if array.dtype.name != ("int64" if whole else dtype) or not np.isfinite(array).all():
+            raise FileError(f"tensor {name!r} of {array.dtype}: expected finite {dtype}")
+    source = None if body["source"] is None else _record(body["source"], arrays, function)
+    if isinstance(source, LiteralRecord):
+        raise FileError("the source of a literal network is a head, a network or a learner")
+    return LiteralRecord(structure, own, dtype, source, body["encoding"])
+
+
 def _learner(tensors: Mapping[str, Numbers], certificate: Certificate) -> dict[str, HeadNumbers]:
     names = certificate.facts["heads"]
     expected = {f"{name}.{part}" for name in names for part in TENSORS}
@@ -148,11 +216,9 @@ def _learner(tensors: Mapping[str, Numbers], certificate: Certificate) -> dict[s
 
 
 def _head(tensors: Mapping[str, Numbers], dtype: str) -> HeadNumbers:
-    if set(tensors) != set(TENSORS):
-        raise FileError(f"it has the tensors {sorted(tensors)}: a head has {sorted(TENSORS)}")
-    dtypes = {array.dtype.name for array in tensors.values()}
-    if dtypes != {dtype}:
-        raise FileError(f"its tensors have the dtypes {sorted(dtypes)}, expected {dtype!r}")
+    found = {(name, array.dtype.name) for name, array in tensors.items()}
+    if found != {(name, dtype) for name in TENSORS}:
+        raise FileError(f"it has the tensors {sorted(found)}: a head has {', '.join(TENSORS)} of {dtype!r}")
     return HeadNumbers.of(tensors, dtype)
 
 
@@ -162,8 +228,8 @@ def _network(
     with_fields("program", body["program"], {"shape", "steps"})
     arrays = tensors | {name: tensors[twin] for name, twin in body["shared"].items()}
     shape, steps = body["program"]["shape"], body["program"]["steps"]
-    read = [_step(s, under(f"program.{i}.", arrays), function) for i, s in enumerate(steps)]
-    program = Program(tuple(shape), tuple(read))
+    found = [_step(s, under(f"program.{i}.", arrays), function) for i, s in enumerate(steps)]
+    program = Program(tuple(shape), tuple(found))
     layers = [Layer.from_structure(s, under(f"stages.{i}.", arrays)) for i, s in enumerate(body["layers"])]
     numbers = NetworkNumbers(tuple(layers), body["dtype"])
     if numbers.digests()["structure"] != certificate.digests.get("structure"):
@@ -200,10 +266,10 @@ def _step_json(step: Step) -> dict[str, Any]:
 
 def _step(record: Mapping[str, Any], tensors: Mapping[str, Numbers], function: Function | None) -> Step:
     settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-    del settings["kind"]
-    if record["kind"] not in KINDS:
-        raise FileError(f"unknown step {record['kind']!r}: expected one of {', '.join(KINDS)}")
+    kind = settings.pop("kind")
+    if kind not in KINDS:
+        raise FileError(f"unknown step {kind!r}: expected one of {', '.join(KINDS)}")
     if "function" in settings:
         own = function is not None and label_of(function) == settings["function"]
         settings["function"] = function if own else get(settings["function"])
-    return KINDS[record["kind"]](**(settings | dict(tensors)))
+    return KINDS[kind](**(settings | dict(tensors)))

@@ -78,19 +78,15 @@ def window_of(numbers: HeadNumbers) -> Window | Gate | None:
         return None
     gain, key, value = float(numbers.query[0, 0]), numbers.key[0], numbers.value[0]
     if numbers.gated:
-        return _gate(gain, key, value, numbers.dtype)
+        slope = float(key[:, 0].max())
+        wanted = sorted([[0.0, 0.0, 0.0, 0.0], [slope, 0.0, 1.0, 0.0]])
+        stored = sorted(np.concatenate([key, value], axis=1).tolist())
+        normal = ARITHMETIC[numbers.dtype].tiny <= slope
+        return Gate(slope, numbers.dtype) if gain == 1 and normal and stored == wanted else None
     c = _lattice_sharpness(key)
     if c is None or gain <= 0 or math.frexp(gain)[0] != 0.5:
         return None
     return _lattice_window(1 / gain, c, int(np.argmin(np.abs(key[:, 0]))), value[:, 1], numbers.dtype)
-
-
-def _gate(gain: float, key: Array, value: Array, dtype: str) -> Gate | None:
-    slope = float(key[:, 0].max())
-    wanted = sorted([(0.0, 0.0, 0.0, 0.0), (slope, 0.0, 1.0, 0.0)])
-    stored = sorted(tuple(map(float, row)) for row in np.concatenate([key, value], axis=1))
-    normal = ARITHMETIC[dtype].tiny <= slope
-    return Gate(slope, dtype) if gain == 1 and normal and stored == wanted else None
 
 
 def _lattice_sharpness(key: Array) -> float | None:
@@ -144,25 +140,13 @@ def _enough(coefficients: list[arb], K: int, a: Arithmetic) -> int:
     return kept
 
 
-def _functions() -> dict[tuple[str | None, str], ClosedForm]:
-    """Closed forms of functions, by name and dtype. The coefficients of the tail were fitted by Lawson's algorithm and rounded to
-    float32 one after the other; the proof does not depend on how they were found."""
-    slopes = {"gelu_tanh": 2 * math.sqrt(2 / math.pi), "gelu_fast": 1.5957691216}
-
-    def kept(dtype: str, *numbers: float) -> tuple[float, ...]:
-        return tuple(float(x) for x in np.array(numbers).astype(dtype))
-
-    tail = kept(
-        "float32", -0.39312065, -0.06757576, 0.39529184, -0.73086935, 1.4261583, -0.77504486, 0.14516048
-    )
-    found: dict[tuple[str | None, str], ClosedForm] = {
-        ("gelu", "float32"): TailForm(13 / 32, kept("float32", 0.5 / math.log(2))[0], tail, "float32")
-    }
-    for dtype in ("float32", "float64"):
-        for name, given in slopes.items():
-            slope, cubic = kept(dtype, given, given * 0.044715)
-            found[name, dtype] = Gate(slope, dtype, cubic)
-    return found
-
-
-FUNCTIONS = _functions()
+# Closed forms of functions, by name and dtype. The coefficients of the tail were fitted by Lawson's algorithm and rounded to
+# float32 one after the other; the proof does not depend on how they were found.
+FUNCTIONS: dict[tuple[str | None, str], ClosedForm] = {}
+_TAIL = (-0.39312065, -0.06757576, 0.39529184, -0.73086935, 1.4261583, -0.77504486, 0.14516048)
+_KAPPA, *_TAIL_STORED = np.array([0.5 / math.log(2), *_TAIL], np.float32).tolist()
+FUNCTIONS["gelu", "float32"] = TailForm(13 / 32, _KAPPA, tuple(_TAIL_STORED), "float32")
+for _dtype in ("float32", "float64"):
+    for _name, _given in (("gelu_tanh", 2 * math.sqrt(2 / math.pi)), ("gelu_fast", 1.5957691216)):
+        _slope, _cubic = np.array([_given, _given * 0.044715]).astype(_dtype).tolist()
+        FUNCTIONS[_name, _dtype] = Gate(_slope, _dtype, _cubic)

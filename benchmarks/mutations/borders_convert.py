@@ -221,8 +221,8 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: measured inputs",
         "attnc/check/model.py",
-        "    if not claim.proved:\n",
-        "    if False:\n",
+        "    if not claim.proved or claim.subject != subject:\n",
+        "    if claim.subject != subject:\n",
         "a bound for measured inputs is proved",
         (CHANGED,),
     ),
@@ -270,14 +270,14 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: attack",
         "attnc/pretrained/verify.py",
-        "check_numbers(running.numbers(), requested, proofs, partial(_attack, running))",
-        "check_numbers(running.numbers(), requested, proofs)",
+        "check_part(running.numbers(), requested, proofs, partial(_attack, running))",
+        "check_part(running.numbers(), requested, proofs)",
         "the activation is not executed",
         ("tests/pretrained/test_verify.py::test_other_code_that_runs_is_refuted",),
     ),
     Mutation(
         "check_directory: digests of tensors",
-        "attnc/check/files.py",
+        "attnc/records/files.py",
         "if digest(role, array) == expected:",
         "if True:",
         "a tensor that was edited in a file is the one that was converted",

@@ -79,7 +79,7 @@ CHECK_LEARNERS = [
     Mutation(
         "check_learner: step of newton",
         "attnc/check/learner.py",
-        "rho = rho**2 + step * high",
+        "rho = rho**2 + d * step.error * high",
         "rho = rho**2",
         "the checker takes every iteration to be exact",
         (NEWTON,),
@@ -87,8 +87,8 @@ CHECK_LEARNERS = [
     Mutation(
         "check_learner: b of newton",
         "attnc/check/learner.py",
-        "last = do.scale(arb(d), read).error + d * P * b.error",
-        "last = do.scale(arb(d), read).error",
+        "last = do.scale(arb(d), last_read).error + d * P * b.error",
+        "last = do.scale(arb(d), last_read).error",
         "the checker takes b to be exact",
         (NEWTON,),
     ),

@@ -58,8 +58,8 @@ RECORDS = [
     Mutation(
         "certificate: seal of the children",
         RECORD_FILE,
-        '"children": [child._body() for child in self.children],',
-        '"children": [child._body() for child in self.children[:1]],',
+        '{"children": [child._body() for child in self.children]}',
+        '{"children": [child._body() for child in self.children[:1]]}',
         "only the first child is sealed and stored",
         (f"{CERTIFICATE}::test_the_tree_round_trips",),
     ),
@@ -236,8 +236,8 @@ RECORDS = [
     ),
     Mutation(
         "verify: dtype of the module",
-        "attnc/check/verify.py",
-        "    if found != {certificate.dtype}:\n",
+        "attnc/check/head.py",
+        "    if numbers.dtype != certificate.dtype:\n",
         "    if False:\n",
         "a head that was cast is checked as if it were not",
         (f"{CHECK}::test_another_dtype_is_named",),

@@ -137,8 +137,8 @@ WINDOWS = [
     Mutation(
         "window_numbers: numbers of a gate",
         "attnc/records/window_numbers.py",
-        "return Gate(slope, dtype) if gain == 1 and normal and stored == wanted else None",
-        "return Gate(slope, dtype) if gain == 1 and normal else None",
+        "return Gate(slope, numbers.dtype) if gain == 1 and normal and stored == wanted else None",
+        "return Gate(slope, numbers.dtype) if gain == 1 and normal else None",
         "a head with other values is taken for a gate",
         (f"{WINDOW}::test_a_gate_that_is_off_in_one_number_has_no_window",),
     ),
@@ -168,7 +168,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: exponent",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "d = (most * off + u * most * (inner + off)",
         "d = (u * most * (inner + off)",
         "the factors of the exponent are taken to be exact",
@@ -176,7 +176,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: error of exp",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "exp_units = 1 + a.window_exp_units * u",
         "exp_units = arb(1)",
         "exp of a window is taken to be exact",
@@ -184,7 +184,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: Horner's rule",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "error = ((1 + u) * (A + u * (before + A) + tau * g) + u * size + tau * g).upper()",
         "error = ((1 + u) * (A + u * (before + A) + tau * g) + tau * g).upper()",
         "sums of Horner's rule are taken to be exact",
@@ -192,7 +192,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: products of Horner's rule",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "error = ((1 + u) * (A + u * (before + A) + tau * g) + u * size + tau * g).upper()",
         "error = (A + u * size + tau * g).upper()",
         "products of Horner's rule are taken to be exact",
@@ -200,7 +200,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: product",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "lost = error + (before + error) * e_G + tau * most_N + u * product + tau",
         "lost = error + (before + error) * e_G + tau * most_N + tau",
         "the product of bump and polynomial is taken to be exact",
@@ -208,7 +208,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: final sum",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "lost = lost + (u * (value + lost)).min(term) + 2 * tau",
         "lost = lost + 2 * tau",
         "adding max(s, 0) is taken to be exact",
@@ -216,7 +216,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: range of exp",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         """<= a.exp_limit:
         return None""",
         """<= a.exp_limit * 1e9:
@@ -226,7 +226,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: sigmoid",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "kappa = ((opposite * d).exp() * (1 + epsilon) - 1).upper()",
         "kappa = ((opposite * d).exp() - 1).upper()",
         "sigmoid is taken to be exact",
@@ -234,7 +234,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: slope of a gate",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "kappa = ((opposite * d).exp() * (1 + epsilon) - 1).upper()",
         "kappa = epsilon",
         "the argument of a sigmoid is taken to be exact",
@@ -242,7 +242,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: product of a gate",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "return size * (sigma * kappa + tau) + u * size * executed + 2 * tau",
         "return size * (sigma * kappa + tau) + 2 * tau",
         "s·σ is taken to be exact",
@@ -290,7 +290,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: exponent of the tail",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "d = (kappa * most * most * u * (2 + u) + lost).upper() * log2",
         "d = lost.upper() * log2",
         "the exponent of the tail is taken to be exact",
@@ -298,7 +298,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: variable of the tail",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "e_w = ((1 + u) / ((1 - share) * (1 - u) - 2 * tau * (1 + rate)) - 1).upper()",
         "e_w = arb(0)",
         "1/(1 + rate·|s|) is taken to be exact",
@@ -306,7 +306,7 @@ WINDOWS = [
     ),
     Mutation(
         "check_rounding: cubic gate",
-        "attnc/check/rounding.py",
+        "attnc/check/window.py",
         "abs(cube).upper() * ((1 + u) ** 4 - 1)",
         "abs(cube).upper() * arb(0)",
         "D s³ is taken to be exact",

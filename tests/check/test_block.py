@@ -14,12 +14,11 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.check import block as checker
 from attnc.check.block import BlockClaim, block_program
 from attnc.check.slopes import CellTable
-from attnc.check.upward import largest_float
-from attnc.check.values import RHO, HeadErrors, SquareErrors
+from attnc.check.values import RHO, HeadErrors, SquareErrors, largest_float
 from attnc.domain import Box, Normed
 from attnc.functions.balls import variable, working
 from attnc.program import Program
-from attnc.records.verdict import Verdict
+from attnc.records.certificate import Verdict
 from tests.feed_forward import FeedForward, Norm, attainable
 from tests.prove.blocks import (
     Adversary,

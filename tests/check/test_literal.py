@@ -20,7 +20,7 @@ from attnc.errors import AttncError
 from attnc.incontext import gradient_descent
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.records.certificate import Status
-from attnc.records.literal import LiteralRecord
+from attnc.records.record import LiteralRecord
 
 f64 = torch.float64
 

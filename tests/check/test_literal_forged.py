@@ -18,11 +18,10 @@ from attnc.check.literal import check_literal
 from attnc.check.symbolic import ONE, Exact
 from attnc.errors import AttncError
 from attnc.network.literal import SelfAttentionNetwork
-from attnc.records.certificate import Status
+from attnc.records.certificate import Status, Verdict
 from attnc.records.fields import seal
 from attnc.records.files import read_file, write_file
-from attnc.records.literal import LiteralRecord
-from attnc.records.verdict import Verdict
+from attnc.records.record import LiteralRecord
 from tests.check.test_literal import literal
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]

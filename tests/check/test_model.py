@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import attnc
-from attnc.check.files import TensorFile, read_safetensors
 from attnc.check.model import check_directory
 from attnc.domain import Box, Normed
 from attnc.errors import CertificateError, FileError, MissingExtraError
 from attnc.pretrained import convert_
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, seal
+from attnc.records.files import TensorFile, read_file
 from attnc.records.numbers import digest
 from tests.frontends.tiny_models import tiny
 
@@ -203,7 +203,7 @@ def test_files_are_read_as_safetensors_reads_them(directory: Path, tmp_path: Pat
     assert all(torch.equal(torch.from_numpy(mine.read(name).copy()), theirs[name]) for name in theirs)
     half = {"x": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)}
     save_file(half, tmp_path / "half.safetensors", {"attnc": "{}"})
-    about, tensors = read_safetensors(tmp_path / "half.safetensors")
+    about, tensors = read_file(tmp_path / "half.safetensors")
     assert about == {} and torch.equal(torch.from_numpy(tensors["x"]), half["x"].float())
 
 

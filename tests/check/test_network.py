@@ -18,18 +18,17 @@ from torch import Tensor, nn
 import attnc
 from attnc.check.compose import compose
 from attnc.check.network import check_network
-from attnc.check.upward import EPS
+from attnc.check.values import EPS
 from attnc.errors import CertificateError
 from attnc.functions.balls import working
 from attnc.network import pointwise
 from attnc.network.network import Network, rebuilt
 from attnc.program import Affine, BatchNorm, Pointwise, Program
 from attnc.program.evaluate import exact
-from attnc.records.certificate import Certificate, Witness
+from attnc.records.certificate import Certificate, Verdict, Witness
 from attnc.records.layers import Layer, NetworkNumbers, heads_of, pointwise_layer
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record
-from attnc.records.verdict import Verdict
 
 
 class Residual(nn.Module):

@@ -14,9 +14,8 @@ from flint import arb
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check import window as checker
-from attnc.check.rounding import gate_rounding, tail_rounding, window_rounding
 from attnc.check.values import CheckError
-from attnc.check.window import window_error
+from attnc.check.window import gate_rounding, tail_rounding, window_error, window_rounding
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.lower.pointwise import ROOM

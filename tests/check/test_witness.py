@@ -14,10 +14,9 @@ from torch import nn
 
 import attnc
 from attnc import functions
-from attnc.check.execution import execute_network, execute_one
+from attnc.check.execution import ROOM, attained, execute_network, execute_one, head_error, network_errors
 from attnc.check.head import check_head as check
 from attnc.check.network import check_network
-from attnc.check.witness import ROOM, attained, head_error, network_errors
 from attnc.errors import CertificateError
 from attnc.functions.balls import working
 from attnc.records.certificate import Certificate, Witness

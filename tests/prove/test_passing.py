@@ -14,8 +14,7 @@ from flint import arb
 from attnc import functions
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.check.compose import KINDS
-from attnc.check.upward import floats, long
-from attnc.check.values import CheckError, HeadErrors, Passing, Value, value
+from attnc.check.values import CheckError, HeadErrors, Passing, Value, floats, long
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.lower.layers import lower_steps
@@ -48,7 +47,9 @@ def passed(
         return Passed(known.lo[0], known.hi[0], known.error[0])
     given, off = (long(np.full((1, *shape), v)) for v in (x, error))
     with np.errstate(all="ignore"):
-        made = checked(program, stage, value(given, given, off, off), a, delta, domain or Interval(-64, 64))
+        made = checked(
+            program, stage, Value.of(given, given, off, off), a, delta, domain or Interval(-64, 64)
+        )
     (lo, hi), (_, off) = floats(made.lo, made.hi), floats(made.error, made.error)
     return Passed(float(lo[0, 0]), float(hi[0, 0]), float(off[0, 0]))
 

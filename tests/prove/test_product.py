@@ -11,8 +11,7 @@ import torch
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.check import product as checker
-from attnc.check.upward import largest_float
-from attnc.check.values import CheckError, Passing, SquareErrors, Value
+from attnc.check.values import CheckError, Passing, SquareErrors, Value, largest_float
 from attnc.program import Product, Program
 from attnc.prove.bounds import HeadErrors, LayerInputs, ValueBounds
 from attnc.prove.product import product_bounds

@@ -10,12 +10,12 @@ import torch
 from flint import arb
 
 from attnc.arithmetic import ARITHMETIC
-from attnc.check.quadratic import check_executed_error, check_relative_error
+from attnc.check.norm import check_executed_error, check_relative_error
 from attnc.functions.balls import working
 from attnc.lower.quadratic import QuadraticProof, proved_heads, quadratic_numbers
 from attnc.network.quadratic import QuadraticHeads
 from attnc.prove.quadratic import relative_error
-from attnc.records.quadratic_numbers import QuadraticNumbers
+from attnc.records.numbers import QuadraticNumbers
 
 CASES = [
     ("float32", 1e-12, 24, 1e-7),

@@ -17,11 +17,10 @@ from hypothesis.extra.numpy import arrays
 
 from attnc.domain import Box, Interval, Normed
 from attnc.errors import CertificateError, InputError
-from attnc.records.certificate import FACTS, Certificate, Status, Witness
+from attnc.records.certificate import FACTS, Certificate, Status, Verdict, Witness
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import round_up, seal, versions
 from attnc.records.numbers import TENSORS
-from attnc.records.verdict import Verdict
 
 
 def head(**changes) -> Certificate:

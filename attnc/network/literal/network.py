@@ -33,9 +33,8 @@ from attnc.network.running import PreciseModule, can_look, precise
 from attnc.program.step import Numbers
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import DAMAGE
-from attnc.records.literal import LiteralRecord, write_literal
 from attnc.records.numbers import Array
-from attnc.records.record import Record, under
+from attnc.records.record import LiteralRecord, Record, under, write
 
 _CHUNK = 1 << 22  # numbers held at once
 
@@ -214,7 +213,7 @@ class SelfAttentionNetwork(PreciseModule):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the matrices, the names and the source with its certificate to a safetensors file; `attnc.load` reads it."""
-        write_literal(path, self.record())
+        write(path, self.record())
 
     def why_not_certified(self) -> str | None:
         """None if the certificate applies to the module as it is now, else the reason."""
