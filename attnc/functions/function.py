@@ -25,6 +25,7 @@ from attnc.errors import FunctionError, InputError
 from attnc.functions.balls import ball, lower, magnitude, upper, variable, working
 
 Branch = Callable[[arb_series], arb_series]
+TorchForm = Callable[[Tensor], Tensor]
 _CELLS, _HALVED = 64, 2000  # of a Lipschitz constant: cells of each piece, and how many may be halved
 SPEC = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 NAMES: set[str] = set()
@@ -60,7 +61,7 @@ class Function:
     """
 
     name: str
-    torch_form: Callable[[Tensor], Tensor] = field(repr=False)
+    torch_form: TorchForm = field(repr=False)
     branches: tuple[Branch, ...] = field(default=(), repr=False)
     kinks: tuple[float, ...] = ()
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -144,12 +145,15 @@ class Function:
     def jump(self, lo: float, hi: float) -> float | None:
         """A kink of [lo, hi] at which the branches on both sides differ, or None: attention is continuous."""
         with working(96, 2):
-            for i, kink in enumerate(self.kinks):
-                if lo <= kink <= hi:
-                    left, right = (self._branch(j)(variable(arb(kink)))[0] for j in (i, i + 1))
-                    if not left.overlaps(right):
-                        return kink
-        return None
+            return next((k for k in self.kinks if lo <= k <= hi and self._jumps(k)), None)
+
+    def _jumps(self, kink: float) -> bool:
+        """Whether the branches on both sides of a kink disagree, or have a pole there."""
+        i, at = self.kinks.index(kink), variable(arb(kink))
+        try:
+            return not self._branch(i)(at)[0].overlaps(self._branch(i + 1)(at)[0])
+        except (ValueError, ZeroDivisionError):
+            return True
 
     def _branch(self, i: int) -> Branch:
         """The i-th branch, with its results checked: a series that lost coefficients would look like one with zeros."""
@@ -187,7 +191,7 @@ class Function:
         """
         with working(96, 3):
             pieces = self.pieces(lo, hi)
-            if any(_jumps(left, right) for left, right in pairwise(pieces)):
+            if any(self._jumps(piece.lo) for piece in pieces[1:]):
                 return math.inf
             cells = []
             for piece in pieces:
@@ -225,17 +229,8 @@ class _Slope:
         return self.bound > other.bound
 
 
-def _jumps(left: Piece, right: Piece) -> bool:
-    """Whether the branches of neighbouring pieces disagree at the kink between them, or have a pole there."""
-    at = variable(arb(right.lo))
-    try:
-        return not left.branch(at)[0].overlaps(right.branch(at)[0])
-    except (ValueError, ZeroDivisionError):
-        return True
-
-
 def function(
-    torch_form: Callable[[Tensor], Tensor],
+    torch_form: TorchForm,
     *,
     name: str | None = None,
     enclosure: Branch | Sequence[Branch] | None = None,
@@ -280,14 +275,21 @@ def _taken(name: str) -> InputError:
     return InputError(f"{name!r} is the name of a built-in function, and this is another function: {advice}")
 
 
-def built_in(name: str, parameters: dict[str, float], create: Callable[[], Function]) -> Function:
+def built_in(
+    name: str,
+    torch_form: TorchForm,
+    branches: tuple[Branch, ...],
+    kinks: tuple[float, ...] = (),
+    parameters: Mapping[str, float] | None = None,
+) -> Function:
     """The built-in of this name and these parameters: created once, and the same object as long as it is in use."""
-    key = (name, tuple(parameters.items()))
+    given = dict(parameters or {})
+    key = (name, tuple(given.items()))
     found = _built_ins.get(key)
     if found is None or not is_builtin(found):
         token = _building.set(True)
         try:
-            found = create()
+            found = Function(name, torch_form, branches, kinks, given)
         finally:
             _building.reset(token)
         _built_ins[key], _fields[found] = found, dict(vars(found))
