@@ -22,7 +22,7 @@ from flint import arb, arb_series, ctx
 from torch import Tensor
 
 from attnc.errors import FunctionError, InputError
-from attnc.functions.balls import ball, lower, magnitude, upper, variable, working
+from attnc.functions.balls import ball, lower, upper, variable, working
 
 Branch = Callable[[arb_series], arb_series]
 TorchForm = Callable[[Tensor], Tensor]
@@ -196,37 +196,47 @@ class Function:
             cells = []
             for piece in pieces:
                 edges = [piece.lo + (piece.hi - piece.lo) * (i / _CELLS) for i in range(_CELLS)] + [piece.hi]
-                cells += [_Slope(piece.branch, a, b) for a, b in pairwise(edges)]
+                cells += [SlopeCell(piece.branch, a, b) for a, b in pairwise(edges)]
             heapq.heapify(cells)
             attained = max(cell.attained for cell in cells)  # decides only when to stop
             for _ in range(_HALVED):
-                if cells[0].bound <= 1.01 * attained:
+                if cells[0].steepest <= 1.01 * attained:
                     break
-                worst = heapq.heappop(cells)
-                for a, b in pairwise((worst.a, worst.a / 2 + worst.b / 2, worst.b)):
-                    half = _Slope(worst.branch, a, b)
+                for half in heapq.heappop(cells).halves():
                     attained = max(attained, half.attained)
                     heapq.heappush(cells, half)
-            return cells[0].bound
+            return cells[0].steepest
 
 
-class _Slope:
-    """|f'| is at most `bound` on the cell [a, b], and `attained` at its middle."""
+class SlopeCell:
+    """f at the middle of [a, b], and its slope on the whole cell by the mean value theorem: each from below and from above."""
 
     def __init__(self, branch: Branch, a: float, b: float) -> None:
         self.branch, self.a, self.b = branch, a, b
-        self.bound, self.attained = math.inf, 0.0
-        cell = ball(a, b)
+        self.middle = min(b, max(a, a / 2 + b / 2))
+        self.half = math.nextafter(max(self.middle - a, b - self.middle), math.inf)
+        self.value = self.slope = (-math.inf, math.inf)
+        self.attained = 0.0  # |slope| at the middle, from below
         try:
-            at_middle, everywhere = branch(variable(cell.mid())), branch(variable(cell))
+            at, everywhere = branch(variable(arb(self.middle))), branch(variable(ball(a, b)))
         except (ValueError, ZeroDivisionError):  # too wide for the branch: it divides by a ball that holds 0
             return
-        mean_value = upper(abs(at_middle[1]) + 2 * abs(everywhere[2]) * cell.rad())
-        self.bound = min(magnitude(everywhere[1]), mean_value)
-        self.attained = lower(abs(at_middle[1]))
+        bend = 2 * abs(everywhere[2]) * arb(self.half)
+        low = max(lower(everywhere[1]), lower(at[1] - bend))
+        high = min(upper(everywhere[1]), upper(at[1] + bend))
+        self.value, self.slope = (lower(at[0]), upper(at[0])), (low, high)
+        self.attained = lower(abs(at[1]))
 
-    def __lt__(self, other: _Slope) -> bool:
-        return self.bound > other.bound
+    @property
+    def steepest(self) -> float:
+        """At least |slope|."""
+        return max(map(abs, self.slope))
+
+    def __lt__(self, other: SlopeCell) -> bool:
+        return self.steepest > other.steepest
+
+    def halves(self) -> tuple[SlopeCell, SlopeCell]:
+        return SlopeCell(self.branch, self.a, self.middle), SlopeCell(self.branch, self.middle, self.b)
 
 
 def function(

@@ -67,7 +67,7 @@ def head(
     name, strict = resolve_dtype(dtype), checked_strict(strict)
     interval, design = checked_interval(domain, name), _checked_design(design, heads)
     heads = checked_count("heads", heads, most=4096)
-    plan = Plan(_function(f), interval, design, heads, name, progress or (lambda _: None))
+    plan = Plan(_function(f), interval, name, design, heads, progress or (lambda _: None))
     check_arithmetic(name)
     if (eps is None) == (anchors is None):
         raise InputError(f"give either eps=… or anchors=…: got eps={eps!r} and anchors={anchors!r}")

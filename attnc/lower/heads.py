@@ -4,82 +4,64 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 
 from attnc.arguments import DTYPES, check_arithmetic, checked_eps
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
-from attnc.functions import Function
 from attnc.functions.function import is_builtin
 from attnc.heads.exact_term import smallest_exact
 from attnc.heads.plan import HeadCandidate, smallest
-from attnc.heads.target import Plan, Progress
+from attnc.heads.target import Plan
 from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
 
 _KEPT = 256
+_cache: dict[Hashable, Head] = {}
 
 
-@dataclass(frozen=True)
-class HeadRequest:
-    """A head for a function on an interval. Exactly one target is given: `eps` bounds the executed error, `approximation` the
-    error in exact arithmetic, on an interval [-R, R] that contains the domain."""
+def head_within(plan: Plan, eps: float) -> Head:
+    """The smallest head found whose executed error is proved to be at most eps, or the closest one if there is none: its
+    certificate states the bound."""
+    eps = few_digits(checked_eps(eps))
 
-    function: Function
-    domain: Interval
-    dtype: str
-    eps: float | None = None
-    approximation: float | None = None
-    design: str = "auto"
+    def build() -> Head:
+        try:
+            return finished_head(plan, smallest(plan, eps), eps)
+        except (PrecisionError, ConvergenceError) as problem:
+            if not isinstance(problem.found, HeadCandidate):
+                raise
+            return finished_head(plan, problem.found)
 
-    def simplified(self) -> HeadRequest:
-        """A request that is at least as strict: targets in few digits, and symmetric intervals of few sizes."""
-        if self.approximation is None:
-            return replace(self, eps=few_digits(checked_eps(self.eps)))
-        radius = ladder(max(abs(self.domain.lo), abs(self.domain.hi)))
-        target = few_digits(checked_eps(self.approximation, "approximation"))
-        return replace(self, domain=Interval(-radius, radius), approximation=target)
+    return cached_head(plan, ("eps", eps), build)
 
 
-def build_head(request: HeadRequest, progress: Progress = lambda _: None) -> Head:
-    """The smallest head found that is proved to meet the request. Equal requests for built-in functions share one search.
-
-    If no head meets `eps`, the closest one is returned: its certificate states the bound. If none meets `approximation`,
-    `PrecisionError` is raised."""
-    if request.dtype not in DTYPES.values():
-        raise InputError(f"dtype={request.dtype!r}: heads run in 'float32' or 'float64'")
-    request = request.simplified()
-    check_arithmetic(request.dtype)
-    return cached_head(request, lambda: _build(request, progress))
-
-
-def _build(request: HeadRequest, progress: Progress) -> Head:
-    plan = Plan(request.function, request.domain, request.design, 1, request.dtype, progress)
-    if request.approximation is not None:
-        return finished_head(plan, smallest_exact(plan, request.approximation))
-    assert request.eps is not None
-    try:
-        return finished_head(plan, smallest(plan, request.eps), request.eps)
-    except (PrecisionError, ConvergenceError) as problem:
-        if not isinstance(problem.found, HeadCandidate):
-            raise
-        return finished_head(plan, problem.found)
+def head_approximating(plan: Plan, approximation: float) -> Head:
+    """The smallest head found whose error in exact arithmetic is proved to be at most `approximation` on an interval [-R, R]
+    that contains the domain. Raises `PrecisionError` if there is none."""
+    radius = ladder(max(abs(plan.domain.lo), abs(plan.domain.hi)))
+    plan = replace(plan, domain=Interval(-radius, radius))
+    target = few_digits(checked_eps(approximation, "approximation"))
+    return cached_head(
+        plan, ("approximation", target), lambda: finished_head(plan, smallest_exact(plan, target))
+    )
 
 
-_cache: dict[HeadRequest, Head] = {}
-
-
-def cached_head(request: HeadRequest, build: Callable[[], Head]) -> Head:
-    """A copy of the head of an equal request, or a new one. Only built-in functions are cached: a user's function may change
-    what it does."""
-    if not is_builtin(request.function):
+def cached_head(plan: Plan, target: Hashable, build: Callable[[], Head]) -> Head:
+    """A copy of the head of an equal plan and target, or a new one. Only built-in functions are cached: a user's function may
+    change what it does."""
+    if plan.dtype not in DTYPES.values():
+        raise InputError(f"dtype={plan.dtype!r}: heads run in 'float32' or 'float64'")
+    check_arithmetic(plan.dtype)
+    if not is_builtin(plan.f):
         return build()
-    if request not in _cache:
-        _cache[request] = build()
+    key = plan, target
+    if key not in _cache:
+        _cache[key] = build()
         if len(_cache) > _KEPT:
             del _cache[next(iter(_cache))]
-    return copy.deepcopy(_cache[request])
+    return copy.deepcopy(_cache[key])
 
 
 def few_digits(target: float) -> float:

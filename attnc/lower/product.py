@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnc.arguments import check_arithmetic
 from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import InputError
@@ -15,7 +14,7 @@ from attnc.functions import square
 from attnc.heads.exact_term import square_candidate
 from attnc.heads.target import Plan
 from attnc.lower.function_to_head import finished_head
-from attnc.lower.heads import HeadRequest, cached_head
+from attnc.lower.heads import cached_head
 from attnc.lower.pointwise import executed_error
 from attnc.network.head import Head
 from attnc.program import Product
@@ -45,11 +44,8 @@ def scaled_product(layer: Layer, known: Mapping[int, ValueBounds], dtype: str) -
 
 def square_head(dtype: str) -> Head:
     """s² on [-1, 1], exact except for the rounding of the dtype."""
-    check_arithmetic(dtype)
-    domain = Interval(-1.0, 1.0)
-    plan = Plan(square(), domain, "lattice", 1, dtype)
-    request = HeadRequest(square(), domain, dtype, approximation=1.0, design="square")
-    return cached_head(request, lambda: finished_head(plan, square_candidate(plan)))
+    plan = Plan(square(), Interval(-1.0, 1.0), dtype, "lattice")
+    return cached_head(plan, "square", lambda: finished_head(plan, square_candidate(plan)))
 
 
 def square_errors(layer: Layer, head: Head, engine: str, dtype: str) -> HeadErrors:

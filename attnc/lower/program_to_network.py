@@ -17,8 +17,8 @@ from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import label_of
 from attnc.heads import patience
-from attnc.heads.target import Progress
-from attnc.lower.heads import HeadRequest, build_head
+from attnc.heads.target import Plan, Progress
+from attnc.lower.heads import head_within
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.witness import check_refuted, worst
@@ -132,9 +132,11 @@ def _layer_heads(
     def group(neurons: Index | None) -> HeadGroup:
         where = (..., slice(None)) if neurons is None else (..., neurons)
         domain = with_room(float(lo[where].min()), float(hi[where].max()))
-        wanted = HeadRequest(function, domain, request.dtype, eps=min(share, domain.width))
+        plan = Plan(
+            function, domain, request.dtype, progress=lambda text: request.progress(f"{name}: {text}")
+        )
         try:
-            return HeadGroup(neurons, build_head(wanted, lambda text: request.progress(f"{name}: {text}")))
+            return HeadGroup(neurons, head_within(plan, min(share, domain.width)))
         except (ConvergenceError, PrecisionError) as problem:
             raise type(problem)(f"{name}: {problem}") from problem
 

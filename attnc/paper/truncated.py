@@ -211,7 +211,7 @@ class Truncated:
 
     def plan(self, program: Program, heads: int, progress: Progress | None) -> Plan:
         report = progress or (lambda _: None)
-        return Plan(clip(self.a, self.b), self.interval(program), "nearest", heads, self.dtype, report)
+        return Plan(clip(self.a, self.b), self.interval(program), self.dtype, "nearest", heads, report)
 
 
 def truncated(W: Any, t: Any, a: Any, b: Any, domain: Any, dtype: object) -> Truncated:

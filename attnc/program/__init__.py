@@ -12,8 +12,7 @@ from attnc.program.reshape import Reshape
 from attnc.program.step import Step
 
 KINDS: dict[str, type[Step]] = {
-    step.kind: step
-    for step in (Affine, BatchNorm, BlackBox, Combine, Lookup, Pointwise, Product, Reshape)
+    step.kind: step for step in (Affine, BatchNorm, BlackBox, Combine, Lookup, Pointwise, Product, Reshape)
 }
 
 __all__ = [

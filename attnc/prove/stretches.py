@@ -42,7 +42,7 @@ def by_stretches(
         kept = HeadNumbers(**{name: getattr(numbers, name)[active] for name in TENSORS}, dtype=numbers.dtype)
         part = supnorm(kept, f, Interval(lo, hi), quality=_QUALITY, seen=seen)
         if not math.isfinite(part.bound):
-            return unproved(lo, worst.cells + part.cells, part.stuck)
+            return unproved(lo, worst.cells + part.cells)
         with working(_PRECISION, _ORDER + 1):
             worst = worst.joined(_joined(part, numbers, active, list(inactive.values()), a))
     return worst

@@ -37,7 +37,6 @@ class SupNorm:
     attained: float  # |g - f| at `at` is at least this
     at: float
     cells: int
-    stuck: float | None = None  # where no finite bound was found
 
     def joined(self, other: SupNorm) -> SupNorm:
         """The bounds on both of two sets."""
@@ -49,13 +48,12 @@ class SupNorm:
             ahead.attained,
             ahead.at,
             self.cells + other.cells,
-            self.stuck if other.stuck is None else other.stuck,
         )
 
 
-def unproved(at: float, cells: int = 0, stuck: float | None = None) -> SupNorm:
+def unproved(at: float, cells: int = 0) -> SupNorm:
     """Nothing is proved."""
-    return SupNorm(math.inf, math.inf, math.inf, 0.0, at, cells, stuck)
+    return SupNorm(math.inf, math.inf, math.inf, 0.0, at, cells)
 
 
 def supnorm(
@@ -98,7 +96,7 @@ def supnorm(
             hopeless = small and not good and found.approximation > 4 * (goal + found.rounding)
             late = until < math.inf and time.thread_time() > until
             if found.attained > needed or endless > ENDLESS or hopeless or late:
-                return replace(worst, bound=math.inf, cells=done, stuck=cell.middle)
+                return replace(worst, bound=math.inf, cells=done)
             if not good and cell.divisible() and done + len(todo) < most:
                 todo += [(half, branch) for half in cell.halves()]
                 continue
@@ -118,7 +116,7 @@ def bound_cell(
     """The bound of |head - f| on one cell."""
     models = [m for h in range(numbers.heads) if (m := head_on_cell(numbers, h, cell, order, a)) is not None]
     if len(models) < numbers.heads:
-        return unproved(cell.middle, 1, cell.middle)
+        return unproved(cell.middle, 1)
     outputs = [arb(o) for o in numbers.output]
     series = sum((m.series * o for m, o in zip(models, outputs, strict=True)), arb_series([0]))
     last = sum((m.last * o for m, o in zip(models, outputs, strict=True)), arb(0))
@@ -135,7 +133,7 @@ def from_branch(
     r = cell.radius()
     target, target_cell = _enclose(branch, arb(cell.middle)), _enclose(branch, cell.ball())
     if target is None or target_cell is None:
-        return unproved(cell.middle, 1, cell.middle)
+        return unproved(cell.middle, 1)
     _check_consistent(branch, name, cell, target, target_cell[order], order)
     difference, last = series - target, last - target_cell[order]
     taylor = sum((abs(difference[j]) * r**j for j in range(order)), arb(0)) + abs(last) * r**order + far
@@ -144,9 +142,9 @@ def from_branch(
 
 
 def cell_bound(cell: Cell, approximation: arb, rounding: arb, attained: float) -> SupNorm:
-    bound = upper(approximation + rounding)
-    stuck = cell.middle if math.isinf(bound) else None
-    return SupNorm(bound, upper(approximation), upper(rounding), attained, cell.middle, 1, stuck)
+    return SupNorm(
+        upper(approximation + rounding), upper(approximation), upper(rounding), attained, cell.middle, 1
+    )
 
 
 def _enclose(branch: Branch, cell: arb) -> arb_series | None:

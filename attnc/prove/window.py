@@ -59,7 +59,7 @@ def window_bound(window: ClosedForm, f: Function, domain: Interval) -> SupNorm:
                 continue
             worst = worst.joined(found)
             if math.isinf(worst.bound):
-                return unproved(domain.lo, done, cell.middle)
+                return unproved(domain.lo, done)
         return replace(worst, cells=done)
 
 

@@ -254,7 +254,7 @@ HEADS = [
     Mutation(
         "supnorm: cells without a bound",
         "attnc/prove/supnorm.py",
-        "    if len(models) < numbers.heads:\n        return unproved(cell.middle, 1, cell.middle)",
+        "    if len(models) < numbers.heads:\n        return unproved(cell.middle, 1)",
         "    if len(models) < numbers.heads:\n        return SupNorm(0.0, 0.0, 0.0, 0.0, 0.0, 1)",
         "a cell of which nothing is known counts as proved",
         (CELLS,),

@@ -103,7 +103,7 @@ def test_proof_by_stretches_agrees_with_the_general_proof(dtype: str) -> None:
     seen = certificate.witness.error
     general = supnorm(head.numbers(), f, certificate.holds_for, seen=seen)
     ends = [-2 + 3 * ((2 * h - 0.5) / 7) for h in range(1, 4)]
-    plan = Plan(f, certificate.holds_for, "nearest", 4, dtype)
+    plan = Plan(f, certificate.holds_for, dtype, "nearest", 4)
     ours = by_stretches(head.numbers(), plan.f, plan.domain, ends, seen=seen)
     assert general.attained <= ours.bound and ours.attained <= general.bound
     assert ours.bound <= 1.3 * general.attained + 4 * general.rounding
@@ -127,7 +127,7 @@ def test_a_broken_head_is_not_proved_by_stretches() -> None:
     net = many_heads(*normal(4, 2), -2, 1, heads=4, domain=(-2, 2))
     head, f = head_of(net), attnc.functions.clip(-2, 1)
     ends = [-2 + 3 * ((2 * h - 0.5) / 7) for h in range(1, 4)]
-    plan = Plan(f, head.certificate.holds_for, "nearest", 4, "float64")
+    plan = Plan(f, head.certificate.holds_for, "float64", "nearest", 4)
     for h, k in ((0, 0), (1, 3), (2, 1)):
         value = head.value.clone()
         with torch.no_grad():

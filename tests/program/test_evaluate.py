@@ -9,7 +9,6 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-import torch
 from flint import arb, fmpq
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -120,8 +120,6 @@ def test_an_honest_enclosure_with_a_kink_never_becomes_a_proof() -> None:
     f = attnc.function(torch.abs, name="honest", enclosure=lambda x: (x * x).sqrt())
     proof = supnorm(TANH, f, Interval(-1, 1))
     assert proof.bound == math.inf
-    assert proof.stuck is not None
-    assert abs(proof.stuck) < 1e-3
 
 
 def test_two_precisions_agree() -> None:
