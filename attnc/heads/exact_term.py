@@ -141,8 +141,9 @@ def _prove(
     if math.isfinite(sharp.bound):
         approximation = min(approximation, sharp.approximation)
     approximation = max(approximation, min(_FINEST * plan.domain.hi, goal / 2))
-    rounding = _ROOM * executed.rounding
-    bound = min(_ROOM * executed.bound, math.nextafter(approximation + rounding, math.inf))
+    rounding, bound = _ROOM * executed.rounding, _ROOM * executed.bound
+    if math.isfinite(bound):
+        bound = min(bound, math.nextafter(approximation + rounding, math.inf))
     proof = replace(executed, bound=bound, approximation=approximation, rounding=rounding)
     found = HeadCandidate(design, numbers, proof, sampled, at, rounding)
     if is_builtin(plan.f) and math.isfinite(found.bound):
@@ -153,20 +154,15 @@ def _prove(
 
 
 def _executed(plan: Plan, numbers: HeadNumbers, parts: int, seen: float, until: float) -> SupNorm:
-    """The proof in the numbers' dtype, on cells so small that rounding is bounded sharply if anchors are few; infinity if
-    nothing is proved."""
+    """The proof in the numbers' dtype, on cells so small that rounding is bounded sharply if anchors are few."""
     lo, width = plan.domain.lo, plan.domain.width
     edges = [lo + width * (i / parts) for i in range(parts)] + [plan.domain.hi]
-    proofs: list[SupNorm] = []
+    worst = SupNorm(0.0, 0.0, 0.0, 0.0, lo, 0)
     for a, b in pairwise(edges):
-        proofs.append(supnorm(numbers, plan.f, Interval(a, b), order=_ORDER, seen=seen, until=until))
-        if not math.isfinite(proofs[-1].bound):
-            return replace(proofs[-1], bound=math.inf, approximation=math.inf, rounding=math.inf)
-    worst, cells = max(proofs, key=lambda proof: proof.bound), sum(proof.cells for proof in proofs)
-    approximation, rounding = (
-        max(getattr(p, term) for p in proofs) for term in ("approximation", "rounding")
-    )
-    return replace(worst, approximation=approximation, rounding=rounding, cells=cells)
+        worst = worst.joined(supnorm(numbers, plan.f, Interval(a, b), order=_ORDER, seen=seen, until=until))
+        if not math.isfinite(worst.bound):
+            break
+    return worst
 
 
 def _reached(found: HeadCandidate) -> float:

@@ -6,7 +6,7 @@ that the search has not used."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from attnc.heads.draft import Finished, forward
 from attnc.heads.target import Plan, bends, evaluate, find_kink, target_of
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.records.fields import round_up
-from attnc.records.numbers import HeadNumbers
+from attnc.records.numbers import Array, HeadNumbers
 
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
 MEASURED_POINTS = 20_011
@@ -133,17 +133,22 @@ def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math
 
 
 def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
-    """The largest error, in float64, at points that no design uses: a golden-ratio sequence, the ends, the kinks and their
-    surroundings."""
-    lo, hi, width = plan.domain.lo, plan.domain.hi, plan.domain.width
-    golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
-    near = [k + sign * width * 2.0**-j for k in plan.f.kinks for j in range(4, 48) for sign in (-1, 1)]
-    s = np.concatenate([lo + width * golden, [lo, hi], near, list(plan.f.kinks)])
-    s = s[(s >= lo) & (s <= hi)]
+    """The largest error, in float64, at points that no design uses, and where."""
+    s = unused_points(plan)
     parts = np.array_split(s, 1 + len(s) * numbers.key.size // 4_000_000)
     error = np.concatenate([np.abs(forward(numbers, part) - evaluate(plan.f, part)) for part in parts])
     worst = int(np.argmax(error))
     return float(error[worst]), float(s[worst])
+
+
+def unused_points(plan: Plan, special: Sequence[float] = ()) -> Array:
+    """Points that no design uses: a golden-ratio sequence, the ends, the kinks and `special` points, and their surroundings."""
+    lo, hi, width = plan.domain.lo, plan.domain.hi, plan.domain.width
+    golden = np.modf(np.arange(MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
+    special = [lo, hi, *plan.f.kinks, *special]
+    near = [x + sign * width * 2.0**-j for x in special for j in range(4, 50) for sign in (-1, 1)]
+    s = np.concatenate([lo + width * golden, special, near])
+    return s[(s >= lo) & (s <= hi)]
 
 
 class _Search:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from flint import arb
 from torch import Tensor
 
 from attnc.arguments import (
@@ -20,20 +19,19 @@ from attnc.arguments import (
     checked_strict,
     resolve_dtype,
 )
-from attnc.check.witness import ROOM, attained, head_error
+from attnc.check.witness import PRECISION, head_error
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError
 from attnc.functions import Function, function, get
-from attnc.functions.balls import lower, working
+from attnc.functions.balls import working
 from attnc.functions.function import label_of
 from attnc.heads.designs import DESIGNS
-from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest
+from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest, unused_points
 from attnc.heads.target import Plan, Progress
-from attnc.lower.witness import check_refuted
+from attnc.lower.witness import check_refuted, claimed_error
 from attnc.network.head import Head
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
-from attnc.records.numbers import Array
 
 _PRECISION = 128
 
@@ -65,8 +63,10 @@ def head(
     tensor([0.4621], dtype=torch.float64)
     """
     name, strict = resolve_dtype(dtype), checked_strict(strict)
-    interval, design = checked_interval(domain, name), _checked_design(design, heads)
-    heads = checked_count("heads", heads, most=4096)
+    interval = checked_interval(domain, name)
+    if heads != 1 and design in ("gated", "tuned"):
+        raise InputError(f"design={design!r} is for one head: use 'auto' with heads={heads}")
+    design, heads = checked_choice("design", design, DESIGNS), checked_count("heads", heads, most=4096)
     plan = Plan(_function(f), interval, name, design, heads, progress or (lambda _: None))
     check_arithmetic(name)
     if (eps is None) == (anchors is None):
@@ -123,30 +123,25 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
 
 
 def _witness(f: Function, module: Head, s: Tensor) -> Witness:
-    """The largest |executed - f| at the points, in high precision, and not above the error that the checker will find there."""
+    """The largest |executed - f| at the points, in high precision."""
     executed, numbers = module(s), module.numbers()
     rough = (executed.double() - f(s.double())).abs()
     candidates = []
     for i in rough.argsort(descending=True)[:24].tolist():
         at = float(s[i])
-        with working(_PRECISION):
-            own = max(0.0, lower(abs(arb(float(executed[i])) - f.value(at))))
-        candidates.append(Witness((at,), 0, ROOM * min(own, attained(head_error(numbers, f, at)))))
+        with working(PRECISION):
+            meant = f.value(at)
+        error = claimed_error(float(executed[i]), meant, head_error(numbers, f, at))
+        candidates.append(Witness((at,), 0, error))
     return max(candidates, key=lambda w: w.error)
 
 
 def _attack_points(plan: Plan, found: HeadCandidate) -> Tensor:
     """Points that no design used: the ends, the kinks, the worst known points, and their neighbours in the dtype."""
-    golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
-    lo, hi, width = plan.domain.lo, plan.domain.hi, plan.domain.width
-    special = [lo, hi, found.measured_at, *(k for k in plan.f.kinks if k in plan.domain)]
-    if found.proof is not None:
-        special.append(found.proof.at)
-    around = [x + width * sign * 2.0**-j for x in special for j in range(8, 50) for sign in (-1, 1)]
-    wide: Array = np.concatenate([lo + width * golden, special, around])
-    s = torch.from_numpy(wide).to(getattr(torch, plan.dtype))
-    s = torch.cat([s, torch.nextafter(s[-len(around) :], s.new_tensor(math.inf))])
-    return s[(s.double() >= lo) & (s.double() <= hi)]
+    worst = [found.measured_at] if found.proof is None else [found.measured_at, found.proof.at]
+    s = torch.from_numpy(unused_points(plan, worst)).to(getattr(torch, plan.dtype))
+    s = torch.cat([s, torch.nextafter(s[MEASURED_POINTS:], s.new_tensor(math.inf))])
+    return s[(s.double() >= plan.domain.lo) & (s.double() <= plan.domain.hi)]
 
 
 def _function(f: object) -> Function:
@@ -157,9 +152,3 @@ def _function(f: object) -> Function:
     if callable(f):
         return function(f)
     raise InputError(f"a function is a name, an attnc.Function or a callable on tensors: got {f!r}")
-
-
-def _checked_design(design: object, heads: int) -> str:
-    if heads != 1 and design in ("gated", "tuned"):
-        raise InputError(f"design={design!r} is for one head: use 'auto' with heads={heads}")
-    return checked_choice("design", design, DESIGNS)

@@ -25,10 +25,8 @@ from attnc.prove.product import square_powers
 from attnc.records.layers import Layer
 
 
-def lower_product(program: Program, value: int, dtype: str) -> Layer:
+def lower_product(step: Product, program: Program, value: int, dtype: str) -> Layer:
     """The layer, without λ and radius: these depend on what is proved of its inputs."""
-    step = program.steps[value - 1]
-    assert isinstance(step, Product)
     nothing = np.zeros(0, np.int8)
     return Layer("product", step.inputs, value, {"scale": nothing, "radius": nothing})
 

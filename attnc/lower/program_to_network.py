@@ -232,7 +232,6 @@ def proved_network(
     """The module with its certificate, before the search for a witness."""
     certificate = Certificate(
         subject="network",
-        status=Status.PROVED,
         **terms,
         holds_for=box,
         dtype=numbers.dtype,
@@ -257,7 +256,6 @@ def _claim(request: Request, layer: Layer, lowered: Lowered, rounded: ValueBound
     return Certificate(
         subject="layer",
         name=layer_name(request.program, layer.value),
-        status=Status.PROVED,
         **_terms(lowered.known[layer.value], rounded),
         dtype=request.dtype,
         facts=facts,
@@ -277,12 +275,17 @@ def _rounded(request: Request, lowered: Lowered) -> dict[int, ValueBounds]:
 
 
 def _terms(bounds: ValueBounds, rounded: ValueBounds) -> dict[str, Any]:
-    """The bound of one value of the program, and its terms."""
+    """The proved bound of one value of the program, and its terms."""
     error = float(bounds.error.max())
     approximation = min(float(bounds.approximation.max()), error)
     rounding = max(float(bounds.rounding.max()), min(error, float(rounded.error.max())))
-    named = {"approximation": approximation, "rounding": rounding, "bound": error}
-    return {name: claimed(term) for name, term in named.items()}
+    return proved_terms(approximation, rounding, error)
+
+
+def proved_terms(approximation: float, rounding: float, bound: float) -> dict[str, Any]:
+    """The terms of a proved certificate."""
+    named = {"approximation": approximation, "rounding": rounding, "bound": bound}
+    return {"status": Status.PROVED, **{name: claimed(term) for name, term in named.items()}}
 
 
 def claimed(proved: float) -> float:

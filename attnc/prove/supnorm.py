@@ -96,7 +96,7 @@ def supnorm(
             hopeless = small and not good and found.approximation > 4 * (goal + found.rounding)
             late = until < math.inf and time.thread_time() > until
             if found.attained > needed or endless > ENDLESS or hopeless or late:
-                return replace(worst, bound=math.inf, cells=done)
+                return unproved(cell.middle, done)  # the other cells say nothing about this one
             if not good and cell.divisible() and done + len(todo) < most:
                 todo += [(half, branch) for half in cell.halves()]
                 continue
