@@ -72,7 +72,7 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
     target = min(_LARGEST_TARGET, approximation / size / 1.05 if size > 0 else 1.0)
     target = 10.0 ** math.floor(math.log10(target))  # norms share heads
     try:
-        proof = proved_heads(0.5, norm.features, site.epsilon, MOST, target, dtype)
+        proof = proved_heads(norm.features, site.epsilon, MOST, target, dtype)
     except PrecisionError as problem:
         least = round_up((problem.reachable or 0.0) * size * 1.1, 2)
         raise PrecisionError(
