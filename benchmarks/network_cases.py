@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.lower import heads, program_to_network
+from attnc.lower import function_to_head, program_to_network
 from attnc.lower.witness import ascend, candidates, proved, within
 from attnc.program import Program
 from attnc.program.evaluate import differentiable, exact
@@ -45,7 +45,7 @@ def box_of(model: nn.Sequential, far: float = 1.0) -> attnc.Box:
 
 def forget() -> None:
     """What was made for other networks must not hide work."""
-    heads._cache.clear()
+    function_to_head._cache.clear()
     slopes._kept.cache_clear()
 
 

@@ -26,7 +26,7 @@ def ask(sender: Connection, kind: str, name: str, reach: float, eps: float, dtyp
     import attnc
     from attnc.domain import Interval
     from attnc.heads.target import Plan
-    from attnc.lower.heads import head_approximating
+    from attnc.lower.function_to_head import head_approximating
 
     torch.set_num_threads(1)
     attnc.head("tanh", domain=(-1, 1), eps=0.1)  # what is done once in a process

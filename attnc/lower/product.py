@@ -13,8 +13,7 @@ from attnc.errors import InputError
 from attnc.functions import square
 from attnc.heads.exact_term import square_candidate
 from attnc.heads.target import Plan
-from attnc.lower.function_to_head import finished_head
-from attnc.lower.heads import cached_head
+from attnc.lower.function_to_head import cached_head, finished_head
 from attnc.lower.pointwise import executed_error
 from attnc.network.head import Head
 from attnc.program import Product

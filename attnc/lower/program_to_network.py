@@ -18,7 +18,7 @@ from attnc.functions import Function
 from attnc.functions.function import label_of
 from attnc.heads import patience
 from attnc.heads.target import Plan, Progress
-from attnc.lower.heads import head_within
+from attnc.lower.function_to_head import head_within
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.witness import check_refuted, worst

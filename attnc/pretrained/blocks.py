@@ -15,7 +15,7 @@ from attnc.errors import AttncError, ConvergenceError, InputError, PrecisionErro
 from attnc.frontends.transformers import Site
 from attnc.functions import Function
 from attnc.heads.target import Plan
-from attnc.lower.heads import head_approximating
+from attnc.lower.function_to_head import head_approximating
 from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.product import scaled_product, square_errors, square_head

@@ -17,7 +17,7 @@ from attnc.domain import Ball, Interval
 from attnc.errors import PrecisionError, Problem
 from attnc.frontends.transformers import ActivationSite, NormSite, PartSite
 from attnc.heads.target import Plan
-from attnc.lower.heads import head_approximating
+from attnc.lower.function_to_head import head_approximating
 from attnc.lower.pointwise import executed_error
 from attnc.lower.quadratic import proved_heads
 from attnc.network.norm import Norm

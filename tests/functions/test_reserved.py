@@ -23,7 +23,7 @@ from attnc.frontends.state_dict import mlp
 from attnc.functions import Function, function
 from attnc.functions.function import is_builtin, label_of
 from attnc.heads.target import Plan
-from attnc.lower.heads import head_approximating, head_within
+from attnc.lower.function_to_head import head_approximating, head_within
 from attnc.lower.product import square_head
 from attnc.prove import slopes
 from attnc.records.certificate import Status

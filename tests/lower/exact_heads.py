@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnc.domain import Interval
 from attnc.functions import Function
 from attnc.heads.target import Plan, Progress
-from attnc.lower.heads import head_approximating
+from attnc.lower.function_to_head import head_approximating
 from attnc.network.head import Head
 
 

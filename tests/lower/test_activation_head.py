@@ -14,7 +14,7 @@ from attnc import functions
 from attnc.domain import Interval
 from attnc.errors import InputError, PrecisionError
 from attnc.functions.balls import working
-from attnc.lower.heads import ladder
+from attnc.lower.function_to_head import ladder
 from attnc.lower.product import square_head
 from attnc.prove.supnorm import SupNorm
 from attnc.records.numbers import HeadNumbers

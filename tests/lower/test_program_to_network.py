@@ -19,7 +19,7 @@ from attnc.domain import Interval
 from attnc.errors import AttncError, ConvergenceError, PrecisionError
 from attnc.functions.balls import working
 from attnc.heads.target import Plan
-from attnc.lower.heads import few_digits, head_within
+from attnc.lower.function_to_head import few_digits, head_within
 from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import by_reach
 from attnc.network.network import Network

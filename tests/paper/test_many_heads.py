@@ -16,8 +16,7 @@ from attnc.heads.target import Plan
 from attnc.paper import many_heads
 from attnc.paper.truncated import leaking
 from attnc.paper.truncated import many_heads_theorem as theorem
-from attnc.prove.stretches import by_stretches
-from attnc.prove.supnorm import supnorm
+from attnc.prove.supnorm import by_stretches, supnorm
 
 
 def ideal(s: mpf, a: float, b: float, n: int, heads: int, c: float) -> mpf:
