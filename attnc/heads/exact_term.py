@@ -16,7 +16,7 @@ from attnc.functions.function import is_builtin
 from attnc.heads import lattice, patience
 from attnc.heads.designs import candidates_of
 from attnc.heads.draft import Finished
-from attnc.heads.plan import HeadCandidate, refuse_kinks
+from attnc.heads.plan import Closest, HeadCandidate, refuse_kinks
 from attnc.heads.target import Plan, bends, target_of
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.records.fields import round_up
@@ -97,8 +97,7 @@ def _tuned(plan: Plan, goal: float, clock: patience.Clock) -> Iterator[tuple[Hea
     """Larger and larger heads until sampling suggests that one meets the goal; if none does, the closest come last."""
     refuse_kinks(plan)
     search = replace(plan, design="auto")
-    target, best, stale = target_of(search, goal), math.inf, 0
-    closest: list[Finished] = []  # the last is the closest
+    target, closest = target_of(search, goal), Closest()
     for p in TUNED_SIZES:
         plan.progress(f"trying {p} anchors")
         drafts: list[Finished] = []
@@ -110,14 +109,12 @@ def _tuned(plan: Plan, goal: float, clock: patience.Clock) -> Iterator[tuple[Hea
             if finished.approximation <= 0.95 * goal:
                 yield finished.numbers, True
         nearest = min(drafts, key=lambda one: one.approximation)
-        stale += 1
-        if not closest or nearest.approximation < closest[-1].approximation:
-            closest.append(nearest)
-        if nearest.approximation < 0.8 * best:
-            best, stale = nearest.approximation, 0
-        if stale >= 5 and p >= 3 * bends(search):
+        closest.add(nearest, nearest.approximation)
+        if closest.stale >= 5 and p >= 3 * bends(search):
             break
-    for finished in closest[: -1 - _PROVED_CLOSEST : -1]:  # sampling may be too optimistic about the first
+    for finished in closest.found[
+        : -1 - _PROVED_CLOSEST : -1
+    ]:  # sampling may be too optimistic about the first
         if finished.approximation > 0.95 * goal:
             yield finished.numbers, False
 
