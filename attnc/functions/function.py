@@ -68,17 +68,14 @@ class Function:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.parameters, Mapping):
-            given = f"{self.name!r}, {self.parameters!r}"
-            raise InputError(f"name is a str and parameters a mapping: got {given}")
+            raise InputError(f"name is a str, parameters a mapping: got {self.name!r}, {self.parameters!r}")
         if is_reserved(self.name) and not _building.get():
             raise _taken(self.name)
         if list(self.kinks) != sorted(set(self.kinks)) or not all(map(math.isfinite, self.kinks)):
             raise InputError(f"the kinks of {self.name!r} must be finite and increasing: got {self.kinks}")
         if self.branches and len(self.branches) != len(self.kinks) + 1:
-            given = f"{len(self.kinks)} kinks and {len(self.branches)} branches"
-            raise InputError(
-                f"{self.name!r} has {given}: give {len(self.kinks) + 1} branches, from left to right"
-            )
+            given, wanted = f"{len(self.kinks)} kinks and {len(self.branches)} branches", len(self.kinks) + 1
+            raise InputError(f"{self.name!r} has {given}: give {wanted} branches, from left to right")
         if not all(map(math.isfinite, self.parameters.values())):
             raise InputError(f"the parameters of {self.name!r} must be finite: got {dict(self.parameters)}")
 
@@ -111,9 +108,8 @@ class Function:
             reason = f"{type(problem).__name__}: {problem}"
             raise FunctionError(f"{self.name!r} failed on a tensor of {s.dtype}: {reason}") from problem
         if not isinstance(out, Tensor) or out.shape != s.shape or out.dtype != s.dtype:
-            shape = (
-                f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-            )
+            tensor = isinstance(out, Tensor)
+            shape = f"{out.dtype} of shape {tuple(out.shape)}" if tensor else type(out).__name__
             wanted = f"a torch.Tensor of {s.dtype} and of shape {tuple(s.shape)}"
             raise FunctionError(f"{self.name!r} returned {shape}: it must return {wanted}")
         bad = torch.isfinite(s) & ~torch.isfinite(out)
@@ -173,9 +169,7 @@ class Function:
             if not isinstance(y, arb_series) or y.prec < length or ctx.cap != length:
                 what = f"a series of {y.prec} coefficients" if isinstance(y, arb_series) else type(y).__name__
                 wanted = f"a flint.arb_series of {length} (derivative() loses one: write the formula out)"
-                raise FunctionError(
-                    f"the enclosure of {self.name!r} returned {what}: it must return {wanted}"
-                )
+                raise FunctionError(f"the enclosure of {self.name!r} returned {what}, and not {wanted}")
             return y
 
         return guarded
@@ -368,6 +362,4 @@ def _check_enclosure(f: Function) -> None:
             gap = abs(enclosed - arb(value)) if enclosed.is_finite() else arb(0)
             if gap > 1e-6 * (1 + abs(value)):
                 values = f"{enclosed.str(12)} at s={at}, and its torch form {value:.12g}"
-                raise FunctionError(
-                    f"the enclosure of {f.name!r} is {values}: both must be the same function"
-                )
+                raise FunctionError(f"the enclosure of {f.name!r} is {values}: they must be one function")
