@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.lower import heads, program_to_network
+from attnc.lower import function_to_head, program_to_network
 from attnc.lower.witness import ascend, candidates, proved, within
 from attnc.program import Program
 from attnc.program.evaluate import differentiable, exact
@@ -45,8 +45,8 @@ def box_of(model: nn.Sequential, far: float = 1.0) -> attnc.Box:
 
 def forget() -> None:
     """What was made for other networks must not hide work."""
-    heads._cache.clear()
-    slopes._cache.clear()
+    function_to_head._cache.clear()
+    slopes._kept.cache_clear()
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def compiled(model: nn.Module, box: attnc.Box, eps: float, dtype: str) -> tuple[
 
         return inner
 
-    search = patch.object(program_to_network, "build_head", timed("heads", program_to_network.build_head))
+    search = patch.object(program_to_network, "head_within", timed("heads", program_to_network.head_within))
     witness = patch.object(program_to_network, "worst", timed("witness", program_to_network.worst))
     with search, witness, clocked(times, "compile"):
         net = attnc.compile(model, domain=box, eps=eps, dtype=DTYPES[dtype])

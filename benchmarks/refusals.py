@@ -25,7 +25,8 @@ def ask(sender: Connection, kind: str, name: str, reach: float, eps: float, dtyp
 
     import attnc
     from attnc.domain import Interval
-    from attnc.lower.heads import HeadRequest, build_head
+    from attnc.heads.target import Plan
+    from attnc.lower.function_to_head import head_approximating
 
     torch.set_num_threads(1)
     attnc.head("tanh", domain=(-1, 1), eps=0.1)  # what is done once in a process
@@ -34,7 +35,7 @@ def ask(sender: Connection, kind: str, name: str, reach: float, eps: float, dtyp
         if kind == "head":
             attnc.head(f, domain=(-reach, reach), eps=eps, dtype=getattr(torch, dtype))
         else:
-            build_head(HeadRequest(f, Interval(-reach, reach), dtype, approximation=eps))
+            head_approximating(Plan(f, Interval(-reach, reach), dtype), eps)
         answer = "met"
     except attnc.AttncError as problem:
         reachable = getattr(problem, "reachable", None)

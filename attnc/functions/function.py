@@ -22,9 +22,10 @@ from flint import arb, arb_series, ctx
 from torch import Tensor
 
 from attnc.errors import FunctionError, InputError
-from attnc.functions.balls import ball, lower, magnitude, upper, variable, working
+from attnc.functions.balls import ball, lower, upper, variable, working
 
 Branch = Callable[[arb_series], arb_series]
+TorchForm = Callable[[Tensor], Tensor]
 _CELLS, _HALVED = 64, 2000  # of a Lipschitz constant: cells of each piece, and how many may be halved
 SPEC = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 NAMES: set[str] = set()
@@ -60,24 +61,21 @@ class Function:
     """
 
     name: str
-    torch_form: Callable[[Tensor], Tensor] = field(repr=False)
+    torch_form: TorchForm = field(repr=False)
     branches: tuple[Branch, ...] = field(default=(), repr=False)
     kinks: tuple[float, ...] = ()
     parameters: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not isinstance(self.parameters, Mapping):
-            given = f"{self.name!r}, {self.parameters!r}"
-            raise InputError(f"name is a str and parameters a mapping: got {given}")
+            raise InputError(f"name is a str, parameters a mapping: got {self.name!r}, {self.parameters!r}")
         if is_reserved(self.name) and not _building.get():
             raise _taken(self.name)
         if list(self.kinks) != sorted(set(self.kinks)) or not all(map(math.isfinite, self.kinks)):
             raise InputError(f"the kinks of {self.name!r} must be finite and increasing: got {self.kinks}")
         if self.branches and len(self.branches) != len(self.kinks) + 1:
-            given = f"{len(self.kinks)} kinks and {len(self.branches)} branches"
-            raise InputError(
-                f"{self.name!r} has {given}: give {len(self.kinks) + 1} branches, from left to right"
-            )
+            given, wanted = f"{len(self.kinks)} kinks and {len(self.branches)} branches", len(self.kinks) + 1
+            raise InputError(f"{self.name!r} has {given}: give {wanted} branches, from left to right")
         if not all(map(math.isfinite, self.parameters.values())):
             raise InputError(f"the parameters of {self.name!r} must be finite: got {dict(self.parameters)}")
 
@@ -110,9 +108,8 @@ class Function:
             reason = f"{type(problem).__name__}: {problem}"
             raise FunctionError(f"{self.name!r} failed on a tensor of {s.dtype}: {reason}") from problem
         if not isinstance(out, Tensor) or out.shape != s.shape or out.dtype != s.dtype:
-            shape = (
-                f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-            )
+            tensor = isinstance(out, Tensor)
+            shape = f"{out.dtype} of shape {tuple(out.shape)}" if tensor else type(out).__name__
             wanted = f"a torch.Tensor of {s.dtype} and of shape {tuple(s.shape)}"
             raise FunctionError(f"{self.name!r} returned {shape}: it must return {wanted}")
         bad = torch.isfinite(s) & ~torch.isfinite(out)
@@ -144,12 +141,15 @@ class Function:
     def jump(self, lo: float, hi: float) -> float | None:
         """A kink of [lo, hi] at which the branches on both sides differ, or None: attention is continuous."""
         with working(96, 2):
-            for i, kink in enumerate(self.kinks):
-                if lo <= kink <= hi:
-                    left, right = (self._branch(j)(variable(arb(kink)))[0] for j in (i, i + 1))
-                    if not left.overlaps(right):
-                        return kink
-        return None
+            return next((k for k in self.kinks if lo <= k <= hi and self._jumps(k)), None)
+
+    def _jumps(self, kink: float) -> bool:
+        """Whether the branches on both sides of a kink disagree, or have a pole there."""
+        i, at = self.kinks.index(kink), variable(arb(kink))
+        try:
+            return not self._branch(i)(at)[0].overlaps(self._branch(i + 1)(at)[0])
+        except (ValueError, ZeroDivisionError):
+            return True
 
     def _branch(self, i: int) -> Branch:
         """The i-th branch, with its results checked: a series that lost coefficients would look like one with zeros."""
@@ -169,9 +169,7 @@ class Function:
             if not isinstance(y, arb_series) or y.prec < length or ctx.cap != length:
                 what = f"a series of {y.prec} coefficients" if isinstance(y, arb_series) else type(y).__name__
                 wanted = f"a flint.arb_series of {length} (derivative() loses one: write the formula out)"
-                raise FunctionError(
-                    f"the enclosure of {self.name!r} returned {what}: it must return {wanted}"
-                )
+                raise FunctionError(f"the enclosure of {self.name!r} returned {what}, and not {wanted}")
             return y
 
         return guarded
@@ -187,55 +185,56 @@ class Function:
         """
         with working(96, 3):
             pieces = self.pieces(lo, hi)
-            if any(_jumps(left, right) for left, right in pairwise(pieces)):
+            if any(self._jumps(piece.lo) for piece in pieces[1:]):
                 return math.inf
             cells = []
             for piece in pieces:
                 edges = [piece.lo + (piece.hi - piece.lo) * (i / _CELLS) for i in range(_CELLS)] + [piece.hi]
-                cells += [_Slope(piece.branch, a, b) for a, b in pairwise(edges)]
+                cells += [SlopeCell(piece.branch, a, b) for a, b in pairwise(edges)]
             heapq.heapify(cells)
             attained = max(cell.attained for cell in cells)  # decides only when to stop
             for _ in range(_HALVED):
-                if cells[0].bound <= 1.01 * attained:
+                if cells[0].steepest <= 1.01 * attained:
                     break
-                worst = heapq.heappop(cells)
-                for a, b in pairwise((worst.a, worst.a / 2 + worst.b / 2, worst.b)):
-                    half = _Slope(worst.branch, a, b)
+                for half in heapq.heappop(cells).halves():
                     attained = max(attained, half.attained)
                     heapq.heappush(cells, half)
-            return cells[0].bound
+            return cells[0].steepest
 
 
-class _Slope:
-    """|f'| is at most `bound` on the cell [a, b], and `attained` at its middle."""
+class SlopeCell:
+    """f at the middle of [a, b], and its slope on the whole cell by the mean value theorem: each from below and from above."""
 
     def __init__(self, branch: Branch, a: float, b: float) -> None:
         self.branch, self.a, self.b = branch, a, b
-        self.bound, self.attained = math.inf, 0.0
-        cell = ball(a, b)
+        self.middle = min(b, max(a, a / 2 + b / 2))
+        self.half = math.nextafter(max(self.middle - a, b - self.middle), math.inf)
+        self.value = self.slope = (-math.inf, math.inf)
+        self.attained = 0.0  # |slope| at the middle, from below
         try:
-            at_middle, everywhere = branch(variable(cell.mid())), branch(variable(cell))
+            at, everywhere = branch(variable(arb(self.middle))), branch(variable(ball(a, b)))
         except (ValueError, ZeroDivisionError):  # too wide for the branch: it divides by a ball that holds 0
             return
-        mean_value = upper(abs(at_middle[1]) + 2 * abs(everywhere[2]) * cell.rad())
-        self.bound = min(magnitude(everywhere[1]), mean_value)
-        self.attained = lower(abs(at_middle[1]))
+        bend = 2 * abs(everywhere[2]) * arb(self.half)
+        low = max(lower(everywhere[1]), lower(at[1] - bend))
+        high = min(upper(everywhere[1]), upper(at[1] + bend))
+        self.value, self.slope = (lower(at[0]), upper(at[0])), (low, high)
+        self.attained = lower(abs(at[1]))
 
-    def __lt__(self, other: _Slope) -> bool:
-        return self.bound > other.bound
+    @property
+    def steepest(self) -> float:
+        """At least |slope|."""
+        return max(map(abs, self.slope))
 
+    def __lt__(self, other: SlopeCell) -> bool:
+        return self.steepest > other.steepest
 
-def _jumps(left: Piece, right: Piece) -> bool:
-    """Whether the branches of neighbouring pieces disagree at the kink between them, or have a pole there."""
-    at = variable(arb(right.lo))
-    try:
-        return not left.branch(at)[0].overlaps(right.branch(at)[0])
-    except (ValueError, ZeroDivisionError):
-        return True
+    def halves(self) -> tuple[SlopeCell, SlopeCell]:
+        return SlopeCell(self.branch, self.a, self.middle), SlopeCell(self.branch, self.middle, self.b)
 
 
 def function(
-    torch_form: Callable[[Tensor], Tensor],
+    torch_form: TorchForm,
     *,
     name: str | None = None,
     enclosure: Branch | Sequence[Branch] | None = None,
@@ -280,14 +279,21 @@ def _taken(name: str) -> InputError:
     return InputError(f"{name!r} is the name of a built-in function, and this is another function: {advice}")
 
 
-def built_in(name: str, parameters: dict[str, float], create: Callable[[], Function]) -> Function:
+def built_in(
+    name: str,
+    torch_form: TorchForm,
+    branches: tuple[Branch, ...],
+    kinks: tuple[float, ...] = (),
+    parameters: Mapping[str, float] | None = None,
+) -> Function:
     """The built-in of this name and these parameters: created once, and the same object as long as it is in use."""
-    key = (name, tuple(parameters.items()))
+    given = dict(parameters or {})
+    key = (name, tuple(given.items()))
     found = _built_ins.get(key)
     if found is None or not is_builtin(found):
         token = _building.set(True)
         try:
-            found = create()
+            found = Function(name, torch_form, branches, kinks, given)
         finally:
             _building.reset(token)
         _built_ins[key], _fields[found] = found, dict(vars(found))
@@ -356,6 +362,4 @@ def _check_enclosure(f: Function) -> None:
             gap = abs(enclosed - arb(value)) if enclosed.is_finite() else arb(0)
             if gap > 1e-6 * (1 + abs(value)):
                 values = f"{enclosed.str(12)} at s={at}, and its torch form {value:.12g}"
-                raise FunctionError(
-                    f"the enclosure of {f.name!r} is {values}: both must be the same function"
-                )
+                raise FunctionError(f"the enclosure of {f.name!r} is {values}: they must be one function")

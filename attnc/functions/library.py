@@ -11,7 +11,7 @@ from flint import arb, arb_series
 from torch import Tensor
 
 from attnc.errors import InputError
-from attnc.functions.function import NAMES, Branch, Function, built_in
+from attnc.functions.function import NAMES, Branch, Function, TorchForm, built_in
 
 __all__ = [
     "abs", "celu", "clip", "cos", "elu", "exp", "gelu", "gelu_10", "gelu_fast", "gelu_tanh", "hardsigmoid", "hardswish",
@@ -48,16 +48,21 @@ def _positive(name: str, x: object) -> float:
     return number
 
 
-def _own(
+def _fixed(
     name: str,
-    torch_form: Callable[[Tensor], Tensor],
+    meaning: str,
+    torch_form: TorchForm,
     branches: tuple[Branch, ...],
     kinks: tuple[float, ...] = (),
-    parameters: dict[str, float] | None = None,
-) -> Function:
-    """A built-in function: the same object for the same parameters."""
-    given = parameters or {}
-    return built_in(name, given, lambda: Function(name, torch_form, branches, kinks, given))
+) -> Callable[[], Function]:
+    """What returns the built-in function of this name, which has no parameters."""
+
+    def create() -> Function:
+        return built_in(name, torch_form, branches, kinks)
+
+    create.__name__ = create.__qualname__ = name
+    create.__doc__ = meaning
+    return create
 
 
 def _constant(c: float) -> Branch:
@@ -83,31 +88,95 @@ def _gaussian_gate(x: arb_series) -> arb_series:
     return x * (-x / arb(2).sqrt()).erfc() / 2
 
 
-def identity() -> Function:
-    """s."""
-    return _own("identity", lambda s: s.clone(), (_same,))
+def _gelu_tanh(x: arb_series) -> arb_series:
+    cubic = arb("0.044715") * x * x * x
+    return x * _logistic(2 * (2 / arb.pi()).sqrt() * (x + cubic))
 
 
-def relu() -> Function:
-    """max(s, 0)."""
-    return _own("relu", torch.relu, (_zero, _same), (0.0,))
+def _gelu_fast(x: arb_series) -> arb_series:
+    return x * _logistic(arb("1.5957691216") * x * (1 + arb("0.044715") * x * x))
 
 
-def relu2() -> Function:
-    """max(s, 0)². At 0 its second derivative jumps."""
-    return _own("relu2", lambda s: torch.square(torch.relu(s)), (_zero, lambda x: x * x), (0.0,))
+def _mish(x: arb_series) -> arb_series:
+    if x[0].mid() > 0:
+        decay = (-x).exp()
+        return x * (1 + 2 * decay) / (1 + 2 * decay * (1 + decay))
+    e = x.exp()
+    growth = e * (e + 2)
+    return x * growth / (growth + 2)
+
+
+identity = _fixed("identity", "s.", lambda s: s.clone(), (_same,))
+abs = _fixed("abs", "|s|.", torch.abs, (lambda x: -x, _same), (0.0,))
+square = _fixed("square", "s².", torch.square, (lambda x: x * x,))
+exp = _fixed("exp", "e^s.", torch.exp, (lambda x: x.exp(),))
+sin = _fixed("sin", "The sine.", torch.sin, (lambda x: x.sin(),))
+cos = _fixed("cos", "The cosine.", torch.cos, (lambda x: x.cos(),))
+tanh = _fixed("tanh", "The hyperbolic tangent.", torch.tanh, (_hyperbolic_tangent,))
+sigmoid = _fixed("sigmoid", "1/(1 + e^-s).", torch.sigmoid, (_logistic,))
+relu = _fixed("relu", "max(s, 0).", torch.relu, (_zero, _same), (0.0,))
+gelu = _fixed(
+    "gelu", "s·Φ(s), Φ the normal distribution function (the form with erf).", F.gelu, (_gaussian_gate,)
+)
+silu = _fixed("silu", "s/(1 + e^-s).", F.silu, (lambda x: x * _logistic(x),))
+mish = _fixed("mish", "s·tanh(softplus(s)) = s·(1 - 2/((1 + e^s)² + 1)).", F.mish, (_mish,))
+# At 0 the second derivatives of the next two, and of selu, jump.
+relu2 = _fixed(
+    "relu2", "max(s, 0)².", lambda s: torch.square(torch.relu(s)), (_zero, lambda x: x * x), (0.0,)
+)
+softsign = _fixed(
+    "softsign", "s/(1 + |s|).", F.softsign, (lambda x: x / (1 - x), lambda x: x / (1 + x)), (0.0,)
+)
+selu = _fixed(
+    "selu",
+    "λs for s > 0, λα(e^s - 1) below, λ = 1.0507009873554805, α = 1.6732632423543772.",
+    F.selu,
+    (lambda x: arb(_SELU_SCALE) * arb(_SELU_ALPHA) * (x.exp() - 1), lambda x: x * arb(_SELU_SCALE)),
+    (0.0,),
+)
+hardsigmoid = _fixed(
+    "hardsigmoid",
+    "min(max(s/6 + 1/2, 0), 1).",
+    lambda s: (s + 3).clamp(0, 6) / 6,
+    (_zero, lambda x: (x + 3) / 6, _constant(1.0)),
+    (-3.0, 3.0),
+)
+hardswish = _fixed(
+    "hardswish", "s·hardsigmoid(s).", F.hardswish, (_zero, lambda x: x * (x + 3) / 6, _same), (-3.0, 3.0)
+)
+quick_gelu = _fixed(
+    "quick_gelu",
+    "s/(1 + e^(-1.702 s)).",
+    lambda s: s * torch.sigmoid(1.702 * s),
+    (lambda x: x * _logistic(arb("1.702") * x),),
+)
+gelu_tanh = _fixed(
+    "gelu_tanh",
+    "s/2·(1 + tanh(√(2/π)(s + 0.044715 s³))) = s·logistic(2√(2/π)(s + 0.044715 s³)).",
+    lambda s: F.gelu(s, approximate="tanh"),
+    (_gelu_tanh,),
+)
+gelu_fast = _fixed(
+    "gelu_fast",
+    "gelu_tanh with √(2/π) cut to 0.7978845608: s·logistic(1.5957691216·s(1 + 0.044715 s²)).",
+    lambda s: s * torch.sigmoid(1.5957691216 * s * (1 + 0.044715 * s * s)),
+    (_gelu_fast,),
+)
+gelu_10 = _fixed(
+    "gelu_10",
+    "gelu(min(s, 10)): gelu cut off at 10, from which gelu(10) differs by 8e-23.",
+    lambda s: F.gelu(s.clamp(max=10)),
+    (_gaussian_gate, lambda x: x * 0 + 5 * (-10 / arb(2).sqrt()).erfc()),
+    (10.0,),
+)
 
 
 def leaky_relu(slope: float = 0.01) -> Function:
     """s for s > 0, slope·s below."""
     slope = _real("slope", slope)
     branches = (lambda x: x * arb(slope), _same)
-    return _own("leaky_relu", lambda s: torch.where(s > 0, s, s * slope), branches, (0.0,), {"slope": slope})
-
-
-def abs() -> Function:
-    """|s|."""
-    return _own("abs", torch.abs, (lambda x: -x, _same), (0.0,))
+    parameters = {"slope": slope}
+    return built_in("leaky_relu", lambda s: torch.where(s > 0, s, s * slope), branches, (0.0,), parameters)
 
 
 def clip(a: float, b: float) -> Function:
@@ -125,76 +194,14 @@ def _clip(name: str, a: float, b: float) -> Function:
     if not a < b:
         raise InputError(f"{name}(a,b) needs a < b: got a={a}, b={b}")
     branches = (_constant(a), _same, _constant(b))
-    return _own(name, lambda s: s.clamp(a, b), branches, (a, b), {"a": a, "b": b})
+    return built_in(name, lambda s: s.clamp(a, b), branches, (a, b), {"a": a, "b": b})
 
 
 def soft_threshold(lam: float = 0.5) -> Function:
     """sign(s)·max(|s| - λ, 0): the proximal map of λ|s|."""
     lam = _positive("lam", lam)
     branches = (lambda x: x + arb(lam), _zero, lambda x: x - arb(lam))
-    return _own("soft_threshold", lambda s: s - s.clamp(-lam, lam), branches, (-lam, lam), {"lam": lam})
-
-
-def hardsigmoid() -> Function:
-    """min(max(s/6 + 1/2, 0), 1)."""
-    branches = (_zero, lambda x: (x + 3) / 6, _constant(1.0))
-    return _own("hardsigmoid", lambda s: (s + 3).clamp(0, 6) / 6, branches, (-3.0, 3.0))
-
-
-def hardswish() -> Function:
-    """s·hardsigmoid(s)."""
-    return _own("hardswish", F.hardswish, (_zero, lambda x: x * (x + 3) / 6, _same), (-3.0, 3.0))
-
-
-def gelu() -> Function:
-    """s·Φ(s), Φ the normal distribution function (the form with erf)."""
-    return _own("gelu", F.gelu, (_gaussian_gate,))
-
-
-def gelu_tanh() -> Function:
-    """s/2·(1 + tanh(√(2/π)(s + 0.044715 s³))) = s·logistic(2√(2/π)(s + 0.044715 s³))."""
-
-    def series(x: arb_series) -> arb_series:
-        cubic = arb("0.044715") * x * x * x
-        return x * _logistic(2 * (2 / arb.pi()).sqrt() * (x + cubic))
-
-    return _own("gelu_tanh", lambda s: F.gelu(s, approximate="tanh"), (series,))
-
-
-def gelu_fast() -> Function:
-    """gelu_tanh with √(2/π) cut to 0.7978845608: s·logistic(1.5957691216·s(1 + 0.044715 s²))."""
-
-    def series(x: arb_series) -> arb_series:
-        return x * _logistic(arb("1.5957691216") * x * (1 + arb("0.044715") * x * x))
-
-    return _own(
-        "gelu_fast", lambda s: s * torch.sigmoid(1.5957691216 * s * (1 + 0.044715 * s * s)), (series,)
-    )
-
-
-def gelu_10() -> Function:
-    """gelu(min(s, 10)): gelu cut off at 10, from which gelu(10) differs by 8e-23."""
-
-    def constant(x: arb_series) -> arb_series:
-        return x * 0 + 5 * (-10 / arb(2).sqrt()).erfc()
-
-    return _own("gelu_10", lambda s: F.gelu(s.clamp(max=10)), (_gaussian_gate, constant), (10.0,))
-
-
-def quick_gelu() -> Function:
-    """s/(1 + e^(-1.702 s))."""
-    branch = (lambda x: x * _logistic(arb("1.702") * x),)
-    return _own("quick_gelu", lambda s: s * torch.sigmoid(1.702 * s), branch)
-
-
-def silu() -> Function:
-    """s/(1 + e^-s)."""
-    return _own("silu", F.silu, (lambda x: x * _logistic(x),))
-
-
-def sigmoid() -> Function:
-    """1/(1 + e^-s)."""
-    return _own("sigmoid", torch.sigmoid, (_logistic,))
+    return built_in("soft_threshold", lambda s: s - s.clamp(-lam, lam), branches, (-lam, lam), {"lam": lam})
 
 
 def pinball(tau: float = 0.5, width: float = 0.1) -> Function:
@@ -202,12 +209,7 @@ def pinball(tau: float = 0.5, width: float = 0.1) -> Function:
     tau, width = _real("tau", tau), _positive("width", width)
     branch = (lambda x: _logistic(x / width) - tau,)
     parameters = {"tau": tau, "width": width}
-    return _own("pinball", lambda s: torch.sigmoid(s / width) - tau, branch, (), parameters)
-
-
-def tanh() -> Function:
-    """The hyperbolic tangent."""
-    return _own("tanh", torch.tanh, (_hyperbolic_tangent,))
+    return built_in("pinball", lambda s: torch.sigmoid(s / width) - tau, branch, (), parameters)
 
 
 def softplus(beta: float = 1.0) -> Function:
@@ -221,7 +223,7 @@ def softplus(beta: float = 1.0) -> Function:
         return (1 + y.exp()).log() / arb(beta)
 
     parameters = {} if beta == 1 else {"beta": beta}
-    return _own("softplus", lambda s: -F.logsigmoid(-s * beta) / beta, (series,), (), parameters)
+    return built_in("softplus", lambda s: -F.logsigmoid(-s * beta) / beta, (series,), (), parameters)
 
 
 def elu(alpha: float = 1.0) -> Function:
@@ -232,7 +234,7 @@ def elu(alpha: float = 1.0) -> Function:
         return torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0)))
 
     branches = (lambda x: arb(alpha) * (x.exp() - 1), _same)
-    return _own("elu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
+    return built_in("elu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
 
 
 def celu(alpha: float = 1.0) -> Function:
@@ -243,52 +245,4 @@ def celu(alpha: float = 1.0) -> Function:
         return torch.where(s > 0, s, alpha * torch.expm1(s.clamp(max=0) / alpha))
 
     branches = (lambda x: arb(alpha) * ((x / arb(alpha)).exp() - 1), _same)
-    return _own("celu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})
-
-
-def selu() -> Function:
-    """λs for s > 0, λα(e^s - 1) below, λ = 1.0507009873554805, α = 1.6732632423543772."""
-
-    def left(x: arb_series) -> arb_series:
-        return arb(_SELU_SCALE) * arb(_SELU_ALPHA) * (x.exp() - 1)
-
-    return _own("selu", F.selu, (left, lambda x: x * arb(_SELU_SCALE)), (0.0,))
-
-
-def mish() -> Function:
-    """s·tanh(softplus(s)) = s·(1 - 2/((1 + e^s)² + 1))."""
-
-    def series(x: arb_series) -> arb_series:
-        if x[0].mid() > 0:
-            decay = (-x).exp()
-            return x * (1 + 2 * decay) / (1 + 2 * decay * (1 + decay))
-        e = x.exp()
-        growth = e * (e + 2)
-        return x * growth / (growth + 2)
-
-    return _own("mish", F.mish, (series,))
-
-
-def exp() -> Function:
-    """e^s."""
-    return _own("exp", torch.exp, (lambda x: x.exp(),))
-
-
-def square() -> Function:
-    """s²."""
-    return _own("square", torch.square, (lambda x: x * x,))
-
-
-def sin() -> Function:
-    """The sine."""
-    return _own("sin", torch.sin, (lambda x: x.sin(),))
-
-
-def cos() -> Function:
-    """The cosine."""
-    return _own("cos", torch.cos, (lambda x: x.cos(),))
-
-
-def softsign() -> Function:
-    """s/(1 + |s|). At 0 its second derivative jumps."""
-    return _own("softsign", F.softsign, (lambda x: x / (1 - x), lambda x: x / (1 + x)), (0.0,))
+    return built_in("celu", torch_form, branches, (0.0,), {} if alpha == 1 else {"alpha": alpha})

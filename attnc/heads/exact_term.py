@@ -16,7 +16,7 @@ from attnc.functions.function import is_builtin
 from attnc.heads import lattice, patience
 from attnc.heads.designs import candidates_of
 from attnc.heads.draft import Finished
-from attnc.heads.plan import HeadCandidate, refuse_kinks
+from attnc.heads.plan import Closest, HeadCandidate, refuse_kinks
 from attnc.heads.target import Plan, bends, target_of
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.records.fields import round_up
@@ -97,8 +97,7 @@ def _tuned(plan: Plan, goal: float, clock: patience.Clock) -> Iterator[tuple[Hea
     """Larger and larger heads until sampling suggests that one meets the goal; if none does, the closest come last."""
     refuse_kinks(plan)
     search = replace(plan, design="auto")
-    target, best, stale = target_of(search, goal), math.inf, 0
-    closest: list[Finished] = []  # the last is the closest
+    target, closest = target_of(search, goal), Closest()
     for p in TUNED_SIZES:
         plan.progress(f"trying {p} anchors")
         drafts: list[Finished] = []
@@ -110,14 +109,12 @@ def _tuned(plan: Plan, goal: float, clock: patience.Clock) -> Iterator[tuple[Hea
             if finished.approximation <= 0.95 * goal:
                 yield finished.numbers, True
         nearest = min(drafts, key=lambda one: one.approximation)
-        stale += 1
-        if not closest or nearest.approximation < closest[-1].approximation:
-            closest.append(nearest)
-        if nearest.approximation < 0.8 * best:
-            best, stale = nearest.approximation, 0
-        if stale >= 5 and p >= 3 * bends(search):
+        closest.add(nearest, nearest.approximation)
+        if closest.stale >= 5 and p >= 3 * bends(search):
             break
-    for finished in closest[: -1 - _PROVED_CLOSEST : -1]:  # sampling may be too optimistic about the first
+    for finished in closest.found[
+        : -1 - _PROVED_CLOSEST : -1
+    ]:  # sampling may be too optimistic about the first
         if finished.approximation > 0.95 * goal:
             yield finished.numbers, False
 
@@ -141,8 +138,9 @@ def _prove(
     if math.isfinite(sharp.bound):
         approximation = min(approximation, sharp.approximation)
     approximation = max(approximation, min(_FINEST * plan.domain.hi, goal / 2))
-    rounding = _ROOM * executed.rounding
-    bound = min(_ROOM * executed.bound, math.nextafter(approximation + rounding, math.inf))
+    rounding, bound = _ROOM * executed.rounding, _ROOM * executed.bound
+    if math.isfinite(bound):
+        bound = min(bound, math.nextafter(approximation + rounding, math.inf))
     proof = replace(executed, bound=bound, approximation=approximation, rounding=rounding)
     found = HeadCandidate(design, numbers, proof, sampled, at, rounding)
     if is_builtin(plan.f) and math.isfinite(found.bound):
@@ -153,20 +151,15 @@ def _prove(
 
 
 def _executed(plan: Plan, numbers: HeadNumbers, parts: int, seen: float, until: float) -> SupNorm:
-    """The proof in the numbers' dtype, on cells so small that rounding is bounded sharply if anchors are few; infinity if
-    nothing is proved."""
+    """The proof in the numbers' dtype, on cells so small that rounding is bounded sharply if anchors are few."""
     lo, width = plan.domain.lo, plan.domain.width
     edges = [lo + width * (i / parts) for i in range(parts)] + [plan.domain.hi]
-    proofs: list[SupNorm] = []
+    worst = SupNorm(0.0, 0.0, 0.0, 0.0, lo, 0)
     for a, b in pairwise(edges):
-        proofs.append(supnorm(numbers, plan.f, Interval(a, b), order=_ORDER, seen=seen, until=until))
-        if not math.isfinite(proofs[-1].bound):
-            return replace(proofs[-1], bound=math.inf, approximation=math.inf, rounding=math.inf)
-    worst, cells = max(proofs, key=lambda proof: proof.bound), sum(proof.cells for proof in proofs)
-    approximation, rounding = (
-        max(getattr(p, term) for p in proofs) for term in ("approximation", "rounding")
-    )
-    return replace(worst, approximation=approximation, rounding=rounding, cells=cells)
+        worst = worst.joined(supnorm(numbers, plan.f, Interval(a, b), order=_ORDER, seen=seen, until=until))
+        if not math.isfinite(worst.bound):
+            break
+    return worst
 
 
 def _reached(found: HeadCandidate) -> float:

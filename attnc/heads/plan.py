@@ -6,7 +6,7 @@ that the search has not used."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from attnc.heads.draft import Finished, forward
 from attnc.heads.target import Plan, bends, evaluate, find_kink, target_of
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.records.fields import round_up
-from attnc.records.numbers import HeadNumbers
+from attnc.records.numbers import Array, HeadNumbers
 
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
 MEASURED_POINTS = 20_011
@@ -48,11 +48,10 @@ def best(plan: Plan, p: int) -> HeadCandidate:
     refuse_kinks(plan)
     candidates = sorted(best_candidates(plan, p), key=lambda c: c.estimate)
     if not candidates:
-        reason = (
-            "several heads have anchors - 2 anchors each, and graded anchors stand on both sides of a kink"
+        raise InputError(
+            f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.where}: several heads have "
+            "anchors - 2 anchors each, and graded anchors stand on both sides of a kink"
         )
-        what = f"design={plan.design!r} with heads={plan.heads} needs more than {p} anchors for {plan.where}"
-        raise InputError(f"{what}: {reason}")
     plan.progress(f"proving {p} anchors, {candidates[0].design}")
     chosen = conclude(plan, candidates[0], math.inf)
     for candidate in candidates[1:]:
@@ -61,9 +60,10 @@ def best(plan: Plan, p: int) -> HeadCandidate:
     if math.isfinite(chosen.bound):
         return chosen
     other = "" if plan.dtype == "float64" else ", or dtype=torch.float64"
-    what = f"a head of {p} anchors for {plan.where} in {plan.dtype}"
-    reason = "rounding error is too large. Use fewer anchors, more heads"
-    raise ConvergenceError(f"no error bound could be proved for {what}: {reason}{other}.")
+    raise ConvergenceError(
+        f"no error bound could be proved for a head of {p} anchors for {plan.where} in {plan.dtype}: rounding error is too "
+        f"large. Use fewer anchors, more heads{other}."
+    )
 
 
 def smallest(plan: Plan, eps: float) -> HeadCandidate:
@@ -95,7 +95,8 @@ def _closest(search: _Search, clock: patience.Clock) -> HeadCandidate | None:
     if search.found is not None:
         return search.found
     plan = search.plan
-    nearest = [conclude(plan, candidate, math.inf, clock.closing) for candidate in search.closest[:-3:-1]]
+    last = search.closest.found[:-3:-1]
+    nearest = [conclude(plan, candidate, math.inf, clock.closing) for candidate in last]
     proved = [found for found in nearest if math.isfinite(found.bound)]
     best = min(proved, key=lambda found: found.bound, default=None)
     low, high = search.eps, best.bound if best is not None else math.inf
@@ -133,17 +134,38 @@ def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math
 
 
 def measure(plan: Plan, numbers: HeadNumbers) -> tuple[float, float]:
-    """The largest error, in float64, at points that no design uses: a golden-ratio sequence, the ends, the kinks and their
-    surroundings."""
-    lo, hi, width = plan.domain.lo, plan.domain.hi, plan.domain.width
-    golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
-    near = [k + sign * width * 2.0**-j for k in plan.f.kinks for j in range(4, 48) for sign in (-1, 1)]
-    s = np.concatenate([lo + width * golden, [lo, hi], near, list(plan.f.kinks)])
-    s = s[(s >= lo) & (s <= hi)]
+    """The largest error, in float64, at points that no design uses, and where."""
+    s = unused_points(plan)
     parts = np.array_split(s, 1 + len(s) * numbers.key.size // 4_000_000)
     error = np.concatenate([np.abs(forward(numbers, part) - evaluate(plan.f, part)) for part in parts])
     worst = int(np.argmax(error))
     return float(error[worst]), float(s[worst])
+
+
+def unused_points(plan: Plan, special: Sequence[float] = ()) -> Array:
+    """Points that no design uses: a golden-ratio sequence, the ends, the kinks and `special` points, and their surroundings."""
+    lo, hi, width = plan.domain.lo, plan.domain.hi, plan.domain.width
+    golden = np.modf(np.arange(MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
+    special = [lo, hi, *plan.f.kinks, *special]
+    near = [x + sign * width * 2.0**-j for x in special for j in range(4, 50) for sign in (-1, 1)]
+    s = np.concatenate([lo + width * golden, special, near])
+    return s[(s >= lo) & (s <= hi)]
+
+
+class Closest:
+    """The candidates that came closest, the last of them closest of all, and how many sizes in a row brought no progress."""
+
+    def __init__(self) -> None:
+        self.found: list[Finished] = []
+        self.stale, self.least, self.mark = 0, math.inf, math.inf
+
+    def add(self, candidate: Finished, error: float) -> None:
+        self.stale += 1
+        if not self.found or error < self.least:
+            self.found.append(candidate)
+            self.least = error
+        if error < 0.8 * self.mark:
+            self.mark, self.stale = error, 0
 
 
 class _Search:
@@ -154,8 +176,7 @@ class _Search:
         self.target, self.bends = target_of(plan, eps), bends(plan)
         self.found: HeadCandidate | None = None
         self.failed = 1  # the last size of the gallop that did
-        self.closest: list[Finished] = []  # the last is the closest
-        self.stale, self.mark = 0, math.inf
+        self.closest = Closest()
         self.tried: dict[int, list[Finished]] = {}
         self.chains: dict[int, Chain] = {}
 
@@ -166,9 +187,9 @@ class _Search:
             if self.attempt(p):
                 break
             self.failed = p
-            closest = self.closest[-1] if self.closest else None
-            dominated = closest is not None and closest.rounding > max(self.eps, 4 * closest.approximation)
-            if self.stale >= 3 if dominated else self.stale >= 5 and p >= 3 * self.bends:
+            nearest = self.closest.found[-1] if self.closest.found else None
+            dominated = nearest is not None and nearest.rounding > max(self.eps, 4 * nearest.approximation)
+            if self.closest.stale >= 3 if dominated else self.closest.stale >= 5 and p >= 3 * self.bends:
                 break
 
     def _sizes(self) -> Iterator[int]:
@@ -187,12 +208,8 @@ class _Search:
         if self.found is not None and not self.promising(p):
             return False
         candidates = self._candidates(p)
-        for candidate in candidates[:1]:
-            self.stale += 1
-            if not self.closest or candidate.estimate < self.closest[-1].estimate:
-                self.closest.append(candidate)
-            if candidate.estimate < 0.8 * self.mark:
-                self.mark, self.stale = candidate.estimate, 0
+        if candidates:
+            self.closest.add(candidates[0], candidates[0].estimate)
         for candidate in candidates:
             if candidate.estimate <= self.eps and measure(self.plan, candidate.numbers)[0] <= self.eps:
                 self.plan.progress(f"proving {p} anchors, {candidate.design}")
@@ -236,7 +253,7 @@ def _out_of_reach(
     plan: Plan, eps: float, search: _Search, found: HeadCandidate | None, clock: patience.Clock
 ) -> ConvergenceError | PrecisionError:
     design, late = f"design={plan.design!r}", clock.note()
-    if not search.closest:
+    if not search.closest.found:
         return ConvergenceError(f"no head for {plan.where} was found with {design}.{late}")
     if found is None:
         what = f"no error bound could be proved for {plan.where} with {design} in {plan.dtype}"

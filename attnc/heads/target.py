@@ -5,7 +5,7 @@ Designs use the coordinate x = (s - middle)/half of the interval, so that it is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -23,14 +23,14 @@ _ZOOMS, _PERSISTENT, _NOISE = 9, 3, 256 * 2.0**-53  # of the search for kinks
 
 @dataclass(frozen=True)
 class Plan:
-    """A function on an interval, a design, the number of heads, a dtype."""
+    """What a head is for, and how it is to be built."""
 
     f: Function
     domain: Interval
-    design: str
-    heads: int
     dtype: str
-    progress: Progress = lambda _: None
+    design: str = "auto"
+    heads: int = 1
+    progress: Progress = field(default=lambda _: None, compare=False)
 
     @property
     def where(self) -> str:

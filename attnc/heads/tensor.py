@@ -42,6 +42,13 @@ class Axis:
         """The anchors' coordinates, (count,)."""
         return self.first + self.step * np.arange(self.count, dtype=np.float64)
 
+    def on(self, lo: float, hi: float) -> Axis:
+        """This axis of [-1, 1], moved to [lo, hi]."""
+        middle, half = lo / 2 + hi / 2, hi / 2 - lo / 2
+        if half == 0:
+            return Axis(middle, 0.0, self.count, 0.0)
+        return Axis(middle + half * self.first, half * self.step, self.count, self.sharpness / half**2)
+
     def weights(self, x: Array) -> Array:
         """w_k(x_i), (len(x), count)."""
         return softmax_rows(-self.sharpness * (x[:, None] - self.points) ** 2)
@@ -126,12 +133,10 @@ def counts_for(lo: Array, hi: Array, lipschitz: float, eps: float) -> list[int]:
 
 def grid_axes(lo: Array, hi: Array, counts: list[int]) -> tuple[Axis, ...]:
     """An anchor in the middle of each cell."""
-    axes = []
-    for a, side, count in zip(lo.tolist(), (hi - lo).tolist(), counts, strict=True):
-        step = side / count
-        one = Axis(a + side / 2, 0.0, 1, 0.0)
-        axes.append(one if count == 1 else Axis(a + step / 2, step, count, SHARPNESS / step / step))
-    return tuple(axes)
+    sides = zip(lo.tolist(), ((hi - lo) / counts).tolist(), counts, strict=True)
+    return tuple(
+        Axis(a + step / 2, step, n, SHARPNESS / step / step if n > 1 else 0.0) for a, step, n in sides
+    )
 
 
 def nodes(count: int) -> Array:

@@ -94,38 +94,22 @@ def _finished(history: list[LatticeFit], eps: float, largest: int, most: int) ->
     return rate >= -1e-3 or float(size[-1] + (np.log(eps) - error[-1]) / rate) > np.log(2.0 * most)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """An axis in the coordinate of [-1, 1]: c = bΔ² and how far the anchors reach beyond the ends, in steps."""
-
-    count: int
-    sharpness: float = 0.0
-    beyond: float = 0.0
-
-    def on(self, lo: float, hi: float) -> Axis:
-        """The axis for the interval [lo, hi]; a single anchor is in its middle."""
-        middle, half = lo / 2 + hi / 2, hi / 2 - lo / 2
-        if self.count == 1 or half == 0:
-            return Axis(middle, 0.0, self.count, 0.0)
-        step = 2 * half / (self.count - 1 - 2 * self.beyond)
-        return Axis(lo - self.beyond * step, step, self.count, self.sharpness / step**2)
-
-
-def _shapes(count: int) -> Iterator[_Shape]:
-    """The sharpnesses and margins to try for this many anchors."""
+def _shapes(count: int) -> Iterator[Axis]:
+    """The axes of [-1, 1] to try with this many anchors, by sharpness bΔ² and by how many steps they reach beyond the ends."""
     if count == 1:
-        yield _Shape(1)
+        yield Axis(0.0, 0.0, 1, 0.0)
     sharpnesses, margins = next((s, m) for most, s, m in _TRIED if count <= most)
     for beyond in margins:
         if count - 1 - 2 * beyond >= 1:
+            step = 2 / (count - 1 - 2 * beyond)
             for sharpness in sharpnesses:
-                yield _Shape(count, sharpness, beyond)
+                yield Axis(-1 - beyond * step, step, count, sharpness / step**2)
 
 
-def _fit(shape: _Shape, x: Array, slices: list[Array], ridge: float) -> list[tuple[float, float]]:
+def _fit(shape: Axis, x: Array, slices: list[Array], ridge: float) -> list[tuple[float, float]]:
     """For each group of slices (len(x), columns) of a function on [-1, 1]: the largest error of values that are least squares at
     every other point, and the largest value."""
-    weights = shape.on(-1.0, 1.0).weights(x)
+    weights = shape.weights(x)
     q, r = factors(weights[::2], ridge)
     found = []
     for columns in slices:
@@ -148,8 +132,8 @@ class _Search:
         self.centre, self.largest = lo / 2 + hi / 2, most
         self._noise = np.random.default_rng([seed, 0])
         self._slices: dict[int, tuple[Array, list[Array]]] = {}
-        self._tried: dict[int, list[tuple[list[tuple[float, float]], _Shape]]] = {}
-        self._tables: list[dict[int, tuple[float, _Shape]]] = [{} for _ in lo]
+        self._tried: dict[int, list[tuple[list[tuple[float, float]], Axis]]] = {}
+        self._tables: list[dict[int, tuple[float, Axis]]] = [{} for _ in lo]
         slices = self._cut(_POINTS)[1]
         self._scale = max(max(float(np.abs(s).max()) for s in slices), 1e-300)
         self._active = max(1, sum(float(np.ptp(s, 0).max()) > 0 for s in slices))

@@ -27,7 +27,7 @@ from attnc.records.numbers import HeadNumbers
 
 def reading_head(reach: float, dtype: str) -> Head:
     """The head of layer A for |w·x| <= reach, with the e that leaves the smallest proved error."""
-    plan = Plan(identity(), Interval(-reach, reach), "reading", 2, dtype)
+    plan = Plan(identity(), Interval(-reach, reach), dtype, "reading", 2)
     numbers, proof = _best(plan)
     if not math.isfinite(proof.bound):
         raise PrecisionError(

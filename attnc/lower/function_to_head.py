@@ -1,17 +1,19 @@
-"""function → head."""
+"""function → head: as a user asks for it, or with a target in few digits, so that equal requests share one head."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from flint import arb
 from torch import Tensor
 
 from attnc.arguments import (
+    DTYPES,
     check_arithmetic,
     checked_choice,
     checked_count,
@@ -20,22 +22,24 @@ from attnc.arguments import (
     checked_strict,
     resolve_dtype,
 )
-from attnc.check.execution import ROOM, attained, head_error
+from attnc.check.execution import PRECISION, head_error
 from attnc.domain import Interval
-from attnc.errors import ConvergenceError, InputError
+from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, function, get
-from attnc.functions.balls import lower, working
-from attnc.functions.function import label_of
+from attnc.functions.balls import working
+from attnc.functions.function import is_builtin, label_of
 from attnc.heads.designs import DESIGNS
-from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest
+from attnc.heads.exact_term import smallest_exact
+from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest, unused_points
 from attnc.heads.target import Plan, Progress
-from attnc.lower.witness import check_refuted
+from attnc.lower.witness import check_refuted, claimed_error
 from attnc.network.head import Head
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
-from attnc.records.numbers import Array
 
 _PRECISION = 128
+_KEPT = 256
+_cache: dict[Hashable, Head] = {}
 
 
 def head(
@@ -65,9 +69,11 @@ def head(
     tensor([0.4621], dtype=torch.float64)
     """
     name, strict = resolve_dtype(dtype), checked_strict(strict)
-    interval, design = checked_interval(domain, name), _checked_design(design, heads)
-    heads = checked_count("heads", heads, most=4096)
-    plan = Plan(_function(f), interval, design, heads, name, progress or (lambda _: None))
+    interval = checked_interval(domain, name)
+    if heads != 1 and design in ("gated", "tuned"):
+        raise InputError(f"design={design!r} is for one head: use 'auto' with heads={heads}")
+    design, heads = checked_choice("design", design, DESIGNS), checked_count("heads", heads, most=4096)
+    plan = Plan(_function(f), interval, name, design, heads, progress or (lambda _: None))
     check_arithmetic(name)
     if (eps is None) == (anchors is None):
         raise InputError(f"give either eps=… or anchors=…: got eps={eps!r} and anchors={anchors!r}")
@@ -85,6 +91,62 @@ def head(
         ) from problem
     made.strict = strict
     return made
+
+
+def head_within(plan: Plan, eps: float) -> Head:
+    """The smallest head found whose executed error is proved to be at most eps, or the closest one if there is none: its
+    certificate states the bound."""
+    eps = few_digits(checked_eps(eps))
+
+    def build() -> Head:
+        try:
+            return finished_head(plan, smallest(plan, eps), eps)
+        except (PrecisionError, ConvergenceError) as problem:
+            if not isinstance(problem.found, HeadCandidate):
+                raise
+            return finished_head(plan, problem.found)
+
+    return cached_head(plan, ("eps", eps), build)
+
+
+def head_approximating(plan: Plan, approximation: float) -> Head:
+    """The smallest head found whose error in exact arithmetic is proved to be at most `approximation` on an interval [-R, R]
+    that contains the domain. Raises `PrecisionError` if there is none."""
+    radius = ladder(max(abs(plan.domain.lo), abs(plan.domain.hi)))
+    plan = replace(plan, domain=Interval(-radius, radius))
+    target = few_digits(checked_eps(approximation, "approximation"))
+    return cached_head(
+        plan, ("approximation", target), lambda: finished_head(plan, smallest_exact(plan, target))
+    )
+
+
+def cached_head(plan: Plan, target: Hashable, build: Callable[[], Head]) -> Head:
+    """A copy of the head of an equal plan and target, or a new one. Only built-in functions are cached: a user's function may
+    change what it does."""
+    if plan.dtype not in DTYPES.values():
+        raise InputError(f"dtype={plan.dtype!r}: heads run in 'float32' or 'float64'")
+    check_arithmetic(plan.dtype)
+    if not is_builtin(plan.f):
+        return build()
+    key = plan, target
+    if key not in _cache:
+        _cache[key] = build()
+        if len(_cache) > _KEPT:
+            del _cache[next(iter(_cache))]
+    return copy.deepcopy(_cache[key])
+
+
+def few_digits(target: float) -> float:
+    """The largest of 1, 1.5, 2, 3, 5, 7 times a power of ten that is at most the target."""
+    power = math.floor(math.log10(target))
+    steps = [float(f"{m}e{k}") for k in (power - 1, power, power + 1) for m in (1, 1.5, 2, 3, 5, 7)]
+    return max(s for s in steps if s <= target)
+
+
+def ladder(radius: float) -> float:
+    """The least of 1, 1.5, 2, 3, 4, 6, 8, 12, … that is at least the radius."""
+    power = 2.0 ** max(0, math.frexp(radius)[1] - 1)
+    return next(step for step in (power, 1.5 * power, 2 * power) if step >= radius)
 
 
 def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -> Head:
@@ -123,30 +185,25 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
 
 
 def _witness(f: Function, module: Head, s: Tensor) -> Witness:
-    """The largest |executed - f| at the points, in high precision, and not above the error that the checker will find there."""
+    """The largest |executed - f| at the points, in high precision."""
     executed, numbers = module(s), module.numbers()
     rough = (executed.double() - f(s.double())).abs()
     candidates = []
     for i in rough.argsort(descending=True)[:24].tolist():
         at = float(s[i])
-        with working(_PRECISION):
-            own = max(0.0, lower(abs(arb(float(executed[i])) - f.value(at))))
-        candidates.append(Witness((at,), 0, ROOM * min(own, attained(head_error(numbers, f, at)))))
+        with working(PRECISION):
+            meant = f.value(at)
+        error = claimed_error(float(executed[i]), meant, head_error(numbers, f, at))
+        candidates.append(Witness((at,), 0, error))
     return max(candidates, key=lambda w: w.error)
 
 
 def _attack_points(plan: Plan, found: HeadCandidate) -> Tensor:
     """Points that no design used: the ends, the kinks, the worst known points, and their neighbours in the dtype."""
-    golden = np.modf(np.arange(1, MEASURED_POINTS) * ((math.sqrt(5) - 1) / 2))[0]
-    lo, hi, width = plan.domain.lo, plan.domain.hi, plan.domain.width
-    special = [lo, hi, found.measured_at, *(k for k in plan.f.kinks if k in plan.domain)]
-    if found.proof is not None:
-        special.append(found.proof.at)
-    around = [x + width * sign * 2.0**-j for x in special for j in range(8, 50) for sign in (-1, 1)]
-    wide: Array = np.concatenate([lo + width * golden, special, around])
-    s = torch.from_numpy(wide).to(getattr(torch, plan.dtype))
-    s = torch.cat([s, torch.nextafter(s[-len(around) :], s.new_tensor(math.inf))])
-    return s[(s.double() >= lo) & (s.double() <= hi)]
+    worst = [found.measured_at] if found.proof is None else [found.measured_at, found.proof.at]
+    s = torch.from_numpy(unused_points(plan, worst)).to(getattr(torch, plan.dtype))
+    s = torch.cat([s, torch.nextafter(s[MEASURED_POINTS:], s.new_tensor(math.inf))])
+    return s[(s.double() >= plan.domain.lo) & (s.double() <= plan.domain.hi)]
 
 
 def _function(f: object) -> Function:
@@ -157,9 +214,3 @@ def _function(f: object) -> Function:
     if callable(f):
         return function(f)
     raise InputError(f"a function is a name, an attnc.Function or a callable on tensors: got {f!r}")
-
-
-def _checked_design(design: object, heads: int) -> str:
-    if heads != 1 and design in ("gated", "tuned"):
-        raise InputError(f"design={design!r} is for one head: use 'auto' with heads={heads}")
-    return checked_choice("design", design, DESIGNS)

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,11 +17,12 @@ from attnc.check.execution import ROOM, attained, network_errors
 from attnc.domain import Array, Box
 from attnc.errors import InputError, PrecisionError
 from attnc.heads.tensor import Axis, Lattice, counts_for, grid_axes
-from attnc.lower.program_to_network import claimed, proved_network
+from attnc.lower.program_to_network import claimed, proved_network, proved_terms
 from attnc.lower.witness import check_refuted, within
 from attnc.network.network import Network, rebuilt
-from attnc.program import BlackBox, Lookup, Reshape, Step
+from attnc.program import BlackBox, Lookup, Reshape
 from attnc.program.program import Program
+from attnc.prove.bounds import ValueBounds
 from attnc.prove.compose import compose
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
@@ -68,18 +69,12 @@ def selection(lattice: Lattice, centre: Array, dtype: str) -> Layer:
 
 def around(source: Source, step: Lookup | BlackBox, made: Layer) -> tuple[Program, tuple[Layer, ...]]:
     """The step between the shapes of the function: vec X in front, tokens behind."""
-    steps: list[Step] = []
-    if len(source.box.shape) > 1:
-        steps.append(Reshape(0, (source.box.size,), name="vec"))
-    at = len(steps)
-    steps.append(replace(step, input=at))
-    if len(source.shape) > 1:
-        steps.append(Reshape(at + 1, source.shape, name="tokens"))
-    layers = [replace(made, inputs=(at,), value=at + 1)] * len(steps)
-    for i, one in enumerate(steps):
-        if isinstance(one, Reshape):
-            layers[i] = Layer("reshape", one.inputs, i + 1, {}, {"to": one.to})
-    return Program(source.box.shape, tuple(steps)), tuple(layers)
+    vec = [Reshape(0, (source.box.size,), name="vec")] if len(source.box.shape) > 1 else []
+    at = len(vec)
+    tokens = [Reshape(at + 1, source.shape, name="tokens")] if len(source.shape) > 1 else []
+    layers = [Layer("reshape", one.inputs, one.input + 1, {}, {"to": one.to}) for one in (*vec, *tokens)]
+    layers.insert(at, replace(made, inputs=(at,), value=at + 1))
+    return Program(source.box.shape, (*vec, replace(step, input=at), *tokens)), tuple(layers)
 
 
 def unproved(source: Source, lattice: Lattice, dtype: str, name: str) -> Network:
@@ -103,12 +98,12 @@ def lipschitz_grid(
         lattice = Lattice(grid_axes(lo, hi, counts), step.values)
         program, stages = around(source, step, selection(lattice, lo / 2 + hi / 2, dtype))
         output = compose(program, stages, source.box, {}, dtype)[len(program.steps)]
-        error, exact = float(output.error.max()), float(output.approximation.max())
+        error = float(output.error.max())
         if claimed(error) <= eps:
             for start in range(0, len(step.points), _ROWS):
                 near = slice(start, start + _ROWS)
                 refute(step, step.points[near], step.values[near], start)
-            return _proved(source, program, stages, dtype, error, min(exact, error)), counts
+            return _proved(source, program, NetworkNumbers(stages, dtype), output), counts
         closest = min(closest, error)
         allowed = min(0.993 * eps - 1.1 * (error - allowed), 0.99 * allowed)
         if not allowed > 0.2 * eps:  # also where nothing is proved
@@ -157,27 +152,24 @@ def refute(step: Lookup, x: Array, fx: Array, start: int = 0) -> None:
         ratio = np.where(above, change / np.maximum(distance, 2.0**-1000), 0.0)
         i, j = np.unravel_index(int(ratio.argmax()), ratio.shape)
         raise InputError(
-            f"lipschitz={step.lipschitz:g} is refuted: f changes by {change[i, j]:.9g} between x = {_point(x[i])} and "
-            f"x = {_point(y[j])}, which are {distance[i, j]:.9g} apart: the constant is at least {ratio[i, j]:.9g}. Give a "
+            f"lipschitz={step.lipschitz:g} is refuted: f changes by {change[i, j]:.9g} between x = {_shown(x[i])} and "
+            f"x = {_shown(y[j])}, which are {distance[i, j]:.9g} apart: the constant is at least {ratio[i, j]:.9g}. Give a "
             f"larger one, or none (the error is then measured), or a larger noise if f rounds by more than {step.noise:.2g}."
         )
 
 
-def _point(x: Array) -> str:
-    shown = ", ".join(f"{v:.9g}" for v in x[:8])
-    return f"({shown}{', …' if len(x) > 8 else ''})"
+def _shown(x: Array) -> str:
+    return f"({', '.join(f'{v:.9g}' for v in x[:8])}{', …' if len(x) > 8 else ''})"
 
 
-def _proved(
-    source: Source, program: Program, stages: tuple[Layer, ...], dtype: str, error: float, exact: float
-) -> Network:
-    (layer,) = (stage for stage in stages if stage.kind == "lookup")
-    named = {"approximation": exact, "rounding": error - exact, "bound": error}
-    terms: dict[str, Any] = {name: claimed(term) for name, term in named.items()}
+def _proved(source: Source, program: Program, numbers: NetworkNumbers, output: ValueBounds) -> Network:
+    (layer,) = (layer for layer in numbers.layers if layer.kind == "lookup")
+    error = float(output.error.max())
+    exact = min(float(output.approximation.max()), error)
+    terms = proved_terms(exact, error - exact, error)
     facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
-    about: dict[str, Any] = {"subject": "lookup", "name": "lookup", "status": Status.PROVED}
-    lookup = Certificate(**about, **terms, dtype=dtype, facts=facts)
-    return proved_network(program, NetworkNumbers(stages, dtype), source.box, terms, lookup)
+    lookup = Certificate(subject="lookup", name="lookup", **terms, dtype=numbers.dtype, facts=facts)
+    return proved_network(program, numbers, source.box, terms, lookup)
 
 
 def measured(network: Network, source: Source, method: str, points: int, seed: int) -> Certificate:

@@ -18,20 +18,16 @@ from attnc.prove.exact_affine import folded, scaling
 from attnc.records.layers import Layer
 
 
-def lower_affine(program: Program, value: int, dtype: str) -> Layer | None:
+def lower_affine(step: Affine, program: Program, value: int, dtype: str) -> Layer | None:
     """The layer W x + b; None if the batch norm that follows contains it."""
-    step = program.steps[value - 1]
-    assert isinstance(step, Affine)
     if _folds(program, value):
         return None
     tensors = {name: _rounded(array, dtype, step.label) for name, array in step.tensors().items()}
     return Layer("affine", step.inputs, value, tensors)
 
 
-def lower_batch_norm(program: Program, value: int, dtype: str) -> Layer:
+def lower_batch_norm(step: BatchNorm, program: Program, value: int, dtype: str) -> Layer:
     """diag(a) W x + a∘b + c if an affine map stands in front that nothing else reads, else a∘x + c."""
-    step = program.steps[value - 1]
-    assert isinstance(step, BatchNorm)
     before = program.steps[step.input - 1] if step.input > 0 else None
     if isinstance(before, Affine) and _folds(program, step.input):
         weight, bias = (_rounded(n.number, dtype, step.label) for n in folded(before, step))
@@ -40,18 +36,14 @@ def lower_batch_norm(program: Program, value: int, dtype: str) -> Layer:
     return Layer("batch_norm", step.inputs, value, {"scale": scale, "shift": shift})
 
 
-def lower_combine(program: Program, value: int, dtype: str) -> Layer:
+def lower_combine(step: Combine, program: Program, value: int, dtype: str) -> Layer:
     """The layer Σ c_i x_i."""
-    step = program.steps[value - 1]
-    assert isinstance(step, Combine)
     coefficients = _rounded(np.array(step.coefficients), dtype, step.label)
     return Layer("combine", step.inputs, value, {}, {"coefficients": tuple(map(float, coefficients))})
 
 
-def lower_reshape(program: Program, value: int, dtype: str) -> Layer:
+def lower_reshape(step: Reshape, program: Program, value: int, dtype: str) -> Layer:
     """The layer that gives the numbers of its input another shape."""
-    step = program.steps[value - 1]
-    assert isinstance(step, Reshape)
     return Layer("reshape", step.inputs, value, {}, {"to": step.to})
 
 
@@ -70,7 +62,9 @@ def _rounded(numbers: Numbers, dtype: str, name: str) -> Numbers:
     return array
 
 
-LOWERINGS: dict[str, Callable[[Program, int, str], Layer | None]] = {
+LOWERINGS: dict[
+    str, Callable[..., Layer | None]
+] = {  # of a step, its program, the value it computes, and the dtype
     "affine": lower_affine,
     "batch_norm": lower_batch_norm,
     "pointwise": lower_pointwise,
@@ -83,16 +77,16 @@ COMPILED = tuple(kind for kind in LOWERINGS if kind != "product")  # products ru
 
 def lower_steps(program: Program, dtype: str) -> tuple[Layer, ...]:
     """The layers in order, their numbers rounded to the dtype."""
-    layers = [LOWERINGS[step.kind](program, i + 1, dtype) for i, step in enumerate(program.steps)]
+    layers = [LOWERINGS[step.kind](step, program, i, dtype) for i, step in enumerate(program.steps, 1)]
     return tuple(layer for layer in layers if layer is not None)
 
 
 def check_supported(program: Program) -> None:
     """Raise `UnsupportedError` with every step that `compile` cannot lower."""
-    unsupported = [(i, step) for i, step in enumerate(program.steps) if step.kind not in COMPILED]
-    problems = list(program.problems())
-    for i, step in unsupported:
-        reason = f"steps of kind {step.kind!r} cannot be compiled yet"
-        problems.append(Problem(step.name or f"step {i} ({step.kind})", reason))
+    problems = program.problems()
+    for i, step in enumerate(program.steps):
+        if step.kind not in COMPILED:
+            reason = f"steps of kind {step.kind!r} cannot be compiled yet"
+            problems.append(Problem(step.name or f"step {i} ({step.kind})", reason))
     if problems:
         raise UnsupportedError("the model cannot be compiled", problems)

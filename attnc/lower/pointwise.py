@@ -35,10 +35,8 @@ class HeadGroup(NamedTuple):
         return self.head.certificate
 
 
-def lower_pointwise(program: Program, value: int, dtype: str) -> Layer:
+def lower_pointwise(step: Pointwise, program: Program, value: int, dtype: str) -> Layer:
     """The layer, without heads: these depend on what is proved of its input."""
-    step = program.steps[value - 1]
-    assert isinstance(step, Pointwise)
     return pointwise_layer(step.input, value, [])
 
 

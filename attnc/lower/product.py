@@ -7,15 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnc.arguments import check_arithmetic
 from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import square
 from attnc.heads.exact_term import square_candidate
 from attnc.heads.target import Plan
-from attnc.lower.function_to_head import finished_head
-from attnc.lower.heads import HeadRequest, cached_head
+from attnc.lower.function_to_head import cached_head, finished_head
 from attnc.lower.pointwise import executed_error
 from attnc.network.head import Head
 from attnc.program import Product
@@ -26,10 +24,8 @@ from attnc.prove.product import square_powers
 from attnc.records.layers import Layer
 
 
-def lower_product(program: Program, value: int, dtype: str) -> Layer:
+def lower_product(step: Product, program: Program, value: int, dtype: str) -> Layer:
     """The layer, without λ and radius: these depend on what is proved of its inputs."""
-    step = program.steps[value - 1]
-    assert isinstance(step, Product)
     nothing = np.zeros(0, np.int8)
     return Layer("product", step.inputs, value, {"scale": nothing, "radius": nothing})
 
@@ -45,11 +41,8 @@ def scaled_product(layer: Layer, known: Mapping[int, ValueBounds], dtype: str) -
 
 def square_head(dtype: str) -> Head:
     """s² on [-1, 1], exact except for the rounding of the dtype."""
-    check_arithmetic(dtype)
-    domain = Interval(-1.0, 1.0)
-    plan = Plan(square(), domain, "lattice", 1, dtype)
-    request = HeadRequest(square(), domain, dtype, approximation=1.0, design="square")
-    return cached_head(request, lambda: finished_head(plan, square_candidate(plan)))
+    plan = Plan(square(), Interval(-1.0, 1.0), dtype, "lattice")
+    return cached_head(plan, "square", lambda: finished_head(plan, square_candidate(plan)))
 
 
 def square_errors(layer: Layer, head: Head, engine: str, dtype: str) -> HeadErrors:

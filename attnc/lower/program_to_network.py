@@ -17,8 +17,8 @@ from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import label_of
 from attnc.heads import patience
-from attnc.heads.target import Progress
-from attnc.lower.heads import HeadRequest, build_head
+from attnc.heads.target import Plan, Progress
+from attnc.lower.function_to_head import head_within
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.witness import check_refuted, worst
@@ -132,9 +132,11 @@ def _layer_heads(
     def group(neurons: Index | None) -> HeadGroup:
         where = (..., slice(None)) if neurons is None else (..., neurons)
         domain = with_room(float(lo[where].min()), float(hi[where].max()))
-        wanted = HeadRequest(function, domain, request.dtype, eps=min(share, domain.width))
+        plan = Plan(
+            function, domain, request.dtype, progress=lambda text: request.progress(f"{name}: {text}")
+        )
         try:
-            return HeadGroup(neurons, build_head(wanted, lambda text: request.progress(f"{name}: {text}")))
+            return HeadGroup(neurons, head_within(plan, min(share, domain.width)))
         except (ConvergenceError, PrecisionError) as problem:
             raise type(problem)(f"{name}: {problem}") from problem
 
@@ -230,7 +232,6 @@ def proved_network(
     """The module with its certificate, before the search for a witness."""
     certificate = Certificate(
         subject="network",
-        status=Status.PROVED,
         **terms,
         holds_for=box,
         dtype=numbers.dtype,
@@ -255,7 +256,6 @@ def _claim(request: Request, layer: Layer, lowered: Lowered, rounded: ValueBound
     return Certificate(
         subject="layer",
         name=layer_name(request.program, layer.value),
-        status=Status.PROVED,
         **_terms(lowered.known[layer.value], rounded),
         dtype=request.dtype,
         facts=facts,
@@ -275,12 +275,17 @@ def _rounded(request: Request, lowered: Lowered) -> dict[int, ValueBounds]:
 
 
 def _terms(bounds: ValueBounds, rounded: ValueBounds) -> dict[str, Any]:
-    """The bound of one value of the program, and its terms."""
+    """The proved bound of one value of the program, and its terms."""
     error = float(bounds.error.max())
     approximation = min(float(bounds.approximation.max()), error)
     rounding = max(float(bounds.rounding.max()), min(error, float(rounded.error.max())))
-    named = {"approximation": approximation, "rounding": rounding, "bound": error}
-    return {name: claimed(term) for name, term in named.items()}
+    return proved_terms(approximation, rounding, error)
+
+
+def proved_terms(approximation: float, rounding: float, bound: float) -> dict[str, Any]:
+    """The terms of a proved certificate."""
+    named = {"approximation": approximation, "rounding": rounding, "bound": bound}
+    return {"status": Status.PROVED, **{name: claimed(term) for name, term in named.items()}}
 
 
 def claimed(proved: float) -> float:

@@ -1,4 +1,4 @@
-"""A power of a quadratic form becomes heads of two keys, stored in a dtype, with a proof of their relative error."""
+"""1/√u of a quadratic form u becomes heads of two keys, stored in a dtype, with a proof of their relative error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Array
 from attnc.errors import PrecisionError
-from attnc.heads.quadratic import power_heads
+from attnc.heads.quadratic import POWER, power_heads
 from attnc.prove.quadratic import closed_form_error, executed_error, relative_error, score_weight
 from attnc.records.fields import round_up
 from attnc.records.numbers import QuadraticNumbers
@@ -20,7 +20,7 @@ _ROOM = 1 + 2.0**-6  # for the checker, which derives the rounding in another wa
 
 @dataclass(frozen=True)
 class QuadraticProof:
-    """Relative errors of Σ_j value_j w_j against u^-power for every u from the offset to `most`: in exact arithmetic, and as
+    """Relative errors of Σ_j value_j w_j against 1/√u for every u from the offset to `most`: in exact arithmetic, and as
     executed."""
 
     numbers: QuadraticNumbers
@@ -30,22 +30,18 @@ class QuadraticProof:
     closed_form: float  # executed, by a square root
 
 
-def quadratic_numbers(
-    power: float, dim: int, offset: float, most: float, target: float, dtype: str
-) -> QuadraticNumbers:
+def quadratic_numbers(dim: int, offset: float, most: float, target: float, dtype: str) -> QuadraticNumbers:
     """The heads for u = |z|²/dim + offset <= 2·most, stored in a dtype: slope_j = λ_j/dim, intercept_j = b - λ_j·offset."""
-    heads = power_heads(power, offset, 2 * most, target)
+    heads = power_heads(offset, 2 * most, target)
     intercept = np.minimum(heads.bias - heads.scale * offset, 0.0)
     slope, intercept, value = (_stored(array, dtype) for array in (heads.scale / dim, intercept, heads.value))
-    return QuadraticNumbers(slope, intercept, value, dim, offset, power, dtype)
+    return QuadraticNumbers(slope, intercept, value, dim, offset, POWER, dtype)
 
 
 @cache
-def proved_heads(
-    power: float, dim: int, offset: float, most: float, target: float, dtype: str
-) -> QuadraticProof:
+def proved_heads(dim: int, offset: float, most: float, target: float, dtype: str) -> QuadraticProof:
     """The fewest heads whose relative error in exact arithmetic is proved to be at most `target`, with both errors."""
-    numbers = quadratic_numbers(power, dim, offset, most, 0.9 * target, dtype)
+    numbers = quadratic_numbers(dim, offset, most, 0.9 * target, dtype)
     relative = relative_error(numbers, 2 * most)
     weight = score_weight(numbers, 2 * most)
     executed = executed_error(numbers, most, relative, weight, ARITHMETIC[dtype])

@@ -26,6 +26,13 @@ def check_refuted(what: str, error: float, bound: float, cause: str = "") -> Non
         )
 
 
+def claimed_error(executed: float, meant: arb, checked: arb) -> float:
+    """What a witness claims: the executed error from below, and not more than the error that the checker will find."""
+    with working(PRECISION):
+        own = max(0.0, lower(abs(arb(executed) - meant)))
+    return ROOM * min(own, attained(checked))
+
+
 def candidates(box: Box, count: int, seed: int = 0) -> Tensor:
     """The middle and the two extreme corners of the box, then random corners and random inputs inside, half each."""
     draw = np.random.default_rng(seed)
@@ -81,14 +88,11 @@ def worst(
 
 
 def proved(program: Program, numbers: NetworkNumbers, x: Array, executed: Array) -> Witness:
-    """The largest error among a few inputs, bounded from below in high precision, and not above what the checker will find."""
+    """The largest error among a few inputs, in high precision."""
     meant = exact(program, x, PRECISION).reshape(len(x), -1)
     errors = np.zeros(meant.shape)
     for i, row in enumerate(executed.reshape(len(x), -1)):
-        checked = network_errors(program, numbers, x[i])
-        with working(PRECISION):
-            for j, (y, ball) in enumerate(zip(row, meant[i], strict=True)):
-                own = max(0.0, lower(abs(arb(float(y)) - ball)))
-                errors[i, j] = ROOM * min(own, attained(checked[j]))
+        outputs = zip(row.tolist(), meant[i], network_errors(program, numbers, x[i]), strict=True)
+        errors[i] = [claimed_error(*output) for output in outputs]
     at, output = map(int, np.unravel_index(int(errors.argmax()), errors.shape))
     return Witness(tuple(x[at].ravel().tolist()), output, float(errors[at, output]))

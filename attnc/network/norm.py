@@ -32,7 +32,7 @@ class Norm(PreciseModule):
 
     >>> from attnc.lower.quadratic import quadratic_numbers
     >>> weight = nn.Parameter(torch.ones(4))
-    >>> norm = Norm(quadratic_numbers(0.5, 4, 1e-5, 1e6, 1e-7, "float32"), True, weight, None, engine="softmax")
+    >>> norm = Norm(quadratic_numbers(4, 1e-5, 1e6, 1e-7, "float32"), True, weight, None, engine="softmax")
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     >>> torch.allclose(norm(x), nn.functional.layer_norm(x, (4,)), atol=1e-6)
     True

@@ -21,7 +21,7 @@ class QuadraticHeads(PreciseModule):
 
     >>> import numpy as np
     >>> from attnc.lower.quadratic import quadratic_numbers
-    >>> heads = QuadraticHeads(quadratic_numbers(0.5, 4, 1e-5, 1e6, 1e-6, "float64"))
+    >>> heads = QuadraticHeads(quadratic_numbers(4, 1e-5, 1e6, 1e-6, "float64"))
     >>> z = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     >>> bool((heads(z) * (z.square().mean() + 1e-5).sqrt() - 1).abs() < 1e-6)
     True

@@ -30,7 +30,7 @@ from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.program import Affine, Pointwise, Program, Reshape, Step
 from attnc.prove.compose import compose
-from attnc.prove.stretches import by_stretches
+from attnc.prove.supnorm import by_stretches
 from attnc.records.presentation import Theorem
 
 MOST_ANCHORS, MOST_HEADS, MOST_OUTPUTS = 8192, 4096, 4096
@@ -211,7 +211,7 @@ class Truncated:
 
     def plan(self, program: Program, heads: int, progress: Progress | None) -> Plan:
         report = progress or (lambda _: None)
-        return Plan(clip(self.a, self.b), self.interval(program), "nearest", heads, self.dtype, report)
+        return Plan(clip(self.a, self.b), self.interval(program), self.dtype, "nearest", heads, report)
 
 
 def truncated(W: Any, t: Any, a: Any, b: Any, domain: Any, dtype: object) -> Truncated:

@@ -14,7 +14,8 @@ from attnc.domain import Array, Interval
 from attnc.errors import AttncError, ConvergenceError, InputError, PrecisionError
 from attnc.frontends.transformers import Site
 from attnc.functions import Function
-from attnc.lower.heads import HeadRequest, build_head
+from attnc.heads.target import Plan
+from attnc.lower.function_to_head import head_approximating
 from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.product import scaled_product, square_errors, square_head
@@ -151,8 +152,8 @@ def _groups(
 
     def group(radius: float, neurons: Index | None) -> HeadGroup:
         domain = Interval(-radius, radius)
-        request = HeadRequest(block.f, domain, block.dtype, approximation=share, design=config.design)
-        return HeadGroup(neurons, build_head(request, progress))
+        plan = Plan(block.f, domain, block.dtype, config.design, progress=progress)
+        return HeadGroup(neurons, head_approximating(plan, share))
 
     try:
         return [group(radius, neurons) for radius, neurons in by_reach(*block.reach, _GROUPS)]

@@ -16,7 +16,8 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Ball, Interval
 from attnc.errors import PrecisionError, Problem
 from attnc.frontends.transformers import ActivationSite, NormSite, PartSite
-from attnc.lower.heads import HeadRequest, build_head
+from attnc.heads.target import Plan
+from attnc.lower.function_to_head import head_approximating
 from attnc.lower.pointwise import executed_error
 from attnc.lower.quadratic import proved_heads
 from attnc.network.norm import Norm
@@ -44,8 +45,7 @@ class PlannedPart:
 def plan_activation(site: ActivationSite, approximation: float, config: ConvertConfig) -> PlannedPart:
     """tanh or sigmoid by one head of two keys on [-2^10, 2^10], where both have long been constant."""
     f, dtype = functions.get(site.activation), str(site.dtype).removeprefix("torch.")
-    domain = Interval(-REACH, REACH)
-    head = build_head(HeadRequest(f, domain, dtype, approximation=approximation, design=config.design))
+    head = head_approximating(Plan(f, Interval(-REACH, REACH), dtype, config.design), approximation)
     module = Pointwise([(None, head)], config.engine, config.strict)
     roundings = {engine: round_up(executed_error(head, f, engine)) for engine in ("softmax", "closed-form")}
     known = head.certificate
@@ -72,7 +72,7 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
     target = min(_LARGEST_TARGET, approximation / size / 1.05 if size > 0 else 1.0)
     target = 10.0 ** math.floor(math.log10(target))  # norms share heads
     try:
-        proof = proved_heads(0.5, norm.features, site.epsilon, MOST, target, dtype)
+        proof = proved_heads(norm.features, site.epsilon, MOST, target, dtype)
     except PrecisionError as problem:
         least = round_up((problem.reachable or 0.0) * size * 1.1, 2)
         raise PrecisionError(

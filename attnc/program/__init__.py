@@ -1,12 +1,10 @@
 """MEANING: what a model computes in exact arithmetic, before it becomes attention. One file for each kind of step."""
 
 from attnc.program.affine import Affine
-from attnc.program.attend import Attend
 from attnc.program.batch_norm import BatchNorm
 from attnc.program.black_box import BlackBox
 from attnc.program.combine import Combine
 from attnc.program.lookup import Lookup
-from attnc.program.norm import Norm
 from attnc.program.pointwise import Pointwise
 from attnc.program.product import Product
 from attnc.program.program import Program
@@ -14,11 +12,9 @@ from attnc.program.reshape import Reshape
 from attnc.program.step import Step
 
 KINDS: dict[str, type[Step]] = {
-    step.kind: step
-    for step in (Affine, Attend, BatchNorm, BlackBox, Combine, Lookup, Norm, Pointwise, Product, Reshape)
+    step.kind: step for step in (Affine, BatchNorm, BlackBox, Combine, Lookup, Pointwise, Product, Reshape)
 }
 
 __all__ = [
-    "KINDS", "Affine", "Attend", "BatchNorm", "BlackBox", "Combine", "Lookup", "Norm", "Pointwise", "Product", "Program",
-    "Reshape", "Step",
+    "KINDS", "Affine", "BatchNorm", "BlackBox", "Combine", "Lookup", "Pointwise", "Product", "Program", "Reshape", "Step",
 ]  # fmt: skip

@@ -48,11 +48,7 @@ def lookup_carried(layer: Layer, errors: Errors, known: Known) -> Array:
 
 
 def axes_of(points: Array) -> list[Array] | None:
-    """The axes whose product the points are, row by row; None if they are not such a product.
-
-    >>> [axis.tolist() for axis in axes_of(np.array([[0.0, 5.0], [0.0, 6.0], [1.0, 5.0], [1.0, 6.0]]))]
-    [[0.0, 1.0], [5.0, 6.0]]
-    """
+    """The axes whose product the points are, row by row; None if they are not such a product."""
     wide = points.astype(np.float64)
     axes = [np.unique(column) for column in wide.T]
     if np.prod([float(len(axis)) for axis in axes]) != len(wide):

@@ -45,23 +45,14 @@ def normed_input(domain: Normed) -> ValueBounds:
 
 
 def radius(W: Array, domain: Normed) -> Array:
-    """At least |W x̂ - W β|, row by row.
-
-    >>> plain = Normed(True, np.ones(2), np.zeros(2))
-    >>> radius(np.array([[1.0, -1.0], [3.0, 3.0]]), plain).round(2)
-    array([2.  , 0.01])
-    """
+    """At least |W x̂ - W β|, row by row."""
     return np.concatenate([_radius(W[rows], domain) for rows in row_blocks(W)])
 
 
 def magnitudes(W: Array, domain: Normed) -> Array:
     """At least |W||x̂|, row by row: the quantity that rounding errors are proportional to.
 
-    Σ|w_i||γ_i ŷ_i| <= (1 + ρ)√d ‖γ∘w‖₂ by Cauchy-Schwarz, and |β_i + r_i| <= (1 + ρ)|β_i| + ρ2⁻¹⁰⁰.
-
-    >>> magnitudes(np.array([[3.0, 4.0]]), Normed(True, np.ones(2), np.zeros(2))).round(2)
-    array([7.08])
-    """
+    Σ|w_i||γ_i ŷ_i| <= (1 + ρ)√d ‖γ∘w‖₂ by Cauchy-Schwarz, and |β_i + r_i| <= (1 + ρ)|β_i| + ρ2⁻¹⁰⁰."""
     still = total(times(above(np.float64(1 + RHO)), np.abs(domain.shift)), RHO * _LEAST)
     lengths = [_length(W[rows] * domain.gain, centred=False) for rows in row_blocks(W)]
     return total(_stretched(np.concatenate(lengths), W.shape[1]), weighed(W, still))
@@ -88,7 +79,7 @@ def _length(v: Array, centred: bool) -> Array:
     ‖V - mean V‖₂ is the least of all ‖V - t‖₂, so any t near the mean serves, and its own rounding does not matter:
     ‖V - t‖ <= ‖v - t‖ + ‖V - v‖ <= (1 + 2u)‖fl(v - t)‖ + 2u‖v‖. Rows are scaled by a power of two to avoid overflow;
     `times` adds far more than products that underflowed."""
-    d, exponent = v.shape[1], _exponents(v)
+    d, exponent = v.shape[1], np.frexp(np.abs(v).max(axis=1, keepdims=True))[1]
     v = np.ldexp(v, -exponent)
     whole = np.sqrt(grown(np.einsum("ij,ij->i", v, v), d + 1))
     rest = whole
@@ -96,8 +87,3 @@ def _length(v: Array, centred: bool) -> Array:
         v = v - v.mean(axis=1, keepdims=True)
         rest = np.sqrt(grown(np.einsum("ij,ij->i", v, v), d + 1))
     return np.asarray(np.ldexp(total(times(1 + 4 * U, rest), times(8 * U, whole)), exponent[:, 0]))
-
-
-def _exponents(v: Array) -> Array:
-    """(m, 1): the power of two above the largest number of each row."""
-    return np.asarray(np.frexp(np.abs(v).max(axis=1, keepdims=True))[1])

@@ -19,11 +19,7 @@ _HELD = 1 << 20  # numbers of a matrix that are copied at once
 
 
 def grown(computed: Array, operations: int) -> Array:
-    """At least the exact value of a result that was computed from non-negative numbers with this many roundings.
-
-    >>> float(grown(np.float64(1.0), 1)) > 1.0
-    True
-    """
+    """At least the exact value of a result that was computed from non-negative numbers with this many roundings."""
     factor = 1.0 + 2.0 * (operations + 4) * U
     return np.asarray(computed * factor + (operations + 4) * FLUSH)
 
@@ -35,11 +31,7 @@ def row_blocks(W: Array) -> Iterator[slice]:
 
 
 def weighed(W: NDArray[Any], x: Array) -> Array:
-    """At least |W| x along the last axis of x, which is not negative; W is copied block by block.
-
-    >>> weighed(np.array([[1.0, -2.0]]), np.array([3.0, 4.0])).round(9)
-    array([11.])
-    """
+    """At least |W| x along the last axis of x, which is not negative; W is copied block by block."""
     blocks = (np.abs(W[rows].astype(np.float64)) for rows in row_blocks(W))
     return np.concatenate([product(block, x) for block in blocks], axis=-1)
 

@@ -125,7 +125,9 @@ def executed_error(
         square = _gamma(numbers.dim + 1, u) + 2 * tau / arb(numbers.offset)
         limit = _LARGEST_EXPONENT[a.dtype]
         bias = max((abs(b) for _, b, _ in exact_heads(numbers)), key=lambda x: float(x.upper()))
-        eta = u * (1 + u) * (2 * limit + _largest(numbers)) + 4 * tau  # the largest η that matters
+        eta = (
+            u * (1 + u) * (2 * limit + arb(float(abs(numbers.intercept).max()))) + 4 * tau
+        )  # the largest η that matters
         g = arb(relative)
         scores = eta.exp() * (u * (1 + u) * (2 * arb(weight) + bias * (1 + g)) + 4 * tau * (1 + g))
         kappa = (1 + scores / (1 - g)) * (1 + a.exp_units * u) * (1 + u) ** 4 - 1
@@ -137,10 +139,6 @@ def executed_error(
         up = (1 + g) * (1 + kappa) * (1 + sums) / (1 - square) ** p + (1 + sums) * flushed - 1
         down = 1 - (1 - g) * (1 - kappa) * (1 - sums) / (1 + square) ** p + (1 + sums) * flushed
         return upper(up.max(down))
-
-
-def _largest(numbers: QuadraticNumbers) -> arb:
-    return arb(float(abs(numbers.intercept).max()))
 
 
 def _gamma(operations: int, u: arb) -> arb:

@@ -12,20 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-from flint import arb
 from numpy.typing import NDArray
 
 from attnc.domain import Array, Interval, covering
 from attnc.functions import Function
-from attnc.functions.balls import ball, lower, upper, variable, working
-from attnc.functions.function import Branch, is_builtin
+from attnc.functions.balls import working
+from attnc.functions.function import SlopeCell, is_builtin
 from attnc.prove.outward import above, below
 
 CELLS, FIRST = 1024, 160  # a quarter of them if there are many neurons
-_ROWS, _KEPT = 1 << 18, 64  # neurons × cells in memory at once; tables in the cache
+_ROWS = 1 << 18  # neurons × cells in memory at once
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,10 @@ class Slopes:
             yield part, (self.edges[:-1] <= flat_hi[part]) & (self.edges[1:] >= flat_lo[part])
 
 
-_cache: dict[tuple[Function, Interval, int], Slopes] = {}  # of built-in functions
-
-
 def slopes(f: Function, lo: float, hi: float, neurons: int = 1) -> Slopes:
     """The cells of f over an interval that contains [lo, hi]; those with the widest range of slopes are halved."""
-    key = (f, covering(lo, hi), CELLS if neurons <= 512 else CELLS // 4)
-    if not is_builtin(f):
-        return _slopes(*key)
-    if key not in _cache:
-        _cache[key] = _slopes(*key)
-        if len(_cache) > _KEPT:
-            _cache.pop(next(iter(_cache)))
-    return _cache[key]
+    build = _kept if is_builtin(f) else _slopes
+    return build(f, covering(lo, hi), CELLS if neurons <= 512 else CELLS // 4)
 
 
 def _slopes(f: Function, domain: Interval, count: int) -> Slopes:
@@ -107,47 +98,27 @@ def _slopes(f: Function, domain: Interval, count: int) -> Slopes:
         cells = []
         for piece in f.pieces(domain.lo, domain.hi):
             edges = np.unique([piece.lo, *np.clip(inner, piece.lo, piece.hi), piece.hi])
-            cells += [_cell(piece.branch, float(x), float(y)) for x, y in pairwise(edges)]
+            cells += [SlopeCell(piece.branch, float(x), float(y)) for x, y in pairwise(edges)]
         refined = True
         while refined and len(cells) < count:
             cells, refined = _refined(cells)
     cells.sort(key=lambda c: c.a)
-    return Slopes(np.array([c.a for c in cells] + [cells[-1].b]), *np.array([c.row for c in cells]).T)
+    rows = np.array([(c.middle, *c.value, *c.slope) for c in cells])
+    return Slopes(np.array([c.a for c in cells] + [cells[-1].b]), *rows.T)
 
 
-@dataclass(frozen=True)
-class _Cell:
-    branch: Branch
-    a: float
-    b: float
-    row: tuple[float, ...]  # the middle, and f there and the slope, each from below and above
-    spread: float
-
-    @property
-    def middle(self) -> float:
-        return self.row[0]
+_kept = lru_cache(64)(_slopes)  # of built-in functions: a user's function may change what it does
 
 
-def _cell(branch: Branch, a: float, b: float) -> _Cell:
-    middle = min(b, max(a, a / 2 + b / 2))
-    half = float(above(np.float64(max(middle - a, b - middle))))
-    try:
-        at, everywhere = branch(variable(arb(middle))), branch(variable(ball(a, b)))
-    except (ValueError, ZeroDivisionError):
-        return _Cell(branch, a, b, (middle, -math.inf, math.inf, -math.inf, math.inf), math.inf)
-    bend = 2 * abs(everywhere[2]) * arb(half)
-    low = max(lower(everywhere[1]), lower(at[1] - bend))
-    high = min(upper(everywhere[1]), upper(at[1] + bend))
-    spread = (high - low) * half
-    row = (middle, lower(at[0]), upper(at[0]), low, high)
-    return _Cell(branch, a, b, row, spread if math.isfinite(spread) else math.inf)
-
-
-def _refined(cells: list[_Cell]) -> tuple[list[_Cell], bool]:
+def _refined(cells: list[SlopeCell]) -> tuple[list[SlopeCell], bool]:
     """Halve the worst eighth of the cells; nothing changes if f is affine on all of them."""
-    order = sorted(cells, key=lambda c: -c.spread)
+    order = sorted(cells, key=lambda c: -_spread(c))
     count = len(cells) // 8 + 1
-    halved = [c for c in order[:count] if c.spread > 0 and c.a < c.middle < c.b]
-    kept = [c for c in order[:count] if not (c.spread > 0 and c.a < c.middle < c.b)] + order[count:]
-    halves = [_cell(c.branch, x, y) for c in halved for x, y in ((c.a, c.middle), (c.middle, c.b))]
-    return kept + halves, bool(halved)
+    halved = [c for c in order[:count] if _spread(c) > 0 and c.a < c.middle < c.b]
+    kept = [c for c in order[:count] if c not in halved] + order[count:]
+    return kept + [half for c in halved for half in c.halves()], bool(halved)
+
+
+def _spread(cell: SlopeCell) -> float:
+    spread = (cell.slope[1] - cell.slope[0]) * cell.half
+    return spread if math.isfinite(spread) else math.inf

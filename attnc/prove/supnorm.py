@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
 from flint import arb, arb_series
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic
@@ -20,9 +21,10 @@ from attnc.functions import Function
 from attnc.functions.balls import lower, upper, variable, working
 from attnc.functions.function import Branch
 from attnc.prove.cells import Cell, head_on_cell, leaves_the_range, rounding_on_cell
-from attnc.prove.rounding import projection_rounding
-from attnc.records.numbers import HeadNumbers
+from attnc.prove.rounding import Keys, projection_rounding
+from attnc.records.numbers import TENSORS, HeadNumbers
 
+PRECISION, ORDER = 128, 10
 ENDLESS = 2500  # cells without a finite bound after which the proof is abandoned
 SMALLEST = 2.0**-70  # relative width of a cell that is not halved any more
 
@@ -37,7 +39,6 @@ class SupNorm:
     attained: float  # |g - f| at `at` is at least this
     at: float
     cells: int
-    stuck: float | None = None  # where no finite bound was found
 
     def joined(self, other: SupNorm) -> SupNorm:
         """The bounds on both of two sets."""
@@ -49,13 +50,12 @@ class SupNorm:
             ahead.attained,
             ahead.at,
             self.cells + other.cells,
-            self.stuck if other.stuck is None else other.stuck,
         )
 
 
-def unproved(at: float, cells: int = 0, stuck: float | None = None) -> SupNorm:
+def unproved(at: float, cells: int = 0) -> SupNorm:
     """Nothing is proved."""
-    return SupNorm(math.inf, math.inf, math.inf, 0.0, at, cells, stuck)
+    return SupNorm(math.inf, math.inf, math.inf, 0.0, at, cells)
 
 
 def supnorm(
@@ -63,8 +63,8 @@ def supnorm(
     f: Function,
     domain: Interval,
     *,
-    order: int = 10,
-    precision: int = 128,
+    order: int = ORDER,
+    precision: int = PRECISION,
     quality: float = 1.1,
     seen: float = 0.0,
     needed: float = math.inf,
@@ -98,7 +98,7 @@ def supnorm(
             hopeless = small and not good and found.approximation > 4 * (goal + found.rounding)
             late = until < math.inf and time.thread_time() > until
             if found.attained > needed or endless > ENDLESS or hopeless or late:
-                return replace(worst, bound=math.inf, cells=done, stuck=cell.middle)
+                return unproved(cell.middle, done)  # the other cells say nothing about this one
             if not good and cell.divisible() and done + len(todo) < most:
                 todo += [(half, branch) for half in cell.halves()]
                 continue
@@ -118,7 +118,7 @@ def bound_cell(
     """The bound of |head - f| on one cell."""
     models = [m for h in range(numbers.heads) if (m := head_on_cell(numbers, h, cell, order, a)) is not None]
     if len(models) < numbers.heads:
-        return unproved(cell.middle, 1, cell.middle)
+        return unproved(cell.middle, 1)
     outputs = [arb(o) for o in numbers.output]
     series = sum((m.series * o for m, o in zip(models, outputs, strict=True)), arb_series([0]))
     last = sum((m.last * o for m, o in zip(models, outputs, strict=True)), arb(0))
@@ -135,7 +135,7 @@ def from_branch(
     r = cell.radius()
     target, target_cell = _enclose(branch, arb(cell.middle)), _enclose(branch, cell.ball())
     if target is None or target_cell is None:
-        return unproved(cell.middle, 1, cell.middle)
+        return unproved(cell.middle, 1)
     _check_consistent(branch, name, cell, target, target_cell[order], order)
     difference, last = series - target, last - target_cell[order]
     taylor = sum((abs(difference[j]) * r**j for j in range(order)), arb(0)) + abs(last) * r**order + far
@@ -144,9 +144,9 @@ def from_branch(
 
 
 def cell_bound(cell: Cell, approximation: arb, rounding: arb, attained: float) -> SupNorm:
-    bound = upper(approximation + rounding)
-    stuck = cell.middle if math.isinf(bound) else None
-    return SupNorm(bound, upper(approximation), upper(rounding), attained, cell.middle, 1, stuck)
+    return SupNorm(
+        upper(approximation + rounding), upper(approximation), upper(rounding), attained, cell.middle, 1
+    )
 
 
 def _enclose(branch: Branch, cell: arb) -> arb_series | None:
@@ -182,3 +182,66 @@ def _first_cells(numbers: HeadNumbers, lo: float, hi: float) -> list[Cell]:
     count = min(4096, max(8, 2 * numbers.heads * numbers.anchors_per_head))
     edges = [lo + (hi - lo) * (i / count) for i in range(count)] + [hi]
     return [Cell(x, y) for x, y in pairwise(edges) if x < y]
+
+
+def by_stretches(
+    numbers: HeadNumbers, f: Function, domain: Interval, ends: list[float], seen: float
+) -> SupNorm:
+    """sup |Σ_h head_h - f|, proved stretch by stretch: the domain is cut at `ends`, and few heads are active on a stretch.
+
+    A head is inactive on a stretch if one key with value 0 dominates so strongly that a single bound of the others suffices
+    (`head_on_cell` on the whole stretch). The active heads are proved by `supnorm`. With G their sum, q the sizes of the
+    inactive ones, r their rounding errors, and γ = (1 + u)^H - 1, the executed sum of all H heads differs from f by at most
+
+        bound(G) + Σq + (1 + γ)Σr + γ(rounding(G) + |values that G averages| + Σq) + 2Hτ."""
+    a = ARITHMETIC[numbers.dtype]
+    with working(PRECISION, ORDER + 1):
+        if leaves_the_range(numbers, domain.lo, domain.hi, a):
+            return unproved(domain.lo)
+    cuts = [domain.lo, *(x for x in ends if domain.lo < x < domain.hi), domain.hi]
+    worst = SupNorm(0.0, 0.0, 0.0, 0.0, domain.lo, 0)
+    for lo, hi in pairwise(cuts):
+        with working(PRECISION, ORDER + 1):
+            inactive = _inactive(numbers, Cell(lo, hi), a)
+        active = [h for h in range(numbers.heads) if h not in inactive]
+        kept = HeadNumbers(**{name: getattr(numbers, name)[active] for name in TENSORS}, dtype=numbers.dtype)
+        part = supnorm(kept, f, Interval(lo, hi), quality=1.25, seen=seen)
+        if not math.isfinite(part.bound):
+            return unproved(lo, worst.cells + part.cells)
+        with working(PRECISION, ORDER + 1):
+            worst = worst.joined(_joined(part, numbers, active, list(inactive.values()), a))
+    return worst
+
+
+def _inactive(numbers: HeadNumbers, cell: Cell, a: Arithmetic) -> dict[int, tuple[arb, arb]]:
+    """The heads with a single dominant key, of value 0, on the whole cell: their size there, and their rounding error."""
+    found = {}
+    for h in range(numbers.heads):
+        model = head_on_cell(numbers, h, cell, ORDER, a)
+        if model is not None and _is_inactive(model.keys):
+            weight = abs(arb(numbers.output[h]))
+            found[h] = (weight * abs(model.value), weight * rounding_on_cell(numbers, h, cell, model, a))
+    return found
+
+
+def _is_inactive(keys: Keys) -> bool:
+    return len(keys.constant) == 1 and keys.own[0] == 0 and keys.constant[0] == 0
+
+
+def _joined(
+    part: SupNorm, numbers: HeadNumbers, active: list[int], inactive: list[tuple[arb, arb]], a: Arithmetic
+) -> SupNorm:
+    """The bound of the active heads, widened by the inactive ones."""
+    gamma = (1 + arb(a.unit)) ** numbers.heads - 1
+    leak, errors = (sum((pair[i] for pair in inactive), arb(0)) for i in (0, 1))
+    sizes = np.abs(numbers.value[active, :, 1]).max(axis=1) * np.abs(numbers.output[active])
+    averaged = sum(map(arb, sizes.tolist()), leak) * (1 + arb(2) ** -50)
+    extra = (1 + gamma) * errors + gamma * (arb(part.rounding) + averaged) + 2 * numbers.heads * arb(a.tiny)
+    return SupNorm(
+        upper(arb(part.bound) + leak + extra),
+        upper(arb(part.approximation) + leak),
+        upper(arb(part.rounding) + extra),
+        max(0.0, lower(arb(part.attained) - leak)),
+        part.at,
+        part.cells,
+    )

@@ -254,7 +254,7 @@ HEADS = [
     Mutation(
         "supnorm: cells without a bound",
         "attnc/prove/supnorm.py",
-        "    if len(models) < numbers.heads:\n        return unproved(cell.middle, 1, cell.middle)",
+        "    if len(models) < numbers.heads:\n        return unproved(cell.middle, 1)",
         "    if len(models) < numbers.heads:\n        return SupNorm(0.0, 0.0, 0.0, 0.0, 0.0, 1)",
         "a cell of which nothing is known counts as proved",
         (CELLS,),
@@ -269,7 +269,7 @@ HEADS = [
     ),
     Mutation(
         "stretches: size of silent heads",
-        "attnc/prove/stretches.py",
+        "attnc/prove/supnorm.py",
         "upper(arb(part.bound) + leak + extra)",
         "upper(arb(part.bound) + extra)",
         "silent heads add nothing to the bound",
@@ -277,7 +277,7 @@ HEADS = [
     ),
     Mutation(
         "stretches: rounding of silent heads",
-        "attnc/prove/stretches.py",
+        "attnc/prove/supnorm.py",
         "extra = (1 + gamma) * errors + gamma",
         "extra = gamma",
         "silent heads do not round",
@@ -285,7 +285,7 @@ HEADS = [
     ),
     Mutation(
         "stretches: sum over all heads",
-        "attnc/prove/stretches.py",
+        "attnc/prove/supnorm.py",
         "gamma * (arb(part.rounding) + averaged)",
         "gamma * arb(part.rounding)",
         "the sum over silent heads is taken to be exact",
@@ -293,15 +293,15 @@ HEADS = [
     ),
     Mutation(
         "stretches: silent heads",
-        "attnc/prove/stretches.py",
-        "return len(model.keys.constant) == 1 and model.keys.own[0] == 0 and model.keys.constant[0] == 0",
-        "return len(model.keys.constant) == 1 and model.keys.own[0] == 0",
+        "attnc/prove/supnorm.py",
+        "return len(keys.constant) == 1 and keys.own[0] == 0 and keys.constant[0] == 0",
+        "return len(keys.constant) == 1 and keys.own[0] == 0",
         "a head that returns a constant counts as silent",
         (STRETCHES,),
     ),
     Mutation(
         "stretches: last stretch",
-        "attnc/prove/stretches.py",
+        "attnc/prove/supnorm.py",
         "*(x for x in ends if domain.lo < x < domain.hi), domain.hi]",
         "*(x for x in ends if domain.lo < x < domain.hi)]",
         "the last stretch is not looked at",

@@ -248,8 +248,8 @@ LEARNERS = [
     Mutation(
         "reading: domain of the head",
         "attnc/incontext/reading.py",
-        'plan = Plan(identity(), Interval(-reach, reach), "reading", 2, dtype)',
-        'plan = Plan(identity(), Interval(-reach / 2, reach / 2), "reading", 2, dtype)',
+        'plan = Plan(identity(), Interval(-reach, reach), dtype, "reading", 2)',
+        'plan = Plan(identity(), Interval(-reach / 2, reach / 2), dtype, "reading", 2)',
         "the reading head is proved on half of what it is given",
         (PROOF,),
     ),

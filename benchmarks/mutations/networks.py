@@ -256,9 +256,9 @@ NETWORKS = [
     ),
     Mutation(
         "slopes: bend of a cell",
-        "attnc/prove/slopes.py",
-        "bend = 2 * abs(everywhere[2]) * arb(half)",
-        "bend = abs(everywhere[2]) * arb(half)",
+        "attnc/functions/function.py",
+        "bend = 2 * abs(everywhere[2]) * arb(self.half)",
+        "bend = abs(everywhere[2]) * arb(self.half)",
         "slopes vary by half of what f'' allows",
         (SLOPES,),
     ),
@@ -281,8 +281,8 @@ NETWORKS = [
     Mutation(
         "slopes: kinks",
         "attnc/prove/slopes.py",
-        "cells += [_cell(piece.branch, float(x), float(y)) for x, y in pairwise(edges)]",
-        "cells += [_cell(f.pieces(domain.lo, domain.hi)[0].branch, float(x), float(y)) for x, y in pairwise(edges)]",
+        "cells += [SlopeCell(piece.branch, float(x), float(y)) for x, y in pairwise(edges)]",
+        "cells += [SlopeCell(f.pieces(domain.lo, domain.hi)[0].branch, float(x), float(y)) for x, y in pairwise(edges)]",
         "the first branch of a function is used on both sides of a kink",
         (SLOPES,),
     ),

@@ -22,7 +22,8 @@ from attnc.errors import InputError
 from attnc.frontends.state_dict import mlp
 from attnc.functions import Function, function
 from attnc.functions.function import is_builtin, label_of
-from attnc.lower.heads import HeadRequest, build_head
+from attnc.heads.target import Plan
+from attnc.lower.function_to_head import head_approximating, head_within
 from attnc.lower.product import square_head
 from attnc.prove import slopes
 from attnc.records.certificate import Status
@@ -240,7 +241,7 @@ def test_caches_are_not_asked_by_name() -> None:
     for slope in (3, 5):
         f = function(lambda s, k=slope: k * s, name="mine", enclosure=lambda x, k=slope: k * x)
         steepest = slopes.slopes(f, -1, 1).lipschitz(np.array([-0.5]), np.array([0.5]))
-        head = build_head(HeadRequest(f, Interval(-1.0, 1.0), "float64", eps=0.5))
+        head = head_within(Plan(f, Interval(-1.0, 1.0), "float64"), 0.5)
         assert slope <= float(steepest[0]) < slope + 1e-6
         assert abs(float(head(torch.tensor([1.0], dtype=torch.float64))) - slope) <= 0.5
 
@@ -248,8 +249,8 @@ def test_caches_are_not_asked_by_name() -> None:
 def test_what_a_cache_hands_out_can_be_changed_without_harm() -> None:
     on = Interval(-4.0, 4.0)
     for make in (
-        lambda: build_head(HeadRequest(functions.tanh(), on, "float32", eps=1e-3)),
-        lambda: build_head(HeadRequest(functions.gelu(), on, "float32", approximation=1e-3)),
+        lambda: head_within(Plan(functions.tanh(), on, "float32"), 1e-3),
+        lambda: head_approximating(Plan(functions.gelu(), on, "float32"), 1e-3),
         lambda: square_head("float32"),
     ):
         first = make()

@@ -49,4 +49,4 @@ def test_noise_is_not_a_kink() -> None:
 
 
 def test_bends_are_counted() -> None:
-    assert bends(Plan(functions.sin(), Interval(-20.0, 20.0), "auto", 1, "float64")) == 13
+    assert bends(Plan(functions.sin(), Interval(-20.0, 20.0), "float64")) == 13

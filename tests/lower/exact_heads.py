@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attnc.domain import Interval
 from attnc.functions import Function
-from attnc.heads.target import Progress
-from attnc.lower.heads import HeadRequest, build_head
+from attnc.heads.target import Plan, Progress
+from attnc.lower.function_to_head import head_approximating
 from attnc.network.head import Head
 
 
@@ -17,5 +17,4 @@ def activation_head(
     design: str = "auto",
     progress: Progress = lambda _: None,
 ) -> Head:
-    request = HeadRequest(f, domain, dtype, approximation=approximation, design=design)
-    return build_head(request, progress)
+    return head_approximating(Plan(f, domain, dtype, design, progress=progress), approximation)

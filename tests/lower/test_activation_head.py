@@ -14,7 +14,7 @@ from attnc import functions
 from attnc.domain import Interval
 from attnc.errors import InputError, PrecisionError
 from attnc.functions.balls import working
-from attnc.lower.heads import ladder
+from attnc.lower.function_to_head import ladder
 from attnc.lower.product import square_head
 from attnc.prove.supnorm import SupNorm
 from attnc.records.numbers import HeadNumbers
@@ -168,8 +168,11 @@ def test_eps_below_the_dtype_says_what_is_reached() -> None:
     assert head.certificate.approximation <= 1.5 * reachable
 
 
-def test_a_proof_that_was_given_up_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said of the cells before it was given up does not hold on the others."""
+@pytest.mark.parametrize(("name", "reach", "design"), [("silu", 5.0, "gated"), ("gelu", 64.0, "lattice")])
+def test_a_proof_that_was_given_up_promises_nothing(
+    name: str, reach: float, design: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said of the cells before it was given up does not hold on the others, however many anchors there are."""
 
     def given_up(numbers: HeadNumbers, *_: object, **__: object) -> SupNorm:
         bound = math.inf if numbers.dtype == "float32" else 1e-9
@@ -177,7 +180,7 @@ def test_a_proof_that_was_given_up_promises_nothing(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("attnc.heads.exact_term.supnorm", given_up)
     with pytest.raises(PrecisionError) as caught:
-        activation_head(functions.silu(), Interval(-5.0, 5.0), 1e-3, "float32", "gated")
+        activation_head(functions.get(name), Interval(-reach, reach), 1.1e-3, "float32", design)
     assert caught.value.reachable is None
 
 

@@ -61,7 +61,7 @@ def test_weights_that_leave_nothing_of_eps(weight: float, eps: float) -> None:
 def test_nothing_is_proved_below_the_least_error(name: str, dtype: str) -> None:
     """The analytic floor is below what is proved of heads, whatever they are asked for."""
     on = Interval(-8.0, 8.0)
-    plan = Plan(functions.get(name), on, "auto", 1, dtype)
+    plan = Plan(functions.get(name), on, dtype)
     numbers = attnc.head(name, domain=(on.lo, on.hi), anchors=4, dtype=getattr(torch, dtype)).numbers()
     assert supnorm(numbers, plan.f, on).bound > least_error(plan)
 
@@ -85,7 +85,7 @@ def test_an_activation_is_stopped_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_found_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """With time for the first success only, the head is as small as ever."""
-    plan = Plan(functions.tanh(), Interval(-8.0, 8.0), "auto", 1, "float64")
+    plan = Plan(functions.tanh(), Interval(-8.0, 8.0), "float64")
     usual = smallest(plan, 1e-6).numbers.anchors_per_head
     monkeypatch.setattr(patience, "SECONDS", 5.0)
     assert smallest(plan, 1e-6).numbers.anchors_per_head == usual

@@ -18,7 +18,8 @@ from attnc import functions
 from attnc.domain import Interval
 from attnc.errors import AttncError, ConvergenceError, PrecisionError
 from attnc.functions.balls import working
-from attnc.lower.heads import HeadRequest, build_head, few_digits
+from attnc.heads.target import Plan
+from attnc.lower.function_to_head import few_digits, head_within
 from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import by_reach
 from attnc.network.network import Network
@@ -155,9 +156,9 @@ def test_a_deviation_of_the_source_is_not_called_rounding() -> None:
 def test_a_head_that_misses_its_share_is_the_closest_that_is_known() -> None:
     """Asked for less, the search comes within 0.03; asked for more, it must not come back with something worse."""
     f, wide = functions.gelu(), Interval(-4608.0, 4608.0)
-    within = build_head(HeadRequest(f, wide, "float32", eps=3e-2)).certificate
+    within = head_within(Plan(f, wide, "float32"), 3e-2).certificate
     assert within.bound <= 3e-2
-    missed = build_head(HeadRequest(f, wide, "float32", eps=1e-3)).certificate
+    missed = head_within(Plan(f, wide, "float32"), 1e-3).certificate
     assert 1e-3 < missed.bound <= 2 * within.bound
 
 

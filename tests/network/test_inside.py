@@ -20,7 +20,7 @@ from attnc import functions
 from attnc.errors import DomainWarning, InputError
 from attnc.network import window
 from attnc.network.pointwise import Pointwise
-from attnc.prove.window import window_of
+from attnc.records.window_numbers import window_of
 from tests.lower.exact_heads import activation_head
 from tests.network.examples import BOX, activation, gate, head, learner, network, source
 

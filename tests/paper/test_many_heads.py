@@ -16,8 +16,7 @@ from attnc.heads.target import Plan
 from attnc.paper import many_heads
 from attnc.paper.truncated import leaking
 from attnc.paper.truncated import many_heads_theorem as theorem
-from attnc.prove.stretches import by_stretches
-from attnc.prove.supnorm import supnorm
+from attnc.prove.supnorm import by_stretches, supnorm
 
 
 def ideal(s: mpf, a: float, b: float, n: int, heads: int, c: float) -> mpf:
@@ -103,7 +102,7 @@ def test_proof_by_stretches_agrees_with_the_general_proof(dtype: str) -> None:
     seen = certificate.witness.error
     general = supnorm(head.numbers(), f, certificate.holds_for, seen=seen)
     ends = [-2 + 3 * ((2 * h - 0.5) / 7) for h in range(1, 4)]
-    plan = Plan(f, certificate.holds_for, "nearest", 4, dtype)
+    plan = Plan(f, certificate.holds_for, dtype, "nearest", 4)
     ours = by_stretches(head.numbers(), plan.f, plan.domain, ends, seen=seen)
     assert general.attained <= ours.bound and ours.attained <= general.bound
     assert ours.bound <= 1.3 * general.attained + 4 * general.rounding
@@ -127,7 +126,7 @@ def test_a_broken_head_is_not_proved_by_stretches() -> None:
     net = many_heads(*normal(4, 2), -2, 1, heads=4, domain=(-2, 2))
     head, f = head_of(net), attnc.functions.clip(-2, 1)
     ends = [-2 + 3 * ((2 * h - 0.5) / 7) for h in range(1, 4)]
-    plan = Plan(f, head.certificate.holds_for, "nearest", 4, "float64")
+    plan = Plan(f, head.certificate.holds_for, "float64", "nearest", 4)
     for h, k in ((0, 0), (1, 3), (2, 1)):
         value = head.value.clone()
         with torch.no_grad():

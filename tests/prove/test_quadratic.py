@@ -28,7 +28,7 @@ CASES = [
 @pytest.fixture(scope="module", params=CASES, ids=str)
 def proof(request: pytest.FixtureRequest) -> QuadraticProof:
     dtype, offset, dim, target = request.param
-    return proved_heads(0.5, dim, offset, 2.0**20, target, dtype)
+    return proved_heads(dim, offset, 2.0**20, target, dtype)
 
 
 def exact_ratio(numbers: QuadraticNumbers, z: torch.Tensor, found: float) -> float:
@@ -94,5 +94,5 @@ def test_beyond_the_limit_nothing_is_claimed(proof: QuadraticProof) -> None:
 
 
 def test_the_planner_needs_no_more_heads_for_a_larger_error() -> None:
-    sizes = [len(quadratic_numbers(0.5, 8, 1e-5, 1e6, t, "float64")) for t in (1e-14, 1e-12, 1e-6, 1e-3)]
+    sizes = [len(quadratic_numbers(8, 1e-5, 1e6, t, "float64")) for t in (1e-14, 1e-12, 1e-6, 1e-3)]
     assert sizes == sorted(sizes, reverse=True)

@@ -13,8 +13,7 @@ from attnc.arithmetic import FLOAT32, Arithmetic
 from attnc.domain import Interval
 from attnc.functions.balls import working
 from attnc.prove.cells import Cell
-from attnc.prove.stretches import _inactive, _joined, by_stretches
-from attnc.prove.supnorm import SupNorm
+from attnc.prove.supnorm import SupNorm, _inactive, _joined, by_stretches
 from attnc.records.numbers import HeadNumbers
 
 

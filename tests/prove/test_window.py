@@ -23,18 +23,9 @@ from attnc.network.head import Head
 from attnc.network.window import run_window
 from attnc.prove.cells import Cell
 from attnc.prove.supnorm import SupNorm, supnorm
-from attnc.prove.window import (
-    Gate,
-    Window,
-    _bound_cell,
-    _first_cells,
-    _suffix_sums,
-    _terms,
-    window_bound,
-    window_of,
-)
+from attnc.prove.window import _bound_cell, _first_cells, _suffix_sums, _terms, window_bound
 from attnc.records.numbers import HeadNumbers
-from attnc.records.window_numbers import FUNCTIONS, ClosedForm, TailForm, closed_form
+from attnc.records.window_numbers import FUNCTIONS, ClosedForm, Gate, TailForm, Window, closed_form, window_of
 
 LATTICES = [
     ("gelu", 0.5, 0.375, 4.0, "float32"),
