@@ -65,6 +65,12 @@ def why_others(digests: Mapping[str, str], certificate: Certificate) -> str | No
     return f"changed since it was certified: {', '.join(changed)}" if changed else None
 
 
+def why_parts(parts: Mapping[str, nn.Module]) -> str | None:
+    """Why the certificate of one of several certified parts does not apply, with its name; None if all do."""
+    reasons = ((name, cast(Any, part).why_not_certified()) for name, part in parts.items())
+    return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
+
+
 def _surroundings_altered() -> str | None:
     """Global hooks, and modes that intercept every operation."""
     hooks = torch.nn.modules.module

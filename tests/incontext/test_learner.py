@@ -12,7 +12,7 @@ from torch import Tensor
 import attnc
 from attnc.arithmetic import ARITHMETIC
 from attnc.incontext import Learner, Loss, Radius, gradient_descent
-from attnc.incontext.gathering import gather_error, gathered
+from attnc.incontext.layers import gather_error, gathered
 from tests.incontext.exact import descend
 from tests.network.executed import impurities
 
@@ -97,7 +97,7 @@ def test_trajectory_and_predictions() -> None:
 
 def test_what_it_says_of_itself() -> None:
     made = gradient_descent("ridge(0.5)", features=3, steps=4, radius=2.0)
-    assert "loss=ridge, features=3, intercept=False, steps=4" in repr(made)
+    assert "loss=ridge, features=3, steps=4" in repr(made)
     assert made.certificate.bound >= made.error_bound(1000) >= made.error_bound(10)
     assert len(str(made.certificate).splitlines()) <= 5
 
