@@ -6,7 +6,6 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from attnc.incontext.layers import gathered
 from attnc.incontext.settings import EXAMPLES, Settings, facts_of
 from attnc.network.altered import as_made, why_altered, why_parts
 from attnc.network.head import Head
-from attnc.network.running import PreciseModule, precise
+from attnc.network.running import PreciseModule, check_tensor, precise
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, versions
 from attnc.records.record import Record, write
@@ -190,7 +189,7 @@ class InContext(PreciseModule):
                 f"the certificate does not apply: {reason}. Build the module again, or call it with strict=False"
             )
 
-    def _examples(self, name: str, x: Any, strict: bool) -> Tensor:
+    def _examples(self, name: str, x: Tensor, strict: bool) -> Tensor:
         """Rows of x, checked, with a column of ones for the intercept."""
         shape, limit = (None, self.features), self.settings.radius.x
         return with_ones(
@@ -204,15 +203,12 @@ def with_ones(x: Tensor, intercept: bool) -> Tensor:
 
 
 def checked_numbers(
-    name: str, x: Any, shape: tuple[int | None, ...], dtype: torch.dtype, limit: float, strict: bool
+    name: str, x: Tensor, shape: tuple[int | None, ...], dtype: torch.dtype, limit: float, strict: bool
 ) -> Tensor:
     """A finite tensor of a dtype and a shape (None: any size from 1 on), within the radius if `strict`."""
-    if not isinstance(x, Tensor) or x.dtype != dtype:
-        raise InputError(f"{name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}")
-    fits = x.ndim == len(shape) and all(n in (None, got) for n, got in zip(shape, x.shape, strict=True))
-    if not fits or not len(x):
-        wanted = str(shape).replace("None", "n")
-        raise InputError(f"{name} must have the shape {wanted} and at least one row: got {tuple(x.shape)}")
+    check_tensor(name, x, dtype, shape, lead=False)
+    if not len(x):
+        raise InputError(f"{name} has no rows: give at least one")
     if not bool(torch.isfinite(x).all()):
         at = tuple(int(i) for i in torch.nonzero(~torch.isfinite(x))[0])
         raise InputError(f"{name} contains {float(x[at])} at {at}: use finite numbers")

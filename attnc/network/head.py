@@ -16,10 +16,8 @@ from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
 from attnc.network.altered import as_made, why_changed
 from attnc.network.describe import head_facts
-from attnc.network.engines import sdpa
-from attnc.network.inside import check_domain, check_tensor, outside_interval
-from attnc.network.running import PreciseModule, can_look, in_chunks, precise
-from attnc.network.window import DerivedWindow, run_window, window_now
+from attnc.network.engines import DerivedWindow, run_window, sdpa, window_now
+from attnc.network.running import PreciseModule, can_look, check_domain, check_tensor, in_chunks, precise
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.record import Record, write
@@ -192,9 +190,8 @@ class Head(PreciseModule):
         return ((weights * value).sum(1) * self.output[:, None]).sum(0)
 
     def _check_input(self, s: Tensor) -> None:
-        check_tensor("head", s, self.key.dtype)
+        check_tensor("the input of a head", s, self.key.dtype)
 
     def _check_domain(self, s: Tensor, strict: bool | None) -> None:
-        if (domain := self.domain) is not None:
-            strict = self.strict if strict is None else strict
-            check_domain(self, s, strict, lambda s: outside_interval(s, domain))
+        if self.domain is not None:
+            check_domain(self, s, strict, self.domain)

@@ -17,13 +17,12 @@ from attnc.network.altered import as_made, why_changed
 from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import CERTIFIED
 from attnc.network.head import Head
-from attnc.network.inside import check_domain, check_tensor, outside_box
 from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, LookupLayer, ReshapeLayer, ScaleLayer
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.forms import literal_form
 from attnc.network.literal.layers import literal_layers
 from attnc.network.pointwise import Pointwise, Stage
-from attnc.network.running import PreciseModule, in_chunks, precise
+from attnc.network.running import PreciseModule, check_domain, check_tensor, in_chunks, precise
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import DAMAGE
@@ -69,8 +68,7 @@ class Network(PreciseModule):
         """The outputs for a batch (…, *shape). `strict` overrides the network's own for this call."""
         self._check_input(x)
         if self.certificate.status is not Status.UNKNOWN:
-            box = self.domain
-            check_domain(self, x, self.strict if strict is None else strict, lambda x: outside_box(x, box))
+            check_domain(self, x, strict, self.domain)
         flat, last = x.reshape(-1, *self.program.shape), len(self.program.steps)
         anchors = [selection.anchors for selection in self.selections]
         widest = max(*map(math.prod, self.program.shapes), *anchors)
@@ -195,10 +193,7 @@ class Network(PreciseModule):
         return dtypes.pop()
 
     def _check_input(self, x: Tensor) -> None:
-        check_tensor("network", x, next(self.parameters()).dtype)
-        shape = self.program.shape
-        if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
-            raise InputError(f"expected the shape (…, {', '.join(map(str, shape))}): got {tuple(x.shape)}")
+        check_tensor("the input of a network", x, next(self.parameters()).dtype, self.program.shape)
 
     def extra_repr(self) -> str:
         known = self.certificate

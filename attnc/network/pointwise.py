@@ -14,13 +14,11 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine, checked_strict
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
-from attnc.network.engines import attend
+from attnc.network.engines import attend, run_window, window_now
 from attnc.network.head import Head
-from attnc.network.inside import check_domain, outside_interval
 from attnc.network.layer import LayerModule, to_array
 from attnc.network.marking import mark, mark_of
-from attnc.network.running import PreciseModule, precise
-from attnc.network.window import run_window, window_now
+from attnc.network.running import PreciseModule, check_domain, outside_domain, precise
 from attnc.records.layers import Index, Layer, pointwise_layer
 from attnc.records.numbers import TENSORS
 from attnc.records.window_numbers import ClosedForm
@@ -121,7 +119,6 @@ class Pointwise(PreciseModule, nn.ModuleList):
         if not self.inputs and (name := mark_of(self)) is not None:
             marked: Tensor = mark(x, name)
             return marked
-        strict = self.strict if strict is None else strict
         return self._run(x, self.engine if engine is None else engine, strict)
 
     @precise
@@ -229,5 +226,5 @@ def _outside(groups: Groups, x: Tensor) -> str | None:
     if lo <= float(x.amin()) and float(x.amax()) <= hi:
         return None
     parts = ((_part(x, neurons), head.domain) for neurons, head in groups)
-    reasons = (outside_interval(x, domain) for x, domain in parts if domain is not None and x.numel())
+    reasons = (outside_domain(x, domain) for x, domain in parts if domain is not None and x.numel())
     return next((reason for reason in reasons if reason is not None), None)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 RUNNING = "attnc/network/running.py"
-INSIDE = "attnc/network/inside.py"
 ALTERED = "attnc/network/altered.py"
 HEAD = "attnc/network/head.py"
 POINTWISE = "attnc/network/pointwise.py"
-WINDOW = "attnc/network/window.py"
+WINDOW = "attnc/network/engines.py"
 PRODUCT = "attnc/network/product.py"
 GATED_BLOCK = "attnc/network/gated_block.py"
 
@@ -47,7 +46,7 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: NaN",
-        INSIDE,
+        RUNNING,
         "    if domain.lo <= least and most <= domain.hi:",
         "    if not (least < domain.lo or most > domain.hi):",
         "NaN lies in every interval",
@@ -55,7 +54,7 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: upper end",
-        INSIDE,
+        RUNNING,
         "    if domain.lo <= least and most <= domain.hi:",
         "    if domain.lo <= least:",
         "inputs above an interval lie in it",
@@ -63,7 +62,7 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: strict",
-        INSIDE,
+        RUNNING,
         "    if strict:\n",
         "    if False:\n",
         "strict=True warns",
@@ -71,7 +70,7 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: strict after a warning",
-        INSIDE,
+        RUNNING,
         '(strict is None and (module in _warned or x.device.type != "cpu")):',
         'module in _warned or (strict is None and x.device.type != "cpu"):',
         "strict=True says nothing once there was a warning",
@@ -79,7 +78,7 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: one warning",
-        INSIDE,
+        RUNNING,
         "    _warned.add(module)\n",
         "",
         "every call warns",
@@ -87,9 +86,9 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: a corner of a box",
-        INSIDE,
-        "if float(box.lo.max()) <= float(x.amin()) and float(x.amax()) <= float(box.hi.min()):",
-        "if float(box.lo.min()) <= float(x.amin()) and float(x.amax()) <= float(box.hi.max()):",
+        RUNNING,
+        "if float(domain.lo.max()) <= least and most <= float(domain.hi.min()):",
+        "if float(domain.lo.min()) <= least and most <= float(domain.hi.max()):",
         "the smallest cube around a box is the box",
         ("tests/network/test_inside.py::test_a_box_that_is_not_the_same_everywhere",),
     ),

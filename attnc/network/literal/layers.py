@@ -30,7 +30,7 @@ from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.network import SelfAttentionNetwork
-from attnc.network.literal.parts import array, domains_of, groups_of
+from attnc.network.literal.parts import array, constant_of, domains_of, groups_of, token_maps
 from attnc.network.literal.steps import (
     Embedding,
     Input,
@@ -128,9 +128,8 @@ class _Layers:
         if "position" in at:
             data[:, at["position"]] = np.eye(self.n)
         for layer in self.layers:
-            constant = layer.tensors.get("bias", layer.tensors.get("shift"))
-            if layer.value in self.register and constant is not None:
-                data[:, at[self.register[layer.value]]] = array(constant)
+            if layer.value in self.register and layer.kind != "reshape":
+                data[:, at[self.register[layer.value]]] = constant_of(layer)
         for value, groups in self.heads.items():
             held = [anchors[:, at[f"{self.names[value]}: {what}"]] for what in _ANCHOR]
             (slope, offset, output, unused), i = held, 0
@@ -205,17 +204,8 @@ class _Layers:
     def _token_map(self, layer: Layer) -> SequenceMap:
         """The registers of the inputs, carried to that of the value, which starts at the constants."""
         write, width = self.layout[self.register[layer.value]], self.layout.width
-        if layer.kind == "affine":
-            blocks = [array(layer.tensor("weight"))]
-        elif layer.kind == "batch_norm":
-            blocks = [np.diag(array(layer.tensor("scale")))]
-        elif layer.kind == "combine":
-            blocks = [c * np.eye(write.stop - write.start) for c in layer.settings["coefficients"]]
-        else:
-            raise InputError(f"layers of the kind {layer.kind!r} cannot be written as self-attention")
-        self.build.reserve(width**2, "a map")
-        matrix = np.zeros((width, width))
-        for value, block in zip(layer.inputs, blocks, strict=True):
+        matrix = self.build.zeros("a map", width, width)
+        for value, block in zip(layer.inputs, token_maps(layer, write.stop - write.start), strict=True):
             matrix[write, self.layout[self.register[value]]] += block
         at = np.flatnonzero(matrix.any(1)), np.flatnonzero(matrix.any(0))
         return self.build.map(matrix[np.ix_(*at)], np.zeros(width), ((1, width), (1, width)), at, self.layout)

@@ -1,7 +1,7 @@
 """A network with its affine maps multiplied out: neurons, or a lookup, between two maps of the whole sequence.
 
-neurons    s = first·vec(X) + offset        h_j = g_j(s_j)                          vec(Y) = second·h + shift
-lookup     z = key·(vec(X) - centre) + offset          h = softmax(z)               vec(Y) = second·h + shift
+neurons    s = first·vec(X) + offset                  h_j = g_j(s_j)          vec(Y) = second·h + shift
+lookup     s = first·(vec(X) - centre) + offset       h = softmax(s)          vec(Y) = second·h + shift
 """
 
 from __future__ import annotations
@@ -39,41 +39,19 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Neurons:
-    first: Array  # (N, m)
-    offset: Array  # (N,)
-    groups: tuple[Group, ...]
-    second: Array  # (outputs, N)
-    shift: Array  # (outputs,)
-
-    @property
-    def group_of(self) -> list[int]:
-        """The group of every neuron."""
-        found = {int(j): g for g, group in enumerate(self.groups) for j in group.neurons}
-        return [found[j] for j in range(len(self.first))]
-
-    @property
-    def heads(self) -> int:
-        """The largest number of heads of a neuron."""
-        return max(group.numbers.heads for group in self.groups)
-
-
-@dataclass(frozen=True, eq=False)
-class Lookup:
-    centre: Array  # (m,)
-    key: Array  # (K, m)
-    offset: Array  # (K,)
-    second: Array  # (outputs, K)
-    shift: Array  # (outputs,)
-    largest: float  # at least every score on the box
-
-
-@dataclass(frozen=True, eq=False)
 class Parts:
+    """N neurons in groups, or the N anchors of a lookup, which has no groups."""
+
     shape: Shape
     result: Shape
     dtype: str
-    body: Neurons | Lookup
+    first: Array  # (N, m)
+    offset: Array  # (N,)
+    second: Array  # (outputs, N)
+    shift: Array  # (outputs,)
+    groups: tuple[Group, ...] = ()
+    centre: Array | None = None  # (m,)
+    largest: float = 0.0  # at least every score of a lookup on the box
 
     @property
     def given(self) -> tuple[int, int]:
@@ -85,6 +63,17 @@ class Parts:
         """Tokens and coordinates of the output."""
         return math.prod(self.result[:-1]), self.result[-1]
 
+    @property
+    def group_of(self) -> list[int]:
+        """The group of every neuron."""
+        found = {int(j): g for g, group in enumerate(self.groups) for j in group.neurons}
+        return [found[j] for j in range(len(self.first))]
+
+    @property
+    def keys(self) -> list[tuple[Group, int]]:
+        """The groups, and the heads of each."""
+        return [(group, h) for group in self.groups for h in range(group.numbers.heads)]
+
 
 def read(net: Network) -> Parts:
     """Multiply out the affine maps of a network with one layer of attention, or one lookup."""
@@ -92,8 +81,6 @@ def read(net: Network) -> Parts:
     found: list[tuple[Layer, _Affine]] = []
     for layer in numbers.layers:
         given = [values[value] for value in layer.inputs]
-        if layer.kind in ("pointwise", "lookup"):
-            found.append((layer, given[0]))
         if layer.kind == "lookup":  # an affine function of the weights of its anchors
             table = array(layer.tensor("values"))
             values[layer.value] = True, np.r_[table, np.zeros_like(table[:1])]
@@ -101,6 +88,8 @@ def read(net: Network) -> Parts:
             values[layer.value] = True, _units(given[0][1].shape[1:])
         else:
             values[layer.value] = _applied(layer, given)
+            continue
+        found.append((layer, given[0]))
     hidden, last = values[numbers.layers[-1].value] if numbers.layers else values[0]
     if len(found) != 1 or found[0][1][0] or not hidden:
         raise InputError(
@@ -108,16 +97,15 @@ def read(net: Network) -> Parts:
         )
     (layer, (_, entering)), (second, shift) = found[0], _matrix(last)
     first, offset = _matrix(entering)
-    body: Neurons | Lookup
+    shapes = net.program.shape, last.shape[1:], numbers.dtype
     if layer.kind == "pointwise":
-        groups = _groups(domains_of(net)[layer.value], layer, entering.shape[1:])
-        body = Neurons(first, offset, tuple(groups), second, shift)
-    else:
-        centre, key, score = (array(layer.tensor(name)) for name in ("centre", "key", "offset"))
-        if offset.any() or not np.array_equal(first, np.eye(len(first))):
-            score, centre, key = score + key @ (offset - centre), np.zeros(first.shape[1]), key @ first
-        body = Lookup(centre, key, score, second, shift, _largest(centre, key, score, net.domain))
-    return Parts(net.program.shape, last.shape[1:], numbers.dtype, body)
+        groups = tuple(_groups(domains_of(net)[layer.value], layer, entering.shape[1:]))
+        return Parts(*shapes, first, offset, second, shift, groups)
+    centre, key, score = (array(layer.tensor(name)) for name in ("centre", "key", "offset"))
+    if offset.any() or not np.array_equal(first, np.eye(len(first))):
+        score, centre, key = score + key @ (offset - centre), np.zeros(first.shape[1]), key @ first
+    largest = _largest(centre, key, score, net.domain)
+    return Parts(*shapes, key, score, second, shift, centre=centre, largest=largest)
 
 
 def domains_of(net: Network) -> dict[int, list[Interval | None]]:
@@ -150,23 +138,30 @@ def _matrix(images: Array) -> tuple[Array, Array]:
 def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
     if len({hidden for hidden, _ in given}) > 1:
         raise InputError("this network adds its input to neurons (a residual stream): use form='layers'")
-    (hidden, x), constant = given[0], layer.tensors.get("bias", layer.tensors.get("shift"))
-    if layer.kind == "affine":
-        weight = array(layer.tensor("weight"))
-        _check(x[..., 0].size * len(weight))
-        images = x @ weight.T
-    elif layer.kind == "batch_norm":
-        images = x * array(layer.tensor("scale"))
-    elif layer.kind == "combine":
-        terms = zip(layer.settings["coefficients"], given, strict=True)
-        images = np.sum([c * term for c, (_, term) in terms], axis=0)
-    elif layer.kind == "reshape":
-        images = x.reshape(len(x), *layer.settings["to"])
-    else:
-        raise InputError(f"layers of the kind {layer.kind!r} cannot be written as self-attention")
-    if constant is not None:
-        images[-1] += array(constant)
+    hidden, x = given[0]
+    if layer.kind == "reshape":
+        return hidden, x.reshape(len(x), *layer.settings["to"])
+    matrices = token_maps(layer, x.shape[-1])
+    _check(x[..., 0].size * len(matrices[0]))
+    images = np.sum([term @ matrix.T for (_, term), matrix in zip(given, matrices, strict=True)], axis=0)
+    images[-1] += constant_of(layer)
     return hidden, images
+
+
+def token_maps(layer: Layer, width: int) -> list[Array]:
+    """W_i of a linear layer y = Σ_i W_i x_i + constant of every token; `width` is that of x."""
+    if layer.kind == "affine":
+        return [array(layer.tensor("weight"))]
+    if layer.kind == "batch_norm":
+        return [np.diag(array(layer.tensor("scale")))]
+    if layer.kind == "combine":
+        return [c * np.eye(width) for c in layer.settings["coefficients"]]
+    raise InputError(f"layers of the kind {layer.kind!r} cannot be written as self-attention")
+
+
+def constant_of(layer: Layer) -> Array:
+    """The constant of a linear layer; 0 if it has none."""
+    return array(layer.tensors.get("bias", layer.tensors.get("shift", np.zeros(()))))
 
 
 def _groups(domains: Sequence[Interval | None], layer: Layer, shape: Shape) -> Iterator[Group]:
