@@ -38,21 +38,7 @@ _KINDS = ("weight", "bos", "data", "query", "anchor+", "anchor-", "threshold")  
 
 
 def literal_learner(learner: Learner, unrolled: bool = False) -> SelfAttentionNetwork:
-    """The learner as self-attention: the same three or four layers in every step or, with `unrolled`, a copy for each step.
-
-    >>> import attnc.incontext, torch
-    >>> learner = attnc.incontext.gradient_descent("ridge(0.1)", features=2, steps=20, step_size=0.5, dtype=torch.float64)
-    >>> net = literal_learner(learner)
-    >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.5]], dtype=torch.float64)
-    >>> y = x @ torch.tensor([1.0, -2.0], dtype=torch.float64)
-    >>> stream = net.stream(x, y, after="step 20: C")
-    >>> bool((net.read(stream, "w", of="weight")[0] - learner.coefficients(x, y)).abs().max() < 1e-9)
-    True
-    >>> net.read(stream, "u").abs().max()
-    tensor(0., dtype=torch.float64)
-    >>> net.step("step 1: C").heads
-    ('gather e', 'gather 2e', 'ridge', 'clear u: head 0', 'clear u: head 1')
-    """
+    """The learner as self-attention: the same three or four layers in every step or, with `unrolled`, a copy for each step."""
     build = _Learner(learner)
     layers, features, radius = build.layers(), learner.features, learner.radius
     predicts = learner.activation is not None and not learner.loss.of_residual
@@ -79,12 +65,7 @@ def registers_of(features: int, activation: int = 0, threshold: int = 0) -> Layo
 
     x, tx: features of an example or a query (the intercept's 1 last), and τx · y, ty: label, and τ times it · tau: τ = ±1 ·
     w: coefficients, in the weight token · u: τ w·x, written by A, cleared by C · g: τψ, written by B, cleared by C · kappa, c, v:
-    keys and values of an anchor, one for each head of the activation; "threshold kappa", … of the soft threshold.
-
-    >>> layout = registers_of(3)
-    >>> layout["x"], layout["w"], list(layout)
-    (slice(4, 7, None), slice(13, 16, None), ['weight', 'bos', 'data', 'query', 'x', 'tx', 'y', 'ty', 'tau', 'w', 'u'])
-    """
+    keys and values of an anchor, one for each head of the activation; "threshold kappa", … of the soft threshold."""
     kinds = [*_KINDS[:4], *_KINDS[4:6] * bool(activation), *_KINDS[6:] * bool(threshold)]
     widths = dict.fromkeys(kinds, 1)
     widths |= {"x": features, "tx": features, "y": 1, "ty": 1, "tau": 1, "w": features, "u": 1}

@@ -119,11 +119,7 @@ def exact_trajectory(
     """Exact gradient descent in float64, (steps + 1, d): w ← w - η((1/n) Σ r_i x_i + λw), of lasso with the soft threshold.
 
     An `intercept` is the last coefficient, its column of x is of ones, and no penalty counts it. A step size that diverges
-    ends in inf or NaN.
-
-    >>> exact_trajectory(loss_named("squared"), np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), 2, 0.5).tolist()
-    [[0.0], [1.0], [1.5]]
-    """
+    ends in inf or NaN."""
     w = np.zeros(x.shape[1])
     found, free = [w], np.arange(x.shape[1]) == (x.shape[1] - 1 if intercept else -1)
     with np.errstate(over="ignore", invalid="ignore"):

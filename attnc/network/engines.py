@@ -66,16 +66,14 @@ def attend(head: Head, s: Tensor) -> Tensor:
     if head.heads != 1 or not in_place(s, head.query, head.key, head.value, head.output):
         out: Tensor = head(s, strict=False)
         return out
-    flat = s.reshape(-1)
-    out = torch.empty_like(flat)
-    rows = min(flat.numel(), max(1, _WEIGHTS // head.key.shape[1]))
-    weights, x, total = flat.new_empty(head.key.shape[1], rows), flat.new_empty(rows), flat.new_empty(rows)
+    out, keys = torch.empty_like(s, memory_format=torch.contiguous_format), head.key.shape[1]
+    rows = max(1, min(s.numel(), _WEIGHTS // keys))
+    weights, x, total = s.new_empty(keys, rows), s.new_empty(rows), s.new_empty(rows)
     with torch.no_grad():
-        for start in range(0, flat.numel(), max(1, rows)):
-            part = flat[start : start + rows]
-            n = part.numel()
-            _attend(head, part, weights[:, :n], x[:n], total[:n], out[start : start + n])
-    return out.reshape(s.shape)
+        for part, to in zip(torch.split(s.reshape(-1), rows), torch.split(out.view(-1), rows), strict=True):
+            n = len(part)
+            _attend(head, part, weights[:, :n], x[:n], total[:n], to)
+    return out
 
 
 def _attend(head: Head, s: Tensor, weights: Tensor, x: Tensor, total: Tensor, out: Tensor) -> None:
@@ -124,10 +122,8 @@ class DerivedWindow:
         return self.window
 
     def _alike(self, tensors: Sequence[Tensor]) -> bool:
-        return len(self.copies) == len(tensors) and all(
-            kept.dtype == now.dtype and kept.device == now.device and kept.shape == now.shape
-            for kept, now in zip(self.copies, tensors, strict=True)
-        )
+        kept, now = ([(t.dtype, t.device, t.shape) for t in of] for of in (self.copies, tensors))
+        return kept == now
 
 
 def closed_form_of(head: Head) -> ClosedForm | None:
@@ -168,7 +164,16 @@ def run_window(window: ClosedForm, s: Tensor) -> Tensor:
     s = s.detach()
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
     buffers = s.new_empty(4, min(_CHUNK, s.numel()))
-    constants = s.new_tensor(_constants(window)).unbind()
+    first = (
+        (window.slope,)
+        if isinstance(window, Gate)
+        else (window.lead,)
+        if isinstance(window, Window)
+        else (0.0, 1.0)
+    )
+    constants = s.new_tensor(
+        (*first, *getattr(window, "coefficients", ()))
+    ).unbind()  # operations take them as tensors
     chunks = (torch.split(t.view(-1), _CHUNK) for t in (s, out))
     for part, result in zip(*chunks, strict=True):
         held = buffers[:, : len(part)].unbind()
@@ -179,13 +184,6 @@ def run_window(window: ClosedForm, s: Tensor) -> Tensor:
         else:
             _chunk(window, constants, part, result, held)
     return out
-
-
-def _constants(window: ClosedForm) -> tuple[float, ...]:
-    """The numbers that enter operations as tensors."""
-    if isinstance(window, Gate):
-        return (window.slope,)
-    return (*((0.0, 1.0) if isinstance(window, TailForm) else (window.lead,)), *window.coefficients)
 
 
 def _plain(window: Window | TailForm, s: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -77,15 +78,7 @@ class Norm(PreciseModule):
     Each head has two keys: the token itself, with the value value_j z, and a key with the score 0 and the value 0. This is what
     engine="softmax" runs. engine="closed-form" runs R = 1/√(z·z/d + ε), which the sum is proved to approximate.
     The gain is `weight`, or 1 + `weight` taken in the dtype `one_plus`; the tensors keep their names in the model. A token whose
-    mean square exceeds `most` is outside the domain.
-
-    >>> from attnc.lower.quadratic import quadratic_numbers
-    >>> weight = nn.Parameter(torch.ones(4))
-    >>> norm = Norm(quadratic_numbers(0.5, 4, 1e-5, 1e6, 1e-7, "float32"), True, weight, None, engine="softmax")
-    >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    >>> torch.allclose(norm(x), nn.functional.layer_norm(x, (4,)), atol=1e-6)
-    True
-    """
+    mean square exceeds `most` is outside the domain."""
 
     _takes_half = True
     weight: Tensor | None
@@ -130,14 +123,12 @@ class Norm(PreciseModule):
     @property
     def parameters_added(self) -> int:
         """The number of numbers that it stores besides the weight and the bias."""
-        return sum(int(tensor.numel()) for tensor in self.heads.state_dict().values())
+        return self.heads.parameters_added
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalised tokens of x (…, d)."""
-        if (name := mark_of(self)) is not None:
-            marked: Tensor = marked_norm(x, name)
-            return marked
-        return self._run(x)
+        name = mark_of(self)
+        return self._run(x) if name is None else cast(Tensor, marked_norm(x, name))
 
     @precise
     def _run(self, x: Tensor) -> Tensor:

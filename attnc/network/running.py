@@ -49,6 +49,11 @@ class PreciseModule(nn.Module):
             self._cast_to = still if is_less(still) else None
         return self
 
+    @property
+    def parameters_added(self) -> int:
+        """The number of numbers that it stores, beside those of the model that it is a part of."""
+        return sum(int(tensor.numel()) for tensor in self.state_dict().values())
+
     def _full_dtype(self) -> torch.dtype:
         return next(t.dtype for t in (*self.parameters(), *self.buffers()) if t.is_floating_point())
 

@@ -20,8 +20,8 @@ from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
 from attnc.frontends.transformers import Call, Site
 from attnc.functions import Function
-from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
+from attnc.network.product import GatedBlock
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.inputs import removed
 from attnc.program import Affine

@@ -19,8 +19,8 @@ from attnc.domain import Interval
 from attnc.errors import FunctionError, InputError
 from attnc.functions.balls import working
 from attnc.network import engines as engine
-from attnc.network.head import Head
 from attnc.network.engines import run_window
+from attnc.network.head import Head
 from attnc.prove.cells import Cell
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.prove.window import (

@@ -35,19 +35,7 @@ Steps = list[tuple[str, Step]]
 
 
 def literal_form(net: Network) -> SelfAttentionNetwork:
-    """The network as the composition that its form names, with exactly the layers of the theorem.
-
-    >>> import attnc, torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).eval()
-    >>> net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3, 2)), eps=1e-3)
-    >>> net.form, net.layout = "two-layer", "tokens"
-    >>> literal = literal_form(net)
-    >>> x = torch.rand(5, 3, 2)
-    >>> literal.kinds, torch.allclose(literal(x), net(x), atol=1e-5)
-    (('map', 'attention', 'map', 'attention', 'map'), True)
-    >>> literal.layers[0].W_Q.shape, literal.maps[1].matrix.shape
-    (torch.Size([1, 6, 3]), torch.Size([144, 14]))
-    """
+    """The network as the composition that its form names, with exactly the layers of the theorem."""
     checked_choice("form", net.form, list(dict.fromkeys(form for form, _ in _NEURONS)))
     parts, arrangement = read(net), net.layout if net.form == "two-layer" else ""
     build, domain = Builder(net.form, parts.dtype), net.certificate.holds_for

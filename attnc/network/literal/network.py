@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attnc.domain import Box, Interval
 from attnc.errors import AttncError, FileError, InputError
 from attnc.network.altered import as_made, why_altered, why_others
+from attnc.network.describe import aligned
 from attnc.network.literal.steps import (
     LETTERS,
     VALUES,
@@ -193,8 +194,7 @@ class SelfAttentionNetwork(PreciseModule):
         [[0.5], [1.0]]
         """
         if of is not None:
-            flag = self.layout[of]
-            sequence = sequence[sequence[..., flag.start] == 1]
+            sequence = sequence[sequence[..., self.layout[of].start] == 1]
         return sequence[..., self.layout[register]]
 
     def record(self) -> LiteralRecord:
@@ -223,8 +223,7 @@ class SelfAttentionNetwork(PreciseModule):
 
     def why_not_certified(self) -> str | None:
         """None if the certificate applies to the module as it is now, else the reason."""
-        altered = why_altered(self)
-        if altered is not None:
+        if (altered := why_altered(self)) is not None:
             return altered
         try:
             now = self.record().certificate
@@ -239,9 +238,7 @@ class SelfAttentionNetwork(PreciseModule):
         shapes = ", ".join(f"{i.name} {i.sizes}" for i in self.inputs)
         first = {i: name for name, i in reversed(self.order)}
         steps = [(i, name, cast(Step, self.steps[i])) for i, name in sorted(first.items())]
-        rows = [(f"{i + 1}", step.kind, name, step.shapes) for i, name, step in steps]
-        widths = [max((len(row[c]) for row in rows), default=0) for c in range(3)]
-        lines = ["  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows]
+        lines = aligned([(f"{i + 1}", step.kind, name, step.shapes) for i, name, step in steps])
         repeated = f", {len(self.order)} steps" if len(self.order) > len(lines) else ""
         title = f"form {self.form!r}{arrangement}: {shapes}{repeated}"
         stream = [f"{len(self.tokens)} tokens; coordinates: {self.layout!r}"] if self.residual else []
@@ -250,9 +247,8 @@ class SelfAttentionNetwork(PreciseModule):
     def __repr__(self) -> str:
         return f"SelfAttentionNetwork, {self.describe()}"
 
-    def _ordered(self) -> Iterator[tuple[str, Step]]:
-        for name, index in self.order:
-            yield name, cast(Step, self.steps[index])
+    def _ordered(self) -> list[tuple[str, Step]]:
+        return [(name, cast(Step, self.steps[i])) for name, i in self.order]
 
     def _trace(self, x: Tensor) -> Iterator[tuple[str, Tensor, Step, Tensor]]:
         """Every step in order: its name, the sequence before it, the step, the sequence after it."""
@@ -264,8 +260,8 @@ class SelfAttentionNetwork(PreciseModule):
     def _run(self, x: Tensor, last: str | None, strict: bool | None) -> Tensor:
         for name, _, _, after in self._trace(x):
             x = after
-            if strict and can_look(x):
-                self._check_limits(x)
+            for register, limit in self.limits.items() if strict and can_look(x) else ():
+                _check_size(f"|{register}|", x[..., self.layout[register]], limit)
             if name == last:
                 break
         return x
@@ -275,7 +271,12 @@ class SelfAttentionNetwork(PreciseModule):
         the last may be missing."""
         if not max(1, len(self.inputs) - optional) <= len(inputs) <= len(self.inputs):
             raise InputError(f"give {', '.join(i.name for i in self.inputs)}: got {len(inputs)} inputs")
-        rows = [self._rows(spec, x) for spec, x in zip(self.inputs, inputs, strict=False)]
+        rows = []
+        for spec, x in zip(self.inputs, inputs, strict=False):
+            check_tensor(spec.name, x, self.fixed.dtype, spec.shape)
+            split = x.ndim - len(spec.shape)
+            sizes = math.prod(x.shape[split:]) // spec.width, spec.width
+            rows.append(x.reshape(*x.shape[:split], *sizes))
         found = [] if self.residual else rows
         for embedding in cast(Sequence[Embedding], self.embeddings):
             if max(embedding.reads) < len(rows):
@@ -287,33 +288,22 @@ class SelfAttentionNetwork(PreciseModule):
                 found.append(embedding(torch.cat(given, -1)))
         return found
 
-    def _rows(self, spec: Input, x: Tensor) -> Tensor:
-        """(…, rows, width): an input as rows."""
-        check_tensor(spec.name, x, self.fixed.dtype, spec.shape)
-        split = x.ndim - len(spec.shape)
-        return x.reshape(*x.shape[:split], math.prod(x.shape[split:]) // spec.width, spec.width)
-
     def _check_values(self, inputs: Sequence[Tensor], strict: bool | None) -> None:
         if self.domain is not None:
             check_domain(self, inputs[0], strict, self.domain)
         for spec, x in zip(self.inputs, inputs, strict=False):
             if strict and can_look(x) and x.numel():
-                worst = x.flatten()[int(x.abs().flatten().argmax())]  # a NaN counts as the largest
-                limit = math.inf if spec.limit is None else spec.limit
-                if not float(worst.abs()) <= limit:
-                    raise InputError(_beyond(spec.name, float(worst), limit))
+                _check_size(spec.name, x, math.inf if spec.limit is None else spec.limit)
                 if not bool(VALUES[spec.values](x).all()):
                     raise InputError(f"{spec.name} must hold {spec.values}")
 
-    def _check_limits(self, x: Tensor) -> None:
-        for register, limit in self.limits.items():
-            size = float(x[..., self.layout[register]].abs().max())
-            if not size <= limit:
-                raise InputError(_beyond(f"|{register}|", size, limit))
 
-
-def _beyond(name: str, size: float, limit: float) -> str:
-    return f"{name} reaches {size:.6g}, the limit is {limit:g}: scale the data, or use a larger radius"
+def _check_size(name: str, x: Tensor, limit: float) -> None:
+    size = float(x.abs().max())
+    if not size <= limit:  # so is NaN
+        raise InputError(
+            f"{name} reaches {size:.6g}, the limit is {limit:g}: scale the data, or use a larger radius"
+        )
 
 
 def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
@@ -328,7 +318,7 @@ def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
         ]
         register, shape, embedding = s["output"]
         literal = SelfAttentionNetwork(
-            s["form"], inputs, [(name, steps[i]) for name, i in s["order"]], _layout(s["layout"]),
+            s["form"], inputs, [(name, steps[i]) for name, i in s["order"]], Layout(**s["layout"]),
             (register, None if shape is None else tuple(shape), embedding), record.dtype, embeddings=embeddings,
             fixed=t["fixed"], arrangement=s["arrangement"], domain=cast(Any, domain_from_json(s["domain"])),
             limits=s["limits"], strict=s["strict"], source=record.source, encoding=record.encoding,
@@ -341,7 +331,7 @@ def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
 
 
 def _step(s: Mapping[str, Any], t: Mapping[str, Numbers], dtype: str) -> Step:
-    layout = _layout(s["layout"])
+    layout = Layout(**s["layout"])
     if s["kind"] == "attention":
         return SelfAttention({name: t[name] for name in LETTERS}, s["shared"], s["heads"], layout, dtype)
     if s["kind"] == "map":
@@ -349,7 +339,3 @@ def _step(s: Mapping[str, Any], t: Mapping[str, Numbers], dtype: str) -> Step:
         shapes = tuple(s["in_shape"]), tuple(s["out_shape"])
         return SequenceMap(t["core"], t["bias"], shapes, at, layout, dtype)
     return Softmax(s["axis"], layout)
-
-
-def _layout(record: Mapping[str, Any]) -> Layout:
-    return Layout(dict(record["registers"]), record["tokens"])

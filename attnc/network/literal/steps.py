@@ -42,10 +42,12 @@ class Layout(dict[str, slice]):
     (slice(1, 4, None), ('data', 'x[0]', 'x[1]', 'x[2]'), ('data 0', 'anchor 0'))
     """
 
-    def __init__(self, registers: Mapping[str, int], tokens: Sequence[str] = ()) -> None:
+    def __init__(
+        self, registers: Mapping[str, int] | Sequence[tuple[str, int]], tokens: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.width, self.tokens = 0, tuple(tokens)
-        for name, size in registers.items():
+        for name, size in dict(registers).items():
             self.add(name, size)
 
     def add(self, name: str, size: int) -> None:
@@ -194,15 +196,7 @@ class SequenceMap(PreciseModule):
     """X ↦ A·vec(X) + B, an affine map (n, d) → (m, e), applied to every n consecutive tokens of the sequence.
 
     n = 1 is a token-wise map. Only the numbers of A that are not zero are stored: A[rows, columns] = core if `core` is a matrix;
-    A[rows[i], columns[i]] = core[i] if it is a vector. `matrix` is A, (m·e, n·d), and `bias` is B, (m·e,).
-
-    >>> import numpy as np
-    >>> layout = Layout({"x": 1}, ["a", "b", "c", "d"])
-    >>> every = np.arange(4)
-    >>> double = SequenceMap(2 * np.ones(4), np.ones(4), ((2, 2), (4, 1)), (every, every), layout, "float64")
-    >>> double(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]], dtype=torch.float64))[0, :, 0].tolist()
-    [3.0, 5.0, 7.0, 9.0]
-    """
+    A[rows[i], columns[i]] = core[i] if it is a vector. `matrix` is A, (m·e, n·d), and `bias` is B, (m·e,)."""
 
     kind = "map"
     core: nn.Parameter  # (r, c) or (r,)
