@@ -16,8 +16,8 @@ the poisson loss is unbounded, so |w·x| <= 1 + log(1 + max y) is assumed; `cert
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from attnc.domain import Array
 from attnc.errors import InputError, MissingExtraError
 from attnc.functions import Function
 from attnc.incontext.base import check_reached, with_ones
-from attnc.incontext.learner import Learner, gradient_descent
+from attnc.incontext.learner import gradient_descent
 from attnc.incontext.losses import Loss, loss_named
 from attnc.incontext.settings import Radius, radius_of
 
@@ -45,10 +45,16 @@ except ImportError as problem:
 _ROOM = 1.01  # factor on the radius of w and w·x, for the learner's own error
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _InContext(BaseEstimator):  # type: ignore[misc]
     """The common part of the regressor and the classifier: the stored context and the passes over it."""
 
-    learner_: Learner
+    steps: int = 1000
+    step_size: float | None = None
+    intercept: bool = True
+    standardise: bool = True
+    radius: float | Radius | None = None
+    dtype: str = "float64"
 
     def _store(self, x: Array, labels: Array, loss: Loss) -> None:
         """Store the context (x raw, a row of labels for each pass) and build the learner."""
@@ -136,10 +142,10 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         except InputError:
             return np.zeros(len(query), dtype=bool)
         s = torch.stack([with_ones(query, self.learner_.intercept) @ row for row in w], 1)
-        inside: Array = ((query.abs() <= radius.x).all(1) & (s.abs() <= radius.u).all(1)).numpy()
-        return inside
+        return cast(Array, ((query.abs() <= radius.x).all(1) & (s.abs() <= radius.u).all(1)).numpy())
 
 
+@dataclass(eq=False, repr=False)
 class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
     """Regression by gradient descent in context: attention with fixed weights reads the examples and predicts.
 
@@ -160,19 +166,7 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
     (array([2.]), True)
     """
 
-    def __init__(
-        self,
-        loss: str | Loss | Function = "ridge(0.01)",
-        *,
-        steps: int = 1000,
-        step_size: float | None = None,
-        intercept: bool = True,
-        standardise: bool = True,
-        radius: float | Radius | None = None,
-        dtype: str = "float64",
-    ) -> None:
-        self.loss, self.steps, self.step_size, self.intercept = loss, steps, step_size, intercept
-        self.standardise, self.radius, self.dtype = standardise, radius, dtype
+    loss: str | Loss | Function = "ridge(0.01)"
 
     def fit(self, X: Any, y: Any) -> InContextRegressor:
         """Store the examples as the context and build the learner."""
@@ -191,14 +185,11 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """One forward pass of the learner over the stored context and the rows of X."""
-        found: Array = self._passes(self._query(X))[0] * self.y_scale_ + self.y_mean_
-        return found
+        return cast(Array, self._passes(self._query(X))[0] * self.y_scale_ + self.y_mean_)
 
     def coefficients(self) -> tuple[Array, float]:
         """w (d,) and the intercept in the units of X and y.
 
-        >>> import numpy as np
-        >>> from attnc.incontext.estimators import InContextRegressor
         >>> w, b = InContextRegressor("squared", steps=50).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]).coefficients()
         >>> w.round(4), round(b, 4)
         (array([2.]), 1.0)
@@ -207,6 +198,7 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
         return slope[0] * self.y_scale_, float(shift[0] * self.y_scale_ + self.y_mean_)
 
 
+@dataclass(eq=False, repr=False)
 class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
     """Logistic regression in context; for several classes one against the rest, each in its own pass with the same weights.
 
@@ -220,19 +212,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
     (['low', 'high'], [[0.5, 0.5]])
     """
 
-    def __init__(
-        self,
-        ridge: float = 0.01,
-        *,
-        steps: int = 1000,
-        step_size: float | None = None,
-        intercept: bool = True,
-        standardise: bool = True,
-        radius: float | Radius | None = None,
-        dtype: str = "float64",
-    ) -> None:
-        self.ridge, self.steps, self.step_size, self.intercept = ridge, steps, step_size, intercept
-        self.standardise, self.radius, self.dtype = standardise, radius, dtype
+    ridge: float = 0.01
 
     def fit(self, X: Any, y: Any) -> InContextClassifier:
         """Store the examples as the context and build the learner."""
@@ -256,8 +236,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         """The class with the largest w·x."""
         found = self.decision_function(X)
         index = (found > 0).astype(int) if found.ndim == 1 else found.argmax(1)
-        named: Array = self.classes_[index]
-        return named
+        return cast(Array, self.classes_[index])
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities, (n, classes); those of more than two classes are divided by their sum.
@@ -267,9 +246,8 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         found = self._passes(self._query(X)).clip(0, 1)
         if len(found) == 1:
             return np.stack([1 - found[0], found[0]], 1)
-        total = found.sum(0)
-        shares: Array = np.where(total > 0, found / np.where(total > 0, total, 1), 1 / len(found)).T
-        return shares
+        with np.errstate(invalid="ignore"):  # 0/0, if all are 0
+            return cast(Array, np.nan_to_num(found / found.sum(0), nan=1 / len(found)).T)
 
     def coefficients(self) -> tuple[Array, Array]:
         """w (labels, d) and the intercepts (labels,) in the units of X: one row for two classes, else one per class."""

@@ -68,7 +68,7 @@ class Head(PreciseModule):
     def forward(self, s: Tensor, strict: bool | None = None) -> Tensor:
         """g(s), of the shape of s. `strict` overrides the head's own for this call."""
         self._check_input(s)
-        self._check_domain(s, strict)
+        check_domain(self, s, strict, self.domain)
         return in_chunks(self._attend, _CHUNK // self.key[..., 0].numel(), s.reshape(-1)).reshape(s.shape)
 
     @precise
@@ -84,7 +84,7 @@ class Head(PreciseModule):
             out: Tensor = self(s, strict)
             return out
         self._check_input(s)
-        self._check_domain(s, strict)
+        check_domain(self, s, strict, self.domain)
         if engine == "sdpa":
             return sdpa(self, s)
         window = window_now(self)
@@ -191,7 +191,3 @@ class Head(PreciseModule):
 
     def _check_input(self, s: Tensor) -> None:
         check_tensor("the input of a head", s, self.key.dtype)
-
-    def _check_domain(self, s: Tensor, strict: bool | None) -> None:
-        if self.domain is not None:
-            check_domain(self, s, strict, self.domain)

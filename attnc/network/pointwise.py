@@ -40,8 +40,7 @@ class Pointwise(PreciseModule, nn.ModuleList):
     takes the place of an activation in a model: it holds copies of the heads, whose numbers are buffers, so that optimisers see
     the parameters of the model alone. In a model that is cast to half precision, or runs under autocast, heads keep their dtype.
 
-    `strict` controls inputs outside the interval of a neuron's head: None warns once, True raises, False does nothing. Under
-    torch.compile, torch.export and other tracing nothing is checked.
+    `strict` controls inputs outside the interval of a neuron's head, as in `Head`.
 
     >>> import attnc, torch
     >>> layer = Pointwise([(None, attnc.head("tanh", domain=(-8, 8), eps=1e-5))])

@@ -23,6 +23,7 @@ from attnc.domain import Box, Interval
 from attnc.errors import DomainWarning, InputError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+Outside = Callable[[Tensor], "str | None"]  # the reason why an input lies outside a domain
 FULL = (torch.float32, torch.float64)
 _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -149,11 +150,15 @@ def check_tensor(
 
 
 def check_domain(
-    module: nn.Module, x: Tensor, strict: bool | None, domain: Interval | Box | Callable[[Tensor], str | None]
+    module: nn.Module, x: Tensor, strict: bool | None, domain: Interval | Box | Outside | None
 ) -> None:
     """Warn or raise if x lies outside the domain, or if `domain(x)` returns a reason. `strict` overrides the module's own."""
     strict = cast("bool | None", module.strict) if strict is None else strict
-    if strict is False or (strict is None and (module in _warned or x.device.type != "cpu")):
+    if (
+        domain is None
+        or strict is False
+        or (strict is None and (module in _warned or x.device.type != "cpu"))
+    ):
         return
     outside = domain if callable(domain) else lambda x: outside_domain(x, domain)
     if not x.numel() or not can_look(x) or (reason := outside(x.detach())) is None:

@@ -201,7 +201,7 @@ def neurons_as_heads(build: Builder, parts: Parts) -> Steps:
         own = group.numbers.anchors_per_head
         anchors[:own, 4 * i : 4 * i + 3] = np.c_[group.numbers.key[h], group.numbers.value[h, :, 1]]
         anchors[own:, 4 * i + 3] = 1.0
-    gather, layout = _gathered(build, parts, anchors, registers, None)
+    gather, layout = _gathered(build, parts, anchors, registers)
     found, data = [], layout.form("one")
     for i, (group, h) in enumerate(parts.keys):
         numbers, neurons = group.numbers, group.neurons
@@ -215,8 +215,7 @@ def neurons_as_heads(build: Builder, parts: Parts) -> Steps:
         top = largest_score(numbers, h, group.lo, group.hi)
         names = [head_names(f"neuron {j}", numbers.heads)[h] for j in neurons]
         found.append(KeySet(names, query, key, layout.block(f"value {i}"), out, gates, top))
-    layer = build.attention(found, len(layout.tokens), Layout({"y": len(parts.second)}, layout.tokens))
-    return [*gather, ("anchors", layer), ("keep", build.keep(len(layout.tokens), parts.shift, parts.made))]
+    return [*gather, *_attended(build, parts, found, layout)]
 
 
 def lookup_as_head(build: Builder, parts: Parts) -> Steps:
@@ -227,16 +226,21 @@ def lookup_as_head(build: Builder, parts: Parts) -> Steps:
     build.reserve(len(parts.first) * (inputs + 1 + outputs), "the anchors")
     registers = {"slope": inputs, "offset": 1, "value": outputs}
     anchors = np.c_[parts.first, parts.offset, parts.second.T]
-    gather, layout = _gathered(build, parts, anchors, registers, parts.centre)
+    gather, layout = _gathered(build, parts, anchors, registers)
     data, value = layout.form("one"), layout.block("value")
     query, key = np.c_[layout.block("x"), data], np.c_[layout.block("slope"), layout.block("offset")]
     lookup = KeySet.single("lookup", query, key, value, np.eye(outputs), [(data, data)], parts.largest)
-    layer = build.attention([lookup], len(layout.tokens), Layout({"y": outputs}, layout.tokens))
-    return [*gather, ("anchors", layer), ("keep", build.keep(len(layout.tokens), parts.shift, parts.made))]
+    return [*gather, *_attended(build, parts, [lookup], layout)]
+
+
+def _attended(build: Builder, parts: Parts, heads: list[KeySet], layout: Layout) -> Steps:
+    """Attention, after which every token holds vec(Y) without the shift; each keeps its part."""
+    layer = build.attention(heads, len(layout.tokens), Layout({"y": len(parts.second)}, layout.tokens))
+    return [("anchors", layer), ("keep", build.keep(len(layout.tokens), parts.shift, parts.made))]
 
 
 def _gathered(
-    build: Builder, parts: Parts, anchors: Array, registers: dict[str, int], centre: Array | None
+    build: Builder, parts: Parts, anchors: Array, registers: dict[str, int]
 ) -> tuple[Steps, Layout]:
     """x_i in block i of token i; equal weights; data tokens (vec(X) - centre, 1, 1, 0) and anchors (0, 0, 0, anchor)."""
     (n, d), tokens = parts.given, parts.made[0]
@@ -249,7 +253,7 @@ def _gathered(
     at: tuple[Index, Index] = token * layout.width + coordinate, token % n * inputs + coordinate
     gather = build.uniform("gather", np.eye(inputs), Layout({"x": inputs}, data_tokens(n)))
     beside = build.map(np.ones(len(token)), bias.reshape(-1), ((n, inputs), bias.shape), at, layout)
-    lay = build.blocks(parts.given, centre)
+    lay = build.blocks(parts.given, parts.centre)
     return [("lay out", lay), ("gather", gather), ("anchors beside", beside)], layout
 
 
@@ -274,7 +278,7 @@ def neurons_as_columns(build: Builder, parts: Parts) -> Steps:
         readout[:, :own, i] = np.outer(parts.second[:, j], numbers.output[h] * numbers.value[h, :, 1])
     names = [head_names(f"neuron {j}", group.numbers.heads)[h] for group, h, j in columns]
     last = readout.reshape(len(readout), -1), parts.shift
-    return _columns(build, parts, scores, (core, bias), np.tile(np.arange(wide), p), last, None, names)
+    return _columns(build, parts, scores, (core, bias), np.tile(np.arange(wide), p), last, names)
 
 
 def lookup_as_column(build: Builder, parts: Parts) -> Steps:
@@ -285,12 +289,12 @@ def lookup_as_column(build: Builder, parts: Parts) -> Steps:
     build.reserve(parts.first.size + count, "the scores")
     table = np.ones((count, 1)), build.zeros("the scores", count, 1)
     scores, last = np.c_[parts.first, parts.offset], (parts.second, parts.shift)
-    return _columns(build, parts, scores, table, np.arange(count), last, parts.centre, ["lookup"])
+    return _columns(build, parts, scores, table, np.arange(count), last, ["lookup"])
 
 
 def _columns(
     build: Builder, parts: Parts, scores: Array, table: tuple[Array, Array], of: Index, last: tuple[Array, Array],
-    centre: Array | None, names: list[str],
+    names: list[str],
 ) -> Steps:  # fmt: skip
     """Every token holds x = scores·(vec(X) - centre, 1, …); entry (k, j) of the table is core_kj x_i + bias_kj with i = of[k, j],
     read from token k mod n; softmax over k."""
@@ -300,7 +304,7 @@ def _columns(
     taken = np.repeat(np.arange(len(core)), core.shape[1]) % n * held + of
     at, ones = np.arange(core.size), scores.shape[1] - math.prod(parts.given)
     return [
-        ("lay out", build.blocks(parts.given, centre, ones)),
+        ("lay out", build.blocks(parts.given, parts.centre, ones)),
         ("scores", build.uniform("scores", scores, Layout({"s": held}, data_tokens(n)))),
         ("table", build.map(core.reshape(-1), bias.reshape(-1), ((n, held), core.shape), (at, taken), laid)),
         ("softmax", Softmax(-2, laid)),

@@ -77,13 +77,15 @@ class _Layers:
         self, layers: Sequence[Layer], names: Sequence[str], shapes: Sequence[Shape], dtype: str,
         domains: Mapping[int, Sequence[Interval | None]], gated: bool = False,
     ) -> None:  # fmt: skip
-        self.layers, self.shapes = layers, shapes
-        self.names = _distinct(layers, names)
-        self.build = Builder("layers", dtype)
+        self.layers, self.shapes, self.build = layers, shapes, Builder("layers", dtype)
+        self.names: dict[int, str] = {}  # a name that occurs again gets the number of the value
+        for layer, name in zip(layers, names, strict=True):
+            new = bool(name) and name not in self.names.values()
+            self.names[layer.value] = name if new else f"{name} v{layer.value}".strip()
         self.before, self.after = _folds(layers)
         self.routes = {layer.value: self._routes(layer) for layer in layers if layer.kind == "reshape"}
         attention = [layer for layer in layers if layer.kind == "pointwise"]
-        self.heads = {a.value: list(groups_of(a, domains[a.value], gated)) for a in attention}
+        self.heads = {a.value: groups_of(a, domains[a.value], shapes[a.value][-1], gated) for a in attention}
         numbers = [group.numbers for groups in self.heads.values() for group in groups]
         self.n, self.p = max(map(_tokens, shapes)), max([n.anchors_per_head for n in numbers], default=1)
         tokens = [*data_tokens(self.n), *(f"anchor {k}" for k in range(self.p))]
@@ -147,10 +149,9 @@ class _Layers:
             name = self.names[layer.value]
             if layer.kind == "pointwise":
                 yield name, self._attention(layer, name)
-            elif layer.kind == "reshape":
-                if self.routes[layer.value]:
-                    yield name, self._routing(layer, name)
-            elif layer not in within:
+            elif self.routes.get(layer.value):
+                yield name, self._routing(layer, name)
+            elif layer.kind != "reshape" and layer not in within:
                 yield name, self._token_map(layer)
 
     def _attention(self, layer: Layer, name: str) -> SelfAttention:
@@ -159,14 +160,11 @@ class _Layers:
         read = at[self.register[before.input if before else layer.input]]
         write = at[self.register[after.value if after else layer.value]]
         rows = np.eye(read.stop - read.start) if before is None else array(before.tensor("weight"))
-        none = np.zeros(len(rows))
-        bias = none if before is None else array(before.tensors.get("bias", none))
+        bias = np.zeros(len(rows)) + (0.0 if before is None else constant_of(before))
         columns = np.eye(write.stop - write.start) if after is None else array(after.tensor("weight"))
         data, one, anchor, found = at.form("data"), at["one"].start, at.form("anchor"), list[KeySet]()
         for group in self.heads[layer.value]:
             numbers, neurons = group.numbers, group.neurons
-            if not len(neurons):
-                neurons = np.arange(self.shapes[layer.value][-1])
             for h in range(numbers.heads):
                 slope, offset, value, unused = (at.form(f"{name}: {what}", len(found)) for what in _ANCHOR)
                 query, out = np.zeros((len(neurons), at.width, 2)), np.zeros((len(neurons), 1, at.width))
@@ -215,14 +213,6 @@ class _Layers:
         end = math.prod(self.shapes[layer.value])
         a, b = (self.shapes[value][-1] for value in (layer.input, layer.value))
         return [] if a == b else list(pairwise(sorted({*range(0, end, a), *range(0, end, b), end})))
-
-
-def _distinct(layers: Sequence[Layer], names: Sequence[str]) -> dict[int, str]:
-    """The names of the layers by their value; a name that occurs again gets the number of the value."""
-    found: dict[int, str] = {}
-    for layer, name in zip(layers, names, strict=True):
-        found[layer.value] = name if name and name not in found.values() else f"{name} v{layer.value}".strip()
-    return found
 
 
 def _folds(layers: Sequence[Layer]) -> tuple[dict[int, Layer], dict[int, Layer]]:

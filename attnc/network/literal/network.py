@@ -289,8 +289,7 @@ class SelfAttentionNetwork(PreciseModule):
         return found
 
     def _check_values(self, inputs: Sequence[Tensor], strict: bool | None) -> None:
-        if self.domain is not None:
-            check_domain(self, inputs[0], strict, self.domain)
+        check_domain(self, inputs[0], strict, self.domain)
         for spec, x in zip(self.inputs, inputs, strict=False):
             if strict and can_look(x) and x.numel():
                 _check_size(spec.name, x, math.inf if spec.limit is None else spec.limit)

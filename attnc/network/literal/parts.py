@@ -7,13 +7,13 @@ lookup     s = first·(vec(X) - centre) + offset       h = softmax(s)          v
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnc.domain import Box, Interval
+from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.network.literal import steps
 from attnc.program.step import Numbers
@@ -99,13 +99,17 @@ def read(net: Network) -> Parts:
     first, offset = _matrix(entering)
     shapes = net.program.shape, last.shape[1:], numbers.dtype
     if layer.kind == "pointwise":
-        groups = tuple(_groups(domains_of(net)[layer.value], layer, entering.shape[1:]))
-        return Parts(*shapes, first, offset, second, shift, groups)
+        width = entering.shape[-1]
+        starts = np.arange(0, len(first), width)[:, None]  # of the tokens
+        groups = groups_of(layer, domains_of(net)[layer.value], width)
+        every = tuple(replace(group, neurons=(starts + group.neurons).reshape(-1)) for group in groups)
+        return Parts(*shapes, first, offset, second, shift, every)
     centre, key, score = (array(layer.tensor(name)) for name in ("centre", "key", "offset"))
     if offset.any() or not np.array_equal(first, np.eye(len(first))):
         score, centre, key = score + key @ (offset - centre), np.zeros(first.shape[1]), key @ first
-    largest = _largest(centre, key, score, net.domain)
-    return Parts(*shapes, key, score, second, shift, centre=centre, largest=largest)
+    lo, hi = net.domain.lo.reshape(-1), net.domain.hi.reshape(-1)
+    sizes = np.abs(key @ ((hi + lo) / 2 - centre) + score) + np.abs(key) @ ((hi - lo) / 2)  # of the scores
+    return Parts(*shapes, key, score, second, shift, centre=centre, largest=float(sizes.max()))
 
 
 def domains_of(net: Network) -> dict[int, list[Interval | None]]:
@@ -113,13 +117,17 @@ def domains_of(net: Network) -> dict[int, list[Interval | None]]:
     return {layer.value: [head.domain for _, head in layer.groups] for layer in net.layers}
 
 
-def groups_of(layer: Layer, domains: Sequence[Interval | None], gated: bool = False) -> Iterator[Group]:
-    """The groups of neurons of a layer that share keys and values; all neurons if `neurons` is empty."""
+def groups_of(
+    layer: Layer, domains: Sequence[Interval | None], width: int, gated: bool = False
+) -> list[Group]:
+    """The groups of the neurons of a layer that share keys and values."""
+    groups = []
     for (neurons, numbers), domain in zip(heads_of(layer), domains, strict=True):
         if domain is None or (numbers.gated and not gated):
             reason = "an unknown interval" if domain is None else "the design 'gated'"
             raise InputError(f"value {layer.value}: a head with {reason} cannot be written as self-attention")
-        yield Group(numbers, np.zeros(0, np.int64) if neurons is None else neurons, domain.lo, domain.hi)
+        groups.append(Group(numbers, np.arange(width) if neurons is None else neurons, domain.lo, domain.hi))
+    return groups
 
 
 def _units(shape: Shape) -> Array:
@@ -162,20 +170,6 @@ def token_maps(layer: Layer, width: int) -> list[Array]:
 def constant_of(layer: Layer) -> Array:
     """The constant of a linear layer; 0 if it has none."""
     return array(layer.tensors.get("bias", layer.tensors.get("shift", np.zeros(()))))
-
-
-def _groups(domains: Sequence[Interval | None], layer: Layer, shape: Shape) -> Iterator[Group]:
-    """The neurons of a group in every token."""
-    tokens = np.arange(math.prod(shape[:-1]))
-    for group in groups_of(layer, domains):
-        own = group.neurons if len(group.neurons) else np.arange(shape[-1])
-        yield replace(group, neurons=(tokens[:, None] * shape[-1] + own).reshape(-1))
-
-
-def _largest(centre: Array, key: Array, offset: Array, box: Box) -> float:
-    """max over k and x in the box of |key_k·(x - centre) + offset_k|."""
-    middle, radius = ((box.hi + box.lo) / 2).reshape(-1), ((box.hi - box.lo) / 2).reshape(-1)
-    return float((np.abs(key @ (middle - centre) + offset) + np.abs(key) @ radius).max())
 
 
 def _check(size: int) -> None:
