@@ -22,24 +22,13 @@ COLUMNS = ("layer", "function", "heads", "anchors", "interval", "error in", "err
 NONE = "—"  # not proved
 
 
-def head_facts(head: Head) -> dict[str, str]:
-    """The facts about a head, in order."""
-    certificate, anchors = head.certificate, head.key.shape[1]
-    facts = {"function": str(certificate.facts.get("function", "unknown"))}
-    if head.domain is not None:
-        facts["domain"] = f"[{head.domain.lo:g}, {head.domain.hi:g}]"
-    facts["anchors"] = f"{anchors}" if head.heads == 1 else f"{head.heads} heads of {anchors}"
-    facts["design"] = head.design
-    facts["dtype"] = str(head.key.dtype).removeprefix("torch.")
-    reason = head.why_not_certified()
-    if certificate.status is Status.MEASURED:
-        points = certificate.facts["points"]
-        facts["error"] = f"{certificate.error:.3g} measured at {points} points, not proved"
-    elif reason is None:
-        facts["error"] = f"at most {certificate.bound:.4g}, proved"
-    else:
-        facts["error"] = f"not certified: {reason}"
-    return facts
+def error_of(module: Head | Network, proved: str = "proved") -> str:
+    """What is known about the error of a head or a network: 'at most 1e-05, proved'."""
+    known = module.certificate
+    if known.status is Status.MEASURED:
+        return f"{known.error:.3g} measured at {known.facts['points']:,} points, not proved"
+    reason = module.why_not_certified()
+    return f"at most {known.bound:.4g}, {proved}" if reason is None else f"not certified: {reason}"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
 from attnc.network.altered import as_made, why_changed
-from attnc.network.describe import head_facts
+from attnc.network.describe import error_of
 from attnc.network.engines import DerivedWindow, run_window, sdpa, window_now
 from attnc.network.running import PreciseModule, can_look, check_domain, check_tensor, in_chunks, precise
 from attnc.records.certificate import Certificate
@@ -164,7 +164,12 @@ class Head(PreciseModule):
         return why_changed(self, self.certificate)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={fact}" for name, fact in head_facts(self).items())
+        function, p = self.certificate.facts.get("function", "unknown"), self.key.shape[1]
+        on = "" if self.domain is None else f", domain=[{self.domain.lo:g}, {self.domain.hi:g}]"
+        anchors = f"{p}" if self.heads == 1 else f"{self.heads} heads of {p}"
+        dtype = str(self.key.dtype).removeprefix("torch.")
+        facts = f"anchors={anchors}, design={self.design}, dtype={dtype}, error={error_of(self)}"
+        return f"function={function}{on}, {facts}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Head:
         super()._apply(fn, recurse)

@@ -14,7 +14,7 @@ from attnc.arithmetic import loose_products
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_changed
-from attnc.network.describe import Description, described, proved_word
+from attnc.network.describe import Description, described, error_of, proved_word
 from attnc.network.engines import CERTIFIED
 from attnc.network.head import Head
 from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, LookupLayer, ReshapeLayer, ScaleLayer
@@ -193,13 +193,7 @@ class Network(PreciseModule):
         known = self.certificate
         if known.status is Status.UNKNOWN:
             return "error=unknown"
-        if known.status is Status.MEASURED:
-            error = f"{known.error:.3g}, measured, not proved"
-        elif (reason := self.why_not_certified()) is None:
-            error = f"at most {known.bound:.4g}, {proved_word(self)}"
-        else:
-            error = f"not certified: {reason}"
-        return f"domain={known.holds_for}, dtype={known.dtype}, error={error}"
+        return f"domain={known.holds_for}, dtype={known.dtype}, error={error_of(self, proved_word(self))}"
 
 
 _MODULES: dict[str, type[LayerModule]] = {

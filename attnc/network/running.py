@@ -146,7 +146,8 @@ def check_tensor(
     fits = len(last) == len(shape) and all(n in (None, got) for n, got in zip(shape, last, strict=True))
     if not fits or not (lead or x.ndim == len(shape)):
         sizes = ", ".join(["…"] * lead + ["n" if n is None else str(n) for n in shape])
-        raise InputError(f"{name} must have the shape ({sizes}): got {tuple(x.shape)}")
+        comma = "," * (lead + len(shape) == 1)
+        raise InputError(f"{name} must have the shape ({sizes}{comma}): got {tuple(x.shape)}")
 
 
 def check_domain(
@@ -154,11 +155,9 @@ def check_domain(
 ) -> None:
     """Warn or raise if x lies outside the domain, or if `domain(x)` returns a reason. `strict` overrides the module's own."""
     strict = cast("bool | None", module.strict) if strict is None else strict
-    if (
-        domain is None
-        or strict is False
-        or (strict is None and (module in _warned or x.device.type != "cpu"))
-    ):
+    if strict is None and (module in _warned or x.device.type != "cpu"):
+        return
+    if domain is None or strict is False:
         return
     outside = domain if callable(domain) else lambda x: outside_domain(x, domain)
     if not x.numel() or not can_look(x) or (reason := outside(x.detach())) is None:

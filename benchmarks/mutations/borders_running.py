@@ -71,8 +71,8 @@ BORDERS_RUNNING = [
     Mutation(
         "inside: strict after a warning",
         RUNNING,
-        '(strict is None and (module in _warned or x.device.type != "cpu")):',
-        'module in _warned or (strict is None and x.device.type != "cpu"):',
+        'if strict is None and (module in _warned or x.device.type != "cpu"):',
+        'if module in _warned or (strict is None and x.device.type != "cpu"):',
         "strict=True says nothing once there was a warning",
         ("tests/network/test_inside.py::test_strict_raises_after_a_warning_too",),
     ),

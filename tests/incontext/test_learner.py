@@ -199,7 +199,7 @@ def test_data_that_are_refused() -> None:
     bad("query_x", query=torch.ones(0, 2, dtype=WIDE))
     bad(r"context_y.*\(4,\)", y=torch.ones(3, dtype=WIDE))
     bad(r"torch\.float64: got torch\.float32", x=torch.ones(4, 2, dtype=torch.float32))
-    bad(r"\[2.0\]", y=torch.full((4,), 2.0, dtype=WIDE), loss="logistic")
+    bad("got 2$", y=torch.full((4,), 2.0, dtype=WIDE), loss="logistic")
     bad("-1", y=torch.full((4,), -1.0, dtype=WIDE), loss="poisson", step_size=1e-4)
     bad("0.5", y=torch.full((4,), 0.5, dtype=WIDE), loss="poisson", step_size=1e-4)
 

@@ -200,18 +200,13 @@ class SelfAttentionNetwork(PreciseModule):
     def record(self) -> LiteralRecord:
         """Structure, matrices and source, for files and for the checker."""
         steps = [cast(Step, step) for step in self.steps]
-        structure = {
-            "form": self.form,
-            "arrangement": self.arrangement,
+        plain = ("form", "arrangement", "output", "order", "limits", "strict")
+        structure = {name: getattr(self, name) for name in plain} | {
             "inputs": [asdict(i) for i in self.inputs],
-            "output": self.output,
-            "order": self.order,
             "layout": self.first.to_json(),
             "embeddings": [{"name": e.name, "reads": e.reads} for e in self.embeddings],
             "steps": [{"kind": s.kind, "layout": s.layout.to_json(), **s.settings()} for s in steps],
             "domain": domain_to_json(self.domain),
-            "limits": self.limits,
-            "strict": self.strict,
         }
         tensors = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
         dtype = str(self.fixed.dtype).removeprefix("torch.")
