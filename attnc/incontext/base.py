@@ -228,7 +228,7 @@ def check_reached(
     if not size <= limit:
         use = f"Use a larger radius ({part}), or {other}"
         raise InputError(
-            f"{name} reached {size:.4g}, outside the radius {limit:g} for which the bound holds. {use}"
+            f"{name} reached {size:.6g}, outside the radius {limit:g} for which the bound holds. {use}"
         )
 
 
