@@ -20,9 +20,14 @@ LARGEST = {"float32": 2.0**80, "float64": 2.0**400}  # squares of larger interme
 
 def checked_eps(eps: object, name: str = "eps") -> float:
     """A positive, finite error bound."""
-    number = _as_float(eps)
+    return checked_positive(name, eps, f", e.g. {name}=1e-6")
+
+
+def checked_positive(name: str, given: object, advice: str = "") -> float:
+    """A positive, finite number."""
+    number = _as_float(given)
     if not 0 < number < 2.0**1023:
-        raise InputError(f"{name}={eps!r}: give a positive, finite number, e.g. {name}=1e-6")
+        raise InputError(f"{name}={given!r}: give a positive, finite number{advice}")
     return number
 
 

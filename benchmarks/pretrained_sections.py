@@ -24,8 +24,8 @@ from torch import Tensor, nn
 import attnc
 from attnc.frontends.transformers import Site, find_blocks
 from attnc.lower.layers import lower_steps
-from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
+from attnc.network.product import GatedBlock
 from attnc.pretrained import ConversionReport, report_of
 from attnc.prove.compose import compose
 from attnc.records.fields import round_up

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from attnc.arithmetic import loose_products
+from attnc.arithmetic import ARITHMETIC, Arithmetic, loose_products
 from attnc.domain import Context
 from attnc.errors import InputError
-from attnc.incontext.bounds import LearnerBound, SolverBound
-from attnc.incontext.gathering import gathered
-from attnc.incontext.settings import EXAMPLES, LearnerSettings, SolverSettings, facts_of
-from attnc.network.altered import as_made, why_altered
+from attnc.incontext.bounds import EXACT, HeadErrors, LearnerBound, SolverBound
+from attnc.incontext.layers import gathered
+from attnc.incontext.settings import EXAMPLES, Settings, facts_of
+from attnc.network.altered import as_made, why_altered, why_parts
 from attnc.network.head import Head
-from attnc.network.running import PreciseModule, precise
+from attnc.network.running import PreciseModule, check_tensor, precise
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, versions
 from attnc.records.record import Record, write
@@ -33,15 +33,11 @@ class InContext(PreciseModule):
     radius raise an error; with strict=False the result has no bound, and `uncertified` states the reason."""
 
     algorithm: str
-    settings: LearnerSettings | SolverSettings
+    settings: Settings
     _gathered = staticmethod(gathered)  # so that `why_altered` sees it replaced
 
     def __init__(
-        self,
-        settings: LearnerSettings | SolverSettings,
-        reading: Head,
-        activation: Head | None = None,
-        threshold: Head | None = None,
+        self, settings: Settings, reading: Head, activation: Head | None = None, threshold: Head | None = None
     ) -> None:
         super().__init__()
         self.settings, self.strict = settings, True
@@ -58,12 +54,12 @@ class InContext(PreciseModule):
         """Raise if the algorithm may diverge on these examples, or if labels do not fit the loss."""
 
     @abstractmethod
-    def _run(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The coefficients before the first and after every step, and the sizes reached, for `_check_reached`."""
+    def _run(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The coefficients before the first and after every step, each with the sizes reached, in the order of `_limits`."""
 
     @abstractmethod
-    def _check_reached(self, *sizes: float) -> None:
-        """Raise if a size exceeds the radius."""
+    def _limits(self) -> list[tuple[str, float, str]]:
+        """The sizes that must stay within the radius: name, limit, part of the radius."""
 
     @property
     def features(self) -> int:
@@ -87,8 +83,7 @@ class InContext(PreciseModule):
             check_reached("|w·x| of a query", float(s.abs().max()), radius.u, "u")
         elif not (bool((query.abs() <= radius.x).all()) and bool((s.abs() <= radius.u).all())):
             self.uncertified = self.uncertified or "a query lies outside the radius"
-        found: Tensor = self.reading(s, strict=False)
-        return self._predicted(found)
+        return self._predicted(self.reading(s, strict=False))
 
     def _predicted(self, s: Tensor) -> Tensor:
         return s
@@ -108,14 +103,15 @@ class InContext(PreciseModule):
         x = self._examples("context_x", context_x, strict)
         y = checked_numbers("context_y", context_y, (len(x),), x.dtype, radius.y, strict)
         self._check_context(x, y)
-        found, reached = self._run(x, y)
+        found, sizes = map(torch.stack, zip(*self._run(x, y), strict=True))
         self.uncertified = None
         try:
             if not strict:
                 self._check_applies()
                 check_reached("|context_x|", float(x.abs().max()), radius.x, "x")
                 check_reached("|context_y|", float(y.abs().max()), radius.y, "y")
-            self._check_reached(*reached.tolist())
+            for (name, limit, part), size in zip(self._limits(), sizes.amax(0).tolist(), strict=True):
+                check_reached(name, size, limit, part)
         except InputError as problem:
             if strict:
                 raise
@@ -124,12 +120,14 @@ class InContext(PreciseModule):
             self.uncertified = (
                 f"it is for up to {EXAMPLES:,} examples: of {len(x):,}, error_bound({len(x)}) is the bound"
             )
-        return torch.stack(found)
+        return found
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(of, 'name', of)}" for name, of in vars(self.settings).items())
 
     def why_not_certified(self) -> str | None:
         """None if the certificate applies to what runs now, else the reason."""
-        altered = why_altered(self)
-        if altered is not None:
+        if (altered := why_altered(self)) is not None:
             return altered
         heads, known = self._heads(), self.certificate
         if [getattr(head, "certificate", None) for head in heads.values()] != list(known.children):
@@ -140,11 +138,7 @@ class InContext(PreciseModule):
         changed += ["dtype"] * (known.dtype != self.settings.dtype)
         if changed:
             return f"changed since it was certified: {', '.join(changed)}"
-        for name, head in heads.items():
-            reason = head.why_not_certified()
-            if reason is not None:
-                return f"{name}: {reason}"
-        return loose_products(self.settings.dtype)
+        return why_parts(heads) or loose_products(self.settings.dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write heads and certificate to a safetensors file; `attnc.load` reads it."""
@@ -154,6 +148,13 @@ class InContext(PreciseModule):
         """The heads by name, in the order of the certificate's children."""
         found = {"reading": self.reading, "activation": self.activation, "threshold": self.threshold}
         return {name: head for name, head in found.items() if head is not None}
+
+    def _errors(self, term: str) -> tuple[HeadErrors, Arithmetic]:
+        """One term of the heads' certificates, and the arithmetic that it is about."""
+        errors = {name: float(getattr(head.certificate, term)) for name, head in self._heads().items()}
+        domain = None if self.activation is None else self.activation.certificate.interval
+        arithmetic = ARITHMETIC[self.settings.dtype] if term == "bound" else EXACT
+        return HeadErrors(**errors, domain=domain), arithmetic
 
     def _domain(self) -> Context:
         return Context(EXAMPLES, dict(vars(self.settings.radius)))
@@ -183,29 +184,31 @@ class InContext(PreciseModule):
         )
 
     def _check_applies(self) -> None:
-        reason = self.why_not_certified()
-        if reason is not None:
+        if (reason := self.why_not_certified()) is not None:
             raise InputError(
                 f"the certificate does not apply: {reason}. Build the module again, or call it with strict=False"
             )
 
-    def _examples(self, name: str, x: Any, strict: bool) -> Tensor:
+    def _examples(self, name: str, x: Tensor, strict: bool) -> Tensor:
         """Rows of x, checked, with a column of ones for the intercept."""
         shape, limit = (None, self.features), self.settings.radius.x
-        found = checked_numbers(name, x, shape, self.reading.key.dtype, limit, strict)
-        return torch.cat([found, found.new_ones(len(found), 1)], 1) if self.intercept else found
+        return with_ones(
+            checked_numbers(name, x, shape, self.reading.key.dtype, limit, strict), self.intercept
+        )
+
+
+def with_ones(x: Tensor, intercept: bool) -> Tensor:
+    """x with a column of ones for an intercept."""
+    return torch.cat([x, x.new_ones(len(x), 1)], 1) if intercept else x
 
 
 def checked_numbers(
-    name: str, x: Any, shape: tuple[int | None, ...], dtype: torch.dtype, limit: float, strict: bool
+    name: str, x: Tensor, shape: tuple[int | None, ...], dtype: torch.dtype, limit: float, strict: bool
 ) -> Tensor:
     """A finite tensor of a dtype and a shape (None: any size from 1 on), within the radius if `strict`."""
-    if not isinstance(x, Tensor) or x.dtype != dtype:
-        raise InputError(f"{name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x).__name__)}")
-    fits = x.ndim == len(shape) and all(n in (None, got) for n, got in zip(shape, x.shape, strict=True))
-    if not fits or not len(x):
-        wanted = str(shape).replace("None", "n")
-        raise InputError(f"{name} must have the shape {wanted} and at least one row: got {tuple(x.shape)}")
+    check_tensor(name, x, dtype, shape, lead=False)
+    if not len(x):
+        raise InputError(f"{name} has no rows: give at least one")
     if not bool(torch.isfinite(x).all()):
         at = tuple(int(i) for i in torch.nonzero(~torch.isfinite(x))[0])
         raise InputError(f"{name} contains {float(x[at])} at {at}: use finite numbers")
@@ -218,23 +221,21 @@ def checked_numbers(
     return x
 
 
-def check_reached(name: str, size: float, limit: float, part: str) -> None:
+def check_reached(
+    name: str, size: float, limit: float, part: str, other: str = "call with strict=False"
+) -> None:
     """Raise if a size exceeds the radius."""
     if not size <= limit:
+        use = f"Use a larger radius ({part}), or {other}"
         raise InputError(
-            f"{name} reached {size:.4g}, outside the radius {limit:g} for which the bound holds. Use a larger radius ({part}), "
-            "or call with strict=False"
+            f"{name} reached {size:.6g}, outside the radius {limit:g} for which the bound holds. {use}"
         )
 
 
-def largest_eigenvalue(x: Tensor) -> float:
-    """At least the largest eigenvalue of XᵀX/n, computed in float64 with an allowance for its rounding."""
-    wide = x.double()
-    found = float(torch.linalg.eigvalsh(wide.T @ wide / len(wide))[-1])
-    return found * (1 + eigenvalue_room(x)) + 1e-300
-
-
-def eigenvalue_room(x: Tensor) -> float:
-    """The rounding error of XᵀX/n and its eigenvalues in float64, relative to the largest eigenvalue."""
-    n, d = x.shape
-    return max(1e-9, 4 * (n + d * d) * d * 2.0**-53)
+def eigenvalue_bounds(x: Tensor) -> tuple[float, float]:
+    """Bounds of the smallest and the largest eigenvalue of XᵀX/n, computed in float64 with an allowance for its rounding."""
+    (n, d), wide = x.shape, x.double()
+    found = torch.linalg.eigvalsh(wide.T @ wide / n)
+    least, largest = float(found[0]), float(found[-1])
+    room = max(1e-9, 4 * (n + d * d) * d * 2.0**-53)
+    return max(least - room * largest, 0.0), largest * (1 + room) + 1e-300

@@ -20,7 +20,6 @@ w* = A⁻¹b obeys ‖Pᵀb - w*‖ = ‖(I - PᵀA)w*‖ <= ρ‖b‖/λ."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flint import arb, arb_series
@@ -31,10 +30,9 @@ from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.functions.balls import upper, working
-from attnc.incontext.gathering import gather_error
+from attnc.incontext.layers import gather_error
 from attnc.incontext.settings import LearnerSettings, SolverSettings
 from attnc.prove.outward import gamma
-from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
 
 _ROOM = 1 + 2.0**-40  # covers the rounding of a few float64 operations on numbers that are not negative
@@ -44,19 +42,12 @@ EXACT = Arithmetic("exact", 0.0, 0.0, math.inf, exp_units=0)  # arithmetic witho
 
 @dataclass(frozen=True)
 class HeadErrors:
-    """The errors of a learner's heads, and the domain of the activation."""
+    """One term of the certificates of a learner's heads, and the domain of the activation."""
 
     reading: float
     activation: float = 0.0
     domain: Interval | None = None  # of the activation
     threshold: float | None = None
-
-
-def head_errors(heads: Mapping[str, Certificate], term: str) -> HeadErrors:
-    """One term of the heads' certificates: "bound" (executed) or "approximation" (exact arithmetic)."""
-    errors = {name: float(getattr(certificate, term)) for name, certificate in heads.items()}
-    domain = heads["activation"].interval if "activation" in heads else None
-    return HeadErrors(errors["reading"], errors.get("activation", 0.0), domain, errors.get("threshold"))
 
 
 @dataclass(frozen=True)
@@ -71,9 +62,8 @@ class LearnerBound:
         """R >= |r̂_i|, and a bound of |r̂_i - r_i|."""
         a, s, heads = self.arithmetic, self.settings, self.heads
         r, d = s.radius, s.features
-        off = (heads.reading + gamma(d + 1, a.unit) * d * r.x * r.w) * _ROOM + 8 * a.tiny * (
-            r.x + r.w + 1
-        ) * d
+        off = (heads.reading + gamma(d + 1, a.unit) * d * r.x * r.w) * _ROOM
+        off += 8 * a.tiny * (r.x + r.w + 1) * d
         if heads.domain is None:
             size = (r.u + r.y + off) * (1 + a.unit) * _ROOM
             return size, (off + a.unit * size) * _ROOM
@@ -95,9 +85,8 @@ class LearnerBound:
         first, second = 4 * eta / (3 * e), eta / (6 * e)
         shrink = eta * s.loss.ridge
         passing = radius.w + first * found.size_one + second * found.size_two + shrink * radius.w
-        rounding = (
-            first * found.one + second * found.two + gamma(5, a.unit) * passing + 16 * a.tiny * (1 + passing)
-        )
+        rounding = first * found.one + second * found.two + gamma(5, a.unit) * passing
+        rounding += 16 * a.tiny * (1 + passing)
         head = 0.0
         if self.heads.threshold is not None:
             head = self.heads.threshold + a.unit * (radius.w + 2 * passing)

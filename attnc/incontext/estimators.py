@@ -16,20 +16,21 @@ the poisson loss is unbounded, so |w·x| <= 1 + log(1 + max y) is assumed; `cert
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnc.arguments import checked_choice, checked_count, checked_nonnegative
+from attnc.arguments import checked_choice, checked_count, checked_nonnegative, checked_positive
 from attnc.domain import Array
 from attnc.errors import InputError, MissingExtraError
 from attnc.functions import Function
-from attnc.incontext.learner import Learner, gradient_descent
+from attnc.incontext.base import check_reached, with_ones
+from attnc.incontext.learner import gradient_descent
 from attnc.incontext.losses import Loss, loss_named
-from attnc.incontext.settings import Radius, positive, radius_of
+from attnc.incontext.settings import Radius, radius_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -44,10 +45,16 @@ except ImportError as problem:
 _ROOM = 1.01  # factor on the radius of w and w·x, for the learner's own error
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _InContext(BaseEstimator):  # type: ignore[misc]
     """The common part of the regressor and the classifier: the stored context and the passes over it."""
 
-    learner_: Learner
+    steps: int = 1000
+    step_size: float | None = None
+    intercept: bool = True
+    standardise: bool = True
+    radius: float | Radius | None = None
+    dtype: str = "float64"
 
     def _store(self, x: Array, labels: Array, loss: Loss) -> None:
         """Store the context (x raw, a row of labels for each pass) and build the learner."""
@@ -59,12 +66,12 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         self.x_scaler_ = StandardScaler(with_mean=self.standardise, with_std=self.standardise).fit(x)
         self.context_x_ = torch.tensor(self.x_scaler_.transform(x), dtype=dtype)
         self.context_y_ = torch.tensor(labels, dtype=dtype)
-        wide, y = _with_ones(self.context_x_, self.intercept).double(), self.context_y_.double()
+        wide, y = with_ones(self.context_x_, self.intercept), self.context_y_.double()
         reach = 64.0 + float(y.abs().max())
         if loss.name == "poisson":
             given = self.radius if self.radius is None else radius_of(self.radius, wide.shape[1], loss.name).u
             reach = 1.05 * (_poisson_reach(y) if given is None else given)
-        largest = float(np.linalg.norm(wide.numpy(), 2)) ** 2 / len(x)
+        largest = float(np.linalg.norm(_numpy(wide), 2)) ** 2 / len(x)
         curvature = loss.steepest(-reach, reach) * largest * (1 + 1e-9) + loss.ridge
         self.step_size_ = _step_size(self.step_size, curvature)
         self.learner_ = gradient_descent(
@@ -79,13 +86,8 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         self.radius_ = self.learner_.radius
         for name, sizes in (("x", self.context_x_), ("y", self.context_y_)):
             size, limit = float(sizes.abs().max()), getattr(self.radius_, name)
-            if size > limit:
-                raise InputError(
-                    f"the {'standardised ' * bool(self.standardise)}context has |{name}| = {size:.6g}, outside the radius "
-                    f"{limit:g}: use a larger radius, or radius=None"
-                )
-        exact = self.learner_.curvature(_with_ones(self.context_x_, self.intercept))
-        _step_size(self.step_size_, exact + loss.ridge)
+            check_reached(f"|{name}| of the context", size, limit, name, "use radius=None")
+        _step_size(self.step_size_, self.learner_.curvature(wide) + loss.ridge)
         self.bound_ = self.learner_.error_bound(len(x), curvature - loss.ridge)
 
     def _radius(self, loss: Loss, x: Tensor, y: Tensor, curvature: float) -> Radius:
@@ -101,7 +103,7 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"step_size={self.step_size_:g} is at the limit of divergence: use a smaller one, or give a radius"
             )
-        u = w * float(np.linalg.norm(x.numpy(), axis=1).max()) or 1.0
+        u = w * float(np.linalg.norm(_numpy(x), axis=1).max()) or 1.0
         u = min(u, _poisson_reach(y)) if loss.name == "poisson" else u
         return Radius(2 * float(self.context_x_.abs().max()) or 1.0, float(y.abs().max()) or 1.0, w, u)
 
@@ -115,13 +117,14 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         found = [self.learner_(self.context_x_, y, query, strict=False) for y in self.context_y_]
         return _numpy(torch.stack(found))
 
-    def _weights(self, strict: bool) -> list[Tensor]:
-        return [self.learner_.coefficients(self.context_x_, y, strict) for y in self.context_y_]
+    def _weights(self, strict: bool) -> Tensor:
+        """The coefficients for each row of labels, (labels, d)."""
+        return torch.stack([self.learner_.coefficients(self.context_x_, y, strict) for y in self.context_y_])
 
     def _unscaled(self) -> tuple[Array, Array]:
         """Coefficients and intercepts in the units of X."""
         check_is_fitted(self)
-        w = np.stack([_numpy(row) for row in self._weights(strict=False)])
+        w = _numpy(self._weights(strict=False))
         slope, shift = (w[:, :-1], w[:, -1]) if self.learner_.intercept else (w, np.zeros(len(w)))
         if self.x_scaler_.scale_ is None:
             return slope, shift
@@ -133,18 +136,16 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
 
         It does if the coefficients stay within the radius at every step, and so do |x| and |w·x| of the standardised row; then
         `bound_` is at least |w - w_GD|₂ in standardised units. `predict` works for the other rows too."""
-        query = self._query(X)
-        inside = (query.abs() <= self.learner_.radius.x).all(1)
+        query, radius = self._query(X), self.learner_.radius
         try:
-            weights = self._weights(strict=True)
+            w = self._weights(strict=True)
         except InputError:
             return np.zeros(len(query), dtype=bool)
-        for w in weights:
-            inside &= (_with_ones(query, self.learner_.intercept) @ w).abs() <= self.learner_.radius.u
-        found: Array = inside.numpy()
-        return found
+        s = torch.stack([with_ones(query, self.learner_.intercept) @ row for row in w], 1)
+        return cast(Array, ((query.abs() <= radius.x).all(1) & (s.abs() <= radius.u).all(1)).numpy())
 
 
+@dataclass(eq=False, repr=False)
 class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
     """Regression by gradient descent in context: attention with fixed weights reads the examples and predicts.
 
@@ -165,19 +166,7 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
     (array([2.]), True)
     """
 
-    def __init__(
-        self,
-        loss: str | Loss | Function = "ridge(0.01)",
-        *,
-        steps: int = 1000,
-        step_size: float | None = None,
-        intercept: bool = True,
-        standardise: bool = True,
-        radius: float | Radius | None = None,
-        dtype: str = "float64",
-    ) -> None:
-        self.loss, self.steps, self.step_size, self.intercept = loss, steps, step_size, intercept
-        self.standardise, self.radius, self.dtype = standardise, radius, dtype
+    loss: str | Loss | Function = "ridge(0.01)"
 
     def fit(self, X: Any, y: Any) -> InContextRegressor:
         """Store the examples as the context and build the learner."""
@@ -196,14 +185,11 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """One forward pass of the learner over the stored context and the rows of X."""
-        found: Array = self._passes(self._query(X))[0] * self.y_scale_ + self.y_mean_
-        return found
+        return cast(Array, self._passes(self._query(X))[0] * self.y_scale_ + self.y_mean_)
 
     def coefficients(self) -> tuple[Array, float]:
         """w (d,) and the intercept in the units of X and y.
 
-        >>> import numpy as np
-        >>> from attnc.incontext.estimators import InContextRegressor
         >>> w, b = InContextRegressor("squared", steps=50).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0]).coefficients()
         >>> w.round(4), round(b, 4)
         (array([2.]), 1.0)
@@ -212,6 +198,7 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
         return slope[0] * self.y_scale_, float(shift[0] * self.y_scale_ + self.y_mean_)
 
 
+@dataclass(eq=False, repr=False)
 class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
     """Logistic regression in context; for several classes one against the rest, each in its own pass with the same weights.
 
@@ -225,19 +212,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
     (['low', 'high'], [[0.5, 0.5]])
     """
 
-    def __init__(
-        self,
-        ridge: float = 0.01,
-        *,
-        steps: int = 1000,
-        step_size: float | None = None,
-        intercept: bool = True,
-        standardise: bool = True,
-        radius: float | Radius | None = None,
-        dtype: str = "float64",
-    ) -> None:
-        self.ridge, self.steps, self.step_size, self.intercept = ridge, steps, step_size, intercept
-        self.standardise, self.radius, self.dtype = standardise, radius, dtype
+    ridge: float = 0.01
 
     def fit(self, X: Any, y: Any) -> InContextClassifier:
         """Store the examples as the context and build the learner."""
@@ -253,7 +228,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> Array:
         """w·x: (n,) for the second of two classes, or (n, classes)."""
-        tokens = _with_ones(self._query(X), self.learner_.intercept)
+        tokens = with_ones(self._query(X), self.learner_.intercept)
         found = [_numpy(self.learner_.reading(tokens @ w, strict=False)) for w in self._weights(strict=False)]
         return found[0] if len(found) == 1 else np.stack(found, 1)
 
@@ -261,8 +236,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         """The class with the largest w·x."""
         found = self.decision_function(X)
         index = (found > 0).astype(int) if found.ndim == 1 else found.argmax(1)
-        named: Array = self.classes_[index]
-        return named
+        return cast(Array, self.classes_[index])
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities, (n, classes); those of more than two classes are divided by their sum.
@@ -272,9 +246,8 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         found = self._passes(self._query(X)).clip(0, 1)
         if len(found) == 1:
             return np.stack([1 - found[0], found[0]], 1)
-        total = found.sum(0)
-        shares: Array = np.where(total > 0, found / np.where(total > 0, total, 1), 1 / len(found)).T
-        return shares
+        with np.errstate(invalid="ignore"):  # 0/0, if all are 0
+            return cast(Array, np.nan_to_num(found / found.sum(0), nan=1 / len(found)).T)
 
     def coefficients(self) -> tuple[Array, Array]:
         """w (labels, d) and the intercepts (labels,) in the units of X: one row for two classes, else one per class."""
@@ -299,10 +272,6 @@ def _drop(loss: Loss, y: Tensor) -> float:
     return float(each.mean(1).max())
 
 
-def _with_ones(x: Tensor, intercept: bool) -> Tensor:
-    return torch.cat([x, x.new_ones(len(x), 1)], 1) if intercept else x
-
-
 def _numpy(found: Tensor) -> Array:
     return found.detach().cpu().double().numpy()
 
@@ -315,7 +284,7 @@ def _step_size(given: Any, curvature: float) -> float:
         )
     if given is None:
         return 1 / (curvature or 1.0)
-    size = positive("step_size", given, " or None")
+    size = checked_positive("step_size", given, " or None")
     if not size * curvature <= 2:
         raise InputError(f"step_size={size:g} may diverge on these examples: use at most {2 / curvature:.6g}")
     return size

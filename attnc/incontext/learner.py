@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from attnc.arguments import check_arithmetic, checked_count, resolve_dtype
+from attnc.arguments import check_arithmetic, checked_count, checked_positive, resolve_dtype
 from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, clip
-from attnc.incontext.base import InContext, check_reached, largest_eigenvalue
-from attnc.incontext.bounds import EXACT, LearnerBound, best_scale, head_errors, is_monotone
+from attnc.incontext.base import InContext, eigenvalue_bounds
+from attnc.incontext.bounds import LearnerBound, best_scale, is_monotone
+from attnc.incontext.layers import reading_head
 from attnc.incontext.losses import Loss, loss_named
-from attnc.incontext.reading import reading_head
-from attnc.incontext.settings import EXAMPLES, LearnerSettings, Radius, positive, radius_of
+from attnc.incontext.settings import EXAMPLES, LearnerSettings, Radius, radius_of
 from attnc.lower.function_to_head import head as make_head
 from attnc.network.altered import as_made
 from attnc.network.head import Head
@@ -61,25 +63,20 @@ class Learner(InContext):
         return self._bounds("bound").bound(n, curvature)
 
     def _bounds(self, term: str) -> LearnerBound:
-        arithmetic = ARITHMETIC[self.settings.dtype] if term == "bound" else EXACT
-        certificates = {name: head.certificate for name, head in self._heads().items()}
-        return LearnerBound(self.settings, head_errors(certificates, term), arithmetic)
+        return LearnerBound(self.settings, *self._errors(term))
 
     def _predicted(self, s: Tensor) -> Tensor:
         if self.activation is None or self.loss.of_residual:
             return s
-        found: Tensor = self.activation(s, strict=False)
-        return found
+        return cast(Tensor, self.activation(s, strict=False))
 
-    def _run(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _run(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """w, read from the weight token, and the largest |w|, |w·x| and |w| before its threshold."""
-        w = x.new_zeros(x.shape[1])
-        found, reached = [w], x.new_zeros(3)
+        w, sizes = x.new_zeros(x.shape[1]), x.new_zeros(3)
+        yield w, sizes
         for _ in range(self.steps):
             w, sizes = self._step(w, x, y)
-            found.append(w)
-            reached = torch.maximum(reached, sizes)
-        return found, reached
+            yield w, sizes
 
     def as_self_attention(self, unrolled: bool = False) -> SelfAttentionNetwork:
         """The learner as plain self-attention over all tokens, with a residual stream of named registers.
@@ -108,35 +105,25 @@ class Learner(InContext):
             after = before - self._penalised(self.threshold(before, strict=False))
         return after, torch.stack([after.abs().amax(), s.abs().amax(), before.abs().amax()])
 
-    def extra_repr(self) -> str:
-        s = self.settings
-        sizes = (
-            f"features={self.features}, intercept={s.intercept}, steps={s.steps}, step_size={s.step_size:.4g}"
-        )
-        return f"loss={s.loss.name}, {sizes}, {s.radius}, dtype={s.dtype}"
-
     def _penalised(self, w: Tensor) -> Tensor:
         """w without the intercept, which the penalty leaves out."""
         return torch.cat([w[:-1], torch.zeros_like(w[-1:])]) if self.intercept else w
 
     def curvature(self, x: Tensor) -> float:
         """At least L: Lip(ψ) times the largest eigenvalue of XᵀX/n."""
-        return _steepest(self.loss, self.activation) * largest_eigenvalue(x) * (1 + 2.0**-40)
+        return _steepest(self.loss, self.activation) * eigenvalue_bounds(x)[1] * (1 + 2.0**-40)
 
     def _check_context(self, x: Tensor, y: Tensor) -> None:
-        self.loss.check_labels(y.double().cpu().numpy())
+        self.loss.check_labels(y)
         curvature = self.curvature(x) + self.loss.ridge
         if not self.step_size * curvature <= 2:
             raise InputError(
                 f"step_size={self.step_size:g} may diverge on these examples: use at most {2 / curvature:.6g}"
             )
 
-    def _check_reached(self, *sizes: float) -> None:
-        w, u, before = sizes
-        check_reached("|w|", w, self.radius.w, "w")
-        check_reached("|w·x|", u, self.radius.u, "u")
-        if self.threshold is not None:  # the domain of its head is twice the radius
-            check_reached("|w| before its threshold", before, 2 * self.radius.w, "w")
+    def _limits(self) -> list[tuple[str, float, str]]:
+        w, u = self.radius.w, self.radius.u  # the domain of the threshold's head is twice the radius
+        return [("|w|", w, "w"), ("|w·x|", u, "u"), ("|w| before its threshold", 2 * w, "w")]
 
 
 def gradient_descent(
@@ -169,18 +156,19 @@ def gradient_descent(
     name = resolve_dtype(dtype)
     check_arithmetic(name, network=True)
     d = checked_count("features", features) + bool(intercept)
-    kind = loss_named(loss)
+    kind, count = loss_named(loss), checked_count("steps", steps)
     sizes = radius_of(radius, d, kind.name)
     if intercept:
         sizes = replace(sizes, x=max(sizes.x, 1.0))
-    count = checked_count("steps", steps)
     reading = reading_head(1.01 * sizes.u, name)
     activation = _activation(kind, sizes, reading, name, head_eps)
     if step_size is None:
         curvature = _steepest(kind, activation) * d * sizes.x**2 + kind.ridge
-        eta = 1 / positive("curvature", curvature, ": the loss is flat within the radius, so give step_size")
+        eta = 1 / checked_positive(
+            "curvature", curvature, ": the loss is flat within the radius, so give step_size"
+        )
     else:
-        eta = positive("step_size", step_size, " or None")
+        eta = checked_positive("step_size", step_size, " or None")
     threshold = _threshold(eta * kind.lasso, sizes, name) if kind.lasso > 0 else None
     settings = LearnerSettings(kind, d, count, eta, sizes, name, intercept=bool(intercept))
     residual, _ = Learner(settings, reading, activation, threshold)._bounds("bound").residual()
@@ -203,26 +191,22 @@ def _threshold(level: float, sizes: Radius, dtype: str) -> Head:
 
 
 def _activation(loss: Loss, sizes: Radius, reading: Head, dtype: str, eps: Any) -> Head | None:
-    if loss.function is None:
+    psi = loss.function
+    if psi is None:
         return None
-    assert reading.certificate is not None
     reach = 1.02 * sizes.u + reading.certificate.bound + (sizes.y if loss.of_residual else 0.0)
     reach *= 1 + 4 * ARITHMETIC[dtype].unit
-    if not is_monotone(loss.function, Interval(-reach, reach)):
+    if not is_monotone(psi, Interval(-reach, reach)):
         raise InputError(
-            f"{loss.function.label} could not be proved monotone on [{-reach:g}, {reach:g}]: the derivative of a convex loss is, "
+            f"{psi.label} could not be proved monotone on [{-reach:g}, {reach:g}]: the derivative of a convex loss is, "
             "and gradient descent need not converge otherwise"
         )
-
-    def make(wanted: float) -> Head:
-        assert loss.function is not None
-        return make_head(loss.function, domain=(-reach, reach), eps=wanted, dtype=getattr(torch, dtype))
-
+    make = partial(make_head, psi, domain=(-reach, reach), dtype=getattr(torch, dtype))
     if eps is not None:
-        return make(eps)
+        return make(eps=eps)
     try:
-        return make((1e-8 if dtype == "float64" else 1e-3) * max(1.0, loss.steepest(-reach, reach)))
+        return make(eps=(1e-8 if dtype == "float64" else 1e-3) * max(1.0, loss.steepest(-reach, reach)))
     except (ConvergenceError, PrecisionError) as problem:
         if problem.reachable is None:
             raise
-        return make(1.1 * problem.reachable)
+        return make(eps=1.1 * problem.reachable)

@@ -21,14 +21,13 @@ head: BOS, in A the examples."""
 from __future__ import annotations
 
 import copy
-from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnc.errors import InputError
 from attnc.network.literal import Embedding, Input, Layout, SelfAttention, SelfAttentionNetwork
-from attnc.network.literal.builder import Builder, KeySet, largest_score
+from attnc.network.literal.builder import Builder, Gates, KeySet, largest_score
 from attnc.records.numbers import Array, HeadNumbers
 
 if TYPE_CHECKING:
@@ -36,34 +35,19 @@ if TYPE_CHECKING:
     from attnc.network.head import Head
 
 _KINDS = ("weight", "bos", "data", "query", "anchor+", "anchor-", "threshold")  # of tokens
-_LABELS = {"logistic": "the labels 0 and 1", "poisson": "counts 0, 1, 2, …"}
 
 
 def literal_learner(learner: Learner, unrolled: bool = False) -> SelfAttentionNetwork:
-    """The learner as self-attention: the same three or four layers in every step or, with `unrolled`, a copy for each step.
-
-    >>> import attnc.incontext, torch
-    >>> learner = attnc.incontext.gradient_descent("ridge(0.1)", features=2, steps=20, step_size=0.5, dtype=torch.float64)
-    >>> net = literal_learner(learner)
-    >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.5]], dtype=torch.float64)
-    >>> y = x @ torch.tensor([1.0, -2.0], dtype=torch.float64)
-    >>> stream = net.stream(x, y, after="step 20: C")
-    >>> bool((net.read(stream, "w", of="weight")[0] - learner.coefficients(x, y)).abs().max() < 1e-9)
-    True
-    >>> net.read(stream, "u").abs().max()
-    tensor(0., dtype=torch.float64)
-    >>> net.step("step 1: C").heads
-    ('gather e', 'gather 2e', 'ridge', 'clear u: head 0', 'clear u: head 1')
-    """
+    """The learner as self-attention: the same three or four layers in every step or, with `unrolled`, a copy for each step."""
     build = _Learner(learner)
     layers, features, radius = build.layers(), learner.features, learner.radius
-    predicts = build.activation is not None and not learner.loss.of_residual
+    predicts = learner.activation is not None and not learner.loss.of_residual
     order = [(f"step {t + 1}: {name}", name) for t in range(learner.steps) for name in layers]
     order += [(f"predict: {name}", name) for name in (("A", "B") if predicts else ("A",))]
     steps = [(step, copy.deepcopy(layers[name]) if unrolled else layers[name]) for step, name in order]
     inputs = (
         Input("context_x", (None, features), features, radius.x),
-        Input("context_y", (None,), 1, radius.y, _LABELS.get(learner.loss.name, "real numbers")),
+        Input("context_y", (None,), 1, radius.y, learner.loss.labels),
         Input("query_x", (None, features), features, radius.x),
     )
     output = "g" if predicts else "u", None, 2
@@ -81,12 +65,7 @@ def registers_of(features: int, activation: int = 0, threshold: int = 0) -> Layo
 
     x, tx: features of an example or a query (the intercept's 1 last), and τx · y, ty: label, and τ times it · tau: τ = ±1 ·
     w: coefficients, in the weight token · u: τ w·x, written by A, cleared by C · g: τψ, written by B, cleared by C · kappa, c, v:
-    keys and values of an anchor, one for each head of the activation; "threshold kappa", … of the soft threshold.
-
-    >>> layout = registers_of(3)
-    >>> layout["x"], layout["w"], list(layout)
-    (slice(4, 7, None), slice(13, 16, None), ['weight', 'bos', 'data', 'query', 'x', 'tx', 'y', 'ty', 'tau', 'w', 'u'])
-    """
+    keys and values of an anchor, one for each head of the activation; "threshold kappa", … of the soft threshold."""
     kinds = [*_KINDS[:4], *_KINDS[4:6] * bool(activation), *_KINDS[6:] * bool(threshold)]
     widths = dict.fromkeys(kinds, 1)
     widths |= {"x": features, "tx": features, "y": 1, "ty": 1, "tau": 1, "w": features, "u": 1}
@@ -101,17 +80,18 @@ class _Learner:
     """The matrices of the layers."""
 
     def __init__(self, learner: Learner) -> None:
-        self.learner, self.settings = learner, learner.settings
-        self.d, self.dtype = learner.settings.features, learner.settings.dtype
-        self.reading = plain_numbers("reading", learner.reading)
-        heads = {"activation": learner.activation, "threshold": learner.threshold}
-        numbers = {name: None if head is None else plain_numbers(name, head) for name, head in heads.items()}
-        self.activation, self.threshold = numbers["activation"], numbers["threshold"]
-        self.at = registers_of(self.d, *(n.heads if n else 0 for n in numbers.values()))
+        self.learner, self.settings, self.dtype = learner, learner.settings, learner.settings.dtype
+        self.numbers = {name: plain_numbers(name, head) for name, head in learner._heads().items()}
+        counts = {name: numbers.heads for name, numbers in self.numbers.items() if name != "reading"}
+        self.at = registers_of(learner.settings.features, **counts)
         self.kinds = [name for name in self.at if name in _KINDS]
-        copies = [("anchor+", self.activation), ("anchor-", self.activation), ("threshold", self.threshold)]
-        anchors = [f"{kind} {k}" for kind, n in copies for k in range(n.anchors_per_head if n else 0)]
-        self.at.tokens = ("weight", "bos", *anchors)
+        copies = [("anchor+", "activation", "", 1), ("anchor-", "activation", "", -1)]
+        copies.append(("threshold", "threshold", "threshold ", 1))
+        self.anchors = [
+            (kind, self.numbers[of], prefix, sign) for kind, of, prefix, sign in copies if of in self.numbers
+        ]
+        names = [f"{kind} {k}" for kind, n, *_ in self.anchors for k in range(n.anchors_per_head)]
+        self.at.tokens = ("weight", "bos", *names)
 
     def layers(self) -> dict[str, SelfAttention]:
         """All heads have the same shapes, so that those of C repeat the roundings of A and B."""
@@ -125,40 +105,35 @@ class _Learner:
 
     def _reads(self, sign: float) -> list[KeySet]:
         """A: score (e τx)·w with the weight token and 0 with BOS; the values are those of the reading head."""
-        n, at, found = self.reading, self.at, []
+        n, at, found = self.numbers["reading"], self.at, []
         read = self._only(at.marks("data", "query"), "weight", "bos")
         gates = [read, self._idle("data", "query", sink="data")]
         for h in range(n.heads):
             query = n.query[h, 0] * n.key[h, 0, 0] * at.block("tx")
             value = n.value[h, 0, 1] * at.marks("weight") + n.value[h, 1, 1] * at.marks("bos")
-            out, top = sign * n.output[h] * at.form("u"), _largest(self.learner.reading, h)
+            out, top = sign * n.output[h] * at.form("u"), self._largest("reading", h)
             name = f"{'write' if sign > 0 else 'clear'} u: head {h}"
             found.append(KeySet.single(name, query, at.block("w"), value[:, None], out[None], gates, top))
         return found
 
     def _activates(self, sign: float) -> list[KeySet]:
         """B: with anchors of the own τ, κτ(a τs + oτ) + c = κ(a s + o) + c, s = w·x or w·x - y; the values are τv."""
-        head, n, at, found = self.learner.activation, self.activation, self.at, []
-        if head is None or n is None:
+        if "activation" not in self.numbers:
             return []
+        at = self.at
         every, tau = at.marks("data", "query"), at.form("tau")
         gates = [self._only((every + tau) / 2, "anchor+"), self._only((every - tau) / 2, "anchor-")]
         gates.append(self._idle("data", "query"))
         s = at.form("u") - (at.form("ty") if self.learner.loss.of_residual else 0.0)
-        for h in range(n.heads):
-            query = np.stack([n.query[h, 0] * s + n.query[h, 1] * tau, every], 1)
-            out, name = sign * n.output[h] * at.form("g"), f"{'write' if sign > 0 else 'clear'} g: head {h}"
-            found.append(
-                KeySet.single(name, query, *self._anchors("", h), out[None], gates, _largest(head, h))
-            )
-        return found
+        name = f"{'write' if sign > 0 else 'clear'} g"
+        return self._anchored("activation", name, "", (s, tau, every), sign * at.form("g"), gates)
 
     def _gathers(self) -> list[KeySet]:
         """C: scores e τr and 2e τr, values τx, coefficients -4η/(3e) and η/(6e); and -ηλ w from the weight token itself."""
         at, e, eta, loss = self.at, self.settings.e, self.settings.step_size, self.learner.loss
         weight, largest, w = at.marks("weight"), self.learner._bounds("bound").residual()[0], at.block("w")
-        residual = at.form("u" if self.activation is None else "g")
-        if self.activation is None or not loss.of_residual:
+        residual = at.form("u" if loss.function is None else "g")
+        if not loss.of_residual or loss.function is None:
             residual = residual - at.form("ty")
         gates, found = [self._only(weight, "data"), self._idle("weight")], []
         for name, size, factor in (("gather e", e, -4 * eta / (3 * e)), ("gather 2e", 2 * e, eta / (6 * e))):
@@ -173,17 +148,34 @@ class _Learner:
 
     def _thresholds(self) -> list[KeySet]:
         """D: the weight token attends to the anchors of the threshold, one head a coordinate, and subtracts clip(w_j)."""
-        head, n, at, found = self.learner.threshold, self.threshold, self.at, []
-        if head is None or n is None:
+        if "threshold" not in self.numbers:
             return []
-        weight = at.marks("weight")
+        weight, found = self.at.marks("weight"), list[KeySet]()
         gates = [self._only(weight, "threshold"), self._idle("weight")]
-        for j, h in product(range(self.learner.features), range(n.heads)):
-            query = np.stack([n.query[h, 0] * at.form("w", j) + n.query[h, 1] * weight, weight], 1)
-            out, name = -n.output[h] * at.form("w", j), f"threshold w[{j}]: head {h}"
-            anchors = self._anchors("threshold ", h)
-            found.append(KeySet.single(name, query, *anchors, out[None], gates, _largest(head, h)))
+        for j in range(self.learner.features):
+            w, name = self.at.form("w", j), f"threshold w[{j}]"
+            found += self._anchored("threshold", name, "threshold ", (w, weight, weight), -w, gates)
         return found
+
+    def _anchored(
+        self, of: str, name: str, prefix: str, forms: tuple[Array, Array, Array], out: Array, gates: Gates
+    ) -> list[KeySet]:
+        """q = (a s + o, 1), `forms` read s and the two constants; keys (κ, c) and values v are in the registers of anchors."""
+        (s, shift, one), n, found = forms, self.numbers[of], []
+        for h in range(n.heads):
+            kappa, c, v = (self.at.form(f"{prefix}{part}", h) for part in ("kappa", "c", "v"))
+            query, key = (
+                np.stack([n.query[h, 0] * s + n.query[h, 1] * shift, one], 1),
+                np.stack([kappa, c], 1),
+            )
+            written, top = n.output[h] * out[None], self._largest(of, h)
+            found.append(KeySet.single(f"{name}: head {h}", query, key, v[:, None], written, gates, top))
+        return found
+
+    def _largest(self, of: str, h: int) -> float:
+        """The largest |score| of head h on the interval that it is certified for."""
+        domain = self.learner._heads()[of].certificate.interval
+        return largest_score(self.numbers[of], h, domain.lo, domain.hi)
 
     def _only(self, who: Array, *kinds: str) -> tuple[Array, Array]:
         """A gate: tokens with who = 1 attend to these kinds of tokens alone."""
@@ -193,22 +185,15 @@ class _Learner:
         """A gate: all tokens that are not active attend to the sink, which has the value 0 in this head."""
         return self._only(self.at.marks(*(kind for kind in self.kinds if kind not in active)), sink)
 
-    def _anchors(self, prefix: str, h: int) -> tuple[Array, Array]:
-        """Keys (κ, c) and values v of head h, read from the registers of the anchors."""
-        kappa, c, v = (self.at.form(f"{prefix}{name}", h) for name in ("kappa", "c", "v"))
-        return np.stack([kappa, c], 1), v[:, None]
-
     def fixed_tokens(self) -> Array:
         """(tokens, D): the weight token with w = 0, BOS, the anchors of the activation and of the threshold."""
         rows = [self.at.marks("weight")[None], self.at.marks("bos")[None]]
-        copies = [("anchor+", "", 1.0, self.activation), ("anchor-", "", -1.0, self.activation)]
-        for kind, prefix, sign, n in [*copies, ("threshold", "threshold ", 1.0, self.threshold)]:
-            if n is not None:
-                anchors = np.tile(self.at.marks(kind), (n.anchors_per_head, 1))
-                anchors[:, self.at[f"{prefix}kappa"]] = sign * n.key[:, :, 0].T
-                anchors[:, self.at[f"{prefix}c"]] = n.key[:, :, 1].T
-                anchors[:, self.at[f"{prefix}v"]] = sign * n.value[:, :, 1].T
-                rows.append(anchors)
+        for kind, n, prefix, sign in self.anchors:
+            anchors = np.tile(self.at.marks(kind), (n.anchors_per_head, 1))
+            anchors[:, self.at[f"{prefix}kappa"]] = sign * n.key[:, :, 0].T
+            anchors[:, self.at[f"{prefix}c"]] = n.key[:, :, 1].T
+            anchors[:, self.at[f"{prefix}v"]] = sign * n.value[:, :, 1].T
+            rows.append(anchors)
         return np.concatenate(rows)
 
     def embeddings(self) -> list[Embedding]:
@@ -236,9 +221,3 @@ def plain_numbers(name: str, head: Head) -> HeadNumbers:
     if numbers.gated:
         raise InputError(f"the {name} head of this learner is gated: it cannot be written as self-attention")
     return numbers
-
-
-def _largest(head: Head, h: int) -> float:
-    """The largest |score| of head h on the interval that it is certified for."""
-    assert head.domain is not None
-    return largest_score(head.numbers(), h, head.domain.lo, head.domain.hi)

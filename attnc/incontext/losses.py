@@ -13,13 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from attnc.arguments import checked_nonnegative
 from attnc.domain import Array
-from attnc.errors import FunctionError, InputError
+from attnc.errors import InputError
 from attnc.functions import Function, clip, exp, sigmoid
 from attnc.functions.function import is_builtin
 from attnc.functions.library import LIPSCHITZ, pinball
+from attnc.network.literal.steps import VALUES
 
 DEFAULTS = {"ridge": 0.01, "lasso": 0.01, "huber": 1.35, "quantile": 0.5}
 NAMES = ("squared", "ridge(λ)", "lasso(λ)", "logistic", "poisson", "huber(δ)", "quantile(τ)")
@@ -55,15 +57,19 @@ class Loss:
         f = self.function
         return 1.0 if f is None else f.lipschitz(lo, hi) if self.local else LIPSCHITZ[f.name]
 
-    def check_labels(self, y: Array) -> None:
+    @property
+    def labels(self) -> str:
+        """What y must hold: a key of `VALUES`."""
+        return {"logistic": "the labels 0 and 1", "poisson": "counts 0, 1, 2, …"}.get(
+            self.name, "real numbers"
+        )
+
+    def check_labels(self, y: Array | Tensor) -> None:
         """Raise if a label does not fit the loss."""
-        if self.name == "logistic":
-            found = np.unique(y)
-            if not set(found.tolist()) <= {0.0, 1.0}:
-                raise InputError(f"the logistic loss takes the labels 0 and 1: got {found[:6].tolist()}")
-        if self.name == "poisson" and ((y < 0) | (y != np.floor(y))).any():
-            bad = y[(y < 0) | (y != np.floor(y))][0]
-            raise InputError(f"the poisson loss takes counts 0, 1, 2, …: got {bad:g}")
+        given = torch.as_tensor(y)
+        wrong = given[~VALUES[self.labels](given)]
+        if len(wrong):
+            raise InputError(f"the {self.name} loss takes {self.labels}: got {float(wrong[0]):g}")
 
 
 def loss_named(given: str | Loss | Function) -> Loss:
@@ -113,34 +119,16 @@ def exact_trajectory(
     """Exact gradient descent in float64, (steps + 1, d): w ← w - η((1/n) Σ r_i x_i + λw), of lasso with the soft threshold.
 
     An `intercept` is the last coefficient, its column of x is of ones, and no penalty counts it. A step size that diverges
-    ends in inf or NaN.
-
-    >>> exact_trajectory(loss_named("squared"), np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), 2, 0.5).tolist()
-    [[0.0], [1.0], [1.5]]
-    """
+    ends in inf or NaN."""
     w = np.zeros(x.shape[1])
     found, free = [w], np.arange(x.shape[1]) == (x.shape[1] - 1 if intercept else -1)
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(steps):
-            try:
-                r = residuals(loss, x @ w, y)
-            except FunctionError:  # ψ is not finite there
-                r = np.full(len(x), np.nan)
+            u = x @ w - (y if loss.of_residual else 0.0)
+            psi = u if loss.function is None else loss.function.torch_form(torch.from_numpy(u)).numpy()
+            r = psi if loss.of_residual else psi - y
             w = w - step_size * (x.T @ r / len(x) + loss.ridge * np.where(free, 0, w))
             level = step_size * loss.lasso
             w = np.where(free, w, np.sign(w) * np.maximum(np.abs(w) - level, 0)) if loss.lasso > 0 else w
             found.append(w)
     return np.stack(found)
-
-
-def residuals(loss: Loss, u: Array, y: Array) -> Array:
-    """r = ψ(u) - y, or ψ(u - y) for a loss of the residual.
-
-    >>> residuals(loss_named("huber(1)"), np.array([5.0]), np.array([2.0]))
-    array([1.])
-    """
-    if loss.function is None:
-        return u - y
-    s = torch.from_numpy(np.asarray(u - y if loss.of_residual else u, dtype=np.float64))
-    psi: Array = loss.function(s).numpy()
-    return psi if loss.of_residual else psi - y

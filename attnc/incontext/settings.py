@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from attnc.arguments import checked_positive
 from attnc.errors import InputError
+from attnc.functions import Function, get
 from attnc.functions.function import label_of
 from attnc.incontext.losses import Loss
+from attnc.records.certificate import Certificate
+from attnc.records.learners import check_settings
 
 EXAMPLES = 1000  # the bound of a certificate holds for contexts of up to this many examples
 
@@ -20,7 +21,7 @@ class _Sizes:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            object.__setattr__(self, name, positive(f"radius {name}", size))
+            object.__setattr__(self, name, checked_positive(f"radius {name}", size))
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,10 @@ class SolverSettings:
     intercept: bool = False
 
 
-def facts_of(settings: LearnerSettings | SolverSettings) -> dict[str, Any]:
+Settings = LearnerSettings | SolverSettings
+
+
+def facts_of(settings: Settings) -> dict[str, Any]:
     """The settings as JSON, without the radius and the dtype, which a certificate states itself."""
     facts = {name: value for name, value in vars(settings).items() if name not in ("radius", "dtype")}
     if isinstance(settings, SolverSettings):
@@ -90,25 +94,23 @@ def facts_of(settings: LearnerSettings | SolverSettings) -> dict[str, Any]:
     return facts | {"loss": loss | {"function": loss["function"] and label_of(loss["function"])}}
 
 
+def settings_of(certificate: Certificate, function: Function | None) -> Settings:
+    """The settings that a certificate states; `function` is the ψ of its loss, if that is one of your own."""
+    limits, dtype = check_settings(certificate).limits, certificate.dtype
+    facts = {name: value for name, value in certificate.facts.items() if name not in ("algorithm", "heads")}
+    if certificate.facts["algorithm"] == "ridge_regression":
+        facts["scales"] = tuple(facts["scales"])
+        return SolverSettings(**facts, radius=SolverRadius(**limits), dtype=dtype)
+    label = facts["loss"]["function"]
+    own = function is not None and label_of(function) == label
+    psi = None if label is None else function if own else get(label)
+    facts["loss"] = Loss(**{**facts["loss"], "function": psi})
+    return LearnerSettings(**facts, radius=Radius(**limits), dtype=dtype)
+
+
 def radius_of(given: Any, features: int, loss: str) -> Radius:
     """One number bounds x, y and w; then |w·x| is at most features·x·w, capped for the activation's sake."""
     if isinstance(given, Radius):
         return given
-    size = positive("radius", given, " or an attnc.incontext.Radius(x=, y=, w=, u=)")
+    size = checked_positive("radius", given, " or an attnc.incontext.Radius(x=, y=, w=, u=)")
     return Radius(size, size, size, min(features * size * size, 6.0 if loss == "poisson" else 64.0))
-
-
-def solver_radius_of(given: Any, ridge: float, features: int, intercept: bool) -> SolverRadius:
-    """One number bounds x and y; then |P| <= 1/λ and |P·x| <= √d·x/λ."""
-    if not isinstance(given, SolverRadius):
-        size = positive("radius", given, " or an attnc.incontext.SolverRadius(x=, y=, p=, u=)")
-        given = SolverRadius(size, size, 1 / ridge, math.sqrt(features) * max(size, 1.0) / ridge)
-    return SolverRadius(max(given.x, 1.0) if intercept else given.x, given.y, given.p, given.u)
-
-
-def positive(name: str, given: Any, other: str = "") -> float:
-    """A positive finite number as a float."""
-    number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
-    if not number or not 0 < given < math.inf:
-        raise InputError(f"{name}={given!r}: give a positive finite number{other}")
-    return float(given)

@@ -15,16 +15,20 @@ and at the end the weight token gathers b from the examples and w = Σ_j b_j P_j
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from attnc.arguments import check_arithmetic, checked_count, resolve_dtype
+from attnc.arguments import check_arithmetic, checked_count, checked_positive, resolve_dtype
 from attnc.arithmetic import ARITHMETIC
 from attnc.errors import InputError
-from attnc.incontext.base import InContext, check_reached, eigenvalue_room, largest_eigenvalue
-from attnc.incontext.bounds import EXACT, LARGEST_Q, SolverBound, best_scale
-from attnc.incontext.reading import reading_head
-from attnc.incontext.settings import EXAMPLES, SolverRadius, SolverSettings, positive, solver_radius_of
+from attnc.incontext.base import InContext, eigenvalue_bounds
+from attnc.incontext.bounds import LARGEST_Q, SolverBound, best_scale
+from attnc.incontext.layers import reading_head
+from attnc.incontext.settings import EXAMPLES, SolverRadius, SolverSettings
 from attnc.network.altered import as_made
 
 
@@ -42,22 +46,20 @@ class Solver(InContext):
         return self._bounds("bound").bound(n, smallest, largest)
 
     def _bounds(self, term: str) -> SolverBound:
-        arithmetic = ARITHMETIC[self.settings.dtype] if term == "bound" else EXACT
-        return SolverBound(self.settings, getattr(self.reading.certificate, term), arithmetic)
+        errors, arithmetic = self._errors(term)
+        return SolverBound(self.settings, errors.reading, arithmetic)
 
-    def _run(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _run(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The coefficients that P gives, and the largest |P|, |P·x| and |PA|."""
         s = self.settings
         b = self._means(y[:, None], x, s.scales[2])
         p = s.start * torch.eye(s.features, dtype=x.dtype, device=x.device)
-        found, reached = [self._weights(p, b)], x.new_zeros(3)
+        yield self._weights(p, b), torch.stack([p.abs().amax(), *x.new_zeros(2)])
         for _ in range(s.iterations):
             u = x @ p.T
             q = self._means(self.reading(u, strict=False), x, s.scales[0]) + s.ridge * p
-            reached = torch.maximum(reached, torch.stack([p.abs().amax(), u.abs().amax(), q.abs().amax()]))
             p = 2 * p - s.features * self._means(q.T, p, s.scales[1])
-            found.append(self._weights(p, b))
-        return found, torch.maximum(reached, torch.stack([p.abs().amax(), *reached[1:]]))
+            yield self._weights(p, b), torch.stack([p.abs().amax(), u.abs().amax(), q.abs().amax()])
 
     def _means(self, r: Tensor, x: Tensor, e: float) -> Tensor:
         """(m, d): the means of r_ij x_i over i, for every column j of r (n, m)."""
@@ -69,28 +71,24 @@ class Solver(InContext):
 
     def eigenvalues(self, context_x: Tensor) -> tuple[float, float]:
         """Bounds of the smallest and the largest eigenvalue of A on these examples."""
-        x = self._examples("context_x", context_x, False).double()
-        found, ridge = torch.linalg.eigvalsh(x.T @ x / len(x)), self.settings.ridge
-        room = eigenvalue_room(x) * float(found[-1])
-        return max(float(found[0]) - room, 0.0) + ridge, largest_eigenvalue(x) + ridge
-
-    def extra_repr(self) -> str:
-        s = self.settings
-        return f"ridge={s.ridge:g}, features={self.features}, iterations={s.iterations}, {s.radius}, dtype={s.dtype}"
+        least, largest = eigenvalue_bounds(self._examples("context_x", context_x, False))
+        return least + self.settings.ridge, largest + self.settings.ridge
 
     def _check_context(self, x: Tensor, y: Tensor) -> None:
-        s = self.settings
-        largest = largest_eigenvalue(x) + s.ridge
-        if not s.start * largest <= 1:
+        largest, start = eigenvalue_bounds(x)[1] + self.settings.ridge, self.settings.start
+        if not start * largest <= 1:
             raise InputError(
-                f"start={s.start:g} is too large for these examples: use at most {1 / largest:.6g}"
+                f"start={start:g} is too large for these examples: use at most {1 / largest:.6g}"
             )
 
-    def _check_reached(self, *sizes: float) -> None:
-        (p, u, q), radius = sizes, self.settings.radius
-        check_reached("|P|", p, radius.p, "p), or a larger ridge (λ")
-        check_reached("|P·x|", u, radius.u, "u), or a larger ridge (λ")
-        check_reached("|PA|", q, LARGEST_Q, "p), or a smaller start (α")
+    def _limits(self) -> list[tuple[str, float, str]]:
+        p, u = self.settings.radius.p, self.settings.radius.u
+        reading = ("|P·x|", u, "u), or a larger ridge (λ")
+        return [
+            ("|P|", p, "p), or a larger ridge (λ"),
+            reading,
+            ("|PA|", LARGEST_Q, "p), or a smaller start (α"),
+        ]
 
 
 def ridge_regression(
@@ -121,10 +119,13 @@ def ridge_regression(
     """
     name = resolve_dtype(dtype)
     check_arithmetic(name, network=True)
-    penalty = positive("ridge", ridge)
+    penalty = checked_positive("ridge", ridge)
     d = checked_count("features", features) + bool(intercept)
-    sizes = solver_radius_of(radius, penalty, d, bool(intercept))
-    alpha = 1 / (d * sizes.x**2 + penalty) if start is None else positive("start", start, " or None")
+    if not isinstance(radius, SolverRadius):  # |P| <= 1/λ and |P·x| <= √d·x/λ
+        size = checked_positive("radius", radius, " or an attnc.incontext.SolverRadius(x=, y=, p=, u=)")
+        radius = SolverRadius(size, size, 1 / penalty, math.sqrt(d) * max(size, 1.0) / penalty)
+    sizes = replace(radius, x=max(radius.x, 1.0)) if intercept else radius
+    alpha = 1 / (d * sizes.x**2 + penalty) if start is None else checked_positive("start", start, " or None")
     a = ARITHMETIC[name]
     scales = (
         best_scale(EXAMPLES, 1.01 * sizes.u, sizes.x, a),

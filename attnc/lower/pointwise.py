@@ -12,8 +12,8 @@ import numpy as np
 from attnc.domain import Array
 from attnc.functions import Function
 from attnc.functions.function import is_builtin
+from attnc.network.engines import closed_form_of
 from attnc.network.head import Head
-from attnc.network.window import closed_form_of
 from attnc.program import Pointwise
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds

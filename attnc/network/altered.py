@@ -33,11 +33,10 @@ def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str |
     if (surrounding := _surroundings_altered()) is not None:
         return surrounding
     for name, part in module.named_modules():
-        where = name or type(part).__name__
         reason = _class_altered(part) if part not in foreign else None
         reason = reason or _instance_altered(part) or _tensors_altered(part)
         if reason is not None:
-            return f"{where} {reason}"
+            return f"{name or type(part).__name__} {reason}"
     kinds = {t.device.type for t in (*module.parameters(), *module.buffers())} | {"cpu"}
     if any(autocast_is_on(kind) for kind in kinds):
         return "torch.autocast is on: certificates are for code that runs without it"
@@ -63,6 +62,12 @@ def why_others(digests: Mapping[str, str], certificate: Certificate) -> str | No
     known = certificate.digests
     changed = sorted(name for name in digests.keys() | known.keys() if digests.get(name) != known.get(name))
     return f"changed since it was certified: {', '.join(changed)}" if changed else None
+
+
+def why_parts(parts: Mapping[str, nn.Module]) -> str | None:
+    """Why the certificate of one of several certified parts does not apply, with its name; None if all do."""
+    reasons = ((name, cast(Any, part).why_not_certified()) for name, part in parts.items())
+    return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
 
 
 def _surroundings_altered() -> str | None:
@@ -91,9 +96,7 @@ def _class_altered(part: nn.Module) -> str | None:
 
 
 def _instance_altered(part: nn.Module) -> str | None:
-    if part._forward_pre_hooks:
-        return "has a forward pre-hook"
-    if part._forward_hooks:
+    if part._forward_pre_hooks or part._forward_hooks:
         return "has a forward hook"
     if part._compiled_call_impl is not None:
         return "was compiled in place: certificates are for code that runs without torch.compile"

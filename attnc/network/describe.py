@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,24 +22,13 @@ COLUMNS = ("layer", "function", "heads", "anchors", "interval", "error in", "err
 NONE = "—"  # not proved
 
 
-def head_facts(head: Head) -> dict[str, str]:
-    """The facts about a head, in order."""
-    certificate, anchors = head.certificate, head.key.shape[1]
-    facts = {"function": str(certificate.facts.get("function", "unknown"))}
-    if head.domain is not None:
-        facts["domain"] = f"[{head.domain.lo:g}, {head.domain.hi:g}]"
-    facts["anchors"] = f"{anchors}" if head.heads == 1 else f"{head.heads} heads of {anchors}"
-    facts["design"] = head.design
-    facts["dtype"] = str(head.key.dtype).removeprefix("torch.")
-    reason = head.why_not_certified()
-    if certificate.status is Status.MEASURED:
-        points = certificate.facts["points"]
-        facts["error"] = f"{certificate.error:.3g} measured at {points} points, not proved"
-    elif reason is None:
-        facts["error"] = f"at most {certificate.bound:.4g}, proved"
-    else:
-        facts["error"] = f"not certified: {reason}"
-    return facts
+def error_of(module: Head | Network, proved: str = "proved") -> str:
+    """What is known about the error of a head or a network: 'at most 1e-05, proved'."""
+    known = module.certificate
+    if known.status is Status.MEASURED:
+        return f"{known.error:.3g} measured at {known.facts['points']:,} points, not proved"
+    reason = module.why_not_certified()
+    return f"at most {known.bound:.4g}, {proved}" if reason is None else f"not certified: {reason}"
 
 
 @dataclass(frozen=True)
@@ -49,13 +39,17 @@ class Description:
     summary: tuple[str, ...]
 
     def __str__(self) -> str:
-        table = [COLUMNS, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        rule = "  ".join("-" * w for w in widths)
-        return "\n".join([lines[0], rule, *lines[1:], "", *self.summary])
+        widths = [max(map(len, column)) for column in zip(COLUMNS, *self.rows, strict=True)]
+        table = [COLUMNS, tuple("-" * width for width in widths), *self.rows]
+        return "\n".join([*aligned(table), "", *self.summary])
 
     __repr__ = __str__
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """The rows of a table as lines."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def described(net: Network) -> Description:
@@ -90,11 +84,10 @@ def lattice(lookup: LookupLayer) -> tuple[int, ...] | None:
 
 
 def _layer_rows(net: Network, layer: pointwise.Pointwise, claim: Certificate | None) -> list[tuple[str, ...]]:
-    groups, width = layer.groups, net.program.shapes[layer.value][-1]
+    width = net.program.shapes[layer.value][-1]
     errors = (NONE, NONE) if claim is None else (f"{claim.facts['error_in']:.2e}", f"{claim.bound:.2e}")
     rows: list[tuple[str, ...]] = []
-    for g, (neurons, head) in enumerate(groups):
-        name = layer.name if len(groups) == 1 else f"{layer.name}, group {g + 1}"
+    for name, (neurons, head) in zip(layer.names, layer.groups, strict=True):
         heads = str(width if neurons is None else len(neurons))
         if net.form in ("one-head", "many-heads"):  # the tokens share them
             heads = str(head.heads)

@@ -15,11 +15,9 @@ from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.heads.chain import anchor_positions
 from attnc.network.altered import as_made, why_changed
-from attnc.network.describe import head_facts
-from attnc.network.engines import sdpa
-from attnc.network.inside import check_domain, check_tensor, outside_interval
-from attnc.network.running import PreciseModule, can_look, in_chunks, precise
-from attnc.network.window import DerivedWindow, run_window, window_now
+from attnc.network.describe import error_of
+from attnc.network.engines import DerivedWindow, run_window, sdpa, window_now
+from attnc.network.running import PreciseModule, can_look, check_domain, check_tensor, in_chunks, precise
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.record import Record, write
@@ -70,7 +68,7 @@ class Head(PreciseModule):
     def forward(self, s: Tensor, strict: bool | None = None) -> Tensor:
         """g(s), of the shape of s. `strict` overrides the head's own for this call."""
         self._check_input(s)
-        self._check_domain(s, strict)
+        check_domain(self, s, strict, self.domain)
         return in_chunks(self._attend, _CHUNK // self.key[..., 0].numel(), s.reshape(-1)).reshape(s.shape)
 
     @precise
@@ -86,7 +84,7 @@ class Head(PreciseModule):
             out: Tensor = self(s, strict)
             return out
         self._check_input(s)
-        self._check_domain(s, strict)
+        check_domain(self, s, strict, self.domain)
         if engine == "sdpa":
             return sdpa(self, s)
         window = window_now(self)
@@ -166,7 +164,12 @@ class Head(PreciseModule):
         return why_changed(self, self.certificate)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={fact}" for name, fact in head_facts(self).items())
+        function, p = self.certificate.facts.get("function", "unknown"), self.key.shape[1]
+        on = "" if self.domain is None else f", domain=[{self.domain.lo:g}, {self.domain.hi:g}]"
+        anchors = f"{p}" if self.heads == 1 else f"{self.heads} heads of {p}"
+        dtype = str(self.key.dtype).removeprefix("torch.")
+        facts = f"anchors={anchors}, design={self.design}, dtype={dtype}, error={error_of(self)}"
+        return f"function={function}{on}, {facts}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Head:
         super()._apply(fn, recurse)
@@ -192,9 +195,4 @@ class Head(PreciseModule):
         return ((weights * value).sum(1) * self.output[:, None]).sum(0)
 
     def _check_input(self, s: Tensor) -> None:
-        check_tensor("head", s, self.key.dtype)
-
-    def _check_domain(self, s: Tensor, strict: bool | None) -> None:
-        if (domain := self.domain) is not None:
-            strict = self.strict if strict is None else strict
-            check_domain(self, s, strict, lambda s: outside_interval(s, domain))
+        check_tensor("the input of a head", s, self.key.dtype)

@@ -37,25 +37,20 @@ class LayerModule(PreciseModule):
         tensors = {name: to_array(p) for name, p in self._parameters.items() if p is not None}
         return Layer(self.kind, self.inputs, self.value, tensors, dict(self.settings))
 
+    def extra_repr(self) -> str:
+        shapes = {name: tuple(p.shape) for name, p in self._parameters.items() if p is not None}
+        return ", ".join(f"{name}={value}" for name, value in (shapes | self.settings).items())
+
 
 @as_made
 class AffineLayer(LayerModule):
     """x ↦ W x + b."""
 
     weight: nn.Parameter
-    bias: nn.Parameter | None
-
-    def __init__(self, layer: Layer) -> None:
-        super().__init__(layer)
-        if "bias" not in layer.tensors:
-            self.register_parameter("bias", None)
 
     @precise
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
-
-    def extra_repr(self) -> str:
-        return f"{self.weight.shape[1]} → {self.weight.shape[0]}"
+        return F.linear(x, self.weight, self._parameters.get("bias"))
 
 
 @as_made
@@ -78,10 +73,6 @@ class CombineLayer(LayerModule):
         pairs = zip(xs, self.settings["coefficients"], strict=True)
         return reduce(torch.add, [x if c == 1 else x * c for x, c in pairs])
 
-    def extra_repr(self) -> str:
-        terms = zip(self.settings["coefficients"], self.inputs, strict=True)
-        return " + ".join(f"{c:g}·v{i}" for c, i in terms)
-
 
 @as_made
 class ReshapeLayer(LayerModule):
@@ -89,9 +80,6 @@ class ReshapeLayer(LayerModule):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], *self.settings["to"])
-
-    def extra_repr(self) -> str:
-        return f"→ {self.settings['to']}"
 
 
 @as_made
@@ -116,9 +104,6 @@ class LookupLayer(LayerModule):
     @property
     def anchors(self) -> int:
         return len(self.key)
-
-    def extra_repr(self) -> str:
-        return f"{self.key.shape[1]} → {self.values.shape[1]}, {self.anchors} anchors"
 
 
 def to_array(tensor: Tensor) -> Numbers:

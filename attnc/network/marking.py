@@ -23,20 +23,10 @@ def mark(x: Tensor, name: str) -> Tensor:
     return x.clone()
 
 
-@mark.register_fake
-def _(x: Tensor, name: str) -> Tensor:
-    return torch.empty_like(x)
-
-
 @torch.library.custom_op("attnc::product", mutates_args=())
 def product(x: Tensor, y: Tensor, name: str) -> Tensor:
     """The product of a gated block that is converted, or will be."""
     return x * y
-
-
-@product.register_fake
-def _(x: Tensor, y: Tensor, name: str) -> Tensor:
-    return torch.empty_like(x)
 
 
 @torch.library.custom_op("attnc::norm", mutates_args=())
@@ -45,9 +35,8 @@ def norm(x: Tensor, name: str) -> Tensor:
     return x.clone()
 
 
-@norm.register_fake
-def _(x: Tensor, name: str) -> Tensor:
-    return torch.empty_like(x)
+for _operation in (mark, product, norm):
+    _operation.register_fake(lambda x, *others: torch.empty_like(x))
 
 
 @contextmanager

@@ -14,20 +14,19 @@ from attnc.arithmetic import loose_products
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_changed
-from attnc.network.describe import Description, described, proved_word
+from attnc.network.describe import Description, described, error_of, proved_word
 from attnc.network.engines import CERTIFIED
 from attnc.network.head import Head
-from attnc.network.inside import check_domain, check_tensor, outside_box
 from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, LookupLayer, ReshapeLayer, ScaleLayer
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.forms import literal_form
 from attnc.network.literal.layers import literal_layers
 from attnc.network.pointwise import Pointwise, Stage
-from attnc.network.running import PreciseModule, in_chunks, precise
+from attnc.network.running import PreciseModule, check_domain, check_tensor, in_chunks, precise
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import DAMAGE
-from attnc.records.layers import Layer, NetworkNumbers, heads_of
+from attnc.records.layers import NetworkNumbers, heads_of
 from attnc.records.presentation import Presentation
 from attnc.records.record import Record, write
 
@@ -69,8 +68,7 @@ class Network(PreciseModule):
         """The outputs for a batch (…, *shape). `strict` overrides the network's own for this call."""
         self._check_input(x)
         if self.certificate.status is not Status.UNKNOWN:
-            box = self.domain
-            check_domain(self, x, self.strict if strict is None else strict, lambda x: outside_box(x, box))
+            check_domain(self, x, strict, self.domain)
         flat, last = x.reshape(-1, *self.program.shape), len(self.program.steps)
         anchors = [selection.anchors for selection in self.selections]
         widest = max(*map(math.prod, self.program.shapes), *anchors)
@@ -83,16 +81,12 @@ class Network(PreciseModule):
         neuron has several heads. Of a lookup: (…, anchors)."""
         self._check_input(x)
         values = self._run(x.reshape(-1, *self.program.shape), keep=True)
-        lead = x.shape[: x.ndim - len(self.program.shape)]
-        found = {}
+        found = {s.name: s.weights(values[s.inputs[0]]) for s in self.selections}
         for layer in self.layers:
-            for g in range(len(layer)):
-                weights = layer.weights(values[layer.inputs[0]], g)
-                name = layer.name if len(layer) == 1 else f"{layer.name}, group {g + 1}"
-                found[name] = weights.reshape(*lead, *weights.shape[1:])
-        for selection in self.selections:
-            found[selection.name] = selection.weights(values[selection.inputs[0]]).reshape(*lead, -1)
-        return found
+            for g, name in enumerate(layer.names):
+                found[name] = layer.weights(values[layer.inputs[0]], g)
+        lead = x.shape[: x.ndim - len(self.program.shape)]
+        return {name: weights.reshape(*lead, *weights.shape[1:]) for name, weights in found.items()}
 
     @property
     def layers(self) -> list[Pointwise]:
@@ -132,11 +126,9 @@ class Network(PreciseModule):
         A network with the form of a theorem has exactly the layers of the theorem. A network of inputs (d,) takes n tokens if n
         is given: (…, n, d).
 
-        >>> import torch
-        >>> from attnc.compiler import compile
-        >>> from attnc.domain import Box
+        >>> import attnc, torch
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
-        >>> net = compile(model, domain=Box(-1, 1, shape=(4,)), eps=1e-3)
+        >>> net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(4,)), eps=1e-3)
         >>> literal = net.as_self_attention(3)
         >>> x = torch.rand(5, 3, 4)
         >>> torch.allclose(literal(x), net(x), atol=1e-5), literal.layers[0].W_Q.shape
@@ -195,22 +187,13 @@ class Network(PreciseModule):
         return dtypes.pop()
 
     def _check_input(self, x: Tensor) -> None:
-        check_tensor("network", x, next(self.parameters()).dtype)
-        shape = self.program.shape
-        if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
-            raise InputError(f"expected the shape (…, {', '.join(map(str, shape))}): got {tuple(x.shape)}")
+        check_tensor("the input of a network", x, next(self.parameters()).dtype, self.program.shape)
 
     def extra_repr(self) -> str:
         known = self.certificate
         if known.status is Status.UNKNOWN:
             return "error=unknown"
-        if known.status is Status.MEASURED:
-            error = f"{known.error:.3g}, measured, not proved"
-        elif (reason := self.why_not_certified()) is None:
-            error = f"at most {known.bound:.4g}, {proved_word(self)}"
-        else:
-            error = f"not certified: {reason}"
-        return f"domain={known.holds_for}, dtype={known.dtype}, error={error}"
+        return f"domain={known.holds_for}, dtype={known.dtype}, error={error_of(self, proved_word(self))}"
 
 
 _MODULES: dict[str, type[LayerModule]] = {
@@ -223,19 +206,17 @@ _MODULES: dict[str, type[LayerModule]] = {
 
 
 def rebuilt(record: Record, engine: str = "softmax") -> Network:
-    """The network that a record describes."""
-    program, numbers = record.network
-    known = record.certificate.claims
+    """The network that a record describes; the heads of a pointwise layer get the certificates of its claim."""
+    (program, numbers), known, stages = record.network, record.certificate.claims, list[Stage]()
     claims = {} if known is None else {claim.facts["value"]: claim for claim in known.parts("layer")}
-    stages = [_module(layer, claims.get(layer.value)) for layer in numbers.layers]
+    for layer in numbers.layers:
+        if layer.kind == "pointwise":
+            claim = claims[layer.value]
+            pairs = zip(heads_of(layer), claim.children, strict=True)
+            heads = [(neurons, Head(head, str(c.facts["design"]), c)) for (neurons, head), c in pairs]
+            stages.append(
+                Pointwise(heads, "softmax", name=claim.name, inputs=layer.inputs, value=layer.value)
+            )
+        else:
+            stages.append(_MODULES[layer.kind](layer))
     return Network(stages, program, record.certificate, engine, presentation=record.presentation)
-
-
-def _module(layer: Layer, claim: Certificate | None = None) -> Stage:
-    """The module of a layer; the heads of a pointwise layer get the certificates of the claim."""
-    if layer.kind != "pointwise":
-        return _MODULES[layer.kind](layer)
-    assert claim is not None
-    pairs = zip(heads_of(layer), claim.children, strict=True)
-    heads = [(neurons, Head(head, str(c.facts["design"]), c)) for (neurons, head), c in pairs]
-    return Pointwise(heads, "softmax", name=claim.name, inputs=layer.inputs, value=layer.value)

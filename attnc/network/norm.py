@@ -3,20 +3,70 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from attnc.arguments import checked_engine, checked_strict
+from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
-from attnc.network.inside import check_domain
 from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
-from attnc.network.quadratic import QuadraticHeads
-from attnc.network.running import PreciseModule, precise
-from attnc.records.numbers import QuadraticNumbers
+from attnc.network.running import PreciseModule, check_domain, precise
+from attnc.records.numbers import QUADRATIC, QuadraticNumbers
 
 ENGINES = ("softmax", "closed-form")
+
+
+@as_made
+class QuadraticHeads(PreciseModule):
+    """z ↦ Σ_j value_j w_j ≈ (|z|²/dim + offset)^-power, where the two-key softmax of head j gives
+
+        w_j = softmax(intercept_j - slope_j z·z, 0)₀
+
+    Query and key of the token are z itself, its value is value_j; the second key has the score 0 and the value 0."""
+
+    _takes_half = True
+    slope: Tensor  # (heads,)
+    intercept: Tensor
+    value: Tensor
+
+    def __init__(self, numbers: QuadraticNumbers) -> None:
+        super().__init__()
+        self.dim, self.offset, self.power = numbers.dim, numbers.offset, numbers.power
+        for name in QUADRATIC:
+            stored = torch.from_numpy(getattr(numbers, name).astype(numbers.dtype))
+            self.register_buffer(name, stored)
+
+    @precise
+    def forward(self, z: Tensor) -> Tensor:
+        """The sum of the heads for z (…, dim): (…)."""
+        scores = self.intercept.unsqueeze(-1) - self.slope.unsqueeze(-1) * self._square(z).reshape(-1)
+        weights = torch.softmax(torch.stack([scores, torch.zeros_like(scores)]), 0)[0]
+        return (self.value @ weights).reshape(z.shape[:-1])
+
+    @precise
+    def closed_form(self, z: Tensor) -> Tensor:
+        """(z·z/dim + offset)^-1/2 for z (…, dim), by a square root and a division."""
+        if self.power != 0.5:
+            raise InputError(f"the closed form is that of the power 1/2: got {self.power:g}")
+        return (self._square(z) * (1.0 / self.dim) + self.offset).sqrt().reciprocal()
+
+    def _square(self, z: Tensor) -> Tensor:
+        """z·z, query and key of each token with itself: (…)."""
+        if z.shape[-1:] != (self.dim,):
+            raise InputError(f"inputs of the shape (…, {self.dim}) are expected: got {tuple(z.shape)}")
+        return (z.unsqueeze(-2) @ z.unsqueeze(-1)).reshape(z.shape[:-1])
+
+    def numbers(self) -> QuadraticNumbers:
+        """The numbers, as they are stored now."""
+        dtype = str(self.slope.dtype).removeprefix("torch.")
+        slope, intercept, value = (getattr(self, name).detach().cpu().double().numpy() for name in QUADRATIC)
+        return QuadraticNumbers(slope, intercept, value, self.dim, self.offset, self.power, dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.slope)} heads, (|z|²/{self.dim} + {self.offset:g})^-{self.power:g}"
 
 
 @as_made
@@ -28,15 +78,7 @@ class Norm(PreciseModule):
     Each head has two keys: the token itself, with the value value_j z, and a key with the score 0 and the value 0. This is what
     engine="softmax" runs. engine="closed-form" runs R = 1/√(z·z/d + ε), which the sum is proved to approximate.
     The gain is `weight`, or 1 + `weight` taken in the dtype `one_plus`; the tensors keep their names in the model. A token whose
-    mean square exceeds `most` is outside the domain.
-
-    >>> from attnc.lower.quadratic import quadratic_numbers
-    >>> weight = nn.Parameter(torch.ones(4))
-    >>> norm = Norm(quadratic_numbers(4, 1e-5, 1e6, 1e-7, "float32"), True, weight, None, engine="softmax")
-    >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    >>> torch.allclose(norm(x), nn.functional.layer_norm(x, (4,)), atol=1e-6)
-    True
-    """
+    mean square exceeds `most` is outside the domain."""
 
     _takes_half = True
     weight: Tensor | None
@@ -81,14 +123,12 @@ class Norm(PreciseModule):
     @property
     def parameters_added(self) -> int:
         """The number of numbers that it stores besides the weight and the bias."""
-        return sum(int(tensor.numel()) for tensor in self.heads.state_dict().values())
+        return self.heads.parameters_added
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalised tokens of x (…, d)."""
-        if (name := mark_of(self)) is not None:
-            marked: Tensor = marked_norm(x, name)
-            return marked
-        return self._run(x)
+        name = mark_of(self)
+        return self._run(x) if name is None else cast(Tensor, marked_norm(x, name))
 
     @precise
     def _run(self, x: Tensor) -> Tensor:

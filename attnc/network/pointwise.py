@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,19 +14,17 @@ from torch import Tensor, nn
 
 from attnc.arguments import checked_engine, checked_strict
 from attnc.errors import InputError
-from attnc.network.altered import as_made, why_altered
-from attnc.network.engines import attend
+from attnc.network.altered import as_made, why_altered, why_parts
+from attnc.network.engines import attend, run_window, window_now
 from attnc.network.head import Head
-from attnc.network.inside import check_domain, outside_interval
 from attnc.network.layer import LayerModule, to_array
 from attnc.network.marking import mark, mark_of
-from attnc.network.running import PreciseModule, precise
-from attnc.network.window import run_window, window_now
+from attnc.network.running import PreciseModule, check_domain, outside_domain, precise
 from attnc.records.layers import Index, Layer, pointwise_layer
 from attnc.records.numbers import TENSORS
 from attnc.records.window_numbers import ClosedForm
 
-Groups = Sequence[tuple[Tensor | None, Head]]
+Groups = list[tuple[Tensor | None, Head]]
 
 
 @as_made
@@ -41,8 +40,7 @@ class Pointwise(PreciseModule, nn.ModuleList):
     takes the place of an activation in a model: it holds copies of the heads, whose numbers are buffers, so that optimisers see
     the parameters of the model alone. In a model that is cast to half precision, or runs under autocast, heads keep their dtype.
 
-    `strict` controls inputs outside the interval of a neuron's head: None warns once, True raises, False does nothing. Under
-    torch.compile, torch.export and other tracing nothing is checked.
+    `strict` controls inputs outside the interval of a neuron's head, as in `Head`.
 
     >>> import attnc, torch
     >>> layer = Pointwise([(None, attnc.head("tanh", domain=(-8, 8), eps=1e-5))])
@@ -93,9 +91,9 @@ class Pointwise(PreciseModule, nn.ModuleList):
         return " and ".join(sorted({"closed-form" if w else dense for w in self._windows(self.engine)}))
 
     @property
-    def groups(self) -> list[tuple[Tensor | None, Head]]:
+    def groups(self) -> Groups:
         """The neurons of each group (None: all), and their head."""
-        groups: list[tuple[Tensor | None, Head]] = []
+        groups: Groups = []
         for g, head in enumerate(self):
             neurons = self._buffers.get(f"neurons_{g}")
             if not isinstance(head, Head) or (neurons is None) != (len(self) == 1):
@@ -107,21 +105,19 @@ class Pointwise(PreciseModule, nn.ModuleList):
         return groups
 
     @property
+    def names(self) -> list[str]:
+        """The names of the groups."""
+        return [self.name] if len(self) == 1 else [f"{self.name}, group {g + 1}" for g in range(len(self))]
+
+    @property
     def neurons(self) -> int | None:
         """The number of neurons; None if one head serves any number of them."""
         return sum(n.numel() for n, _ in self.groups if n is not None) or None
 
-    @property
-    def parameters_added(self) -> int:
-        """The number of numbers that it stores."""
-        return sum(int(tensor.numel()) for tensor in self.state_dict().values())
-
     def forward(self, x: Tensor, engine: str | None = None, strict: bool | None = None) -> Tensor:
         """x with head(x_j) in place of x_j; `engine` and `strict` override the module's own."""
         if not self.inputs and (name := mark_of(self)) is not None:
-            marked: Tensor = mark(x, name)
-            return marked
-        strict = self.strict if strict is None else strict
+            return cast(Tensor, mark(x, name))
         return self._run(x, self.engine if engine is None else engine, strict)
 
     @precise
@@ -132,22 +128,20 @@ class Pointwise(PreciseModule, nn.ModuleList):
         windows = self._windows(engine)
         if windows[0] is not None and all(window == windows[0] for window in windows[1:]):
             return run_window(windows[0], x)
-        parts = [
-            self._run_head(head, window, _part(x, neurons), engine)
-            for (neurons, head), window in zip(groups, windows, strict=True)
-        ]
+        parts = []
+        for (neurons, head), window in zip(groups, windows, strict=True):
+            s = _part(x, neurons)
+            if window is not None:
+                parts.append(run_window(window, s))
+            elif engine == "sdpa" or self.inputs:
+                parts.append(head.run(s, "sdpa" if engine == "sdpa" else "softmax", strict=False))
+            else:
+                parts.append(attend(head, s))
         if len(groups) == 1:
             return parts[0]
         order = torch.cat([neurons for neurons, _ in groups if neurons is not None])
         together = torch.cat(parts, -1)
         return torch.empty_like(together).index_copy(-1, order, together)
-
-    def _run_head(self, head: Head, window: ClosedForm | None, s: Tensor, engine: str) -> Tensor:
-        if window is not None:
-            return run_window(window, s)
-        if engine == "sdpa" or self.inputs:
-            return head.run(s, "sdpa" if engine == "sdpa" else "softmax", strict=False)
-        return attend(head, s)
 
     def why_not_certified(self) -> str | None:
         """None if the heads are those of their certificates and attnc's code runs them, else the reason. The report of a
@@ -158,8 +152,7 @@ class Pointwise(PreciseModule, nn.ModuleList):
             self._check_groups()
         except InputError as problem:
             return str(problem)
-        reasons = ((g, head.why_not_certified()) for g, (_, head) in enumerate(self.groups))
-        return next((f"head {g}: {reason}" for g, reason in reasons if reason is not None), None)
+        return why_parts({f"head {g}": head for g, (_, head) in enumerate(self.groups)})
 
     @precise
     def weights(self, x: Tensor, group: int = 0) -> Tensor:
@@ -229,5 +222,5 @@ def _outside(groups: Groups, x: Tensor) -> str | None:
     if lo <= float(x.amin()) and float(x.amax()) <= hi:
         return None
     parts = ((_part(x, neurons), head.domain) for neurons, head in groups)
-    reasons = (outside_interval(x, domain) for x, domain in parts if domain is not None and x.numel())
+    reasons = (outside_domain(x, domain) for x, domain in parts if domain is not None and x.numel())
     return next((reason for reason in reasons if reason is not None), None)

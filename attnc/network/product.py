@@ -1,20 +1,35 @@
-"""Products of two values as attention over anchors, through squares."""
+"""Products of two values as attention over anchors, through squares; and the gated feed-forward block of a transformer."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from attnc.arguments import checked_strict
 from attnc.errors import InputError
-from attnc.network.altered import as_made, why_altered
+from attnc.network.altered import as_made, why_altered, why_parts
 from attnc.network.head import Head
+from attnc.network.marking import mark_of
+from attnc.network.marking import product as marked_product
 from attnc.network.pointwise import Pointwise
-from attnc.network.running import PreciseModule, can_look, in_chunks, in_place, precise
+from attnc.network.running import (
+    PreciseModule,
+    autocast_is_on,
+    can_look,
+    in_chunks,
+    in_place,
+    is_less,
+    precise,
+)
 
 IntArray = NDArray[np.integer]
 _CHUNK = 1 << 17  # products in one chunk: small enough for the cache
+_HELD = 1 << 22  # numbers of a layer of neurons of a block in memory
 _LAYOUT = {  # integers of the same size, exponent of 1, bits of the fraction
     torch.float32: (torch.int32, 127, 23),
     torch.float64: (torch.int64, 1023, 52),
@@ -30,14 +45,7 @@ class Product(PreciseModule):
     λ = 2^scale and ρ = 2^radius of each neuron are powers of two, so that scaling does not round. The head `square` serves
     [-1, 1]. Without gradients, on the CPU, the products are formed in chunks. The numbers are buffers, not parameters.
 
-    engine="closed-form" multiplies: the closed form of the product is x∘y. engine="softmax" runs the head.
-
-    >>> from attnc.heads.lattice import square_numbers
-    >>> product = Product(Head(square_numbers("float64"), "lattice"), np.zeros(3, np.int8), np.full(3, 3))
-    >>> x, y = torch.tensor([[2.0, -3, 0.5], [1, 1, 2]], dtype=torch.float64)
-    >>> torch.allclose(product(x, y), x * y)
-    True
-    """
+    engine="closed-form" multiplies: the closed form of the product is x∘y. engine="softmax" runs the head."""
 
     _takes_half = True
     scale: Tensor  # log2 λ, int8 (neurons,)
@@ -122,3 +130,83 @@ def _exponents(name: str, given: IntArray) -> Tensor:
             "every neuron"
         )
     return torch.from_numpy(exponents.astype(np.int8))
+
+
+@as_made
+class GatedBlock(nn.Module):
+    """x ↦ second(activation(first(x)) ∘ up(x)). `maps` are first, up and second, by the names that they had in the model's block.
+
+    Without gradients, on the CPU, tokens pass through the block in chunks. Under autocast the block runs in the dtype of its
+    maps. `strict` is that of the activation: inputs inside its intervals are inside those of the squares."""
+
+    def __init__(self, maps: Mapping[str, nn.Module], activation: Pointwise, product: Product) -> None:
+        super().__init__()
+        for name, module in maps.items():
+            if name in ("activation", "product") or hasattr(GatedBlock, name):
+                raise InputError(f"a map is called {name!r}: that is the name of a part of GatedBlock")
+            self.add_module(name, module)
+        self.roles: tuple[str, ...] = tuple(maps)
+        self.activation, self.product = activation, product
+
+    @property
+    def engine(self) -> str:
+        """The engine that was chosen; setting it sets that of the activation and of the squares."""
+        return self.activation.engine
+
+    @engine.setter
+    def engine(self, engine: str) -> None:
+        self.activation.engine = self.product.square.engine = engine
+
+    @property
+    def strict(self) -> bool | None:
+        """The `strict` of the activation."""
+        return self.activation.strict
+
+    @strict.setter
+    def strict(self, strict: bool | None) -> None:
+        self.activation.strict = checked_strict(strict)
+
+    @property
+    def runs(self) -> str:
+        """The engines that execute."""
+        first, second = self.activation.runs, self.product.runs
+        return first if first == second else f"{first}, products {second}"
+
+    @property
+    def parameters_added(self) -> int:
+        """The number of numbers that it stores besides the maps."""
+        return self.activation.parameters_added + self.product.parameters_added
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output for x (…, features)."""
+        if (name := mark_of(self)) is not None:
+            return self._block(x, lambda h, t: marked_product(h, t, name))
+        if not autocast_is_on(x.device.type):
+            return self._forward(x)
+        dtype = next((p.dtype for p in self.get_submodule(self.roles[0]).parameters()), x.dtype)
+        with torch.autocast(x.device.type, enabled=False):  # x may have less precision than the maps
+            return self._forward(x.to(dtype)).to(x.dtype) if is_less(x.dtype) else self._forward(x)
+
+    def why_not_certified(self) -> str | None:
+        """None if the heads are those of their certificates and attnc's code runs them, else the reason.
+
+        The report of the conversion covers the block with its maps: `attnc.verify(model)` checks it."""
+        maps = [part for name in self.roles for part in self.get_submodule(name).modules()]
+        if (altered := why_altered(self, foreign=maps)) is not None:
+            return altered
+        return why_parts({"activation": self.activation, "product": self.product})
+
+    def extra_repr(self) -> str:
+        first, up, second = self.roles
+        return f"{second}(activation({first}(x)) ∘ {up}(x))"
+
+    def _forward(self, x: Tensor) -> Tensor:
+        if not in_place(x, *self.parameters(), *self.buffers()):
+            return self._block(x, self.product)
+        rows = _HELD // max(1, self.product.scale.numel())
+        out = in_chunks(lambda part: self._block(part, self.product), rows, x.reshape(-1, x.shape[-1]))
+        return out.reshape(*x.shape[:-1], out.shape[-1])
+
+    def _block(self, x: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        first, up, second = (self.get_submodule(name) for name in self.roles)
+        return cast(Tensor, second(multiply(self.activation(first(x)), up(x))))

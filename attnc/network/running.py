@@ -1,10 +1,16 @@
-"""Modules that run in the dtype of their numbers: certificates hold for float32 or float64.
+"""How modules run: in the dtype of their numbers (float32 or float64), on inputs inside the domain of their certificate.
 
 `torch.autocast` would compute products in bfloat16 or float16, and `module.half()` would round anchors and scores to 11 bits.
-Tracing (torch.compile, torch.export, torch.jit.trace, make_fx, torch.func) records one path for all inputs."""
+Tracing (torch.compile, torch.export, torch.jit.trace, make_fx, torch.func) records one path for all inputs.
+
+Outside the domain `strict=None` warns once for each module, `strict=True` raises, `strict=False` does nothing. In a traced graph
+nothing is checked. On devices other than the CPU, where reading values would wait for the device, only `strict=True` checks."""
 
 from __future__ import annotations
 
+import sys
+import warnings
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -13,8 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from attnc.domain import Box, Interval
+from attnc.errors import DomainWarning, InputError
+
 _F = TypeVar("_F", bound=Callable[..., Any])
+Outside = Callable[[Tensor], "str | None"]  # the reason why an input lies outside a domain
 FULL = (torch.float32, torch.float64)
+_warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class PreciseModule(nn.Module):
@@ -38,6 +49,11 @@ class PreciseModule(nn.Module):
             still = fn(torch.empty(0, dtype=self._cast_to, device=own.device)).dtype
             self._cast_to = still if is_less(still) else None
         return self
+
+    @property
+    def parameters_added(self) -> int:
+        """The number of numbers that it stores, beside those of the model that it is a part of."""
+        return sum(int(tensor.numel()) for tensor in self.state_dict().values())
 
     def _full_dtype(self) -> torch.dtype:
         return next(t.dtype for t in (*self.parameters(), *self.buffers()) if t.is_floating_point())
@@ -112,3 +128,69 @@ def is_plain(t: Tensor) -> bool:
     if type(t) not in (Tensor, nn.Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(t):
         return False
     return forward_ad._current_level < 0 or forward_ad.unpack_dual(t).tangent is None  # type: ignore[no-untyped-call]
+
+
+def check_tensor(
+    name: str, x: object, dtype: torch.dtype, shape: tuple[int | None, ...] = (), lead: bool = True
+) -> None:
+    """Raise unless x is a tensor of the dtype in which a module runs, and its last axes have these sizes (None: any size); with
+    lead=False, it has no other axes."""
+    if not isinstance(x, Tensor) or x.dtype != dtype:
+        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(
+            f"{name} must be a torch.Tensor of {dtype}: got {got}; nothing is converted silently"
+        )
+    if dtype not in FULL:
+        raise InputError(f"{name}: the numbers of the module are {dtype}, it runs in float32 or float64")
+    last = x.shape[max(0, x.ndim - len(shape)) :]
+    fits = len(last) == len(shape) and all(n in (None, got) for n, got in zip(shape, last, strict=True))
+    if not fits or not (lead or x.ndim == len(shape)):
+        sizes = ", ".join(["…"] * lead + ["n" if n is None else str(n) for n in shape])
+        comma = "," * (lead + len(shape) == 1)
+        raise InputError(f"{name} must have the shape ({sizes}{comma}): got {tuple(x.shape)}")
+
+
+def check_domain(
+    module: nn.Module, x: Tensor, strict: bool | None, domain: Interval | Box | Outside | None
+) -> None:
+    """Warn or raise if x lies outside the domain, or if `domain(x)` returns a reason. `strict` overrides the module's own."""
+    strict = cast("bool | None", module.strict) if strict is None else strict
+    if strict is None and (module in _warned or x.device.type != "cpu"):
+        return
+    if domain is None or strict is False:
+        return
+    outside = domain if callable(domain) else lambda x: outside_domain(x, domain)
+    if not x.numel() or not can_look(x) or (reason := outside(x.detach())) is None:
+        return
+    text = f"{reason}: no error bound holds there. Keep inputs inside, build the module for a larger domain"
+    if strict:
+        raise InputError(f"{text}, or call with strict=False")
+    _warned.add(module)
+    text += "; strict=False disables this warning, strict=True raises an error"
+    warnings.warn(text, DomainWarning, stacklevel=_caller())
+
+
+def _caller() -> int:
+    """The stack level of the code that called a module, outside attnc and torch."""
+    frame, level = sys._getframe(2), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("attnc.", "torch.")):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def outside_domain(x: Tensor, domain: Interval | Box) -> str | None:
+    """None if every number, or every input of a batch, lies in the domain, else the reason; NaN does not lie in it."""
+    least, most = float(x.amin()), float(x.amax())
+    if isinstance(domain, Interval):
+        if domain.lo <= least and most <= domain.hi:
+            return None
+        worst = least if least < domain.lo or least != least else most
+        return f"an input of {worst:g} lies outside [{domain.lo:g}, {domain.hi:g}]"
+    if float(domain.lo.max()) <= least and most <= float(domain.hi.min()):
+        return None
+    inside = domain.contains(x).reshape(-1)
+    return (
+        None
+        if bool(inside.all())
+        else f"input {int((~inside).nonzero()[0])} of the batch lies outside {domain}"
+    )

@@ -22,7 +22,7 @@ from attnc.functions import relu
 from attnc.heads.designs import nearest_constant
 from attnc.heads.target import Progress
 from attnc.heads.tensor import CONSTANT, SHARPNESS
-from attnc.network.literal.parts import Neurons, read
+from attnc.network.literal.parts import read
 from attnc.network.network import Network
 from attnc.paper.truncated import box_of
 from attnc.program import Affine, Combine, Lookup, Pointwise, Program, Step
@@ -79,9 +79,9 @@ def attention_softmax(
 
 def _theorem(net: Network, name: str) -> Theorem:
     """The bound that nearest anchors, as many as the network has, are known to reach."""
-    body = read(net).body
-    if isinstance(body, Neurons) and net.certificate.proved:
-        return _of_neurons(net, float(np.abs(body.second).sum(1).max()), name)
+    parts = read(net)
+    if parts.groups and net.certificate.proved:
+        return _of_neurons(net, float(np.abs(parts.second).sum(1).max()), name)
     lookup = next((step for step in net.program.steps if isinstance(step, Lookup)), None)
     if lookup is None:
         statement = "such weights exist for every continuous f on the box and every eps; no number of anchors is named"

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from attnc import functions
 from attnc.domain import Array
 from attnc.errors import InputError
-from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
+from attnc.network.product import GatedBlock
 from attnc.plot import canvas
 from attnc.plot.canvas import SavePath
 from attnc.plot.heat_map import entering, mean_weights, record_of

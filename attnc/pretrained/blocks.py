@@ -20,10 +20,9 @@ from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.product import scaled_product, square_errors, square_head
 from attnc.lower.program_to_network import amplification
-from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
-from attnc.network.product import Product
+from attnc.network.product import GatedBlock, Product
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.inputs import Entering
 from attnc.program.program import Program

@@ -18,11 +18,10 @@ from attnc.arguments import checked_engine, checked_strict
 from attnc.check.model import Activation, Block, NormNumbers, read_parts, read_record, same_place
 from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
 from attnc.frontends.transformers import NormSite, PartSite, Site, find_blocks
-from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
-from attnc.network.product import Product
+from attnc.network.product import GatedBlock, Product
 from attnc.pretrained.config import ENGINES
 from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.store import note_parts, part_record, report_of, why_not_recorded

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.frontends.transformers import Call, NormSite, PartSite, Site
-from attnc.network.gated_block import GatedBlock
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
+from attnc.network.product import GatedBlock
 from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.config import VERSION, ConvertConfig
 from attnc.pretrained.parts import PlannedPart

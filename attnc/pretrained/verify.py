@@ -33,10 +33,10 @@ from attnc.errors import AttncError, MissingExtraError
 from attnc.frontends.transformers import NormSite, PartSite, Site, example_call, read_sites
 from attnc.functions import Function
 from attnc.functions.balls import working
-from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
+from attnc.network.product import GatedBlock
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.blocks import site_facts
 from attnc.pretrained.directory import from_pretrained

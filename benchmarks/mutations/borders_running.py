@@ -5,13 +5,12 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 RUNNING = "attnc/network/running.py"
-INSIDE = "attnc/network/inside.py"
 ALTERED = "attnc/network/altered.py"
 HEAD = "attnc/network/head.py"
 POINTWISE = "attnc/network/pointwise.py"
-WINDOW = "attnc/network/window.py"
+WINDOW = "attnc/network/engines.py"
 PRODUCT = "attnc/network/product.py"
-GATED_BLOCK = "attnc/network/gated_block.py"
+GATED_BLOCK = "attnc/network/product.py"
 
 AUTOCAST = "tests/network/test_running.py::test_autocast_changes_no_bit"
 CAST = "tests/network/test_running.py::test_a_cast_to_less_keeps_the_numbers"
@@ -47,7 +46,7 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: NaN",
-        INSIDE,
+        RUNNING,
         "    if domain.lo <= least and most <= domain.hi:",
         "    if not (least < domain.lo or most > domain.hi):",
         "NaN lies in every interval",
@@ -55,7 +54,7 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: upper end",
-        INSIDE,
+        RUNNING,
         "    if domain.lo <= least and most <= domain.hi:",
         "    if domain.lo <= least:",
         "inputs above an interval lie in it",
@@ -63,7 +62,7 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: strict",
-        INSIDE,
+        RUNNING,
         "    if strict:\n",
         "    if False:\n",
         "strict=True warns",
@@ -71,15 +70,15 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: strict after a warning",
-        INSIDE,
-        '(strict is None and (module in _warned or x.device.type != "cpu")):',
-        'module in _warned or (strict is None and x.device.type != "cpu"):',
+        RUNNING,
+        'if strict is None and (module in _warned or x.device.type != "cpu"):',
+        'if module in _warned or (strict is None and x.device.type != "cpu"):',
         "strict=True says nothing once there was a warning",
         ("tests/network/test_inside.py::test_strict_raises_after_a_warning_too",),
     ),
     Mutation(
         "inside: one warning",
-        INSIDE,
+        RUNNING,
         "    _warned.add(module)\n",
         "",
         "every call warns",
@@ -87,9 +86,9 @@ BORDERS_RUNNING = [
     ),
     Mutation(
         "inside: a corner of a box",
-        INSIDE,
-        "if float(box.lo.max()) <= float(x.amin()) and float(x.amax()) <= float(box.hi.min()):",
-        "if float(box.lo.min()) <= float(x.amin()) and float(x.amax()) <= float(box.hi.max()):",
+        RUNNING,
+        "if float(domain.lo.max()) <= least and most <= float(domain.hi.min()):",
+        "if float(domain.lo.min()) <= least and most <= float(domain.hi.max()):",
         "the smallest cube around a box is the box",
         ("tests/network/test_inside.py::test_a_box_that_is_not_the_same_everywhere",),
     ),
@@ -104,16 +103,16 @@ BORDERS_RUNNING = [
     Mutation(
         "altered: hooks",
         ALTERED,
-        "    if part._forward_hooks:\n",
-        "    if False:\n",
+        "    if part._forward_pre_hooks or part._forward_hooks:\n",
+        "    if part._forward_pre_hooks:\n",
         "a hook leaves a module certified",
         (NOT_CERTIFIED,),
     ),
     Mutation(
         "altered: hooks in front",
         ALTERED,
-        "    if part._forward_pre_hooks:\n",
-        "    if False:\n",
+        "    if part._forward_pre_hooks or part._forward_hooks:\n",
+        "    if part._forward_hooks:\n",
         "a pre-hook leaves a module certified",
         (NOT_CERTIFIED,),
     ),

@@ -9,7 +9,7 @@ PROOF = "tests/incontext/test_bounds.py"
 MEANS = f"{PROOF}::test_every_rounding_of_a_mean_counts"
 INPUTS = "tests/incontext/test_inputs.py"
 SOLVER = "tests/incontext/test_solver_bound.py"
-GATHERING = "tests/incontext/test_gathering.py"
+GATHERING = "tests/incontext/test_layers.py"
 TERMS = f"{LEARNER}::test_every_term_of_the_bound_counts"
 
 LEARNERS = [
@@ -143,7 +143,7 @@ LEARNERS = [
     ),
     Mutation(
         "gathering: theorem",
-        "attnc/incontext/gathering.py",
+        "attnc/incontext/layers.py",
         "tail = z.sinh() / z / (2 - z.cosh()) - 1 - 2 * z**2 / 3",
         "tail = z.sinh() / z - 1 - z**2 / 6",
         "the series of the denominator is left out",
@@ -151,7 +151,7 @@ LEARNERS = [
     ),
     Mutation(
         "gathering: large scores",
-        "attnc/incontext/gathering.py",
+        "attnc/incontext/layers.py",
         "elif z.cosh() < arb(2):",
         "else:",
         "the theorem is used where its series diverges",
@@ -159,7 +159,7 @@ LEARNERS = [
     ),
     Mutation(
         "gathering: weights",
-        "attnc/incontext/gathering.py",
+        "attnc/incontext/layers.py",
         "off = lost + shared * exact",
         "off = shared * exact",
         "executed weights are taken to be exact",
@@ -167,7 +167,7 @@ LEARNERS = [
     ),
     Mutation(
         "gathering: shared error",
-        "attnc/incontext/gathering.py",
+        "attnc/incontext/layers.py",
         "off = lost + shared * exact + summed",
         "off = lost + summed",
         "the sum of the exponentials is taken to be exact",
@@ -175,7 +175,7 @@ LEARNERS = [
     ),
     Mutation(
         "gathering: sum of the values",
-        "attnc/incontext/gathering.py",
+        "attnc/incontext/layers.py",
         " + summed * (exact * (1 + shared) + lost) +",
         " +",
         "the weighted sum is taken to be exact",
@@ -247,7 +247,7 @@ LEARNERS = [
     ),
     Mutation(
         "reading: domain of the head",
-        "attnc/incontext/reading.py",
+        "attnc/incontext/layers.py",
         'plan = Plan(identity(), Interval(-reach, reach), dtype, "reading", 2)',
         'plan = Plan(identity(), Interval(-reach / 2, reach / 2), dtype, "reading", 2)',
         "the reading head is proved on half of what it is given",
@@ -280,8 +280,8 @@ LEARNERS = [
     Mutation(
         "inputs: largest eigenvalue",
         "attnc/incontext/base.py",
-        "return found * (1 + eigenvalue_room(x)) + 1e-300",
-        "return found * (1 - eigenvalue_room(x))",
+        "largest * (1 + room) + 1e-300",
+        "largest * (1 - room)",
         "the curvature of a context is rounded down",
         (PROOF,),
     ),

@@ -314,7 +314,7 @@ WINDOWS = [
     ),
     Mutation(
         "window: closed form of a function",
-        "attnc/network/window.py",
+        "attnc/network/engines.py",
         "certified = certificate.proved and certificate.digests == numbers.digests()",
         "certified = certificate.proved",
         "a head whose numbers were changed still runs gelu",

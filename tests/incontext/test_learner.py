@@ -12,7 +12,7 @@ from torch import Tensor
 import attnc
 from attnc.arithmetic import ARITHMETIC
 from attnc.incontext import Learner, Loss, Radius, gradient_descent
-from attnc.incontext.gathering import gather_error, gathered
+from attnc.incontext.layers import gather_error, gathered
 from tests.incontext.exact import descend
 from tests.network.executed import impurities
 
@@ -97,7 +97,7 @@ def test_trajectory_and_predictions() -> None:
 
 def test_what_it_says_of_itself() -> None:
     made = gradient_descent("ridge(0.5)", features=3, steps=4, radius=2.0)
-    assert "loss=ridge, features=3, intercept=False, steps=4" in repr(made)
+    assert "loss=ridge, features=3, steps=4" in repr(made)
     assert made.certificate.bound >= made.error_bound(1000) >= made.error_bound(10)
     assert len(str(made.certificate).splitlines()) <= 5
 
@@ -199,7 +199,7 @@ def test_data_that_are_refused() -> None:
     bad("query_x", query=torch.ones(0, 2, dtype=WIDE))
     bad(r"context_y.*\(4,\)", y=torch.ones(3, dtype=WIDE))
     bad(r"torch\.float64: got torch\.float32", x=torch.ones(4, 2, dtype=torch.float32))
-    bad(r"\[2.0\]", y=torch.full((4,), 2.0, dtype=WIDE), loss="logistic")
+    bad("got 2$", y=torch.full((4,), 2.0, dtype=WIDE), loss="logistic")
     bad("-1", y=torch.full((4,), -1.0, dtype=WIDE), loss="poisson", step_size=1e-4)
     bad("0.5", y=torch.full((4,), 0.5, dtype=WIDE), loss="poisson", step_size=1e-4)
 

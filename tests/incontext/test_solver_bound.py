@@ -12,7 +12,7 @@ import torch
 from attnc.arithmetic import ARITHMETIC
 from attnc.incontext import SolverRadius, ridge_regression
 from attnc.incontext.bounds import SolverBound
-from attnc.incontext.gathering import gather_error
+from attnc.incontext.layers import gather_error
 
 A = ARITHMETIC["float64"]
 

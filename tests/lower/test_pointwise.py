@@ -8,7 +8,7 @@ import pytest
 from attnc import functions
 from attnc.domain import Interval
 from attnc.lower.pointwise import HeadGroup, by_reach, executed_error, head_errors
-from attnc.network.window import closed_form_of
+from attnc.network.engines import closed_form_of
 from attnc.prove.bounds import ValueBounds
 from attnc.prove.window import window_bound
 from tests.lower.exact_heads import activation_head

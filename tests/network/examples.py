@@ -14,9 +14,8 @@ import attnc
 from attnc import functions
 from attnc.domain import Interval
 from attnc.lower.product import square_head
-from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
-from attnc.network.product import Product
+from attnc.network.product import GatedBlock, Product
 from tests.lower.exact_heads import activation_head
 
 BOX = attnc.Box(-1, 1, shape=(3,))

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 import attnc
 from attnc import functions
 from attnc.errors import InputError
-from attnc.network.engines import CERTIFIED, sdpa
+from attnc.network.engines import CERTIFIED, closed_form_of, sdpa, window_now
 from attnc.network.network import Network, rebuilt
-from attnc.network.window import closed_form_of, window_now
 from attnc.prove.window import window_bound
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record

@@ -610,12 +610,12 @@ def test_a_map_is_its_matrix_however_it_is_stored(monkeypatch: pytest.MonkeyPatc
     bias = rng.normal(size=6)
     x = torch.from_numpy(rng.normal(size=(7, 2, 2)))
     at = np.flatnonzero(whole.any(1)), np.flatnonzero(whole.any(0))
-    made = SequenceMap(whole[np.ix_(*at)], bias, (2, 2), (3, 2), names, "float64", at)
+    made = SequenceMap(whole[np.ix_(*at)], bias, ((2, 2), (3, 2)), at, names, "float64")
     assert np.array_equal(made.matrix.numpy(), whole) and len(made.rows) < 6
     wanted = torch.from_numpy(x.numpy().reshape(7, 4) @ whole.T + bias).reshape(7, 3, 2)
     assert torch.allclose(made(x), wanted, rtol=0, atol=1e-14)
     at = np.array([4, 1]), np.array([0, 0])
-    picks = SequenceMap(np.array([2.0, 3.0]), bias, (2, 2), (3, 2), names, "float64", at)
+    picks = SequenceMap(np.array([2.0, 3.0]), bias, ((2, 2), (3, 2)), at, names, "float64")
     assert torch.allclose(
         picks(x).reshape(7, 6), x.reshape(7, 4) @ picks.matrix.T + picks.bias, rtol=0, atol=1e-15
     )
@@ -624,9 +624,9 @@ def test_a_map_is_its_matrix_however_it_is_stored(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError):
         _ = made.matrix
     with pytest.raises(InputError):
-        SequenceMap(whole, bias, (2, 2), (3, 2), names, "float64", at)
+        SequenceMap(whole, bias, ((2, 2), (3, 2)), at, names, "float64")
     with pytest.raises(InputError):
-        SequenceMap(np.ones(2), bias[:5], (2, 2), (3, 2), names, "float64", at)
+        SequenceMap(np.ones(2), bias[:5], ((2, 2), (3, 2)), at, names, "float64")
 
 
 def test_the_network_gives_its_form_by_itself() -> None:

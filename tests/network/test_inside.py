@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import attnc
 from attnc import functions
 from attnc.errors import DomainWarning, InputError
-from attnc.network import window
+from attnc.network import engines
 from attnc.network.pointwise import Pointwise
 from attnc.records.window_numbers import window_of
 from tests.lower.exact_heads import activation_head
@@ -253,7 +253,7 @@ def test_every_bit_of_the_result_of_a_window(
     made = replace(made, spacing=spacing)
     draw = torch.Generator().manual_seed(0)
     s = 20 * spacing * torch.randn(5000, generator=draw, dtype=getattr(torch, dtype))
-    monkeypatch.setattr(window, "_CHUNK", 999)
-    found = window.run_window(made, s)
-    monkeypatch.setattr(window, "_scales_exactly", lambda _: False)
-    assert torch.equal(window.run_window(made, s), found)
+    monkeypatch.setattr(engines, "_CHUNK", 999)
+    found = engines.run_window(made, s)
+    monkeypatch.setattr(engines, "_scales_exactly", lambda _: False)
+    assert torch.equal(engines.run_window(made, s), found)

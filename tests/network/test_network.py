@@ -231,10 +231,10 @@ def test_what_is_covered(plain: Network) -> None:
 @pytest.mark.parametrize(
     ("x", "told"),
     [
-        ([0.0, 0.0, 0.0], "takes a tensor: got list"),
-        (np.zeros(3, dtype=np.float32), "takes a tensor: got ndarray"),
-        (None, "takes a tensor: got NoneType"),
-        (torch.zeros(2, 3, dtype=torch.float64), r"runs in torch.float32: got torch.float64.*dtype=torch.float64"),
+        ([0.0, 0.0, 0.0], "Tensor of torch.float32: got list"),
+        (np.zeros(3, dtype=np.float32), "Tensor of torch.float32: got ndarray"),
+        (None, "Tensor of torch.float32: got NoneType"),
+        (torch.zeros(2, 3, dtype=torch.float64), "Tensor of torch.float32: got torch.float64"),
         (torch.zeros(2, 3, dtype=torch.int64), "got torch.int64"),
         (torch.zeros(2, 4), r"shape \(…, 3\): got \(2, 4\)"),
         (torch.zeros(3, 2), r"shape \(…, 3\): got \(3, 2\)"),

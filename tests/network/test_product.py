@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.heads.lattice import square_numbers
-from attnc.network import gated_block, product
-from attnc.network.gated_block import GatedBlock
+from attnc.network import product
 from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
-from attnc.network.product import Product
+from attnc.network.product import GatedBlock, Product
 from attnc.records.numbers import HeadNumbers
 
 M, D = 7, 4
@@ -111,14 +110,14 @@ def test_both_paths_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     made, x = block(), tokens(3, 11, D)
     plain = made(x.clone().requires_grad_()).detach()
     for held, chunk in ((1 << 22, 1 << 17), (1 << 22, 3 * M), (5 * M, 2 * M), (1, 1)):
-        monkeypatch.setattr(gated_block, "_HELD", held)
+        monkeypatch.setattr(product, "_HELD", held)
         monkeypatch.setattr(product, "_CHUNK", chunk)
         torch.testing.assert_close(made(x), plain, rtol=1e-12, atol=1e-11)
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     made, x = block(), tokens(23, D)
-    monkeypatch.setattr(gated_block, "_HELD", 5 * M)
+    monkeypatch.setattr(product, "_HELD", 5 * M)
     monkeypatch.setattr(product, "_CHUNK", 2 * M)
     rows: dict[str, list[int]] = {}
     for name in ("gate_proj", "up_proj", "down_proj", "activation", "product.square"):

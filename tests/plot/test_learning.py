@@ -11,7 +11,7 @@ import torch
 import attnc
 from attnc import plot
 from attnc.incontext import Learner, gradient_descent
-from attnc.incontext.gathering import gathered
+from attnc.incontext.layers import gathered
 from attnc.incontext.losses import exact_trajectory, loss_named
 from attnc.plot.learning import MOST_EXAMPLES, step_weights
 from tests.incontext.exact import descend

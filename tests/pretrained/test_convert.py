@@ -18,8 +18,8 @@ from attnc.domain import Normed
 from attnc.frontends.transformers import find_blocks
 from attnc.functions import registry
 from attnc.lower.pointwise import executed_error
-from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
+from attnc.network.product import GatedBlock
 from attnc.pretrained import blocks, convert, convert_, report_of
 from attnc.records.certificate import Status
 from tests.feed_forward import FeedForward, feed_forward

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import attnc
 from attnc.errors import InputError, PrecisionError, UnsupportedError
-from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
+from attnc.network.product import GatedBlock
 from attnc.pretrained import convert, convert_, report_of
 from tests.frontends.tiny_models import Odd, example, tiny
 from tests.pretrained import test_convert

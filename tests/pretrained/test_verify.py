@@ -16,7 +16,7 @@ from torch import nn
 import attnc
 from attnc.errors import CertificateError
 from attnc.network import pointwise
-from attnc.network.gated_block import GatedBlock
+from attnc.network.product import GatedBlock
 from attnc.pretrained import convert_, report_of
 from attnc.pretrained.verify import verify_conversion
 from attnc.records.fields import round_up, seal

@@ -13,7 +13,7 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.check.norm import check_executed_error, check_relative_error
 from attnc.functions.balls import working
 from attnc.lower.quadratic import QuadraticProof, proved_heads, quadratic_numbers
-from attnc.network.quadratic import QuadraticHeads
+from attnc.network.norm import QuadraticHeads
 from attnc.prove.quadratic import relative_error
 from attnc.records.numbers import QuadraticNumbers
 

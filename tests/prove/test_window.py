@@ -18,9 +18,9 @@ from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_window
 from attnc.domain import Interval
 from attnc.errors import FunctionError, InputError
 from attnc.functions.balls import working
-from attnc.network import window as engine
+from attnc.network import engines as engine
+from attnc.network.engines import run_window
 from attnc.network.head import Head
-from attnc.network.window import run_window
 from attnc.prove.cells import Cell
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.prove.window import _bound_cell, _first_cells, _suffix_sums, _terms, window_bound

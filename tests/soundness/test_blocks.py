@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from attnc.frontends.transformers import find_blocks
 from attnc.functions.balls import working
 from attnc.lower.product import square_errors, square_head
-from attnc.network.gated_block import GatedBlock
 from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
+from attnc.network.product import GatedBlock
 from attnc.pretrained import blocks, convert_
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnc.errors import InputError
 from attnc.network.literal import steps
-from attnc.network.literal.steps import Index, Layout, SelfAttention, SequenceMap, Size, data_tokens
+from attnc.network.literal.steps import Layout, Places, SelfAttention, SequenceMap, Size, data_tokens
 from attnc.records.numbers import Array, HeadNumbers
 
 _UNDERFLOW = {"float32": 128.0, "float64": 1024.0}  # exp of minus this is exactly 0
@@ -61,12 +61,12 @@ class Builder:
         return np.zeros(shape)
 
     def map(
-        self, core: Array, bias: Array, shapes: tuple[Size, Size], at: tuple[Index, Index], layout: Layout
+        self, core: Array, bias: Array, shapes: tuple[Size, Size], at: Places, layout: Layout
     ) -> SequenceMap:
         """A[rows, columns] = core or, if core is a vector, A[rows[i], columns[i]] = core[i]."""
         self.reserve(core.size + bias.size, "a map")
         self.total += core.size + bias.size
-        return SequenceMap(core, bias, *shapes, layout, self.dtype, at)
+        return SequenceMap(core, bias, shapes, at, layout, self.dtype)
 
     def attention(
         self, sets: Sequence[KeySet], tokens: int, layout: Layout, r: int = 0, m: int = 0

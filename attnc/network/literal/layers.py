@@ -30,7 +30,7 @@ from attnc.domain import Box, Interval
 from attnc.errors import InputError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.network import SelfAttentionNetwork
-from attnc.network.literal.parts import array, domains_of, groups_of
+from attnc.network.literal.parts import array, constant_of, domains_of, groups_of, token_maps
 from attnc.network.literal.steps import (
     Embedding,
     Input,
@@ -77,13 +77,15 @@ class _Layers:
         self, layers: Sequence[Layer], names: Sequence[str], shapes: Sequence[Shape], dtype: str,
         domains: Mapping[int, Sequence[Interval | None]], gated: bool = False,
     ) -> None:  # fmt: skip
-        self.layers, self.shapes = layers, shapes
-        self.names = _distinct(layers, names)
-        self.build = Builder("layers", dtype)
+        self.layers, self.shapes, self.build = layers, shapes, Builder("layers", dtype)
+        self.names: dict[int, str] = {}  # a name that occurs again gets the number of the value
+        for layer, name in zip(layers, names, strict=True):
+            new = bool(name) and name not in self.names.values()
+            self.names[layer.value] = name if new else f"{name} v{layer.value}".strip()
         self.before, self.after = _folds(layers)
         self.routes = {layer.value: self._routes(layer) for layer in layers if layer.kind == "reshape"}
         attention = [layer for layer in layers if layer.kind == "pointwise"]
-        self.heads = {a.value: list(groups_of(a, domains[a.value], gated)) for a in attention}
+        self.heads = {a.value: groups_of(a, domains[a.value], shapes[a.value][-1], gated) for a in attention}
         numbers = [group.numbers for groups in self.heads.values() for group in groups]
         self.n, self.p = max(map(_tokens, shapes)), max([n.anchors_per_head for n in numbers], default=1)
         tokens = [*data_tokens(self.n), *(f"anchor {k}" for k in range(self.p))]
@@ -128,9 +130,8 @@ class _Layers:
         if "position" in at:
             data[:, at["position"]] = np.eye(self.n)
         for layer in self.layers:
-            constant = layer.tensors.get("bias", layer.tensors.get("shift"))
-            if layer.value in self.register and constant is not None:
-                data[:, at[self.register[layer.value]]] = array(constant)
+            if layer.value in self.register and layer.kind != "reshape":
+                data[:, at[self.register[layer.value]]] = constant_of(layer)
         for value, groups in self.heads.items():
             held = [anchors[:, at[f"{self.names[value]}: {what}"]] for what in _ANCHOR]
             (slope, offset, output, unused), i = held, 0
@@ -148,10 +149,9 @@ class _Layers:
             name = self.names[layer.value]
             if layer.kind == "pointwise":
                 yield name, self._attention(layer, name)
-            elif layer.kind == "reshape":
-                if self.routes[layer.value]:
-                    yield name, self._routing(layer, name)
-            elif layer not in within:
+            elif self.routes.get(layer.value):
+                yield name, self._routing(layer, name)
+            elif layer.kind != "reshape" and layer not in within:
                 yield name, self._token_map(layer)
 
     def _attention(self, layer: Layer, name: str) -> SelfAttention:
@@ -160,14 +160,11 @@ class _Layers:
         read = at[self.register[before.input if before else layer.input]]
         write = at[self.register[after.value if after else layer.value]]
         rows = np.eye(read.stop - read.start) if before is None else array(before.tensor("weight"))
-        none = np.zeros(len(rows))
-        bias = none if before is None else array(before.tensors.get("bias", none))
+        bias = np.zeros(len(rows)) + (0.0 if before is None else constant_of(before))
         columns = np.eye(write.stop - write.start) if after is None else array(after.tensor("weight"))
         data, one, anchor, found = at.form("data"), at["one"].start, at.form("anchor"), list[KeySet]()
         for group in self.heads[layer.value]:
             numbers, neurons = group.numbers, group.neurons
-            if not len(neurons):
-                neurons = np.arange(self.shapes[layer.value][-1])
             for h in range(numbers.heads):
                 slope, offset, value, unused = (at.form(f"{name}: {what}", len(found)) for what in _ANCHOR)
                 query, out = np.zeros((len(neurons), at.width, 2)), np.zeros((len(neurons), 1, at.width))
@@ -205,17 +202,8 @@ class _Layers:
     def _token_map(self, layer: Layer) -> SequenceMap:
         """The registers of the inputs, carried to that of the value, which starts at the constants."""
         write, width = self.layout[self.register[layer.value]], self.layout.width
-        if layer.kind == "affine":
-            blocks = [array(layer.tensor("weight"))]
-        elif layer.kind == "batch_norm":
-            blocks = [np.diag(array(layer.tensor("scale")))]
-        elif layer.kind == "combine":
-            blocks = [c * np.eye(write.stop - write.start) for c in layer.settings["coefficients"]]
-        else:
-            raise InputError(f"layers of the kind {layer.kind!r} cannot be written as self-attention")
-        self.build.reserve(width**2, "a map")
-        matrix = np.zeros((width, width))
-        for value, block in zip(layer.inputs, blocks, strict=True):
+        matrix = self.build.zeros("a map", width, width)
+        for value, block in zip(layer.inputs, token_maps(layer, write.stop - write.start), strict=True):
             matrix[write, self.layout[self.register[value]]] += block
         at = np.flatnonzero(matrix.any(1)), np.flatnonzero(matrix.any(0))
         return self.build.map(matrix[np.ix_(*at)], np.zeros(width), ((1, width), (1, width)), at, self.layout)
@@ -225,14 +213,6 @@ class _Layers:
         end = math.prod(self.shapes[layer.value])
         a, b = (self.shapes[value][-1] for value in (layer.input, layer.value))
         return [] if a == b else list(pairwise(sorted({*range(0, end, a), *range(0, end, b), end})))
-
-
-def _distinct(layers: Sequence[Layer], names: Sequence[str]) -> dict[int, str]:
-    """The names of the layers by their value; a name that occurs again gets the number of the value."""
-    found: dict[int, str] = {}
-    for layer, name in zip(layers, names, strict=True):
-        found[layer.value] = name if name and name not in found.values() else f"{name} v{layer.value}".strip()
-    return found
 
 
 def _folds(layers: Sequence[Layer]) -> tuple[dict[int, Layer], dict[int, Layer]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnc.domain import Box, Interval
 from attnc.errors import AttncError, FileError, InputError
 from attnc.network.altered import as_made, why_altered, why_others
-from attnc.network.inside import check_domain, outside_box, outside_interval
+from attnc.network.describe import aligned
 from attnc.network.literal.steps import (
     LETTERS,
     VALUES,
@@ -29,7 +29,7 @@ from attnc.network.literal.steps import (
     Step,
     parameter,
 )
-from attnc.network.running import PreciseModule, can_look, precise
+from attnc.network.running import PreciseModule, can_look, check_domain, check_tensor, in_chunks, precise
 from attnc.program.step import Numbers
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import DAMAGE
@@ -137,29 +137,35 @@ class SelfAttentionNetwork(PreciseModule):
     @precise
     def embed(self, *inputs: Tensor) -> Tensor:
         """(…, tokens, D): the sequence before the first step."""
-        parts, lead = self._parts(inputs)
+        blocks = self._blocks(inputs)
         if not self.residual:
-            return self._rows(self.inputs[0], inputs[0])
-        fixed = self.fixed.expand(*lead, *self.fixed.shape)
-        return torch.cat([*(embedding(rows) for embedding, rows in parts), fixed], -2)
+            return blocks[0]
+        return torch.cat([*blocks, self.fixed.expand(*blocks[0].shape[:-2], *self.fixed.shape)], -2)
 
     @precise
-    def stream(self, *inputs: Tensor, after: str | None = None) -> Tensor:
+    def stream(self, *inputs: Tensor, after: str | None = None, strict: bool | None = None) -> Tensor:
         """(…, tokens, D): the sequence after the step of this name; by default after the last one."""
         if after is not None:
             self.step(after)
-        return self._chunked(inputs, after, self.strict)
+        x, strict = self.embed(*inputs), self.strict if strict is None else strict
+        self._check_values(inputs, strict)
+        heads = max([len(layer.heads) for layer in self.layers], default=1)
+        tokens = max(x.shape[-2], *(len(layout.tokens) for layout in self.layouts.values()))
+        width = max(layout.width for layout in self.layouts.values())
+        rows = _CHUNK // (heads * tokens * (tokens + width))
+        out = in_chunks(lambda part: self._run(part, after, strict), rows, x.reshape(-1, *x.shape[-2:]))
+        return out.reshape(*x.shape[:-2], *out.shape[1:])
 
     @precise
     def forward(self, *inputs: Tensor, strict: bool | None = None) -> Tensor:
         """The outputs for inputs of the shapes of the source. `strict` overrides the network's own for this call."""
-        parts, lead = self._parts(inputs, optional=0)
-        x = self._chunked(inputs, None, self.strict if strict is None else strict)
-        register, shape, embedding = self.output
-        shape = (parts[embedding][1].shape[-2],) if shape is None else shape
+        blocks, (register, shape, embedding) = self._blocks(inputs, optional=0), self.output
+        x = self.stream(*inputs, strict=strict)
         held = x if register is None else x[..., self.layout[register]]
-        first = sum(rows.shape[-2] for _, rows in parts[:embedding])
-        return held[..., first : first + math.prod(shape) // held.shape[-1], :].reshape(*lead, *shape)
+        shape = blocks[embedding].shape[-2:-1] if shape is None else shape
+        first = sum(block.shape[-2] for block in blocks[:embedding])
+        out = held[..., first : first + math.prod(shape) // held.shape[-1], :]
+        return out.reshape(*x.shape[:-2], *shape)
 
     @precise
     def attention(self, *inputs: Tensor) -> dict[str, Tensor]:
@@ -187,25 +193,19 @@ class SelfAttentionNetwork(PreciseModule):
         [[0.5], [1.0]]
         """
         if of is not None:
-            flag = self.layout[of]
-            sequence = sequence[sequence[..., flag.start] == 1]
+            sequence = sequence[sequence[..., self.layout[of].start] == 1]
         return sequence[..., self.layout[register]]
 
     def record(self) -> LiteralRecord:
         """Structure, matrices and source, for files and for the checker."""
         steps = [cast(Step, step) for step in self.steps]
-        structure = {
-            "form": self.form,
-            "arrangement": self.arrangement,
+        plain = ("form", "arrangement", "output", "order", "limits", "strict")
+        structure = {name: getattr(self, name) for name in plain} | {
             "inputs": [asdict(i) for i in self.inputs],
-            "output": self.output,
-            "order": self.order,
             "layout": self.first.to_json(),
             "embeddings": [{"name": e.name, "reads": e.reads} for e in self.embeddings],
             "steps": [{"kind": s.kind, "layout": s.layout.to_json(), **s.settings()} for s in steps],
             "domain": domain_to_json(self.domain),
-            "limits": self.limits,
-            "strict": self.strict,
         }
         tensors = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
         dtype = str(self.fixed.dtype).removeprefix("torch.")
@@ -217,8 +217,7 @@ class SelfAttentionNetwork(PreciseModule):
 
     def why_not_certified(self) -> str | None:
         """None if the certificate applies to the module as it is now, else the reason."""
-        altered = why_altered(self)
-        if altered is not None:
+        if (altered := why_altered(self)) is not None:
             return altered
         try:
             now = self.record().certificate
@@ -233,9 +232,7 @@ class SelfAttentionNetwork(PreciseModule):
         shapes = ", ".join(f"{i.name} {i.sizes}" for i in self.inputs)
         first = {i: name for name, i in reversed(self.order)}
         steps = [(i, name, cast(Step, self.steps[i])) for i, name in sorted(first.items())]
-        rows = [(f"{i + 1}", step.kind, name, step.shapes) for i, name, step in steps]
-        widths = [max((len(row[c]) for row in rows), default=0) for c in range(3)]
-        lines = ["  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows]
+        lines = aligned([(f"{i + 1}", step.kind, name, step.shapes) for i, name, step in steps])
         repeated = f", {len(self.order)} steps" if len(self.order) > len(lines) else ""
         title = f"form {self.form!r}{arrangement}: {shapes}{repeated}"
         stream = [f"{len(self.tokens)} tokens; coordinates: {self.layout!r}"] if self.residual else []
@@ -244,9 +241,8 @@ class SelfAttentionNetwork(PreciseModule):
     def __repr__(self) -> str:
         return f"SelfAttentionNetwork, {self.describe()}"
 
-    def _ordered(self) -> Iterator[tuple[str, Step]]:
-        for name, index in self.order:
-            yield name, cast(Step, self.steps[index])
+    def _ordered(self) -> list[tuple[str, Step]]:
+        return [(name, cast(Step, self.steps[i])) for name, i in self.order]
 
     def _trace(self, x: Tensor) -> Iterator[tuple[str, Tensor, Step, Tensor]]:
         """Every step in order: its name, the sequence before it, the step, the sequence after it."""
@@ -255,89 +251,52 @@ class SelfAttentionNetwork(PreciseModule):
             yield name, x, step, after
             x = after
 
-    def _chunked(self, inputs: Sequence[Tensor], after: str | None, strict: bool | None) -> Tensor:
-        """The sequence after a step (None: the last), for a few inputs of the batch at a time."""
-        x = self.embed(*inputs)
-        self._check_values(inputs, strict)
-        flat = x.reshape(-1, *x.shape[-2:])
-        held = max([x.shape[-2] * x.shape[-1], *self._held(x.shape[-2])])
-        parts = [self._run(part, after, strict) for part in torch.split(flat, max(1, _CHUNK // held))]
-        out = torch.cat(parts)
-        return out.reshape(*x.shape[:-2], *out.shape[1:])
-
     def _run(self, x: Tensor, last: str | None, strict: bool | None) -> Tensor:
         for name, _, _, after in self._trace(x):
             x = after
-            if strict and can_look(x):
-                self._check_limits(x)
+            for register, limit in self.limits.items() if strict and can_look(x) else ():
+                _check_size(f"|{register}|", x[..., self.layout[register]], limit)
             if name == last:
                 break
         return x
 
-    def _held(self, tokens: int) -> Iterator[int]:
-        """How many numbers the steps hold for one input."""
-        for _, step in self._ordered():
-            if isinstance(step, SelfAttention):
-                inner = sum(getattr(step, letter).shape[2] for letter in LETTERS[:3])
-                yield len(step.heads) * tokens * (tokens + inner)
-            elif isinstance(step, SequenceMap):
-                tokens = tokens // step.in_shape[0] * step.out_shape[0]
-                yield tokens * step.out_shape[1]
-
-    def _parts(
-        self, inputs: Sequence[Tensor], optional: int = 1
-    ) -> tuple[list[tuple[Embedding, Tensor]], tuple[int, ...]]:
-        """The rows that every embedding reads, and the leading axes of the inputs. Of several, the last may be missing."""
+    def _blocks(self, inputs: Sequence[Tensor], optional: int = 1) -> list[Tensor]:
+        """(…, tokens, D): what each embedding makes of the inputs; without embeddings, the rows of the input. Of several inputs,
+        the last may be missing."""
         if not max(1, len(self.inputs) - optional) <= len(inputs) <= len(self.inputs):
             raise InputError(f"give {', '.join(i.name for i in self.inputs)}: got {len(inputs)} inputs")
-        rows = [self._rows(spec, x) for spec, x in zip(self.inputs, inputs, strict=False)]
-        found, lead = [], rows[0].shape[:-2]
+        rows = []
+        for spec, x in zip(self.inputs, inputs, strict=False):
+            check_tensor(spec.name, x, self.fixed.dtype, spec.shape)
+            split = x.ndim - len(spec.shape)
+            sizes = math.prod(x.shape[split:]) // spec.width, spec.width
+            rows.append(x.reshape(*x.shape[:split], *sizes))
+        found = [] if self.residual else rows
         for embedding in cast(Sequence[Embedding], self.embeddings):
-            if max(embedding.reads) >= len(rows):
-                continue
-            given = [rows[i] for i in embedding.reads]
-            for i, x in zip(embedding.reads, given, strict=True):
-                if x.shape[:-1] != (*lead, given[0].shape[-2]) or not x.shape[-2]:
-                    wanted = f"{self.inputs[embedding.reads[0]].name} has {given[0].shape[-2]} rows"
-                    raise InputError(f"{self.inputs[i].name}: {tuple(inputs[i].shape)}, but {wanted}")
-            found.append((embedding, torch.cat(given, -1)))
-        return found, tuple(lead)
-
-    def _rows(self, spec: Input, x: Any) -> Tensor:
-        """(…, rows, width): an input as rows."""
-        dtype = self.fixed.dtype
-        if not isinstance(x, Tensor) or x.dtype != dtype:
-            raise InputError(f"{spec.name} must be a tensor of {dtype}: got {getattr(x, 'dtype', type(x))}")
-        split = x.ndim - len(spec.shape)
-        sizes = zip(x.shape[max(split, 0) :], spec.shape, strict=False)
-        if split < 0 or any(wanted not in (None, size) for size, wanted in sizes):
-            raise InputError(f"{spec.name} must have the shape (…, {spec.sizes[1:-1]}): got {tuple(x.shape)}")
-        lead, own = x.shape[:split], math.prod(x.shape[split:])
-        return x.reshape(*lead, own // spec.width, spec.width)
+            if max(embedding.reads) < len(rows):
+                given = [rows[i] for i in embedding.reads]
+                for i, x in zip(embedding.reads, given, strict=True):
+                    if x.shape[:-1] != (*rows[0].shape[:-2], given[0].shape[-2]) or not x.shape[-2]:
+                        wanted = f"{self.inputs[embedding.reads[0]].name} has {given[0].shape[-2]} rows"
+                        raise InputError(f"{self.inputs[i].name}: {tuple(inputs[i].shape)}, but {wanted}")
+                found.append(embedding(torch.cat(given, -1)))
+        return found
 
     def _check_values(self, inputs: Sequence[Tensor], strict: bool | None) -> None:
-        if self.domain is not None:
-            domain = self.domain
-            outside = outside_interval if isinstance(domain, Interval) else outside_box
-            check_domain(self, inputs[0], strict, lambda x: cast(Any, outside)(x, domain))
+        check_domain(self, inputs[0], strict, self.domain)
         for spec, x in zip(self.inputs, inputs, strict=False):
             if strict and can_look(x) and x.numel():
-                worst = x.flatten()[int(x.abs().flatten().argmax())]  # a NaN counts as the largest
-                limit = math.inf if spec.limit is None else spec.limit
-                if not float(worst.abs()) <= limit:
-                    raise InputError(_beyond(spec.name, float(worst), limit))
+                _check_size(spec.name, x, math.inf if spec.limit is None else spec.limit)
                 if not bool(VALUES[spec.values](x).all()):
                     raise InputError(f"{spec.name} must hold {spec.values}")
 
-    def _check_limits(self, x: Tensor) -> None:
-        for register, limit in self.limits.items():
-            size = float(x[..., self.layout[register]].abs().max())
-            if not size <= limit:
-                raise InputError(_beyond(f"|{register}|", size, limit))
 
-
-def _beyond(name: str, size: float, limit: float) -> str:
-    return f"{name} reaches {size:.6g}, the limit is {limit:g}: scale the data, or use a larger radius"
+def _check_size(name: str, x: Tensor, limit: float) -> None:
+    size = float(x.abs().max())
+    if not size <= limit:  # so is NaN
+        raise InputError(
+            f"{name} reaches {size:.6g}, the limit is {limit:g}: scale the data, or use a larger radius"
+        )
 
 
 def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
@@ -352,7 +311,7 @@ def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
         ]
         register, shape, embedding = s["output"]
         literal = SelfAttentionNetwork(
-            s["form"], inputs, [(name, steps[i]) for name, i in s["order"]], _layout(s["layout"]),
+            s["form"], inputs, [(name, steps[i]) for name, i in s["order"]], Layout(**s["layout"]),
             (register, None if shape is None else tuple(shape), embedding), record.dtype, embeddings=embeddings,
             fixed=t["fixed"], arrangement=s["arrangement"], domain=cast(Any, domain_from_json(s["domain"])),
             limits=s["limits"], strict=s["strict"], source=record.source, encoding=record.encoding,
@@ -365,15 +324,11 @@ def literal_from_record(record: LiteralRecord) -> SelfAttentionNetwork:
 
 
 def _step(s: Mapping[str, Any], t: Mapping[str, Numbers], dtype: str) -> Step:
-    layout = _layout(s["layout"])
+    layout = Layout(**s["layout"])
     if s["kind"] == "attention":
         return SelfAttention({name: t[name] for name in LETTERS}, s["shared"], s["heads"], layout, dtype)
     if s["kind"] == "map":
         at = t["rows"].astype(np.int64), t["columns"].astype(np.int64)
         shapes = tuple(s["in_shape"]), tuple(s["out_shape"])
-        return SequenceMap(t["core"], t["bias"], *shapes, layout, dtype, at)
+        return SequenceMap(t["core"], t["bias"], shapes, at, layout, dtype)
     return Softmax(s["axis"], layout)
-
-
-def _layout(record: Mapping[str, Any]) -> Layout:
-    return Layout(dict(record["registers"]), record["tokens"])

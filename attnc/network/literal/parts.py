@@ -1,19 +1,19 @@
 """A network with its affine maps multiplied out: neurons, or a lookup, between two maps of the whole sequence.
 
-neurons    s = first·vec(X) + offset        h_j = g_j(s_j)                          vec(Y) = second·h + shift
-lookup     z = key·(vec(X) - centre) + offset          h = softmax(z)               vec(Y) = second·h + shift
+neurons    s = first·vec(X) + offset                  h_j = g_j(s_j)          vec(Y) = second·h + shift
+lookup     s = first·(vec(X) - centre) + offset       h = softmax(s)          vec(Y) = second·h + shift
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnc.domain import Box, Interval
+from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.network.literal import steps
 from attnc.program.step import Numbers
@@ -39,41 +39,19 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Neurons:
-    first: Array  # (N, m)
-    offset: Array  # (N,)
-    groups: tuple[Group, ...]
-    second: Array  # (outputs, N)
-    shift: Array  # (outputs,)
-
-    @property
-    def group_of(self) -> list[int]:
-        """The group of every neuron."""
-        found = {int(j): g for g, group in enumerate(self.groups) for j in group.neurons}
-        return [found[j] for j in range(len(self.first))]
-
-    @property
-    def heads(self) -> int:
-        """The largest number of heads of a neuron."""
-        return max(group.numbers.heads for group in self.groups)
-
-
-@dataclass(frozen=True, eq=False)
-class Lookup:
-    centre: Array  # (m,)
-    key: Array  # (K, m)
-    offset: Array  # (K,)
-    second: Array  # (outputs, K)
-    shift: Array  # (outputs,)
-    largest: float  # at least every score on the box
-
-
-@dataclass(frozen=True, eq=False)
 class Parts:
+    """N neurons in groups, or the N anchors of a lookup, which has no groups."""
+
     shape: Shape
     result: Shape
     dtype: str
-    body: Neurons | Lookup
+    first: Array  # (N, m)
+    offset: Array  # (N,)
+    second: Array  # (outputs, N)
+    shift: Array  # (outputs,)
+    groups: tuple[Group, ...] = ()
+    centre: Array | None = None  # (m,)
+    largest: float = 0.0  # at least every score of a lookup on the box
 
     @property
     def given(self) -> tuple[int, int]:
@@ -85,6 +63,17 @@ class Parts:
         """Tokens and coordinates of the output."""
         return math.prod(self.result[:-1]), self.result[-1]
 
+    @property
+    def group_of(self) -> list[int]:
+        """The group of every neuron."""
+        found = {int(j): g for g, group in enumerate(self.groups) for j in group.neurons}
+        return [found[j] for j in range(len(self.first))]
+
+    @property
+    def keys(self) -> list[tuple[Group, int]]:
+        """The groups, and the heads of each."""
+        return [(group, h) for group in self.groups for h in range(group.numbers.heads)]
+
 
 def read(net: Network) -> Parts:
     """Multiply out the affine maps of a network with one layer of attention, or one lookup."""
@@ -92,8 +81,6 @@ def read(net: Network) -> Parts:
     found: list[tuple[Layer, _Affine]] = []
     for layer in numbers.layers:
         given = [values[value] for value in layer.inputs]
-        if layer.kind in ("pointwise", "lookup"):
-            found.append((layer, given[0]))
         if layer.kind == "lookup":  # an affine function of the weights of its anchors
             table = array(layer.tensor("values"))
             values[layer.value] = True, np.r_[table, np.zeros_like(table[:1])]
@@ -101,6 +88,8 @@ def read(net: Network) -> Parts:
             values[layer.value] = True, _units(given[0][1].shape[1:])
         else:
             values[layer.value] = _applied(layer, given)
+            continue
+        found.append((layer, given[0]))
     hidden, last = values[numbers.layers[-1].value] if numbers.layers else values[0]
     if len(found) != 1 or found[0][1][0] or not hidden:
         raise InputError(
@@ -108,16 +97,19 @@ def read(net: Network) -> Parts:
         )
     (layer, (_, entering)), (second, shift) = found[0], _matrix(last)
     first, offset = _matrix(entering)
-    body: Neurons | Lookup
+    shapes = net.program.shape, last.shape[1:], numbers.dtype
     if layer.kind == "pointwise":
-        groups = _groups(domains_of(net)[layer.value], layer, entering.shape[1:])
-        body = Neurons(first, offset, tuple(groups), second, shift)
-    else:
-        centre, key, score = (array(layer.tensor(name)) for name in ("centre", "key", "offset"))
-        if offset.any() or not np.array_equal(first, np.eye(len(first))):
-            score, centre, key = score + key @ (offset - centre), np.zeros(first.shape[1]), key @ first
-        body = Lookup(centre, key, score, second, shift, _largest(centre, key, score, net.domain))
-    return Parts(net.program.shape, last.shape[1:], numbers.dtype, body)
+        width = entering.shape[-1]
+        starts = np.arange(0, len(first), width)[:, None]  # of the tokens
+        groups = groups_of(layer, domains_of(net)[layer.value], width)
+        every = tuple(replace(group, neurons=(starts + group.neurons).reshape(-1)) for group in groups)
+        return Parts(*shapes, first, offset, second, shift, every)
+    centre, key, score = (array(layer.tensor(name)) for name in ("centre", "key", "offset"))
+    if offset.any() or not np.array_equal(first, np.eye(len(first))):
+        score, centre, key = score + key @ (offset - centre), np.zeros(first.shape[1]), key @ first
+    lo, hi = net.domain.lo.reshape(-1), net.domain.hi.reshape(-1)
+    sizes = np.abs(key @ ((hi + lo) / 2 - centre) + score) + np.abs(key) @ ((hi - lo) / 2)  # of the scores
+    return Parts(*shapes, key, score, second, shift, centre=centre, largest=float(sizes.max()))
 
 
 def domains_of(net: Network) -> dict[int, list[Interval | None]]:
@@ -125,13 +117,17 @@ def domains_of(net: Network) -> dict[int, list[Interval | None]]:
     return {layer.value: [head.domain for _, head in layer.groups] for layer in net.layers}
 
 
-def groups_of(layer: Layer, domains: Sequence[Interval | None], gated: bool = False) -> Iterator[Group]:
-    """The groups of neurons of a layer that share keys and values; all neurons if `neurons` is empty."""
+def groups_of(
+    layer: Layer, domains: Sequence[Interval | None], width: int, gated: bool = False
+) -> list[Group]:
+    """The groups of the neurons of a layer that share keys and values."""
+    groups = []
     for (neurons, numbers), domain in zip(heads_of(layer), domains, strict=True):
         if domain is None or (numbers.gated and not gated):
             reason = "an unknown interval" if domain is None else "the design 'gated'"
             raise InputError(f"value {layer.value}: a head with {reason} cannot be written as self-attention")
-        yield Group(numbers, np.zeros(0, np.int64) if neurons is None else neurons, domain.lo, domain.hi)
+        groups.append(Group(numbers, np.arange(width) if neurons is None else neurons, domain.lo, domain.hi))
+    return groups
 
 
 def _units(shape: Shape) -> Array:
@@ -150,37 +146,30 @@ def _matrix(images: Array) -> tuple[Array, Array]:
 def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
     if len({hidden for hidden, _ in given}) > 1:
         raise InputError("this network adds its input to neurons (a residual stream): use form='layers'")
-    (hidden, x), constant = given[0], layer.tensors.get("bias", layer.tensors.get("shift"))
-    if layer.kind == "affine":
-        weight = array(layer.tensor("weight"))
-        _check(x[..., 0].size * len(weight))
-        images = x @ weight.T
-    elif layer.kind == "batch_norm":
-        images = x * array(layer.tensor("scale"))
-    elif layer.kind == "combine":
-        terms = zip(layer.settings["coefficients"], given, strict=True)
-        images = np.sum([c * term for c, (_, term) in terms], axis=0)
-    elif layer.kind == "reshape":
-        images = x.reshape(len(x), *layer.settings["to"])
-    else:
-        raise InputError(f"layers of the kind {layer.kind!r} cannot be written as self-attention")
-    if constant is not None:
-        images[-1] += array(constant)
+    hidden, x = given[0]
+    if layer.kind == "reshape":
+        return hidden, x.reshape(len(x), *layer.settings["to"])
+    matrices = token_maps(layer, x.shape[-1])
+    _check(x[..., 0].size * len(matrices[0]))
+    images = np.sum([term @ matrix.T for (_, term), matrix in zip(given, matrices, strict=True)], axis=0)
+    images[-1] += constant_of(layer)
     return hidden, images
 
 
-def _groups(domains: Sequence[Interval | None], layer: Layer, shape: Shape) -> Iterator[Group]:
-    """The neurons of a group in every token."""
-    tokens = np.arange(math.prod(shape[:-1]))
-    for group in groups_of(layer, domains):
-        own = group.neurons if len(group.neurons) else np.arange(shape[-1])
-        yield replace(group, neurons=(tokens[:, None] * shape[-1] + own).reshape(-1))
+def token_maps(layer: Layer, width: int) -> list[Array]:
+    """W_i of a linear layer y = Σ_i W_i x_i + constant of every token; `width` is that of x."""
+    if layer.kind == "affine":
+        return [array(layer.tensor("weight"))]
+    if layer.kind == "batch_norm":
+        return [np.diag(array(layer.tensor("scale")))]
+    if layer.kind == "combine":
+        return [c * np.eye(width) for c in layer.settings["coefficients"]]
+    raise InputError(f"layers of the kind {layer.kind!r} cannot be written as self-attention")
 
 
-def _largest(centre: Array, key: Array, offset: Array, box: Box) -> float:
-    """max over k and x in the box of |key_k·(x - centre) + offset_k|."""
-    middle, radius = ((box.hi + box.lo) / 2).reshape(-1), ((box.hi - box.lo) / 2).reshape(-1)
-    return float((np.abs(key @ (middle - centre) + offset) + np.abs(key) @ radius).max())
+def constant_of(layer: Layer) -> Array:
+    """The constant of a linear layer; 0 if it has none."""
+    return array(layer.tensors.get("bias", layer.tensors.get("shift", np.zeros(()))))
 
 
 def _check(size: int) -> None:

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.network.altered import as_made
 from attnc.network.running import PreciseModule, precise
+from attnc.program.step import Numbers
+from attnc.records.layers import Index
 from attnc.records.numbers import Array
 
 LARGEST = 1 << 27  # numbers in all matrices together
 LETTERS = ("W_Q", "W_K", "W_V", "W_O")
 Size = tuple[int, int]  # tokens, coordinates
-Index = NDArray[np.int64]
-
+Places = tuple[Index, Index]  # rows and columns
 
 VALUES: dict[str, Callable[[Tensor], Tensor]] = {  # of inputs
     "real numbers": lambda x: x == x,
@@ -42,10 +42,12 @@ class Layout(dict[str, slice]):
     (slice(1, 4, None), ('data', 'x[0]', 'x[1]', 'x[2]'), ('data 0', 'anchor 0'))
     """
 
-    def __init__(self, registers: Mapping[str, int], tokens: Sequence[str] = ()) -> None:
+    def __init__(
+        self, registers: Mapping[str, int] | Sequence[tuple[str, int]], tokens: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.width, self.tokens = 0, tuple(tokens)
-        for name, size in registers.items():
+        for name, size in dict(registers).items():
             self.add(name, size)
 
     def add(self, name: str, size: int) -> None:
@@ -61,24 +63,18 @@ class Layout(dict[str, slice]):
         sizes = [(name, at.stop - at.start) for name, at in self.items()]
         return tuple(name if size == 1 else f"{name}[{i}]" for name, size in sizes for i in range(size))
 
+    def block(self, name: str) -> Array:
+        """(D, width): the linear forms that read all coordinates of a register."""
+        at = self[name]
+        return np.eye(self.width, at.stop - at.start, -at.start)
+
     def form(self, name: str, offset: int = 0) -> Array:
         """(D,): the linear form that reads one coordinate of a register."""
-        form = np.zeros(self.width)
-        form[self[name].start + offset] = 1.0
-        return form
+        return self.block(name)[:, offset]
 
     def marks(self, *names: str) -> Array:
         """(D,): the sum of the forms of registers of width 1."""
-        found = np.zeros(self.width)
-        found[[self[name].start for name in names]] = 1.0
-        return found
-
-    def block(self, name: str) -> Array:
-        """(D, width): the linear forms that read all coordinates of a register."""
-        at = np.arange(self[name].start, self[name].stop)
-        found = np.zeros((self.width, len(at)))
-        found[at, np.arange(len(at))] = 1.0
-        return found
+        return sum((self.form(name) for name in names), np.zeros(self.width))
 
     def to_json(self) -> dict[str, object]:
         widths = [[name, at.stop - at.start] for name, at in self.items()]
@@ -122,9 +118,9 @@ class Softmax(PreciseModule):
     kind, shapes = "softmax", "over the rows"
     layout: Layout
 
-    def __init__(self, axis: int = -1, layout: Layout | None = None) -> None:
+    def __init__(self, axis: int, layout: Layout) -> None:
         super().__init__()
-        self.axis, self.layout = axis, layout or Layout({})
+        self.axis, self.layout = axis, layout
 
     @precise
     def forward(self, scores: Tensor) -> Tensor:
@@ -149,7 +145,7 @@ class SelfAttention(PreciseModule):
 
     def __init__(
         self,
-        matrices: Mapping[str, NDArray[Any]],
+        tensors: dict[str, Numbers],
         shared: Sequence[int],
         heads: Sequence[str],
         layout: Layout,
@@ -160,8 +156,8 @@ class SelfAttention(PreciseModule):
         if sorted(self.shared) != list(self.shared) or len(self.heads) != len(self.shared):
             raise InputError("heads that share keys must be neighbours, and every head needs a name")
         for letter in LETTERS:
-            setattr(self, letter, parameter(matrices[letter], dtype))
-        self.pattern = Softmax()
+            setattr(self, letter, parameter(tensors[letter], dtype))
+        self.pattern = Softmax(-1, Layout({}))
 
     @precise
     def weights(self, x: Tensor) -> Tensor:
@@ -200,15 +196,7 @@ class SequenceMap(PreciseModule):
     """X ↦ A·vec(X) + B, an affine map (n, d) → (m, e), applied to every n consecutive tokens of the sequence.
 
     n = 1 is a token-wise map. Only the numbers of A that are not zero are stored: A[rows, columns] = core if `core` is a matrix;
-    A[rows[i], columns[i]] = core[i] if it is a vector. `matrix` is A, (m·e, n·d), and `bias` is B, (m·e,).
-
-    >>> import numpy as np
-    >>> layout = Layout({"x": 1}, ["a", "b", "c", "d"])
-    >>> every = np.arange(4)
-    >>> double = SequenceMap(2 * np.ones(4), np.ones(4), (2, 2), (4, 1), layout, "float64", (every, every))
-    >>> double(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]], dtype=torch.float64))[0, :, 0].tolist()
-    [3.0, 5.0, 7.0, 9.0]
-    """
+    A[rows[i], columns[i]] = core[i] if it is a vector. `matrix` is A, (m·e, n·d), and `bias` is B, (m·e,)."""
 
     kind = "map"
     core: nn.Parameter  # (r, c) or (r,)
@@ -217,20 +205,13 @@ class SequenceMap(PreciseModule):
     columns: Tensor  # (c,) or (r,)
 
     def __init__(
-        self,
-        core: NDArray[Any],
-        bias: NDArray[Any],
-        in_shape: Size,
-        out_shape: Size,
-        layout: Layout,
-        dtype: str,
-        at: tuple[Index, Index],  # rows and columns
+        self, core: Numbers, bias: Numbers, shapes: tuple[Size, Size], at: Places, layout: Layout, dtype: str
     ) -> None:
         super().__init__()
-        self.in_shape, self.out_shape, self.layout = in_shape, out_shape, layout
+        (self.in_shape, self.out_shape), self.layout = shapes, layout
         sizes = [tuple(map(len, at)), (len(at[0]),)]
-        if bias.shape != (math.prod(out_shape),) or core.shape not in sizes:
-            raise InputError(f"a map {in_shape} → {out_shape} with a bias {bias.shape}, a core {core.shape}")
+        if bias.shape != (math.prod(self.out_shape),) or core.shape not in sizes:
+            raise InputError(f"a map {shapes} with a bias {bias.shape}, a core {core.shape}")
         self.core, self.bias = parameter(core, dtype), parameter(bias, dtype)
         for key, index in (("rows", at[0]), ("columns", at[1])):
             self.register_buffer(key, torch.from_numpy(np.ascontiguousarray(index, np.int64)))
@@ -240,7 +221,7 @@ class SequenceMap(PreciseModule):
         n, size = x.shape[-2] // self.in_shape[0], math.prod(self.in_shape)
         picked = x.reshape(x.shape[0], n, size).index_select(-1, self.columns)
         product = picked * self.core if self.core.ndim == 1 else picked @ self.core.T
-        zeros = torch.zeros(x.shape[0], n, len(self.bias), dtype=x.dtype, device=x.device)
+        zeros = x.new_zeros(x.shape[0], n, len(self.bias))
         out = zeros.index_copy(-1, self.rows, product) + self.bias
         return out.reshape(x.shape[0], n * self.out_shape[0], self.out_shape[1])
 
@@ -250,9 +231,8 @@ class SequenceMap(PreciseModule):
         shape = (math.prod(self.out_shape), math.prod(self.in_shape))
         if math.prod(shape) > LARGEST:
             raise InputError(f"A {shape} exceeds {LARGEST:,}: use rows, columns and core")
-        found = torch.zeros(shape, dtype=self.core.dtype, device=self.core.device)
-        dense = self.core.ndim == 2
-        found[self.rows[:, None] if dense else self.rows, self.columns] = self.core
+        found = self.core.new_zeros(shape)
+        found[self.rows[:, None] if self.core.ndim == 2 else self.rows, self.columns] = self.core
         return found
 
     def settings(self) -> dict[str, Any]:
@@ -270,9 +250,7 @@ class Embedding(PreciseModule):
     W: nn.Parameter  # (numbers of a row, D)
     start: nn.Parameter  # (1, D) or (rows, D)
 
-    def __init__(
-        self, name: str, reads: Sequence[int], weight: NDArray[Any], start: NDArray[Any], dtype: str
-    ) -> None:
+    def __init__(self, name: str, reads: Sequence[int], weight: Numbers, start: Numbers, dtype: str) -> None:
         super().__init__()
         self.name, self.reads = name, tuple(reads)
         self.W, self.start = parameter(weight, dtype), parameter(start, dtype)
@@ -282,7 +260,7 @@ class Embedding(PreciseModule):
         return rows @ self.W + self.start
 
 
-def parameter(array: NDArray[Any], dtype: str) -> nn.Parameter:
+def parameter(array: Numbers, dtype: str) -> nn.Parameter:
     return nn.Parameter(torch.from_numpy(np.ascontiguousarray(array, dtype)), requires_grad=False)
 
 

@@ -243,9 +243,8 @@ def reset_affine_maps(net: Network, draw: torch.Generator) -> None:
     for stage in net.stages:
         if isinstance(stage, AffineLayer):
             bound = 1 / math.sqrt(stage.weight.shape[1])
-            for one in (stage.weight, stage.bias):
-                if one is not None:
-                    nn.init.uniform_(one, -bound, bound, generator=draw)
+            for one in stage.parameters():
+                nn.init.uniform_(one, -bound, bound, generator=draw)
 
 
 @torch.no_grad()

@@ -1,6 +1,13 @@
-"""Layer C: the weight token attends to all twins, and what it reads is the mean of r_i x_i.
+"""Layer A: every example reads w·x from the weight token. Layer C: the weight token gathers the mean of r_i x_i.
 
-Each example stands twice in the context, as (τx, τr) with τ = ±1. With scores e·τr and values τx softmax gives
+**A.** Its score with the weight token is e·w·x, with the BOS token 0; values ±2/e give (2/e) tanh(e s/2) = s - e²s³/12 + …,
+s = w·x. A second head with 2e cancels the cubic term:
+
+    (4 a(e) - a(2e))/3 = s - e⁴ s⁵/30 + …
+
+As a function of s this is a head with two keys; it is proved to be close to the identity on [-S, S] like any other head.
+
+**C.** Each example stands twice in the context, as (τx, τr) with τ = ±1. With scores e·τr and values τx softmax gives
 
     h(e) = Σ_i x_i sinh(e r_i) / (e Σ_i cosh(e r_i)) = (1/n) Σ r_i x_i + h_1 e² + h_2 e⁴ + …,
 
@@ -16,14 +23,49 @@ k-th by (4 - 4^k)/3: 1 for k = 0, 0 for k = 1, and at most 4^k/3 in size from th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from flint import arb
 from torch import Tensor
 
-from attnc.arithmetic import Arithmetic
+from attnc.arithmetic import ARITHMETIC, Arithmetic
+from attnc.domain import Interval
+from attnc.errors import PrecisionError
+from attnc.functions import identity
 from attnc.functions.balls import upper, working
+from attnc.heads.plan import HeadCandidate
+from attnc.heads.target import Plan
+from attnc.lower.function_to_head import finished_head
+from attnc.network.head import Head
+from attnc.prove.supnorm import supnorm
+from attnc.records.numbers import HeadNumbers
+
+
+def reading_head(reach: float, dtype: str) -> Head:
+    """The head of layer A for |w·x| <= reach, with the e that leaves the smallest proved error: a power of two, so that e·s is
+    exact, around the one at which e⁴ S⁴ is the rounding u/e."""
+    plan = Plan(identity(), Interval(-reach, reach), dtype, "reading", 2)
+    start = round(math.log2((ARITHMETIC[dtype].unit * 60) ** 0.2 / reach))
+    tried = [_reading_numbers(2.0**k, dtype) for k in range(start - 2, start + 3)]
+    proofs = [(n, supnorm(n, plan.f, plan.domain, quality=1.3)) for n in tried]
+    numbers, proof = min(proofs, key=lambda pair: pair[1].bound)
+    if not math.isfinite(proof.bound):
+        raise PrecisionError(
+            f"no head can read w·x up to {reach:g} with a proof in {dtype}: use a smaller radius"
+        )
+    found = HeadCandidate("reading", numbers, proof, proof.attained, proof.at, proof.rounding)
+    return finished_head(plan, found, math.inf)
+
+
+def _reading_numbers(e: float, dtype: str) -> HeadNumbers:
+    """Heads e and 2e, keys for the weight token and for BOS; the weights 4/3 and -1/3 are in the values."""
+    query, key = np.array([[e, 0.0], [2 * e, 0.0]]), np.array([[[1.0, 0.0], [0.0, 0.0]]] * 2)
+    value = np.zeros((2, 2, 2))
+    value[:, :, 1] = np.outer((8 / (3 * e), -1 / (3 * e)), (1, -1)).astype(dtype)
+    return HeadNumbers(query, key, value, np.ones(2), dtype)
 
 
 def gathered(r: Tensor, x: Tensor, e: float) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from flint import arb
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.functions.balls import lower, working
-from attnc.incontext.gathering import gather_error, gathered
+from attnc.incontext.layers import gather_error, gathered
 
 
 def exact_mean(r: list[float], x: list[float]) -> arb:
