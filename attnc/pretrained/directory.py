@@ -39,6 +39,7 @@ from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
 from attnc.records.numbers import HeadNumbers
 
+Stored = Block | NormNumbers | tuple[Certificate, HeadNumbers]  # the last for an activation outside of blocks
 REPORT = "attnc_report.json"
 _OTHER_WEIGHTS = {
     ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".tflite",
@@ -65,29 +66,15 @@ def from_pretrained(
     record, report = _read_report(where)
     chosen = checked_engine(record["engine"] if engine is None else engine, ENGINES)
     model = load_model(where)
-    sites = _sites(where, model, record)
-    blocks = read_blocks(where, report.certificate, record)
-    norms = read_norms(where, report.certificate, record)
-    outside = read_activations(where, report.certificate, record)
-    made: list[tuple[Site | PartSite, Pointwise | GatedBlock | Norm, str]] = []
-    for site, entry in sites:
-        name = entry["name"]
-        if name in outside:
-            claim, numbers = outside[name]
-            pointwise = Pointwise([(None, _head(numbers, claim.children[0]))], chosen, strict)
-            made.append((site, pointwise, claim.name))
-        elif isinstance(site, NormSite):
-            made.append(
-                (site, _rebuilt_norm(model, site, norms[name], entry, chosen, strict), norms[name].claim.name)
-            )
-        elif isinstance(site, Site):
-            made.append(
-                (site, _rebuilt(model, site, blocks[name], entry, chosen, strict), blocks[name].claim.name)
-            )
+    stored = _stored(where, record, report)
+    made = [
+        (site, *_rebuilt(model, site, stored[entry["name"]], entry, chosen, strict))
+        for site, entry in _sites(where, model, record)
+    ]
     for site, module, _ in made:
         site.replace(module.eval())
     if chosen != record["engine"]:
-        report = _run_by(report, chosen, {name: module.runs for _, module, name in made})
+        report = _run_by(report, chosen, {claim.name: module.runs for _, module, claim in made})
     for part in model.modules():  # configs of parts are copies of the one that was read
         vars(getattr(part, "config", part)).pop("attnc", None)
     note_parts(model, chosen, report, [part_record(model, site, module) for site, module, _ in made])
@@ -98,8 +85,7 @@ def read_report(where: Path) -> tuple[ConversionReport, str | None]:
     """The report of a converted directory, and why it does not apply to the numbers that are stored there, or None."""
     record, report = _read_report(where)
     try:
-        read_blocks(where, report.certificate, record)
-        read_norms(where, report.certificate, record)
+        _stored(where, record, report)
     except CertificateError as problem:
         return report, str(problem)
     return report, None
@@ -111,6 +97,14 @@ def _read_report(where: Path) -> tuple[dict[str, Any], ConversionReport]:
         return record, ConversionReport.from_json(record["report"])
     except (KeyError, TypeError, ValueError) as problem:
         raise CertificateError(f"the report in {where / 'config.json'} is damaged: {problem}") from problem
+
+
+def _stored(where: Path, record: Mapping[str, Any], report: ConversionReport) -> dict[str, Stored]:
+    """The numbers of every converted part, by its name in the record."""
+    readers = (read_blocks, read_norms, read_activations)
+    return {
+        name: found for read in readers for name, found in read(where, report.certificate, record).items()
+    }
 
 
 def load_model(where: Path) -> Any:
@@ -129,15 +123,10 @@ def load_model(where: Path) -> Any:
         if missing and all(name.startswith("pooler.") for name in missing):
             model, missing = _loaded(cls, where, add_pooling_layer=False)
     if missing:
-        raise FileError(
-            f"{where} lacks {len(missing)} tensors of a {cls.__name__}, such as {missing[0]}, which would be random: save the "
-            "whole model"
-        )
-    for tensor in (
-        *model.parameters(),
-        *model.buffers(),
-    ):  # in the file, not aligned, products round differently
-        tensor.data = tensor.data.clone()
+        what = f"{where} lacks {len(missing)} tensors of a {cls.__name__}, such as {missing[0]}"
+        raise FileError(f"{what}, which would be random: save the whole model")
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()  # products of numbers that are not aligned round differently
     return model.eval()
 
 
@@ -159,13 +148,11 @@ def _check_code(where: Path, config: Mapping[str, Any]) -> None:
         raise FileError(f"{where} needs code of its own (auto_map in config.json), which attnc does not run")
     for name in ("attn_implementation", "_attn_implementation"):
         if "/" in str(config.get(name, "")):
-            raise FileError(
-                f"{where} needs code from elsewhere ({name} in config.json), which attnc does not run"
-            )
+            what = f"code from elsewhere ({name} in config.json)"
+            raise FileError(f"{where} needs {what}, which attnc does not run")
     if (where / "adapter_config.json").exists():
-        raise FileError(
-            f"{where} holds an adapter of peft (adapter_config.json): merge it by model.merge_and_unload() and save that"
-        )
+        advice = "merge it by model.merge_and_unload() and save that"
+        raise FileError(f"{where} holds an adapter of peft (adapter_config.json): {advice}")
 
 
 def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> Any:
@@ -175,25 +162,26 @@ def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> A
     name = str(names[0]) if isinstance(names, list) else str(names)
     cls = getattr(transformers, name, None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise FileError(
-            f"{where} is a {name} (architectures in config.json): transformers {transformers.__version__} has no such model"
-        )
+        version = f"transformers {transformers.__version__}"
+        raise FileError(f"{where} is a {name} (architectures in config.json): {version} has no such model")
     return cls
 
 
 def _sites(
     where: Path, model: nn.Module, record: Mapping[str, Any]
 ) -> list[tuple[Site | PartSite, Mapping[str, Any]]]:
-    """Each block or norm of the record with its place in this model. A part may have been converted and the whole saved, or the
-    other way round: then one name is the end of the other."""
+    """Each part of the record with its place in this model. A part may have been converted and the whole saved, or the other
+    way round: then one name is the end of the other."""
     names = [entry["name"] for entry in record["blocks"]]
+    kinds = {"layer": "norm", "rms": "norm", "activation": "activation"}
+    wanted = {kinds.get(entry.get("kind"), "feed-forward") for entry in record["blocks"]}
     try:
         every = find_blocks(
-            model, lambda site: any(same_place(site.name, name) for name in names), parts=_kinds(record)
+            model, lambda site: any(same_place(site.name, name) for name in names), parts=sorted(wanted)
         )
-        sites: list[Site | PartSite] = [*every.blocks, *every.norms, *every.activations]
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
+    sites: list[Site | PartSite] = [*every.blocks, *every.norms, *every.activations]
     found = []
     for entry in record["blocks"]:
         places = [site for site in sites if same_place(site.name, entry["name"])]
@@ -204,58 +192,44 @@ def _sites(
     return found
 
 
-def _kinds(record: Mapping[str, Any]) -> list[str]:
-    """The kinds of parts that a record has."""
-    kinds = {"layer": "norm", "rms": "norm", "activation": "activation"}
-    return sorted({kinds.get(entry.get("kind"), "feed-forward") for entry in record["blocks"]})
-
-
-def _rebuilt_norm(
+def _rebuilt(
     model: nn.Module,
-    site: NormSite,
-    found: NormNumbers,
+    site: Site | PartSite,
+    found: Stored,
     entry: Mapping[str, Any],
     engine: str,
     strict: bool | None,
-) -> Norm:
-    """The module of a converted norm from its stored numbers."""
-    norm = site.norm
-    module = Norm(
-        found.numbers, norm.kind == "layer", norm.weight, norm.bias, one_plus=norm.one_plus, most=float(entry["most"]),
-        engine=engine, strict=strict,
-    )  # fmt: skip
-    reason = why_not_recorded(model, site, module, entry)
-    if reason is not None or str(site.dtype).removeprefix("torch.") != found.numbers.dtype:
-        raise CertificateError(
-            f"{site.name}: {reason or 'it was converted in another dtype'}: convert the original model again"
-        )
-    return module
-
-
-def _rebuilt(
-    model: nn.Module, site: Site, block: Block, entry: Mapping[str, Any], engine: str, strict: bool | None
-) -> Pointwise | GatedBlock:
-    """The module of a converted block from its stored numbers."""
-    claim = block.claim
-    dtype, activation = str(site.dtype).removeprefix("torch."), claim.facts["activation"]
-    if (claim.dtype, activation) != (dtype, site.activation):
-        raise CertificateError(
-            f"{site.name} was converted with {activation} in {claim.dtype}: the model has {site.activation} in {dtype}"
-        )
-    groups = [
-        (neurons, _head(numbers, certificate))
-        for (neurons, numbers), certificate in zip(block.heads, claim.children, strict=False)
-    ]
-    module: Pointwise | GatedBlock
-    module = pointwise = Pointwise(groups, engine, strict)
-    if block.square is not None and block.scale is not None and block.radius is not None:
-        square = _head(block.square, claim.children[-1])
-        maps = {m.attribute: m.module for m in site.maps()}
-        module = GatedBlock(maps, pointwise, Product(square, block.scale, block.radius, engine))
+) -> tuple[Pointwise | GatedBlock | Norm, Certificate]:
+    """The module of a converted part from its stored numbers, and its certificate."""
+    claim = found[0] if isinstance(found, tuple) else found.claim
+    dtype, activation = str(site.dtype).removeprefix("torch."), getattr(site, "activation", None)
+    if (claim.dtype, claim.facts.get("activation")) != (dtype, activation):
+        was = f"{claim.facts.get('activation', claim.subject)} in {claim.dtype}"
+        raise CertificateError(f"{site.name} was converted with {was}: the model has {activation} in {dtype}")
+    module: Pointwise | GatedBlock | Norm
+    if isinstance(found, NormNumbers):
+        assert isinstance(site, NormSite)
+        norm, most = site.norm, float(entry["most"])
+        options: dict[str, Any] = {
+            "one_plus": norm.one_plus,
+            "most": most,
+            "engine": engine,
+            "strict": strict,
+        }
+        module = Norm(found.numbers, norm.kind == "layer", norm.weight, norm.bias, **options)
+    else:
+        heads = found.heads if isinstance(found, Block) else [(None, found[1])]
+        certified = zip(heads, claim.children, strict=False)
+        groups = [(neurons, _head(numbers, certificate)) for (neurons, numbers), certificate in certified]
+        module = pointwise = Pointwise(groups, engine, strict)
+        if isinstance(found, Block) and found.square is not None:
+            assert isinstance(site, Site) and found.scale is not None and found.radius is not None
+            square = Product(_head(found.square, claim.children[-1]), found.scale, found.radius, engine)
+            module = GatedBlock({m.attribute: m.module for m in site.maps()}, pointwise, square)
     reason = module.why_not_certified() or why_not_recorded(model, site, module, entry)
     if reason is not None:
         raise CertificateError(f"{site.name}: {reason}: convert the original model again")
-    return module
+    return module, claim
 
 
 def _head(numbers: HeadNumbers, certificate: Certificate) -> Head:
@@ -279,9 +253,8 @@ def _imported() -> Any:
     try:
         import transformers
     except ImportError as problem:
-        raise MissingExtraError(
-            "model directories are read by transformers, which is not installed: pip install 'attnc[transformers]'"
-        ) from problem
+        advice = "which is not installed: pip install 'attnc[transformers]'"
+        raise MissingExtraError(f"model directories are read by transformers, {advice}") from problem
     return transformers
 
 
@@ -315,9 +288,8 @@ def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> N
     report = report_of(model)
     save = getattr(model, "save_pretrained", None)
     if save is None:
-        raise InputError(
-            f"{type(model).__name__} has no save_pretrained: a directory is written for models of transformers"
-        )
+        what = f"{type(model).__name__} has no save_pretrained"
+        raise InputError(f"{what}: a directory is written for models of transformers")
     check_new(out)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
