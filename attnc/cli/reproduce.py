@@ -12,12 +12,12 @@ import typer
 from attnc.cli.options import Json
 from attnc.cli.output import NOT_PROVED, errors_reported, print_json, progress_bar
 from attnc.errors import FileError, InputError
+from attnc.records.files import replacing
 
 if TYPE_CHECKING:
     from attnc.paper.experiments import Record
 
 _WHAT = "heads, range, anchors, heatmaps, seq2seq or all."
-_SIZE = ["experiment", "method", "n", "p", "heads", "b-a"]
 
 
 def reproduce(
@@ -43,7 +43,12 @@ def reproduce(
 
     with errors_reported(json):
         require_matplotlib()
-        _check_directory(output)
+        if str(output) in ("", "."):
+            raise InputError(f"--output {str(output)!r}: give a new directory, or one with earlier results")
+        names = ("results.csv", "times.csv", "report.md", "figures")
+        others = [name for name in names if (output / name).exists()]
+        if others and not (output / "records").is_dir():
+            raise FileError(f"{output} has {', '.join(others)} but no records: give a new directory")
         began, wanted = time.perf_counter(), settings(what, seeds, quick)
         try:
             with progress_bar("running") as report:
@@ -54,8 +59,8 @@ def reproduce(
                 error = {"kind": "SweepError", "message": str(problem), "failures": problem.failures}
                 print_json({"error": error})
             raise typer.Exit(NOT_PROVED) from problem
-        files, seconds = [str(path) for path in _write(records, output)], time.perf_counter() - began
-        rows = summary(records)
+        files, rows = [str(path) for path in _write(records, output)], summary(records)
+        seconds = time.perf_counter() - began
         if json:
             runs = rows.astype(object).to_dict("records")
             print_json({"runs": len(records), "rows": runs, "seconds": round(seconds, 3), "files": files})
@@ -65,23 +70,13 @@ def reproduce(
             typer.echo("\n".join(files))
 
 
-def _check_directory(output: Path) -> None:
-    """Refuse a directory that has files with the names of the results but no records."""
-    if str(output) in ("", "."):
-        raise InputError(f"--output {str(output)!r}: give a new directory, or one with earlier results")
-    names = ("results.json", "results.csv", "times.csv", "report.md", "report.html", "figures")
-    others = [name for name in names if (output / name).exists()]
-    if others and not (output / "records").is_dir():
-        raise FileError(f"{output} has {', '.join(others)} but no records: give a new directory")
-
-
 def _write(records: Sequence[Record], output: Path) -> list[Path]:
     """Write the results, the report, and every figure for which the records suffice; remove older figures."""
-    from attnc.paper.experiments.report import TITLES, figure_names, html, markdown
-    from attnc.paper.experiments.sweeps import versions, write_results, write_text
+    from attnc.paper.experiments.report import TITLES, figure_names, markdown
+    from attnc.paper.experiments.sweeps import versions, write_results
     from attnc.plot.experiments import draw
 
-    files, names = write_results(records, output), figure_names(records)
+    files, names, report = write_results(records, output), figure_names(records), output / "report.md"
     try:
         (output / "figures").mkdir(exist_ok=True)
         for path in (output / "figures" / f"{name}.{kind}" for name in TITLES for kind in ("png", "svg")):
@@ -92,19 +87,15 @@ def _write(records: Sequence[Record], output: Path) -> list[Path]:
     except OSError as problem:
         raise FileError(f"cannot write figures to {output}: {problem.strerror or problem}") from problem
     note = "Versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()) + "."
-    for name, write in (("report.md", markdown), ("report.html", html)):
-        write_text(output / name, write(records, note))
-        files.append(output / name)
-    return files
+    with replacing(report) as temporary:
+        temporary.write_text(markdown(records, note), encoding="utf-8")
+    return [*files, report]
 
 
 def summary(records: Sequence[Record]) -> Any:
     """A DataFrame with a row for every size and method: the MSE over the seeds that did not diverge."""
-    from attnc.paper.experiments.sweeps import frame
+    from attnc.paper.experiments.report import checked_frame, summarise
 
-    table = frame(records)
-    table["diverged"] = ~table.mse.abs().lt(float("inf"))
-    table = table.assign(mse=table.mse.mask(table.diverged), **{"b-a": table.b - table.a})
-    mse = {"mse": ("mse", "mean"), "lowest": ("mse", "min"), "highest": ("mse", "max")}
-    groups = table.groupby(_SIZE, sort=False)
-    return groups.agg(**mse, diverged=("diverged", "sum"), seconds=("seconds", "mean")).reset_index()
+    sizes = ["experiment", "method", "n", "p", "heads", "range"]
+    rows = summarise(checked_frame(records), sizes)[[*sizes, "mse", "low", "high", "diverged", "seconds"]]
+    return rows.rename(columns={"range": "b-a", "low": "lowest", "high": "highest"})

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ import torch
 from attnc.arguments import check_arithmetic, check_box, checked_count, checked_dtype, checked_nonnegative
 from attnc.domain import Array, Box, Interval, real_numbers
 from attnc.errors import ConvergenceError, InputError
-from attnc.functions import clip
+from attnc.functions import Function, clip
 from attnc.heads.chain import lattice
 from attnc.heads.designs import SHARPNESS, many, nearest_constant
-from attnc.heads.draft import finish
+from attnc.heads.draft import Draft, finish
 from attnc.heads.draft import one_head as one_head_draft
 from attnc.heads.plan import HeadCandidate, conclude, measure
 from attnc.heads.target import Plan, Progress, Target, target_of
@@ -28,7 +29,8 @@ from attnc.lower.pointwise import HeadGroup, head_errors
 from attnc.lower.program_to_network import Lowered, Request, certified, with_room
 from attnc.network.head import Head
 from attnc.network.network import Network
-from attnc.program import Affine, Pointwise, Program, Reshape, Step
+from attnc.program import Affine, Pointwise, Program, Reshape
+from attnc.progress import silent
 from attnc.prove.compose import compose
 from attnc.prove.supnorm import by_stretches
 from attnc.records.presentation import Theorem
@@ -68,14 +70,13 @@ def one_head(
     >>> net.certificate.bound <= net.theorem.bound <= 0.52 * 4 / (9 - 1)
     True
     """
-    given = truncated(W, t, a, b, domain, dtype)
+    given = truncated(W, t, a, b, domain, dtype, coordinates, outputs)
     p, c = checked_count("anchors", anchors, 2, MOST_ANCHORS), _checked_sharpness(sharpness)
-    program = given.program(*_placement(len(given.W), coordinates, outputs))
-    plan = given.plan(program, 1, progress)
+    plan = given.plan(1, progress)
     target = target_of(plan, 0.0).denser(6 * p)
     plan.progress(f"proving {p} anchors")
-    found = conclude(plan, finish(_uniform(plan, target, given, p, c), target), math.inf)
-    net = assembled(given, program, _proved(plan, found), progress)
+    found = conclude(plan, finish(given.uniform(plan, target, p, c), target), math.inf)
+    net = assembled(given, _proved(plan, found), plan.progress)
     net.form, net.theorem = "one-head", one_head_theorem(given.a, given.b, p, c)
     return net
 
@@ -117,18 +118,16 @@ def many_heads(
         c = max(MANY_SHARPNESS, math.log(5.001 * most / (LEAK * ((b - a) / (anchors - 1)))) / 2)
     else:
         c = _checked_sharpness(sharpness)
-    program = given.program([0] * n, 1)
-    plan = given.plan(program, count, progress)
+    plan = given.plan(count, progress)
     target = target_of(plan, 0.0).denser(6 * n * count)
-    draft = many(target, n, count, lambda _, size: _uniform(plan, target, given, size, c))
-    finished = finish(draft, target)
+    finished = finish(many(target, n, count, lambda _, size: given.uniform(plan, target, size, c)), target)
     measured, at = measure(plan, finished.numbers)
     plan.progress(f"proving {count} heads of {n} keys")
     ends = [a + (b - a) * ((h * (n - 2) - 0.5) / (anchors - 1)) for h in range(1, count)]
     seen = min(measured, finished.approximation)
     proof = by_stretches(finished.numbers, plan.f, plan.domain, ends, seen=seen)
     found = HeadCandidate("nearest", finished.numbers, proof, measured, at, finished.rounding)
-    net = assembled(given, program, _proved(plan, found), progress)
+    net = assembled(given, _proved(plan, found), plan.progress)
     net.form, net.theorem = "many-heads", many_heads_theorem(a, b, n, count, c)
     return net
 
@@ -175,47 +174,45 @@ def leaking(c: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Truncated:
-    """Range_[a,b](<w_i, x_i> + t_i) for the tokens i of every X in a box of shape (n, d), in a dtype."""
+    """X ↦ Y of shape (n, outputs), Y[i, coordinates[i]] = Range_[a,b](<w_i, x_i> + t_i) and 0 elsewhere, for every X in a box."""
 
     W: Array  # (n, d)
-    t: Array  # (n,)
     a: float
     b: float
     box: Box
     dtype: str
+    program: Program
 
-    def program(self, coordinates: Sequence[int], outputs: int) -> Program:
-        """X ↦ Y of shape (n, outputs), Y[i, coordinates[i]] = Range_[a,b](<w_i, x_i> + t_i), and 0 elsewhere.
+    @property
+    def function(self) -> Function:
+        return clip(self.a, self.b)
 
-        On vec(X) the n linear functions are one matrix with w_1 … w_n along its diagonal."""
-        n, d = self.W.shape
-        every = np.zeros((n, n * d))
-        for i, w in enumerate(self.W):
-            every[i, i * d : (i + 1) * d] = w
-        steps: list[Step] = [Reshape(0, (n * d,)), Affine(1, every, self.t)]
-        steps.append(Pointwise(2, clip(self.a, self.b)))
-        if outputs > 1:
-            place = np.zeros((n * outputs, n))
-            place[np.arange(n) * outputs + np.asarray(coordinates), np.arange(n)] = 1.0
-            steps.append(Affine(3, place))
-        return Program((n, d), (*steps, Reshape(len(steps), (n, outputs))))
-
-    def interval(self, program: Program) -> Interval:
+    @cached_property
+    def interval(self) -> Interval:
         """An interval that contains [a, b] and every executed s_i = <w_i, x_i> + t_i of the box."""
-        stages = lower_steps(program, self.dtype)
-        lo, hi = compose(program, stages[:2], self.box, {}, self.dtype)[2].reach
+        stages = lower_steps(self.program, self.dtype)
+        lo, hi = compose(self.program, stages[:2], self.box, {}, self.dtype)[2].reach
         if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
             advice = "give a smaller domain or smaller W and t"
             raise InputError(f"<w, x> + t may overflow in {self.dtype} on {self.box}: {advice}")
         return with_room(min(float(lo.min()), self.a), max(float(hi.max()), self.b))
 
-    def plan(self, program: Program, heads: int, progress: Progress | None) -> Plan:
-        report = progress or (lambda _: None)
-        return Plan(clip(self.a, self.b), self.interval(program), self.dtype, "nearest", heads, report)
+    def plan(self, heads: int, progress: Progress | None) -> Plan:
+        return Plan(self.function, self.interval, self.dtype, "nearest", heads, progress or silent)
+
+    def uniform(self, plan: Plan, target: Target, count: int, c: float) -> Draft:
+        """A draft of `count` uniform anchors L_k on [a, b] with values L_k."""
+        a, b = self.a, self.b
+        first, last = ((end - plan.domain.middle) / target.half for end in (a, b))
+        values = np.array([a + (b - a) * (k / (count - 1)) for k in range(count - 1)] + [b])
+        even = np.ones_like(target.x)
+        return one_head_draft("nearest", lattice(first, last, count, c), values, even, refit=False)
 
 
-def truncated(W: Any, t: Any, a: Any, b: Any, domain: Any, dtype: object) -> Truncated:
-    """The arguments that both theorems share, checked."""
+def truncated(
+    W: Any, t: Any, a: Any, b: Any, domain: Any, dtype: object, coordinates: Any = None, outputs: Any = None
+) -> Truncated:
+    """The arguments of both theorems, checked. On vec(X) the n linear functions are one matrix with w_i along its diagonal."""
     name = checked_dtype(dtype)
     w, shift, *ends = (real_numbers(x, what) for x, what in ((W, "W"), (t, "t"), (a, "a"), (b, "b")))
     if w.ndim != 2 or 0 in w.shape or shift.shape != w.shape[:1]:
@@ -225,7 +222,17 @@ def truncated(W: Any, t: Any, a: Any, b: Any, domain: Any, dtype: object) -> Tru
     box = box_of(domain, w.shape)
     check_box(box, name)
     check_arithmetic(name, network=True)
-    return Truncated(w, shift, float(ends[0]), float(ends[1]), box, name)
+    low, high, (n, d) = float(ends[0]), float(ends[1]), w.shape
+    places, wide = _placement(n, coordinates, outputs)
+    every = np.zeros((n, n, d))
+    every[np.arange(n), np.arange(n)] = w
+    steps = [Reshape(0, (n * d,)), Affine(1, every.reshape(n, n * d), shift), Pointwise(2, clip(low, high))]
+    if wide > 1:
+        place = np.zeros((n, wide, n))
+        place[np.arange(n), places, np.arange(n)] = 1.0
+        steps.append(Affine(3, place.reshape(n * wide, n)))
+    program = Program((n, d), (*steps, Reshape(len(steps), (n, wide))))
+    return Truncated(w, low, high, box, name, program)
 
 
 def box_of(domain: Any, shape: tuple[int, ...]) -> Box:
@@ -237,27 +244,17 @@ def box_of(domain: Any, shape: tuple[int, ...]) -> Box:
     return domain
 
 
-def assembled(given: Truncated, program: Program, head: Head, progress: Progress | None) -> Network:
+def assembled(given: Truncated, head: Head, progress: Progress = silent) -> Network:
     """The network of the program with one head for all tokens, certified."""
     assert head.certificate.proved
-    stages = lower_steps(program, given.dtype)
+    program, stages = given.program, lower_steps(given.program, given.dtype)
     (layer,) = (stage for stage in stages if stage.kind == "pointwise")
-    groups, step = [HeadGroup(None, head)], program.steps[layer.value - 1]
-    assert isinstance(step, Pointwise)
+    groups = [HeadGroup(None, head)]
     entering = compose(program, stages[: stages.index(layer)], given.box, {}, given.dtype)[layer.input]
-    errors = {layer.value: head_errors(groups, step.function, entering)}
+    errors = {layer.value: head_errors(groups, given.function, entering)}
     known = compose(program, stages, given.box, errors, given.dtype)
-    request = Request(program, given.box, math.inf, given.dtype, progress or (lambda _: None))
+    request = Request(program, given.box, math.inf, given.dtype, progress)
     return certified(request, Lowered(stages, {layer.value: groups}, known), strict=False)
-
-
-def _uniform(plan: Plan, target: Target, given: Truncated, count: int, c: float) -> Any:
-    """A draft of `count` uniform anchors L_k on [a, b] with values L_k."""
-    a, b = given.a, given.b
-    first, last = ((end - plan.domain.middle) / target.half for end in (a, b))
-    values = np.array([a + (b - a) * (k / (count - 1)) for k in range(count - 1)] + [b])
-    even = np.ones_like(target.x)
-    return one_head_draft("nearest", lattice(first, last, count, c), values, even, refit=False)
 
 
 def _proved(plan: Plan, found: HeadCandidate) -> Head:

@@ -7,7 +7,9 @@ relu_network         a ReLU network, a piecewise linear spline, or a maximum of 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,10 +51,8 @@ def two_layer(
     checked_choice("layout", layout, ("heads", "tokens"))
     net = compile(f, domain=domain, eps=eps, form="two-layer", dtype=dtype, **options)
     if layout == "tokens" and net.selections:
-        reason = (
-            "this function was compiled to a lattice, which has none; use layout='heads', or method='fit'"
-        )
-        raise InputError(f"layout='tokens' applies to neurons: {reason}")
+        reason = "this function was compiled to a lattice, which has no neurons"
+        raise InputError(f"layout='tokens': {reason}; use layout='heads', or method='fit'")
     net.layout, net.theorem = layout, _theorem(net, "two layers of attention")
     return net
 
@@ -119,6 +119,9 @@ class Spline:
 
         y(x) = y_0 + σ_0 (x - t_0) + Σ_j (σ_j - σ_{j-1}) relu(x - t_j),     σ_j = (y_{j+1} - y_j)/(t_{j+1} - t_j)
 
+    `slopes` has σ_0 and the changes of slope in float64. Each is chosen for the exact value that those before it give at its
+    knot, so that their rounding errors do not add up.
+
     >>> tent = Spline([0, 1, 3], [0, 2, 1])
     >>> [float(tent.at(x)) for x in (0.5, 1, 2, 5)]
     [1.0, 2.0, 1.5, 0.0]
@@ -134,34 +137,27 @@ class Spline:
             j = int(wrong[0])
             first, second = self.knots[j : j + 2].tolist()
             raise InputError(f"knots[{j}]={first!r} is followed by {second!r}: give increasing knots")
-        self._solve()
-
-    def _solve(self) -> None:
-        """σ_0 and the changes of slope in float64. Each is chosen for the exact value that those before it give at its knot, so
-        that their rounding errors do not add up."""
-        t, y = list(map(Fraction, self.knots.tolist())), list(map(Fraction, self.values.tolist()))
+        t, y = ([Fraction(x) for x in numbers.tolist()] for numbers in (self.knots, self.values))
+        at, slope = y[0], Fraction(0)  # of the program
         self.slopes: list[float] = []
-        self._pieces: list[tuple[Fraction, Fraction]] = []  # the program's value and slope from knot j on
-        at, slope = y[0], Fraction(0)
-        for j in range(len(t) - 1):
-            wanted = (y[j + 1] - at) / (t[j + 1] - t[j])
+        self._pieces = []  # from knot j on: the knot, the value and slope of the spline, and those of the program
+        for j, (near, far) in enumerate(pairwise(t)):
             try:
-                self.slopes.append(float(wanted - slope))
+                self.slopes.append(float((y[j + 1] - at) / (far - near) - slope))
             except OverflowError:
                 where = f"between knots[{j}] and knots[{j + 1}]"
                 raise InputError(f"the spline is too steep for float64 {where}: move them apart") from None
             slope += Fraction(self.slopes[-1])
-            self._pieces.append((at, slope))
-            at += slope * (t[j + 1] - t[j])
+            self._pieces.append((near, y[j], (y[j + 1] - y[j]) / (far - near), at, slope))
+            at += slope * (far - near)
+
+    def _piece(self, x: float) -> tuple[Fraction, ...]:
+        return self._pieces[bisect_right(self.knots[1:-1], x)]
 
     def at(self, x: float) -> Fraction:
         """The spline at x, exactly."""
-        j = self._piece(x)
-        t0, t1, y0, y1 = (Fraction(float(v)) for v in (*self.knots[j : j + 2], *self.values[j : j + 2]))
-        return y0 + (y1 - y0) / (t1 - t0) * (Fraction(float(x)) - t0)
-
-    def _piece(self, x: float) -> int:
-        return int(np.clip(np.searchsorted(self.knots, x, side="right") - 1, 0, len(self.knots) - 2))
+        knot, value, slope, *_ = self._piece(x)
+        return value + slope * (Fraction(float(x)) - knot)
 
     def program(self) -> Program:
         """The formula of the class with its float64 slopes: x of shape (1,) to y of shape (1,)."""
@@ -175,10 +171,8 @@ class Spline:
         """sup |program - spline| over [lo, hi], exactly: both are linear between knots, so it is attained at one or at an end."""
         found = Fraction(0)
         for x in (lo, *(x for x in self.knots.tolist() if lo < x < hi), hi):
-            j = self._piece(x)
-            value, slope = self._pieces[j]
-            program = value + slope * (Fraction(x) - Fraction(float(self.knots[j])))
-            found = max(found, abs(program - self.at(x)))
+            knot, value, slope, at, executed = self._piece(x)
+            found = max(found, abs(at - value + (executed - slope) * (Fraction(x) - knot)))
         return found
 
 
@@ -196,30 +190,23 @@ class MaxAffine:
             raise InputError(f"{given}: give A of shape (m, d) and b of shape (m,) with m >= 2")
 
     def program(self) -> Program:
-        """x of shape (d,) to the maximum, of shape (1,). Every number but A and b is 0, 1 or -1, so the program is exact."""
+        """x of shape (d,) to the maximum, of shape (1,). Every number but A and b is 0, 1 or -1, so the program is exact.
+
+        Each round takes the maxima of neighbours; the last of an odd number passes on."""
         steps: list[Step] = [Affine(0, self.A, self.b, name="affine functions")]
         width = len(self.A)
         while width > 1:
-            steps += _halved(len(steps), width)
-            width = -(-width // 2)
+            value, pairs, left = len(steps), width // 2, -(-width // 2)
+            difference = np.kron(np.eye(pairs, left), [[-1.0, 1.0]])[:, :width]
+            steps += [
+                Affine(value, difference, name="differences"),
+                Pointwise(value + 1, relu()),
+                Affine(value + 2, np.eye(left, pairs)),
+                Affine(value, np.eye(width)[::2]),
+                Combine((value + 4, value + 3), (1.0, 1.0)),
+            ]
+            width = left
         return Program((self.A.shape[1],), tuple(steps))
-
-
-def _halved(value: int, width: int) -> list[Step]:
-    """The maxima of neighbours; the last of an odd number passes on."""
-    pairs, left = width // 2, -(-width // 2)
-    difference, first, place = np.zeros((pairs, width)), np.zeros((left, width)), np.zeros((left, pairs))
-    for i in range(pairs):
-        difference[i, 2 * i : 2 * i + 2] = -1.0, 1.0
-        place[i, i] = 1.0
-    first[np.arange(left), 2 * np.arange(left)] = 1.0
-    return [
-        Affine(value, difference, None, name="differences"),
-        Pointwise(value + 1, relu()),
-        Affine(value + 2, place),
-        Affine(value, first),
-        Combine((value + 4, value + 3), (1.0, 1.0)),
-    ]
 
 
 def relu_network(
@@ -263,11 +250,10 @@ def relu_network(
     else:
         box = box_of(domain, source.shape) if isinstance(source, Program) else domain  # type: ignore[assignment]
     net = compile(program, domain=box, eps=left, dtype=dtype, progress=progress)
+    neurons, layers = sum(net.program.shapes[i + 1][-1] for i in net.program.layers), len(net.program.layers)
     if not notes:
         labels = dict.fromkeys(s.function.label for s in net.program.steps if isinstance(s, Pointwise))
-        names = ", ".join(labels) or "no activation"
-        notes = [f"a network of {len(net.program.layers)} layers with {names}"]
-    neurons, layers = sum(net.program.shapes[i + 1][-1] for i in net.program.layers), len(net.program.layers)
+        notes = [f"a network of {layers} layers with {', '.join(labels) or 'no activation'}"]
     statement = (
         f"in exact arithmetic, for every eps > 0 attention (layers: {layers}, heads: {neurons}) with enough anchors is within "
         "eps of the network on the whole domain; the theorem states no number of anchors"

@@ -4,8 +4,7 @@ Every function takes the object first, then keyword arguments, and returns a mat
 .pdf). Requires the extra `plot` (matplotlib), which is imported by the first plot."""
 
 from attnc.plot.activations import anchors_used
-from attnc.plot.heads import head
-from attnc.plot.heat_map import attention, tokens_and_anchors
+from attnc.plot.heads import attention, head, tokens_and_anchors
 from attnc.plot.learning import learning
 from attnc.plot.network import network, slices
 

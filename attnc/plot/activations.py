@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
 from attnc.plot import canvas
 from attnc.plot.canvas import SavePath
-from attnc.plot.heat_map import entering, mean_weights, record_of
+from attnc.plot.heads import entering, mean_weights, record_of
 from attnc.pretrained.inputs import calls, outputs
 from attnc.pretrained.store import report_of
 
@@ -54,9 +55,8 @@ def anchors_used(
     """
     canvas.prepare(path, model, (nn.Module,), "anchors_used", "give a model that attnc.convert_ converted")
     blocks = block_weights(model, x, layers)
-    rows, names = len(blocks[0].weights), tokens
-    if names is None:
-        names = [str(i) for i in range(rows)]
+    rows = len(blocks[0].weights)
+    names = [str(i) for i in range(rows)] if tokens is None else tokens
     if len(names) != rows:
         raise InputError(f"tokens has {len(names)} names: give one for each of the {rows} tokens of x")
     columns = 1 if len(blocks) < 4 else 2
@@ -92,12 +92,7 @@ class BlockWeights:
 
 
 def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = None) -> list[BlockWeights]:
-    """The mean attention weights of every block, token by token.
-
-    >>> block_weights(nn.Linear(1, 1), torch.zeros(1))
-    Traceback (most recent call last):
-    attnc.errors.InputError: Linear has no anchors: convert it first, attnc.convert_(model, approximation=…)
-    """
+    """The mean attention weights of every block, token by token."""
     squares = {part.product.square for part in model.modules() if isinstance(part, GatedBlock)}
     layered = ((n, m) for n, m in model.named_modules() if isinstance(m, Pointwise) and not m.inputs)
     named = [(name, part) for name, part in layered if part not in squares]
@@ -109,21 +104,15 @@ def block_weights(model: nn.Module, x: object, layers: Sequence[int] | None = No
         raise InputError("x is a list of several samples: give one")
     chosen = canvas.selected(layers, (len(named),), range(len(named)), "layers", MOST_BLOCKS)
     found = entering([named[i][1] for i in chosen], lambda: outputs(model, samples))
-    proved, blocks = _proved(model), []
+    proved: dict[str, Ends] = {}  # the intervals that are proved for every input
+    with suppress(InputError):
+        proved = {b.name: tuple(b.facts["interval"]) for b in report_of(model).blocks if b.proved}
+    blocks = []
     for i, s in zip(chosen, found, strict=True):
         name, part = named[i]
         interval = proved.get(name.removesuffix(".activation"), proved.get(name))
         blocks.append(_block(i + 1, part, s, interval))
     return blocks
-
-
-def _proved(model: nn.Module) -> dict[str, Ends]:
-    """By block name, the intervals that are proved for every input."""
-    try:
-        report = report_of(model)
-    except InputError:
-        return {}
-    return {block.name: tuple(block.facts["interval"]) for block in report.blocks if block.proved}
 
 
 def _block(number: int, part: Pointwise, s: Tensor, proved: Ends | None) -> BlockWeights:
@@ -160,11 +149,9 @@ def _draw_block(
     from matplotlib.colors import LogNorm
 
     rows, at = len(block.weights), block.positions
-    middle = (at[1:] + at[:-1]) / 2
-    outer = (2 * at[0] - middle[0], 2 * at[-1] - middle[-1]) if len(at) > 1 else (at[0] - 0.5, at[0] + 0.5)
     mesh = ax.pcolormesh(
-        [outer[0], *middle, outer[1]], np.arange(rows + 1) - 0.5, np.ma.masked_less(block.weights, FLOOR),
-        cmap=canvas.WEIGHTS, norm=LogNorm(FLOOR, most), shading="flat", rasterized=True,
+        at, np.arange(rows), np.ma.masked_less(block.weights, FLOOR), cmap=canvas.WEIGHTS, norm=LogNorm(FLOOR, most),
+        shading="nearest", rasterized=True,
     )  # fmt: skip
     ax.set_ylim(rows - 0.5, -0.5)
     short = [canvas.plain(t if len(t) <= _LONGEST else f"{t[: _LONGEST - 1]}…") for t in names]

@@ -77,11 +77,7 @@ def finish(drawn: Figure | Axes, path: SavePath) -> Figure:
 
 
 def picture_format(path: str | os.PathLike[str]) -> str:
-    """The file format, from the suffix.
-
-    >>> picture_format("gelu.png")
-    'png'
-    """
+    """The file format, from the suffix."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(f"path={os.fspath(path)!r}: the suffix must be one of {', '.join(SUFFIXES)}")
@@ -97,45 +93,28 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def plain(text: str) -> str:
-    """Text without matplotlib's math mode: names may contain a dollar sign.
-
-    >>> print(plain("cost in $"))
-    cost in \\$
-    """
+    """Text without matplotlib's math mode: names may contain a dollar sign."""
     return text.replace("$", r"\$")
 
 
 def selected(
-    given: Sequence[Index] | None,
-    shape: tuple[int, ...],
-    default: Sequence[int],
-    name: str,
-    most: float = math.inf,
-) -> list[int]:
-    """Places in an array of this shape, given as tuples or as flat indices, as flat indices.
-
-    >>> selected([(1, 0), 3], (2, 2), [0], "coordinates")
-    [2, 3]
-    """
-    found = list(default)
-    if given is not None:
-        found = []
-        for place in given:
-            index, sizes = (place, shape) if isinstance(place, tuple) else ((place,), (math.prod(shape),))
-            try:
-                found.append(int(np.ravel_multi_index(index, sizes)))
-            except (TypeError, ValueError):
-                raise InputError(f"{name}: {place!r} is not an index into the shape {shape}") from None
+    given: Sequence[Index] | None, shape: tuple[int, ...], default: Sequence[int], name: str, most: float = math.inf
+) -> list[int]:  # fmt: skip
+    """Places in an array of this shape, given as tuples or as flat indices, as flat indices."""
+    found = []
+    for place in default if given is None else given:
+        index, sizes = (place, shape) if isinstance(place, tuple) else ((place,), (math.prod(shape),))
+        try:
+            found.append(int(np.ravel_multi_index(index, sizes)))
+        except (TypeError, ValueError):
+            raise InputError(f"{name}: {place!r} is not an index into the shape {shape}") from None
     if not 1 <= len(found) <= most:
         raise InputError(f"{name}: {len(found)} were selected; select from 1 to {most:g}")
     return found
 
 
 def coordinate(letter: str, place: int, shape: tuple[int, ...]) -> str:
-    """
-    >>> coordinate("x", 5, (3, 2))
-    'x[2, 1]'
-    """
+    """'x[2, 1]'"""
     return f"{letter}[{', '.join(str(int(i)) for i in np.unravel_index(place, shape))}]"
 
 
@@ -152,8 +131,7 @@ def style(ax: Axes, grid: Any = "both") -> None:
     ax.tick_params(which="both", labelsize=8)
     if grid is not None:
         ax.grid(True, axis=grid, color=GREY, alpha=0.2, linewidth=0.6)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def legend_above(ax: Axes, *entries: Any, columns: int = 3, **options: Any) -> Legend:
@@ -212,9 +190,9 @@ class KnownError:
     def draw(self, ax: Axes) -> None:
         """A solid line at the proved bound, or a dashed line at the largest measured error."""
         if self.value is not None:
-            style, label = "--", f"largest measured {self.value:.3g}, not proved"
-            if self.proved:
-                style, label = "-", f"proved bound {self.value:.4g}"
+            measured = f"largest measured {self.value:.3g}, not proved"
+            label = f"proved bound {self.value:.4g}" if self.proved else measured
+            style = "-" if self.proved else "--"
             ax.axhline(self.value, color=VERMILION, linewidth=1.4, linestyle=style, label=label)
 
 
@@ -237,5 +215,4 @@ def worst_input(net: Network) -> Tensor:
     if known is None:
         raise InputError("this network has no certificate and no measurement: give the inputs to draw, x=...")
     point = torch.tensor(known.input, dtype=torch.float64).reshape(net.program.shape)
-    parameter = next(net.parameters())
-    return point.to(parameter.device, parameter.dtype)
+    return point.to(next(net.parameters()))

@@ -15,7 +15,7 @@ from attnc.errors import InputError
 from attnc.paper.experiments import Record, report
 from attnc.paper.experiments.protocol import TRAINED
 from attnc.paper.experiments.report import TITLES, figure_names
-from attnc.plot.canvas import BLUE, GREY, INK, VERMILION, WEIGHTS, new_figure, picture_format, save
+from attnc.plot.canvas import BLUE, GREY, INK, VERMILION, WEIGHTS, new_figure, picture_format, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,9 +92,9 @@ def _draw_sweep(ax: Axes, runs: Any, against: str, rates: bool) -> None:
     paper = trained[trained.paper_mse.notna()]
     if len(paper):
         bars = [paper.paper_mse - paper.paper_low, paper.paper_high - paper.paper_mse]
-        style: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "capsize": 5, "zorder": 3}
+        ring: dict[str, Any] = {"markersize": 10, "markerfacecolor": "none", "capsize": 5, "zorder": 3}
         label = "trained by the paper's code"
-        ax.errorbar(paper["size"], paper.paper_mse, yerr=bars, fmt="o", color=INK, label=label, **style)
+        ax.errorbar(paper["size"], paper.paper_mse, yerr=bars, fmt="o", color=INK, label=label, **ring)
     ax.set_xscale("log")
     ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
     ax.set_xticks([], minor=True)
@@ -115,8 +115,8 @@ def _draw_method(ax: Axes, runs: Any, rows: Any, label: str, sizes: Sequence[flo
     own = f"_runs of {method}"
     ax.plot(runs["size"], runs.mse, ".", color=colour, transform=aside, markersize=4, label=own)
     bars = np.maximum([rows.mse - rows.low, rows.high - rows.mse], 0.0)  # a mean may round past an end
-    style: dict[str, Any] = {"color": colour, "markersize": 5, "linewidth": 1.4, "elinewidth": 0.9}
-    ax.errorbar(rows["size"], rows.mse, bars, fmt=marker + dashes, capsize=2.5, label=label, **style)
+    lines: dict[str, Any] = {"color": colour, "markersize": 5, "linewidth": 1.4, "elinewidth": 0.9}
+    ax.errorbar(rows["size"], rows.mse, bars, fmt=marker + dashes, capsize=2.5, label=label, **lines)
 
 
 def _learning_curves(records: Sequence[Record]) -> Figure:
@@ -182,11 +182,8 @@ def _finish(figure: Figure, panels: Sequence[Axes]) -> None:
     named: dict[str, Any] = {}
     for ax in panels:
         ax.set_yscale("log")
-        ax.grid(color="#dddddd", linewidth=0.5)
-        ax.set_axisbelow(True)
-        ax.spines[["top", "right"]].set_visible(False)
+        style(ax)
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     panels[0].set_ylabel("test MSE")
-    style: dict[str, Any] = {"fontsize": 8.5, "frameon": False, "labelspacing": 0.7}
-    figure.legend(list(named.values()), list(named), loc="outside right upper", **style)
+    figure.legend([*named.values()], [*named], loc="outside right upper", fontsize=8.5, frameon=False)

@@ -17,8 +17,7 @@ from attnc.network.describe import function_label
 from attnc.network.network import Network
 from attnc.plot import canvas
 from attnc.plot.canvas import BLUE, INK, VERMILION, Index, SavePath, known_error
-from attnc.plot.heads import draw_function, sample_head
-from attnc.plot.heat_map import COLUMNS, LayerInput, draw_neurons, layer_inputs
+from attnc.plot.heads import COLUMNS, LayerInput, draw_function, draw_neurons, layer_inputs, sample_head
 from attnc.program import Pointwise
 from attnc.records.certificate import Certificate
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from attnc import functions
 from attnc.domain import Array, Interval
 from attnc.errors import AttncError, ConvergenceError, InputError, PrecisionError
-from attnc.frontends.transformers import Site
+from attnc.frontends.transformers import PartSite, Site
 from attnc.functions import Function
 from attnc.heads.target import Plan
 from attnc.lower.function_to_head import head_approximating
@@ -29,7 +30,7 @@ from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
 from attnc.prove.outward import below
-from attnc.records.certificate import Certificate
+from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up
 from attnc.records.layers import Index, Layer
 
@@ -78,8 +79,7 @@ def plan_block(
 ) -> PlannedBlock:
     """Heads for the neurons of a block, such that its outputs move by at most `approximation` in exact arithmetic."""
     try:
-        block = _read(site, entering)
-        planned = _plan(block, approximation, config, progress)
+        planned = _plan(_read(site, entering), approximation, config, progress)
     except AttncError as problem:
         raise _named(site, problem) from problem
     planned.module.to(site.first.device).eval()
@@ -160,7 +160,7 @@ def _groups(
         if problem.reachable is None:
             raise
         reachable = _step_above(problem.reachable) * (weight if weight > 0 else 1.0)
-        raise _too_small(block, approximation, reachable) from problem
+        raise too_small(block.site, approximation, reachable) from problem
 
 
 def _share(approximation: float, weight: float) -> float:
@@ -187,7 +187,7 @@ def _certificate(
     _check_finite(block.dtype, *outputs.values())
     exact = round_up(max(float(bounds.approximation.max()) for bounds in outputs.values()))
     if not exact <= approximation:
-        raise _too_small(block, approximation, exact)
+        raise too_small(block.site, approximation, exact)
     roundings = {
         name: round_up((1 + 2.0**-10) * float(bounds.rounding.max())) for name, bounds in outputs.items()
     }
@@ -199,18 +199,20 @@ def _certificate(
         "interval": [float(lo.min()), float(hi.max())], "roundings": roundings, "products": products, "also": list(site.also),
         "remarks": [*site.remarks, *_ELSEWHERE[: site.first.device.type != "cpu"]],
     }  # fmt: skip
-    return Certificate(
-        subject="block",
-        name=site.name,
-        status=block.entering.status,
-        approximation=exact,
-        rounding=roundings[engine],
-        bound=round_up(exact + roundings[engine]),
-        holds_for=block.entering.domain,
-        dtype=block.dtype,
-        facts=facts,
+    return stated(
+        site, "block", exact, engine, facts, status=block.entering.status, holds_for=block.entering.domain,
         children=tuple(head.certificate for head in (*heads, *square)),
-    )
+    )  # fmt: skip
+
+
+def stated(
+    site: Site | PartSite, subject: str, exact: float, engine: str, facts: dict[str, Any], **rest: Any
+) -> Certificate:
+    """The certificate of a part: its approximation, and the rounding of its engine, from `facts["roundings"]`."""
+    rounding, dtype = facts["roundings"][engine], str(site.dtype).removeprefix("torch.")
+    terms = {"approximation": exact, "rounding": rounding, "bound": round_up(exact + rounding)}
+    rest = {"status": Status.PROVED, "dtype": dtype, **terms, **rest}
+    return Certificate(subject=subject, name=site.name, facts=facts, **rest)
 
 
 def site_facts(site: Site, heads: Sequence[Head]) -> dict[str, Any]:
@@ -227,12 +229,12 @@ def _check_finite(dtype: str, *values: ValueBounds) -> None:
         raise InputError(f"a value of the block may overflow {dtype}: scale the weights down")
 
 
-def _too_small(block: _Block, approximation: float, reachable: float) -> PrecisionError:
-    other = ", or model.double()" if block.dtype == "float32" else ""
-    least = round_up(1.01 * reachable, 2)
+def too_small(site: Site | PartSite, approximation: float, reachable: float) -> PrecisionError:
+    other, least = ", or model.double()" if site.dtype == torch.float32 else "", round_up(1.01 * reachable, 2)
+    dtype = str(site.dtype).removeprefix("torch.")
     return PrecisionError(
-        f"approximation={approximation:g} cannot be met at {block.site.name} with numbers stored in {block.dtype}: use "
-        f"approximation >= {least:.1e}{other}. No block was converted.",
+        f"approximation={approximation:g} cannot be met at {site.name} with numbers stored in {dtype}: use "
+        f"approximation >= {least:.1e}{other}. Nothing was converted.",
         least,
     )
 

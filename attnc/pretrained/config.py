@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from attnc.arguments import checked_choice, checked_engine, checked_strict
@@ -49,9 +49,8 @@ class ConvertConfig:
             raise InputError(f"version={self.version!r}: accepted is {VERSION}")
         boxes = [*self.inputs.values()] if isinstance(self.inputs, Mapping) else [self.inputs]
         if self.inputs is not None and not all(isinstance(box, Box) for box in boxes):
-            raise InputError(
-                f"inputs={self.inputs!r}: give an attnc.Box, or a mapping from names of blocks to boxes"
-            )
+            accepted = "give an attnc.Box, or a mapping from names of blocks to boxes"
+            raise InputError(f"inputs={self.inputs!r}: {accepted}")
 
 
 def checked_config(config: object) -> ConvertConfig:
@@ -64,12 +63,11 @@ def checked_config(config: object) -> ConvertConfig:
         return ConvertConfig()
     if isinstance(config, ConvertConfig):
         return config
-    known = [field.name for field in fields(ConvertConfig)]
+    known = [*ConvertConfig.__dataclass_fields__]
     if not isinstance(config, Mapping) or not set(config) <= set(known):
         given = [*config] if isinstance(config, Mapping) else type(config).__name__
-        raise InputError(
-            f"config is a ConvertConfig or a mapping of its fields ({', '.join(known)}): got {given}"
-        )
+        accepted = f"a ConvertConfig or a mapping of its fields ({', '.join(known)})"
+        raise InputError(f"config is {accepted}: got {given}")
     return ConvertConfig(**config)
 
 
@@ -81,7 +79,6 @@ def checked_parts(parts: object) -> tuple[str, ...]:
     """
     given = PARTS if parts == "all" else (parts,) if isinstance(parts, str) else parts
     if not isinstance(given, (tuple, list, set, frozenset)) or not given or not set(given) <= set(PARTS):
-        raise InputError(
-            f"parts={parts!r}: accepted are 'all', {', '.join(map(repr, PARTS))}, or a tuple of them"
-        )
+        accepted = f"'all', {', '.join(map(repr, PARTS))}, or a tuple of them"
+        raise InputError(f"parts={parts!r}: accepted are {accepted}")
     return tuple(part for part in PARTS if part in given)

@@ -18,7 +18,7 @@ from attnc.frontends.transformers import ActivationSite, BlockList, NormSite, fi
 from attnc.pretrained.blocks import PlannedBlock, plan_block
 from attnc.pretrained.config import ConvertConfig, checked_config, checked_parts
 from attnc.pretrained.guard import check_reached, check_runs
-from attnc.pretrained.inputs import Entering, calls, entering, outputs
+from attnc.pretrained.inputs import calls, entering, outputs
 from attnc.pretrained.parts import PlannedPart, check_norms, plan_activation, plan_norm
 from attnc.pretrained.report import ConversionReport, Difference, model_certificate
 from attnc.pretrained.store import note_conversion
@@ -94,12 +94,9 @@ def convert(
     approximation: float,
     config: ConvertConfig | Mapping[str, Any] | None = None,
     filter_fn: Callable[[Any], bool] | None = None,
-    *,
-    parts: str | Collection[str] = "feed-forward",
-    samples: object = None,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> Model:
-    """A converted copy of a model; `attnc.pretrained.report_of(copy)` returns its report.
+    """A converted copy of a model; `attnc.pretrained.report_of(copy)` returns its report. The `options` are those of `convert_`.
 
     >>> model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)).eval()
     >>> converted = convert(model, approximation=1e-4)
@@ -107,8 +104,7 @@ def convert(
     ('GELU', 'Pointwise')
     """
     copied = copy.deepcopy(model)
-    options = {"filter_fn": filter_fn, "parts": parts, "samples": samples, "progress": progress}
-    convert_(copied, approximation, config=config, **options)  # type: ignore[arg-type]
+    convert_(copied, approximation, config, filter_fn, **options)
     return copied
 
 
@@ -116,8 +112,15 @@ def _plan(
     model: nn.Module, found: BlockList, approximation: float, config: ConvertConfig, progress: Progress
 ) -> list[PlannedBlock | PlannedPart]:
     """The module and the certificate of every part; the parts as they run are compared with what was read."""
-    known = entering(model, found.blocks, config)
-    blocks = _plan_blocks(found, known, approximation, config, progress)
+    blocks, total = [], len(found.blocks)
+    for i, (site, domain) in enumerate(zip(found.blocks, entering(model, found.blocks, config), strict=True)):
+        progress(site.name, i, total)
+
+        def tell(text: str, done: int = i, name: str = site.name) -> None:
+            progress(f"{name}: {text}", done, total)
+
+        blocks.append(plan_block(site, domain, approximation, config, tell))
+    progress("done", total, total)
     norms = [plan_norm(site, approximation, config) for site in found.sites if isinstance(site, NormSite)]
     activations = [site for site in found.sites if isinstance(site, ActivationSite)]
     check_runs(model, found.call, blocks)
@@ -125,28 +128,13 @@ def _plan(
     return [*blocks, *norms, *(plan_activation(site, approximation, config) for site in activations)]
 
 
-def _plan_blocks(
-    found: BlockList, known: list[Entering], approximation: float, config: ConvertConfig, progress: Progress
-) -> list[PlannedBlock]:
-    plans, total = [], len(found.blocks)
-    for i, (site, domain) in enumerate(zip(found.blocks, known, strict=True)):
-        progress(site.name, i, total)
-
-        def tell(text: str, done: int = i, name: str = site.name) -> None:
-            progress(f"{name}: {text}", done, total)
-
-        plans.append(plan_block(site, domain, approximation, config, tell))
-    progress("done", total, total)
-    return plans
-
-
 def _check_arithmetic(found: BlockList) -> None:
-    for dtype in {str(site.dtype).removeprefix("torch.") for site in found.sites}:
-        check_arithmetic(dtype, network=True)
-        broken = probe_window(dtype)
+    for name in {str(site.dtype).removeprefix("torch.") for site in found.sites}:
+        check_arithmetic(name, network=True)
+        broken = probe_window(name)
         if broken is not None:
             raise PrecisionError(
-                f"the {dtype} arithmetic of this machine violates an assumption of the proofs ({broken}): see docs/arithmetic.md"
+                f"the {name} arithmetic of this machine violates an assumption of the proofs ({broken}): see docs/arithmetic.md"
             )
 
 
@@ -155,12 +143,8 @@ def _differences(before: list[dict[str, Tensor]], after: list[dict[str, Tensor]]
     for old, new in zip(before, after, strict=True):
         for name, tensor in old.items():
             found.setdefault(name, []).append(_apart(new[name], tensor).flatten())
-    gaps = {name: torch.cat(parts) for name, parts in found.items()}
-    return tuple(
-        Difference(name, d.numel(), float(d.max()), float(d.median()))
-        for name, d in gaps.items()
-        if d.numel()
-    )
+    gaps = [(name, torch.cat(parts)) for name, parts in found.items()]
+    return tuple(Difference(n, d.numel(), float(d.max()), float(d.median())) for n, d in gaps if d.numel())
 
 
 def _apart(new: Tensor, old: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from torch import nn
 
 from attnc.arguments import checked_engine, checked_strict
-from attnc.check.model import Activation, Block, NormNumbers, read_parts, read_record, same_place
+from attnc.check.model import Activation, Block, NormNumbers, Part, read_parts, read_record, same_place
 from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
-from attnc.frontends.transformers import NormSite, PartSite, Site, find_blocks
+from attnc.frontends.transformers import ActivationSite, NormSite, PartSite, Site, find_blocks
 from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
@@ -56,26 +56,15 @@ def from_pretrained(
     record, report = _read_report(where)
     chosen = checked_engine(record["engine"] if engine is None else engine, ENGINES)
     model = load_model(where)
-    sites = _sites(where, model, record)
-    parts = read_parts(where, report.certificate, record)
-    made: list[tuple[Site | PartSite, Pointwise | GatedBlock | Norm, str]] = []
-    for site, entry in sites:
-        part = parts[entry["name"]]
-        module: Pointwise | GatedBlock | Norm
-        if isinstance(part, Activation):
-            head = _head(part.numbers, part.claim.children[0])
-            module = Pointwise([(None, head)], chosen, strict)
-        elif isinstance(part, NormNumbers) and isinstance(site, NormSite):
-            module = _rebuilt_norm(model, site, part, entry, chosen, strict)
-        elif isinstance(part, Block) and isinstance(site, Site):
-            module = _rebuilt(model, site, part, entry, chosen, strict)
-        else:
-            raise CertificateError(f"{site.name} is not the kind of part that was converted")
-        made.append((site, module, part.claim.name))
+    stored = read_parts(where, report.certificate, record)
+    made = [
+        (site, *_rebuilt(model, site, stored[entry["name"]], entry, chosen, strict))
+        for site, entry in _sites(where, model, record)
+    ]
     for site, module, _ in made:
         site.replace(module.eval())
     if chosen != record["engine"]:
-        report = _run_by(report, chosen, {name: module.runs for _, module, name in made})
+        report = _run_by(report, chosen, {claim.name: module.runs for _, module, claim in made})
     for part in model.modules():  # configs of parts are copies of the one that was read
         vars(getattr(part, "config", part)).pop("attnc", None)
     note_parts(model, chosen, report, [part_record(model, site, module) for site, module, _ in made])
@@ -116,15 +105,10 @@ def load_model(where: Path) -> Any:
         if missing and all(name.startswith("pooler.") for name in missing):
             model, missing = _loaded(cls, where, add_pooling_layer=False)
     if missing:
-        raise FileError(
-            f"{where} lacks {len(missing)} tensors of a {cls.__name__}, such as {missing[0]}, which would be random: save the "
-            "whole model"
-        )
-    for tensor in (
-        *model.parameters(),
-        *model.buffers(),
-    ):  # in the file, not aligned, products round differently
-        tensor.data = tensor.data.clone()
+        what = f"{where} lacks {len(missing)} tensors of a {cls.__name__}, such as {missing[0]}"
+        raise FileError(f"{what}, which would be random: save the whole model")
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()  # products of numbers that are not aligned round differently
     return model.eval()
 
 
@@ -146,13 +130,11 @@ def _check_code(where: Path, config: Mapping[str, Any]) -> None:
         raise FileError(f"{where} needs code of its own (auto_map in config.json), which attnc does not run")
     for name in ("attn_implementation", "_attn_implementation"):
         if "/" in str(config.get(name, "")):
-            raise FileError(
-                f"{where} needs code from elsewhere ({name} in config.json), which attnc does not run"
-            )
+            what = f"code from elsewhere ({name} in config.json)"
+            raise FileError(f"{where} needs {what}, which attnc does not run")
     if (where / "adapter_config.json").exists():
-        raise FileError(
-            f"{where} holds an adapter of peft (adapter_config.json): merge it by model.merge_and_unload() and save that"
-        )
+        advice = "merge it by model.merge_and_unload() and save that"
+        raise FileError(f"{where} holds an adapter of peft (adapter_config.json): {advice}")
 
 
 def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> Any:
@@ -162,21 +144,22 @@ def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> A
     name = str(names[0]) if isinstance(names, list) else str(names)
     cls = getattr(transformers, name, None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
-        raise FileError(
-            f"{where} is a {name} (architectures in config.json): transformers {transformers.__version__} has no such model"
-        )
+        version = f"transformers {transformers.__version__}"
+        raise FileError(f"{where} is a {name} (architectures in config.json): {version} has no such model")
     return cls
 
 
 def _sites(
     where: Path, model: nn.Module, record: Mapping[str, Any]
 ) -> list[tuple[Site | PartSite, Mapping[str, Any]]]:
-    """Each block or norm of the record with its place in this model. A part may have been converted and the whole saved, or the
-    other way round: then one name is the end of the other."""
+    """Each part of the record with its place in this model. A part may have been converted and the whole saved, or the other
+    way round: then one name is the end of the other."""
     names = [entry["name"] for entry in record["blocks"]]
+    kinds = {"layer": "norm", "rms": "norm", "activation": "activation"}
+    wanted = {kinds.get(entry.get("kind"), "feed-forward") for entry in record["blocks"]}
     try:
         sites = find_blocks(
-            model, lambda site: any(same_place(site.name, name) for name in names), parts=_kinds(record)
+            model, lambda site: any(same_place(site.name, name) for name in names), parts=sorted(wanted)
         ).sites
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
@@ -190,58 +173,46 @@ def _sites(
     return found
 
 
-def _kinds(record: Mapping[str, Any]) -> list[str]:
-    """The kinds of parts that a record has."""
-    kinds = {"layer": "norm", "rms": "norm", "activation": "activation"}
-    return sorted({kinds.get(entry.get("kind"), "feed-forward") for entry in record["blocks"]})
-
-
-def _rebuilt_norm(
+def _rebuilt(
     model: nn.Module,
-    site: NormSite,
-    found: NormNumbers,
+    site: Site | PartSite,
+    found: Part,
     entry: Mapping[str, Any],
     engine: str,
     strict: bool | None,
-) -> Norm:
-    """The module of a converted norm from its stored numbers."""
-    norm = site.norm
-    module = Norm(
-        found.numbers, norm.kind == "layer", norm.weight, norm.bias, one_plus=norm.one_plus, most=float(entry["most"]),
-        engine=engine, strict=strict,
-    )  # fmt: skip
-    reason = why_not_recorded(model, site, module, entry)
-    if reason is not None or str(site.dtype).removeprefix("torch.") != found.numbers.dtype:
-        raise CertificateError(
-            f"{site.name}: {reason or 'it was converted in another dtype'}: convert the original model again"
-        )
-    return module
-
-
-def _rebuilt(
-    model: nn.Module, site: Site, block: Block, entry: Mapping[str, Any], engine: str, strict: bool | None
-) -> Pointwise | GatedBlock:
-    """The module of a converted block from its stored numbers."""
-    claim = block.claim
-    dtype, activation = str(site.dtype).removeprefix("torch."), claim.facts["activation"]
-    if (claim.dtype, activation) != (dtype, site.activation):
-        raise CertificateError(
-            f"{site.name} was converted with {activation} in {claim.dtype}: the model has {site.activation} in {dtype}"
-        )
-    groups = [
-        (neurons, _head(numbers, certificate))
-        for (neurons, numbers), certificate in zip(block.heads, claim.children, strict=False)
-    ]
-    module: Pointwise | GatedBlock
-    module = pointwise = Pointwise(groups, engine, strict)
-    if block.square is not None and block.scale is not None and block.radius is not None:
-        square = _head(block.square, claim.children[-1])
-        maps = {m.attribute: m.module for m in site.maps()}
-        module = GatedBlock(maps, pointwise, Product(square, block.scale, block.radius, engine))
+) -> tuple[Pointwise | GatedBlock | Norm, Certificate]:
+    """The module of a converted part from its stored numbers, and its certificate."""
+    claim, kinds = found.claim, {Block: Site, NormNumbers: NormSite, Activation: ActivationSite}
+    if not isinstance(site, kinds[type(found)]):
+        raise CertificateError(f"{site.name} is not the kind of part that was converted")
+    dtype, activation = str(site.dtype).removeprefix("torch."), getattr(site, "activation", None)
+    if (claim.dtype, claim.facts.get("activation")) != (dtype, activation):
+        was = f"{claim.facts.get('activation', claim.subject)} in {claim.dtype}"
+        raise CertificateError(f"{site.name} was converted with {was}: the model has {activation} in {dtype}")
+    module: Pointwise | GatedBlock | Norm
+    if isinstance(found, NormNumbers):
+        assert isinstance(site, NormSite)
+        norm, most = site.norm, float(entry["most"])
+        options: dict[str, Any] = {
+            "one_plus": norm.one_plus,
+            "most": most,
+            "engine": engine,
+            "strict": strict,
+        }
+        module = Norm(found.numbers, norm.kind == "layer", norm.weight, norm.bias, **options)
+    else:
+        heads = found.heads if isinstance(found, Block) else [(None, found.numbers)]
+        certified = zip(heads, claim.children, strict=False)
+        groups = [(neurons, _head(numbers, certificate)) for (neurons, numbers), certificate in certified]
+        module = pointwise = Pointwise(groups, engine, strict)
+        if isinstance(found, Block) and found.square is not None:
+            assert isinstance(site, Site) and found.scale is not None and found.radius is not None
+            square = Product(_head(found.square, claim.children[-1]), found.scale, found.radius, engine)
+            module = GatedBlock({m.attribute: m.module for m in site.maps()}, pointwise, square)
     reason = module.why_not_certified() or why_not_recorded(model, site, module, entry)
     if reason is not None:
         raise CertificateError(f"{site.name}: {reason}: convert the original model again")
-    return module
+    return module, claim
 
 
 def _head(numbers: HeadNumbers, certificate: Certificate) -> Head:
@@ -265,9 +236,8 @@ def _imported() -> Any:
     try:
         import transformers
     except ImportError as problem:
-        raise MissingExtraError(
-            "model directories are read by transformers, which is not installed: pip install 'attnc[transformers]'"
-        ) from problem
+        advice = "which is not installed: pip install 'attnc[transformers]'"
+        raise MissingExtraError(f"model directories are read by transformers, {advice}") from problem
     return transformers
 
 
@@ -301,9 +271,8 @@ def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> N
     report = report_of(model)
     save = getattr(model, "save_pretrained", None)
     if save is None:
-        raise InputError(
-            f"{type(model).__name__} has no save_pretrained: a directory is written for models of transformers"
-        )
+        what = f"{type(model).__name__} has no save_pretrained"
+        raise InputError(f"{what}: a directory is written for models of transformers")
     check_new(out)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:

@@ -37,18 +37,13 @@ def entering(model: nn.Module, sites: Sequence[Site], config: ConvertConfig) -> 
     boxes = config.inputs if isinstance(config.inputs, Mapping) else dict.fromkeys(bare, config.inputs)
     for name, box in boxes.items():
         if name not in bare:
-            known = (
-                "its inputs are known from its norm"
-                if name in found
-                else f"the blocks without a norm are {[*bare]}"
-            )
+            known = "its inputs are known from its norm" if name in found else f"without a norm are {[*bare]}"
             raise InputError(f"inputs has a box for {name!r}: {known}")
         if box is not None:
             features = bare.pop(name).first.sizes[1]
             if box.shape != (features,):
-                raise InputError(
-                    f"inputs: the box for {name} has shape {box.shape}, but the block takes {features} features"
-                )
+                shape = f"the box for {name} has shape {box.shape}"
+                raise InputError(f"inputs: {shape}, but the block takes {features} features")
             found[name] = Entering(box)
     found |= _measured(model, bare, config)
     missing = [site for site in bare.values() if site.name not in found]
@@ -68,14 +63,12 @@ def _measured(model: nn.Module, bare: Mapping[str, Site], config: ConvertConfig)
     """A box around the inputs that the calibration samples bring to each block."""
     if not bare or config.calibration is None:
         return {}
-    seen: dict[str, tuple[Array, Array]] = {}
+    seen: dict[str, list[Array]] = {}
 
     def note(name: str, given: tuple[Any, ...]) -> None:
         x = given[0].detach().to("cpu", torch.float64).reshape(-1, given[0].shape[-1])
         if len(x):
-            low, high = x.amin(0).numpy(), x.amax(0).numpy()
-            before = seen.get(name, (low, high))
-            seen[name] = np.minimum(before[0], low), np.maximum(before[1], high)
+            seen.setdefault(name, []).extend((x.amin(0).numpy(), x.amax(0).numpy()))
 
     handles = [
         site.first.module.register_forward_pre_hook(lambda _, given, name=name: note(name, given))
@@ -84,7 +77,8 @@ def _measured(model: nn.Module, bare: Mapping[str, Site], config: ConvertConfig)
     with removed(handles):
         outputs(model, calls(config.calibration))
     found = {}
-    for name, (lo, hi) in seen.items():
+    for name, ends in seen.items():
+        lo, hi = np.min(ends, axis=0), np.max(ends, axis=0)
         if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
             raise InputError(f"calibration: an input of {name} is not finite; use other samples")
         room = _ROOM * (hi - lo)
@@ -108,9 +102,8 @@ def calls(samples: object) -> list[Call]:
         elif isinstance(one, (Tensor, tuple)):
             found.append(Call(one if isinstance(one, tuple) else (one,)))
         else:
-            raise InputError(
-                f"a sample is a tensor, a tuple of arguments or a mapping of names to arguments: got {type(one).__name__}"
-            )
+            accepted = "a tensor, a tuple of arguments or a mapping of names to arguments"
+            raise InputError(f"a sample is {accepted}: got {type(one).__name__}")
     return found
 
 
@@ -122,9 +115,8 @@ def outputs(model: nn.Module, samples: Sequence[Call]) -> list[dict[str, Tensor]
             try:
                 output = model(*call.args, **(call.kwargs or {}))
             except Exception as problem:
-                raise InputError(
-                    f"the model fails on a sample: {type(problem).__name__}: {problem}"
-                ) from problem
+                reason = f"{type(problem).__name__}: {problem}"
+                raise InputError(f"the model fails on a sample: {reason}") from problem
             found.append(dict(_tensors("output", output)))
     return found
 

@@ -22,10 +22,11 @@ from attnc.lower.pointwise import executed_error
 from attnc.lower.quadratic import proved_heads
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
+from attnc.pretrained.blocks import stated, too_small
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.guard import MODES, SHAPES, ULPS, is_close, refuse, rows_of
 from attnc.prove.quadratic import norm_errors
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
 
 MOST = 2.0**64  # the largest mean square of a token
@@ -48,19 +49,10 @@ def plan_activation(site: ActivationSite, approximation: float, config: ConvertC
     head = head_approximating(Plan(f, Interval(-REACH, REACH), dtype, config.design), approximation)
     module = Pointwise([(None, head)], config.engine, config.strict)
     roundings = {engine: round_up(executed_error(head, f, engine)) for engine in ("softmax", "closed-form")}
+    facts = {"activation": site.activation, "engine": module.runs, "roundings": roundings}
     known = head.certificate
-    certificate = Certificate(
-        subject="activation",
-        name=site.name,
-        status=Status.PROVED,
-        approximation=known.approximation,
-        rounding=roundings[config.engine],
-        bound=round_up(known.approximation + roundings[config.engine]),
-        holds_for=known.interval,
-        dtype=dtype,
-        facts={"activation": site.activation, "engine": module.runs, "roundings": roundings},
-        children=(known,),
-    )
+    about = {"holds_for": known.interval, "children": (known,)}
+    certificate = stated(site, "activation", known.approximation, config.engine, facts, **about)
     return PlannedPart(site, module.eval(), certificate)
 
 
@@ -74,34 +66,22 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
     try:
         proof = proved_heads(norm.features, site.epsilon, MOST, target, dtype)
     except PrecisionError as problem:
-        least = round_up((problem.reachable or 0.0) * size * 1.1, 2)
-        raise PrecisionError(
-            f"approximation={approximation:g} cannot be met at {site.name} with numbers stored in {dtype}: use "
-            f"approximation >= {least:.1e}{', or model.double()' if dtype == 'float32' else ''}. Nothing was converted.",
-            least,
-        ) from problem
-    a, relative = ARITHMETIC[dtype], {"softmax": proof.executed, "closed-form": proof.closed_form}
-    exact, _ = norm_errors(domain.gain, domain.shift, proof.approximation, proof.executed, a)
-    executed = {
-        engine: norm_errors(domain.gain, domain.shift, proof.approximation, error, a)[1]
+        reachable = (problem.reachable or 0.0) * size * 1.1
+        raise too_small(site, approximation, reachable) from problem
+    relative = {"softmax": proof.executed, "closed-form": proof.closed_form}
+    errors = {
+        engine: norm_errors(domain.gain, domain.shift, proof.approximation, error, ARITHMETIC[dtype])
         for engine, error in relative.items()
     }
-    roundings = {engine: round_up(error) for engine, error in executed.items()}
-    certificate = Certificate(
-        subject="norm",
-        name=site.name,
-        status=Status.PROVED,
-        approximation=round_up(exact),
-        rounding=roundings[config.engine],
-        bound=round_up(round_up(exact) + roundings[config.engine]),
-        holds_for=Ball(norm.features, math.sqrt(norm.features * MOST), norm.kind == "layer"),
-        dtype=dtype,
-        digests=proof.numbers.digests(),
-        facts={
-            "kind": norm.kind, "engine": config.engine, "features": norm.features, "epsilon": site.epsilon,
-            "heads": len(proof.numbers), "relative": proof.approximation, "executed": relative, "roundings": roundings,
-        },
-    )  # fmt: skip
+    facts = {
+        "kind": norm.kind, "engine": config.engine, "features": norm.features, "epsilon": site.epsilon,
+        "heads": len(proof.numbers), "relative": proof.approximation, "executed": relative,
+        "roundings": {engine: round_up(executed) for engine, (_, executed) in errors.items()},
+    }  # fmt: skip
+    ball = Ball(norm.features, math.sqrt(norm.features * MOST), norm.kind == "layer")
+    about = {"holds_for": ball, "digests": proof.numbers.digests()}
+    exact = round_up(errors["softmax"][0])
+    certificate = stated(site, "norm", exact, config.engine, facts, **about)
     module = Norm(
         proof.numbers, norm.kind == "layer", norm.weight, norm.bias, one_plus=norm.one_plus, most=MOST, engine=config.engine,
         strict=config.strict,
@@ -134,11 +114,8 @@ def _norm_problem(site: NormSite) -> str | None:
         z = z - z.mean(-1, keepdims=True) if domain.centred else z
         y = z / np.sqrt((z * z).mean(-1, keepdims=True) + site.epsilon)
         size = np.abs(domain.gain) * (1 + np.abs(y)) + np.abs(domain.shift)
-        precision = (
-            torch.float32 if isinstance(out, Tensor) else site.dtype
-        )  # some norms are taken in float32
-        if not isinstance(out, Tensor) or not is_close(
-            rows_of(out), (domain.gain * y + domain.shift, size), precision, ULPS
-        ):
+        expected = domain.gain * y + domain.shift, size
+        same = isinstance(out, Tensor) and is_close(rows_of(out), expected, torch.float32, ULPS)
+        if not same:  # up to float32, in which some norms are taken
             return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
     return None

@@ -57,12 +57,15 @@ class ConversionReport:
     @property
     def blocks(self) -> tuple[Certificate, ...]:
         """The certificates of the converted blocks."""
-        return tuple(part for part in self.certificate.children if part.subject == "block")
+        return self._parts("block")
 
     @property
     def norms(self) -> tuple[Certificate, ...]:
         """The certificates of the converted norms."""
-        return tuple(part for part in self.certificate.children if part.subject == "norm")
+        return self._parts("norm")
+
+    def _parts(self, subject: str) -> tuple[Certificate, ...]:
+        return tuple(part for part in self.certificate.children if part.subject == subject)
 
     @property
     def converted(self) -> int:
@@ -85,7 +88,7 @@ class ConversionReport:
     def notes(self) -> list[str]:
         """The lines below the table of blocks."""
         lines = [_norms_line(self.norms)] if self.norms else []
-        lines += [_activation_line(c) for c in self.certificate.children if c.subject == "activation"]
+        lines += map(_activation_line, self._parts("activation"))
         lines += [f"read from the operations of a call with {self.read}"] if self.read else []
         lines += sorted({note for block in self.blocks for note in _own_forms(block)})
         lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
@@ -130,13 +133,10 @@ class ConversionReport:
     @classmethod
     def from_json(cls, record: object) -> ConversionReport:
         """Read the result of `to_json`; raises `CertificateError` if it was edited, or if a field is missing or unknown."""
-        body = checked_record(cls, record)
-        parts = {"skipped": Skipped, "measured": Difference}
-        lists = {
-            name: tuple(part(**checked_record(part, one)) for one in body[name])
-            for name, part in parts.items()
-        }
-        return cls(**{**body, **lists, "certificate": Certificate.from_json(body["certificate"])})
+        body = dict(checked_record(cls, record))
+        for name, part in (("skipped", Skipped), ("measured", Difference)):
+            body[name] = tuple(part(**checked_record(part, one)) for one in body[name])
+        return cls(**{**body, "certificate": Certificate.from_json(body["certificate"])})
 
 
 ASSUMED = (
@@ -186,11 +186,8 @@ def _norms_line(norms: Sequence[Certificate]) -> str:
     """All norms in one line: they have the same heads, up to their number of features."""
     heads = sorted({norm.facts["heads"] for norm in norms})
     exact, rounding = (max(getattr(norm, term) for norm in norms) for term in ("approximation", "rounding"))
-    square = min(
-        norm.holds_for.radius**2 / norm.holds_for.features
-        for norm in norms
-        if isinstance(norm.holds_for, Ball)
-    )
+    balls = [norm.holds_for for norm in norms if isinstance(norm.holds_for, Ball)]
+    square = min(ball.radius**2 / ball.features for ball in balls)
     return (
         f"norms: {len(norms)}, each of {' or '.join(map(str, heads))} heads with two keys, engine {norms[0].facts['engine']}; "
         f"approximation at most {at_most(exact)}, rounding at most {at_most(rounding)}, for every token (of a LayerNorm: minus "
@@ -200,22 +197,17 @@ def _norms_line(norms: Sequence[Certificate]) -> str:
 
 def _own_forms(block: Certificate) -> list[str]:
     """The formulas that a block executes by closed form and that are not derived from its anchors."""
-    facts, name = block.facts, block.facts["activation"]
+    facts, name, runs = block.facts, block.facts["activation"], []
     if not facts["engine"].startswith("closed-form"):
         return []
     form = FUNCTIONS.get((name, block.dtype)) if facts["design"] == "lattice" else None
-    words = (
-        "the tail of the normal distribution by its Mills ratio"
-        if isinstance(form, TailForm)
-        else "a sigmoid"
-    )
-    runs = [] if form is None else [f"{name} runs by {words}"]
+    if form is not None:
+        tail = "the tail of the normal distribution by its Mills ratio"
+        runs.append(f"{name} runs by {tail if isinstance(form, TailForm) else 'a sigmoid'}")
     if facts["heads"] > facts["neurons"]:
         runs.append("products of two values run as x*y")
-    return [
-        f"closed-form: {one}, proved to approximate the function itself; this is not attention"
-        for one in runs
-    ]
+    why = "proved to approximate the function itself; this is not attention"
+    return [f"closed-form: {one}, {why}" for one in runs]
 
 
 def holds_for(block: Certificate) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.frontends.transformers import Call, NormSite, PartSite, Site
+from attnc.frontends.transformers.norms import NormRead
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
@@ -89,56 +90,48 @@ def _inside(part: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
     """The blocks on record that are converted in the part; the config may have been another model's."""
-    places = [
-        name for name, inner in part.named_modules() if isinstance(inner, (Pointwise, GatedBlock, Norm))
-    ]
+    kinds = (Pointwise, GatedBlock, Norm)
+    places = [name for name, inner in part.named_modules() if isinstance(inner, kinds)]
     entries = getattr(config, "attnc", {}).get("blocks", ())
     return [e for e in entries if any(f".{place}".endswith(f".{e['name']}") for place in places)]
 
 
 def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> dict[str, Any]:
-    """The record of a converted block or norm."""
-    if isinstance(site, Site):
-        return block_record(model, site, module)
-    if not isinstance(site, NormSite):
-        return {"name": site.name, "tensors": {}, "kind": "activation"}
-    assert isinstance(module, Norm)
-    stored = {"weight": module.weight, "bias": module.bias, **dict(module.heads.named_buffers())}
-    tensors = {
-        role: [f"{site.name}.{'heads.' * (role in QUADRATIC)}{role}", _digest(role, tensor)]
-        for role, tensor in stored.items()
-        if tensor is not None
-    }
-    one_plus = None if module.one_plus is None else str(module.one_plus).removeprefix("torch.")
-    facts = {
-        "kind": site.norm.kind,
-        "features": site.norm.features,
-        "one_plus": one_plus,
-        "most": module.most,
-    }
-    return {"name": site.name, "tensors": tensors, "epsilon": module.heads.offset, **facts}
+    """The tensors of a converted part by role, [name in the model, SHA-256], and how they are used. `attnc.check` reads a
+    directory by these alone. Of a block: those of its maps and its norm, which neurons use which head, and powers of two."""
+    if isinstance(site, NormSite) and isinstance(module, Norm):
+        own = {"weight": module.weight, "bias": module.bias, **dict(module.heads.named_buffers())}
+        tensors = {
+            role: (f"{site.name}.{'heads.' * (role in QUADRATIC)}{role}", tensor)
+            for role, tensor in own.items()
+            if tensor is not None
+        }
+        about = {**_norm_record(site.norm), "epsilon": module.heads.offset, "most": module.most}
+    elif isinstance(site, Site):
+        maps = {"first": site.first, "second": site.second} | ({} if site.up is None else {"up": site.up})
+        found = {f"{role}.{key}": getattr(m, key) for role, m in maps.items() for key in ("weight", "bias")}
+        if site.norm is not None:
+            found |= {"norm.weight": site.norm.weight, "norm.bias": site.norm.bias}
+        state = (
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        )
+        names = {id(tensor): name for name, tensor in reversed(state)}
+        tensors = {role: (names.get(id(t), role), t) for role, t in found.items() if t is not None}
+        for name, t in module.state_dict().items():
+            if not t.is_floating_point():
+                tensors[name.rpartition(".")[2]] = f"{site.name}.{name}", t
+        transposed = [role for role, m in maps.items() if m.transposed]
+        about = {"transposed": transposed, "norm": site.norm and _norm_record(site.norm)}
+    else:
+        tensors, about = {}, {"kind": "activation"}
+    digests = {role: [name, _digest(role, tensor)] for role, (name, tensor) in tensors.items()}
+    return {"name": site.name, "tensors": digests, **about}
 
 
-def block_record(model: nn.Module, site: Site, module: nn.Module) -> dict[str, Any]:
-    """The tensors of a block by role, [name in the model, SHA-256]: those of its maps and its norm, and which neurons use which
-    head and which powers of two; and how maps and norm use them. `attnc.check` reads a directory by these alone."""
-    norm = site.norm
-    maps = {"first": site.first, "second": site.second} | ({} if site.up is None else {"up": site.up})
-    found = {f"{role}.{key}": getattr(m, key) for role, m in maps.items() for key in ("weight", "bias")}
-    found |= {} if norm is None else {"norm.weight": norm.weight, "norm.bias": norm.bias}
-    state = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    names = {id(tensor): name for name, tensor in reversed(state)}
-    tensors = {role: (names.get(id(t), role), t) for role, t in found.items() if t is not None}
-    for name, t in module.state_dict().items():
-        if not t.is_floating_point():
-            tensors[name.rpartition(".")[2]] = f"{site.name}.{name}", t
-    one_plus = None if norm is None or norm.one_plus is None else str(norm.one_plus).removeprefix("torch.")
-    return {
-        "name": site.name,
-        "tensors": {role: [name, _digest(role, tensor)] for role, (name, tensor) in tensors.items()},
-        "transposed": [role for role, m in maps.items() if m.transposed],
-        "norm": norm and {"kind": norm.kind, "features": norm.features, "one_plus": one_plus},
-    }
+def _norm_record(norm: NormRead) -> dict[str, Any]:
+    one_plus = None if norm.one_plus is None else str(norm.one_plus).removeprefix("torch.")
+    return {"kind": norm.kind, "features": norm.features, "one_plus": one_plus}
 
 
 def _digest(role: str, tensor: Tensor) -> str:

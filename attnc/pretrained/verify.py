@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from attnc.check.verify import CHECKERS, verify
 from attnc.domain import Ball, Box
 from attnc.errors import AttncError, MissingExtraError
 from attnc.frontends.transformers import NormSite, PartSite, Site, example_call, read_sites
+from attnc.frontends.transformers.blocks import LinearMap
 from attnc.functions import Function
 from attnc.functions.balls import working
 from attnc.network.head import Head
@@ -74,11 +75,8 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
     records = dict(_records(model))
     verdicts = []
     for claim in report.certificate.children:
-        site, record = sites[claim.name], records.get(claim.name)
-        if isinstance(site, Site):
-            verdicts.append(_verdict(model, claim, site, record, report.approximation, proofs))
-        else:
-            verdicts.append(_part_verdict(model, claim, site, record, report.approximation, proofs))
+        part = sites[claim.name], records.get(claim.name)
+        verdicts.append(_verdict(model, claim, *part, report.approximation, proofs))
     return summary(verdicts, proofs)
 
 
@@ -98,82 +96,7 @@ def verify_directory(path: str | os.PathLike[str], function: Function | None = N
 CHECKERS |= {"directory": verify_directory, "model": lambda model, function: verify_conversion(model)}
 
 
-Converted = Pointwise | GatedBlock
-
-
-@dataclass(frozen=True, eq=False)
-class _Running:
-    """A converted block in the model: its certificate, its place and its module."""
-
-    claim: Certificate
-    site: Site
-    module: Converted
-
-    @property
-    def activation(self) -> Pointwise:
-        return self.module.activation if isinstance(self.module, GatedBlock) else self.module
-
-    @property
-    def heads(self) -> list[Head]:
-        """The heads of the activation, then that of the square."""
-        square = self.module.product.square.groups if isinstance(self.module, GatedBlock) else []
-        return [head for _, head in (*self.activation.groups, *square)]
-
-    def numbers(self) -> Block:
-        """The block as plain numbers. Its domain is the outputs of the norm in front, or the box of the certificate."""
-        site, claim = self.site, self.claim
-        maps = [m.numbers() for m in (site.first, site.second, site.up) if m is not None]
-        program = block_program(functions.get(claim.facts["activation"]), *maps)
-        domain = site.domain() or (claim.holds_for if isinstance(claim.holds_for, Box) else None)
-        heads = [
-            (None if neurons is None else neurons.numpy(), head.numbers())
-            for neurons, head in self.activation.groups
-        ]
-        if not isinstance(self.module, GatedBlock):
-            return Block(claim, program, domain, heads)
-        powers = (self.module.product.scale.numpy(), self.module.product.radius.numpy())
-        return Block(claim, program, domain, heads, self.heads[-1].numbers(), *powers)
-
-
-def _part_verdict(
-    model: nn.Module,
-    claim: Certificate,
-    site: PartSite,
-    record: Mapping[str, Any] | None,
-    requested: float,
-    proofs: Proofs,
-) -> Verdict:
-    """The verdict on a norm, or on an activation outside of blocks."""
-    module, subject = site.replaced, "norm" if isinstance(site, NormSite) else "activation"
-    assert isinstance(module, Norm | Pointwise)
-    tensors = (*module.parameters(), *module.buffers())
-    dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()}
-    runs = (module.runs, claim.facts["roundings"].get(module.engine))
-    if (claim.subject, *runs, dtypes) != (subject, claim.facts["engine"], claim.rounding, {claim.dtype}):
-        reason: str | None = f"it runs {module.runs!r} in {', '.join(dtypes)}: the report states otherwise"
-    else:
-        reason = module.why_not_certified()
-    if reason is None and record is not None:
-        reason = why_not_recorded(model, site, module, record)
-    if isinstance(site, NormSite) and isinstance(module, Norm) and reason is None:
-        if site.norm.kind != claim.facts["kind"] or claim.holds_for != _ball(module):
-            reason = "its kind or its domain is not that of its certificate"
-        else:
-            norm = NormNumbers(claim, module.heads.numbers(), site.norm.domain())
-            return check_part(norm, requested, proofs)
-    if isinstance(module, Pointwise) and reason is None:
-        heads = [head for _, head in module.groups]
-        if tuple(head.certificate for head in heads) == claim.children and len(heads) == 1:
-            return check_part(Activation(claim, heads[0].numbers()), requested, proofs)
-        reason = "its heads are not those of its certificate"
-    return Verdict(
-        Status.UNKNOWN, reason or "it is not the part of its certificate", claim.bound, name=claim.name
-    )
-
-
-def _ball(module: Norm) -> Ball:
-    """The tokens that a norm accepts."""
-    return Ball(module.heads.dim, math.sqrt(module.heads.dim * module.most), module.centred)
+Converted = Pointwise | GatedBlock | Norm
 
 
 def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site | PartSite]) -> str | None:
@@ -214,78 +137,130 @@ def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _verdict(
     model: nn.Module,
     claim: Certificate,
-    site: Site,
+    site: Site | PartSite,
     record: Mapping[str, Any] | None,
     requested: float,
     proofs: Proofs,
 ) -> Verdict:
-    assert isinstance(site.replaced, Converted)
-    running = _Running(claim, site, site.replaced)
+    module = site.replaced
+    assert isinstance(module, Converted)
     try:
-        reason = _claims(running) or _numbers(model, running, record) or _code(model, running)
-        if reason is None:
-            return check_part(running.numbers(), requested, proofs, partial(_attack, running))
+        reason = _claims(claim, site, module) or _numbers(model, claim, site, module, record)
+        reason = reason or _code(model, site, module)
+        if reason is None and isinstance(site, Site) and not isinstance(module, Norm):
+            attack = partial(_attack, _activation(module), site.first.sizes[0])
+            return check_part(_block(claim, site, module), requested, proofs, attack)
+        if reason is None and isinstance(site, NormSite) and isinstance(module, Norm):
+            norm = NormNumbers(claim, module.heads.numbers(), site.norm.domain())
+            return check_part(norm, requested, proofs)
+        if reason is None and len(heads := _heads(module)) == 1:
+            return check_part(Activation(claim, heads[0].numbers()), requested, proofs)
     except AttncError as problem:
         reason = str(problem)
-    return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)
+    return Verdict(
+        Status.UNKNOWN, reason or "it is not the part of its certificate", claim.bound, name=claim.name
+    )
 
 
-def _claims(running: _Running) -> str | None:
+def _activation(module: Pointwise | GatedBlock) -> Pointwise:
+    return module.activation if isinstance(module, GatedBlock) else module
+
+
+def _maps(site: Site | PartSite) -> tuple[LinearMap, ...]:
+    return site.maps() if isinstance(site, Site) else ()
+
+
+def _heads(module: Converted) -> list[Head]:
+    """The heads of the activation, then that of the square."""
+    if isinstance(module, Norm):
+        return []
+    square = module.product.square.groups if isinstance(module, GatedBlock) else []
+    return [head for _, head in (*_activation(module).groups, *square)]
+
+
+def _block(claim: Certificate, site: Site, module: Pointwise | GatedBlock) -> Block:
+    """The block as plain numbers. Its domain is the outputs of the norm in front, or the box of the certificate."""
+    maps = [m.numbers() for m in (site.first, site.second, site.up) if m is not None]
+    program = block_program(functions.get(claim.facts["activation"]), *maps)
+    domain = site.domain() or (claim.holds_for if isinstance(claim.holds_for, Box) else None)
+    groups = _activation(module).groups
+    heads = [(None if neurons is None else neurons.numpy(), head.numbers()) for neurons, head in groups]
+    if not isinstance(module, GatedBlock):
+        return Block(claim, program, domain, heads)
+    powers = (module.product.scale.numpy(), module.product.radius.numpy())
+    return Block(claim, program, domain, heads, _heads(module)[-1].numbers(), *powers)
+
+
+def _claims(claim: Certificate, site: Site | PartSite, module: Converted) -> str | None:
     """What the certificate states of the module that is not so."""
-    claim, module = running.claim, running.module
-    stated = claim.facts["engine"]
-    if claim.facts["roundings"].get(module.engine) != claim.rounding or module.runs != stated:
-        return f"it runs {module.runs!r} as engine={module.engine!r}: the report states {stated!r}, rounding {claim.rounding:g}"
-    if tuple(head.certificate for head in running.heads) != claim.children:
+    kind = "block" if isinstance(site, Site) else "norm" if isinstance(site, NormSite) else "activation"
+    if claim.subject != kind:
+        return f"it is of the kind {kind}, its certificate is about a {claim.subject}"
+    said = claim.facts["engine"]
+    if claim.facts["roundings"].get(module.engine) != claim.rounding or module.runs != said:
+        return f"it runs {module.runs!r} as engine={module.engine!r}: the report states {said!r}, rounding {claim.rounding:g}"
+    if tuple(head.certificate for head in _heads(module)) != claim.children:
         return "its heads are not those of its certificate"
-    found = site_facts(running.site, [head for _, head in running.activation.groups])
+    found: dict[str, Any] = {}
+    if isinstance(site, Site) and not isinstance(module, Norm):
+        found = site_facts(site, [head for _, head in _activation(module).groups])
+    elif isinstance(site, NormSite) and isinstance(module, Norm):
+        found = {"kind": site.norm.kind}
+        size = module.heads.dim
+        if claim.holds_for != Ball(size, math.sqrt(size * module.most), module.centred):
+            return "its domain is not that of its certificate"
     changed = [name for name, value in found.items() if claim.facts.get(name) != value]
     return f"its certificate states other facts: {', '.join(changed)}" if changed else None
 
 
-def _numbers(model: nn.Module, running: _Running, record: Mapping[str, Any] | None) -> str | None:
+def _numbers(
+    model: nn.Module,
+    claim: Certificate,
+    site: Site | PartSite,
+    module: Converted,
+    record: Mapping[str, Any] | None,
+) -> str | None:
     """Why the numbers are not those of the report."""
-    site, claim = running.site, running.claim
-    parts = (running.module, *(m.module for m in site.maps()))
+    parts = (module, *(m.module for m in _maps(site)))
     tensors = [t for part in parts for t in (*part.parameters(), *part.buffers()) if t.is_floating_point()]
     dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors}
     if dtypes != {claim.dtype} or any(t.device.type != "cpu" for t in tensors):
         return f"it was proved in {claim.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
-    return None if record is None else why_not_recorded(model, site, running.module, record)
+    return None if record is None else why_not_recorded(model, site, module, record)
 
 
-def _code(model: nn.Module, running: _Running) -> str | None:
+def _code(model: nn.Module, site: Site | PartSite, module: Converted) -> str | None:
     """Whether other code runs than the modules of attnc as they were built."""
-    site, module = running.site, running.module
-    kept = [(m.name, m.module) for m in site.maps()]
-    kept += [] if site.norm is None else [(site.norm.name, model.get_submodule(site.norm.name))]
+    kept = [(m.name, m.module) for m in _maps(site)]
+    if isinstance(site, Site) and site.norm is not None:
+        kept.append((site.norm.name, model.get_submodule(site.norm.name)))
     for name, part in kept:
         if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
             return f"{name} has a hook or a forward of its own, which may change what is executed"
     if site.problems:
         return f"{site.problems[0].where} {site.problems[0].reason}"
-    for part, name, value in site.settings:
+    for part, name, value in site.settings if isinstance(site, Site) else ():
         if getattr(part, name) != value:
             return f"{name} of {type(part).__name__} is {getattr(part, name)!r}: the block is not executed as attention"
-    if type(module) not in (Pointwise, GatedBlock):
+    if type(module) not in (Pointwise, GatedBlock, Norm):
         return f"{type(module).__name__} is not a module of attnc"
     ask: Any = type(module).why_not_certified  # of the class: an attribute of the instance does not hide it
     reason: str | None = ask(module)
     if reason is not None:
         return reason
-    if isinstance(module, GatedBlock) and tuple(m.attribute for m in site.maps()) != module.roles:
+    if isinstance(module, GatedBlock) and tuple(m.attribute for m in _maps(site)) != module.roles:
         return "the maps of the gated block are in other places"
     return None
 
 
-def _attack(running: _Running, block: Block, engine: str, proofs: Proofs) -> Verdict | None:
+def _attack(activation: Pointwise, neurons: int, block: Block, engine: str, proofs: Proofs) -> Verdict | None:
     """Execute the activation, and compare with f: it must do what was proved of its heads."""
-    claim, neurons = block.claim, running.site.first.sizes[0]
+    claim = block.claim
     f = functions.get(claim.facts["activation"])
     for (index, numbers), certificate in zip(block.heads, claim.children, strict=False):
         s = _points(certificate).to(getattr(torch, claim.dtype))
         with torch.no_grad():
-            rows = running.activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
+            rows = activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
         column = 0 if index is None else int(index[0])
         with working(192):
             allowed = arb(proofs.executed(numbers, certificate, engine))

@@ -270,8 +270,8 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: attack",
         "attnc/pretrained/verify.py",
-        "check_part(running.numbers(), requested, proofs, partial(_attack, running))",
-        "check_part(running.numbers(), requested, proofs)",
+        "check_part(_block(claim, site, module), requested, proofs, attack)",
+        "check_part(_block(claim, site, module), requested, proofs)",
         "the activation is not executed",
         ("tests/pretrained/test_verify.py::test_other_code_that_runs_is_refuted",),
     ),

@@ -36,7 +36,6 @@ def test_the_whole_in_small(quick: Path) -> None:
         assert (quick / "figures" / f"{name}.png").stat().st_size > 10_000
         assert (quick / "figures" / f"{name}.svg").read_text().startswith("<?xml")
         assert f"figures/{name}.svg" in (quick / "report.md").read_text()
-        assert f"figures/{name}.svg" in (quick / "report.html").read_text()
 
 
 def test_built_beats_trained_in_small(quick: Path) -> None:
@@ -55,17 +54,17 @@ def test_again_runs_nothing_and_a_damaged_record_alone(
     assert main(part) == 0
     out = capsys.readouterr().out
     assert "heat-map" in out and "seq2seq" not in out
-    before = [(quick / name).read_bytes() for name in ("results.json", "results.csv", "times.csv")]
+    before = [(quick / name).read_bytes() for name in ("results.csv", "times.csv")]
     victim = next(path for path in (quick / "records").iterdir() if path.name.startswith("heat-map-nearest"))
     victim.write_text(victim.read_text().replace('"mse": ', '"mse": 1', 1))
     with pytest.warns(UserWarning, match=victim.name):
         assert main([*part, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["runs"] == sum(row["diverged"] == 0 for row in printed["rows"]) == 4
-    after = [(quick / name).read_bytes() for name in ("results.json", "results.csv", "times.csv")]
-    assert after[:2] == before[:2]
+    after = [(quick / name).read_bytes() for name in ("results.csv", "times.csv")]
+    assert after[0] == before[0]
     changed = [
-        a for a, b in zip(*(text.splitlines() for text in (after[2], before[2])), strict=True) if a != b
+        a for a, b in zip(*(text.splitlines() for text in (after[1], before[1])), strict=True) if a != b
     ]
     assert len(changed) == 1 and changed[0].startswith(victim.stem.encode())
 

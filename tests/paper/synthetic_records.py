@@ -31,7 +31,7 @@ def _record(one: Setting, draw: random.Random) -> Record:
     trained = one.method in TRAINED
     mse = _mse(one, draw)
     start = _START[one.method] if trained else None
-    curve = _curve(one, start, mse, draw) if start is not None else ()
+    curve = _curve(one, start, mse, draw) if start is not None else []
     built = None if trained else 6 * math.sqrt(mse * one.width)
     picked = weights = None
     if one.experiment == "heat-map":
@@ -77,13 +77,13 @@ def _mse(one: Setting, draw: random.Random) -> float:
     return level * (59 / (one.p - 1)) ** rate * width**2 * noise
 
 
-def _curve(one: Setting, start: float, end: float, draw: random.Random) -> tuple[float, ...]:
+def _curve(one: Setting, start: float, end: float, draw: random.Random) -> list[float]:
     past = (math.exp(-8 * (k + 1) / one.epochs) for k in range(one.epochs))
     shown = [math.exp(math.log(end) + p * math.log(start / end) + draw.gauss(0, 0.08)) for p in past]
-    return (*shown[:-1], end)
+    return [*shown[:-1], end]
 
 
-def _weights(one: Setting, trained: bool, draw: random.Random) -> tuple[tuple[tuple[float, ...], ...], ...]:
+def _weights(one: Setting, trained: bool, draw: random.Random) -> list[list[list[float]]]:
     samples = []
     for _ in range(3):
         rows = []
@@ -91,6 +91,6 @@ def _weights(one: Setting, trained: bool, draw: random.Random) -> tuple[tuple[tu
             target, sharp = draw.uniform(-0.3, 1.3) * (one.p - 1), 0.3 if trained else 4.0
             scores = [-sharp * (min(max(target, 0), one.p - 1) - k) ** 2 for k in range(one.p)]
             total = sum(math.exp(s - max(scores)) for s in scores)
-            rows.append(tuple(round(math.exp(s - max(scores)) / total, 6) for s in scores))
-        samples.append(tuple(rows))
-    return tuple(samples)
+            rows.append([round(math.exp(s - max(scores)) / total, 6) for s in scores])
+        samples.append(rows)
+    return samples

@@ -24,10 +24,8 @@ from attnc.paper.experiments.protocol import (
     TruncatedModel,
     make_task,
 )
-from attnc.paper.experiments.protocol import generator as stream
 from attnc.paper.experiments.run import (
     build,
-    build_sequence,
     head_to_place,
     place_anchors,
     place_functions,
@@ -39,7 +37,7 @@ BASE = QUICK.truncated
 
 
 def task_of(setting: Setting) -> Task:
-    return make_task(setting, stream(setting))
+    return make_task(setting, torch.Generator().manual_seed(setting.seed))
 
 
 def generator() -> torch.Generator:
@@ -208,7 +206,7 @@ def test_what_is_built_is_within_its_bound(method: str) -> None:
 def test_sequences_are_built_in_each_form(method: str) -> None:
     found = run(replace(QUICK.few, method=method))
     assert found.mse < 1e-10 and found.bound is not None and found.bound <= 1e-5
-    net = build_sequence(replace(QUICK.few, method=method), task_of(QUICK.few))
+    net = build(replace(QUICK.few, method=method), task_of(QUICK.few))
     softmax = ("map", "attention", "map", "softmax", "map")
     wanted = softmax if method == "softmax" else ("map", "attention", "map", "attention", "map")
     assert net.as_self_attention().kinds == wanted

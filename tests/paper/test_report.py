@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
@@ -15,7 +14,6 @@ from attnc.paper.experiments.report import (
     Fit,
     checked_frame,
     figure_names,
-    html,
     learning_runs,
     markdown,
     sweep_runs,
@@ -173,31 +171,6 @@ def test_zeros_and_missing_numbers_are_dashes(records: list[Record]) -> None:
     text = markdown([replace(r, **none, **zero) for r in records])  # type: ignore[arg-type]
     assert rows(text, "Built networks")[0]["test MSE"] == "0 (0 … 0)"
     assert "theorem's bound |" not in text and "/ constant |" not in text
-
-
-class _Balance(HTMLParser):
-    """Tags that are open, and the images seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.images: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "img":
-            self.images.append(dict(attrs)["src"] or "")
-        elif tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_the_page_is_balanced_and_loads_only_its_figures(records: list[Record]) -> None:
-    page, parser = html(records, note="<script>alert(1)</script>"), _Balance()
-    parser.feed(page)
-    assert parser.open == [] and "<script" not in page and "http" not in page
-    assert parser.images == [f"figures/{name}.svg" for name in TITLES]
 
 
 def test_mixed_and_repeated_records_are_refused(records: list[Record]) -> None:

@@ -30,13 +30,13 @@ RECORD = Record(
     cpu="AVX2",
     seconds=0.25,
     start=0.5,
-    curve=(0.3, 0.2),
+    curve=[0.3, 0.2],
     bound=1e-9,
     anchors=6,
-    weights=(((0.25, 0.75), (1.0, 0.0)),),
+    weights=[[[0.25, 0.75], [1.0, 0.0]]],
     picked=0.5,
 )
-WILD = replace(RECORD, mse=math.nan, largest=math.inf, start=math.inf, curve=(1.0, math.nan), picked=math.nan)
+WILD = replace(RECORD, mse=math.nan, largest=math.inf, start=math.inf, curve=[1.0, math.nan], picked=math.nan)
 
 
 @pytest.fixture
@@ -46,16 +46,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def _strict(text: str) -> Any:
-    return json.loads(text, parse_constant=lambda name: pytest.fail(name))
-
-
 def test_records_are_read_back(folder: Path) -> None:
     assert load_record(folder, SETTING) == RECORD
     assert load_record(folder, replace(SETTING, seed=1)) is None
     assert [path.name for path in (folder / "records").iterdir()] == [f"{SETTING.key}.json"]
     save_record(folder, WILD)
-    _strict(record_path(folder, SETTING).read_text())
     found = load_record(folder, SETTING)
     assert found is not None and math.isnan(found.mse) and math.isnan(found.curve[1])
     assert (found.largest, found.start, found.weights) == (math.inf, math.inf, RECORD.weights)
@@ -104,10 +99,10 @@ def test_records_of_other_versions_and_fields_are_refused(folder: Path) -> None:
 
 
 def test_a_failed_write_keeps_the_old_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(FileError, match="No space left"):
         save_record(folder, replace(RECORD, mse=9.0))
     assert load_record(folder, SETTING) == RECORD
@@ -120,13 +115,10 @@ def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
             prepare(place)
 
 
-def test_results_as_json_and_csv(tmp_path: Path) -> None:
+def test_results_as_csv(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     other = replace(WILD, setting=QUICK.truncated, mse=math.inf, weights=None, picked=None, anchors=None)
     store.write_results((RECORD, other), tmp_path)
-    body = _strict((tmp_path / "results.json").read_text())
-    assert body["versions"] == versions() and body["runs"][0]["mse"] == RECORD.mse
-    assert "seconds" not in body["runs"][0] and body["runs"][1]["mse"] == "inf"
     with open(tmp_path / "results.csv", newline="") as file:
         first, second = csv.DictReader(file)
     assert float(first["mse"]) == RECORD.mse and first["python"] == versions()["python"]

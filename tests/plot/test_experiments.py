@@ -144,7 +144,7 @@ def test_heat_maps_show_the_weights_in_one_order_of_tokens(records: list[Record]
 
 def test_diverged_and_zero_runs_are_said_and_the_rest_is_drawn(records: list[Record]) -> None:
     odd = [
-        replace(r, mse=math.nan, curve=(math.nan,) * len(r.curve))
+        replace(r, mse=math.nan, curve=[math.nan] * len(r.curve))
         if r.setting.method == "trained" and (r.setting.seed == 1234 or r.setting.heads == 2)
         else replace(r, mse=0.0)
         if r.setting.method == "placed"

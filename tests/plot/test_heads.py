@@ -14,8 +14,7 @@ from mpmath import mp, mpf
 import attnc
 from attnc import functions, plot
 from attnc.check.execution import ROOM
-from attnc.plot.heads import function_of, sample_head
-from attnc.plot.heat_map import COLUMNS
+from attnc.plot.heads import COLUMNS, function_of, sample_head
 from tests.plot.conftest import bump, picture, texts
 
 Heads = dict[str, attnc.Head]

@@ -12,7 +12,7 @@ from torch import nn
 
 import attnc
 from attnc import plot
-from attnc.plot.heat_map import _edges
+from attnc.plot.heads import _edges
 from tests.plot.unproved_networks import fitted_network, grid_network, lattice_network
 
 

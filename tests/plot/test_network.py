@@ -15,7 +15,7 @@ import attnc
 from attnc import plot
 from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise
-from attnc.plot.heat_map import same_decimals
+from attnc.plot.heads import same_decimals
 from attnc.plot.network import POINTS
 from attnc.records.certificate import Certificate
 from tests.plot.conftest import picture, texts, titles

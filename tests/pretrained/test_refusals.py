@@ -135,7 +135,7 @@ def test_what_was_put_in_is_taken_out_where_the_converted_model_fails(kind: str)
 def test_nothing_is_changed_where_the_record_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama")
     kept = Unchanged(model, {"input_ids": IDS})
-    monkeypatch.setattr("attnc.pretrained.store.block_record", interrupted_record)
+    monkeypatch.setattr("attnc.pretrained.store.part_record", interrupted_record)
     with pytest.raises(MemoryError):
         convert_(model, approximation=EPS)
     kept.check()

@@ -53,10 +53,8 @@ class Setting:
         valid = typed and min(counts) >= 1 and self.samples >= 5 and 0 <= self.seed < 2**63
         valid = valid and self.width % self.heads == 0 and -math.inf < self.a < self.b < math.inf
         if not valid or self.p < self.n or (self.experiment == "heat-map" and self.p != self.n):
-            counts_of = (
-                "counts are integers >= 1, samples >= 5, p >= n (p = n for heat-map), heads divides width"
-            )
-            raise InputError(f"{self}: {counts_of}, a < b are finite floats and 0 <= seed < 2**63")
+            sizes = "counts are integers >= 1, samples >= 5, p >= n (p = n for heat-map), heads divides width"
+            raise InputError(f"{self}: {sizes}, a < b are finite floats and 0 <= seed < 2**63")
 
     @property
     def key(self) -> str:
@@ -153,24 +151,15 @@ class Task:
     y_test: Tensor
 
 
-def generator(setting: Setting) -> torch.Generator:
-    """The random numbers of a run, in this order: the data, the initial weights, the order of the batches. Initial weights drawn
-    from the seed of the data would be correlated with the data."""
-    return torch.Generator().manual_seed(setting.seed)
-
-
 def make_task(setting: Setting, draw: torch.Generator) -> Task:
     """Experiments 1 and 2: Y_i = clip(<w_i, x_i> + t_i, a, b), X uniform in [-5, 5]^{n×d}, target (W, t).
     Experiment 3: Y = W2 relu(W1 vec X + b1) + b2, X uniform in [0, 1]^{n×d}, target (W1, b1, W2, b2).
     All numbers of a target are N(0, 1)."""
-    n, d = setting.n, setting.d
-    if setting.experiment == "seq2seq":
-        shapes: tuple[tuple[int, ...], ...] = ((HIDDEN, n * d), (HIDDEN,), (n * d, HIDDEN), (n * d,))
-    else:
-        shapes = ((n, d), (n,))
-    target = tuple(torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in shapes)
+    n, d, seq2seq = setting.n, setting.d, setting.experiment == "seq2seq"
+    shapes = ((HIDDEN, n * d), (HIDDEN,), (n * d, HIDDEN), (n * d,)) if seq2seq else ((n, d), (n,))
+    target = tuple(torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes)
     x = torch.rand(setting.samples, n, d, generator=draw, dtype=torch.float64)
-    if setting.experiment == "seq2seq":
+    if seq2seq:
         W1, b1, W2, b2 = target
         y = (torch.relu(x.flatten(1) @ W1.T + b1) @ W2.T + b2).reshape(x.shape)
     else:

@@ -1,12 +1,11 @@
-"""The report of the experiments, as Markdown or as one HTML page: the runs beside the paper's results, and fitted rates."""
+"""The report of the experiments as Markdown: the runs beside the paper's results, and fitted rates."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from html import escape
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,8 +53,7 @@ _NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(NamedTuple):
     """The test MSE of the paper's public code in one setting, on a CPU: the mean of three seeds, in experiment 3 of one."""
 
     mse: float = math.nan
@@ -79,7 +77,7 @@ BASELINES = {
     **{replace(_FEW, p=p): Baseline(mse, variance=55.3) for p, mse in _SEQ_KEYS.items()},
     **{replace(_MANY, heads=h): Baseline(mse, variance=256.6) for h, mse in _SEQ_HEADS.items()},
 }
-PAPER = [f"paper_{name}" for name in Baseline.__dataclass_fields__]
+PAPER = [f"paper_{name}" for name in Baseline._fields]
 
 
 def checked_frame(records: Iterable[Record]) -> Any:
@@ -87,8 +85,8 @@ def checked_frame(records: Iterable[Record]) -> Any:
     are not of one sweep."""
     found, pandas = tuple(records), require("pandas")
     table = frame(found)
-    known = (BASELINES.get(replace(one.setting, seed=FIRST_SEED), Baseline()) for one in found)
-    table[PAPER] = np.array([[*asdict(one).values()] for one in known]).reshape(-1, len(PAPER))
+    known = [BASELINES.get(replace(one.setting, seed=FIRST_SEED), Baseline()) for one in found]
+    table[PAPER] = np.array(known).reshape(-1, len(PAPER))
     table["range"] = table.b - table.a
     table["method"] = pandas.Categorical(table.method, ORDER, ordered=True)
     if table.key.duplicated().any():
@@ -113,11 +111,11 @@ def sweep_runs(table: Any, experiment: str, against: str) -> Any:
     return largest if experiment == "seq2seq" or against == "heads" else largest[several]
 
 
-def summarise(runs: Any) -> Any:
+def summarise(runs: Any, by: Sequence[str] = ("method", "size")) -> Any:
     """One row per method and size. `mse`, `low`, `high`, `median`, `start`, `constant` and `spread` are taken over the seeds that
     did not diverge; `largest`, `bound` and `theorem` are the largest of all seeds, NaN if one is missing."""
-    groups = runs.groupby(["method", "size"], observed=True)
-    finite = runs[np.isfinite(runs.mse)].groupby(["method", "size"], observed=True)
+    groups = runs.groupby([*by], observed=True)
+    finite = runs[np.isfinite(runs.mse)].groupby([*by], observed=True)
     table = groups.agg(
         runs=("mse", "size"),
         seconds=("seconds", "mean"),
@@ -145,8 +143,7 @@ def learning_runs(records: Iterable[Record]) -> dict[str, list[Record]]:
     return {method: these for method in ORDER if (these := [r for r in shared if r.setting.method == method])}
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """value ≈ C_seed · size^slope. The 95 % interval is [low, high]; its ends are NaN where no degrees of freedom are left."""
 
     slope: float
@@ -203,80 +200,52 @@ def figure_names(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 def markdown(records: Iterable[Record], note: str = "") -> str:
-    """The report as Markdown, with the figures `figures/<name>.svg`. `note` is a paragraph at the top."""
-    return "\n\n".join(_markdown(*block) for block in _blocks(tuple(records), note)) + "\n"
+    """The report, with the figures `figures/<name>.svg`. `note` is a paragraph at the top."""
+    found = tuple(records)
+    table = checked_frame(found)
+    parts = ["# The paper's experiments: trained and built networks", _lead(table) if found else "0 runs."]
+    parts += [note] if note else []
+    parts += [*_NOTES, _table("Seconds of all runs", _seconds(table))] if found else []
+    for name in figure_names(found):
+        parts += [f"## {TITLES[name]}", _TEXTS[name], f"![{TITLES[name]}](figures/{name}.svg)"]
+        if name == "heat-maps":
+            maps = table[table.experiment == "heat-map"]
+            parts.append(_table("Which anchor is picked", _rows(maps.assign(size=maps["range"]), "range")))
+        elif name == "seq2seq":
+            parts += [text for size in ("anchors", "heads") for text in _sweep(table, "seq2seq", size)]
+        elif name in SIZES:
+            slopes = _slopes(sweep_runs(table, "truncated", name), name)
+            parts += [*_sweep(table, "truncated", name), _table("Slopes", slopes)]
+    return "\n\n".join(parts) + "\n"
 
 
-def html(records: Iterable[Record], note: str = "") -> str:
-    """The same report as one HTML page that loads nothing except its figures."""
-    return _PAGE.format("\n".join(_html(*block) for block in _blocks(tuple(records), note)))
-
-
-def _markdown(kind: str, content: Any) -> str:
-    if kind == "img":
-        return f"![{TITLES[content]}](figures/{content}.svg)"
-    if kind != "table":
-        return {"h1": "# ", "h2": "## ", "p": ""}[kind] + str(content)
-    title, table = content
+def _table(title: str, table: Any) -> str:
     rule = ["---" if name in ("method", "fitted", "verdict") else "---:" for name in table.columns]
     rows = ("| " + " | ".join(row) + " |" for row in (table.columns, rule, *table.to_numpy()))
     return f"**{title}**\n\n" + "\n".join(rows)
 
 
-def _html(kind: str, content: Any) -> str:
-    if kind == "img":
-        return f'<img src="figures/{content}.svg" alt="{escape(TITLES[content])}">'
-    if kind != "table":
-        return f"<{kind}>{escape(content)}</{kind}>"
-    return f"<h3>{escape(content[0])}</h3>\n<div>{content[1].to_html(index=False, border=0)}</div>"
-
-
-def _blocks(records: Sequence[Record], note: str) -> Iterator[tuple[str, Any]]:
-    """The report in order: (h1 | h2 | p, text), (img, name), (table, (title, DataFrame of strings))."""
-    table = checked_frame(records)
-    yield "h1", "The paper's experiments: trained and built networks"
-    yield "p", _lead(table) if records else "0 runs."
-    if note:
-        yield "p", note
-    if records:
-        yield from (("p", text) for text in _NOTES)
-        yield "table", ("Seconds of all runs", _seconds(table))
-    for name in figure_names(records):
-        yield "h2", TITLES[name]
-        yield "p", _TEXTS[name]
-        yield "img", name
-        if name == "heat-maps":
-            maps = table[table.experiment == "heat-map"]
-            yield "table", ("Which anchor is picked", _rows(maps.assign(size=maps["range"]), SIZES["range"]))
-        elif name == "seq2seq":
-            yield from _sweep(sweep_runs(table, "seq2seq", "anchors"), "anchors")
-            yield from _sweep(sweep_runs(table, "seq2seq", "heads"), "heads")
-        elif name in SIZES:
-            runs = sweep_runs(table, "truncated", name)
-            yield from _sweep(runs, name)
-            yield "table", ("Slopes", _slopes(runs, name))
-
-
-def _sweep(runs: Any, against: str) -> Iterator[tuple[str, Any]]:
+def _sweep(table: Any, experiment: str, against: str) -> list[str]:
+    """The sizes that are fixed, a table of the trained networks and one of those that are built."""
+    runs = sweep_runs(table, experiment, against)
     if runs.empty:
-        return
+        return []
     names = ("n", "d", "p", "heads", "width", "a", "b", "samples", "epochs")
     fixed = [f"{name} = {runs[name].iloc[0]:g}" for name in names if runs[name].nunique() == 1]
-    rows, trained = _rows(runs, SIZES[against]), summarise(runs).method.isin(TRAINED)
-    yield "p", ", ".join(fixed) + "."
-    for title, these in (("Trained networks", rows[trained]), ("Built networks", rows[~trained])):
-        if len(these):
-            yield "table", (title, these.loc[:, (these != "—").any()])
+    rows, trained = _rows(runs, against), summarise(runs).method.isin(TRAINED)
+    kinds = {"Trained networks": rows[trained], "Built networks": rows[~trained]}
+    tables = [_table(title, t.loc[:, (t != "—").any()]) for title, t in kinds.items() if len(t)]
+    return [", ".join(fixed) + ".", *tables]
 
 
 def _lead(table: Any) -> str:
     """What was run, how many trainings failed, and how many errors are within their bounds."""
-    protocol = (
-        "The sizes are the protocol's. The paper's MSE is that of its public code on a CPU: the mean of three seeds, in the "
-        "sequence-to-sequence experiment one seed."
-    )
-    other = "The sizes are not the protocol's, so the paper's results are left out."
-    sizes = protocol if table.paper_mse.notna().any() else other
+    sizes = "The sizes are not the protocol's, so the paper's results are left out."
+    if table.paper_mse.notna().any():
+        sizes = (
+            "The sizes are the protocol's. The paper's MSE is that of its public code on a CPU: the mean of three seeds, in the "
+            "sequence-to-sequence experiment one seed."
+        )
     trained = table[table.method.isin(TRAINED)]
     diverged, poor = (~np.isfinite(trained.mse)).sum(), (trained.mse >= trained.constant).sum()
     bounds = table[["bound", "theorem"]]
@@ -295,9 +264,9 @@ def _seconds(table: Any) -> Any:
     return times.rename(columns=names).reset_index().astype(str)
 
 
-def _rows(runs: Any, size: str) -> Any:
+def _rows(runs: Any, against: str) -> Any:
     """A row of text for every method and size; columns without a number are left out."""
-    table, seq2seq = summarise(runs), runs.experiment.iloc[0] == "seq2seq"
+    table, size, seq2seq = summarise(runs), SIZES[against], runs.experiment.iloc[0] == "seq2seq"
     trained = table[table.method == "trained"].set_index("size").mse
     everywhere = table.level & seq2seq
     beside = table["size"].map(trained).where(~everywhere, trained.min())
@@ -365,21 +334,3 @@ def verdict(fitted: Fit, theorem: float | None, grows: bool = False) -> str:
     if fitted.low <= theorem <= fitted.high:
         return f"{direction}; {'undecided' if fitted.high - fitted.low > 1 else 'consistent'}"
     return f"{direction}; {'steeper' if sign * (fitted.slope - theorem) > 0 else 'flatter'}"
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8"><title>The paper's experiments</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ max-width: 66rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.55 system-ui, sans-serif; }}
-div {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 0.875rem; }}
-th, td {{ padding: 0.3rem 0.7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #8886; }}
-th:first-child, td:first-child {{ text-align: left; }}
-img {{ max-width: 100%; background: #fff; }}
-</style></head>
-<body>
-{}
-</body></html>
-"""

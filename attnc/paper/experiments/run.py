@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,6 @@ from attnc.paper.experiments import protocol
 from attnc.paper.experiments.protocol import REACH, TRAINED, Setting, Task, TruncatedModel
 from attnc.paper.truncated import Truncated, assembled, many_heads, one_head, truncated
 from attnc.paper.universal import attention_softmax, two_layer
-from attnc.program import Program
 
 RATE = 1e-3  # of Adam
 _ROWS = 256  # test samples per forward pass
@@ -49,11 +48,11 @@ class Record:
     cpu: str  # the instruction set that torch used
     seconds: float  # of one core, to train or to build
     start: float | None = None  # test MSE before training
-    curve: tuple[float, ...] = ()  # test MSE after each epoch
+    curve: list[float] = field(default_factory=list)  # test MSE after each epoch
     bound: float | None = None  # proved for every input of the box, in the coordinates of the target
     theorem: float | None = None  # the theorem's bound for these sizes
     anchors: int | None = None  # of a built network
-    weights: tuple[tuple[tuple[float, ...], ...], ...] | None = None  # of heat maps: (sample, token, key)
+    weights: list[list[list[float]]] | None = None  # of heat maps: (sample, token, key)
     picked: float | None = None  # of heat maps: share of tokens with the largest weight on the nearest anchor
 
 
@@ -68,7 +67,7 @@ def run(setting: Setting) -> Record:
     (True, 6)
     """
     _warm_up()
-    draw = protocol.generator(setting)
+    draw = torch.Generator().manual_seed(setting.seed)  # of data, initial weights and batches, in this order
     task = protocol.make_task(setting, draw)
     model, known = _network(setting, task, draw)
     mse, largest = test(model, task)
@@ -101,7 +100,7 @@ def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Mo
         if setting.method != "placed":
             return _train(model, task, setting, draw)
         return model, {"parameters": _count(model), "anchors": head.key.shape[1], "seconds": seconds}
-    net = build_sequence(setting, task) if seq2seq else build(setting, task)
+    net = build(setting, task)
     seconds = time.process_time() - began
     if setting.method in TRAINED:
         use_graded_anchors(net)
@@ -132,7 +131,7 @@ def _train(
             optimiser.step()
         seconds += time.process_time() - began
         curve.append(test(model, task)[0])
-    return model, {"parameters": _count(model), "seconds": seconds, "start": start, "curve": tuple(curve)}
+    return model, {"parameters": _count(model), "seconds": seconds, "start": start, "curve": curve}
 
 
 def square_error(output: Tensor, target: Tensor) -> Tensor:
@@ -160,7 +159,7 @@ def _heat_map(model: nn.Module, setting: Setting, task: Task) -> dict[str, Any]:
             weights = model.weights(model.tokens(task.x_test.float())).double()
     anchors = torch.linspace(setting.a, setting.b, setting.p, dtype=torch.float64)
     nearest = (task.y_test - anchors).abs().argmin(-1)
-    maps = tuple(tuple(tuple(round(w, 6) for w in row) for row in one) for one in weights[:_MAPS].tolist())
+    maps = [[[round(w, 6) for w in row] for row in one] for one in weights[:_MAPS].tolist()]
     return {"weights": maps, "picked": float((weights.argmax(-1) == nearest).double().mean())}
 
 
@@ -180,13 +179,20 @@ def _warm_up() -> None:
 
 
 def build(setting: Setting, task: Task) -> Network:
-    """clip(<w_i, x_i> + t_i, a, b) with p anchors, or with H heads of n keys."""
-    (W, t), a, b, domain = task.target, setting.a, setting.b, (-REACH, REACH)
-    if setting.method == "many-heads":
+    """Experiment 1: clip(<w_i, x_i> + t_i, a, b) with p anchors, or with H heads of n keys. Experiment 3: the network as
+    attention, with a proved error of at most 1e-5."""
+    a, b, method = setting.a, setting.b, setting.method
+    if setting.experiment == "seq2seq":
+        model, box = target_network(task), Box(0, 1, shape=(setting.n, setting.d))
+        if method == "softmax":
+            return attention_softmax(model, box, eps=EPS)
+        return two_layer(model, box, eps=EPS, layout="tokens" if method == "tokens" else "heads")
+    (W, t), domain = task.target, (-REACH, REACH)
+    if method == "many-heads":
         return many_heads(W, t, a, b, heads=setting.heads, domain=domain)
-    if setting.method == "graded":
-        return assembled(*_clip_head(setting, task, "graded", setting.p), None)
-    sharpness = SMOOTH if setting.method == "smooth" else SHARPNESS
+    if method == "graded":
+        return assembled(*_clip_head(setting, task, "graded", setting.p))
+    sharpness = SMOOTH if method == "smooth" else SHARPNESS
     return one_head(W, t, a, b, anchors=setting.p, domain=domain, sharpness=sharpness)
 
 
@@ -196,37 +202,24 @@ def head_to_place(setting: Setting, task: Task) -> Head:
     Six tuned anchors are as accurate as many, but their numbers are large, and Adam's steps of 1e-3 destroy them. Training
     starts from ten graded anchors instead."""
     design, most = ("tuned", PLACED) if setting.method == "placed" else ("graded", GENTLE)
-    return _clip_head(setting, task, design, min(most, setting.p - setting.n))[2]
+    return _clip_head(setting, task, design, min(most, setting.p - setting.n))[1]
 
 
-def _clip_head(setting: Setting, task: Task, design: str, p: int) -> tuple[Truncated, Program, Head]:
+def _clip_head(setting: Setting, task: Task, design: str, p: int) -> tuple[Truncated, Head]:
     W, t = task.target
-    functions = truncated(W, t, setting.a, setting.b, (-REACH, REACH), torch.float64)
-    program = functions.program([0] * len(W), 1)
-    clip, reach = f"clip({setting.a!r},{setting.b!r})", functions.interval(program)
-    on = (reach.lo, reach.hi)
-    return functions, program, build_head(clip, domain=on, anchors=p, design=design, dtype=torch.float64)
-
-
-def build_sequence(setting: Setting, task: Task) -> Network:
-    """The network of experiment 3 as attention, with a proved error of at most 1e-5."""
-    model, box = target_network(task), Box(0, 1, shape=(setting.n, setting.d))
-    if setting.method == "softmax":
-        return attention_softmax(model, box, eps=EPS)
-    return two_layer(model, box, eps=EPS, layout="tokens" if setting.method == "tokens" else "heads")
+    given = truncated(W, t, setting.a, setting.b, (-REACH, REACH), torch.float64)
+    on = (given.interval.lo, given.interval.hi)
+    return given, build_head(given.function, domain=on, anchors=p, design=design, dtype=torch.float64)
 
 
 def target_network(task: Task) -> nn.Sequential:
     """W2 relu(W1 vec X + b1) + b2 as a torch module."""
-    W1, b1, W2, b2 = task.target
-    inner, outer = nn.Linear(*W1.T.shape), nn.Linear(*W2.T.shape)
+    inner, outer = (nn.Linear(*weight.T.shape) for weight in task.target[::2])
     parts = (nn.Flatten(), inner, nn.ReLU(), outer, nn.Unflatten(1, tuple(task.x_test.shape[1:])))
-    model = nn.Sequential(*parts).double().eval()
-    with torch.no_grad():
-        for one, weight, bias in ((inner, W1, b1), (outer, W2, b2)):
-            one.weight.copy_(weight)
-            one.bias.copy_(bias)
-    return model.requires_grad_(False)
+    model = nn.Sequential(*parts).double().eval().requires_grad_(False)
+    for own, given in zip(model.parameters(), task.target, strict=True):
+        own.copy_(given)
+    return model
 
 
 def use_graded_anchors(net: Network) -> None:
@@ -234,8 +227,9 @@ def use_graded_anchors(net: Network) -> None:
     for layer in net.layers:
         for g, (_, head) in enumerate(layer.groups):
             on = head.certificate.interval
-            options: dict[str, Any] = {"anchors": GENTLE, "design": "graded", "dtype": torch.float64}
-            layer[g] = build_head("relu", domain=(on.lo, on.hi), **options)
+            layer[g] = build_head(
+                "relu", domain=(on.lo, on.hi), anchors=GENTLE, design="graded", dtype=torch.float64
+            )
 
 
 def reset_affine_maps(net: Network, draw: torch.Generator) -> None:
@@ -278,8 +272,7 @@ def place_anchors(model: TruncatedModel, head: Head) -> None:
     model.to(head.key.dtype)
     silence = _silence(head)
     gains = _gains(head, silence)
-    tokens.projection.weight[d + 1 :] = 0.0
-    tokens.projection.bias[d + 1 :] = 0.0
+    tokens.projection.weight[d + 1 :], tokens.projection.bias[d + 1 :] = 0.0, 0.0
     tokens.projection.bias[d + 1] = 1.0  # the flag
     tokens.modulation[:, d + 1 :] = 1.0
     tokens.extra.zero_()

@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import itertools
 import json
-import math
 import os
 import platform
 import tempfile
@@ -29,9 +28,9 @@ from attnc.paper.experiments.run import Record
 from attnc.paper.experiments.run import run as run_setting
 from attnc.progress import Progress, silent
 from attnc.records import fields
+from attnc.records.files import replacing
 
 _NUMBERS = ("mse", "largest", "start", "bound", "theorem", "spread", "constant", "picked", "seconds")
-_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # JSON has no such numbers
 _NO_EFFECT = {"cli", "exporters", "incontext", "plot", "pretrained", "report.py"}
 Run = Callable[[Setting], Record]
 Outcome = tuple[Setting, Record | str, dict[str, str]]  # the record or the error, and the worker's versions
@@ -59,10 +58,13 @@ def versions() -> dict[str, str]:
 
 
 def prepare(directory: Path) -> None:
-    """Create the folder of the records; raise `FileError` if nothing can be written there."""
+    """Create the folder of the records, and remove what a killed sweep has not finished to write."""
+    records = directory / "records"
     try:
-        (directory / "records").mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory / "records"):
+        records.mkdir(parents=True, exist_ok=True)
+        for unfinished in records.glob(".*.part"):
+            unfinished.unlink()
+        with tempfile.TemporaryFile(dir=records):
             pass
     except OSError as problem:
         reason = problem.strerror or problem
@@ -75,9 +77,9 @@ def record_path(directory: Path, setting: Setting) -> Path:
 
 def save_record(directory: Path, record: Record) -> None:
     """Write a record, with the versions and a checksum over both."""
-    body = {"versions": versions(), "record": to_json(record)}
-    text = json.dumps({**body, "sha256": _checksum(body)}, allow_nan=False)
-    write_text(record_path(directory, record.setting), text + "\n")
+    body = {"versions": versions(), "record": asdict(record)}
+    with replacing(record_path(directory, record.setting)) as temporary:
+        temporary.write_text(json.dumps({**body, "sha256": _checksum(body)}) + "\n")
 
 
 def load_record(directory: Path, setting: Setting) -> Record | None:
@@ -91,17 +93,15 @@ def load_record(directory: Path, setting: Setting) -> Record | None:
             raise ValueError(f"it was written with {body['versions']}, the current versions are {versions()}")
         if body["record"]["setting"] != asdict(setting):
             raise ValueError(f"it holds the record of {body['record']['setting']}")
-        values = {name: _restored(value) for name, value in body["record"].items()}
-        return Record(**{**values, "setting": setting})
+        return Record(**{**body["record"], "setting": setting})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
+    except (OSError, *fields.DAMAGE) as problem:
         raise FileError(f"{path.name}: {problem}") from problem
 
 
-def to_json(record: Record) -> dict[str, Any]:
-    """The record as values of JSON; a training that diverged has "nan" or "inf"."""
-    return {name: _plain(value) for name, value in asdict(record).items()}
+def _checksum(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def frame(records: Sequence[Record]) -> Any:
@@ -117,47 +117,14 @@ def frame(records: Sequence[Record]) -> Any:
 
 
 def write_results(records: Sequence[Record], directory: Path) -> list[Path]:
-    """Write results.json and results.csv, which are the same bytes whenever the same runs are repeated, and times.csv."""
+    """Write results.csv, which is the same bytes whenever the same runs are repeated, and times.csv."""
     table = frame(records)
-    rows = ({"key": one.setting.key, **to_json(one)} for one in records)
-    lines = [json.dumps({k: v for k, v in row.items() if k != "seconds"}, allow_nan=False) for row in rows]
-    texts = {
-        "results.json": f'{{"versions": {json.dumps(versions())}, "runs": [\n' + ",\n".join(lines) + "\n]}\n",
-        "results.csv": table.drop(columns="seconds").assign(**versions()).to_csv(index=False),
-        "times.csv": table[["key", "seconds"]].to_csv(index=False),
-    }
-    for name, text in texts.items():
-        write_text(directory / name, text)
-    return [directory / name for name in texts]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it: an interruption leaves no partial file under the name."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as problem:
-        raise FileError(f"cannot write {path}: {problem.strerror or problem}") from problem
-
-
-def _checksum(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _restored(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_restored(one) for one in value)
-    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+    results = table.drop(columns="seconds").assign(**versions())
+    files = {directory / "results.csv": results, directory / "times.csv": table[["key", "seconds"]]}
+    for path, part in files.items():
+        with replacing(path) as temporary:
+            part.to_csv(temporary, index=False)
+    return [*files]
 
 
 class SweepError(AttncError):
@@ -244,13 +211,14 @@ def _stored(folder: Path, wanted: Sequence[Setting]) -> dict[Setting, Record]:
     records, problems = {}, []
     for setting in wanted:
         try:
-            records[setting] = load_record(folder, setting)
+            if (record := load_record(folder, setting)) is not None:
+                records[setting] = record
         except FileError as problem:
             problems.append(str(problem))
     if problems:
         text = f"{len(problems)} stored records cannot be used and are run again; the first: {problems[0]}"
         warnings.warn(text, stacklevel=3)
-    return {setting: record for setting, record in records.items() if record is not None}
+    return records
 
 
 def _outcomes(todo: Sequence[Setting], run: Run, jobs: int) -> Generator[Outcome, None, None]:
