@@ -23,7 +23,7 @@ from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
 from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.comparison import disagreement, fails, strided, swapped
 from attnc.frontends.operations import BATCH, OPERATIONS, Builder, Constant, Value
-from attnc.frontends.problems import inspected, like, part_name, to_numpy
+from attnc.frontends.problems import inspected, like, part_name
 from attnc.program import Affine, Program
 from attnc.program.step import Shape
 
@@ -137,7 +137,7 @@ def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured:
 
 
 def _translated(captured: Captured, shape: Shape) -> Program:
-    builder = Builder(shape, to_numpy(like(captured.module)).dtype)
+    builder = Builder(shape, np.dtype(str(like(captured.module).dtype).removeprefix("torch.")))
     output = Translator(builder, captured).output()
     if output is None or builder.problems:
         raise UnsupportedError("the module is refused", builder.problems)
