@@ -144,9 +144,7 @@ def _middles(lo: float, hi: float, width: float) -> tuple[list[arb], arb]:
 
 def _cell(heads: Heads, p: arb, middle: arb, half: arb) -> arb:
     nodes = [half * (arb.pi() * (2 * i + 1) / (2 * _NODES)).cos() for i in range(_NODES)]
-    values = [_value(heads, p, middle + s) - 1 for s in nodes]
-    coefficients = _newton(nodes, values)
-    worst = arb(0)
+    coefficients, worst = _newton(nodes, [_value(heads, p, middle + s) - 1 for s in nodes]), arb(0)
     for i in range(_PARTS):
         centre, radius = half * arb(2 * i + 1 - _PARTS) / _PARTS, half / _PARTS
         shifted = _shifted(coefficients, centre)

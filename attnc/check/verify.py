@@ -103,11 +103,9 @@ def _other_code(module: torch.nn.Module) -> str | None:
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return "a global forward hook may change what is executed"
     for name, part in module.named_modules():
-        kind, named = (
-            type(part),
-            getattr(sys.modules.get(type(part).__module__), type(part).__qualname__, None),
-        )
-        attncs = kind.__module__.startswith(("attnc.network.", "attnc.incontext.")) and named is kind
+        kind = type(part)
+        real = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind  # not only by name
+        attncs = real and kind.__module__.startswith(("attnc.network.", "attnc.incontext."))
         own = attncs or kind is torch.nn.ModuleList
         patched = any(callable(getattr(type(part), name, None)) for name in vars(part))
         if not own or patched or part._forward_hooks or part._forward_pre_hooks:

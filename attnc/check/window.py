@@ -71,7 +71,7 @@ def _check_provable(window: ClosedForm, f: Function, domain: Interval) -> None:
         stored, fits = _within_range(window, arb(reach), arb(a.largest) / 4)
     normal = all(math.isfinite(x) and (x == 0 or a.tiny <= abs(x) <= a.largest) for x in stored)
     if not normal or np.array(stored).astype(window.dtype).tolist() != stored:
-        raise CheckError(f"the window has numbers that {window.dtype} cannot represent, or subnormal ones")
+        raise CheckError(f"numbers that {window.dtype} cannot represent, are subnormal or not finite")
     if not fits:
         raise CheckError("an intermediate result of the window may leave the range of the dtype")
     check_machine(probe_window(window.dtype))

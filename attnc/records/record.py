@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -102,15 +102,11 @@ class LiteralRecord:
             approximation = source.approximation
             if self.encoding:
                 approximation = math.nextafter(approximation + self.encoding, math.inf)
-        return Certificate(
-            subject="literal",
+        return replace(
+            Certificate.unknown("literal", self.dtype),
             name=str(self.structure["form"]),
-            status=Status.UNKNOWN,
             approximation=approximation,
-            rounding=math.inf,
-            bound=math.inf,
             holds_for=None if source is None else source.holds_for,
-            dtype=self.dtype,
             digests={**digests, "structure": seal(self.structure)},
             children=() if source is None else (source,),
         )
