@@ -66,11 +66,10 @@ def from_pretrained(
     record, report = _read_report(where)
     chosen = checked_engine(record["engine"] if engine is None else engine, ENGINES)
     model = load_model(where)
+    sites, made = _sites(where, model, record), []
     stored = _stored(where, record, report)
-    made = [
-        (site, *_rebuilt(model, site, stored[entry["name"]], entry, chosen, strict))
-        for site, entry in _sites(where, model, record)
-    ]
+    for site, entry in sites:
+        made.append((site, *_rebuilt(model, site, stored[entry["name"]], entry, chosen, strict)))
     for site, module, _ in made:
         site.replace(module.eval())
     if chosen != record["engine"]:
@@ -101,10 +100,8 @@ def _read_report(where: Path) -> tuple[dict[str, Any], ConversionReport]:
 
 def _stored(where: Path, record: Mapping[str, Any], report: ConversionReport) -> dict[str, Stored]:
     """The numbers of every converted part, by its name in the record."""
-    readers = (read_blocks, read_norms, read_activations)
-    return {
-        name: found for read in readers for name, found in read(where, report.certificate, record).items()
-    }
+    given = (where, report.certificate, record)
+    return {**read_blocks(*given), **read_norms(*given), **read_activations(*given)}
 
 
 def load_model(where: Path) -> Any:
@@ -175,10 +172,12 @@ def _sites(
     names = [entry["name"] for entry in record["blocks"]]
     kinds = {"layer": "norm", "rms": "norm", "activation": "activation"}
     wanted = {kinds.get(entry.get("kind"), "feed-forward") for entry in record["blocks"]}
+
+    def recorded(site: Any) -> bool:
+        return any(same_place(site.name, name) for name in names)
+
     try:
-        every = find_blocks(
-            model, lambda site: any(same_place(site.name, name) for name in names), parts=sorted(wanted)
-        )
+        every = find_blocks(model, recorded, parts=sorted(wanted))
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
     sites: list[Site | PartSite] = [*every.blocks, *every.norms, *every.activations]
@@ -210,13 +209,10 @@ def _rebuilt(
     if isinstance(found, NormNumbers):
         assert isinstance(site, NormSite)
         norm, most = site.norm, float(entry["most"])
-        options: dict[str, Any] = {
-            "one_plus": norm.one_plus,
-            "most": most,
-            "engine": engine,
-            "strict": strict,
-        }
-        module = Norm(found.numbers, norm.kind == "layer", norm.weight, norm.bias, **options)
+        module = Norm(
+            found.numbers, norm.kind == "layer", norm.weight, norm.bias, one_plus=norm.one_plus, most=most, engine=engine,
+            strict=strict,
+        )  # fmt: skip
     else:
         heads = found.heads if isinstance(found, Block) else [(None, found[1])]
         certified = zip(heads, claim.children, strict=False)

@@ -22,13 +22,12 @@ from attnc.frontends.transformers import Call, Site
 from attnc.functions import Function
 from attnc.network.gated_block import GatedBlock
 from attnc.network.pointwise import Pointwise
-from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.inputs import removed
 from attnc.program import Affine
 from attnc.program import Pointwise as PointwiseStep
 
 if TYPE_CHECKING:
-    from attnc.pretrained.parts import PlannedPart
+    from attnc.pretrained.blocks import PlannedBlock, PlannedPart
 
 MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
@@ -70,7 +69,7 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
     refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
 
 
-def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock | PlannedPart]) -> None:
+def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedPart]) -> None:
     """Raise UnsupportedError unless the model executes every module that was put in place of a block."""
     reached: set[int] = set()
     handles = [
