@@ -115,17 +115,8 @@ def checked_interval(domain: object, dtype: str) -> Interval:
         domain = Interval(*domain)
     largest, least_width = LARGEST[dtype], 1 / LARGEST[dtype]
     if max(abs(domain.lo), abs(domain.hi)) > largest or domain.width < least_width:
-        raise InputError(
-            f"the interval ({domain.lo}, {domain.hi}) exceeds the range of {dtype}: give ends of at most {largest:.3g} and a "
-            f"width of at least {least_width:.3g}"
-        )
-    return domain
-
-
-def checked_domain(domain: object) -> Box:
-    """A box."""
-    if not isinstance(domain, Box):
-        raise InputError(f"domain is an attnc.Box(lo, hi, shape=(…)): got {type(domain).__name__}")
+        advice = f"give ends of at most {largest:.3g} and a width of at least {least_width:.3g}"
+        raise InputError(f"the interval ({domain.lo}, {domain.hi}) exceeds the range of {dtype}: {advice}")
     return domain
 
 
@@ -137,19 +128,16 @@ def check_box(box: Box, dtype: str) -> None:
     empty = np.argwhere(~(low <= box.hi))
     if len(empty):
         at = tuple(int(i) for i in empty[0])
-        raise InputError(
-            f"no {dtype} lies between lo={box.lo[at]!r} and hi={box.hi[at]!r} at coordinate {at}: widen the box there, "
-            "or use another dtype"
-        )
+        where = f"between lo={box.lo[at]!r} and hi={box.hi[at]!r} at coordinate {at}"
+        raise InputError(f"no {dtype} lies {where}: widen the box there, or use another dtype")
 
 
 def check_arithmetic(dtype: str, network: bool = False) -> None:
     """Raise PrecisionError on a machine, or under a setting of torch, whose arithmetic breaks what certificates assume."""
     broken = probe(dtype) or (probe_network(dtype) if network else None)
     if broken is not None:
-        raise PrecisionError(
-            f"this machine's {dtype} arithmetic is not what certificates assume ({broken}): see docs/arithmetic.md"
-        )
+        what = f"this machine's {dtype} arithmetic is not what certificates assume ({broken})"
+        raise PrecisionError(f"{what}: see docs/arithmetic.md")
 
 
 def _as_float(given: object) -> float:

@@ -88,9 +88,8 @@ def loose_products(dtype: str) -> str | None:
     except RuntimeError:  # old and new settings were mixed
         setting = "unclear"
     if setting != "highest":
-        return (
-            f"torch's float32 matmul precision is {setting!r}: torch.set_float32_matmul_precision('highest')"
-        )
+        advice = "torch.set_float32_matmul_precision('highest')"
+        return f"torch's float32 matmul precision is {setting!r}: {advice}"
     onednn = getattr(torch.backends, "mkldnn", None)
     for where in (torch.backends, onednn, getattr(onednn, "matmul", None)):
         chosen = getattr(where, "fp32_precision", "ieee")
@@ -151,11 +150,11 @@ def _probe_tail(a: Arithmetic, steps: torch.Tensor) -> str | None:
         "reciprocal": (x, [1 / arb(y) for y in x.tolist()], 1),
         "sqrt": (x, [arb(y).sqrt() for y in x.tolist()], a.window_exp_units),
     }
-    found = (
-        _probe_pointwise(a, name, given, values, [y * units * arb(a.unit) for y in values])
-        for name, (given, values, units) in exact.items()
-    )
-    return next((seen for seen in found if seen is not None), None)
+    for name, (given, values, units) in exact.items():
+        seen = _probe_pointwise(a, name, given, values, [y * units * arb(a.unit) for y in values])
+        if seen is not None:
+            return seen
+    return None
 
 
 def _probe_pointwise(

@@ -31,9 +31,8 @@ class Interval:
         for name in ("lo", "hi"):
             end = getattr(self, name)
             if isinstance(end, bool) or not isinstance(end, (int, float)):
-                raise InputError(
-                    f"the ends of an interval are numbers: got {end!r}; give e.g. domain=(-8, 8)"
-                )
+                advice = "give e.g. domain=(-8, 8)"
+                raise InputError(f"the ends of an interval are numbers: got {end!r}; {advice}")
             try:
                 number = float(end)
             except OverflowError:
@@ -45,10 +44,8 @@ class Interval:
         if not 2.0**-1000 <= width < math.inf:
             finite = math.isfinite(lo) and math.isfinite(hi)
             wrong = "is empty" if lo == hi else "is reversed" if lo > hi else f"has a width of {width}"
-            raise InputError(
-                f"the interval ({lo}, {hi}) {wrong if finite else 'is not finite'}: give domain=(lo, hi) with two finite "
-                "numbers, lo < hi, and a finite width of at least 2^-1000"
-            )
+            advice = "give two finite numbers lo < hi, and a finite width of at least 2^-1000"
+            raise InputError(f"the interval ({lo}, {hi}) {wrong if finite else 'is not finite'}: {advice}")
 
     @property
     def middle(self) -> float:
@@ -96,18 +93,15 @@ class Box:
             raise InputError("a box needs a shape: Box(-1, 1, shape=(d,)), or give lo or hi as a tensor")
         for name, end in zip(("lo", "hi"), ends, strict=True):
             if end.shape not in ((), known):
-                raise InputError(
-                    f"{name} has the shape {end.shape}, the box {known}: give a number or that shape"
-                )
+                raise InputError(f"{name} has the shape {end.shape}, the box {known}: give a number, or that")
         self.shape = known
         self.lo, self.hi = (np.array(np.broadcast_to(end, known)) for end in ends)
         self.lo.flags.writeable = self.hi.flags.writeable = False
         reversed_ = np.argwhere(~(self.lo <= self.hi))
         if len(reversed_):
             at = tuple(int(i) for i in reversed_[0])
-            raise InputError(
-                f"the box is empty: lo={self.lo[at]:g} exceeds hi={self.hi[at]:g} at coordinate {at}; give lo <= hi"
-            )
+            ends_at = f"lo={self.lo[at]:g} exceeds hi={self.hi[at]:g} at coordinate {at}"
+            raise InputError(f"the box is empty: {ends_at}; give lo <= hi")
 
     @property
     def size(self) -> int:
@@ -116,23 +110,24 @@ class Box:
     def contains(self, x: torch.Tensor) -> torch.Tensor:
         """For each input of a batch (…, *shape), whether it lies in the box; NaN does not."""
         if tuple(x.shape[x.ndim - len(self.shape) :]) != self.shape or x.ndim < len(self.shape):
-            raise InputError(
-                f"inputs of the shape (…, {', '.join(map(str, self.shape))}) are expected: got {tuple(x.shape)}"
-            )
+            expected = f"(…, {', '.join(map(str, self.shape))})"
+            raise InputError(f"inputs of the shape {expected} are expected: got {tuple(x.shape)}")
         wide = x.detach().to("cpu", torch.float64)
         inside = (wide >= torch.from_numpy(self.lo.copy())) & (wide <= torch.from_numpy(self.hi.copy()))
         return inside.flatten(x.ndim - len(self.shape)).all(-1)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Box) and np.array_equal(self.lo, other.lo) and np.array_equal(self.hi, other.hi)
-        )
+        if not isinstance(other, Box):
+            return False
+        return np.array_equal(self.lo, other.lo) and np.array_equal(self.hi, other.hi)
 
     def __hash__(self) -> int:
         return hash((self.shape, self.lo.tobytes(), self.hi.tobytes()))
 
     def __repr__(self) -> str:
-        return f"Box({_span(self.lo)}, {_span(self.hi)}, shape={self.shape})"
+        ends = ((float(end.min()), float(end.max())) for end in (self.lo, self.hi))
+        lo, hi = (f"{low:g}" if low == high else f"{low:g}…{high:g}" for low, high in ends)
+        return f"Box({lo}, {hi}, shape={self.shape})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,18 +215,12 @@ class Context:
 Domain = Interval | Box | Normed | Ball | Context
 
 
-def _span(end: Array) -> str:
-    low, high = float(end.min()), float(end.max())
-    return f"{low:g}" if low == high else f"{low:g}…{high:g}"
-
-
 def real_numbers(end: Any, name: str) -> Array:
     """A number or a tensor of finite real numbers in float64."""
     if isinstance(end, torch.Tensor):
         if end.is_complex() or end.dtype == torch.bool or end.is_meta:
-            raise InputError(
-                f"{name} is a tensor of {end.dtype} on {end.device}: real numbers with values are accepted"
-            )
+            what = f"{name} is a tensor of {end.dtype} on {end.device}"
+            raise InputError(f"{what}: real numbers with values are accepted")
         end = end.detach().to("cpu", torch.float64).numpy()
     try:
         given = np.asarray(end)

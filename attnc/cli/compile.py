@@ -12,7 +12,7 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,17 +74,23 @@ def compile(
 
     Example: attnc compile mine:sort --shape 3,1 --domain 0 1 --eps 1e-2
     """
-    with errors_reported(json), _user_code(_is_object(source)):
+    with errors_reported(json), _user_code() if _is_object(source) else nullcontext():
         weights = {"activation": activation, "output_activation": output_activation, "order": order}
         function = {"method": method, "lipschitz": lipschitz, "noise": noise, "tokens": tokens, "seed": seed}
         files = check_files(output, None, force)
         settings: dict[str, Any] = {"dtype": parse_dtype(dtype), "engine": engine, "form": form, **function}
-        began = time.perf_counter()
+        began, given = time.perf_counter(), None if shape is None else parse_shape(shape)
         with progress_bar(f"reading {source}") as progress:
-            model, known = _read(source, weights, function, None if shape is None else parse_shape(shape))
-            box = make_box(domain, known, source)
-            given = {name: value for name, value in settings.items() if value is not None}
-            net = attnc.compile(model, domain=box, eps=eps, progress=progress, **given)
+            if _is_object(source):
+                _check_absent(weights, f"only for a file of weights; {source} is a Python object")
+                model: Any = _load_object(source)
+                box = make_box(domain, given or _input_shape(model, source), source)
+            else:
+                _check_absent(function, f"only for a function, module:object; {source} is a file of weights")
+                model = _read_weights(source, given, **weights)
+                box = make_box(domain, model.shape, source)
+            options = {name: value for name, value in settings.items() if value is not None}
+            net = attnc.compile(model, domain=box, eps=eps, progress=progress, **options)
             seconds = time.perf_counter() - began
             if output is not None:
                 net.save(output)
@@ -92,25 +98,8 @@ def compile(
     finish(net, f"{source} as softmax attention", json, about, seconds, files)
 
 
-def _read(
-    source: str, weights: dict[str, str | None], function: dict[str, Any], shape: tuple[int, ...] | None
-) -> tuple[Any, tuple[int, ...] | None]:
-    """The model and the shape of its inputs: --shape, or the shape that the model determines."""
-    if _is_object(source):
-        _check_absent(weights, f"only for a file of weights; {source} is a Python object")
-        model = _load_object(source)
-        return model, shape or _input_shape(model, source)
-    _check_absent(function, f"only for a function, module:object; {source} is a file of weights")
-    program = _read_weights(source, **weights)
-    return program if shape is None else replace(program, shape=shape), shape or program.shape
-
-
 def _is_object(source: str) -> bool:
-    """Whether SOURCE is module:object rather than a file.
-
-    >>> _is_object("package.module:net"), _is_object("/")
-    (True, False)
-    """
+    """Whether SOURCE is module:object rather than a file."""
     module, _, name = source.partition(":")
     if module.endswith(".py"):
         raise InputError(f"{source}: give the import name of the module, as in {module[:-3]}:{name or 'net'}")
@@ -129,9 +118,13 @@ def _check_absent(options: Mapping[str, object], reason: str) -> None:
 
 
 def _read_weights(
-    source: str, activation: str | None, output_activation: str | None, order: str | None
+    source: str,
+    shape: tuple[int, ...] | None,
+    activation: str | None,
+    output_activation: str | None,
+    order: str | None,
 ) -> Program:
-    """The MLP whose weights and biases are in a safetensors file."""
+    """The MLP whose weights and biases are in a safetensors file, on inputs of the shape that is given."""
     from attnc.frontends import mlp, read_state_dict
     from attnc.records.files import read_file
 
@@ -144,15 +137,13 @@ def _read_weights(
     if activation is None:
         raise InputError(f"{source} has no activation: give --activation, a name of `attnc functions`")
     prefixes = None if order is None else [prefix.strip() for prefix in order.split(",")]
-    return mlp(tensors, activation, order=prefixes, output_activation=output_activation)
+    program = mlp(tensors, activation, order=prefixes, output_activation=output_activation)
+    return program if shape is None else replace(program, shape=shape)
 
 
 @contextmanager
-def _user_code(enabled: bool) -> Iterator[None]:
+def _user_code() -> Iterator[None]:
     """Make modules of the current directory importable and send what they print to stderr: stdout is for the result."""
-    if not enabled:
-        yield
-        return
     here = os.getcwd()
     sys.path.insert(0, here)
     try:

@@ -7,7 +7,6 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from attnc.domain import Array
     from attnc.incontext import Loss
 
+Rows = list[dict[str, str]]  # the cells of a CSV file, by column
 _PREDICTION = "prediction"  # the column that -o adds
 _LARGEST = 1e100  # the squares of larger numbers overflow
 _LOSSES = "squared, ridge(λ), lasso(λ), logistic, poisson, huber(δ) or quantile(τ)."
@@ -77,12 +77,12 @@ def learn(
         settings |= {"intercept": intercept, "standardise": standardise}
         began = time.perf_counter()
         with progress_bar(f"reading {data}") as progress:
-            examples = _read_table(data)
+            examples, asked = _read_table(data), data if query is None else query
             rows = examples if query is None else _read_table(query)
-            if output is not None and _PREDICTION in rows.names:
-                raise InputError(f"{rows.path} has a column {_PREDICTION!r}, which -o adds: rename it")
+            if output is not None and _PREDICTION in rows[0]:
+                raise InputError(f"{asked} has a column {_PREDICTION!r}, which -o adds: rename it")
             progress("learning")
-            model, record = _learn(loss, settings, examples, target, rows)
+            model, record = _learn(loss, settings, target, (data, examples), (asked, rows))
             record["seconds"], record["files"] = round(time.perf_counter() - began, 3), files
             if output is not None:
                 _write_predictions(output, rows, record["predictions"])
@@ -99,20 +99,20 @@ def learn(
 
 
 def _learn(
-    loss: str, settings: dict[str, Any], examples: _Table, target: str, rows: _Table
+    loss: str, settings: dict[str, Any], target: str, examples: tuple[Path, Rows], asked: tuple[Path, Rows]
 ) -> tuple[Any, dict[str, Any]]:
     """Fit an estimator, predict the rows, and compare with exact gradient descent and with scikit-learn."""
     from attnc.incontext.estimators import InContextClassifier, InContextRegressor
     from attnc.incontext.losses import DEFAULTS, exact_trajectory, loss_named
 
-    names = [name for name in examples.names if name != target]
-    if not names or len(examples.rows) < 2:
-        size = f"{len(examples.rows)} rows and {len(names)} features"
-        raise InputError(f"{examples.path} has {size}: give 2 and 1 at least")
-    x, y, new = examples.numbers(names), examples.numbers([target])[:, 0], rows.numbers(names)
+    data, rows = examples
+    names = [name for name in rows[0] if name != target]
+    if not names or len(rows) < 2:
+        raise InputError(f"{data} has {len(rows)} rows and {len(names)} features: give 2 and 1 at least")
+    x, y, new = _numbers(*examples, names), _numbers(*examples, [target])[:, 0], _numbers(*asked, names)
     kind, logistic = loss_named(loss), loss_named(loss).name == "logistic"
     kind.check_labels(y)
-    _check_spread(np.column_stack([x, y]), [*names, target], examples.path)
+    _check_spread(np.column_stack([x, y]), [*names, target], data)
     model = InContextClassifier(0.0, **settings) if logistic else InContextRegressor(loss, **settings)
     model.fit(x, y)
     learner, context = model.learner_, model.context_x_.double().numpy()
@@ -124,7 +124,7 @@ def _learn(
     why, covered = learner.uncertified, model.certified(new)
     reason = None if math.isfinite(model.bound_) else f"no finite bound in {model.dtype}"
     if reason is None and not covered.all():
-        outside = f"row {int(covered.argmin()) + 1} of {rows.path} is outside the radius: give --radius"
+        outside = f"row {int(covered.argmin()) + 1} of {asked[0]} is outside the radius: give --radius"
         reason = outside if covered.any() or why is None else why
     return model, {
         "status": "proved" if reason is None else "not proved",
@@ -198,75 +198,61 @@ def _print(record: dict[str, Any], title: str) -> None:
     typer.echo("\n\n".join((title, coefficients, facts_text(facts))))
 
 
-@dataclass(frozen=True)
-class _Table:
-    """The cells of a CSV file as text."""
-
-    path: str
-    names: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    lines: tuple[int, ...]  # the line of the file where each row ends, from 1
-
-    def numbers(self, names: Sequence[str]) -> Array:
-        """The named columns as float64, (rows, names). A cell that is not a number is refused."""
-        missing = [name for name in names if name not in self.names]
-        if missing:
-            known = ", ".join(map(repr, self.names))
-            raise InputError(f"{self.path} has no column {missing[0]!r}: its columns are {known}")
-        columns = [self.names.index(name) for name in names]
-        return np.array([[self._number(i, j) for j in columns] for i in range(len(self.rows))])
-
-    def _number(self, i: int, j: int) -> float:
-        text = self.rows[i][j].strip()
-        if not _is_number(text) or abs(float(text)) > _LARGEST:
-            where = f"{self.path}: row {i + 1} (line {self.lines[i]}), column {self.names[j]!r}"
-            raise InputError(f"{where} is {text!r}: give a number of at most {_LARGEST:g} in size")
-        return float(text)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return "_" not in text and math.isfinite(float(text))  # only Python reads 1_0 as 10
-    except ValueError:
-        return False
-
-
-def _read_table(path: Path) -> _Table:
-    """Read a CSV file in UTF-8, separated by commas, whose first line names the columns. Blank lines are skipped."""
+def _read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file in UTF-8, separated by commas, whose first line names the columns. Blank lines are skipped."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            lines = [(tuple(row), reader.line_num) for row in reader if len(row) > 1 or "".join(row).strip()]
+            lines = [row for row in csv.reader(file, strict=True) if len(row) > 1 or "".join(row).strip()]
     except OSError as problem:
         raise FileError(f"cannot read {path}: {problem.strerror or problem}") from problem
     except (csv.Error, UnicodeDecodeError) as problem:
         raise FileError(f"{path} is not a CSV file in UTF-8: {problem}") from problem
     if len(lines) < 2:
         raise InputError(f"{path} has no rows: give a line of column names, then rows of numbers")
-    names = tuple(name.strip() for name in lines[0][0])
+    names = [name.strip() for name in lines[0]]
     for i, name in enumerate(names):
-        if not name or name in names[:i] or all(map(_is_number, names)):
+        if not name or name in names[:i] or np.isfinite([*map(_number, names)]).all():
             raise InputError(f"{path}: column {i + 1} is named {name!r}: the first line names every column")
-    for i, (row, line) in enumerate(lines[1:], 1):
+    for i, row in enumerate(lines[1:], 1):
         if len(row) != len(names):
-            raise InputError(f"{path}: row {i} (line {line}) has {len(row)} cells, not {len(names)}")
-    rows, ends = zip(*lines[1:], strict=True)
-    return _Table(str(path), names, rows, ends)
+            raise InputError(f"{path}: row {i} has {len(row)} cells, not {len(names)}")
+    return [dict(zip(names, row, strict=True)) for row in lines[1:]]
 
 
-def _check_spread(x: Array, names: Sequence[str], path: str) -> None:
+def _numbers(path: Path, rows: Rows, names: Sequence[str]) -> Array:
+    """The named columns as float64, (rows, names). A cell that is not a number is refused."""
+    missing = [name for name in names if name not in rows[0]]
+    if missing:
+        known = ", ".join(map(repr, rows[0]))
+        raise InputError(f"{path} has no column {missing[0]!r}: its columns are {known}")
+    found = np.array([[_number(row[name]) for name in names] for row in rows])
+    for i, j in np.argwhere(~(np.abs(found) <= _LARGEST)).tolist():
+        where, text = f"{path}: row {i + 1}, column {names[j]!r}", rows[i][names[j]].strip()
+        raise InputError(f"{where} is {text!r}: give a number of at most {_LARGEST:g} in size")
+    return found
+
+
+def _number(text: str) -> float:
+    """NaN if the text is not a number; only Python reads 1_0 as 10."""
+    try:
+        return math.nan if "_" in text else float(text)
+    except ValueError:
+        return math.nan
+
+
+def _check_spread(x: Array, names: Sequence[str], path: Path) -> None:
     """Refuse a column that varies, but too little for float64 to standardise it."""
     fine = (x == x[0]).all(0) | (x.std(0) > 1e-12 * np.abs(x).max(0))
     if not fine.all():
         j = int(np.argmin(fine))
-        spread = f"{np.ptp(x[:, j]):.3g}"
-        raise InputError(f"{path}: column {names[j]!r} varies by {spread}, too little for float64")
+        spread = f"varies by {np.ptp(x[:, j]):.3g}, too little for float64"
+        raise InputError(f"{path}: column {names[j]!r} {spread}")
 
 
-def _write_predictions(path: Path, table: _Table, predictions: Sequence[float]) -> None:
+def _write_predictions(path: Path, rows: Rows, predictions: Sequence[float]) -> None:
     from attnc.records.files import replacing
 
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*table.names, _PREDICTION])
-        writer.writerows([*row, repr(value)] for row, value in zip(table.rows, predictions, strict=True))
+        writer.writerow([*rows[0], _PREDICTION])
+        writer.writerows([*row.values(), repr(value)] for row, value in zip(rows, predictions, strict=True))

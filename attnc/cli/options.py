@@ -59,10 +59,7 @@ def check_files(output: Path | None, plot: Path | None, force: bool) -> dict[str
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """
-    >>> parse_shape("16"), parse_shape("4, 16")
-    ((16,), (4, 16))
-    """
+    """16, or 4,16."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
         raise InputError(f"--shape {text}: give positive integers, as in 16, or 4,16 for 4 tokens of 16")
@@ -71,11 +68,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 def make_box(ends: tuple[str, str], shape: tuple[int, ...] | None, source: str) -> Box:
     """The box of --domain LO HI, each one number or one for each feature, which determines a shape of None. All tokens have the
-    same ends.
-
-    >>> make_box(("0, 1", "2"), (3, 2), "net.safetensors")
-    Box(0…1, 2, shape=(3, 2))
-    """
+    same ends."""
     import numpy as np
 
     from attnc.domain import Box

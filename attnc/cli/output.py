@@ -44,21 +44,12 @@ def errors_reported(as_json: bool) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(first: str) -> Iterator[Progress]:
-    """A bar on stderr, removed at the end; nothing in a pipe. Call the result with a message, and with counts to fill the bar.
-
-    >>> with progress_bar("building") as progress:
-    ...     progress("trying 2 anchors")
-    ...     progress("layer 1", 1, 12)
-    """
+    """A bar on stderr, removed at the end; nothing in a pipe. Call the result with a message, and with counts to fill the bar."""
     if not sys.stderr.isatty():
         yield silent
         return
-    columns = (
-        rich.SpinnerColumn(),
-        rich.BarColumn(bar_width=24),
-        rich.TimeElapsedColumn(),
-        rich.TextColumn("{task.fields[count]}{task.description}", markup=False),
-    )
+    text = rich.TextColumn("{task.fields[count]}{task.description}", markup=False)
+    columns = (rich.SpinnerColumn(), rich.BarColumn(bar_width=24), rich.TimeElapsedColumn(), text)
     with rich.Progress(*columns, console=Console(stderr=True), transient=True) as display:
         task = display.add_task(first, total=None, count="")
 
@@ -70,13 +61,7 @@ def progress_bar(first: str) -> Iterator[Progress]:
 
 
 def print_json(record: Mapping[str, Any]) -> None:
-    """Print one JSON object; infinity and NaN, which JSON does not have, become null.
-
-    >>> print_json({"quality": float("inf")})
-    {
-      "quality": null
-    }
-    """
+    """Print one JSON object; infinity and NaN, which JSON does not have, become null."""
     typer.echo(json.dumps(_finite(record), indent=2, allow_nan=False))
 
 
@@ -89,23 +74,13 @@ def _finite(value: Any) -> Any:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows in columns. No cell is cut or folded.
-
-    >>> print(table(("name", "kinks"), [("abs", "0"), ("tanh", "")]))
-    name  kinks
-    abs   0
-    tanh
-    """
+    """Rows in columns. No cell is cut or folded."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (header, *rows))
 
 
 def facts_text(facts: Mapping[str, str]) -> str:
-    """Names and values in two columns, like a printed certificate.
-
-    >>> print(facts_text({"design": "tuned"}))
-    design:      tuned
-    """
+    """Names and values in two columns, like a printed certificate."""
     width = max(13, 2 + max(map(len, facts)))
     return "\n".join(f"{name + ':':<{width}}{value}".rstrip() for name, value in facts.items())
 
@@ -116,11 +91,7 @@ def run_facts(seconds: float, files: Mapping[str, str]) -> dict[str, str]:
 
 
 def shortened(items: Sequence[str]) -> str:
-    """The first items of a list.
-
-    >>> shortened(["a", "b"]), shortened(["a", "b", "c", "d", "e", "f"])
-    ('a, b', 'a, b, c, d, … (6)')
-    """
+    """The first items of a list, and how many there are."""
     return ", ".join(items[:_SHOWN]) + (f", … ({len(items)})" if len(items) > _SHOWN else "")
 
 

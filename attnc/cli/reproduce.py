@@ -12,7 +12,6 @@ import typer
 from attnc.cli.options import Json
 from attnc.cli.output import NOT_PROVED, errors_reported, print_json, progress_bar
 from attnc.errors import FileError, InputError
-from attnc.records.files import replacing
 
 if TYPE_CHECKING:
     from attnc.paper.experiments import Record
@@ -75,6 +74,7 @@ def _write(records: Sequence[Record], output: Path) -> list[Path]:
     from attnc.paper.experiments.report import TITLES, figure_names, markdown
     from attnc.paper.experiments.sweeps import versions, write_results
     from attnc.plot.experiments import draw
+    from attnc.records.files import replacing
 
     files, names, report = write_results(records, output), figure_names(records), output / "report.md"
     try:

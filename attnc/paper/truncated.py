@@ -4,6 +4,7 @@ The theorems hold in exact arithmetic for every real s, with c = βΔ² >= 1/2; 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from attnc.arguments import check_arithmetic, check_box, checked_count, checked_dtype, checked_nonnegative
-from attnc.domain import Array, Box, Interval, real_numbers
+from attnc.domain import Box, Interval, real_numbers
 from attnc.errors import ConvergenceError, InputError
 from attnc.functions import Function, clip
 from attnc.heads.chain import lattice
@@ -108,16 +109,15 @@ def many_heads(
     True
     """
     given = truncated(W, t, a, b, domain, dtype)
-    a, b, n, count = given.a, given.b, len(given.W), checked_count("heads", heads, 1, MOST_HEADS)
+    a, b, n, count = given.a, given.b, given.program.shape[0], checked_count("heads", heads, 1, MOST_HEADS)
     anchors = (n - 2) * count
     if n < 3 or anchors < 2:
         what = f"{n} tokens and heads={count} have {max(anchors, 0)} anchors, as two keys of a head are sentinels"
         raise InputError(f"{what}: give at least 3 tokens and 2 anchors, or use attnc.paper.one_head")
     if sharpness is None:  # from c = 6 on, ε(c) < 5.001 e^{-2c}
-        most = max(abs(a), abs(b))
-        c = max(MANY_SHARPNESS, math.log(5.001 * most / (LEAK * ((b - a) / (anchors - 1)))) / 2)
-    else:
-        c = _checked_sharpness(sharpness)
+        leak = LEAK * ((b - a) / (anchors - 1))
+        sharpness = max(MANY_SHARPNESS, math.log(5.001 * max(abs(a), abs(b)) / leak) / 2)
+    c = _checked_sharpness(sharpness)
     plan = given.plan(count, progress)
     target = target_of(plan, 0.0).denser(6 * n * count)
     finished = finish(many(target, n, count, lambda _, size: given.uniform(plan, target, size, c)), target)
@@ -151,8 +151,7 @@ def many_heads_theorem(a: float, b: float, n: int, heads: int, sharpness: float)
     c, step, most = sharpness, (b - a) / ((n - 2) * heads - 1), max(abs(a), abs(b))
     terms = [
         (j + q) * math.exp(-c * (j * j + 2 * j * q)) + (j + q + 0.5) * math.exp(-c * (j * j + 2 * j * q + j))
-        for q in range(80)
-        for j in range(1, 40)
+        for q, j in itertools.product(range(80), range(1, 40))
     ]
     constant, leak = (0.5 + math.fsum(terms)) * (1 + 1e-12), leaking(c)
     bound = math.nextafter((constant * step + most * leak) * (1 + 2.0**-48), math.inf)
@@ -176,16 +175,12 @@ def leaking(c: float) -> float:
 class Truncated:
     """X ↦ Y of shape (n, outputs), Y[i, coordinates[i]] = Range_[a,b](<w_i, x_i> + t_i) and 0 elsewhere, for every X in a box."""
 
-    W: Array  # (n, d)
     a: float
     b: float
+    function: Function
+    program: Program
     box: Box
     dtype: str
-    program: Program
-
-    @property
-    def function(self) -> Function:
-        return clip(self.a, self.b)
 
     @cached_property
     def interval(self) -> Interval:
@@ -222,17 +217,17 @@ def truncated(
     box = box_of(domain, w.shape)
     check_box(box, name)
     check_arithmetic(name, network=True)
-    low, high, (n, d) = float(ends[0]), float(ends[1]), w.shape
+    low, high, (n, d), each = float(ends[0]), float(ends[1]), w.shape, np.arange(len(w))
     places, wide = _placement(n, coordinates, outputs)
-    every = np.zeros((n, n, d))
-    every[np.arange(n), np.arange(n)] = w
-    steps = [Reshape(0, (n * d,)), Affine(1, every.reshape(n, n * d), shift), Pointwise(2, clip(low, high))]
+    every, function = np.zeros((n, n, d)), clip(low, high)
+    every[each, each] = w
+    steps = [Reshape(0, (n * d,)), Affine(1, every.reshape(n, n * d), shift), Pointwise(2, function)]
     if wide > 1:
         place = np.zeros((n, wide, n))
-        place[np.arange(n), places, np.arange(n)] = 1.0
+        place[each, places, each] = 1.0
         steps.append(Affine(3, place.reshape(n * wide, n)))
     program = Program((n, d), (*steps, Reshape(len(steps), (n, wide))))
-    return Truncated(w, low, high, box, name, program)
+    return Truncated(low, high, function, program, box, name)
 
 
 def box_of(domain: Any, shape: tuple[int, ...]) -> Box:
@@ -247,14 +242,13 @@ def box_of(domain: Any, shape: tuple[int, ...]) -> Box:
 def assembled(given: Truncated, head: Head, progress: Progress = silent) -> Network:
     """The network of the program with one head for all tokens, certified."""
     assert head.certificate.proved
-    program, stages = given.program, lower_steps(given.program, given.dtype)
+    program, box, dtype, groups = given.program, given.box, given.dtype, [HeadGroup(None, head)]
+    stages = lower_steps(program, dtype)
     (layer,) = (stage for stage in stages if stage.kind == "pointwise")
-    groups = [HeadGroup(None, head)]
-    entering = compose(program, stages[: stages.index(layer)], given.box, {}, given.dtype)[layer.input]
-    errors = {layer.value: head_errors(groups, given.function, entering)}
-    known = compose(program, stages, given.box, errors, given.dtype)
-    request = Request(program, given.box, math.inf, given.dtype, progress)
-    return certified(request, Lowered(stages, {layer.value: groups}, known), strict=False)
+    entering = compose(program, stages[: stages.index(layer)], box, {}, dtype)[layer.input]
+    known = compose(program, stages, box, {layer.value: head_errors(groups, given.function, entering)}, dtype)
+    lowered = Lowered(stages, {layer.value: groups}, known)
+    return certified(Request(program, box, math.inf, dtype, progress), lowered, strict=False)
 
 
 def _proved(plan: Plan, found: HeadCandidate) -> Head:
@@ -277,9 +271,9 @@ def _checked_sharpness(given: object) -> float:
 def _placement(n: int, coordinates: Any, outputs: Any) -> tuple[list[int], int]:
     """The output coordinate of each token, and the number of output coordinates."""
     wide = None if outputs is None else checked_count("outputs", outputs, 1, MOST_OUTPUTS)
-    given = coordinates.tolist() if hasattr(coordinates, "tolist") else coordinates
-    if given is None:
+    if coordinates is None:
         return [0] * n, wide or 1
+    given = coordinates.tolist() if hasattr(coordinates, "tolist") else coordinates
     if not isinstance(given, (list, tuple)) or len(given) != n:
         raise InputError(f"coordinates={coordinates!r}: give one output coordinate for each of {n} tokens")
     found = [checked_count("coordinates", k, 0, (wide or MOST_OUTPUTS) - 1) for k in given]

@@ -98,8 +98,12 @@ def plain(text: str) -> str:
 
 
 def selected(
-    given: Sequence[Index] | None, shape: tuple[int, ...], default: Sequence[int], name: str, most: float = math.inf
-) -> list[int]:  # fmt: skip
+    given: Sequence[Index] | None,
+    shape: tuple[int, ...],
+    default: Sequence[int],
+    name: str,
+    most: float = math.inf,
+) -> list[int]:
     """Places in an array of this shape, given as tuples or as flat indices, as flat indices."""
     found = []
     for place in default if given is None else given:

@@ -1,7 +1,8 @@
-"""A feed-forward block as attention: the module that takes its place, and its proved bound."""
+"""Feed-forward blocks, norms and other activations as attention: the modules that take their places, and their proved bounds."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,27 +10,33 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from attnc import functions
-from attnc.domain import Array, Interval
-from attnc.errors import AttncError, ConvergenceError, InputError, PrecisionError
-from attnc.frontends.transformers import PartSite, Site
+from attnc.arithmetic import ARITHMETIC
+from attnc.domain import Array, Ball, Interval
+from attnc.errors import AttncError, ConvergenceError, InputError, PrecisionError, Problem
+from attnc.frontends.transformers import ActivationSite, NormSite, PartSite, Site
 from attnc.functions import Function
 from attnc.heads.target import Plan
 from attnc.lower.function_to_head import head_approximating
 from attnc.lower.layers import lower_steps
-from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
+from attnc.lower.pointwise import HeadGroup, by_reach, executed_error, head_errors
 from attnc.lower.product import scaled_product, square_errors, square_head
 from attnc.lower.program_to_network import amplification
+from attnc.lower.quadratic import proved_heads
 from attnc.network.head import Head
+from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
 from attnc.pretrained.config import ConvertConfig
+from attnc.pretrained.guard import MODES, SHAPES, ULPS, is_close, refuse, rows_of
 from attnc.pretrained.inputs import Entering
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
 from attnc.prove.outward import below
+from attnc.prove.quadratic import norm_errors
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up
 from attnc.records.layers import Index, Layer
@@ -38,15 +45,24 @@ _ENGINES = ("softmax", "closed-form")
 _GROUPS = 3  # of neurons in a block
 _LEAST_SHARE = 2.0**-1000  # of the target for a neuron: far below what any head meets, and not yet 0
 _ELSEWHERE = ("its roundings are proved for the arithmetic of a CPU, not for that of the device it runs on",)
+MOST = 2.0**64  # the largest mean square of a token that enters a norm
+REACH = 2.0**10  # of an activation outside of blocks
+_LARGEST_TARGET = 2.0**-12  # of the relative error of a norm: outputs stay normalised to 2^-10
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedBlock:
-    """The module that will take the place of a block, and its certificate; the model is not changed yet."""
+class PlannedPart:
+    """The module that will take the place of a part of the model, and its certificate; the model is not changed yet."""
 
+    site: Site | PartSite
+    module: Pointwise | GatedBlock | Norm
+    certificate: Certificate
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedBlock(PlannedPart):
     site: Site
     module: Pointwise | GatedBlock
-    certificate: Certificate
     reach: tuple[Array, Array]  # contains the pre-activation of each neuron
 
 
@@ -56,6 +72,8 @@ class _Block:
 
     site: Site
     entering: Entering
+    approximation: float
+    config: ConvertConfig
     program: Program
     layers: tuple[Layer, ...]
     known: Mapping[int, ValueBounds]
@@ -79,16 +97,15 @@ def plan_block(
 ) -> PlannedBlock:
     """Heads for the neurons of a block, such that its outputs move by at most `approximation` in exact arithmetic."""
     try:
-        planned = _plan(_read(site, entering), approximation, config, progress)
+        planned = _plan(_read(site, entering, approximation, config), progress)
     except AttncError as problem:
         raise _named(site, problem) from problem
     planned.module.to(site.first.device).eval()
     return planned
 
 
-def _read(site: Site, entering: Entering) -> _Block:
-    dtype = str(site.dtype).removeprefix("torch.")
-    program = site.program()
+def _read(site: Site, entering: Entering, approximation: float, config: ConvertConfig) -> _Block:
+    dtype, program = _dtype(site), site.program()
     problems = program.problems()
     if problems:
         raise InputError("; ".join(f"{p.where}: {p.reason}" for p in problems))
@@ -96,16 +113,14 @@ def _read(site: Site, entering: Entering) -> _Block:
     before = [layer for layer in layers if layer.value < (4 if site.gated else 3)]
     known = compose(program, before, entering.domain, {}, dtype)
     _check_finite(dtype, *(known[layer.value] for layer in before))
-    return _Block(site, entering, program, layers, known, functions.get(site.activation), dtype)
+    f = functions.get(site.activation)
+    return _Block(site, entering, approximation, config, program, layers, known, f, dtype)
 
 
-def _plan(
-    block: _Block, approximation: float, config: ConvertConfig, progress: Callable[[str], None]
-) -> PlannedBlock:
+def _plan(block: _Block, progress: Callable[[str], None]) -> PlannedBlock:
     """A gated block spends half of the target on the activation, the rest on the two squares of each product."""
-    site, layers = block.site, block.layers
-    weight = (2 if site.gated else 1) * amplification(layers, block.known, 2)
-    groups = _groups(block, approximation, weight, config, progress)
+    site, config, layers = block.site, block.config, block.layers
+    groups = _groups(block, (2 if site.gated else 1) * amplification(layers, block.known, 2), progress)
     heads = {name: {2: head_errors(groups, block.f, block.known[1], name)} for name in _ENGINES}
     if not np.isfinite(heads["closed-form"][2].error).all():
         del heads["closed-form"]
@@ -121,37 +136,31 @@ def _plan(
         maps = {m.attribute: m.module for m in site.maps()}
         powers = product.tensor("scale"), product.tensor("radius")
         module = GatedBlock(maps, activation, Product(square, *powers, engine))
-    outputs = {
-        name: block.bounds(layers, errors)[len(block.program.steps)]
-        for name, errors in {**heads, "exact": {}}.items()
-    }
-    certificate = _certificate(block, groups, module, outputs, approximation, engine)
+    every, last = {**heads, "exact": {}}, len(block.program.steps)
+    outputs = {name: block.bounds(layers, errors)[last] for name, errors in every.items()}
+    certificate = _certificate(block, [group.head for group in groups], module, outputs, engine)
     return PlannedBlock(site, module, certificate, block.reach)
 
 
 def _scaled(block: _Block, errors: list[HeadErrors]) -> tuple[Layer, ...]:
     """The layers, the product with scales that serve every engine."""
     worst = HeadErrors(errors[0].approximation, np.max([np.asarray(e.error) for e in errors], axis=0))
-    known = block.bounds(block.layers[:3], {2: worst})
-    return tuple(
-        scaled_product(layer, known, block.dtype) if layer.kind == "product" else layer
-        for layer in block.layers
-    )
+    known, dtype = block.bounds(block.layers[:3], {2: worst}), block.dtype
+    return tuple(scaled_product(one, known, dtype) if one.kind == "product" else one for one in block.layers)
 
 
-def _groups(
-    block: _Block,
-    approximation: float,
-    weight: float,
-    config: ConvertConfig,
-    progress: Callable[[str], None],
-) -> list[HeadGroup]:
+def _groups(block: _Block, weight: float, progress: Callable[[str], None]) -> list[HeadGroup]:
     """Heads whose errors, times the weight, stay within the target; powers of two for radii, so that blocks share heads."""
-    share = max(_share(approximation, weight), _LEAST_SHARE)
+    share = (
+        block.approximation
+    )  # what each neuron may err by, for the sum with these weights to stay within the target
+    if weight > 0:
+        share = float(below(below(np.float64(share / weight * (1 - 2.0**-40)))))
+    share = max(share, _LEAST_SHARE)
 
     def group(radius: float, neurons: Index | None) -> HeadGroup:
         domain = Interval(-radius, radius)
-        plan = Plan(block.f, domain, block.dtype, config.design, progress=progress)
+        plan = Plan(block.f, domain, block.dtype, block.config.design, progress=progress)
         return HeadGroup(neurons, head_approximating(plan, share))
 
     try:
@@ -159,60 +168,45 @@ def _groups(
     except PrecisionError as problem:
         if problem.reachable is None:
             raise
-        reachable = _step_above(problem.reachable) * (weight if weight > 0 else 1.0)
-        raise too_small(block.site, approximation, reachable) from problem
-
-
-def _share(approximation: float, weight: float) -> float:
-    """What each neuron may err by, for the sum with these weights to stay within the target."""
-    if not weight > 0:
-        return approximation
-    return float(below(below(np.float64(approximation / weight * (1 - 2.0**-40)))))
-
-
-def _step_above(share: float) -> float:
-    """The least share that such a head meets: requests round their target down to few digits."""
-    power = 10.0 ** math.floor(math.log10(share))
-    return next(m * power for m in (1, 1.5, 2, 3, 5, 7, 10) if m * power >= share)
+        power = 10.0 ** math.floor(math.log10(problem.reachable))  # requests round their target to few digits
+        least = next(m * power for m in (1, 1.5, 2, 3, 5, 7, 10) if m * power >= problem.reachable)
+        reachable = least * (weight if weight > 0 else 1.0)
+        raise _too_small(block.site, block.approximation, reachable) from problem
 
 
 def _certificate(
     block: _Block,
-    groups: list[HeadGroup],
+    heads: list[Head],
     module: Pointwise | GatedBlock,
     outputs: Mapping[str, ValueBounds],
-    approximation: float,
     engine: str,
 ) -> Certificate:
     _check_finite(block.dtype, *outputs.values())
     exact = round_up(max(float(bounds.approximation.max()) for bounds in outputs.values()))
-    if not exact <= approximation:
-        raise too_small(block.site, approximation, exact)
-    roundings = {
-        name: round_up((1 + 2.0**-10) * float(bounds.rounding.max())) for name, bounds in outputs.items()
-    }
+    if not exact <= block.approximation:
+        raise _too_small(block.site, block.approximation, exact)
+    errors = {name: float(bounds.rounding.max()) for name, bounds in outputs.items()}
+    roundings = {name: round_up((1 + 2.0**-10) * error) for name, error in errors.items()}
     products, site, (lo, hi) = roundings.pop("exact"), block.site, block.reach
-    heads = [g.head for g in groups]
     square = [head for _, head in module.product.square.groups] if isinstance(module, GatedBlock) else []
     facts = {
         **site_facts(site, heads), "activation": site.activation, "engine": module.runs,
         "interval": [float(lo.min()), float(hi.max())], "roundings": roundings, "products": products, "also": list(site.also),
         "remarks": [*site.remarks, *_ELSEWHERE[: site.first.device.type != "cpu"]],
     }  # fmt: skip
-    return stated(
-        site, "block", exact, engine, facts, status=block.entering.status, holds_for=block.entering.domain,
-        children=tuple(head.certificate for head in (*heads, *square)),
-    )  # fmt: skip
+    children = tuple(head.certificate for head in (*heads, *square))
+    about = {"status": block.entering.status, "holds_for": block.entering.domain, "children": children}
+    return _stated(site, "block", exact, engine, facts, **about)
 
 
-def stated(
-    site: Site | PartSite, subject: str, exact: float, engine: str, facts: dict[str, Any], **rest: Any
+def _stated(
+    site: Site | PartSite, subject: str, exact: float, engine: str, facts: dict[str, Any], **about: Any
 ) -> Certificate:
     """The certificate of a part: its approximation, and the rounding of its engine, from `facts["roundings"]`."""
-    rounding, dtype = facts["roundings"][engine], str(site.dtype).removeprefix("torch.")
+    rounding = facts["roundings"][engine]
     terms = {"approximation": exact, "rounding": rounding, "bound": round_up(exact + rounding)}
-    rest = {"status": Status.PROVED, "dtype": dtype, **terms, **rest}
-    return Certificate(subject=subject, name=site.name, facts=facts, **rest)
+    about = {"status": Status.PROVED, "dtype": _dtype(site), **terms, **about}
+    return Certificate(subject=subject, name=site.name, facts=facts, **about)
 
 
 def site_facts(site: Site, heads: Sequence[Head]) -> dict[str, Any]:
@@ -224,19 +218,98 @@ def site_facts(site: Site, heads: Sequence[Head]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def plan_activation(site: ActivationSite, approximation: float, config: ConvertConfig) -> PlannedPart:
+    """tanh or sigmoid by one head of two keys on [-2^10, 2^10], where both have long been constant."""
+    f, on = functions.get(site.activation), Interval(-REACH, REACH)
+    head = head_approximating(Plan(f, on, _dtype(site), config.design), approximation)
+    module = Pointwise([(None, head)], config.engine, config.strict)
+    roundings = {engine: round_up(executed_error(head, f, engine)) for engine in _ENGINES}
+    facts, known = (
+        {"activation": site.activation, "engine": module.runs, "roundings": roundings},
+        head.certificate,
+    )
+    about = {"holds_for": known.interval, "children": (known,)}
+    certificate = _stated(site, "activation", known.approximation, config.engine, facts, **about)
+    return PlannedPart(site, module.eval(), certificate)
+
+
+def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> PlannedPart:
+    """Heads such that every output of the norm moves by at most `approximation` in exact arithmetic: |γ_i| √d g."""
+    norm, domain, dtype, centred = site.norm, site.norm.domain(), _dtype(site), site.norm.kind == "layer"
+    size = float(abs(domain.gain).max()) * math.sqrt(norm.features)
+    target = min(_LARGEST_TARGET, approximation / size / 1.05 if size > 0 else 1.0)
+    target = 10.0 ** math.floor(math.log10(target))  # norms share heads
+    try:
+        proof = proved_heads(norm.features, site.epsilon, MOST, target, dtype)
+    except PrecisionError as problem:
+        raise _too_small(site, approximation, (problem.reachable or 0.0) * size * 1.1) from problem
+    relative = {"softmax": proof.executed, "closed-form": proof.closed_form}
+    errors = {
+        engine: norm_errors(domain.gain, domain.shift, proof.approximation, error, ARITHMETIC[dtype])
+        for engine, error in relative.items()
+    }
+    facts = {
+        "kind": norm.kind, "engine": config.engine, "features": norm.features, "epsilon": site.epsilon,
+        "heads": len(proof.numbers), "relative": proof.approximation, "executed": relative,
+        "roundings": {engine: round_up(executed) for engine, (_, executed) in errors.items()},
+    }  # fmt: skip
+    ball = Ball(norm.features, math.sqrt(norm.features * MOST), centred)
+    about = {"holds_for": ball, "digests": proof.numbers.digests()}
+    certificate = _stated(site, "norm", round_up(errors["softmax"][0]), config.engine, facts, **about)
+    module = Norm(
+        proof.numbers, centred, norm.weight, norm.bias, one_plus=norm.one_plus, most=MOST, engine=config.engine,
+        strict=config.strict,
+    )  # fmt: skip
+    module.heads.to(next((t.device for _, t in norm.tensors()), torch.device("cpu")))
+    return PlannedPart(site, module.eval(), certificate)
+
+
+def check_norms(model: nn.Module, sites: Sequence[NormSite]) -> None:
+    """Call each norm that will be replaced by itself, on inputs of several shapes and sizes, in every mode, and compare it with
+    what was read."""
+    refuse(model, [Problem(site.name, reason) for site in sites if (reason := _norm_problem(site))])
+
+
+def _norm_problem(site: NormSite) -> str | None:
+    norm, domain = site.norm, site.norm.domain()
+    noise, part = np.random.default_rng(), site.replaced
+    device = next((t.device for _, t in norm.tensors()), torch.device("cpu"))
+    for shape, mode in itertools.product(SHAPES[1:], MODES):
+        rows = noise.standard_normal((*shape, norm.features)) * 10.0 ** noise.uniform(-4, 2, (*shape, 1))
+        x = torch.from_numpy(rows).to(device, site.dtype)
+        with mode(), torch.random.fork_rng(devices=[]):
+            try:
+                out = part(x.clone())
+            except Exception as problem:
+                return f"fails on an input of shape {tuple(x.shape)}: {type(problem).__name__}: {problem}"
+        z = rows_of(x)
+        z = z - z.mean(-1, keepdims=True) if domain.centred else z
+        y = z / np.sqrt((z * z).mean(-1, keepdims=True) + site.epsilon)
+        expected = (
+            domain.gain * y + domain.shift,
+            np.abs(domain.gain) * (1 + np.abs(y)) + np.abs(domain.shift),
+        )
+        same = isinstance(out, Tensor) and is_close(rows_of(out), expected, torch.float32, ULPS)
+        if not same:  # up to float32, in which some norms are taken
+            return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
+    return None
+
+
+def _dtype(site: Site | PartSite) -> str:
+    return str(site.dtype).removeprefix("torch.")
+
+
 def _check_finite(dtype: str, *values: ValueBounds) -> None:
     if not all(np.isfinite(bounds.error).all() and np.isfinite(bounds.size).all() for bounds in values):
         raise InputError(f"a value of the block may overflow {dtype}: scale the weights down")
 
 
-def too_small(site: Site | PartSite, approximation: float, reachable: float) -> PrecisionError:
+def _too_small(site: Site | PartSite, approximation: float, reachable: float) -> PrecisionError:
     other, least = ", or model.double()" if site.dtype == torch.float32 else "", round_up(1.01 * reachable, 2)
-    dtype = str(site.dtype).removeprefix("torch.")
-    return PrecisionError(
-        f"approximation={approximation:g} cannot be met at {site.name} with numbers stored in {dtype}: use "
-        f"approximation >= {least:.1e}{other}. Nothing was converted.",
-        least,
+    what = (
+        f"approximation={approximation:g} cannot be met at {site.name} with numbers stored in {_dtype(site)}"
     )
+    return PrecisionError(f"{what}: use approximation >= {least:.1e}{other}. Nothing was converted.", least)
 
 
 def _named(site: Site, problem: AttncError) -> AttncError:

@@ -15,11 +15,10 @@ from attnc.arguments import check_arithmetic, checked_eps
 from attnc.arithmetic import probe_window
 from attnc.errors import InputError, PrecisionError
 from attnc.frontends.transformers import ActivationSite, BlockList, NormSite, find_blocks
-from attnc.pretrained.blocks import PlannedBlock, plan_block
+from attnc.pretrained.blocks import PlannedPart, check_norms, plan_activation, plan_block, plan_norm
 from attnc.pretrained.config import ConvertConfig, checked_config, checked_parts
 from attnc.pretrained.guard import check_reached, check_runs
 from attnc.pretrained.inputs import calls, entering, outputs
-from attnc.pretrained.parts import PlannedPart, check_norms, plan_activation, plan_norm
 from attnc.pretrained.report import ConversionReport, Difference, model_certificate
 from attnc.pretrained.store import note_conversion
 from attnc.progress import Progress, silent
@@ -110,7 +109,7 @@ def convert(
 
 def _plan(
     model: nn.Module, found: BlockList, approximation: float, config: ConvertConfig, progress: Progress
-) -> list[PlannedBlock | PlannedPart]:
+) -> list[PlannedPart]:
     """The module and the certificate of every part; the parts as they run are compared with what was read."""
     blocks, total = [], len(found.blocks)
     for i, (site, domain) in enumerate(zip(found.blocks, entering(model, found.blocks, config), strict=True)):
@@ -124,7 +123,7 @@ def _plan(
     norms = [plan_norm(site, approximation, config) for site in found.sites if isinstance(site, NormSite)]
     activations = [site for site in found.sites if isinstance(site, ActivationSite)]
     check_runs(model, found.call, blocks)
-    check_norms(model, norms)
+    check_norms(model, [site for site in found.sites if isinstance(site, NormSite)])
     return [*blocks, *norms, *(plan_activation(site, approximation, config) for site in activations)]
 
 
@@ -133,9 +132,8 @@ def _check_arithmetic(found: BlockList) -> None:
         check_arithmetic(name, network=True)
         broken = probe_window(name)
         if broken is not None:
-            raise PrecisionError(
-                f"the {name} arithmetic of this machine violates an assumption of the proofs ({broken}): see docs/arithmetic.md"
-            )
+            what = f"the {name} arithmetic of this machine violates an assumption of the proofs ({broken})"
+            raise PrecisionError(f"{what}: see docs/arithmetic.md")
 
 
 def _differences(before: list[dict[str, Tensor]], after: list[dict[str, Tensor]]) -> tuple[Difference, ...]:

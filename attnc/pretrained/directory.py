@@ -157,10 +157,12 @@ def _sites(
     names = [entry["name"] for entry in record["blocks"]]
     kinds = {"layer": "norm", "rms": "norm", "activation": "activation"}
     wanted = {kinds.get(entry.get("kind"), "feed-forward") for entry in record["blocks"]}
+
+    def recorded(site: Any) -> bool:
+        return any(same_place(site.name, name) for name in names)
+
     try:
-        sites = find_blocks(
-            model, lambda site: any(same_place(site.name, name) for name in names), parts=sorted(wanted)
-        ).sites
+        sites = find_blocks(model, recorded, parts=sorted(wanted)).sites
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
     found = []
@@ -193,13 +195,10 @@ def _rebuilt(
     if isinstance(found, NormNumbers):
         assert isinstance(site, NormSite)
         norm, most = site.norm, float(entry["most"])
-        options: dict[str, Any] = {
-            "one_plus": norm.one_plus,
-            "most": most,
-            "engine": engine,
-            "strict": strict,
-        }
-        module = Norm(found.numbers, norm.kind == "layer", norm.weight, norm.bias, **options)
+        module = Norm(
+            found.numbers, norm.kind == "layer", norm.weight, norm.bias, one_plus=norm.one_plus, most=most, engine=engine,
+            strict=strict,
+        )  # fmt: skip
     else:
         heads = found.heads if isinstance(found, Block) else [(None, found.numbers)]
         certified = zip(heads, claim.children, strict=False)

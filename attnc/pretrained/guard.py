@@ -23,11 +23,10 @@ from attnc.frontends.comparison import swapped
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.blocks import LinearMap
 from attnc.network.pointwise import Pointwise
-from attnc.pretrained.blocks import PlannedBlock
 from attnc.pretrained.inputs import removed
 
 if TYPE_CHECKING:
-    from attnc.pretrained.parts import PlannedPart
+    from attnc.pretrained.blocks import PlannedBlock, PlannedPart
 
 MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 ULPS = 32.0  # units in the last place by which an activation of torch may be off, of 1 + |s| + |f(s)|
@@ -69,7 +68,7 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
     refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
 
 
-def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedBlock | PlannedPart]) -> None:
+def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedPart]) -> None:
     """Raise UnsupportedError unless the model executes every module that was put in place of a block."""
     reached: set[int] = set()
     handles = [

@@ -14,9 +14,8 @@ from attnc.frontends.transformers.norms import NormRead
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
-from attnc.pretrained.blocks import PlannedBlock
+from attnc.pretrained.blocks import PlannedPart
 from attnc.pretrained.config import VERSION, ConvertConfig
-from attnc.pretrained.parts import PlannedPart
 from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.records.fields import seal
 from attnc.records.numbers import QUADRATIC, digest
@@ -46,7 +45,7 @@ def call_of(model: nn.Module) -> Call | None:
 
 def note_conversion(
     model: nn.Module,
-    planned: Sequence[PlannedBlock | PlannedPart],
+    planned: Sequence[PlannedPart],
     report: ConversionReport,
     config: ConvertConfig,
     call: Call,
@@ -101,23 +100,18 @@ def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> d
     directory by these alone. Of a block: those of its maps and its norm, which neurons use which head, and powers of two."""
     if isinstance(site, NormSite) and isinstance(module, Norm):
         own = {"weight": module.weight, "bias": module.bias, **dict(module.heads.named_buffers())}
-        tensors = {
-            role: (f"{site.name}.{'heads.' * (role in QUADRATIC)}{role}", tensor)
-            for role, tensor in own.items()
-            if tensor is not None
-        }
+        names = {role: f"{site.name}.{'heads.' * (role in QUADRATIC)}{role}" for role in own}
+        tensors = {role: (names[role], t) for role, t in own.items() if t is not None}
         about = {**_norm_record(site.norm), "epsilon": module.heads.offset, "most": module.most}
     elif isinstance(site, Site):
         maps = {"first": site.first, "second": site.second} | ({} if site.up is None else {"up": site.up})
         found = {f"{role}.{key}": getattr(m, key) for role, m in maps.items() for key in ("weight", "bias")}
         if site.norm is not None:
             found |= {"norm.weight": site.norm.weight, "norm.bias": site.norm.bias}
-        state = (
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        )
-        names = {id(tensor): name for name, tensor in reversed(state)}
-        tensors = {role: (names.get(id(t), role), t) for role, t in found.items() if t is not None}
+        listed = (model.named_parameters, model.named_buffers)
+        state = [named for every in listed for named in every(remove_duplicate=False)]
+        by_id = {id(tensor): name for name, tensor in reversed(state)}
+        tensors = {role: (by_id.get(id(t), role), t) for role, t in found.items() if t is not None}
         for name, t in module.state_dict().items():
             if not t.is_floating_point():
                 tensors[name.rpartition(".")[2]] = f"{site.name}.{name}", t

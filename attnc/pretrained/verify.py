@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -75,8 +75,10 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
     records = dict(_records(model))
     verdicts = []
     for claim in report.certificate.children:
-        part = sites[claim.name], records.get(claim.name)
-        verdicts.append(_verdict(model, claim, *part, report.approximation, proofs))
+        site = sites[claim.name]
+        assert isinstance(site.replaced, Converted)
+        part = _Part(model, claim, site, site.replaced, records.get(claim.name))
+        verdicts.append(_verdict(part, report.approximation, proofs))
     return summary(verdicts, proofs)
 
 
@@ -134,129 +136,130 @@ def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from ((f"{inside}{entry['name']}", entry) for entry in record["blocks"])
 
 
-def _verdict(
-    model: nn.Module,
-    claim: Certificate,
-    site: Site | PartSite,
-    record: Mapping[str, Any] | None,
-    requested: float,
-    proofs: Proofs,
-) -> Verdict:
-    module = site.replaced
-    assert isinstance(module, Converted)
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A converted part of the model: its certificate, its place, its module and its record."""
+
+    model: nn.Module
+    claim: Certificate
+    site: Site | PartSite
+    module: Converted
+    record: Mapping[str, Any] | None
+
+    @property
+    def maps(self) -> tuple[LinearMap, ...]:
+        return self.site.maps() if isinstance(self.site, Site) else ()
+
+    @property
+    def activation(self) -> Pointwise | None:
+        module = self.module.activation if isinstance(self.module, GatedBlock) else self.module
+        return None if isinstance(module, Norm) else module
+
+    @property
+    def groups(self) -> list[tuple[torch.Tensor | None, Head]]:
+        """The neurons and the head of each group of the activation."""
+        return [] if self.activation is None else self.activation.groups
+
+    @property
+    def heads(self) -> list[Head]:
+        """The heads of the activation, then that of the square."""
+        square = self.module.product.square.groups if isinstance(self.module, GatedBlock) else []
+        return [head for _, head in (*self.groups, *square)]
+
+
+def _verdict(part: _Part, requested: float, proofs: Proofs) -> Verdict:
+    claim, site, module = part.claim, part.site, part.module
     try:
-        reason = _claims(claim, site, module) or _numbers(model, claim, site, module, record)
-        reason = reason or _code(model, site, module)
-        if reason is None and isinstance(site, Site) and not isinstance(module, Norm):
-            attack = partial(_attack, _activation(module), site.first.sizes[0])
-            return check_part(_block(claim, site, module), requested, proofs, attack)
+        reason = _claims(part) or _numbers(part) or _code(part)
+        if reason is None and isinstance(site, Site):
+            return check_part(_block(part, site), requested, proofs, partial(_attack, part))
         if reason is None and isinstance(site, NormSite) and isinstance(module, Norm):
             norm = NormNumbers(claim, module.heads.numbers(), site.norm.domain())
             return check_part(norm, requested, proofs)
-        if reason is None and len(heads := _heads(module)) == 1:
-            return check_part(Activation(claim, heads[0].numbers()), requested, proofs)
+        if reason is None and len(part.heads) == 1:
+            return check_part(Activation(claim, part.heads[0].numbers()), requested, proofs)
     except AttncError as problem:
         reason = str(problem)
-    return Verdict(
-        Status.UNKNOWN, reason or "it is not the part of its certificate", claim.bound, name=claim.name
-    )
+    reason = reason or "it is not the part of its certificate"
+    return Verdict(Status.UNKNOWN, reason, claim.bound, name=claim.name)
 
 
-def _activation(module: Pointwise | GatedBlock) -> Pointwise:
-    return module.activation if isinstance(module, GatedBlock) else module
-
-
-def _maps(site: Site | PartSite) -> tuple[LinearMap, ...]:
-    return site.maps() if isinstance(site, Site) else ()
-
-
-def _heads(module: Converted) -> list[Head]:
-    """The heads of the activation, then that of the square."""
-    if isinstance(module, Norm):
-        return []
-    square = module.product.square.groups if isinstance(module, GatedBlock) else []
-    return [head for _, head in (*_activation(module).groups, *square)]
-
-
-def _block(claim: Certificate, site: Site, module: Pointwise | GatedBlock) -> Block:
+def _block(part: _Part, site: Site) -> Block:
     """The block as plain numbers. Its domain is the outputs of the norm in front, or the box of the certificate."""
+    claim, module = part.claim, part.module
     maps = [m.numbers() for m in (site.first, site.second, site.up) if m is not None]
     program = block_program(functions.get(claim.facts["activation"]), *maps)
     domain = site.domain() or (claim.holds_for if isinstance(claim.holds_for, Box) else None)
-    groups = _activation(module).groups
-    heads = [(None if neurons is None else neurons.numpy(), head.numbers()) for neurons, head in groups]
+    heads = [(None if own is None else own.numpy(), head.numbers()) for own, head in part.groups]
     if not isinstance(module, GatedBlock):
         return Block(claim, program, domain, heads)
     powers = (module.product.scale.numpy(), module.product.radius.numpy())
-    return Block(claim, program, domain, heads, _heads(module)[-1].numbers(), *powers)
+    return Block(claim, program, domain, heads, part.heads[-1].numbers(), *powers)
 
 
-def _claims(claim: Certificate, site: Site | PartSite, module: Converted) -> str | None:
+def _claims(part: _Part) -> str | None:
     """What the certificate states of the module that is not so."""
+    claim, site, module = part.claim, part.site, part.module
     kind = "block" if isinstance(site, Site) else "norm" if isinstance(site, NormSite) else "activation"
-    if claim.subject != kind:
-        return f"it is of the kind {kind}, its certificate is about a {claim.subject}"
+    if claim.subject != kind or isinstance(module, Norm) != (kind == "norm"):
+        return f"it is a {type(module).__name__} in the place of a {kind}, its certificate is about a {claim.subject}"
     said = claim.facts["engine"]
     if claim.facts["roundings"].get(module.engine) != claim.rounding or module.runs != said:
         return f"it runs {module.runs!r} as engine={module.engine!r}: the report states {said!r}, rounding {claim.rounding:g}"
-    if tuple(head.certificate for head in _heads(module)) != claim.children:
+    if tuple(head.certificate for head in part.heads) != claim.children:
         return "its heads are not those of its certificate"
     found: dict[str, Any] = {}
-    if isinstance(site, Site) and not isinstance(module, Norm):
-        found = site_facts(site, [head for _, head in _activation(module).groups])
-    elif isinstance(site, NormSite) and isinstance(module, Norm):
-        found = {"kind": site.norm.kind}
-        size = module.heads.dim
+    if isinstance(site, Site):
+        found = site_facts(site, [head for _, head in part.groups])
+    if isinstance(site, NormSite) and isinstance(module, Norm):
+        found, size = {"kind": site.norm.kind}, module.heads.dim
         if claim.holds_for != Ball(size, math.sqrt(size * module.most), module.centred):
             return "its domain is not that of its certificate"
     changed = [name for name, value in found.items() if claim.facts.get(name) != value]
     return f"its certificate states other facts: {', '.join(changed)}" if changed else None
 
 
-def _numbers(
-    model: nn.Module,
-    claim: Certificate,
-    site: Site | PartSite,
-    module: Converted,
-    record: Mapping[str, Any] | None,
-) -> str | None:
+def _numbers(part: _Part) -> str | None:
     """Why the numbers are not those of the report."""
-    parts = (module, *(m.module for m in _maps(site)))
-    tensors = [t for part in parts for t in (*part.parameters(), *part.buffers()) if t.is_floating_point()]
+    claim, modules = part.claim, (part.module, *(m.module for m in part.maps))
+    tensors = [t for m in modules for t in (*m.parameters(), *m.buffers()) if t.is_floating_point()]
     dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors}
     if dtypes != {claim.dtype} or any(t.device.type != "cpu" for t in tensors):
         return f"it was proved in {claim.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
-    return None if record is None else why_not_recorded(model, site, module, record)
+    if part.record is None:
+        return None
+    return why_not_recorded(part.model, part.site, part.module, part.record)
 
 
-def _code(model: nn.Module, site: Site | PartSite, module: Converted) -> str | None:
+def _code(part: _Part) -> str | None:
     """Whether other code runs than the modules of attnc as they were built."""
-    kept = [(m.name, m.module) for m in _maps(site)]
+    site, module, kept = part.site, part.module, [(m.name, m.module) for m in part.maps]
     if isinstance(site, Site) and site.norm is not None:
-        kept.append((site.norm.name, model.get_submodule(site.norm.name)))
-    for name, part in kept:
-        if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
+        kept.append((site.norm.name, part.model.get_submodule(site.norm.name)))
+    for name, held in kept:
+        if held._forward_hooks or held._forward_pre_hooks or "forward" in vars(held):
             return f"{name} has a hook or a forward of its own, which may change what is executed"
     if site.problems:
         return f"{site.problems[0].where} {site.problems[0].reason}"
-    for part, name, value in site.settings if isinstance(site, Site) else ():
-        if getattr(part, name) != value:
-            return f"{name} of {type(part).__name__} is {getattr(part, name)!r}: the block is not executed as attention"
+    for owner, name, value in site.settings if isinstance(site, Site) else ():
+        if getattr(owner, name) != value:
+            return f"{name} of {type(owner).__name__} is {getattr(owner, name)!r}: the block is not executed as attention"
     if type(module) not in (Pointwise, GatedBlock, Norm):
         return f"{type(module).__name__} is not a module of attnc"
     ask: Any = type(module).why_not_certified  # of the class: an attribute of the instance does not hide it
     reason: str | None = ask(module)
     if reason is not None:
         return reason
-    if isinstance(module, GatedBlock) and tuple(m.attribute for m in _maps(site)) != module.roles:
+    if isinstance(module, GatedBlock) and tuple(m.attribute for m in part.maps) != module.roles:
         return "the maps of the gated block are in other places"
     return None
 
 
-def _attack(activation: Pointwise, neurons: int, block: Block, engine: str, proofs: Proofs) -> Verdict | None:
+def _attack(part: _Part, block: Block, engine: str, proofs: Proofs) -> Verdict | None:
     """Execute the activation, and compare with f: it must do what was proved of its heads."""
-    claim = block.claim
-    f = functions.get(claim.facts["activation"])
+    claim, activation = block.claim, part.activation
+    assert isinstance(part.site, Site) and activation is not None
+    f, neurons = functions.get(claim.facts["activation"]), part.site.first.sizes[0]
     for (index, numbers), certificate in zip(block.heads, claim.children, strict=False):
         s = _points(certificate).to(getattr(torch, claim.dtype))
         with torch.no_grad():

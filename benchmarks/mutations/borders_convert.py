@@ -173,7 +173,7 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: hooks of maps",
         VERIFY,
-        'if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):',
+        'if held._forward_hooks or held._forward_pre_hooks or "forward" in vars(held):',
         "if False:",
         "a hook of a map that only some inputs meet is passed over",
         (f"{SMALL}::test_a_hook_of_a_map_or_a_norm",),
@@ -189,7 +189,7 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: settings",
         VERIFY,
-        "        if getattr(part, name) != value:",
+        "        if getattr(owner, name) != value:",
         "        if False:",
         "torch's fused operation may run instead",
         (f"{SMALL}::test_the_fused_operation_is_off",),
@@ -270,8 +270,8 @@ BORDERS_CONVERT = [
     Mutation(
         "verify_conversion: attack",
         "attnc/pretrained/verify.py",
-        "check_part(_block(claim, site, module), requested, proofs, attack)",
-        "check_part(_block(claim, site, module), requested, proofs)",
+        "check_part(_block(part, site), requested, proofs, partial(_attack, part))",
+        "check_part(_block(part, site), requested, proofs)",
         "the activation is not executed",
         ("tests/pretrained/test_verify.py::test_other_code_that_runs_is_refuted",),
     ),

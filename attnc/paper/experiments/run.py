@@ -87,29 +87,29 @@ def run(setting: Setting) -> Record:
 
 def _network(setting: Setting, task: Task, draw: torch.Generator) -> tuple[nn.Module, dict[str, Any]]:
     """The network of the setting, and the fields of its record that do not need the test."""
-    if setting.method == "trained":
+    method, seq2seq, began = setting.method, setting.experiment == "seq2seq", time.process_time()
+    if method == "trained":
         models = {"heat-map": protocol.HeatMapModel, "seq2seq": protocol.SequenceModel}
         return _train(models.get(setting.experiment, TruncatedModel)(setting, draw), task, setting, draw)
-    began, seq2seq = time.process_time(), setting.experiment == "seq2seq"
-    if setting.method in ("placed", *TRAINED) and not seq2seq:
+    if method in ("placed", *TRAINED) and not seq2seq:
         head, model = head_to_place(setting, task), TruncatedModel(setting, draw)
-        seconds = time.process_time() - began
+        known = {"seconds": time.process_time() - began, "anchors": head.key.shape[1]}
         place_anchors(model, head)
-        if setting.method != "from-anchors":
+        if method != "from-anchors":
             place_functions(model, *task.target)
-        if setting.method != "placed":
+        if method != "placed":
             return _train(model, task, setting, draw)
-        return model, {"parameters": _count(model), "anchors": head.key.shape[1], "seconds": seconds}
+        return model, {"parameters": _count(model), **known}
     net = build(setting, task)
     seconds = time.process_time() - began
-    if setting.method in TRAINED:
+    if method in TRAINED:
         use_graded_anchors(net)
-        if setting.method == "from-anchors":
+        if method == "from-anchors":
             reset_affine_maps(net, draw)
         return _train(net.requires_grad_(True), task, setting, draw)
     assert net.certificate.proved
     shapes = [head.key.shape for layer in net.layers for _, head in layer.groups]
-    known: dict[str, Any] = {"bound": net.certificate.bound, "seconds": seconds, "parameters": _count(net)}
+    known = {"bound": net.certificate.bound, "seconds": seconds, "parameters": _count(net)}
     known["anchors"] = sum(int(shape[0] * shape[1]) for shape in shapes)
     if seq2seq:
         return net.as_self_attention(), known
