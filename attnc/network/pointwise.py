@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine, checked_strict
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
-from attnc.network.engines import attend
 from attnc.network.head import Head
 from attnc.network.inside import check_domain, outside_interval
 from attnc.network.layer import LayerModule, to_array
@@ -145,9 +144,7 @@ class Pointwise(PreciseModule, nn.ModuleList):
     def _run_head(self, head: Head, window: ClosedForm | None, s: Tensor, engine: str) -> Tensor:
         if window is not None:
             return run_window(window, s)
-        if engine == "sdpa" or self.inputs:
-            return head.run(s, "sdpa" if engine == "sdpa" else "softmax", strict=False)
-        return attend(head, s)
+        return head.run(s, "sdpa" if engine == "sdpa" else "softmax", strict=False)
 
     def why_not_certified(self) -> str | None:
         """None if the heads are those of their certificates and attnc's code runs them, else the reason. The report of a

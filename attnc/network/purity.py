@@ -1,4 +1,4 @@
-"""The nonlinear operations of a module, read from the graph of the operations that it executes.
+"""The nonlinear operations of a module besides softmax, read from the graph of the operations that it executes.
 
 Attention consists of affine maps, products of queries with keys, softmax, and products of weights with values."""
 
@@ -36,17 +36,16 @@ MOVES = frozenset((
 
 
 def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
-    """The nonlinear operations that a module executes on its inputs, by their ATen names: ("softmax",) is attention and nothing
-    else.
+    """The nonlinear operations that a module executes besides softmax, by their ATen names; empty if attention is all there is.
 
-    The inputs are those of a call. Heads, networks and their self-attention forms need none. Parameters count as constants. The
-    graph is that of `torch.fx`; without gradients, on the CPU, a converted model executes the same softmax written out in place,
-    exp(z - max z)/Σ exp(z - max z).
+    The inputs are those of a call. Heads, networks and their self-attention forms need none. Parameters count as constants, and
+    torch's scaled_dot_product_attention as softmax. Products of two values of the data are listed, unless they are those of
+    attention: queries with keys, and weights with values.
 
     >>> import attnc
     >>> head = attnc.head("gelu", domain=(-8, 8), eps=1e-4)
     >>> purity(head), purity(head.as_self_attention(3))
-    (('softmax',), ('softmax',))
+    ((), ())
     >>> purity(nn.Sequential(nn.Linear(2, 2), nn.GELU()), torch.zeros(1, 2))
     ('gelu',)
     >>> block = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 4)).eval()
@@ -54,7 +53,9 @@ def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
     >>> purity(attnc.convert(block, approximation=1e-2), x)
     ('clamp', 'mul', 'native_layer_norm', 'sigmoid')
     >>> purity(attnc.convert(block, approximation=1e-2, config={"engine": "softmax"}), x)
-    ('native_layer_norm', 'softmax')
+    ('native_layer_norm',)
+    >>> purity(attnc.convert(block, approximation=1e-2, config={"engine": "softmax"}, parts="all"), x)
+    ()
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"purity takes a torch module: got {type(module).__name__}")
@@ -88,9 +89,7 @@ def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
         weighs = name in LINEAR | MOVES and weights.issuperset(given) and len(_factors(node, name, given)) < 2
         if name in SOFTMAX or mixes_constants or weighs:
             weights.add(node)
-        if name in SOFTMAX or fused:
-            yield f"{SDPA}_attention" if fused else "softmax"
-        elif not _is_linear(node, name, given, weights):
+        if not (name in SOFTMAX or fused or _is_linear(node, name, given, weights)):
             yield name
 
 
