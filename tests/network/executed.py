@@ -11,7 +11,7 @@ from attnc.network.purity import _graph, _name, _nonlinear
 
 def operations(module: nn.Module, *inputs: Any) -> list[str]:
     """The names of the operations that a module executes, in order."""
-    return [_name(node) for node in _graph(module, inputs, {})]
+    return [_name(node) for node in _graph(module, inputs, {})[1]]
 
 
 def impurities(module: nn.Module, *inputs: Any) -> list[str]:
