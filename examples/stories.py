@@ -133,9 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     original, words = read_model(data), read_words(data)
     converted = attnc.convert(original, given.approximation, config={"engine": given.engine}, parts="all")
     print(report_of(converted))
-    print(
-        f"\nnonlinear operations: {', '.join(attnc.purity(converted, input_ids=torch.tensor([[START, 5, 6]])))}"
-    )
+    others = ", ".join(attnc.purity(converted, input_ids=torch.tensor([[START, 5, 6]])))
+    print(f"\nnonlinear operations besides softmax: {others or 'none'}")
     found = list(compare(original, converted, PROMPTS[: given.prompts], words, given.tokens))
     print(f"\n{found[0].story}\n")
     equal, total = sum(one.same for one in found), given.tokens * len(found)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 CERTIFIED = ("softmax", "sdpa")  # covered by the certificate of a head or of a network
 MOST_KEYS = 512  # of sdpa: as many as docs/arithmetic.md analyses
 _QUERIES = 1 << 16  # queries of sdpa in one call
-_WEIGHTS = 1 << 20  # attention weights of `attend` in memory
-FLOOR = {torch.float32: -86.6, torch.float64: -707.5}  # exp is below 4τ here, and not yet subnormal (slow)
 _CHUNK = 1 << 18  # numbers in one chunk: small enough for the cache, large enough for threads
 _CHANGED = "the numbers of a head were changed after torch.compile: call refresh() of the head or of its Pointwise module"
 
@@ -51,42 +49,6 @@ def sdpa(head: Head, s: Tensor) -> Tensor:
         return out[:, 0] if known else out[:, 0] + part * out[:, 1]
 
     return (in_chunks(run, _QUERIES, s.reshape(-1)) * head.output[0]).reshape(s.shape)
-
-
-def attend(head: Head, s: Tensor) -> Tensor:
-    """g(s) of the shape of s by softmax over all anchors, in place and with one division for each input:
-
-        z_k = κ_k x + c_k,   e_k = exp(z_k - max z),   g = Σ e_k v_k / Σ e_k
-
-    `prove.rounding` bounds this order of operations too. It calls `Head.forward` for derivatives, several heads and other
-    devices. It does not check the domain."""
-    head._check_input(s)
-    if torch.compiler.is_compiling():  # one graph, which the compiler fuses
-        return head._attend(s.reshape(-1)).reshape(s.shape)
-    if head.heads != 1 or not in_place(s, head.query, head.key, head.value, head.output):
-        out: Tensor = head(s, strict=False)
-        return out
-    out, keys = torch.empty_like(s, memory_format=torch.contiguous_format), head.key.shape[1]
-    rows = max(1, min(s.numel(), _WEIGHTS // keys))
-    weights, x, total = s.new_empty(keys, rows), s.new_empty(rows), s.new_empty(rows)
-    with torch.no_grad():
-        for part, to in zip(torch.split(s.reshape(-1), rows), torch.split(out.view(-1), rows), strict=True):
-            n = len(part)
-            _attend(head, part, weights[:, :n], x[:n], total[:n], to)
-    return out
-
-
-def _attend(head: Head, s: Tensor, weights: Tensor, x: Tensor, total: Tensor, out: Tensor) -> None:
-    """out = g(s) for s (n,); weights (p, n), x (n,) and total (n,) are buffers."""
-    key, value, query = head.key[0], head.value[0], head.query[0]
-    torch.addcmul(query[1], query[0], s, out=x)
-    torch.addcmul(key[:, 1:], key[:, :1], x, out=weights)
-    torch.amax(weights, 0, out=total)
-    weights.sub_(total).clamp_(min=FLOOR[s.dtype]).exp_()
-    torch.sum(weights, 0, out=total)
-    weights.mul_(torch.addcmul(value[:, 1:], value[:, :1], s) if head.is_gated else value[:, 1:])
-    torch.sum(weights, 0, out=out)
-    out.div_(total).mul_(head.output[0])
 
 
 @dataclass(frozen=True, eq=False)

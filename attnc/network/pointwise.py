@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine, checked_strict
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered, why_parts
-from attnc.network.engines import attend, run_window, window_now
+from attnc.network.engines import run_window, window_now
 from attnc.network.head import Head
 from attnc.network.layer import LayerModule, to_array
 from attnc.network.marking import mark, mark_of
@@ -133,10 +133,8 @@ class Pointwise(PreciseModule, nn.ModuleList):
             s = _part(x, neurons)
             if window is not None:
                 parts.append(run_window(window, s))
-            elif engine == "sdpa" or self.inputs:
-                parts.append(head.run(s, "sdpa" if engine == "sdpa" else "softmax", strict=False))
             else:
-                parts.append(attend(head, s))
+                parts.append(head.run(s, "sdpa" if engine == "sdpa" else "softmax", strict=False))
         if len(groups) == 1:
             return parts[0]
         order = torch.cat([neurons for neurons, _ in groups if neurons is not None])

@@ -1,19 +1,19 @@
-"""The nonlinear operations of a module, read from the graph of the operations that it executes.
+"""The nonlinear operations of a module besides softmax, read from the graph of the operations that it executes.
 
 Attention consists of affine maps, products of queries with keys, softmax, and products of weights with values."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from attnc.errors import InputError
+from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.head import Head
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.pointwise import Pointwise
@@ -21,7 +21,22 @@ from attnc.network.pointwise import Pointwise
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax"})
 SDPA = "scaled_dot_product"  # the start of the names of torch's kernels, after an underscore
 PRODUCTS = frozenset(
-    {"mul", "mm", "mv", "dot", "bmm", "addmm", "matmul", "baddbmm", "div", "linear", "addcmul", "convolution"}
+    {
+        "mul",
+        "mm",
+        "mv",
+        "dot",
+        "bmm",
+        "addmm",
+        "matmul",
+        "baddbmm",
+        "div",
+        "linear",
+        "addcmul",
+        "conv1d",
+        "conv2d",
+        "einsum",
+    }
 )
 LINEAR = PRODUCTS | {"add", "sub", "rsub", "neg", "sum", "mean"}
 CHOICES = frozenset({"where", "masked_fill"})  # linear if the condition does not depend on the data
@@ -36,19 +51,26 @@ MOVES = frozenset((
 
 
 def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
-    """The nonlinear operations that a module executes on its inputs, by their ATen names: ("softmax",) is attention and nothing
-    else.
+    """The nonlinear operations that a module executes besides softmax, by their ATen names; empty if attention is all there is.
 
-    The inputs are those of a call. Heads, networks and their self-attention forms need none. Parameters count as constants. The
-    graph is that of `torch.fx`; without gradients, on the CPU, a converted model executes the same softmax written out in place,
-    exp(z - max z)/Σ exp(z - max z).
+    The inputs are those of a call. Heads, networks and their self-attention forms need none. Parameters count as constants, and
+    torch's scaled_dot_product_attention as softmax. Products of two values of the data are listed, unless they are those of
+    attention: queries with keys, and weights with values.
 
     >>> import attnc
     >>> head = attnc.head("gelu", domain=(-8, 8), eps=1e-4)
     >>> purity(head), purity(head.as_self_attention(3))
-    (('softmax',), ('softmax',))
+    ((), ())
     >>> purity(nn.Sequential(nn.Linear(2, 2), nn.GELU()), torch.zeros(1, 2))
     ('gelu',)
+    >>> block = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 4)).eval()
+    >>> x = torch.zeros(1, 4)
+    >>> purity(attnc.convert(block, approximation=1e-2), x)
+    ('clamp', 'layer_norm', 'mul', 'sigmoid')
+    >>> purity(attnc.convert(block, approximation=1e-2, config={"engine": "softmax"}), x)
+    ('layer_norm',)
+    >>> purity(attnc.convert(block, approximation=1e-2, config={"engine": "softmax"}, parts="all"), x)
+    ()
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"purity takes a torch module: got {type(module).__name__}")
@@ -57,24 +79,48 @@ def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
     return tuple(sorted(set(_nonlinear(module, inputs, named))))
 
 
-def _graph(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> list[Node]:
-    """The operations; functionalize replaces those that write into a view of a value."""
+class _Tensors(nn.Module):
+    """A module that returns the tensors of another's output: torch.export refuses classes that it does not know."""
 
-    def run(inputs: tuple[Any, ...], named: dict[str, Any]) -> list[Tensor]:
-        return [leaf for leaf in tree_leaves(module(*inputs, **named)) if isinstance(leaf, Tensor)]
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
 
-    with torch.no_grad():
-        graph = make_fx(torch.func.functionalize(run))(inputs, named).graph
-    return [node for node in graph.nodes if node.op == "call_function"]
+    def forward(self, *inputs: Any, **named: Any) -> list[Tensor]:
+        return [leaf for leaf in tree_leaves(self.module(*inputs, **named)) if isinstance(leaf, Tensor)]
+
+
+def _graph(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[set[Node], list[Node]]:
+    """The inputs and the operations of a call, in functional form: none writes into a value of another."""
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(_Tensors(module), inputs, named, strict=False).run_decompositions(
+                {}
+            )
+    except Exception as problem:
+        name, reason = type(module).__name__, str(problem).partition("\n")[0]
+        raise UnsupportedError("torch.export cannot trace this call", [Problem(name, reason)]) from problem
+    names, nodes = set(exported.graph_signature.user_inputs), exported.graph.nodes
+    given = {node for node in nodes if node.op == "placeholder" and node.name in names}
+    called = [node for node in nodes if node.op == "call_function"]
+    return given, [node for node in called if not _name(node).startswith("_assert")]
 
 
 def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterator[str]:
-    data: set[Node] = set()  # values that depend on the inputs
+    known, operations = _graph(module, inputs, named)  # known: values that depend on the inputs
+    data = {
+        node for node in known if _is_real(node)
+    }  # those that depend on real numbers; token ids and masks do not
     weights: set[Node] = set()  # softmax weights, or sums of them with constant coefficients
-    for node in _graph(module, inputs, named):
-        given = [arg for arg in node.all_input_nodes if arg.op == "placeholder" or arg in data]
+    for node in operations:
         name = _name(node)
-        if not given or name.endswith("_like") or name.startswith("new_"):  # of the shape of the data alone
+        if name.endswith("_like") or name.startswith("new_") or known.isdisjoint(node.all_input_nodes):
+            continue
+        known.add(node)
+        given = [arg for arg in node.all_input_nodes if arg in data]
+        if not given:
+            data |= {node} if _is_real(node) else set()
             continue
         data.add(node)
         fused = name.lstrip("_").startswith(SDPA)
@@ -82,10 +128,13 @@ def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
         weighs = name in LINEAR | MOVES and weights.issuperset(given) and len(_factors(node, name, given)) < 2
         if name in SOFTMAX or mixes_constants or weighs:
             weights.add(node)
-        if name in SOFTMAX or fused:
-            yield f"{SDPA}_attention" if fused else "softmax"
-        elif not _is_linear(node, name, given, weights):
+        if not (name in SOFTMAX or fused or _is_linear(node, name, given, weights)):
             yield name
+
+
+def _is_real(node: Node) -> bool:
+    values = tree_leaves(node.meta.get("val"))
+    return any(isinstance(value, Tensor) and value.is_floating_point() for value in values)
 
 
 def _is_linear(node: Node, name: str, given: list[Node], weights: set[Node]) -> bool:
@@ -106,15 +155,17 @@ def _factors(node: Node, name: str, given: list[Node]) -> list[Node]:
     """The factors of a product that depend on the data; x·x counts twice."""
     if name not in PRODUCTS:
         return []
-    arguments = node.args[1:] if name in ("addmm", "baddbmm", "addcmul") else node.args[:2]
-    return [arg for arg in arguments if isinstance(arg, Node) and arg in given]
+    arguments = node.args[1:] if name in ("addmm", "baddbmm", "addcmul", "einsum") else node.args[:2]
+    return [arg for arg in tree_leaves(arguments) if isinstance(arg, Node) and arg in given]
 
 
 def _are_scores(node: Node) -> bool:
     """Whether every use of a value ends in a softmax, through linear operations alone."""
 
     def ends(user: Node) -> bool:
-        return _name(user) in SOFTMAX or (_name(user) in LINEAR | MOVES | CHOICES and _are_scores(user))
+        if _name(user) in LINEAR | MOVES | CHOICES:
+            return _are_scores(user)
+        return _name(user) in SOFTMAX or _name(user).startswith("_assert")
 
     return bool(node.users) and all(user.op == "call_function" and ends(user) for user in node.users)
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import nn
 
-from attnc.network.purity import SDPA, _graph, _name, _nonlinear
+from attnc.network.purity import _graph, _name, _nonlinear
 
 
 def operations(module: nn.Module, *inputs: Any) -> list[str]:
     """The names of the operations that a module executes, in order."""
-    return [_name(node) for node in _graph(module, inputs, {})]
+    return [_name(node) for node in _graph(module, inputs, {})[1]]
 
 
 def impurities(module: nn.Module, *inputs: Any) -> list[str]:
     """The nonlinear operations other than softmax and attention, in order: empty for a network of attention only."""
-    return [name for name in _nonlinear(module, inputs, {}) if name not in ("softmax", f"{SDPA}_attention")]
+    return list(_nonlinear(module, inputs, {}))

@@ -206,7 +206,7 @@ def test_nothing_but_affine_maps_and_softmax(name: str) -> None:
     net = all_nets()[name]
     literal, x = literal_form(net), inputs(net, 2)
     assert impurities(literal, x) == []
-    assert operations(literal, x).count("_softmax") == sum(kind != "map" for kind in literal.kinds)
+    assert operations(literal, x).count("softmax") == sum(kind != "map" for kind in literal.kinds)
 
 
 @pytest.mark.parametrize("name", NAMES)

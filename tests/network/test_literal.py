@@ -129,7 +129,7 @@ def test_nothing_but_affine_maps_and_softmax(name: str) -> None:
     net = compiled(make(), shape)
     done = operations(net.as_self_attention(), inputs(net, 2))
     assert set(done) <= SOFTMAX | LINEAR | MOVES
-    assert done.count("_softmax") == len(net.as_self_attention().layers)
+    assert done.count("softmax") == len(net.as_self_attention().layers)
 
 
 @pytest.fixture(scope="module")

@@ -317,7 +317,7 @@ def test_nothing_but_affine_maps_and_softmax(net: Network, engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "softmax"), [("softmax", "_softmax"), ("sdpa", "_scaled_dot_product_flash_attention_for_cpu")]
+    ("engine", "softmax"), [("softmax", "softmax"), ("sdpa", "scaled_dot_product_attention")]
 )
 def test_one_softmax_for_each_group(engine: str, softmax: str, grouped: Network) -> None:
     grouped.engine = engine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from functools import cache
 from typing import Any
 
@@ -17,8 +16,7 @@ from torch.autograd import forward_ad
 import attnc
 from attnc.errors import InputError
 from attnc.heads.lattice import square_numbers
-from attnc.network import engines, pointwise
-from attnc.network.engines import FLOOR, attend
+from attnc.network import pointwise
 from attnc.network.head import Head
 from attnc.network.pointwise import Pointwise
 from attnc.network.running import in_place
@@ -75,67 +73,6 @@ def mixed(dtype: str = "float32") -> Pointwise:
     """Three functions: gelu (a window), squares (none) and silu (a gate)."""
     heads = lattice(8, dtype), Head(square_numbers(dtype), "lattice"), silu(dtype)
     return Pointwise(list(zip(np.array([[5, 1], [0, 2], [4, 3]]), heads, strict=True)))
-
-
-@pytest.fixture(scope="module", params=CERTIFIED, ids=[f"{h[0]}-{i}" for i, h in enumerate(CERTIFIED)])
-def head(request: pytest.FixtureRequest) -> Head:
-    spec, on, options = request.param
-    return attnc.head(spec, domain=on, **options)
-
-
-def inside(head: Head, *shape: int) -> Tensor:
-    domain = head.certificate.holds_for
-    u = torch.rand(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    return (domain.lo + domain.width * u).clamp(domain.lo, domain.hi).to(head.key.dtype)
-
-
-@pytest.mark.parametrize("weights", [1 << 18, 100, 1])
-def test_the_kernel_keeps_the_certificate(head: Head, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "_WEIGHTS", weights)
-    domain, f = head.certificate.holds_for, attnc.functions.get(head.certificate.facts["function"])
-    ends = torch.tensor([domain.lo, domain.hi, 0.0, -0.0], dtype=head.key.dtype)
-    s = torch.cat([inside(head, 2000 if weights > 1 else 50), ends])
-    out = attend(head, s)
-    assert out.shape == s.shape and out.dtype == s.dtype
-    assert float((out.double() - f(s.double())).abs().max()) <= head.certificate.bound
-    assert float((out.double() - head(s).double()).abs().max()) <= 2 * head.certificate.rounding
-
-
-@pytest.mark.parametrize("size", [0, 1, 37, 5000])
-def test_the_kernel_holds_few_weights_at_once(head: Head, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    held, inner = [], engines._attend
-    monkeypatch.setattr(engines, "_WEIGHTS", 256)
-
-    def watched(head: Head, s: Tensor, weights: Tensor, *rest: Tensor) -> None:
-        held.append((s.numel(), weights.untyped_storage().nbytes() // weights.element_size()))
-        inner(head, s, weights, *rest)
-
-    monkeypatch.setattr(engines, "_attend", watched)
-    assert attend(head, inside(head, size)).numel() == size == sum(n for n, _ in held)
-    assert all(weights <= 256 for _, weights in held)
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0, 3), (4, 1, 2, 3)])
-def test_the_kernel_takes_any_shape(head: Head, shape: tuple[int, ...]) -> None:
-    out = attend(head, inside(head, *shape))
-    assert out.shape == shape and out.dtype == head.key.dtype
-    turned = inside(head, 6, 10).T[::3]
-    assert torch.equal(attend(head, turned), attend(head, turned.contiguous()))
-
-
-def test_the_kernel_multiplies_the_query_and_the_output() -> None:
-    plain = lattice(4, "float64")
-    with torch.no_grad():
-        plain.query.copy_(torch.tensor([[0.5, 0.25]]))
-        plain.output.fill_(-3)
-    s = tokens(50, dtype=torch.float64)
-    torch.testing.assert_close(attend(plain, s), plain(s), rtol=1e-13, atol=1e-13)
-
-
-def test_several_heads_run_as_they_are() -> None:
-    many = attnc.head("tanh", domain=(-2, 2), anchors=3, heads=2)
-    s = inside(many, 20)
-    assert torch.equal(attend(many, s), many(s))
 
 
 @DUAL
@@ -412,10 +349,3 @@ def test_refusals(act: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         act(layer)
     assert layer.engine == "closed-form"
-
-
-def test_raised_scores_weigh_less_than_the_proof_allows() -> None:
-    """exp of the floor is a normal number, and below the 4τ that an exponential may be off."""
-    for dtype, floor in FLOOR.items():
-        weight, tiny = math.exp(floor), torch.finfo(dtype).tiny
-        assert tiny < weight < 3 * tiny

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from attnc.domain import Normed
 from attnc.frontends.transformers import find_blocks
 from attnc.network.pointwise import Pointwise
+from attnc.network.purity import purity
 from attnc.pretrained import ConversionReport, convert_
 from tests.feed_forward import feed_forward
 from tests.prove.blocks import reach
@@ -122,6 +123,16 @@ def test_all_six_blocks_are_proved(pair: Pair) -> None:
 
 def test_embeddings_are_those_of_the_original(pair: Pair) -> None:
     pair.compare(sentences(60), WORST[pair.report.blocks[0].dtype])
+
+
+def test_softmax_is_all_that_is_nonlinear(pair: Pair) -> None:
+    """Embeddings' norm, two norms and a block of each layer, and the pooler's tanh."""
+    whole = copy.deepcopy(pair.original)
+    report = convert_(whole, 1e-5, config={"engine": "softmax"}, parts="all")
+    assert (report.converted, len(report.norms), report.proved) == (6, 13, True)
+    given = pair.tokens(["The whole model is attention."], return_tensors="pt")
+    assert purity(pair.original, **given) and purity(whole, **given) == ()
+    Pair(pair.original, whole, report, pair.tokens).compare(sentences(4), 1 - 1e-10)
 
 
 @pytest.mark.slow
