@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from flint import arb, arb_mat
+from flint import arb
 from torch import Tensor
 
 from attnc.errors import InputError
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
 from attnc.functions import Function
-from attnc.program.integer_product import ball_product
+from attnc.program.integer_product import ball_product, matrix_product
 from attnc.program.step import Balls
 
 Real = Balls | Tensor | float  # a Tensor holds exact numbers
@@ -49,7 +49,7 @@ def linear(input: Real, weight: Real, bias: Real | None = None) -> Balls:
     if isinstance(weight, Tensor):
         y = ball_product(flat, weight.detach().double().numpy())
     else:
-        y = _matrix_product(flat, to_balls(weight).T)
+        y = matrix_product(flat, to_balls(weight).T)
     y = y.reshape(*rows.shape[:-1], -1)
     return y if bias is None else y + to_balls(bias)
 
@@ -64,17 +64,9 @@ def matmul(self: Real, other: Real) -> Balls:
     rows, columns = (np.broadcast_to(m, (*lead, *m.shape[-2:])) for m in (rows, columns))
     found = np.empty((*lead, rows.shape[-2], columns.shape[-1]), dtype=object)
     for at in np.ndindex(lead):
-        found[at] = _matrix_product(rows[at], columns[at])
+        found[at] = matrix_product(rows[at], columns[at])
     found = found[..., 0] if y.ndim == 1 else found
     return found[..., 0, :] if x.ndim == 1 and y.ndim > 1 else found[..., 0] if x.ndim == 1 else found
-
-
-def _matrix_product(x: Balls, y: Balls) -> Balls:
-    shape = (x.shape[0], y.shape[1])
-    if 0 in x.shape or 0 in y.shape:
-        return np.full(shape, arb(0), dtype=object)
-    product = arb_mat(x.tolist()) * arb_mat(y.tolist())
-    return np.array(product.entries(), dtype=object).reshape(shape)
 
 
 def _add(self: Real, other: Real, alpha: float = 1) -> Balls:

@@ -50,9 +50,9 @@ def certified_head(head: Head, s: Tensor, function: Function | str | None) -> Ce
     if (reason := head.why_not_certified()) is not None:
         raise InputError(f"the head has no proved certificate, so its function is unknown: {reason}")
     label = head.certificate.facts["function"]
-    f = get(label if function is None else function)
+    f = function if isinstance(function, Function) else get(label if function is None else function)
     if f.label != label or not f.provable:
-        raise InputError(f"the head was built for {label!r}: got function={f.label!r}, which must be that function and provable")
+        raise InputError(f"the head was built for {label!r}: give that function, with its enclosure, and not {f.label!r}")
     head._check_input(s)
     domain = head.certificate.interval
     if s.numel() and (outside := outside_interval(s.detach(), domain)) is not None:
@@ -76,4 +76,6 @@ def certified_network(network: Network, x: Tensor) -> Certified:
     original = exact(network.program, x.detach().double().numpy(), _PRECISION)
     with working(_PRECISION):
         bound = distance(value, original)
-    return Certified(value, bound.clamp(max=network.certificate.bound))
+    if any(step.kind == "lookup" for step in network.program.steps):  # a function known at points: its balls are wide
+        bound = bound.clamp(max=network.certificate.bound)
+    return Certified(value, bound)

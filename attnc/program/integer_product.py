@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb, arb_mat, ctx
 from numpy.typing import NDArray
 from torch import from_numpy
 
 from attnc.errors import InputError
 from attnc.program.step import Balls, Numbers
 
+SMALL = 1 << 13  # numbers of a weight up to which balls are faster
 Integers = NDArray[np.int64]
 _DIGIT, _COARSE, _RADIUS = 24, 16, 30  # bits: of a digit of a weight; of a weight and of a radius where they meet
 _GUARD = 16  # bits beyond the working precision
@@ -38,8 +39,10 @@ def ball_product(x: Balls, weight: Numbers) -> Balls:
     if not np.isfinite(matrix).all() or inner > 62 - _RADIUS - _COARSE:
         raise InputError("a matrix in exact arithmetic has finite numbers, and at most 65535 columns")
     found: Balls = np.full((len(x), len(matrix)), arb.nan(), dtype=object)
+    if matrix.size <= SMALL:
+        return matrix_product(x, np.asarray(np.frompyfunc(arb, 1, 1)(matrix.T), dtype=object))
     rows = [i for i, row in enumerate(x) if all(b.is_finite() for b in row)]
-    if not rows or not len(matrix):
+    if not rows:
         return found
     bits, width = ctx.prec + _GUARD, 62 - _DIGIT - inner
     exponents, middles, radii = zip(*(_on_grid(x[i], bits) for i in rows), strict=True)
@@ -63,6 +66,14 @@ def ball_product(x: Balls, weight: Numbers) -> Balls:
         pairs = zip(total[n], spread[n].tolist(), strict=True)
         found[i] = [arb(t, (s << up + shifts[n]) + lost) * unit for t, s in pairs]
     return found
+
+
+def matrix_product(x: Balls, y: Balls) -> Balls:
+    """x y for matrices of balls."""
+    shape = (x.shape[0], y.shape[1])
+    if 0 in x.shape or 0 in y.shape:
+        return np.full(shape, arb(0), dtype=object)
+    return np.array((arb_mat(x.tolist()) * arb_mat(y.tolist())).entries(), dtype=object).reshape(shape)
 
 
 def _product(weight: Integers, x: Integers) -> Integers:

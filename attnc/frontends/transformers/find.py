@@ -95,7 +95,7 @@ def find_blocks(
     problems += [Problem(site.name, _CONVERTED) for site in kept if site.converted]
     if not problems:
         again = record(model, call, grad=True)
-        problems = _unlike(kept, _every_site(model, again))
+        problems = _unlike(kept, every_site(model, again))
     problems = problems or misplaced(model, call, captured, kept)
     if problems:
         what = f"{type(model).__name__} cannot be converted, and is unchanged"
@@ -121,14 +121,15 @@ def read_sites(model: nn.Module, call: Call | None = None) -> list[Site | PartSi
     """
     _check(model)
     call = example_call(model) if call is None else call
-    sites, again = (_every_site(model, record(model, call, grad=grad)) for grad in (False, True))
+    sites, again = (every_site(model, record(model, call, grad=grad)) for grad in (False, True))
     problems = _unlike([site for site in sites if not site.problems], again)
     if problems:
         raise UnsupportedError(f"attnc cannot read what {type(model).__name__} executes", problems)
     return sites
 
 
-def _every_site(model: nn.Module, captured: Captured) -> list[Site | PartSite]:
+def every_site(model: nn.Module, captured: Captured) -> list[Site | PartSite]:
+    """Every block, norm and saturating activation in a recording."""
     parts = (*norm_sites_in(model, captured), *activation_sites_in(model, captured))
     return [*sites_in(model, captured)[0], *parts]
 
