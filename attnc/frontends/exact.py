@@ -26,20 +26,23 @@ from attnc.program.step import Balls
 Meaning = Callable[..., Balls]
 _CHECKS = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range")
 # operations that move numbers, with the arguments that hold them if that is not `self` alone
-_MOVES = {
-    **dict.fromkeys(
-        "view reshape _unsafe_view flatten unflatten unsqueeze squeeze transpose t permute movedim swapaxes numpy_T mT expand "
-        "expand_as view_as reshape_as slice select narrow split split_with_sizes chunk unbind repeat repeat_interleave index "
-        "index_select gather tril triu roll flip unfold diagonal".split(),
-        ("self",),
-    ),
+_SELF = (
+    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "t", "permute",
+    "movedim", "swapaxes", "numpy_T", "mT", "expand", "expand_as", "view_as", "reshape_as", "slice", "select", "narrow",
+    "split", "split_with_sizes", "chunk", "unbind", "repeat", "repeat_interleave", "index", "index_select", "gather",
+    "tril", "triu", "roll", "flip", "unfold", "diagonal",
+)  # fmt: skip
+_MOVES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_SELF, ("self",)),
     "cat": ("tensors",), "stack": ("tensors",), "where": ("self", "other"), "masked_fill": ("self", "value"),
     "embedding": ("weight",), "copy": ("self", "src"), "fill": ("self", "value"), "slice_scatter": ("self", "src"),
     "select_scatter": ("self", "src"), "index_put": ("self", "values"), "constant_pad_nd": ("self", "value"),
+    "pad": ("self", "value"),
 }  # fmt: skip
-_CREATES = frozenset(
-    "full full_like new_full zeros zeros_like new_zeros ones ones_like new_ones arange scalar_tensor eye".split()
-)
+_CREATES = (
+    "full", "full_like", "new_full", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "arange",
+    "scalar_tensor", "eye",
+)  # fmt: skip
 
 
 def exact_outputs(
@@ -58,15 +61,16 @@ def exact_outputs(
     """
     with working(precision), torch.no_grad():
         graph = _Graph(captured, given, marks or {})
-        wanted = [out if _is_real(out) else None for out in captured.outputs]
+        wanted = [out if isinstance(out, fx.Node) and _is_real(out) else None for out in captured.outputs]
         graph.run([out for out in wanted if out is not None])
         return [None if out is None else to_balls(graph.values[out]) for out in wanted]
 
 
-def _is_real(node: object) -> bool:
+def _is_real(node: fx.Node) -> bool:
     """Whether a node computes floats."""
-    found = tree_leaves(node.meta.get("val")) if isinstance(node, fx.Node) else []
-    return any(isinstance(part, Tensor) and part.is_floating_point() for part in found)
+    return any(
+        isinstance(part, Tensor) and part.is_floating_point() for part in tree_leaves(node.meta.get("val"))
+    )
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:
@@ -108,7 +112,9 @@ class _Graph:
                 self.values[node] = self._value(node)
             except RefusedError as problem:
                 operation = aten.name(node) or node.op
-                raise _refusal(self.captured, f"{operation} {problem}", self.captured.where(node)) from problem
+                raise _refusal(
+                    self.captured, f"{operation} {problem}", self.captured.where(node)
+                ) from problem
             for read in node.all_input_nodes:
                 if last[read] is node and read not in wanted and read not in self.stored:
                     del self.values[read]
@@ -127,7 +133,7 @@ class _Graph:
             if mark not in self.marks:
                 raise RefusedError(f"is {mark}, which no report covers")
             return self.marks[mark](*given.values())
-        if operation in aten.DROPOUTS and given.get("train") is False or operation in aten.COPIES:
+        if operation in aten.COPIES or (operation in aten.DROPOUTS and given.get("train") is False):
             return next(iter(given.values()))
         if operation in aten.CASTS:
             return self._cast(node, given["self"])
@@ -137,7 +143,9 @@ class _Graph:
             return self._moved(node, given, _MOVES[operation])
         if operation in _CREATES:
             return self._created(node)
-        return run(operation, {key: value for key, value in given.items() if key not in ("dtype", "half_to_float")})
+        return run(
+            operation, {key: value for key, value in given.items() if key not in ("dtype", "half_to_float")}
+        )
 
     def _read(self, given: Any) -> Any:
         return tree_map(lambda part: self.values[part] if isinstance(part, fx.Node) else part, given)
@@ -153,8 +161,8 @@ class _Graph:
 
     def _moved(self, node: fx.Node, given: dict[str, Any], data: tuple[str, ...]) -> Any:
         """Run the operation on the places of the numbers in one list, whose entry 0 is the number 0."""
-        if any(aten.dtype(part) != aten.dtype(node) for part in node.all_input_nodes[:1]) and "dtype" in given:
-            raise RefusedError("reads the bits of numbers as another dtype")
+        if "dtype" in given or given.get("accumulate"):
+            raise RefusedError("reads the bits of numbers as another dtype, or adds numbers up")
         pool: list[Balls] = [np.array([arb(0)], dtype=object)]
 
         def places(x: Any) -> Any:
@@ -165,9 +173,15 @@ class _Graph:
             found = torch.arange(start, start + numbers.size).reshape(numbers.shape)
             return found if isinstance(x, (np.ndarray, Tensor)) else int(found)
 
-        held = [value for key in data for value in (given[key] if isinstance(given[key], (list, tuple)) else [given[key]])]
+        held = [
+            value
+            for key in data
+            for value in (given[key] if isinstance(given[key], (list, tuple)) else [given[key]])
+        ]
         if all(isinstance(x, Tensor) and x.is_floating_point() for x in held):
-            return _call(node, given)
+            return _call(
+                node, {key: x.contiguous() if key == "self" else x for key, x in given.items()}
+            )  # strides for view
         moved = {key: tree_map(places, value) if key in data else value for key, value in given.items()}
         moved = {key: tree_map(_stand_in, value) for key, value in moved.items()}
         numbers = np.concatenate(pool)
@@ -194,9 +208,13 @@ class _Graph:
             found = self._as_executed(node.args[0])[node.args[1]]  # type: ignore[arg-type]
         elif node.op != "call_function" or aten.name(node).startswith("attnc."):
             raise RefusedError("takes integers from values of the model")
+        elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise RefusedError("takes integers from random numbers")
         else:
             read: dict[str, Any] = {
-                key: tree_map(lambda part: self._as_executed(part) if isinstance(part, fx.Node) else part, value)
+                key: tree_map(
+                    lambda part: self._as_executed(part) if isinstance(part, fx.Node) else part, value
+                )
                 for key, value in _arguments(node).items()
             }
             found = _call(node, read)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from flint import arb
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from attnc.functions import Function
 from attnc.program.integer_product import ball_product, matrix_product
 from attnc.program.step import Balls
 
+_HIDDEN = np.array(arb.neg_inf(), dtype=object)  # the score of a key that a mask hides
 Real = Balls | Tensor | float  # a Tensor holds exact numbers
 
 
@@ -23,7 +25,9 @@ def to_balls(x: Real) -> Balls:
     """Numbers as balls; a tensor's numbers are exact."""
     if isinstance(x, np.ndarray):
         return x
-    return _each(arb, x.detach().double().numpy() if isinstance(x, Tensor) else np.asarray(x, dtype=object))
+    if not isinstance(x, Tensor):
+        return _each(arb, np.asarray(x, dtype=object))
+    return _each(arb, (x.detach().double() if x.is_floating_point() else x.to(torch.int64)).numpy())
 
 
 def _each(f: Callable[[Any], arb], x: Any) -> Balls:
@@ -50,7 +54,7 @@ def linear(input: Real, weight: Real, bias: Real | None = None) -> Balls:
         y = ball_product(flat, weight.detach().double().numpy())
     else:
         y = matrix_product(flat, to_balls(weight).T)
-    y = y.reshape(*rows.shape[:-1], -1)
+    y = y.reshape(*rows.shape[:-1], y.shape[1])
     return y if bias is None else y + to_balls(bias)
 
 
@@ -91,7 +95,9 @@ def _div(self: Real, other: Real, rounding_mode: str | None = None) -> Balls:
 def _pow(self: Real, exponent: Real) -> Balls:
     if isinstance(exponent, (int, float)) and abs(exponent) <= 8 and float(exponent).is_integer():
         x = to_balls(self)
-        power = math.prod([x] * int(abs(exponent)), start=np.full_like(x, arb(1)))  # flint's power of [±r] is not finite
+        power = math.prod(
+            [x] * int(abs(exponent)), start=np.full_like(x, arb(1))
+        )  # flint's power of [±r] is not finite
         return np.asarray(power if exponent >= 0 else 1 / power, dtype=object)
     return np.asarray(to_balls(self) ** to_balls(exponent), dtype=object)
 
@@ -104,7 +110,8 @@ def total(self: Real, dim: int | Sequence[int] | None = None, keepdim: bool = Fa
     """The sum over some axes, or over all."""
     x = to_balls(self)
     axes = tuple(range(x.ndim)) if dim is None or dim == [] else tuple(np.atleast_1d(dim).tolist())
-    return np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdim, initial=arb(0)), dtype=object)
+    add: Any = np.add.reduce
+    return np.asarray(add(x, axis=axes, keepdims=keepdim, initial=arb(0)), dtype=object)
 
 
 def mean(self: Real, dim: int | Sequence[int] | None = None, keepdim: bool = False, **_: object) -> Balls:
@@ -122,7 +129,9 @@ def norm(x: Real, gain: Real | None, shift: Real | None, eps: float, centred: bo
     return np.asarray(y if shift is None else y + to_balls(shift), dtype=object)
 
 
-def _layer_norm(input: Real, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float, **_: object) -> Balls:
+def _layer_norm(
+    input: Real, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float, **_: object
+) -> Balls:
     return norm(input, weight, bias, eps, True, len(normalized_shape))
 
 
@@ -159,26 +168,40 @@ def attention(
     factor = 1 / arb(q.shape[-1]).sqrt() if scale is None else arb(scale)
     scores = matmul(q, np.swapaxes(k, -1, -2)) * factor
     if is_causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, arb.neg_inf())
+        scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, _HIDDEN)
     if isinstance(attn_mask, Tensor) and not attn_mask.is_floating_point():
-        scores = np.where(attn_mask.numpy(), scores, arb.neg_inf())
+        scores = np.where(attn_mask.numpy(), scores, _HIDDEN)
     elif attn_mask is not None:
         scores = scores + to_balls(attn_mask)
     return matmul(softmax(scores, -1), v)
 
 
-def _conv(input: Real, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Balls:
+def _conv(
+    input: Real, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Balls:
     """A convolution as the product of its windows and the weight."""
     if groups != 1 or isinstance(padding, str) or not isinstance(weight, Tensor):
-        raise RefusedError(f"is a convolution with groups={groups} and padding={padding!r}: groups=1 and numbers are supported")
-    x, kernel = to_balls(input), weight.shape[2:]
-    stride, padding, dilation = (list(n) * len(kernel) if len(n) == 1 else list(n) for n in (stride, padding, dilation))
-    x = np.pad(x, [(0, 0)] * (x.ndim - len(kernel)) + [(p, p) for p in padding], constant_values=arb(0))
+        raise RefusedError(
+            f"is a convolution with groups={groups} and padding={padding!r}: groups=1 and numbers are supported"
+        )
+    kernel = weight.shape[2:]
+    x: Any = to_balls(input)
+    stride, padding, dilation = (
+        list(n) * len(kernel) if len(n) == 1 else list(n) for n in (stride, padding, dilation)
+    )
+    x = np.pad(
+        x,
+        [(0, 0)] * (x.ndim - len(kernel)) + [(p, p) for p in padding],
+        constant_values=np.array(arb(0), dtype=object),
+    )
     spans = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
     axes = tuple(range(-len(kernel), 0))
     windows = np.lib.stride_tricks.sliding_window_view(x, spans, axes)
-    windows = windows[(..., *(slice(None, None, n) for n in (*stride, *dilation)))]
-    windows = np.moveaxis(windows, -2 * len(kernel) - 1, -len(kernel) - 1)  # (N, places …, channels, kernel …)
+    steps: Any = (..., *(slice(None, None, n) for n in (*stride, *dilation)))
+    windows = windows[steps]
+    windows = np.moveaxis(
+        windows, -2 * len(kernel) - 1, -len(kernel) - 1
+    )  # (N, places …, channels, kernel …)
     flat = windows.reshape(*windows.shape[: -len(kernel) - 1], -1)
     return np.moveaxis(linear(flat, weight.reshape(len(weight), -1), bias), -1, -len(kernel) - 1)
 
@@ -209,7 +232,8 @@ OPERATIONS: dict[str, Callable[..., Balls]] = {
     "subtract": _sub, "multiply": _mul, "divide": _div, "true_divide": _div, "pow": _pow, "neg": _map(arb.__neg__),
     "sqrt": _map(arb.sqrt), "rsqrt": _map(arb.rsqrt), "reciprocal": _map(lambda s: 1 / s), "exp": _map(arb.exp),
     "log": _map(arb.log), "log1p": _map(arb.log1p), "sin": _map(arb.sin), "cos": _map(arb.cos), "erf": _map(arb.erf),
-    "maximum": _extreme(True), "minimum": _extreme(False), "sum": total, "mean": mean, "cumsum": lambda self, dim: np.add.accumulate(to_balls(self), axis=dim),
+    "maximum": _extreme(True), "minimum": _extreme(False), "sum": total, "mean": mean,
+    "cumsum": lambda self, dim: np.add.accumulate(to_balls(self), axis=dim),
      "softmax": softmax, "_softmax": softmax,
     "_safe_softmax": softmax, "log_softmax": lambda self, dim, **_: _each(arb.log, softmax(self, dim)), "linear": linear,
     "matmul": matmul, "mm": lambda self, mat2: matmul(self, mat2), "bmm": lambda self, mat2: matmul(self, mat2),

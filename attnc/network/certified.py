@@ -40,7 +40,9 @@ def distance(value: Tensor, original: Balls) -> Tensor:
     """|value - y| for the worst y of each ball, rounded up to float64; infinity where a value or a ball is not finite."""
     numbers = value.detach().double().numpy()
     if numbers.shape != original.shape:
-        raise InputError(f"a value of shape {numbers.shape} is not comparable with one of shape {original.shape}")
+        raise InputError(
+            f"a value of shape {numbers.shape} is not comparable with one of shape {original.shape}"
+        )
     found = np.frompyfunc(lambda y, z: upper(abs(arb(y) - z)), 2, 1)(numbers, original)
     return torch.from_numpy(np.asarray(found, dtype=np.float64))
 
@@ -52,7 +54,9 @@ def certified_head(head: Head, s: Tensor, function: Function | str | None) -> Ce
     label = head.certificate.facts["function"]
     f = function if isinstance(function, Function) else get(label if function is None else function)
     if f.label != label or not f.provable:
-        raise InputError(f"the head was built for {label!r}: give that function, with its enclosure, and not {f.label!r}")
+        raise InputError(
+            f"the head was built for {label!r}: give that function, with its enclosure, and not {f.label!r}"
+        )
     head._check_input(s)
     domain = head.certificate.interval
     if s.numel() and (outside := outside_interval(s.detach(), domain)) is not None:
@@ -67,7 +71,9 @@ def certified_head(head: Head, s: Tensor, function: Function | str | None) -> Ce
 def certified_network(network: Network, x: Tensor) -> Certified:
     """See `Network.certified`."""
     if (reason := network.why_not_certified()) is not None:
-        raise InputError(f"the network has no proved certificate, which a certificate for an input needs: {reason}")
+        raise InputError(
+            f"the network has no proved certificate, which a certificate for an input needs: {reason}"
+        )
     network._check_input(x)
     if x.numel() and (outside := outside_box(x.detach(), network.domain)) is not None:
         raise InputError(f"{outside}: a certificate for an input needs inputs inside")
@@ -76,6 +82,8 @@ def certified_network(network: Network, x: Tensor) -> Certified:
     original = exact(network.program, x.detach().double().numpy(), _PRECISION)
     with working(_PRECISION):
         bound = distance(value, original)
-    if any(step.kind == "lookup" for step in network.program.steps):  # a function known at points: its balls are wide
+    if any(
+        step.kind == "lookup" for step in network.program.steps
+    ):  # a function known at points: its balls are wide
         bound = bound.clamp(max=network.certificate.bound)
     return Certified(value, bound)

@@ -27,7 +27,7 @@ from attnc.pretrained.verify import records_in
 from attnc.program.step import Balls
 from attnc.records.fields import at_most
 
-_FIRST, _LAST = 128, 1024  # bits
+_FIRST, _LAST = 192, 1536  # bits
 _NEGLIGIBLE, _EXACT = 2.0**-10, 2.0**-64  # a radius, of the bound or of the output
 
 
@@ -63,13 +63,17 @@ class InputCertificate:
         return low > others.amax(-1)
 
     def __str__(self) -> str:
-        lines = [f"{self.model}, as executed on these inputs, against the original model in exact arithmetic:"]
+        lines = [
+            f"{self.model}, as executed on these inputs, against the original model in exact arithmetic:"
+        ]
         for name, found in self.outputs.items():
             shape = " x ".join(map(str, found.value.shape))
             lines.append(f"{name} ({shape}): each number is within {at_most(found.largest)}")
         if "logits" in self.outputs:
             same = self.argmax_same()
-            lines.append(f"the predicted token cannot change: proved at {int(same.sum())} of {same.numel()} positions")
+            lines.append(
+                f"the predicted token cannot change: proved at {int(same.sum())} of {same.numel()} positions"
+            )
         lines.append(
             f"proved in ball arithmetic of {self.precision} bits; radius at most {at_most(self.radius)}; {self.seconds:.1f} s"
         )
@@ -87,7 +91,9 @@ def input_certificate(model: nn.Module, inputs: object) -> InputCertificate:
     (executed,) = outputs(model, [call])
     wrong = [name for name, value in executed.items() if not bool(value.isfinite().all())]
     if wrong or not executed:
-        raise InputError(f"the converted model returns no finite numbers in {wrong[0] if wrong else 'any output'}")
+        raise InputError(
+            f"the converted model returns no finite numbers in {wrong[0] if wrong else 'any output'}"
+        )
     captured = record(model, call, grad=False)
     marks = _meanings(model, captured)
     precision = _FIRST
@@ -101,13 +107,17 @@ def input_certificate(model: nn.Module, inputs: object) -> InputCertificate:
             radii = [max((upper(b.rad()) for b in out.flat), default=0.0) for out in original]
         sizes = [float(value.abs().max()) if value.numel() else 0.0 for value in executed.values()]
         found = {name: Certified(y, b) for (name, y), b in zip(executed.items(), bounds, strict=True)}
-        needed = [max(_NEGLIGIBLE * one.largest, _EXACT * size) for one, size in zip(found.values(), sizes, strict=True)]
+        needed = [
+            max(_NEGLIGIBLE * one.largest, _EXACT * size)
+            for one, size in zip(found.values(), sizes, strict=True)
+        ]
         if all(one.largest < torch.inf for one in found.values()) and all(map(float.__le__, radii, needed)):
             seconds = round(time.perf_counter() - began, 3)
             return InputCertificate(type(model).__name__, found, precision, max(radii), seconds)
         if precision >= _LAST:
             raise PrecisionError(
-                f"the original model cannot be evaluated with {precision} bits: the radius of an output is {max(radii):g}", None
+                f"the original model cannot be evaluated with {precision} bits: the radius of an output is {max(radii):g}",
+                None,
             )
         precision *= 2
 
@@ -156,7 +166,9 @@ def _norm_meaning(module: Norm) -> Meaning:
     """With its own gain, shift and ε; a gain 1 + weight is taken in exact arithmetic."""
 
     def meaning(x: Balls | Tensor) -> Balls:
-        gain = module.weight if module.weight is None or module.one_plus is None else to_balls(module.weight) + 1
+        gain = (
+            module.weight if module.weight is None or module.one_plus is None else to_balls(module.weight) + 1
+        )
         return norm(x, gain, module.bias, module.heads.offset, module.centred)
 
     return meaning

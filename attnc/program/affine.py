@@ -38,7 +38,7 @@ class Affine(OneInput):
         y = ball_product(rows, self.weight)
         if self.bias is not None:
             y = y + balls(self.bias)
-        return y.reshape(*x[0].shape[:-1], -1)
+        return y.reshape(*x[0].shape[:-1], len(self.weight))
 
     def approximate(self, *x: Tensor) -> Tensor:
         y = x[0] @ wide(self.weight).T
@@ -47,4 +47,3 @@ class Affine(OneInput):
     def magnitude(self, *x: Tensor) -> Tensor:
         y = x[0] @ wide(self.weight).abs().T
         return y if self.bias is None else y + wide(self.bias).abs()
-

@@ -17,7 +17,11 @@ from attnc.program.step import Balls, Numbers
 
 SMALL = 1 << 13  # numbers of a weight up to which balls are faster
 Integers = NDArray[np.int64]
-_DIGIT, _COARSE, _RADIUS = 24, 16, 30  # bits: of a digit of a weight; of a weight and of a radius where they meet
+_DIGIT, _COARSE, _RADIUS = (
+    24,
+    16,
+    30,
+)  # bits: of a digit of a weight; of a weight and of a radius where they meet
 _GUARD = 16  # bits beyond the working precision
 _FAR = 1 << 20  # bits: a number this far below the grid rounds to its next point in any case
 
@@ -58,7 +62,9 @@ def ball_product(x: Balls, weight: Numbers) -> Balls:
         total = (total << _DIGIT) + sum(part.astype(object) << width * j for j, part in enumerate(product))
     coarse = np.floor(np.ldexp(np.abs(matrix), _COARSE - scale)).astype(np.int64) + 1
     shifts = [max(0, max(row, default=0).bit_length() - _RADIUS) for row in radii]
-    rounded = np.array([[-(-r >> s) for r in row] for row, s in zip(radii, shifts, strict=True)], dtype=np.int64)
+    rounded = np.array(
+        [[-(-r >> s) for r in row] for row, s in zip(radii, shifts, strict=True)], dtype=np.int64
+    )
     spread, up = _product(coarse, rounded), _DIGIT * len(digits) - _COARSE
     for n, i in enumerate(rows):
         lost = 0 if whole else sum(size[n]) + sum(radii[n])
@@ -101,7 +107,11 @@ def _on_grid(row: Balls, bits: int) -> tuple[int, list[int], list[int]]:
     e = max(tops, default=0) - bits
     middle = [_floor(man, exp - e) for (man, exp), _ in parts]
     rounded = [exp < e for (_, exp), _ in parts]
-    return e, middle, [off - _floor(-man, exp - e) for off, (_, (man, exp)) in zip(rounded, parts, strict=True)]
+    return (
+        e,
+        middle,
+        [off - _floor(-man, exp - e) for off, (_, (man, exp)) in zip(rounded, parts, strict=True)],
+    )
 
 
 def _floor(man: int, exp: int) -> int:
