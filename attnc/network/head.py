@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine, checked_strict
 from attnc.domain import Interval
 from attnc.errors import InputError
+from attnc.functions import Function
 from attnc.heads.chain import anchor_positions
 from attnc.network.altered import as_made, why_changed
+from attnc.network.certified import Certified, certified_head
 from attnc.network.describe import error_of
 from attnc.network.engines import DerivedWindow, run_window, sdpa, window_now
 from attnc.network.running import PreciseModule, can_look, check_domain, check_tensor, in_chunks, precise
@@ -142,6 +144,20 @@ class Head(PreciseModule):
             raise InputError(f"the head's tensors have the dtypes {sorted(dtypes)}: they must share one")
         arrays = {name: getattr(self, name).detach().to("cpu", torch.float64).numpy() for name in TENSORS}
         return HeadNumbers(**arrays, dtype=dtypes.pop())
+
+    def certified(self, s: Tensor, function: Function | str | None = None) -> Certified:
+        """head(s), and a bound of |head(s) - f(s)| for these very inputs, as a float64 tensor that is rounded up.
+
+        The result is compared with f in ball arithmetic: the bound exceeds the error by less than one part in 10^9, and nothing
+        is assumed about the machine. `function` is needed only if f is your own and is not registered.
+
+        >>> import attnc, torch
+        >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
+        >>> y, bound = head.certified(torch.tensor([0.5, 7.0]))
+        >>> bool((bound <= head.certificate.bound).all()), bound.dtype
+        (True, torch.float64)
+        """
+        return certified_head(self, s, function)
 
     def as_self_attention(self, n: int) -> SelfAttentionNetwork:
         """The same head as plain self-attention over n data tokens and the anchors: W_Q, W_K, W_V, W_O, no mask."""

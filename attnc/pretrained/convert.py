@@ -85,7 +85,7 @@ def convert_(
         for put_back in reversed(undo):
             put_back()
         raise
-    return report
+    return report.attached(model)
 
 
 def convert(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import nn
 
 from attnc.domain import Ball, Normed
+from attnc.errors import InputError
 from attnc.frontends.transformers import SkipCause, Skipped
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import at_most, checked_record, versions, with_fields
 from attnc.records.window_numbers import FUNCTIONS, TailForm
+
+if TYPE_CHECKING:
+    from attnc.pretrained.for_input import InputCertificate
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,37 @@ class ConversionReport:
     measured: tuple[Difference, ...] = ()
     samples: int = 0
     read: str = ""  # the call whose executed operations were read
+    _model: ClassVar[weakref.ref[nn.Module] | None] = None  # of a report: the model that it is about
+
+    def attached(self, model: nn.Module) -> ConversionReport:
+        """This report, which now knows its model; it keeps no model alive."""
+        vars(self)["_model"] = weakref.ref(model)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_model"}
+
+    def for_input(self, inputs: object) -> InputCertificate:
+        """How far the outputs of the converted model, as executed, are from the original model in exact arithmetic, for these
+        inputs: a mapping of arguments, a tuple of them, or a tensor. The original runs in ball arithmetic.
+
+        >>> import torch
+        >>> from attnc.pretrained import convert_
+        >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+        >>> model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+        >>> report = convert_(model, approximation=1e-4)
+        >>> found = report.for_input(torch.randn(3, 5, 8))
+        >>> found["output"].bound.shape, found["output"].largest < 1e-4
+        (torch.Size([3, 5, 8]), True)
+        """
+        from attnc.pretrained.for_input import input_certificate
+
+        model = None if self._model is None else self._model()
+        if model is None:
+            raise InputError(
+                "this report is without its model: keep the model, and call attnc.pretrained.report_of(model).for_input(inputs)"
+            )
+        return input_certificate(model, inputs)
 
     @property
     def model(self) -> str:
@@ -128,7 +166,8 @@ class ConversionReport:
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it."""
         lists = {name: [asdict(one) for one in getattr(self, name)] for name in ("skipped", "measured")}
-        return {**vars(self), **lists, "certificate": self.certificate.to_json()}
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**own, **lists, "certificate": self.certificate.to_json()}
 
     @classmethod
     def from_json(cls, record: object) -> ConversionReport:

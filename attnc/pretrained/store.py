@@ -20,7 +20,7 @@ from attnc.pretrained.report import ConversionReport, joined_reports
 from attnc.records.fields import seal
 from attnc.records.numbers import QUADRATIC, digest
 
-_REPORT, _CALL = "_attnc_report", "_attnc_call"
+_REPORT, _CALL, _BLOCKS = "_attnc_report", "_attnc_call", "_attnc_blocks"
 
 
 def report_of(model: nn.Module) -> ConversionReport:
@@ -33,7 +33,7 @@ def report_of(model: nn.Module) -> ConversionReport:
     for part in model.modules():
         found = getattr(part, _REPORT, None)
         if isinstance(found, ConversionReport):
-            return found
+            return found.attached(part)
     raise InputError(f"{type(model).__name__} was not converted: call attnc.convert_(model, approximation=…)")
 
 
@@ -41,6 +41,12 @@ def call_of(model: nn.Module) -> Call | None:
     """The call by which a converted model was read, where it is known."""
     found = getattr(model, _CALL, None)
     return found if isinstance(found, Call) else None
+
+
+def blocks_of(model: nn.Module) -> dict[str, Mapping[str, Any]]:
+    """The records of the parts that were converted in this process, by their names."""
+    found = getattr(model, _BLOCKS, {})
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def note_conversion(
@@ -58,6 +64,7 @@ def note_conversion(
         report = joined_reports(before, report)
     note_parts(model, config.engine, report, entries)
     setattr(model, _CALL, call)
+    setattr(model, _BLOCKS, blocks_of(model) | {entry["name"]: entry for entry in entries})
 
 
 def note_parts(

@@ -72,7 +72,7 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
     reason = _whole(model, report, sites)
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason)
-    records = dict(_records(model))
+    records = dict(records_in(model))
     verdicts = []
     for claim in report.certificate.children:
         site = sites[claim.name]
@@ -127,7 +127,7 @@ def _is_converted(module: object) -> bool:
     return isinstance(module, (GatedBlock, Norm)) or (isinstance(module, Pointwise) and not module.inputs)
 
 
-def _records(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def records_in(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The records of blocks in the configs of parts, by their names in the model."""
     for name, part in model.named_modules():
         record = getattr(getattr(part, "config", None), "attnc", None)

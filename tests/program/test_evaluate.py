@@ -25,7 +25,7 @@ from attnc.program import (
     Program,
     Reshape,
     Step,
-    affine,
+    integer_product,
 )
 from attnc.program.evaluate import approximate, exact
 
@@ -151,9 +151,9 @@ def test_shapes_of_the_input() -> None:
     assert exact(program, batch).shape == (2, 3, 2)
 
 
-def test_large_weights_by_long_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_by_integers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The short cut for large weights encloses the same rational numbers, behind values that are balls themselves."""
-    monkeypatch.setattr(affine, "LARGE", 0)
+    monkeypatch.setattr(integer_product, "SMALL", -1)
     draw = np.random.default_rng(0)
     for seed in range(20):
         n, m = draw.integers(1, 40, 2)

@@ -1,0 +1,89 @@
+"""Certificates for given inputs: a bound for each number that a module returned, much smaller than one that holds on a domain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from flint import arb
+from torch import Tensor
+
+from attnc.errors import InputError
+from attnc.functions import Function, get
+from attnc.functions.balls import upper, working
+from attnc.network.running import outside_domain
+from attnc.program.evaluate import exact
+from attnc.program.step import Balls
+
+if TYPE_CHECKING:
+    from attnc.network.head import Head
+    from attnc.network.network import Network
+
+_PRECISION = 128
+
+
+class Certified(NamedTuple):
+    """What a module returned for an input, and a proved bound: |value - original| <= bound, number by number, the original in
+    exact arithmetic. `bound` is float64 and rounded up."""
+
+    value: Tensor
+    bound: Tensor
+
+    @property
+    def largest(self) -> float:
+        """The largest bound."""
+        return float(self.bound.max()) if self.bound.numel() else 0.0
+
+
+def distance(value: Tensor, original: Balls) -> Tensor:
+    """|value - y| for the worst y of each ball, rounded up to float64; infinity where a value or a ball is not finite."""
+    numbers = value.detach().double().numpy()
+    if numbers.shape != original.shape:
+        raise InputError(
+            f"a value of shape {numbers.shape} is not comparable with one of shape {original.shape}"
+        )
+    found = np.frompyfunc(lambda y, z: upper(abs(arb(y) - z)), 2, 1)(numbers, original)
+    return torch.from_numpy(np.asarray(found, dtype=np.float64))
+
+
+def certified_head(head: Head, s: Tensor, function: Function | str | None) -> Certified:
+    """See `Head.certified`."""
+    if (reason := head.why_not_certified()) is not None:
+        raise InputError(f"the head has no proved certificate, so its function is unknown: {reason}")
+    label = head.certificate.facts["function"]
+    f = function if isinstance(function, Function) else get(label if function is None else function)
+    if f.label != label or not f.provable:
+        raise InputError(
+            f"the head was built for {label!r}: give that function, with its enclosure, and not {f.label!r}"
+        )
+    head._check_input(s)
+    domain = head.certificate.interval
+    if s.numel() and (outside := outside_domain(s.detach(), domain)) is not None:
+        raise InputError(f"{outside}: a certificate for an input needs inputs inside")
+    with torch.no_grad():
+        value = head(s, strict=True)
+    with working(_PRECISION, 1):
+        original = np.asarray(np.frompyfunc(f.value, 1, 1)(s.detach().double().numpy()), dtype=object)
+        return Certified(value, distance(value, original))
+
+
+def certified_network(network: Network, x: Tensor) -> Certified:
+    """See `Network.certified`."""
+    if (reason := network.why_not_certified()) is not None:
+        raise InputError(
+            f"the network has no proved certificate, which a certificate for an input needs: {reason}"
+        )
+    network._check_input(x)
+    if x.numel() and (outside := outside_domain(x.detach(), network.domain)) is not None:
+        raise InputError(f"{outside}: a certificate for an input needs inputs inside")
+    with torch.no_grad():
+        value = network(x, strict=True)
+    original = exact(network.program, x.detach().double().numpy(), _PRECISION)
+    with working(_PRECISION):
+        bound = distance(value, original)
+    if any(
+        step.kind == "lookup" for step in network.program.steps
+    ):  # a function known at points: its balls are wide
+        bound = bound.clamp(max=network.certificate.bound)
+    return Certified(value, bound)

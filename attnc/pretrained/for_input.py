@@ -1,0 +1,180 @@
+"""A certificate for a given input: how far a converted model, as executed, is from the original model in exact arithmetic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from attnc import functions
+from attnc.errors import InputError, PrecisionError, Problem, UnsupportedError
+from attnc.frontends.capture import Captured
+from attnc.frontends.exact import Meaning, exact_outputs
+from attnc.frontends.exact_operations import apply, norm, to_balls
+from attnc.frontends.transformers.find import record
+from attnc.frontends.transformers.places import sites_in
+from attnc.functions.balls import upper, working
+from attnc.network.certified import Certified, distance
+from attnc.network.norm import Norm
+from attnc.network.pointwise import Pointwise
+from attnc.network.product import GatedBlock
+from attnc.pretrained.inputs import calls, outputs
+from attnc.pretrained.store import blocks_of, report_of, why_not_recorded
+from attnc.pretrained.verify import records_in
+from attnc.program.step import Balls
+from attnc.records.fields import at_most
+
+_FIRST, _LAST = 192, 1536  # bits
+_NEGLIGIBLE, _EXACT = 2.0**-10, 2.0**-64  # a radius, of the bound or of the output
+
+
+@dataclass(frozen=True, eq=False)
+class InputCertificate:
+    """For every float output of a converted model, the executed numbers and a proved bound for each:
+
+        |executed - original| <= bound      the original model in exact arithmetic, on the same inputs
+
+    The original has the weights that the model holds now, and what each converted part stands for in its place. Nothing is
+    assumed about the machine. This is no `Certificate`: it is about the numbers of one execution, which it holds, and not about
+    a domain; `precision` and `radius` describe the balls of the original's outputs."""
+
+    model: str
+    outputs: Mapping[str, Certified]
+    precision: int
+    radius: float
+    seconds: float
+
+    def __getitem__(self, output: str) -> Certified:
+        if output not in self.outputs:
+            raise InputError(f"there is no output {output!r}: the outputs are {', '.join(self.outputs)}")
+        return self.outputs[output]
+
+    def argmax_same(self, output: str = "logits") -> Tensor:
+        """Where the largest number along the last axis is proved to be at the same place in the original: for logits, where the
+        predicted token cannot change."""
+        value, bound = self[output]
+        y, up = value.detach().double(), torch.tensor(torch.inf, dtype=torch.float64)
+        top = y.argmax(-1, keepdim=True)
+        low = torch.nextafter((y - bound).gather(-1, top), -up).squeeze(-1)
+        others = torch.nextafter(y + bound, up).scatter(-1, top, -torch.inf)
+        return low > others.amax(-1)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model}, as executed on these inputs, against the original model in exact arithmetic:"
+        ]
+        for name, found in self.outputs.items():
+            shape = " x ".join(map(str, found.value.shape))
+            lines.append(f"{name} ({shape}): each number is within {at_most(found.largest)}")
+        if "logits" in self.outputs:
+            same = self.argmax_same()
+            lines.append(
+                f"the predicted token cannot change: proved at {int(same.sum())} of {same.numel()} positions"
+            )
+        lines.append(
+            f"proved in ball arithmetic of {self.precision} bits; radius at most {at_most(self.radius)}; {self.seconds:.1f} s"
+        )
+        return "\n".join(lines)
+
+
+def input_certificate(model: nn.Module, inputs: object) -> InputCertificate:
+    """See `ConversionReport.for_input`."""
+    began = time.perf_counter()
+    call, *others = calls(inputs)
+    given = tree_leaves((call.args, call.kwargs or {}))
+    floats = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+    if others or not all(bool(x.isfinite().all()) for x in floats):
+        raise InputError("inputs are the arguments of one call, and finite")
+    (executed,) = outputs(model, [call])
+    wrong = [name for name, value in executed.items() if not bool(value.isfinite().all())]
+    if wrong or not executed:
+        raise InputError(
+            f"the converted model returns no finite numbers in {wrong[0] if wrong else 'any output'}"
+        )
+    captured = record(model, call, grad=False)
+    marks = _meanings(model, captured)
+    precision = _FIRST
+    while True:
+        original = [out for out in exact_outputs(captured, given, precision, marks) if out is not None]
+        shapes = [tuple(value.shape) for value in executed.values()]
+        if shapes != [out.shape for out in original]:
+            raise _refused(model, "the model", "returns other outputs when it is recorded than when it runs")
+        with working(precision):
+            bounds = [distance(value, out) for value, out in zip(executed.values(), original, strict=True)]
+            radii = [max((upper(b.rad()) for b in out.flat), default=0.0) for out in original]
+        sizes = [float(value.abs().max()) if value.numel() else 0.0 for value in executed.values()]
+        found = {name: Certified(y, b) for (name, y), b in zip(executed.items(), bounds, strict=True)}
+        needed = [
+            max(_NEGLIGIBLE * one.largest, _EXACT * size)
+            for one, size in zip(found.values(), sizes, strict=True)
+        ]
+        if all(one.largest < torch.inf for one in found.values()) and all(map(float.__le__, radii, needed)):
+            seconds = round(time.perf_counter() - began, 3)
+            return InputCertificate(type(model).__name__, found, precision, max(radii), seconds)
+        if precision >= _LAST:
+            raise PrecisionError(
+                f"the original model cannot be evaluated with {precision} bits: the radius of an output is {max(radii):g}",
+                None,
+            )
+        precision *= 2
+
+
+def _meanings(model: nn.Module, captured: Captured) -> dict[str, Meaning]:
+    """What each converted part that runs stands for, by the names of its marks. Its weights must be those that were converted."""
+    report, records = report_of(model), {**dict(records_in(model)), **blocks_of(model)}
+    names = {id(part): name for name, part in model.named_modules()}
+    sites = {site.name: site for site in sites_in(model, captured)[0]}
+    found: dict[str, Meaning] = {}
+    for claim in report.certificate.children:
+        site = sites.get(claim.name)
+        if site is None:  # this call does not run it
+            continue
+        module = site.replaced
+        if not isinstance(module, (Pointwise, GatedBlock, Norm)):
+            raise _refused(model, claim.name, "is not the part that was converted")
+        if claim.name not in records:
+            raise _refused(model, claim.name, "has no record of its weights: convert the model anew")
+        if (reason := why_not_recorded(model, site, module, records[claim.name])) is not None:
+            raise _refused(model, claim.name, reason)
+        if isinstance(module, Norm):
+            found[names[id(module)]] = _norm_meaning(module)
+            continue
+        if isinstance(module, GatedBlock):
+            found[names[id(module)]] = _multiply
+        activation = module.activation if isinstance(module, GatedBlock) else module
+        label = claim.facts["activation"]
+        if {head.certificate.facts.get("function") for _, head in activation.groups} != {label}:
+            raise _refused(model, claim.name, f"has heads for another function than {label}")
+        found[names[id(activation)]] = _activation_meaning(label)
+    return found
+
+
+def _activation_meaning(label: str) -> Meaning:
+    f = functions.get(label)
+    return lambda x: apply(f, x)
+
+
+def _multiply(x: Balls | Tensor, y: Balls | Tensor) -> Balls:
+    product: Balls = to_balls(x) * to_balls(y)
+    return product
+
+
+def _norm_meaning(module: Norm) -> Meaning:
+    """With its own gain, shift and ε; a gain 1 + weight is taken in exact arithmetic."""
+
+    def meaning(x: Balls | Tensor) -> Balls:
+        gain = (
+            module.weight if module.weight is None or module.one_plus is None else to_balls(module.weight) + 1
+        )
+        return norm(x, gain, module.bias, module.heads.offset, module.centred)
+
+    return meaning
+
+
+def _refused(model: nn.Module, where: str, reason: str) -> UnsupportedError:
+    what = f"{type(model).__name__} has no certificate for this input"
+    return UnsupportedError(what, [Problem(where, reason)])
