@@ -49,12 +49,7 @@ def checked_count(name: str, given: object, least: int = 1, most: int | None = N
 
 
 def checked_choice(name: str, given: object, accepted: Sequence[str], advice: str = "") -> str:
-    """One word of a list.
-
-    >>> checked_choice("engine", "sparse", ENGINES)
-    Traceback (most recent call last):
-    attnc.errors.InputError: engine='sparse': accepted are 'softmax', 'sdpa', 'closed-form'
-    """
+    """One word of a list."""
     if not isinstance(given, str) or given not in accepted:
         raise InputError(f"{name}={given!r}: accepted are {', '.join(map(repr, accepted))}{advice}")
     return given
@@ -66,23 +61,14 @@ def checked_engine(engine: object, accepted: Sequence[str] = ENGINES) -> str:
 
 
 def checked_strict(strict: object) -> bool | None:
-    """What a module does with inputs outside its domain.
-
-    >>> checked_strict("yes")
-    Traceback (most recent call last):
-    attnc.errors.InputError: strict='yes': give None (warn once), True (raise) or False (ignore)
-    """
+    """What a module does with inputs outside its domain."""
     if strict is None or isinstance(strict, bool):
         return strict
     raise InputError(f"strict={strict!r}: give None (warn once), True (raise) or False (ignore)")
 
 
 def checked_dtype(dtype: object) -> str:
-    """The name of a dtype that attnc runs in.
-
-    >>> checked_dtype(torch.float64)
-    'float64'
-    """
+    """The name of a dtype that attnc runs in."""
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise InputError(f"dtype={dtype!r}: torch.float32 and torch.float64 are accepted")
     return DTYPES[dtype]
@@ -92,8 +78,7 @@ def resolve_dtype(dtype: object, source: object = None) -> str:
     """The name of `dtype`; where it is None, of the source's dtype; where the source has none, of torch's default dtype.
 
     The dtype of a module is that of its first floating-point tensor, the dtype of a fitted scikit-learn network that of its
-    first weight.
-    """
+    first weight."""
     if dtype is not None:
         return checked_dtype(dtype)
     if isinstance(source, nn.Module):

@@ -60,11 +60,7 @@ class Interval:
 
 
 def covering(lo: float, hi: float) -> Interval:
-    """An interval around [lo, hi] whose ends are multiples of a sixteenth of the power of two above them.
-
-    >>> covering(-2.3, 2.1)
-    Interval(lo=-2.5, hi=2.25)
-    """
+    """An interval around [lo, hi] whose ends are multiples of a sixteenth of the power of two above them."""
     reach = max(abs(lo), abs(hi), 2.0**-60)
     step = 2.0 ** (math.frexp(reach)[1] - 4)
     a, b = math.floor(lo / step) * step, math.ceil(hi / step) * step
@@ -153,12 +149,9 @@ class Normed:
         return self.gain.shape
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Normed)
-            and self.centred == other.centred
-            and np.array_equal(self.gain, other.gain)
-            and np.array_equal(self.shift, other.shift)
-        )
+        if not isinstance(other, Normed) or self.centred != other.centred:
+            return False
+        return np.array_equal(self.gain, other.gain) and np.array_equal(self.shift, other.shift)
 
     def __hash__(self) -> int:
         return hash((self.centred, self.gain.tobytes(), self.shift.tobytes()))

@@ -14,7 +14,7 @@ import typer
 from rich import progress as rich
 from rich.console import Console
 
-from attnc.errors import AttncError, ConvergenceError, PrecisionError, UnsupportedError
+from attnc.errors import AttncError, UnsupportedError
 from attnc.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _SHOWN = 4  # items of a list
 
 @contextmanager
 def errors_reported(as_json: bool) -> Iterator[None]:
-    """Print an AttncError as a message on stderr, with `--json` also as an object on stdout; exit with status 2."""
+    """Print an AttncError on stderr, with `--json` also as an object on stdout. Exit with status 2; if runs failed, with 1."""
     try:
         yield
     except AttncError as problem:
@@ -36,10 +36,11 @@ def errors_reported(as_json: bool) -> Iterator[None]:
             record: dict[str, Any] = {"kind": type(problem).__name__, "message": str(problem)}
             if isinstance(problem, UnsupportedError):
                 record["problems"] = [asdict(part) for part in problem.problems]
-            if isinstance(problem, (ConvergenceError, PrecisionError)):
-                record["reachable"] = problem.reachable
-            print_json({"error": record})
-        raise typer.Exit(BAD_INPUT) from problem
+            about = {
+                name: getattr(problem, name) for name in ("reachable", "failures") if hasattr(problem, name)
+            }
+            print_json({"error": {**record, **about}})
+        raise typer.Exit(NOT_PROVED if hasattr(problem, "failures") else BAD_INPUT) from problem
 
 
 @contextmanager

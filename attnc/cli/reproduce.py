@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnc.cli.options import Json
-from attnc.cli.output import NOT_PROVED, errors_reported, print_json, progress_bar
+from attnc.cli.output import errors_reported, print_json, progress_bar
 from attnc.errors import FileError, InputError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def reproduce(
 
     Example: attnc reproduce anchors --seeds 3 -o out/experiments
     """
-    from attnc.paper.experiments import SweepError, settings, sweep
+    from attnc.paper.experiments import settings, sweep
     from attnc.plot.canvas import require_matplotlib
 
     with errors_reported(json):
@@ -49,15 +49,8 @@ def reproduce(
         if others and not (output / "records").is_dir():
             raise FileError(f"{output} has {', '.join(others)} but no records: give a new directory")
         began, wanted = time.perf_counter(), settings(what, seeds, quick)
-        try:
-            with progress_bar("running") as report:
-                records = sweep(wanted, output, jobs=jobs, progress=report)
-        except SweepError as problem:
-            typer.echo(f"error: {problem}", err=True)
-            if json:
-                error = {"kind": "SweepError", "message": str(problem), "failures": problem.failures}
-                print_json({"error": error})
-            raise typer.Exit(NOT_PROVED) from problem
+        with progress_bar("running") as report:
+            records = sweep(wanted, output, jobs=jobs, progress=report)
         files, rows = [str(path) for path in _write(records, output)], summary(records)
         seconds = time.perf_counter() - began
         if json:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -80,8 +79,7 @@ def learning(
     return canvas.finish(figure, path)
 
 
-@dataclass(frozen=True)
-class StepWeights:
+class StepWeights(NamedTuple):
     """The attention weights of one step, example by example."""
 
     reading: Array  # (n, heads): layer A, on the weight token; the rest is on BOS

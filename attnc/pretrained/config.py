@@ -54,11 +54,7 @@ class ConvertConfig:
 
 
 def checked_config(config: object) -> ConvertConfig:
-    """Settings from a `ConvertConfig`, a mapping of its fields, or None for the defaults.
-
-    >>> checked_config({"engine": "softmax"}).engine
-    'softmax'
-    """
+    """Settings from a `ConvertConfig`, a mapping of its fields, or None for the defaults."""
     if config is None:
         return ConvertConfig()
     if isinstance(config, ConvertConfig):
@@ -72,11 +68,7 @@ def checked_config(config: object) -> ConvertConfig:
 
 
 def checked_parts(parts: object) -> tuple[str, ...]:
-    """The kinds of parts to convert: "all", the name of one, or several names.
-
-    >>> checked_parts("all")
-    ('feed-forward', 'norm', 'activation')
-    """
+    """The kinds of parts to convert: "all", the name of one, or several names."""
     given = PARTS if parts == "all" else (parts,) if isinstance(parts, str) else parts
     if not isinstance(given, (tuple, list, set, frozenset)) or not given or not set(given) <= set(PARTS):
         accepted = f"'all', {', '.join(map(repr, PARTS))}, or a tuple of them"

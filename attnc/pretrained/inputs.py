@@ -87,11 +87,7 @@ def _measured(model: nn.Module, bare: Mapping[str, Site], config: ConvertConfig)
 
 
 def calls(samples: object) -> list[Call]:
-    """Samples as calls of the model: a tensor, a mapping of names to arguments, a tuple of arguments, or a list of those.
-
-    >>> calls({"x": 1}), calls([torch.zeros(2)])
-    ([Call(args=(), kwargs={'x': 1})], [Call(args=(tensor([0., 0.]),), kwargs=None)])
-    """
+    """Samples as calls of the model: a tensor, a mapping of names to arguments, a tuple of arguments, or a list of those."""
     listed = samples if isinstance(samples, list) else [samples]
     if not listed:
         raise InputError("samples is an empty list: give inputs of the model, or leave it out")

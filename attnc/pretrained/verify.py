@@ -50,17 +50,8 @@ _POINTS = 33
 
 
 def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proofs | None = None) -> Verdict:
-    """Prove again what the report of a converted model states of each of its blocks, from the weights as they are now.
-
-    Takes the model, or its directory. The verdict has one child for each block.
-
-    >>> layer = nn.TransformerEncoderLayer(8, 2, 16, activation="relu", batch_first=True)
-    >>> model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
-    >>> import attnc
-    >>> _ = attnc.convert_(model, approximation=1e-3)
-    >>> print(verify_conversion(model).status)
-    proved
-    """
+    """Prove again what the report of a converted model, or of its directory, states of each of its parts, from the weights as
+    they are now. The verdict has one child for each part."""
     model: nn.Module = what if isinstance(what, nn.Module) else from_pretrained(what)
     report, proofs = report_of(model), proofs or Proofs()
     try:

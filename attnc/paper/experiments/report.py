@@ -28,29 +28,6 @@ TITLES = {  # of the sections, by the name of their figure
     "heat-maps": "Attention heat maps",
     "seq2seq": "Sequence to sequence",
 }
-_TEXTS = {
-    "heads": "Experiment 1: token i has the target clip(<w_i, x_i> + t_i, a, b). nearest, smooth and graded have one head.",
-    "range": "Experiment 1 with one head. As b - a grows, the anchors move apart and fewer tokens are clipped; the MSE grows "
-    "with both. The theorem covers the first, so its rate is compared with the largest error of nearest.",
-    "anchors": "Experiment 1 with one head. The keys are the tokens of a trained network and the anchors of a built one.",
-    "learning-curves": "Test MSE by epoch of the runs that the three sweeps share. Epoch 0 is the start.",
-    "heat-maps": "Experiment 2: attention weights of test samples over the anchors. picked is the share of test tokens whose "
-    "largest weight is on the anchor nearest to the target.",
-    "seq2seq": "Experiment 3: the target is a random two-layer ReLU network of the whole sequence. Built networks, and networks "
-    "trained from them, do not depend on p and on the number of heads (any). Each seed draws another target, so the MSE is also "
-    "divided by the variance of the target.",
-}
-_NOTES = (
-    "Numbers are means over the seeds, with the smallest and the largest in brackets. Trained networks are float32, as in the "
-    "protocol; built networks, and networks trained from them, are float64. The constant is the MSE of the output that is always "
-    "the mean of the training targets. nearest has c = 4, smooth c = 1. The head of placed is proved; the model that contains it "
-    "is only measured on the test samples. Times are those of one core.",
-    "Slopes of the logarithms have one intercept per seed, because a seed draws the same data at every size. The theorems bound "
-    "the largest error by about C (b - a)/(N - 1), with N = p for one head (nearest) and N = (n - 2)H for many (many-heads). The "
-    "square of this bound falls with slope -2; for other methods this slope is only a comparison. consistent: the 95 % interval "
-    "contains the theorem's slope; undecided: it does, but is longer than 1. The theorems are upper bounds, so a steeper fall "
-    "does not contradict them.",
-)
 
 
 class Baseline(NamedTuple):
@@ -200,14 +177,15 @@ def figure_names(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 def markdown(records: Iterable[Record], note: str = "") -> str:
-    """The report, with the figures `figures/<name>.svg`. `note` is a paragraph at the top."""
+    """The report, with the figures `figures/<name>.svg`. `note` is a paragraph at the top. docs/experiments.md explains the
+    experiments, the tables and the figures."""
     found = tuple(records)
     table = checked_frame(found)
     parts = ["# The paper's experiments: trained and built networks", _lead(table) if found else "0 runs."]
     parts += [note] if note else []
-    parts += [*_NOTES, _table("Seconds of all runs", _seconds(table))] if found else []
+    parts += [_table("Seconds of all runs", _seconds(table))] if found else []
     for name in figure_names(found):
-        parts += [f"## {TITLES[name]}", _TEXTS[name], f"![{TITLES[name]}](figures/{name}.svg)"]
+        parts += [f"## {TITLES[name]}", f"![{TITLES[name]}](figures/{name}.svg)"]
         if name == "heat-maps":
             maps = table[table.experiment == "heat-map"]
             parts.append(_table("Which anchor is picked", _rows(maps.assign(size=maps["range"]), "range")))
