@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,3 +50,7 @@ class Norm(OneInput):
         u = x[0] - x[0].mean(-1, keepdim=True) if self.centred else x[0]
         root = torch.sqrt(u.square().mean(-1, keepdim=True) + self.epsilon)
         return u / root * wide(self.gain) + wide(self.shift)
+
+    def magnitude(self, *x: Tensor) -> Tensor:
+        most = wide(self.gain).abs() * math.sqrt(len(self.gain)) + wide(self.shift).abs()
+        return most.expand(x[0].shape)
