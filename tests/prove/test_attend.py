@@ -76,6 +76,32 @@ def test_what_rounding_does_is_bounded(name: str, who: str, monkeypatch: pytest.
 
 
 @WHO
+def test_scores_are_rounded_relative_to_what_cancels(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of ±1000 and biases of ∓1000: the scores are 0, and off by two roundings of 1000."""
+    u = 2.0**-24
+    monkeypatch.setitem(ARITHMETIC, "float32", replace(FLOAT32, exp_units=0))
+    bias = np.array([[[-1000.0, 1000.0]] * 2])
+    v = Given(column(1.0, -1.0))
+    made = found(who, attend(2, bias=bias), Given(column(1.0, 1.0)), Given(column(1000.0, -1000.0)), v)
+    lost = np.tanh(1000 * ((1 + u) ** 2 - 1))
+    assert 0.2 * made.error[0, 0] <= lost <= made.error[0, 0]
+
+
+@WHO
+def test_weights_that_underflow_add_up(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """63 keys with a weight of e^-60, for which exp may return 4τ."""
+    tau, keys = 2.0**-20, 64
+    monkeypatch.setitem(ARITHMETIC, "float32", replace(FLOAT32, unit=FINE, tiny=tau))
+    far = np.r_[0.0, np.full(keys - 1, -60.0)]
+    zero = Given(np.zeros((keys, 1)))
+    made = found(
+        who, attend(keys, bias=np.tile(far, (1, keys, 1))), zero, zero, Given((far < 0)[:, None] * 1.0)
+    )
+    lost = 4 * (keys - 1) * tau / (1 + 4 * (keys - 1) * tau)
+    assert 0.02 * made.error[0, 0] <= lost <= made.error[0, 0]
+
+
+@WHO
 @pytest.mark.parametrize(("by", "part"), [("query", 0.95), ("key", 0.95), ("both", 0.9), ("value", 0.999)])
 def test_errors_of_the_inputs_pass(by: str, part: float, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys ±2, values ±3: a query that is off by e moves the scores by ±2e, and y = 3 tanh(2q)."""
