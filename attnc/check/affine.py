@@ -37,9 +37,10 @@ def bound(at: Passing) -> Value:
     lost = _lost(W, np.abs(middle), b)
     radius = up(spread + lost + b_off + 8 * EPS * (np.abs(centre) + spread))
     through = up(through + np.abs(constant))
-    moved = weighed(stored, x.error.T).T
-    if x.normed is not None:  # executed and exact, both are outputs of the norm
-        moved = np.minimum(moved, up(2 * _normed(stored, x.normed)[0]))
+    moved, approximation = (weighed(stored, part.T).T for part in (x.error, x.approximation))
+    if x.normed is not None and moved.any():  # executed and exact, both are outputs of the norm
+        most = up(2 * _normed(stored, x.normed)[0])
+        moved, approximation = np.minimum(moved, most), np.minimum(approximation, most)
     error = up(moved + np.abs(constant - b) + b_off)
     if not np.array_equal(W, stored):
         error = up(error + weighed(long(stored) - W, x.magnitude.T).T)
@@ -48,7 +49,6 @@ def bound(at: Passing) -> Value:
     error = up(error + _rounded(stored, x, through, a))
     error = np.where(through + error < a.largest, error, np.longdouble(np.inf))
     form = None if x.form is None else _form(x.form, W, b, b_off)
-    approximation = weighed(stored, x.approximation.T).T
     lo, hi, error = (
         np.broadcast_to(end, approximation.shape) for end in (centre - radius, centre + radius, error)
     )

@@ -28,7 +28,9 @@ def affine_bounds(at: LayerInputs) -> ValueBounds:
     layer, stored = at.layer, at.layer.tensor("weight")
     constant = layer.tensors.get("bias", np.zeros(len(stored))).astype(np.float64)
     found = linear_bounds(at.values[0], _exact_numbers(at), stored, constant, at.arithmetic)
-    return replace(found, approximation=affine_carried(layer, [at.values[0].approximation], {}))
+    (x,) = at.values
+    carried = _within_norm(affine_carried(layer, [x.approximation], {}), stored, x)
+    return replace(found, approximation=np.where(np.isnan(carried), np.inf, carried))
 
 
 def linear_bounds(
@@ -58,8 +60,13 @@ def linear_bounds(
 
 def _moved(stored: Array, x: ValueBounds) -> Array:
     """At least |Ŵ(x̂ - x)|: |Ŵ|e and, as both are outputs of the norm, at most twice its radius."""
-    moved = weighed(stored, x.error)
-    return moved if x.normed is None else np.fmin(moved, times(2.0, norm.radius(stored, x.normed)))
+    return _within_norm(weighed(stored, x.error), stored, x)
+
+
+def _within_norm(moved: Array, stored: Numbers, x: ValueBounds) -> Array:
+    if x.normed is None or not moved.any():
+        return moved
+    return np.fmin(moved, times(2.0, norm.radius(stored.astype(np.float64), x.normed)))
 
 
 def affine_carried(layer: Layer, errors: Errors, known: Known) -> Array:

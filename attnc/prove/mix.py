@@ -21,7 +21,8 @@ def mix_bounds(at: LayerInputs) -> ValueBounds:
     assert isinstance(step, Mix)
     exact, none = Enclosed(step.matrix.astype(np.float64)), np.zeros(len(stored))
     found = linear_bounds(_turned(x), (exact, Enclosed(none)), stored, none, at.arithmetic)
-    return replace(_turned(found), approximation=mix_carried(at.layer, [x.approximation], {}))
+    carried = mix_carried(at.layer, [x.approximation], {})
+    return replace(_turned(found), approximation=np.where(np.isnan(carried), np.inf, carried))
 
 
 def mix_carried(layer: Layer, errors: Errors, known: Known) -> Array:

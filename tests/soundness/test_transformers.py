@@ -26,6 +26,7 @@ CASES = {
     "rms norm, gated, causal, shared keys, float32": (
         transformer(1, gated=True, centred=False, causal=True, slices=1), "float32", 1e-3
     ),
+    "errors as large as the outputs, gated, float32": (transformer(3, epsilon=1e-8, gated=True), "float32", 1e-3),
     "token ids, layer norm, float32": (transformer(2, vocabulary=7, n=3), "float32", 1e-3),
 }  # fmt: skip
 
