@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnc import errors, functions, incontext, paper, plot
     from attnc.compiler import compile
-    from attnc.domain import Box, Interval
+    from attnc.domain import Box, Interval, Tokens
     from attnc.errors import AttncError, DomainWarning
     from attnc.exporters.safetensors import load
     from attnc.functions import Function, function
@@ -32,14 +32,14 @@ __version__ = "0.2.0"
 
 __all__ = [
     "AttncError", "Box", "Certificate", "ConvertConfig", "DomainWarning", "Function", "Head", "Interval", "Network", "Status",
-    "Verdict", "compile", "convert", "convert_", "errors", "from_pretrained", "function", "functions", "head", "incontext",
-    "load", "paper", "plot", "purity", "verify",
+    "Tokens", "Verdict", "compile", "convert", "convert_", "errors", "from_pretrained", "function", "functions", "head",
+    "incontext", "load", "paper", "plot", "purity", "verify",
 ]  # fmt: skip
 
 _SUBMODULES = ("errors", "functions", "incontext", "paper", "plot")
 _MODULES = {
     "attnc.compiler": ("compile",),
-    "attnc.domain": ("Box", "Interval"),
+    "attnc.domain": ("Box", "Interval", "Tokens"),
     "attnc.errors": ("AttncError", "DomainWarning"),
     "attnc.exporters.safetensors": ("load",),
     "attnc.functions": ("Function", "function"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from attnc.frontends import to_program
 from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
 from attnc.frontends.sklearn import is_estimator
 from attnc.heads.target import Progress
+from attnc.lower.layers import check_ids
 from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.engines import CERTIFIED
 from attnc.network.literal.parts import read
@@ -35,7 +37,8 @@ def compile(
     model: Any,
     *,
     domain: Box,
-    eps: float,
+    eps: float | None = None,
+    approximation: float | None = None,
     form: str | None = None,
     method: str = "auto",
     lipschitz: float | None = None,
@@ -60,6 +63,9 @@ def compile(
     `as_self_attention` writes, "two-layer" (the default) or "attention-softmax". `dtype` defaults to the model's, else to torch's
     default dtype. Inputs outside the box warn once (`strict=None`), raise (True) or are ignored (False).
 
+    With `approximation` instead of eps, each step that becomes attention is within it in exact arithmetic, for all that may enter
+    it. The bound of `net.certificate` is what follows for the outputs; it may be large.
+
     >>> import attnc, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
     >>> net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(4,)), eps=1e-3)
@@ -72,11 +78,10 @@ def compile(
     """
     if not isinstance(domain, Box):
         raise InputError(f"domain is an attnc.Box(lo, hi, shape=(…)): got {type(domain).__name__}")
-    name, allowed = resolve_dtype(dtype, model), checked_eps(eps)
+    name = resolve_dtype(dtype, model)
+    allowed, each = _targets(eps, approximation, _is_function(model, method))
     engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
-    checked_choice("method", method, METHODS)
-    if form is not None:
-        checked_choice("form", form, COMPILED, "; attnc.paper builds networks of one head and of many heads")
+    _check_choices(method, form)
     report = progress or (lambda _: None)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
         if _is_function(model, method):
@@ -84,19 +89,47 @@ def compile(
             request = FunctionRequest(model, domain, allowed, name, method, *constants, report)
             net = compile_function(request, form or "two-layer")
         else:
-            words = {"lipschitz": lipschitz, "noise": noise, "tokens": tokens}
-            _check_function_words({**words, "method": None if method == "auto" else method})
-            program = to_program(model, domain.shape, domain)
-            check_box(domain, name)
-            check_arithmetic(name, network=True)
-            wanted = Request(program, domain, allowed, name, report)
-            net = certified(wanted, lower(wanted))
+            _check_function_words(method, {"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
+            net = _of_model(model, domain, allowed, name, report, each)
             net.form = form or "layers"
-    net.layout = "heads" if net.form == "two-layer" else ""
     net.engine, net.strict = engine, strict
+    return _in_form(net)
+
+
+def _in_form(net: Network) -> Network:
+    """With its layout; raises unless the network has the layers of its theorem."""
+    net.layout = "heads" if net.form == "two-layer" else ""
     if net.form != "layers":
-        read(net)  # raises unless the network has the layers of the theorem
+        read(net)
     return net
+
+
+def _check_choices(method: str, form: str | None) -> None:
+    checked_choice("method", method, METHODS)
+    if form is not None:
+        checked_choice("form", form, COMPILED, "; attnc.paper builds networks of one head and of many heads")
+
+
+def _targets(eps: object, approximation: object, function: bool) -> tuple[float, float | None]:
+    """The error of the outputs that is allowed, or that of each step."""
+    if approximation is None:
+        return checked_eps(eps), None
+    if eps is not None or function:
+        raise InputError(
+            f"approximation={approximation!r} is for models, without eps; for functions give eps=…"
+        )
+    return math.inf, checked_eps(approximation, "approximation")
+
+
+def _of_model(
+    model: Any, domain: Box, eps: float, dtype: str, progress: Progress, approximation: float | None
+) -> Network:
+    program = to_program(model, domain.shape, domain)
+    check_box(domain, dtype)
+    check_ids(program, domain)
+    check_arithmetic(dtype, network=True)
+    request = Request(program, domain, eps, dtype, progress, approximation)
+    return certified(request, lower(request))
 
 
 def _is_function(model: Any, method: str) -> bool:
@@ -106,9 +139,9 @@ def _is_function(model: Any, method: str) -> bool:
     return callable(model) and not isinstance(model, type | Program) and not is_estimator(model)
 
 
-def _check_function_words(words: dict[str, object]) -> None:
+def _check_function_words(method: str, words: dict[str, object]) -> None:
     """Refuse the options of functions for a model that is compiled from its operations."""
-    for name, given in words.items():
+    for name, given in {**words, "method": None if method == "auto" else method}.items():
         if given is not None:
             raise InputError(
                 f"{name}={given!r} applies to functions only: this model is compiled from its own operations; leave it out. (A "

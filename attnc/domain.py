@@ -113,7 +113,7 @@ class Box:
         return inside.flatten(x.ndim - len(self.shape)).all(-1)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Box):
+        if not isinstance(other, Box) or type(other) is not type(self):
             return False
         return np.array_equal(self.lo, other.lo) and np.array_equal(self.hi, other.hi)
 
@@ -124,6 +124,39 @@ class Box:
         ends = ((float(end.min()), float(end.max())) for end in (self.lo, self.hi))
         lo, hi = (f"{low:g}" if low == high else f"{low:g}…{high:g}" for low, high in ends)
         return f"Box({lo}, {hi}, shape={self.shape})"
+
+
+class Tokens(Box):
+    """All sequences of `length` token ids, whole numbers from 0 to `vocabulary` - 1.
+
+    >>> ids = Tokens(vocabulary=100, length=3)
+    >>> ids, ids.contains(torch.tensor([[0, 99, 7], [1, 2, 100]])).tolist()
+    (Tokens(vocabulary=100, length=3), [True, False])
+    """
+
+    def __init__(self, vocabulary: int, length: int) -> None:
+        for name, count in (("vocabulary", vocabulary), ("length", length)):
+            if type(count) is not int or not 0 < count < 2**24:
+                raise InputError(f"{name}={count!r}: give a positive whole number below 2^24")
+        super().__init__(0.0, float(vocabulary - 1), shape=(length,))
+        self.vocabulary, self.length = vocabulary, length
+
+    def contains(self, x: torch.Tensor) -> torch.Tensor:
+        """For each sequence of a batch (…, length), whether it holds whole numbers from 0 to V - 1."""
+        wide = x.detach().to("cpu", torch.float64)
+        return super().contains(x) & (wide == wide.floor()).all(-1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokens) and (self.vocabulary, self.length) == (
+            other.vocabulary,
+            other.length,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.vocabulary, self.length))
+
+    def __repr__(self) -> str:
+        return f"Tokens(vocabulary={self.vocabulary}, length={self.length})"
 
 
 @dataclass(frozen=True, eq=False)

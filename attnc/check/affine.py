@@ -31,13 +31,17 @@ def bound(at: Passing) -> Value:
         spread, through = weighed(W, half.T).T, weighed(stored, x.size.T).T
     else:
         middle = long(x.normed.shift)[None]
-        rows = [_normed_rows(long(W[part]), x.normed) for part in cut(W)]
-        spread, through = (np.concatenate(found)[None] for found in zip(*rows, strict=True))
+        within, through = _normed(stored, x.normed)
+        spread = within if np.array_equal(W, stored) else _normed(W, x.normed)[0]
     centre = product(W, middle.T).T + b
     lost = _lost(W, np.abs(middle), b)
     radius = up(spread + lost + b_off + 8 * EPS * (np.abs(centre) + spread))
     through = up(through + np.abs(constant))
-    error = up(weighed(stored, x.error.T).T + np.abs(constant - b) + b_off)
+    moved, approximation = (weighed(stored, part.T).T for part in (x.error, x.approximation))
+    if x.normed is not None and moved.any():  # executed and exact, both are outputs of the norm
+        most = up(2 * within)
+        moved, approximation = np.minimum(moved, most), np.minimum(approximation, most)
+    error = up(moved + np.abs(constant - b) + b_off)
     if not np.array_equal(W, stored):
         error = up(error + weighed(long(stored) - W, x.magnitude.T).T)
     if isinstance(at.step, BatchNorm):  # W itself is off by 8 units
@@ -45,7 +49,10 @@ def bound(at: Passing) -> Value:
     error = up(error + _rounded(stored, x, through, a))
     error = np.where(through + error < a.largest, error, np.longdouble(np.inf))
     form = None if x.form is None else _form(x.form, W, b, b_off)
-    return Value.of(centre - radius, centre + radius, error, weighed(stored, x.approximation.T).T, form)
+    lo, hi, error = (
+        np.broadcast_to(end, approximation.shape) for end in (centre - radius, centre + radius, error)
+    )
+    return Value.of(lo, hi, error, approximation, form)
 
 
 def _exact(at: Passing) -> tuple[Matrix, Long, Long]:
@@ -85,8 +92,14 @@ def _form(x: Form, W: Matrix, b: Long, b_off: Long) -> Form:
     return Form(matrix, product(W, x.centre.T).T + b, up(weighed(W, x.off.T).T + lost + b_off), x.half)
 
 
+def _normed(W: Matrix, domain: Normed) -> tuple[Long, Long]:
+    """By how much w·x may differ from w·β, and at least Σ|w_i x_i|, for the outputs x of a norm, (1, rows) each."""
+    rows = [_normed_rows(long(W[part]), domain) for part in cut(W)]
+    spread, sizes = (np.concatenate(found)[None] for found in zip(*rows, strict=True))
+    return spread, sizes
+
+
 def _normed_rows(w: Long, domain: Normed) -> tuple[Long, Long]:
-    """By how much w·x may differ from w·β, and at least Σ|w_i x_i|, for the outputs x of a norm."""
     d, (length, room, rho) = w.shape[1], normed(domain)
     v = w * long(domain.gain)
     size = up(np.sqrt((v * v).sum(1)), d)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from flint import arb
 
-from attnc.arithmetic import ARITHMETIC, probe
+from attnc.arithmetic import ARITHMETIC, probe, probe_network
 from attnc.check.cell import ORDER, ActiveHeads, all_active, cell_error, in_range, still_active
 from attnc.check.execution import PRECISION, check_claim, error_of, execute, head_error, refutes
 from attnc.check.values import CheckError
@@ -20,6 +20,7 @@ from attnc.functions import Function, get
 from attnc.functions.balls import working
 from attnc.functions.function import Branch, label_of
 from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.fields import round_up
 from attnc.records.layers import NetworkNumbers
 from attnc.records.numbers import HeadNumbers
 
@@ -62,6 +63,19 @@ def check_machine(broken: str | None) -> None:
     """Raise `CheckError` if a probe found that an assumption does not hold."""
     if broken is not None:
         raise CheckError(f"this machine does not satisfy the assumptions of certificates: {broken}")
+
+
+def check_terms(claim: Certificate, subject: str, requested: float) -> None:
+    """Raise `CheckError` if a certificate contradicts itself, or if this machine breaks the assumptions."""
+    if not claim.proved or claim.subject != subject:
+        raise CheckError(f"{claim.title} is {claim.status}: its domain, or its bound, is not proved")
+    if not claim.approximation <= requested:
+        raise CheckError(f"approximation is {claim.approximation:g}, above the requested {requested:g}")
+    if claim.bound != round_up(claim.approximation + claim.rounding):
+        raise CheckError(f"its bound {claim.bound:g} is not the sum of its terms")
+    if claim.rounding not in claim.facts["roundings"].values():
+        raise CheckError(f"rounding is {claim.rounding:g}, which is not that of an engine")
+    check_machine(probe_network(claim.dtype))
 
 
 def _function(certificate: Certificate, given: Function | None) -> Function:

@@ -110,8 +110,8 @@ def _source(exact: Exact, source: Record, first: int, size: int) -> list[Form]:
         x, width = given[0], widths[layer.input]
         if layer.kind == "affine":
             found = _affine(exact, x, t["weight"], t.get("bias"))
-        elif layer.kind == "batch_norm":
-            found = _affine(exact, x, np.diag(t["scale"]), t["shift"])
+        elif layer.kind in ("batch_norm", "scale"):
+            found = _affine(exact, x, np.diag(t["scale"].ravel()), t["shift"].ravel())
         elif layer.kind == "combine":
             factors = [Fraction(c) for c in layer.settings["coefficients"]]
             found = [exact.sum(zip(factors, terms, strict=True)) for terms in zip(*given, strict=True)]
@@ -123,6 +123,10 @@ def _source(exact: Exact, source: Record, first: int, size: int) -> list[Form]:
             found = _pointwise(exact, x, layer, claims[layer.value], width)
         elif layer.kind == "reshape":
             found = x
+        elif layer.kind == "mix":
+            turned = [x[i * width + c] for c in range(width) for i in range(len(x) // width)]
+            mixed, rows = _affine(exact, turned, t["matrix"], None), len(t["matrix"])
+            found = [mixed[c * rows + i] for i in range(rows) for c in range(width)]
         else:
             raise CheckError(f"layers of the kind {layer.kind!r} are not supported")
         values[layer.value] = found

@@ -14,18 +14,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from attnc import functions
-from attnc.arithmetic import probe_network
 from attnc.check.block import BlockClaim, Map, block_program, check_block
-from attnc.check.head import check_head, check_machine
+from attnc.check.head import check_head, check_terms
 from attnc.check.norm import check_norm
-from attnc.check.values import CheckError, SquareErrors, head_errors, require
+from attnc.check.values import CheckError, head_errors, require, square_errors
 from attnc.check.window import window_error
 from attnc.domain import Ball, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.program import Program
 from attnc.program.step import Numbers
 from attnc.records.certificate import Certificate, Status, Verdict
-from attnc.records.fields import DAMAGE, round_up, unsealed
+from attnc.records.fields import DAMAGE, unsealed
 from attnc.records.files import Directory, read_json
 from attnc.records.layers import Heads
 from attnc.records.numbers import QUADRATIC, TENSORS, HeadNumbers, QuadraticNumbers
@@ -103,7 +102,7 @@ def check_part(part: Part, requested: float, proofs: Proofs, attack: Attack | No
     """The verdict on the certificate of a part; `attack` executes a running block under one engine."""
     claim = part.claim
     try:
-        _check_terms(claim, part.subject, requested)
+        check_terms(claim, part.subject, requested)
         if isinstance(part, Block):
             _check_block(part, proofs, attack)
         elif isinstance(part, NormNumbers):
@@ -116,19 +115,6 @@ def check_part(part: Part, requested: float, proofs: Proofs, attack: Attack | No
         return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
     reason = f"the bounds hold in every output, for {len(claim.facts['roundings'])} engines"
     return Verdict(Status.PROVED, reason, claim.bound, name=claim.name)
-
-
-def _check_terms(claim: Certificate, subject: str, requested: float) -> None:
-    """Raise `CheckError` if a certificate contradicts itself, or if this machine breaks the assumptions."""
-    if not claim.proved or claim.subject != subject:
-        raise CheckError(f"{claim.title} is {claim.status}: its domain, or its bound, is not proved")
-    if not claim.approximation <= requested:
-        raise CheckError(f"approximation is {claim.approximation:g}, above the requested {requested:g}")
-    if claim.bound != round_up(claim.approximation + claim.rounding):
-        raise CheckError(f"its bound {claim.bound:g} is not the sum of its terms")
-    if claim.rounding not in claim.facts["roundings"].values():
-        raise CheckError(f"rounding is {claim.rounding:g}, which is not that of an engine")
-    check_machine(probe_network(claim.dtype))
 
 
 def _check_block(block: Block, proofs: Proofs, attack: Attack | None) -> None:
@@ -157,11 +143,8 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
     errors = head_errors(block.heads, own, executed, block.program.shapes[1])
     if block.square is not None and block.scale is not None and block.radius is not None:
         square, multiplied = claim.children[-1], engine == "closed-form"
-        if not square.interval.lo <= -1 <= 1 <= square.interval.hi:
-            raise CheckError("the head of the square is not proved on [-1, 1]")
-        scale, radius = (np.exp2(k.astype(np.float64)) for k in (block.scale, block.radius))
         error = math.inf if multiplied else proofs.executed(block.square, square, engine)
-        squares = SquareErrors(scale, radius, square.approximation, error, multiplied)
+        squares = square_errors(square, (block.scale, block.radius), error, multiplied)
     facts = claim.facts
     terms = BlockClaim(claim.approximation, facts["roundings"][engine], facts["products"], facts["interval"])
     assert block.domain is not None

@@ -9,18 +9,32 @@ import numpy as np
 import torch
 from flint import arb
 
+from attnc import functions
 from attnc.arithmetic import probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import PRECISION, check_claim, error_of, execute_network, network_errors, refutes
-from attnc.check.head import check_applies, check_head, check_machine, run_module
-from attnc.check.values import CheckError, HeadErrors, head_errors, largest_float, require
-from attnc.domain import Array
+from attnc.check.head import check_applies, check_head, check_machine, check_terms, run_module
+from attnc.check.norm import check_norm, relative_errors
+from attnc.check.values import (
+    CheckError,
+    Errors,
+    HeadErrors,
+    NormErrors,
+    SquareErrors,
+    head_errors,
+    largest_float,
+    require,
+    square_errors,
+)
+from attnc.domain import Array, Normed, Tokens
+from attnc.functions import Function
 from attnc.functions.balls import working
-from attnc.program import Pointwise
+from attnc.program import Embed, Norm, Pointwise, Product
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status, Verdict
-from attnc.records.layers import NetworkNumbers, heads_of
+from attnc.records.fields import DAMAGE
+from attnc.records.layers import Heads, Layer, NetworkNumbers, heads_of, quadratic_of, square_of
 from attnc.records.structure import mismatch
 
 ATTACKS, COMPARED = 400, 24
@@ -30,7 +44,7 @@ def check_network(
     program: Program, numbers: NetworkNumbers, certificate: Certificate, module: torch.nn.Module | None = None
 ) -> Verdict:
     """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
-    cells, errors = 0, {}
+    cells, errors = 0, dict[int, Errors]()
     try:
         _check_applies(program, numbers, certificate)
         check_machine(probe(numbers.dtype) or probe_network(numbers.dtype))
@@ -38,12 +52,20 @@ def check_network(
         claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
         for layer in numbers.layers:
             step = program.steps[layer.value - 1]
-            if isinstance(step, Pointwise):
-                claim, heads = claims[layer.value], heads_of(layer)
+            if isinstance(step, Pointwise | Product):
+                claim, heads, function = claims[layer.value], *_heads(layer, step)
                 for (_, head), child in zip(heads, claim.children, strict=True):
-                    cells += require(check_head(head, child, step.function), claim.name).cells
-                executed, shape = [child.bound for child in claim.children], program.shapes[layer.value]
-                errors[layer.value] = head_errors(heads, claim.children, executed, shape)
+                    cells += require(check_head(head, child, function), claim.name).cells
+                if isinstance(step, Pointwise):
+                    executed, shape = [child.bound for child in claim.children], program.shapes[layer.value]
+                    errors[layer.value] = head_errors(heads, claim.children, executed, shape)
+                else:
+                    powers, (square,) = (layer.tensor("scale"), layer.tensor("radius")), claim.children
+                    errors[layer.value] = square_errors(square, powers, square.bound)
+            elif isinstance(step, Norm):
+                (norm,) = (c for c in certificate.parts("norm") if c.facts["value"] == layer.value)
+                errors[layer.value] = _norm_errors(layer, step, norm)
+        _check_requested(numbers, certificate, errors)
         _check_composition(program, numbers, certificate, errors)
     except CheckError as problem:
         return problem.verdict(certificate.bound, cells)
@@ -64,6 +86,10 @@ def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certi
         problem: str | None = "it is about another program"
     elif not inside.all():
         problem = f"its witness is not an input of the domain, or not a {certificate.dtype}"
+    elif isinstance(box, Tokens) and not np.array_equal(at, np.floor(at)):
+        problem = "its witness is not a sequence of token ids"
+    elif isinstance(box, Tokens) != any(isinstance(step, Embed) for step in program.steps):
+        problem = "its domain are token ids and the program reads none, or the other way round"
     elif program.shape != box.shape:
         problem = f"its domain has the shape {box.shape}, the program takes {program.shape}"
     else:
@@ -73,7 +99,7 @@ def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certi
 
 
 def _check_composition(
-    program: Program, numbers: NetworkNumbers, certificate: Certificate, errors: Mapping[int, HeadErrors]
+    program: Program, numbers: NetworkNumbers, certificate: Certificate, errors: Mapping[int, Errors]
 ) -> None:
     """Raise `CheckError` unless the bound follows from the bounds of the heads."""
     values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
@@ -82,17 +108,61 @@ def _check_composition(
         leaving, entering = values[at], values[program.steps[at - 1].inputs[0]]
         for name, found, limit in (
             ("bound", leaving.error, claim.bound),
-            ("approximation", leaving.approximation, claim.approximation),
+            # exact arithmetic is one of the executions
+            ("approximation", np.minimum(leaving.approximation, leaving.error), claim.approximation),
             ("error_in", entering.error, claim.facts.get("error_in", math.inf)),
         ):
             if not largest_float(found) <= limit:
                 raise CheckError(f"{claim.name}: {name} is {largest_float(found):.6g}, not {limit:.6g}")
     out = values[len(program.steps)]
-    worst, own = largest_float(out.error), largest_float(out.approximation)
+    worst, own = largest_float(out.error), largest_float(np.minimum(out.approximation, out.error))
     with working(PRECISION):
         terms = arb(worst) <= arb(certificate.approximation) + arb(certificate.rounding)
     if not (worst <= certificate.bound and own <= certificate.approximation and terms):
         raise CheckError(f"the errors add up to {worst:.6g}, approximation {own:.6g}: more than is certified")
+
+
+def _heads(layer: Layer, step: Pointwise | Product) -> tuple[Heads, Function]:
+    """The heads of a layer, and the function that they approximate."""
+    if isinstance(step, Pointwise):
+        return heads_of(layer), step.function
+    return [(None, square_of(layer))], functions.square()
+
+
+def _norm_errors(layer: Layer, step: Norm, claim: Certificate) -> NormErrors:
+    """What is certified of the heads of a norm, if it is proved again."""
+    try:
+        numbers, facts = quadratic_of(layer, step.epsilon), claim.facts
+        gain, shift = (layer.tensor(name).astype(np.float64) for name in ("gain", "shift"))
+        check_terms(claim, "norm", math.inf)
+        check_norm(claim, numbers, Normed(step.centred, gain, shift))
+        if facts["kind"] != ("layer" if step.centred else "rms") or facts["epsilon"] != step.epsilon:
+            raise CheckError("it is about another norm")
+        most, stated = float(facts["most"]), (facts["relative"], facts["executed"]["softmax"])
+        relative, executed = relative_errors(numbers, most)
+        if not (relative <= stated[0] and executed <= stated[1]):
+            raise CheckError("the relative errors of its heads are larger when derived again")
+        return NormErrors(*stated, most)
+    except (CheckError, *DAMAGE) as problem:
+        raise CheckError(f"{claim.name}: {problem}") from problem
+
+
+def _check_requested(numbers: NetworkNumbers, certificate: Certificate, errors: Mapping[int, Errors]) -> None:
+    """Raise `CheckError` unless every layer of attention alone is within what was requested of each."""
+    requested = certificate.facts.get("requested", math.inf)
+    for layer in numbers.layers:
+        own, found = errors.get(layer.value), 0.0
+        if isinstance(own, HeadErrors):
+            found = float(own.approximation.max()) * (1 - 2.0**-40)
+        elif isinstance(own, SquareErrors):
+            found = float((own.radius**2).max() * own.approximation / 2)
+        elif isinstance(own, NormErrors):
+            gain = np.abs(layer.tensor("gain").astype(np.float64))
+            found = float(gain.max() * math.sqrt(len(gain)) * own.approximation)
+        if not found * (1 + 2.0**-40) <= requested:
+            raise CheckError(
+                f"value {layer.value}: its heads are within {found:.6g}, but {requested:.6g} is certified of each"
+            )
 
 
 def _attack(
@@ -125,6 +195,9 @@ def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.T
     """Inputs of the box that the dtype can represent, the witness first."""
     assert certificate.witness is not None
     box, draw = certificate.box, np.random.default_rng(20250416)
+    if isinstance(box, Tokens):
+        ids = draw.integers(0, box.vocabulary, (3 * count, *box.shape)).astype(np.float64)
+        return torch.from_numpy(np.concatenate([np.array([certificate.witness.input]), ids])).to(dtype)
     corners = np.where(draw.random((count, *box.shape)) < 0.5, box.lo, box.hi)
     inside = box.lo + draw.random((count, *box.shape)) * (box.hi - box.lo)
     mixed = np.where(draw.random((count, *box.shape)) < 0.5, corners, inside)

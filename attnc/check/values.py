@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnc.arithmetic import Arithmetic
-from attnc.domain import Array, Box, Normed
+from attnc.domain import Array, Box, Normed, Tokens
 from attnc.program import Program, Step
 from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK
 from attnc.records.certificate import Certificate, Status, Verdict
@@ -180,7 +180,7 @@ def start(program: Program, domain: Box | Normed, forms: bool = True) -> Value:
     lo, hi = (long(end).reshape(none.shape) for end in (domain.lo, domain.hi))
     found = Value.of(lo, hi, none, none)
     size = domain.size * max(map(np.prod, program.shapes))
-    if not forms or program.form_work > MOST_FORM_WORK or size > MOST_FORM_SIZE:
+    if not forms or isinstance(domain, Tokens) or program.form_work > MOST_FORM_WORK or size > MOST_FORM_SIZE:
         return found
     middle, half = found.middle
     matrix = long(np.eye(domain.size)).reshape(*none.shape, domain.size)
@@ -228,7 +228,26 @@ class SquareErrors:
     multiplied: bool = False
 
 
-Errors = HeadErrors | SquareErrors | None
+def square_errors(
+    square: Certificate, powers: Sequence[NDArray[Any]], executed: float, multiplied: bool = False
+) -> SquareErrors:
+    """What is certified of the squares of a product, given log2 of λ and of the radius and the executed error of the head."""
+    if not square.interval.lo <= -1 <= 1 <= square.interval.hi:
+        raise CheckError("the head of the square is not proved on [-1, 1]")
+    scale, radius = (np.exp2(k.astype(np.float64)) for k in powers)
+    return SquareErrors(scale, radius, square.approximation, executed, multiplied)
+
+
+@dataclass(frozen=True, eq=False)
+class NormErrors:
+    """Of the root of a norm, for tokens with a mean square up to `most`: relative, in exact arithmetic and as executed."""
+
+    approximation: float
+    executed: float
+    most: float
+
+
+Errors = HeadErrors | SquareErrors | NormErrors | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,27 +11,40 @@ from torch import Tensor, nn
 
 from attnc.arguments import checked_engine, checked_strict
 from attnc.arithmetic import loose_products
-from attnc.domain import Box
+from attnc.domain import Box, Tokens
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_changed
+from attnc.network.attend import AttendLayer
 from attnc.network.certified import Certified, certified_network
-from attnc.network.describe import Description, described, error_of, proved_word
+from attnc.network.describe import Description, described, error_of, proved_word, step_name
 from attnc.network.engines import CERTIFIED
 from attnc.network.head import Head
-from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, LookupLayer, ReshapeLayer, ScaleLayer
+from attnc.network.layer import (
+    AffineLayer,
+    CombineLayer,
+    EmbedLayer,
+    LayerModule,
+    LookupLayer,
+    MixLayer,
+    ReshapeLayer,
+    ScaleLayer,
+)  # fmt: skip
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.forms import literal_form
 from attnc.network.literal.layers import literal_layers
-from attnc.network.pointwise import Pointwise, Stage
+from attnc.network.norm import NormLayer
+from attnc.network.pointwise import Pointwise
+from attnc.network.product import ProductLayer
 from attnc.network.running import PreciseModule, check_domain, check_tensor, in_chunks, precise
 from attnc.program.program import Program
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import INTEGERS, Certificate, Status
 from attnc.records.fields import DAMAGE
 from attnc.records.layers import NetworkNumbers, heads_of
 from attnc.records.presentation import Presentation
 from attnc.records.record import Record, write
 
 _CHUNK = 1 << 21  # numbers of the widest value held at once
+Stage = LayerModule | Pointwise | ProductLayer
 
 
 @as_made
@@ -72,6 +85,7 @@ class Network(PreciseModule):
             check_domain(self, x, strict, self.domain)
         flat, last = x.reshape(-1, *self.program.shape), len(self.program.steps)
         anchors = [selection.anchors for selection in self.selections]
+        anchors += [self._attended(stage) for stage in self.stages if isinstance(stage, AttendLayer)]
         widest = max(*map(math.prod, self.program.shapes), *anchors)
         out = in_chunks(lambda part: self._run(part)[last], _CHUNK // widest, flat)
         return out.reshape(*x.shape[: x.ndim - len(self.program.shape)], *self.program.shapes[-1])
@@ -79,13 +93,16 @@ class Network(PreciseModule):
     @precise
     def attention(self, x: Tensor) -> dict[str, Tensor]:
         """The attention weights by layer or group of neurons: (…, neurons, anchors), or (…, neurons, heads, anchors) where a
-        neuron has several heads. Of a lookup: (…, anchors)."""
+        neuron has several heads. Of a lookup: (…, anchors). Between tokens: (…, heads, n, m)."""
         self._check_input(x)
         values = self._run(x.reshape(-1, *self.program.shape), keep=True)
         found = {s.name: s.weights(values[s.inputs[0]]) for s in self.selections}
         for layer in self.layers:
             for g, name in enumerate(layer.names):
                 found[name] = layer.weights(values[layer.inputs[0]], g)
+        for stage in self.stages:
+            if isinstance(stage, AttendLayer):
+                found[step_name(self, stage.value)] = stage.weights(*(values[i] for i in stage.inputs[:2]))
         lead = x.shape[: x.ndim - len(self.program.shape)]
         return {name: weights.reshape(*lead, *weights.shape[1:]) for name, weights in found.items()}
 
@@ -199,6 +216,11 @@ class Network(PreciseModule):
                 values = {v: t for v, t in values.items() if last_read.get(v, -1) > i or v == stage.value}
         return values
 
+    def _attended(self, stage: AttendLayer) -> int:
+        """How many weights a layer of attention between tokens has."""
+        q, k, _ = (self.program.shapes[i] for i in stage.inputs)
+        return int(stage.settings["split"][0] * q[0] * k[0])
+
     def _dtype(self) -> str:
         dtypes = {str(p.dtype).removeprefix("torch.") for p in self.parameters()}
         if len(dtypes) != 1 or not dtypes <= {"float32", "float64"}:
@@ -206,7 +228,9 @@ class Network(PreciseModule):
         return dtypes.pop()
 
     def _check_input(self, x: Tensor) -> None:
-        check_tensor("the input of a network", x, next(self.parameters()).dtype, self.program.shape)
+        dtype = next(self.parameters()).dtype
+        ids = isinstance(self.certificate.holds_for, Tokens) and isinstance(x, Tensor) and x.dtype in INTEGERS
+        check_tensor("the input of a network", x.to(dtype) if ids else x, dtype, self.program.shape)
 
     def extra_repr(self) -> str:
         known = self.certificate
@@ -221,11 +245,16 @@ _MODULES: dict[str, type[LayerModule]] = {
     "lookup": LookupLayer,
     "combine": CombineLayer,
     "reshape": ReshapeLayer,
+    "attend": AttendLayer,
+    "embed": EmbedLayer,
+    "mix": MixLayer,
+    "norm": NormLayer,
+    "scale": ScaleLayer,
 }
 
 
 def rebuilt(record: Record, engine: str = "softmax") -> Network:
-    """The network that a record describes; the heads of a pointwise layer get the certificates of its claim."""
+    """The network that a record describes; heads get the certificates of the claim of their layer."""
     (program, numbers), known, stages = record.network, record.certificate.claims, list[Stage]()
     claims = {} if known is None else {claim.facts["value"]: claim for claim in known.parts("layer")}
     for layer in numbers.layers:
@@ -236,6 +265,8 @@ def rebuilt(record: Record, engine: str = "softmax") -> Network:
             stages.append(
                 Pointwise(heads, "softmax", name=claim.name, inputs=layer.inputs, value=layer.value)
             )
+        elif layer.kind == "product":
+            stages.append(ProductLayer(layer, *claims[layer.value].children))
         else:
             stages.append(_MODULES[layer.kind](layer))
     return Network(stages, program, record.certificate, engine, presentation=record.presentation)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine, checked_strict
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
+from attnc.network.layer import LayerModule
 from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
 from attnc.network.running import PreciseModule, check_domain, precise
@@ -42,9 +43,7 @@ class QuadraticHeads(PreciseModule):
     @precise
     def forward(self, z: Tensor) -> Tensor:
         """The sum of the heads for z (…, dim): (…)."""
-        scores = self.intercept.unsqueeze(-1) - self.slope.unsqueeze(-1) * self._square(z).reshape(-1)
-        weights = torch.softmax(torch.stack([scores, torch.zeros_like(scores)]), 0)[0]
-        return (self.value @ weights).reshape(z.shape[:-1])
+        return root(self._square(z), self.slope, self.intercept, self.value)
 
     @precise
     def closed_form(self, z: Tensor) -> Tensor:
@@ -57,7 +56,7 @@ class QuadraticHeads(PreciseModule):
         """z·z, query and key of each token with itself: (…)."""
         if z.shape[-1:] != (self.dim,):
             raise InputError(f"inputs of the shape (…, {self.dim}) are expected: got {tuple(z.shape)}")
-        return (z.unsqueeze(-2) @ z.unsqueeze(-1)).reshape(z.shape[:-1])
+        return square(z)
 
     def numbers(self) -> QuadraticNumbers:
         """The numbers, as they are stored now."""
@@ -67,6 +66,18 @@ class QuadraticHeads(PreciseModule):
 
     def extra_repr(self) -> str:
         return f"{len(self.slope)} heads, (|z|²/{self.dim} + {self.offset:g})^-{self.power:g}"
+
+
+def square(z: Tensor) -> Tensor:
+    """z·z, query and key of each token with itself: (…)."""
+    return (z.unsqueeze(-2) @ z.unsqueeze(-1)).reshape(z.shape[:-1])
+
+
+def root(squares: Tensor, slope: Tensor, intercept: Tensor, value: Tensor) -> Tensor:
+    """Σ_j value_j w_j for the squares q = z·z (…), w_j = softmax(intercept_j - slope_j q, 0)₀."""
+    scores = intercept.unsqueeze(-1) - slope.unsqueeze(-1) * squares.reshape(-1)
+    weights = torch.softmax(torch.stack([scores, torch.zeros_like(scores)]), 0)[0]
+    return (value @ weights).reshape(squares.shape)
 
 
 @as_made
@@ -153,6 +164,29 @@ class Norm(PreciseModule):
     def extra_repr(self) -> str:
         kind = "LayerNorm" if self.centred else "RMSNorm"
         return f"{kind}, d={self.heads.dim}, engine={self.engine!r}"
+
+
+@as_made
+class NormLayer(LayerModule):
+    """The norm of a network, by softmax: x ↦ gain∘(R z) + shift."""
+
+    name = "norm"
+    slope: nn.Parameter  # (heads,)
+    intercept: nn.Parameter
+    output: nn.Parameter
+    gain: nn.Parameter  # (d,)
+    shift: nn.Parameter
+
+    @precise
+    def forward(self, x: Tensor) -> Tensor:
+        z = x - x.mean(-1, keepdim=True) if self.settings["centred"] else x
+        sizes = root(square(z), self.slope, self.intercept, self.output)
+        y: Tensor = sizes.unsqueeze(-1) * z * self.gain + self.shift
+        return y
+
+    def extra_repr(self) -> str:
+        kind = "LayerNorm" if self.settings["centred"] else "RMSNorm"
+        return f"{kind}, d={len(self.gain)}, {len(self.slope)} heads of two keys"
 
 
 def _outside(x: Tensor, most: float) -> str | None:

@@ -17,7 +17,7 @@ from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered, why_parts
 from attnc.network.engines import run_window, window_now
 from attnc.network.head import Head
-from attnc.network.layer import LayerModule, to_array
+from attnc.network.layer import to_array
 from attnc.network.marking import mark, mark_of
 from attnc.network.running import PreciseModule, check_domain, outside_domain, precise
 from attnc.records.layers import Index, Layer, pointwise_layer
@@ -204,9 +204,6 @@ class Pointwise(PreciseModule, nn.ModuleList):
                 raise InputError(
                     f"the groups name {len(named)} neurons: name each of 0 … {len(named) - 1} once, as an integer"
                 )
-
-
-Stage = LayerModule | Pointwise
 
 
 def _part(x: Tensor, neurons: Tensor | None) -> Tensor:

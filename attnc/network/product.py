@@ -14,6 +14,7 @@ from attnc.arguments import checked_strict
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered, why_parts
 from attnc.network.head import Head
+from attnc.network.layer import to_array
 from attnc.network.marking import mark_of
 from attnc.network.marking import product as marked_product
 from attnc.network.pointwise import Pointwise
@@ -26,6 +27,8 @@ from attnc.network.running import (
     is_less,
     precise,
 )
+from attnc.records.certificate import Certificate
+from attnc.records.layers import Layer, square_of
 
 IntArray = NDArray[np.integer]
 _CHUNK = 1 << 17  # products in one chunk: small enough for the cache
@@ -119,6 +122,25 @@ class Product(PreciseModule):
         )
         product: Tensor = (above - below) * 0.25
         return product
+
+
+@as_made
+class ProductLayer(Product):
+    """The product of two values of a network, by softmax."""
+
+    kind = name = "product"
+
+    def __init__(self, layer: Layer, square: Certificate) -> None:
+        head = Head(square_of(layer), str(square.facts["design"]), square)
+        super().__init__(head, layer.tensor("scale"), layer.tensor("radius"), "softmax")
+        self.inputs, self.value = layer.inputs, layer.value
+
+    def numbers(self) -> Layer:
+        """The numbers as they are stored now."""
+        ((_, head),) = self.square.groups
+        parts = {f"square.0.{name}": array for name, array in head.numbers().tensors().items()}
+        powers = {"scale": to_array(self.scale), "radius": to_array(self.radius)}
+        return Layer("product", self.inputs, self.value, powers | parts)
 
 
 def _exponents(name: str, given: IntArray) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
+from attnc.domain import Tokens
 from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.head import Head
 from attnc.network.literal import SelfAttentionNetwork
@@ -46,6 +47,7 @@ MOVES = frozenset((
     "lift_fresh_copy", "zeros", "ones", "eye", "fill", "fill_", "full", "_to_copy", "index", "index_select", "getitem",
     "ones_like", "zeros_like", "empty_like", "new_zeros", "new_ones", "new_empty", "full_like", "index_copy", "flip",
     "embedding", "dropout", "roll", "constant_pad_nd", "unbind", "copy",
+    "repeat_interleave",
     "slice_scatter", "select_scatter",
 ))  # fmt: skip
 
@@ -191,7 +193,8 @@ def _example(module: nn.Module) -> Tensor:
     tensor = next((t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()), None)
     if not isinstance(shape, tuple) or tensor is None:
         raise InputError(f"{type(module).__name__}: give its inputs too, attnc.purity(model, x)")
-    return torch.zeros(1, *shape, dtype=tensor.dtype)
+    ids = isinstance(getattr(getattr(module, "certificate", None), "holds_for", None), Tokens)
+    return torch.zeros(1, *shape, dtype=torch.int64 if ids else tensor.dtype)
 
 
 def _name(node: Node) -> str:

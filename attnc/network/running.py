@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from attnc.domain import Box, Interval
+from attnc.domain import Box, Interval, Tokens
 from attnc.errors import DomainWarning, InputError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -186,7 +186,8 @@ def outside_domain(x: Tensor, domain: Interval | Box) -> str | None:
             return None
         worst = least if least < domain.lo or least != least else most
         return f"an input of {worst:g} lies outside [{domain.lo:g}, {domain.hi:g}]"
-    if float(domain.lo.max()) <= least and most <= float(domain.hi.min()):
+    small = float(domain.lo.max()) <= least and most <= float(domain.hi.min())
+    if small and not isinstance(domain, Tokens):  # ids must also be whole numbers
         return None
     inside = domain.contains(x).reshape(-1)
     return (

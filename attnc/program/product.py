@@ -29,3 +29,6 @@ class Product(Step):
 
     def approximate(self, *x: Tensor) -> Tensor:
         return x[0] * x[1]
+
+    def magnitude(self, *x: Tensor) -> Tensor:
+        return x[0] * x[1]

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from attnc.domain import Ball, Box, Context, Domain, Interval, Normed
+from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import DAMAGE, at_most, check_types, checked_record, round_up, seal, unsealed
 from attnc.records.numbers import TENSORS
 
 FORMAT = 3
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # of token ids
 
 
 class Status(str, Enum):
@@ -211,6 +212,8 @@ class Certificate:
         """Whether the statement holds for every input of a batch: inside the domain, not NaN, of the certified dtype."""
         if not isinstance(x, torch.Tensor):
             raise InputError(f"covers takes a tensor: got {type(x).__name__}")
+        if isinstance(self.holds_for, Tokens) and x.dtype in INTEGERS:
+            x = x.to(getattr(torch, self.dtype))
         if x.dtype != getattr(torch, self.dtype, None):
             return False
         if isinstance(self.holds_for, Box):

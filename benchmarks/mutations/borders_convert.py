@@ -220,7 +220,7 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "verify_conversion: measured inputs",
-        "attnc/check/model.py",
+        "attnc/check/head.py",
         "    if not claim.proved or claim.subject != subject:\n",
         "    if claim.subject != subject:\n",
         "a bound for measured inputs is proved",
@@ -228,7 +228,7 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "verify_conversion: eps",
-        "attnc/check/model.py",
+        "attnc/check/head.py",
         "    if not claim.approximation <= requested:\n",
         "    if False:\n",
         "the approximation may be above the one that was requested",

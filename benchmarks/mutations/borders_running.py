@@ -87,10 +87,18 @@ BORDERS_RUNNING = [
     Mutation(
         "inside: a corner of a box",
         RUNNING,
-        "if float(domain.lo.max()) <= least and most <= float(domain.hi.min()):",
-        "if float(domain.lo.min()) <= least and most <= float(domain.hi.max()):",
+        "small = float(domain.lo.max()) <= least and most <= float(domain.hi.min())",
+        "small = float(domain.lo.min()) <= least and most <= float(domain.hi.max())",
         "the smallest cube around a box is the box",
         ("tests/network/test_inside.py::test_a_box_that_is_not_the_same_everywhere",),
+    ),
+    Mutation(
+        "inside: ids between whole numbers",
+        RUNNING,
+        "if small and not isinstance(domain, Tokens):",
+        "if small:",
+        "every number between 0 and the vocabulary is a token id",
+        ("tests/network/test_inside.py::test_token_ids_are_whole_numbers",),
     ),
     Mutation(
         "inside: traces",

@@ -15,7 +15,7 @@ CHECK_NETWORKS = [
     Mutation(
         "check_compose: errors before a linear map",
         "attnc/check/affine.py",
-        "error = up(weighed(stored, x.error.T).T + np.abs(constant - b) + b_off)",
+        "error = up(moved + np.abs(constant - b) + b_off)",
         "error = up(np.abs(constant - b) + b_off + 0 * x.error.sum())",
         "errors of the input do not pass a linear map",
         (PASSING,),
@@ -191,8 +191,8 @@ CHECK_NETWORKS = [
     Mutation(
         "check_network: heads",
         "attnc/check/network.py",
-        "cells += require(check_head(head, child, step.function), claim.name).cells",
-        "cells += check_head(head, child, step.function).cells",
+        "cells += require(check_head(head, child, function), claim.name).cells",
+        "cells += check_head(head, child, function).cells",
         "heads that are not proved are accepted",
         (f"{CHECK_NETWORK}::test_the_heads_of_every_group_are_proved",),
     ),

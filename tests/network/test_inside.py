@@ -20,6 +20,7 @@ from attnc import functions
 from attnc.errors import DomainWarning, InputError
 from attnc.network import engines
 from attnc.network.pointwise import Pointwise
+from attnc.program import Affine, Embed, Program
 from attnc.records.window_numbers import window_of
 from tests.lower.exact_heads import activation_head
 from tests.network.examples import BOX, activation, gate, head, learner, network, source
@@ -175,6 +176,15 @@ def test_a_box_that_is_not_the_same_everywhere() -> None:
     net(torch.stack([lo, hi]))
     with pytest.raises(InputError):
         net(torch.stack([lo, hi[[1, 0, 2]]]))
+
+
+def test_token_ids_are_whole_numbers() -> None:
+    program = Program((2,), (Embed(0, np.eye(3)), Affine(1, np.eye(3))))
+    net = attnc.compile(program, domain=attnc.Tokens(3, 2), eps=1e-3, dtype=torch.float32, strict=True)
+    assert torch.equal(net(row(2, 0)), net(torch.tensor([[2, 0]]))) and attnc.purity(net) == ()
+    for ids in (row(0, 0.5), row(0, 3), torch.tensor([[0, -1]])):
+        with pytest.raises(InputError):
+            net(ids)
 
 
 @pytest.mark.parametrize("strict", [1, 0, "yes"])

@@ -27,7 +27,7 @@ import numpy as np
 
 from attnc.arguments import checked_count
 from attnc.domain import Box, Interval
-from attnc.errors import InputError
+from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import array, constant_of, domains_of, groups_of, token_maps
@@ -48,17 +48,32 @@ if TYPE_CHECKING:
     from attnc.network.network import Network
 
 Shape = tuple[int, ...]
+_MISSING = ("attend", "embed", "norm", "product")
 _ANCHOR = ("slope", "offset", "value", "unused")
 
 
 def literal_layers(net: Network, n: int | None) -> SelfAttentionNetwork:
     """A network layer by layer."""
+    _check_kinds(net)
     shapes, steps, numbers = _over_tokens(net.program.shapes, n), net.program.steps, net.numbers()
     attention = {layer.value: layer.name for layer in net.layers}
     names = [attention.get(layer.value) or steps[layer.value - 1].name for layer in numbers.layers]
     build = _Layers(numbers.layers, names, shapes, numbers.dtype, domains_of(net))
     output, input = (build.register[len(steps)], shapes[-1]), Input("x", shapes[0], shapes[0][-1])
     return build.network("layers", input, output, net)
+
+
+def _check_kinds(net: Network) -> None:
+    """Raise `UnsupportedError` with the layers that have no literal form yet."""
+    missing = [
+        s
+        for s in net.program.steps
+        if s.kind in _MISSING or (s.kind == "scale" and s.tensors()["factor"].ndim > 1)
+    ]
+    if missing:
+        reason = "it has no form with W_Q, W_K, W_V and W_O yet"
+        problems = [Problem(step.label, f"{step.kind}: {reason}") for step in missing]
+        raise UnsupportedError("the network cannot be written as plain self-attention", problems)
 
 
 def literal_head(head: Head, n: int) -> SelfAttentionNetwork:
@@ -90,7 +105,8 @@ class _Layers:
         self.n, self.p = max(map(_tokens, shapes)), max([n.anchors_per_head for n in numbers], default=1)
         tokens = [*data_tokens(self.n), *(f"anchor {k}" for k in range(self.p))]
         self.layout = Layout({"data": 1, "anchor": 1, "one": 1}, tokens)
-        if any(n.gated for n in numbers) or any(self.routes.values()):
+        mixes = any(layer.kind == "mix" for layer in layers)
+        if any(n.gated for n in numbers) or any(self.routes.values()) or mixes:
             self.layout.add("position", self.n)
         self.register = self._registers()
         for value, groups in self.heads.items():
@@ -151,6 +167,8 @@ class _Layers:
                 yield name, self._attention(layer, name)
             elif self.routes.get(layer.value):
                 yield name, self._routing(layer, name)
+            elif layer.kind == "mix":
+                yield name, self._mixture(layer, name)
             elif layer.kind != "reshape" and layer not in within:
                 yield name, self._token_map(layer)
 
@@ -197,6 +215,18 @@ class _Layers:
             out = at.block(self.register[target])[:, write : write + j - i].T
             gates, none = [(places[t], every - places[s]), (every - places[t], data)], np.zeros((at.width, 0))
             found.append(KeySet.single(f"{name}: data {s} to data {t}", none, none, value, out, gates, 0.0))
+        return self.build.attention(found, self.n + self.p, at)
+
+    def _mixture(self, layer: Layer, name: str) -> SelfAttention:
+        """A head for every number of the matrix: the target attends to the source alone, all others to anchors, which hold 0."""
+        at, found, matrix = self.layout, [], array(layer.tensor("matrix"))
+        data, every, places = at.form("data"), at.marks("data", "anchor"), at.block("position").T
+        read, write = at.block(self.register[layer.input]), at.block(self.register[layer.value])
+        none = np.zeros((at.width, 0))
+        for t, s in zip(*np.nonzero(matrix), strict=True):
+            gates = [(places[t], every - places[s]), (every - places[t], data)]
+            out = matrix[t, s] * write.T
+            found.append(KeySet.single(f"{name}: data {s} to data {t}", none, none, read, out, gates, 0.0))
         return self.build.attention(found, self.n + self.p, at)
 
     def _token_map(self, layer: Layer) -> SequenceMap:

@@ -149,9 +149,12 @@ def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
     hidden, x = given[0]
     if layer.kind == "reshape":
         return hidden, x.reshape(len(x), *layer.settings["to"])
-    matrices = token_maps(layer, x.shape[-1])
-    _check(x[..., 0].size * len(matrices[0]))
-    images = np.sum([term @ matrix.T for (_, term), matrix in zip(given, matrices, strict=True)], axis=0)
+    if layer.kind == "scale":  # its numbers may differ from token to token
+        images = x * array(layer.tensor("scale"))
+    else:
+        matrices = token_maps(layer, x.shape[-1])
+        _check(x[..., 0].size * len(matrices[0]))
+        images = np.sum([term @ matrix.T for (_, term), matrix in zip(given, matrices, strict=True)], axis=0)
     images[-1] += constant_of(layer)
     return hidden, images
 
@@ -160,7 +163,7 @@ def token_maps(layer: Layer, width: int) -> list[Array]:
     """W_i of a linear layer y = Σ_i W_i x_i + constant of every token; `width` is that of x."""
     if layer.kind == "affine":
         return [array(layer.tensor("weight"))]
-    if layer.kind == "batch_norm":
+    if layer.kind in ("batch_norm", "scale"):
         return [np.diag(array(layer.tensor("scale")))]
     if layer.kind == "combine":
         return [c * np.eye(width) for c in layer.settings["coefficients"]]
