@@ -16,14 +16,17 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
-from attnc.domain import Box
+from attnc.domain import Box, Tokens
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends import aten, operations
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
 from attnc.frontends.capture import Captured, CaptureError, capture
+from attnc.frontends.caller import unwrapped, unwrapped_problems, with_one_output
 from attnc.frontends.comparison import disagreement, fails, strided
 from attnc.frontends.operations import BATCH, OPERATIONS, RESHAPES, Builder, Constant, Value
 from attnc.frontends.problems import DTYPES, inspected, model_dtype, part_name
+from attnc.frontends.sequence import SequenceTranslator, is_sequence
+from attnc.frontends.views import SequenceBuilder
 from attnc.program import Affine, Program
 from attnc.program.step import Shape
 
@@ -33,11 +36,13 @@ _ACCEPTED = "one tensor that depends on the input is accepted"
 _UNKNOWN = object()  # the result of something that was refused: whatever reads it is not refused again
 _TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 _SYMBOL = re.compile(r"\b[su]\d+\b")  # torch's names of sizes that may vary
+_NOT_ONE = "Ne(batch, 1)"
 _BATCH = 7  # of the example that is recorded: any number, as the axis is dynamic
 
 
-def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) -> Program:
-    """The program of a module in eval mode, for inputs of a shape (without the batch axis).
+def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None, output: str | None = None) -> Program:
+    """The program of a module in eval mode, for inputs of a shape (without the batch axis): tensors, or token ids if the box is a
+    `Tokens`. `output` names one of several outputs; without it the first tensor is taken.
 
     torch.export records the operations that the module executes, and they are translated one by one. The numbers of the program
     are the stored numbers of the module; numbers in the code (a slope, an alpha, x * 0.1) are python's floats. The error lists
@@ -50,22 +55,22 @@ def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) ->
     Traceback (most recent call last):
         ...
     attnc.errors.UnsupportedError: Sequential cannot be compiled (supported operations: ...):
-      - aten.layer_norm in 1 (LayerNorm): is not supported
       - aten.softmax in 2 (Softmax): is not supported: leave it off and compile the logits
     """
-    problems, readable = inspected(model)
-    program = _read(model, shape, problems) if readable else None
+    caller = with_one_output(model, isinstance(box, Tokens), output)
+    problems, readable = inspected(model, own_calls=caller is not model)
+    program = _read(caller, shape, problems, box) if readable else None
     if program is not None and not problems:
-        with preserved(model, problems):
-            found = disagreement(model, program, box)
+        with preserved(caller, problems):
+            found = disagreement(caller, program, box)
         problems += [found] if found else []
     if problems or program is None:
         what = f"{type(model).__name__} cannot be compiled (supported operations: {', '.join(sorted(KNOWN))})"
-        raise UnsupportedError(what, problems)
-    return program
+        raise UnsupportedError(what, unwrapped_problems(caller, problems))
+    return unwrapped(program)
 
 
-def _read(model: nn.Module, shape: Shape, problems: list[Problem]) -> Program | None:
+def _read(model: nn.Module, shape: Shape, problems: list[Problem], box: Box | None) -> Program | None:
     """The program that is the same in all recordings: with and without gradients, on contiguous and on strided input."""
     where = part_name("", model)
     signature = inspect.signature(model.forward)
@@ -78,37 +83,38 @@ def _read(model: nn.Module, shape: Shape, problems: list[Problem]) -> Program | 
         problems.append(Problem(where, reason))
         return None
     with preserved(model, problems), _without_hooks(model):
-        found = _recordings(model, shape)
+        found = _recordings(model, shape, ids=isinstance(box, Tokens))
     if isinstance(found, Problem):
         problems.append(found)
         return None
-    program = _translated(found[0], shape, problems)
+    program = _translated(found[0], shape, problems, box)
     if program is None or problems:
         return program
     for other in found[1:]:
         others: list[Problem] = []
-        again = _translated(other, shape, others)
+        again = _translated(other, shape, others, box)
         if again is None or again.digest() != program.digest():
-            reason = "computes different results with and without gradients, or on strided input"
+            reason = "computes different results with and without gradients, on strided input, or in a batch of one"
             problems.append(Problem(where, f"{reason}{''.join(f' ({p})' for p in others[:1])}"))
             return None
     return program
 
 
-def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
+def _recordings(model: nn.Module, shape: Shape, *, ids: bool) -> list[Captured] | Problem:
     """What the module executes with and without gradients, on contiguous and on strided input, and on input that requires
-    gradients. A call that fails (`view` does on strided input) computes nothing, and is left out."""
+    gradients. A call that fails (`view` does on strided input) computes nothing, and is left out. A sequence model that tests
+    whether there is one input is recorded with one, too."""
     tensors = (*model.parameters(), *model.buffers())
     like = next((t for t in tensors if t.dtype in DTYPES), torch.empty(0, dtype=torch.float32))
     with torch.inference_mode(False):
-        example = torch.zeros((_BATCH, *shape), dtype=like.dtype, device=like.device)
-        other, tracked = strided(example), example.clone().requires_grad_()
+        example = torch.zeros((_BATCH, *shape), dtype=torch.int64 if ids else like.dtype, device=like.device)
+        other, tracked = strided(example), example.clone().requires_grad_(not ids)
     found: list[Captured] = []
     failed: list[Problem] = []
     ways = [(example, True), (other, False), (example, False), (other, True)]
     if not any(t.is_inference() for t in tensors):  # which cannot require gradients
         ways.append((tracked, True))
-    for x, grad in ways:
+    for x, grad in ways[:2] if ids else ways:
         recorded = _captured(model, x, grad)
         if isinstance(recorded, Captured):
             found.append(recorded)
@@ -116,12 +122,16 @@ def _recordings(model: nn.Module, shape: Shape) -> list[Captured] | Problem:
             return recorded
         else:
             failed.append(recorded)
+    if found and is_sequence(found[0]) and _assumed(found[0]) == [_NOT_ONE]:
+        alone = _captured(model, example[:1], grad=True, fixed=True)
+        return [*found, alone] if isinstance(alone, Captured) else alone
     return found or failed[0]
 
 
-def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured | Problem:
+def _captured(model: nn.Module, example: Tensor, grad: bool, *, fixed: bool = False) -> Captured | Problem:
+    """`fixed`: for the batch size of the example alone."""
     first = next(iter(inspect.signature(model.forward).parameters.values()))
-    batch: Any = {0: torch.export.Dim.DYNAMIC}
+    batch: Any = None if fixed else {0: torch.export.Dim.DYNAMIC}
     shapes = ((batch,),) if first.kind is first.VAR_POSITIONAL else (batch,)  # *inputs is a tuple
     try:
         return capture(model, (example,), dynamic_shapes=shapes, grad=grad, pure=True)
@@ -133,26 +143,56 @@ def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured | Probl
         return Problem(problem.where, _SYMBOL.sub("batch", problem.reason))
 
 
-def _translated(captured: Captured, shape: Shape, problems: list[Problem]) -> Program | None:
-    dtype = np.float64 if model_dtype(captured.module) is torch.float64 else np.float32
-    builder = Builder(shape, np.dtype(dtype))
-    output = Translator(builder, captured).output()
-    problems += [p for p in builder.problems if p not in problems]
-    if output is None or problems:
+def _translated(captured: Captured, shape: Shape, problems: list[Problem], box: Box | None) -> Program | None:
+    dtype = np.dtype(np.float64 if model_dtype(captured.module) is torch.float64 else np.float32)
+    where, sequence = part_name("", captured.module), isinstance(box, Tokens) or is_sequence(captured)
+    program = (_sequence if sequence else _operations)(captured, shape, problems, box, dtype)
+    if program is None:
         return None
-    program = builder.program(output)
-    where = part_name("", captured.module)
     if not any(isinstance(step, Affine) for step in program.steps):
         reason = "has no linear layer between input and output: give a network with nn.Linear layers, or use attnc.head"
         problems.append(Problem(where, reason))
-    # assumptions about strides, which are symbols too, do not matter: the results are compared
-    batch = str(captured.inputs[0].meta["val"].shape[0])
-    found = [a for a in captured.assumptions if set(_SYMBOL.findall(a)) == {batch}]
-    assumed = [_SYMBOL.sub("batch", a) for a in found]
+    assumed = [a for a in _assumed(captured) if not (sequence and a == _NOT_ONE)]
     if assumed:
         reason = f"depends on the batch size ({', '.join(assumed)}): a result must not depend on it"
         problems.append(Problem(where, reason))
     return program
+
+
+def _assumed(captured: Captured) -> list[str]:
+    """What was assumed about the batch size. Assumptions about strides, which are symbols too, do not matter: the results are
+    compared."""
+    batch = str(captured.inputs[0].meta["val"].shape[0])
+    found = [a for a in captured.assumptions if set(_SYMBOL.findall(a)) == {batch}]
+    return [_SYMBOL.sub("batch", a) for a in found]
+
+
+def _operations(
+    captured: Captured, shape: Shape, problems: list[Problem], box: Box | None, dtype: np.dtype[np.floating]
+) -> Program | None:  # fmt: skip
+    builder = Builder(shape, dtype)
+    output = Translator(builder, captured).output()
+    problems += [p for p in builder.problems if p not in problems]
+    return None if output is None or problems else builder.program(output)
+
+
+def _sequence(
+    captured: Captured, shape: Shape, problems: list[Problem], box: Box | None, dtype: np.dtype[np.floating]
+) -> Program | None:  # fmt: skip
+    """The graph is read for batches of two sizes, and the programs must be equal."""
+    size = captured.inputs[0].meta["val"].shape[0]
+    programs = []
+    for batch in (size,) if type(size) is int else (2, 3):
+        builder = SequenceBuilder(shape, dtype, batch, ids=isinstance(box, Tokens))
+        output = SequenceTranslator(builder, captured).output()
+        problems += [p for p in builder.problems if p not in problems]
+        if output is None or problems:
+            return None
+        programs.append(builder.program(output))
+    if len({program.digest() for program in programs}) > 1:
+        reason = "computes with the batch size: a result must not depend on it"
+        problems.append(Problem(part_name("", captured.module), reason))
+    return programs[0]
 
 
 @contextmanager

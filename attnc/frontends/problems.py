@@ -36,15 +36,15 @@ def model_dtype(model: nn.Module) -> torch.dtype:
     return next((t.dtype for t in tensors if t.dtype in DTYPES), torch.float32)
 
 
-def inspected(model: nn.Module) -> tuple[list[Problem], bool]:
+def inspected(model: nn.Module, *, own_calls: bool = False) -> tuple[list[Problem], bool]:
     """Every reason, over all parts, why calling the model may compute something else than its `forward`; and whether the model
-    can be recorded in spite of them."""
+    can be recorded in spite of them. With `own_calls`, classes may define `__call__`, which a recording of a caller contains."""
     problems = [*global_hooks(), *training_parts(model), *_tensors(model)]
     readable = True
     for name, part in model.named_modules():
         where = part_name(name, part)
         wrapping = [Problem(where, reason) for reason in _wrapping(part)]
-        problems += wrapping or [Problem(where, reason) for reason in _interference(part)]
+        problems += wrapping or [Problem(where, reason) for reason in _interference(part, own_calls)]
         foreign = {a: t for a, t in vars(part).items() if isinstance(t, Tensor) and type(t) not in _PLAIN}
         problems += [Problem(f"{name}.{a}".lstrip("."), str(tensor_problem(t))) for a, t in foreign.items()]
         sparse = any(t is not None and t.layout is not torch.strided for t in part._parameters.values())
@@ -122,7 +122,7 @@ def _wrapping(part: nn.Module) -> Iterator[str]:
         yield "is a wrapper: give model.module, or the module that torch.compile was called with"
 
 
-def _interference(part: nn.Module) -> Iterator[str]:
+def _interference(part: nn.Module, own_calls: bool) -> Iterator[str]:
     """What runs beside, or instead of, the `forward` of the class."""
     if _is_lazy(part):
         return  # its hooks are those that initialise it; the tensors themselves are reported
@@ -140,7 +140,7 @@ def _interference(part: nn.Module) -> Iterator[str]:
         yield "has a forward that was assigned to the object: define forward in a class"
     patched = "_call_impl" in vars(part) or type(part)._call_impl is not nn.Module._call_impl
     own_call = type(part).__call__ is not nn.Module.__call__ and not isinstance(part, fx.GraphModule)
-    if patched or own_call:
+    if patched or (own_call and not own_calls):
         yield "has a __call__ of its own: put what it does into forward"
     if part._compiled_call_impl is not None:
         yield "was compiled in place by module.compile(): give the original module"
