@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from attnc.frontends import to_program
 from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
 from attnc.frontends.sklearn import is_estimator
 from attnc.heads.target import Progress
+from attnc.lower.layers import check_ids
 from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.engines import CERTIFIED
 from attnc.network.literal.parts import read
@@ -36,7 +38,8 @@ def compile(
     model: Any,
     *,
     domain: Box,
-    eps: float,
+    eps: float | None = None,
+    approximation: float | None = None,
     form: str | None = None,
     method: str = "auto",
     lipschitz: float | None = None,
@@ -49,6 +52,11 @@ def compile(
     progress: Progress | None = None,
 ) -> Network:
     """Compile a trained network or any continuous function to attention, with every output within eps on the whole box.
+
+    With `eps` every output of the network is within eps of the model's on the whole box; if that cannot be proved, an error says
+    which eps can. `approximation` bounds each step that becomes attention instead: its heads are within it, in exact arithmetic,
+    for everything that may enter them. The bound of `net.certificate` is then what follows for the outputs. For a transformer of
+    several layers it may be large: norms can amplify errors by 1/√ε.
 
     `model` is a torch module of Linear layers and activations (attnc reads the operations that it executes on a batch of shape
     (batch, *domain.shape)), a fitted scikit-learn MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved,
@@ -71,7 +79,11 @@ def compile(
     >>> swap.certificate.bound <= 0.05, attnc.verify(swap).status
     (True, 'proved')
     """
-    domain, name, allowed = checked_domain(domain), resolve_dtype(dtype, model), checked_eps(eps)
+    domain, name = checked_domain(domain), resolve_dtype(dtype, model)
+    if (eps is None) == (approximation is None):
+        raise InputError(f"give either eps=… or approximation=…: got {eps!r} and {approximation!r}")
+    allowed = math.inf if eps is None else checked_eps(eps)
+    each = None if approximation is None else checked_eps(approximation, "approximation")
     engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
     checked_choice("method", method, METHODS)
     if form is not None:
@@ -79,12 +91,16 @@ def compile(
     report = progress or (lambda _: None)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
         if _is_function(model, method):
+            if each is not None:
+                raise InputError(
+                    "approximation=… applies to models that are compiled from their steps: give eps=…"
+                )
             constants = (lipschitz, noise, tokens, seed)
             request = FunctionRequest(model, domain, allowed, name, method, *constants, report)
             net = compile_function(request, form or "two-layer")
         else:
             _check_function_words(method, {"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
-            net = _of_model(model, domain, allowed, name, report)
+            net = _of_model(model, domain, allowed, name, report, each)
             net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
     net.engine, net.strict = engine, strict
@@ -93,11 +109,14 @@ def compile(
     return net
 
 
-def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progress) -> Network:
+def _of_model(
+    model: Any, domain: Box, eps: float, dtype: str, progress: Progress, approximation: float | None
+) -> Network:
     program = to_program(model, domain.shape, domain)
     check_box(domain, dtype)
+    check_ids(program, domain)
     check_arithmetic(dtype, network=True)
-    request = Request(program, domain, eps, dtype, progress)
+    request = Request(program, domain, eps, dtype, progress, approximation)
     return certified(request, lower(request))
 
 

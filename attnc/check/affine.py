@@ -37,7 +37,10 @@ def bound(at: Passing) -> Value:
     lost = _lost(W, np.abs(middle), b)
     radius = up(spread + lost + b_off + 8 * EPS * (np.abs(centre) + spread))
     through = up(through + np.abs(constant))
-    error = up(weighed(stored, x.error.T).T + np.abs(constant - b) + b_off)
+    moved = weighed(stored, x.error.T).T
+    if x.normed is not None:  # executed and exact, both are outputs of the norm
+        moved = np.minimum(moved, up(2 * _normed(stored, x.normed)[0]))
+    error = up(moved + np.abs(constant - b) + b_off)
     if not np.array_equal(W, stored):
         error = up(error + weighed(long(stored) - W, x.magnitude.T).T)
     if isinstance(at.step, BatchNorm):  # W itself is off by 8 units
@@ -45,7 +48,11 @@ def bound(at: Passing) -> Value:
     error = up(error + _rounded(stored, x, through, a))
     error = np.where(through + error < a.largest, error, np.longdouble(np.inf))
     form = None if x.form is None else _form(x.form, W, b, b_off)
-    return value(centre - radius, centre + radius, error, weighed(stored, x.approximation.T).T, form)
+    approximation = weighed(stored, x.approximation.T).T
+    lo, hi, error = (
+        np.broadcast_to(end, approximation.shape) for end in (centre - radius, centre + radius, error)
+    )
+    return value(lo, hi, error, approximation, form)
 
 
 def _exact(at: Passing) -> tuple[Matrix, Long, Long]:

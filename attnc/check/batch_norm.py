@@ -8,12 +8,12 @@ import numpy as np
 
 from attnc.check.upward import EPS, Long, gamma, long, up
 from attnc.check.values import Passing, Value, value
-from attnc.program import BatchNorm
+from attnc.program import BatchNorm, Scale
 
 
 def bound(at: Passing) -> Value:
     (x,), a, step = at.inputs, at.arithmetic, at.step
-    assert isinstance(step, BatchNorm)
+    assert isinstance(step, BatchNorm | Scale)
     s, t, off = scale_and_shift(step)
     r, c = (long(at.layer.tensors[name]) for name in ("scale", "shift"))
     through = up(np.abs(r) * x.size + np.abs(c))
@@ -28,8 +28,10 @@ def bound(at: Passing) -> Value:
     return value(ends.min(0) - pad, ends.max(0) + pad, error, approximation, form)
 
 
-def scale_and_shift(step: BatchNorm) -> tuple[Long, Long, Long]:
+def scale_and_shift(step: BatchNorm | Scale) -> tuple[Long, Long, Long]:
     """s, within 8 units of its exact value, t, and how far t may be off."""
+    if isinstance(step, Scale):
+        return long(step.factor), long(step.shift), long(np.zeros(step.shift.shape))
     gain, variance, mean, shift = map(long, (step.gain, step.variance, step.mean, step.shift))
     scale = gain / np.sqrt(variance + np.longdouble(step.epsilon))
     return scale, shift - scale * mean, up(16 * EPS * (np.abs(scale * mean) + np.abs(shift)))

@@ -7,7 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from attnc.arithmetic import ARITHMETIC
-from attnc.check import affine, batch_norm, combine, lookup, pointwise, product, reshape
+from attnc.check import (
+    affine,
+    attend,
+    batch_norm,
+    combine,
+    embed,
+    lookup,
+    mix,
+    norm,
+    pointwise,
+    product,
+    reshape,
+)
 from attnc.check.values import CheckError, Errors, Passing, Value, start
 from attnc.domain import Box, Normed
 from attnc.program import Program
@@ -15,12 +27,17 @@ from attnc.records.layers import Layer
 
 KINDS: dict[str, Callable[[Passing], Value]] = {
     "affine": affine.bound,
+    "attend": attend.bound,
     "batch_norm": batch_norm.bound,
     "combine": combine.bound,
+    "embed": embed.bound,
     "lookup": lookup.bound,
+    "mix": mix.bound,
+    "norm": norm.bound,
     "pointwise": pointwise.bound,
     "product": product.bound,
     "reshape": reshape.bound,
+    "scale": batch_norm.bound,
 }
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from attnc.program.program import Program
 from attnc.program.step import Numbers
-from attnc.records.layers import Layer, NetworkNumbers, heads_of
+from attnc.records.layers import Layer, NetworkNumbers, heads_of, square_of
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 Tensors = Sequence[Tensor]
-Products = Callable[[Tensor, Tensor], Tensor]  # x (…, n) and W (m, n) ↦ x Wᵀ
+Products = Callable[[Tensor, Tensor], Tensor]  # x (…, n) and W (…, m, n) ↦ x Wᵀ
 
 
 def execute(numbers: HeadNumbers, s: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def execute(numbers: HeadNumbers, s: Tensor) -> Tensor:
 
 def execute_network(program: Program, numbers: NetworkNumbers, x: Tensor) -> Tensor:
     """The layers as torch runs them on a batch, in their dtype."""
-    return _run(program, numbers, x.reshape(-1, *program.shape), lambda v, W: v @ W.T)
+    return _run(program, numbers, x.reshape(-1, *program.shape), lambda v, W: v @ W.mT)
 
 
 def execute_one(program: Program, numbers: NetworkNumbers, x: Numbers) -> Numbers:
@@ -72,20 +72,58 @@ def _combine(layer: Layer, inputs: Tensors) -> Tensor:
     return y
 
 
+def _attend(layer: Layer, inputs: Tensors, t: Mapping[str, Tensor], dot: Products) -> Tensor:
+    heads, slices, scale = layer.settings["split"]
+    q, *parts = (torch.stack(x.chunk(c, -1), 1) for x, c in zip(inputs, (heads, slices, slices), strict=True))
+    k, v = (part.repeat_interleave(heads // slices, 1) for part in parts)
+    scores = dot(q, k) * scale
+    if "bias" in t:
+        scores = scores + t["bias"]
+    if "mask" in t:
+        scores = scores.masked_fill(t["mask"] == 0, -torch.inf)
+    y = dot(torch.softmax(scores, -1), v.mT.contiguous())
+    return torch.cat(tuple(y.unbind(1)), -1)
+
+
+def _norm(layer: Layer, x: Tensor, t: Mapping[str, Tensor]) -> Tensor:
+    z = x - x.sum(-1, keepdim=True) / x.shape[-1] if layer.settings["centred"] else x
+    score = t["intercept"] - t["slope"] * (z * z).sum(-1, keepdim=True)
+    weights = torch.softmax(torch.stack([score, torch.zeros_like(score)], -1), -1)[..., 0]
+    return (weights * t["output"]).sum(-1, keepdim=True) * z * t["gain"] + t["shift"]
+
+
+def _product(layer: Layer, inputs: Tensors, t: Mapping[str, Tensor]) -> Tensor:
+    x, y = inputs
+    scale, radius = (torch.exp2(t[name].double()).to(x.dtype) for name in ("scale", "radius"))
+    head, squares = square_of(layer), []
+    for zeta in (x / scale + y * scale, x / scale - y * scale):
+        found = execute(head, (zeta / radius).reshape(-1)).reshape(x.shape).to(x.dtype)
+        squares.append(found * (radius * radius))
+    return (squares[0] - squares[1]) / 4
+
+
 KINDS: dict[str, Callable[[Layer, Tensors, Mapping[str, Tensor], Products], Tensor]] = {
     "affine": lambda layer, x, t, dot: dot(x[0], t["weight"]) + t.get("bias", 0.0),
+    "attend": _attend,
     "batch_norm": lambda layer, x, t, dot: x[0] * t["scale"] + t["shift"],
     "combine": lambda layer, x, t, dot: _combine(layer, x),
+    "embed": lambda layer, x, t, dot: t["table"][x[0].long()],
     "lookup": lambda layer, x, t, dot: dot(
         torch.softmax(dot(x[0] - t["centre"], t["key"]) + t["offset"], -1), t["values"].T
     ),
+    "mix": lambda layer, x, t, dot: dot(x[0].mT.contiguous(), t["matrix"]).mT,
+    "norm": lambda layer, x, t, dot: _norm(layer, x[0], t),
     "pointwise": lambda layer, x, t, dot: _pointwise(layer, x[0]),
+    "product": lambda layer, x, t, dot: _product(layer, x, t),
     "reshape": lambda layer, x, t, dot: x[0].reshape(len(x[0]), *layer.settings["to"]),
+    "scale": lambda layer, x, t, dot: x[0] * t["scale"] + t["shift"],
 }
 
 
 def _in_order(x: Tensor, W: Tensor) -> Tensor:
     """A row at a time, without the libraries for products of matrices."""
+    if W.ndim > 2:
+        return torch.stack([_in_order(*pair) for pair in zip(x, W, strict=True)])
     weight, rows = np.ascontiguousarray(W.numpy()), x.numpy().reshape(-1, x.shape[-1])
     made = np.stack([(weight * row).sum(-1) for row in rows])
     return torch.from_numpy(made.reshape(*x.shape[:-1], len(weight)))

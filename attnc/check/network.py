@@ -10,20 +10,22 @@ import numpy as np
 import torch
 from flint import arb
 
+from attnc import functions
 from attnc.arithmetic import probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import execute_network
 from attnc.check.head import check_applies, check_head, check_machine, run_module
+from attnc.check.norm import check_norm, relative_errors
 from attnc.check.upward import largest_float
-from attnc.check.values import CheckError, HeadErrors, Value
+from attnc.check.values import CheckError, Errors, HeadErrors, NormErrors, SquareErrors, Value
 from attnc.check.witness import PRECISION, check_claim, error_of, network_errors, refutes
-from attnc.domain import Array
+from attnc.domain import Array, Tokens
 from attnc.functions.balls import working
-from attnc.program import Pointwise
+from attnc.program import Embed, Norm, Pointwise, Product
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status
-from attnc.records.layers import Layer, NetworkNumbers, heads_of
+from attnc.records.layers import Layer, NetworkNumbers, heads_of, quadratic_of, square_of
 from attnc.records.structure import mismatch
 from attnc.records.verdict import Verdict
 
@@ -48,7 +50,7 @@ def check_network(
         if refuted is not None:
             return refuted
         claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
-        errors = {}
+        errors: dict[int, Errors] = {}
         for layer in numbers.layers:
             step = program.steps[layer.value - 1]
             if isinstance(step, Pointwise):
@@ -60,6 +62,19 @@ def check_network(
                         reason = f"{claim.name}: {verdict.reason}"
                         return replace(verdict, reason=reason, bound=bound, cells=cells)
                 errors[layer.value] = head_errors(layer, claim, program.shapes[layer.value][-1])
+            elif isinstance(step, Product):
+                square = claims[layer.value].children[0]
+                verdict = check_head(square_of(layer), square, functions.square())
+                cells += verdict.cells
+                if not verdict:
+                    return replace(verdict, bound=bound, cells=cells)
+                errors[layer.value] = _square_errors(layer, square)
+            elif isinstance(step, Norm):
+                norm = next(
+                    claim for claim in certificate.parts("norm") if claim.facts["value"] == layer.value
+                )
+                errors[layer.value] = _norm_errors(layer, step, norm)
+        _check_requested(numbers, certificate, errors)
         _check_composition(program, numbers, certificate, errors)
     except CheckError as problem:
         return Verdict(Status.UNKNOWN, str(problem), bound, cells=cells)
@@ -80,6 +95,10 @@ def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certi
         problem: str | None = "it is about another program"
     elif not ((box.lo.ravel() <= at) & (at <= box.hi.ravel())).all():
         problem = "its witness is not an input of the domain"
+    elif isinstance(box, Tokens) and not np.array_equal(at, np.floor(at)):
+        problem = "its witness is not a sequence of token ids"
+    elif isinstance(box, Tokens) != any(isinstance(step, Embed) for step in program.steps):
+        problem = "its domain are token ids and the program reads none, or the other way round"
     elif program.shape != box.shape:
         problem = f"its domain has the shape {box.shape}, the program takes {program.shape}"
     else:
@@ -89,7 +108,7 @@ def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certi
 
 
 def _check_composition(
-    program: Program, numbers: NetworkNumbers, certificate: Certificate, errors: Mapping[int, HeadErrors]
+    program: Program, numbers: NetworkNumbers, certificate: Certificate, errors: Mapping[int, Errors]
 ) -> None:
     """Raise `CheckError` unless the bound follows from the bounds of the heads."""
     values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
@@ -112,6 +131,48 @@ def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:
         found.lo[part], found.hi[part] = head.interval.lo, head.interval.hi
         found.approximation[part], found.executed[part] = head.approximation, head.bound
     return found
+
+
+def _square_errors(layer: Layer, square: Certificate) -> SquareErrors:
+    """What is certified of the squares of a product."""
+    if not square.interval.lo <= -1 < 1 <= square.interval.hi:
+        raise CheckError("the head of the square is not proved on [-1, 1]")
+    scale, radius = (np.exp2(layer.tensor(name).astype(np.float64)) for name in ("scale", "radius"))
+    return SquareErrors(scale, radius, square.approximation, square.bound)
+
+
+def _norm_errors(layer: Layer, step: Norm, claim: Certificate) -> NormErrors:
+    """What is certified of the heads of a norm, if it is proved again."""
+    numbers, facts = quadratic_of(layer, step.epsilon), claim.facts
+    gain, shift = (layer.tensor(name).astype(np.float64) for name in ("gain", "shift"))
+    verdict = check_norm(claim, numbers, gain, shift, math.inf)
+    if not verdict:
+        raise CheckError(f"{claim.name}: {verdict.reason}")
+    if facts["kind"] != ("layer" if step.centred else "rms") or facts["epsilon"] != step.epsilon:
+        raise CheckError(f"{claim.name}: it is about another norm")
+    most = float(facts["most"])
+    relative, executed = relative_errors(numbers, most)
+    if not (relative <= facts["relative"] and executed <= facts["executed"]["softmax"]):
+        raise CheckError(f"{claim.name}: the relative errors of its heads are larger when derived again")
+    return NormErrors(facts["relative"], facts["executed"]["softmax"], most)
+
+
+def _check_requested(numbers: NetworkNumbers, certificate: Certificate, errors: Mapping[int, Errors]) -> None:
+    """Raise `CheckError` unless every layer of attention alone is within what was requested of each."""
+    requested = certificate.facts.get("requested", math.inf)
+    for layer in numbers.layers:
+        own, found = errors.get(layer.value), 0.0
+        if isinstance(own, HeadErrors):
+            found = float(own.approximation.max()) * (1 - 2.0**-40)
+        elif isinstance(own, SquareErrors):
+            found = float((own.radius**2).max() * own.approximation / 2)
+        elif isinstance(own, NormErrors):
+            gain = np.abs(layer.tensor("gain").astype(np.float64))
+            found = float(gain.max() * math.sqrt(len(gain)) * own.approximation)
+        if not found * (1 + 2.0**-40) <= requested:
+            raise CheckError(
+                f"value {layer.value}: its heads are within {found:.6g}, but {requested:.6g} is certified of each"
+            )
 
 
 def _confirm(claim: Certificate, entering: Value, leaving: Value) -> None:
@@ -151,6 +212,9 @@ def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.T
     """Inputs of the box that the dtype can represent, the witness first."""
     assert certificate.witness is not None
     box, draw = certificate.box, np.random.default_rng(20250416)
+    if isinstance(box, Tokens):
+        ids = draw.integers(0, box.vocabulary, (3 * count, *box.shape)).astype(np.float64)
+        return torch.from_numpy(np.concatenate([np.array([certificate.witness.input]), ids])).to(dtype)
     corners = np.where(draw.random((count, *box.shape)) < 0.5, box.lo, box.hi)
     inside = box.lo + draw.random((count, *box.shape)) * (box.hi - box.lo)
     mixed = np.where(draw.random((count, *box.shape)) < 0.5, corners, inside)

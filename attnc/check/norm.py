@@ -4,19 +4,27 @@ The relative error of the heads, in exact arithmetic and as executed, is proved 
 the errors of R, of the products R z_i and γ_i (R z_i) and of the sum with β_i move an output by at most
 
     |γ_i| √d g                                             exact
-    |γ_i| √d ((1 + e)/(1 - u)³ - 1) + u|β_i| + 6τ(1 + |γ_i|)    executed"""
+    |γ_i| √d ((1 + e)/(1 - u)³ - 1) + u|β_i| + 6τ(1 + |γ_i|)    executed
+
+`bound` is about a norm inside a network. Its argument z = x - mean x is off by C(x̂ - x), C a projection, and by what subtracting
+the mean loses, d + 3 roundings of the mean and one of the difference. N(z) = z/√(|z|²/d + ε) has the derivative (I - NNᵀ/d)/s, a
+contraction by s >= √(least |z|²/d + ε)."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from flint import arb
 
 from attnc.arithmetic import ARITHMETIC, Arithmetic, probe_network
 from attnc.check.quadratic import check_executed_error, check_relative_error
-from attnc.domain import Array, Ball
+from attnc.check.upward import EPS, Long, gamma, largest, long, up
+from attnc.check.values import CheckError, NormErrors, Passing, Value, value
+from attnc.domain import Array, Ball, Normed
 from attnc.functions.balls import upper, working
+from attnc.program import Norm
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up
 from attnc.records.quadratic_numbers import QuadraticNumbers
@@ -73,11 +81,7 @@ def _bounds(claim: Certificate, numbers: QuadraticNumbers, gain: Array, shift: A
     assert isinstance(claim.holds_for, Ball)
     a = ARITHMETIC[numbers.dtype]
     most = claim.holds_for.radius**2 / numbers.dim * (1 + 2.0**-40)
-    key = (*numbers.digests().values(), numbers.dim, numbers.offset, most)
-    if key not in _known:
-        relative = check_relative_error(numbers, 2 * most)
-        _known[key] = relative, check_executed_error(numbers, most, relative, a)
-    relative, softmax = _known[key]
+    relative, softmax = relative_errors(numbers, most)
     executed = {"softmax": softmax, "closed-form": _closed_form(numbers, most, a)}
     derived = {"approximation": (_exact(gain, relative), claim.approximation)}
     for engine, stated in claim.facts["roundings"].items():
@@ -86,6 +90,72 @@ def _bounds(claim: Certificate, numbers: QuadraticNumbers, gain: Array, shift: A
         if not (math.isfinite(found) and found <= stated):
             return f"{term} is {found:g} when derived again, but {stated:g} is certified"
     return None
+
+
+def relative_errors(numbers: QuadraticNumbers, most: float) -> tuple[float, float]:
+    """Of the root, for tokens with a mean square up to `most`: in exact arithmetic, and executed by softmax."""
+    key = (*numbers.digests().values(), numbers.dim, numbers.offset, most)
+    if key not in _known:
+        relative = check_relative_error(numbers, 2 * most)
+        _known[key] = relative, check_executed_error(numbers, most, relative, ARITHMETIC[numbers.dtype])
+    return _known[key]
+
+
+def bound(at: Passing) -> Value:
+    (x,), step, heads, a = at.inputs, at.step, at.errors, at.arithmetic
+    assert isinstance(step, Norm) and isinstance(heads, NormErrors)
+    d, u, tau = x.lo.shape[1], np.longdouble(a.unit), np.longdouble(a.tiny)
+    lo, hi, off, lost = x.lo, x.hi, np.maximum(x.error, x.approximation), long(np.zeros(x.lo.shape))
+    if step.centred:
+        mean = up(x.size.sum(1, keepdims=True) / d, d)
+        lost = up((gamma(d + 3, a) + u) * mean * (1 + gamma(d + 3, a)) + u * x.size + (2 * d + 8) * tau)
+        pad = up((2 * d + 16) * EPS * (x.magnitude + x.magnitude.sum(1, keepdims=True) / d), d)
+        lo = x.lo - (x.lo + x.hi.sum(1, keepdims=True) - x.hi) / d - pad
+        hi = x.hi - (x.hi + x.lo.sum(1, keepdims=True) - x.lo) / d + pad
+        off = up(off + off.sum(1, keepdims=True) / d + lost, d)
+    wide = 8 * EPS * (largest(lo, hi) + off) + off
+    low, high, least = _root_range(lo - wide, hi + wide, step.epsilon)
+    if not (up((largest(lo - wide, hi + wide) ** 2).sum(1) / d, d) <= heads.most).all():
+        raise CheckError("a token may exceed what the heads of the norm are proved for")
+    gain, shift = (long(at.layer.tensors[name]) for name in ("gain", "shift"))
+    size, reach = np.abs(gain), largest(low, high)
+    executed = np.longdouble(heads.executed)
+    own = size * reach * (executed + (1 + executed) * gamma(3, a)) + u * np.abs(shift) + 6 * tau * (1 + size)
+    own = up(own + np.abs(gain - long(step.gain)) * reach + np.abs(shift - long(step.shift)))
+    moved = up((_length(x.error) + _length(lost)) / least)
+    exact = up(_length(x.approximation) / least)
+    spread = up(high - low + 4 * EPS * reach)
+    low, high, _ = _root_range(lo, hi, step.epsilon)
+    g, b = long(step.gain), long(step.shift)
+    ends = np.stack([g * low, g * high])
+    pad = up(8 * EPS * (np.abs(ends).max(0) + np.abs(b)))
+    found = value(
+        ends.min(0) + b - pad,
+        ends.max(0) + b + pad,
+        up(size * np.minimum(moved, spread) + own),
+        up(size * (np.minimum(exact, spread) + np.longdouble(heads.approximation) * reach)),
+    )
+    unit = up(own + size * _length(lost) / least / np.sqrt(np.longdouble(d)))  # in a feature and in the mean
+    fits = (unit <= 2.0**-11 * np.abs(g)) | ((g == 0) & (own <= 2.0**-11 * (np.abs(b) + 2.0**-100)))
+    normed = Normed(step.centred, step.gain, step.shift) if fits.all() else None
+    return replace(found, normed=normed)
+
+
+def _root_range(lo: Long, hi: Long, epsilon: float) -> tuple[Long, Long, Long]:
+    """Bounds of z/√(|z|²/d + ε) for lo <= z <= hi, and the least root (tokens, 1)."""
+    d, e = lo.shape[1], np.longdouble(epsilon)
+    nearest = np.where((lo > 0) | (hi < 0), np.minimum(np.abs(lo), np.abs(hi)), 0)
+    room = (2 * d + 64) * EPS
+    least = np.sqrt((nearest**2).sum(1, keepdims=True) / d + e) * (1 - room)
+    most = np.sqrt((largest(lo, hi) ** 2).sum(1, keepdims=True) / d + e) * (1 + room)
+    top = np.sqrt(np.longdouble(d)) * (1 + room)
+    low, high = (end / np.where(outwards, least, most) for end, outwards in ((lo, lo < 0), (hi, hi > 0)))
+    return np.maximum(low - room * np.abs(low), -top), np.minimum(high + room * np.abs(high), top), least
+
+
+def _length(x: Long) -> Long:
+    """(tokens, 1): at least ‖x‖₂."""
+    return up(np.sqrt((x * x).sum(1, keepdims=True)), x.shape[1])
 
 
 def _exact(gain: Array, relative: float) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 
 from attnc.arithmetic import Arithmetic
 from attnc.check.upward import EPS, Long, largest, long, up
-from attnc.domain import Array, Box, Normed
+from attnc.domain import Array, Box, Normed, Tokens
 from attnc.program import Program, Step
 from attnc.program.program import MOST_FORM_SIZE, MOST_FORM_WORK
 from attnc.records.layers import Layer
@@ -103,7 +103,7 @@ def start(program: Program, domain: Box | Normed, forms: bool = True) -> Value:
     lo, hi = (long(end).reshape(none.shape) for end in (domain.lo, domain.hi))
     found = value(lo, hi, none, none)
     size = domain.size * max(map(np.prod, program.shapes))
-    if not forms or program.form_work > MOST_FORM_WORK or size > MOST_FORM_SIZE:
+    if not forms or isinstance(domain, Tokens) or program.form_work > MOST_FORM_WORK or size > MOST_FORM_SIZE:
         return found
     middle, half = found.middle
     matrix = long(np.eye(domain.size)).reshape(*none.shape, domain.size)
@@ -148,7 +148,16 @@ class SquareErrors:
     multiplied: bool = False
 
 
-Errors = HeadErrors | SquareErrors | None
+@dataclass(frozen=True, eq=False)
+class NormErrors:
+    """Of the root of a norm, for tokens with a mean square up to `most`: relative, in exact arithmetic and as executed."""
+
+    approximation: float
+    executed: float
+    most: float
+
+
+Errors = HeadErrors | SquareErrors | NormErrors | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnc.errors import PrecisionError, Problem, UnsupportedError
+from attnc.domain import Box, Tokens
+from attnc.errors import InputError, PrecisionError, Problem, UnsupportedError
+from attnc.lower.norm import lower_norm
 from attnc.lower.pointwise import lower_pointwise
 from attnc.lower.product import lower_product
-from attnc.program import Affine, BatchNorm, Combine, Reshape
+from attnc.program import Affine, Attend, BatchNorm, Combine, Embed, Mix, Reshape, Scale
 from attnc.program.program import Program
 from attnc.program.step import Numbers
 from attnc.prove.exact_affine import folded, scaling
@@ -55,6 +57,24 @@ def lower_reshape(program: Program, value: int, dtype: str) -> Layer:
     return Layer("reshape", step.inputs, value, {}, {"to": step.to})
 
 
+def lower_tensors(program: Program, value: int, dtype: str) -> Layer:
+    """The layer of a scale, a mixture of tokens or a table, whose numbers are those of the step."""
+    step = program.steps[value - 1]
+    assert isinstance(step, Scale | Mix | Embed)
+    names = {"factor": "scale"}
+    tensors = {names.get(n, n): _rounded(array, dtype, step.label) for n, array in step.tensors().items()}
+    return Layer(step.kind, step.inputs, value, tensors)
+
+
+def lower_attend(program: Program, value: int, dtype: str) -> Layer:
+    """Attention between tokens, which is softmax already."""
+    step = program.steps[value - 1]
+    assert isinstance(step, Attend)
+    tensors = {name: _rounded(array, dtype, step.label) for name, array in step.tensors().items()}
+    scale = float(_rounded(np.array([step.scale]), dtype, step.label)[0])
+    return Layer("attend", step.inputs, value, tensors, {"split": (step.heads, step.slices, scale)})
+
+
 def _folds(program: Program, value: int) -> bool:
     """Whether a single batch norm is all that reads the value of an affine step."""
     readers = program.readers(value)
@@ -77,8 +97,13 @@ LOWERINGS: dict[str, Callable[[Program, int, str], Layer | None]] = {
     "product": lower_product,
     "combine": lower_combine,
     "reshape": lower_reshape,
+    "norm": lower_norm,
+    "attend": lower_attend,
+    "embed": lower_tensors,
+    "scale": lower_tensors,
+    "mix": lower_tensors,
 }
-COMPILED = tuple(kind for kind in LOWERINGS if kind != "product")  # products run in converted blocks only
+COMPILED = tuple(LOWERINGS)
 
 
 def lower_steps(program: Program, dtype: str) -> tuple[Layer, ...]:
@@ -96,3 +121,17 @@ def check_supported(program: Program) -> None:
         problems.append(Problem(step.name or f"step {i} ({step.kind})", reason))
     if problems:
         raise UnsupportedError("the model cannot be compiled", problems)
+
+
+def check_ids(program: Program, domain: Box) -> None:
+    """Raise `InputError` unless token ids, and nothing else, enter the tables of the program."""
+    tables = [step for step in program.steps if isinstance(step, Embed)]
+    readers = [program.steps[i] for i in program.readers(0)]
+    ids = isinstance(domain, Tokens)
+    if ids != bool(tables) or (ids and not all(isinstance(step, Embed) for step in readers)):
+        raise InputError(
+            "a program that starts with tables of embeddings takes domain=attnc.Tokens(…), and only such a program"
+        )
+    for step in tables:
+        if isinstance(domain, Tokens) and (step.input != 0 or domain.vocabulary > len(step.table)):
+            raise InputError(f"{step.label}: a table of {len(step.table)} rows cannot be read by {domain}")

@@ -34,13 +34,27 @@ def lower_product(program: Program, value: int, dtype: str) -> Layer:
     return Layer("product", step.inputs, value, {"scale": nothing, "radius": nothing})
 
 
-def scaled_product(layer: Layer, known: Mapping[int, ValueBounds], dtype: str) -> Layer:
-    """The layer with a λ and a radius for each neuron."""
-    x, y = (known[i] for i in layer.inputs)
+def scaled_product(layer: Layer, known: Mapping[int, ValueBounds], dtype: str, room: float = 1.0) -> Layer:
+    """The layer with a λ and a radius for each neuron; the radius has `room` for factors that are larger than is proved."""
+    x, y = (_any_token(known[i], room) for i in layer.inputs)
     powers = square_powers(x, y, ARITHMETIC[dtype])
     if powers is None:
         raise InputError("the factors of a product may exceed 2^127: scale the weights down")
     return replace(layer, tensors=dict(zip(("scale", "radius"), powers, strict=True)))
+
+
+def _any_token(x: ValueBounds, room: float) -> ValueBounds:
+    """Bounds of the executed values that hold for every token, feature by feature."""
+    if room == 1 and x.lo.ndim == 1:
+        return x
+    most = room * x.executed.max(axis=tuple(range(x.lo.ndim - 1)))
+    return ValueBounds(-most, most, np.zeros_like(most), np.zeros_like(most))
+
+
+def with_square(layer: Layer, head: Head) -> Layer:
+    """The layer with the numbers of the head of its square."""
+    parts = {f"square.0.{name}": array for name, array in head.numbers().tensors().items()}
+    return replace(layer, tensors={**layer.tensors, **parts})
 
 
 def square_head(dtype: str) -> Head:

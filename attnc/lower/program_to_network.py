@@ -7,7 +7,7 @@ share goes to the layers behind."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,13 @@ from attnc.heads import patience
 from attnc.heads.target import Progress
 from attnc.lower.heads import HeadRequest, build_head
 from attnc.lower.layers import check_supported, lower_steps
+from attnc.lower.norm import norm_claim, norm_heads, norm_terms, root_errors, with_heads
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
+from attnc.lower.product import scaled_product, square_errors, square_head, with_square
+from attnc.lower.quadratic import QuadraticProof
 from attnc.lower.witness import check_refuted, worst
 from attnc.network.network import Network, rebuilt
-from attnc.program import Pointwise
+from attnc.program import Norm, Pointwise, Product
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import advance, carried, compose, start
@@ -37,6 +40,8 @@ _SPENT = 0.98  # of eps; the rest is for the products of errors
 _LEAST = 0.25  # of what was spent, for the remaining layers once eps is out of reach
 _ROOM = 2.0  # over an error that was reached: another eps finds other heads
 _GROUPS = 4  # of neurons in a layer
+_SMALL = 2.0**-60  # an error of which only the first order matters
+_SQUARE_ROOM = 1.02  # for the factors of a product: the checker's may be slightly larger
 
 
 @dataclass(frozen=True)
@@ -45,18 +50,24 @@ class Request:
 
     program: Program
     box: Box
-    eps: float
+    eps: float  # of the output; infinity if `approximation` is given
     dtype: str
     progress: Progress = lambda _: None
+    approximation: float | None = None  # of each layer of attention alone, in exact arithmetic
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """Layers, the heads of each layer of attention by its value, and the bounds of every value."""
+    """Layers, the heads of each layer of attention by its value, those of the norms, and the bounds of every value."""
 
     layers: tuple[Layer, ...]
     heads: dict[int, list[HeadGroup]]
     known: dict[int, ValueBounds]
+    roots: dict[int, QuadraticProof] = field(default_factory=dict)
+
+    def layer(self, value: int) -> Layer:
+        """The layer that computes a value."""
+        return next(layer for layer in self.layers if layer.value == value)
 
     @property
     def output(self) -> ValueBounds:
@@ -71,12 +82,15 @@ def lower(request: Request) -> Lowered:
     """The network whose output is proved within eps, or an error that names the largest term and the eps that can be met."""
     check_supported(request.program)
     layers = lower_steps(request.program, request.dtype)
-    exact = compose(request.program, layers, request.box, {}, request.dtype)
-    attention = [layer.value for layer in layers if layer.kind == "pointwise"]
+    multiplied = {layer.value: HeadErrors(multiplied=True) for layer in layers if layer.kind == "product"}
+    exact = compose(request.program, layers, request.box, multiplied, request.dtype)
+    attention = [layer.value for layer in layers if layer.kind in ("pointwise", "norm", "product")]
     weights = {value: amplification(layers, exact, value) for value in attention}
     affine = float(exact[layers[-1].value].error.max())
     if not np.isfinite(affine):
         raise _overflow(request, layers, exact)
+    if request.approximation is not None:
+        return _of_steps(request, layers)
     spent, closest = _SPENT, None
     for _ in range(5):
         left = spent * request.eps - affine
@@ -85,7 +99,7 @@ def lower(request: Request) -> Lowered:
         if lowered.error <= request.eps:
             return lowered
         closest = lowered if closest is None or lowered.error < closest.error else closest
-        taken = sum(weights[value] * worst_bound(heads) for value, heads in lowered.heads.items())
+        taken = sum(weights[value] * own_bound(lowered, value) for value in weights)
         if left <= 0 or not taken <= request.eps - affine:  # not only the products of errors exceed eps
             break
         spent *= 0.75
@@ -93,9 +107,51 @@ def lower(request: Request) -> Lowered:
     raise _refusal(request, closest, weights, affine, shared.stopped)
 
 
+def _of_steps(request: Request, layers: tuple[Layer, ...]) -> Lowered:
+    """Heads within `approximation` for every layer; the error of the output is what follows."""
+    with patience.sharing():
+        lowered = _attempt(request, layers, {}, 0.0)
+    for value in (*lowered.heads, *lowered.roots):
+        own, name = own_approximation(lowered, value), layer_name(request.program, value)
+        assert request.approximation is not None
+        if own > request.approximation:
+            raise PrecisionError(
+                f"approximation={request.approximation:g} cannot be met at {name}: its heads are within {own:.2g}. Use "
+                f"{'dtype=torch.float64, or ' * (request.dtype == 'float32')}approximation >= {round_up(1.1 * own, 2):g}.",
+                round_up(1.1 * own, 2),
+            )
+    if not np.isfinite(lowered.error):
+        raise _overflow(request, lowered.layers, lowered.known)
+    return lowered
+
+
+def own_bound(lowered: Lowered, value: int) -> float:
+    """The error of the heads of a layer alone, as executed."""
+    layer = lowered.layer(value)
+    if layer.kind == "norm":
+        return float(sum(norm_terms(layer, lowered.roots[value]).values()))
+    if layer.kind == "product":
+        return float(np.max(_square_errors(layer, lowered.heads[value]).error)) / 2
+    return worst_bound(lowered.heads[value])
+
+
+def own_approximation(lowered: Lowered, value: int) -> float:
+    """The error of the heads of a layer alone, in exact arithmetic."""
+    layer = lowered.layer(value)
+    if layer.kind == "norm":
+        return float(norm_terms(layer, lowered.roots[value])["approximation"])
+    if layer.kind == "product":
+        return float(np.max(_square_errors(layer, lowered.heads[value]).approximation)) / 2
+    return max(group.certificate.approximation for group in lowered.heads[value])
+
+
+def _square_errors(layer: Layer, heads: Sequence[HeadGroup]) -> HeadErrors:
+    return square_errors(layer, heads[0].head, "softmax", heads[0].certificate.dtype)
+
+
 def amplification(layers: Sequence[Layer], known: Mapping[int, ValueBounds], value: int) -> float:
-    """M: the error of the output if every entry of a value errs by 1."""
-    return float(carried(layers, known, {value: 1.0})[layers[-1].value].max())
+    """M: the error of the output for a small error in every entry of a value, divided by that error."""
+    return float(carried(layers, known, {value: _SMALL})[layers[-1].value].max()) / _SMALL
 
 
 def _attempt(
@@ -104,21 +160,40 @@ def _attempt(
     """Heads for every layer in order: equal shares of what is left of `allowed`.
 
     If nothing is left, the attempt continues, to find what can be met."""
-    known: dict[int, ValueBounds] = {0: start(request.program, request.box)}
-    heads: dict[int, list[HeadGroup]] = {}
-    left, waiting = allowed, len(weights)
+    made = Lowered((), {}, {0: start(request.program, request.box)})
+    left, waiting, fixed = allowed, len(weights), request.approximation
     for layer in layers:
-        errors = HeadErrors()
-        if layer.kind == "pointwise":
-            share = max(left, _LEAST * (allowed - left)) / waiting / max(weights[layer.value], 2.0**-200)
-            entering = known[layer.input]
-            step = pointwise_step(request.program, layer.value)
-            heads[layer.value] = _layer_heads(request, layer.value, step.function, entering, share)
-            errors = head_errors(heads[layer.value], step.function, entering)
-            left -= weights[layer.value] * worst_bound(heads[layer.value])
+        share = 0.0
+        if layer.value in weights or fixed is not None:
+            weight = max(weights.get(layer.value, 1.0), 2.0**-200)
+            share = (
+                max(left, _LEAST * (allowed - left)) / max(waiting, 1) / weight if fixed is None else fixed
+            )
+        finished, errors = _with_heads(request, layer, made, share)
+        made = replace(made, layers=(*made.layers, finished))
+        if layer.value in weights:
+            left -= weights[layer.value] * own_bound(made, layer.value)
             waiting -= 1
-        known[layer.value] = advance(request.program, layer, known, request.dtype, errors)
-    return Lowered(layers, heads, known)
+        made.known[layer.value] = advance(request.program, finished, made.known, request.dtype, errors)
+    return made
+
+
+def _with_heads(request: Request, layer: Layer, made: Lowered, share: float) -> tuple[Layer, HeadErrors]:
+    """The layer with its heads, and their errors; `made` gets the heads."""
+    step, value = request.program.steps[layer.value - 1], layer.value
+    entering = made.known[layer.inputs[0]]
+    if isinstance(step, Pointwise):
+        made.heads[value] = _layer_heads(request, value, step.function, entering, share)
+        return layer, head_errors(made.heads[value], step.function, entering)
+    if isinstance(step, Norm):
+        made.roots[value] = norm_heads(layer, step, entering, share, request.dtype)
+        return with_heads(layer, made.roots[value]), root_errors(made.roots[value])
+    if isinstance(step, Product):
+        head = square_head(request.dtype)
+        made.heads[value] = [HeadGroup(None, head)]
+        scaled = with_square(scaled_product(layer, made.known, request.dtype, _SQUARE_ROOM), head)
+        return scaled, square_errors(scaled, head, "softmax", request.dtype)
+    return layer, HeadErrors()
 
 
 def _layer_heads(
@@ -132,7 +207,10 @@ def _layer_heads(
     def group(neurons: Index | None) -> HeadGroup:
         where = (..., slice(None)) if neurons is None else (..., neurons)
         domain = with_room(float(lo[where].min()), float(hi[where].max()))
-        wanted = HeadRequest(function, domain, request.dtype, eps=min(share, domain.width))
+        target = min(share, domain.width)
+        wanted = HeadRequest(function, domain, request.dtype, eps=target)
+        if request.approximation is not None:
+            wanted = HeadRequest(function, domain, request.dtype, approximation=target)
         try:
             return HeadGroup(neurons, build_head(wanted, lambda text: request.progress(f"{name}: {text}")))
         except (ConvergenceError, PrecisionError) as problem:
@@ -156,12 +234,6 @@ def with_room(lo: float, hi: float) -> Interval:
     return covering(lo - room, hi + room)
 
 
-def pointwise_step(program: Program, value: int) -> Pointwise:
-    step = program.steps[value - 1]
-    assert isinstance(step, Pointwise)
-    return step
-
-
 def layer_name(program: Program, value: int) -> str:
     """Its number among the layers of attention, with its name in the source."""
     number = f"layer {program.layers.index(value - 1) + 1}"
@@ -172,7 +244,7 @@ def layer_name(program: Program, value: int) -> str:
 def _overflow(request: Request, layers: Sequence[Layer], exact: Mapping[int, ValueBounds]) -> PrecisionError:
     first = next(layer for layer in layers if not np.isfinite(exact[layer.value].error).all())
     step = request.program.steps[first.value - 1]
-    attention = first.kind == "pointwise"
+    attention = not step.linear
     name = layer_name(request.program, first.value) if attention else step.name or f"step {first.value - 1}"
     why = f"in {request.dtype} it may overflow, or its slope is unbounded"
     return PrecisionError(f"no error bound can be proved for the output of {name}: {why}. Use a smaller box.")
@@ -182,16 +254,19 @@ def _refusal(
     request: Request, lowered: Lowered, weights: dict[int, float], affine: float, stopped: bool
 ) -> PrecisionError:
     """The largest term of the error, and the eps that can be met; and whether a search was stopped for time."""
-    steps = {value: pointwise_step(request.program, value) for value in lowered.heads}
-    own = {value: deviation(step, lowered.known[step.input]) for value, step in steps.items()}
+    steps = ((value, request.program.steps[value - 1]) for value in lowered.heads)
+    own = {v: deviation(step, lowered.known[step.input]) for v, step in steps if isinstance(step, Pointwise)}
     off = float(carried(lowered.layers, lowered.known, own)[lowered.layers[-1].value].max())
     source = "the source's own functions, which deviate from their definition (torch's softplus beyond its threshold)"
-    terms = {f"{request.dtype} rounding in the affine layers": max(affine - off, 0.0), source: off}
+    terms = {f"{request.dtype} rounding in the other layers": max(affine - off, 0.0), source: off}
+    for value in lowered.roots:
+        name = layer_name(request.program, value)
+        terms[f"the error of the heads of {name} (norm)"] = weights[value] * own_bound(lowered, value)
     for value, heads in lowered.heads.items():
         head = max((group.certificate for group in heads), key=lambda c: c.bound)
         term = "rounding" if head.rounding > head.approximation else "approximation"
         name = f"{layer_name(request.program, value)} ({head.facts['function']})"
-        terms[f"the {term} error of the heads of {name}"] = weights[value] * head.bound
+        terms[f"the {term} error of the heads of {name}"] = weights[value] * own_bound(lowered, value)
     largest = max(terms, key=terms.__getitem__)
     reachable = round_up(_ROOM * lowered.error, 2)
     other = "dtype=torch.float64, or " if request.dtype == "float32" and largest != source else ""
@@ -208,14 +283,22 @@ def certified(request: Request, lowered: Lowered, strict: bool | None = None) ->
     """The module with the certificates of its layers, the bound of the whole, and a witness."""
     layers = {layer.value: layer for layer in lowered.layers}
     for value, heads in lowered.heads.items():
-        groups = [(neurons, head.numbers()) for neurons, head in heads]
-        layers[value] = pointwise_layer(layers[value].input, value, groups)
+        if layers[value].kind == "pointwise":
+            groups = [(neurons, head.numbers()) for neurons, head in heads]
+            layers[value] = pointwise_layer(layers[value].input, value, groups)
     numbers = NetworkNumbers(tuple(layers.values()), request.dtype)
     rounded = _rounded(request, lowered)
     terms = _terms(lowered.output, rounded[lowered.layers[-1].value])
     terms["bound"] = min(terms["bound"], max(request.eps, lowered.error))
     claims = [_claim(request, layers[value], lowered, rounded[value]) for value in lowered.heads]
+    for value, proof in lowered.roots.items():
+        step = request.program.steps[value - 1]
+        assert isinstance(step, Norm)
+        claims.append(norm_claim(layers[value], step, layer_name(request.program, value), proof))
     network = proved_network(request.program, numbers, request.box, terms, *claims)
+    if request.approximation is not None:
+        facts = {**network.certificate.facts, "requested": request.approximation}
+        network.certificate = replace(network.certificate, facts=facts)
     network.strict = strict
     request.progress("searching for the largest error")
     witness = worst(network, request.program, numbers, request.box)
@@ -244,13 +327,13 @@ def proved_network(
 
 
 def _claim(request: Request, layer: Layer, lowered: Lowered, rounded: ValueBounds) -> Certificate:
-    width = lowered.known[layer.input].lo.shape[-1]
+    width, step = lowered.known[layer.inputs[0]].lo.shape[-1], request.program.steps[layer.value - 1]
     heads = lowered.heads[layer.value]
     facts = {
-        "function": label_of(pointwise_step(request.program, layer.value).function),
+        "function": label_of(step.function) if isinstance(step, Pointwise) else "square",
         "value": layer.value,
         "neurons": [width if neurons is None else len(neurons) for neurons, _ in heads],
-        "error_in": claimed(float(lowered.known[layer.input].error.max())),
+        "error_in": claimed(float(lowered.known[layer.inputs[0]].error.max())),
     }
     return Certificate(
         subject="layer",
@@ -266,12 +349,21 @@ def _claim(request: Request, layer: Layer, lowered: Lowered, rounded: ValueBound
 def _rounded(request: Request, lowered: Lowered) -> dict[int, ValueBounds]:
     """The bounds of every value if the heads had no error but rounding: what execution alone can change."""
     errors = {}
+    for value, proof in lowered.roots.items():
+        errors[value] = _rounding_only(root_errors(proof))
     for value, heads in lowered.heads.items():
+        if lowered.layer(value).kind == "product":
+            errors[value] = _rounding_only(_square_errors(lowered.layer(value), heads))
+            continue
         found = np.zeros(lowered.known[value].lo.shape)
         for neurons, head in heads:
             found[..., slice(None) if neurons is None else neurons] = head.certificate.rounding
         errors[value] = HeadErrors(0.0, found)
     return compose(request.program, lowered.layers, request.box, errors, request.dtype)
+
+
+def _rounding_only(errors: HeadErrors) -> HeadErrors:
+    return replace(errors, approximation=0.0, error=np.asarray(errors.error) - errors.approximation)
 
 
 def _terms(bounds: ValueBounds, rounded: ValueBounds) -> dict[str, Any]:

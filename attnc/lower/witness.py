@@ -8,7 +8,7 @@ from flint import arb
 from torch import Tensor, nn
 
 from attnc.check.witness import PRECISION, ROOM, attained, network_errors
-from attnc.domain import Array, Box
+from attnc.domain import Array, Box, Tokens
 from attnc.errors import CertificateError
 from attnc.functions.balls import lower, working
 from attnc.program.evaluate import differentiable, exact
@@ -29,6 +29,8 @@ def check_refuted(what: str, error: float, bound: float, cause: str = "") -> Non
 def candidates(box: Box, count: int, seed: int = 0) -> Tensor:
     """The middle and the two extreme corners of the box, then random corners and random inputs inside, half each."""
     draw = np.random.default_rng(seed)
+    if isinstance(box, Tokens):
+        return torch.from_numpy(draw.integers(0, box.vocabulary, (count, *box.shape)).astype(np.float64))
     corners = np.where(draw.random((count // 2, *box.shape)) < 0.5, box.lo, box.hi)
     inside = box.lo + draw.random((count - count // 2, *box.shape)) * (box.hi - box.lo)
     first = np.stack([box.lo / 2 + box.hi / 2, box.lo, box.hi])
@@ -74,8 +76,10 @@ def worst(
         return x[chosen].double(), executed[chosen]
 
     best, _ = largest(within(candidates(box, effort), box, dtype), max(2, effort // 32))
-    risen = ascend(network, program, best, box, 16 if program.parameters < 2**20 else 5)
-    points = within(torch.cat([best, risen]), box, dtype)
+    points = best.to(dtype)
+    if not isinstance(box, Tokens):
+        risen = ascend(network, program, best, box, 16 if program.parameters < 2**20 else 5)
+        points = within(torch.cat([best, risen]), box, dtype)
     x, executed = largest(points, 8 if program.parameters < 2**18 else 2)
     return proved(program, numbers, x.numpy(), executed.numpy())
 

@@ -60,7 +60,7 @@ class AffineLayer(LayerModule):
 
 @as_made
 class ScaleLayer(LayerModule):
-    """x ↦ a∘x + c: a normalisation with stored statistics."""
+    """x ↦ a∘x + c: a scale, or a normalisation with stored statistics."""
 
     scale: nn.Parameter
     shift: nn.Parameter
@@ -68,6 +68,30 @@ class ScaleLayer(LayerModule):
     @precise
     def forward(self, x: Tensor) -> Tensor:
         return x * self.scale + self.shift
+
+
+@as_made
+class EmbedLayer(LayerModule):
+    """ids ↦ the rows of the table."""
+
+    table: nn.Parameter
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids.long(), self.table)
+
+    def extra_repr(self) -> str:
+        return f"{self.table.shape[0]} rows of {self.table.shape[1]}"
+
+
+@as_made
+class MixLayer(LayerModule):
+    """x ↦ M x over the tokens."""
+
+    matrix: nn.Parameter
+
+    @precise
+    def forward(self, x: Tensor) -> Tensor:
+        return self.matrix @ x
 
 
 @as_made

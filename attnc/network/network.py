@@ -11,27 +11,40 @@ from torch import Tensor, nn
 
 from attnc.arguments import checked_engine, checked_strict
 from attnc.arithmetic import loose_products
-from attnc.domain import Box
+from attnc.domain import Box, Tokens
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_changed
+from attnc.network.attend import AttendLayer
 from attnc.network.describe import Description, described, proved_word
 from attnc.network.engines import CERTIFIED
 from attnc.network.head import Head
 from attnc.network.inside import check_domain, check_tensor, outside_box
-from attnc.network.layer import AffineLayer, CombineLayer, LayerModule, LookupLayer, ReshapeLayer, ScaleLayer
+from attnc.network.layer import (
+    AffineLayer,
+    CombineLayer,
+    EmbedLayer,
+    LayerModule,
+    LookupLayer,
+    MixLayer,
+    ReshapeLayer,
+    ScaleLayer,
+)  # fmt: skip
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.forms import literal_form
 from attnc.network.literal.layers import literal_layers
-from attnc.network.pointwise import Pointwise, Stage
+from attnc.network.norm import NormLayer
+from attnc.network.pointwise import Pointwise
+from attnc.network.product import ProductLayer
 from attnc.network.running import PreciseModule, in_chunks, precise
 from attnc.program.program import Program
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import INTEGERS, Certificate, Status
 from attnc.records.fields import DAMAGE
 from attnc.records.layers import Layer, NetworkNumbers, heads_of
 from attnc.records.presentation import Presentation
 from attnc.records.record import Record, write
 
 _CHUNK = 1 << 21  # numbers of the widest value held at once
+Stage = LayerModule | Pointwise | ProductLayer
 
 
 @as_made
@@ -73,6 +86,7 @@ class Network(PreciseModule):
             check_domain(self, x, self.strict if strict is None else strict, lambda x: outside_box(x, box))
         flat, last = x.reshape(-1, *self.program.shape), len(self.program.steps)
         anchors = [selection.anchors for selection in self.selections]
+        anchors += [self._attended(stage) for stage in self.stages if isinstance(stage, AttendLayer)]
         widest = max(*map(math.prod, self.program.shapes), *anchors)
         out = in_chunks(lambda part: self._run(part)[last], _CHUNK // widest, flat)
         return out.reshape(*x.shape[: x.ndim - len(self.program.shape)], *self.program.shapes[-1])
@@ -134,7 +148,7 @@ class Network(PreciseModule):
 
         >>> import torch
         >>> from attnc.compiler import compile
-        >>> from attnc.domain import Box
+        >>> from attnc.domain import Box, Tokens
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
         >>> net = compile(model, domain=Box(-1, 1, shape=(4,)), eps=1e-3)
         >>> literal = net.as_self_attention(3)
@@ -188,6 +202,11 @@ class Network(PreciseModule):
                 values = {v: t for v, t in values.items() if last_read.get(v, -1) > i or v == stage.value}
         return values
 
+    def _attended(self, stage: AttendLayer) -> int:
+        """How many weights a layer of attention between tokens has."""
+        q, k, _ = (self.program.shapes[i] for i in stage.inputs)
+        return int(stage.settings["split"][0] * q[0] * k[0])
+
     def _dtype(self) -> str:
         dtypes = {str(p.dtype).removeprefix("torch.") for p in self.parameters()}
         if len(dtypes) != 1 or not dtypes <= {"float32", "float64"}:
@@ -195,7 +214,10 @@ class Network(PreciseModule):
         return dtypes.pop()
 
     def _check_input(self, x: Tensor) -> None:
-        check_tensor("network", x, next(self.parameters()).dtype)
+        if not (
+            isinstance(x, Tensor) and x.dtype in INTEGERS and isinstance(self.certificate.holds_for, Tokens)
+        ):
+            check_tensor("network", x, next(self.parameters()).dtype)
         shape = self.program.shape
         if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
             raise InputError(f"expected the shape (…, {', '.join(map(str, shape))}): got {tuple(x.shape)}")
@@ -219,6 +241,11 @@ _MODULES: dict[str, type[LayerModule]] = {
     "lookup": LookupLayer,
     "combine": CombineLayer,
     "reshape": ReshapeLayer,
+    "attend": AttendLayer,
+    "embed": EmbedLayer,
+    "mix": MixLayer,
+    "norm": NormLayer,
+    "scale": ScaleLayer,
 }
 
 
@@ -233,9 +260,11 @@ def rebuilt(record: Record, engine: str = "softmax") -> Network:
 
 def _module(layer: Layer, claim: Certificate | None = None) -> Stage:
     """The module of a layer; the heads of a pointwise layer get the certificates of the claim."""
-    if layer.kind != "pointwise":
+    if layer.kind not in ("pointwise", "product"):
         return _MODULES[layer.kind](layer)
     assert claim is not None
+    if layer.kind == "product":
+        return ProductLayer(layer, claim.children[0])
     pairs = zip(heads_of(layer), claim.children, strict=True)
     heads = [(neurons, Head(head, str(c.facts["design"]), c)) for (neurons, head), c in pairs]
     return Pointwise(heads, "softmax", name=claim.name, inputs=layer.inputs, value=layer.value)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine, checked_strict
 from attnc.network.altered import as_made, why_altered
 from attnc.network.inside import check_domain
+from attnc.network.layer import LayerModule
 from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
-from attnc.network.quadratic import QuadraticHeads
+from attnc.network.quadratic import QuadraticHeads, root, square
 from attnc.network.running import PreciseModule, precise
 from attnc.records.quadratic_numbers import QuadraticNumbers
 
@@ -113,6 +114,29 @@ class Norm(PreciseModule):
     def extra_repr(self) -> str:
         kind = "LayerNorm" if self.centred else "RMSNorm"
         return f"{kind}, d={self.heads.dim}, engine={self.engine!r}"
+
+
+@as_made
+class NormLayer(LayerModule):
+    """The norm of a network, by softmax: x ↦ gain∘(R z) + shift."""
+
+    name = "norm"
+    slope: nn.Parameter  # (heads,)
+    intercept: nn.Parameter
+    output: nn.Parameter
+    gain: nn.Parameter  # (d,)
+    shift: nn.Parameter
+
+    @precise
+    def forward(self, x: Tensor) -> Tensor:
+        z = x - x.mean(-1, keepdim=True) if self.settings["centred"] else x
+        sizes = root(square(z), self.slope, self.intercept, self.output)
+        y: Tensor = sizes.unsqueeze(-1) * z * self.gain + self.shift
+        return y
+
+    def extra_repr(self) -> str:
+        kind = "LayerNorm" if self.settings["centred"] else "RMSNorm"
+        return f"{kind}, d={len(self.gain)}, {len(self.slope)} heads of two keys"
 
 
 def _outside(x: Tensor, most: float) -> str | None:

@@ -17,7 +17,7 @@ from attnc.network.altered import as_made, why_altered
 from attnc.network.engines import attend
 from attnc.network.head import Head
 from attnc.network.inside import check_domain, outside_interval
-from attnc.network.layer import LayerModule, to_array
+from attnc.network.layer import to_array
 from attnc.network.marking import mark, mark_of
 from attnc.network.running import PreciseModule, precise
 from attnc.network.window import run_window, window_now
@@ -213,9 +213,6 @@ class Pointwise(PreciseModule, nn.ModuleList):
                 raise InputError(
                     f"the groups name {len(named)} neurons: name each of 0 … {len(named) - 1} once, as an integer"
                 )
-
-
-Stage = LayerModule | Pointwise
 
 
 def _part(x: Tensor, neurons: Tensor | None) -> Tensor:

@@ -10,8 +10,11 @@ from torch import Tensor
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered
 from attnc.network.head import Head
+from attnc.network.layer import to_array
 from attnc.network.pointwise import Pointwise
 from attnc.network.running import PreciseModule, can_look, in_chunks, in_place, precise
+from attnc.records.certificate import Certificate
+from attnc.records.layers import Layer, square_of
 
 IntArray = NDArray[np.integer]
 _CHUNK = 1 << 17  # products in one chunk: small enough for the cache
@@ -111,6 +114,25 @@ class Product(PreciseModule):
         )
         product: Tensor = (above - below) * 0.25
         return product
+
+
+@as_made
+class ProductLayer(Product):
+    """The product of two values of a network, by softmax."""
+
+    kind = name = "product"
+
+    def __init__(self, layer: Layer, square: Certificate) -> None:
+        head = Head(square_of(layer), str(square.facts["design"]), square)
+        super().__init__(head, layer.tensor("scale"), layer.tensor("radius"), "softmax")
+        self.inputs, self.value = layer.inputs, layer.value
+
+    def numbers(self) -> Layer:
+        """The numbers as they are stored now."""
+        ((_, head),) = self.square.groups
+        parts = {f"square.0.{name}": array for name, array in head.numbers().tensors().items()}
+        powers = {"scale": to_array(self.scale), "radius": to_array(self.radius)}
+        return Layer("product", self.inputs, self.value, powers | parts)
 
 
 def _exponents(name: str, given: IntArray) -> Tensor:

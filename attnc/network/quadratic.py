@@ -42,9 +42,7 @@ class QuadraticHeads(PreciseModule):
     @precise
     def forward(self, z: Tensor) -> Tensor:
         """The sum of the heads for z (…, dim): (…)."""
-        scores = self.intercept.unsqueeze(-1) - self.slope.unsqueeze(-1) * self._square(z).reshape(-1)
-        weights = torch.softmax(torch.stack([scores, torch.zeros_like(scores)]), 0)[0]
-        return (self.value @ weights).reshape(z.shape[:-1])
+        return root(self._square(z), self.slope, self.intercept, self.value)
 
     @precise
     def closed_form(self, z: Tensor) -> Tensor:
@@ -57,7 +55,7 @@ class QuadraticHeads(PreciseModule):
         """z·z, query and key of each token with itself: (…)."""
         if z.shape[-1:] != (self.dim,):
             raise InputError(f"inputs of the shape (…, {self.dim}) are expected: got {tuple(z.shape)}")
-        return (z.unsqueeze(-2) @ z.unsqueeze(-1)).reshape(z.shape[:-1])
+        return square(z)
 
     def numbers(self) -> QuadraticNumbers:
         """The numbers, as they are stored now."""
@@ -67,3 +65,15 @@ class QuadraticHeads(PreciseModule):
 
     def extra_repr(self) -> str:
         return f"{len(self.slope)} heads, (|z|²/{self.dim} + {self.offset:g})^-{self.power:g}"
+
+
+def square(z: Tensor) -> Tensor:
+    """z·z, query and key of each token with itself: (…)."""
+    return (z.unsqueeze(-2) @ z.unsqueeze(-1)).reshape(z.shape[:-1])
+
+
+def root(squares: Tensor, slope: Tensor, intercept: Tensor, value: Tensor) -> Tensor:
+    """Σ_j value_j w_j for the squares q = z·z (…), w_j = softmax(intercept_j - slope_j q, 0)₀."""
+    scores = intercept.unsqueeze(-1) - slope.unsqueeze(-1) * squares.reshape(-1)
+    weights = torch.softmax(torch.stack([scores, torch.zeros_like(scores)]), 0)[0]
+    return (value @ weights).reshape(squares.shape)

@@ -33,6 +33,9 @@ class Norm(OneInput):
         finite_setting(self, "epsilon")
         object.__setattr__(self, "centred", bool(self.centred))
 
+    def problem(self) -> str | None:
+        return None if self.epsilon > 0 else "its epsilon is 0: a norm is bounded for a positive epsilon"
+
     def shape(self, *given: Shape) -> Shape:
         self.check_features(given[0], len(self.gain))
         return given[0]

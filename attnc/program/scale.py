@@ -25,8 +25,8 @@ class Scale(OneInput):
             raise InputError(f"{self.label}: factor and shift have shapes {shapes}, expected (d,) or (n, d)")
 
     def shape(self, *given: Shape) -> Shape:
-        if given[0][-self.factor.ndim :] != self.factor.shape:
-            raise InputError(f"it takes the shape (…, *{self.factor.shape}), but its input has {given[0]}")
+        if given[0] != self.factor.shape and given[0][-1:] != self.factor.shape:
+            raise InputError(f"its numbers have the shape {self.factor.shape}, but its input {given[0]}")
         return given[0]
 
     def exact(self, *x: Balls) -> Balls:

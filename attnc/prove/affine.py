@@ -7,11 +7,14 @@ adding it rounds nothing. If x is the output of a norm, `norm` bounds W x + b an
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.program import Affine, BatchNorm
+from attnc.program.step import Numbers
 from attnc.prove import norm
 from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unless_overflow
 from attnc.prove.exact_affine import Enclosed, folded, plain
@@ -22,16 +25,24 @@ from attnc.records.layers import Layer
 
 def affine_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of W x + b, or of a batch norm that is folded into it."""
-    (x,), layer, a = at.values, at.layer, at.arithmetic
-    weight, bias = _exact_numbers(at)
-    gap = weight.gap(layer.tensor("weight"))
-    stored = weight.number if gap is None else layer.tensor("weight").astype(np.float64)
+    layer, stored = at.layer, at.layer.tensor("weight")
     constant = layer.tensors.get("bias", np.zeros(len(stored))).astype(np.float64)
+    found = linear_bounds(at.values[0], _exact_numbers(at), stored, constant, at.arithmetic)
+    return replace(found, approximation=affine_carried(layer, [at.values[0].approximation], {}))
+
+
+def linear_bounds(
+    x: ValueBounds, exact: tuple[Enclosed, Enclosed], held: Numbers, constant: Array, a: Arithmetic
+) -> ValueBounds:
+    """The bounds of Ŵ x̂ + b̂ against W x + b, without an approximation."""
+    weight, bias = exact
+    gap = weight.gap(held)
+    stored = weight.number if gap is None else held.astype(np.float64)
     n, (through, entering) = stored.shape[1], _magnitudes(stored, x)
     passing = total(through, np.abs(constant))
     flushed = times(2 * a.tiny, total(entering, weighed(stored, np.ones(n)), 3.0 * (n + 2)))
     error = total(
-        weighed(stored, x.error) if x.error.any() else 0.0,
+        _moved(stored, x) if x.error.any() else 0.0,
         0.0 if gap is None else product(gap, x.size),
         total(above(np.abs(constant - bias.number)), bias.radius),
         times(_gammas(stored, a), passing),
@@ -40,7 +51,15 @@ def affine_bounds(at: LayerInputs) -> ValueBounds:
     lo, hi = affine_interval(x, weight, bias)
     form = None if x.form is None else along(x.form, weight, bias)
     error = np.where(entering < a.largest, unless_overflow(error, passing, a), np.inf)
-    return narrowed(ValueBounds(lo, hi, affine_carried(layer, [x.approximation], {}), error, form))
+    shape = (*x.lo.shape[:-1], len(stored))
+    lo, hi, error = (np.broadcast_to(part, shape) for part in (lo, hi, error))
+    return narrowed(ValueBounds(lo, hi, np.zeros(shape), error, form))
+
+
+def _moved(stored: Array, x: ValueBounds) -> Array:
+    """At least |Ŵ(x̂ - x)|: |Ŵ|e and, as both are outputs of the norm, at most twice its radius."""
+    moved = weighed(stored, x.error)
+    return moved if x.normed is None else np.fmin(moved, times(2.0, norm.radius(stored, x.normed)))
 
 
 def affine_carried(layer: Layer, errors: Errors, known: Known) -> Array:

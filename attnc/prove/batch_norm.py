@@ -1,4 +1,4 @@
-"""The error of a batch norm that is executed by itself, scale∘x + shift:
+"""The error of a scale, or of a batch norm that is executed by itself, scale∘x + shift:
 
 e' = |â|e + |â - a||x| + |ĉ - c| + γ_2(|â||x̂| + |ĉ|) + underflow"""
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnc.domain import Array
-from attnc.program import BatchNorm
+from attnc.program import BatchNorm, Scale
 from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unless_overflow
 from attnc.prove.exact_affine import scaling
 from attnc.prove.forms import mapped
@@ -18,7 +18,7 @@ from attnc.records.layers import Layer
 def batch_norm_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of a∘x + c with a = gain/√(variance + ε) and c = shift - a·mean."""
     (x,), layer, step, a = at.values, at.layer, at.step, at.arithmetic
-    assert isinstance(step, BatchNorm)
+    assert isinstance(step, BatchNorm | Scale)
     scale, shift = scaling(step)
     stored, constant = (layer.tensor(name).astype(np.float64) for name in ("scale", "shift"))
     passing = total(times(np.abs(stored), x.executed), np.abs(constant))

@@ -21,11 +21,14 @@ class HeadErrors:
     """Errors of the heads of a layer, neuron by neuron, on every number of the dtype that may enter them.
 
     Pointwise: |head - f|. Product: |square head - ζ²|, scaling included. `approximation` is in exact arithmetic, `error` as
-    executed. `multiplied`: the product is executed as x∘y, and `error` is not used."""
+    executed. `multiplied`: the product is executed as x∘y, and `error` is not used.
+
+    Norm: relative errors of the root, for tokens whose mean square is at most `most`."""
 
     approximation: Array | float = 0.0
     error: Array | float = 0.0
     multiplied: bool = False
+    most: float = np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +41,7 @@ class ValueBounds:
     approximation: Array
     error: Array
     form: Form | None = None
-    slope: Array | None = None  # pointwise: a Lipschitz constant of f where its input may be, as executed
+    slope: Array | None = None  # pointwise, norm: a Lipschitz constant where its input may be, as executed
     largest: Array | None = None  # at least |executed|, if that is smaller than size + error
     normed: Normed | None = None  # the value is the output of a norm
 

@@ -11,16 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from attnc.arithmetic import ARITHMETIC
-from attnc.domain import Array, Box, Normed
+from attnc.domain import Array, Box, Normed, Tokens
 from attnc.errors import InputError
 from attnc.program.program import Program
 from attnc.prove.affine import affine_bounds, affine_carried
+from attnc.prove.attend import attend_bounds, attend_carried
 from attnc.prove.batch_norm import batch_norm_bounds, batch_norm_carried
 from attnc.prove.bounds import Errors, HeadErrors, Known, LayerInputs, ValueBounds
 from attnc.prove.combine import combine_bounds, combine_carried
+from attnc.prove.embed import embed_bounds, embed_carried
 from attnc.prove.forms import input_form
 from attnc.prove.lookup import lookup_bounds, lookup_carried
-from attnc.prove.norm import normed_input
+from attnc.prove.mix import mix_bounds, mix_carried
+from attnc.prove.norm import norm_bounds, norm_carried, normed_input
 from attnc.prove.outward import total
 from attnc.prove.pointwise import pointwise_bounds, pointwise_carried
 from attnc.prove.product import product_bounds, product_carried
@@ -31,7 +34,12 @@ NO_ERRORS = HeadErrors()
 # bounds of a layer's value, and what errors of its inputs become in exact arithmetic
 KINDS: dict[str, tuple[Callable[[LayerInputs], ValueBounds], Callable[[Layer, Errors, Known], Array]]] = {
     "affine": (affine_bounds, affine_carried),
+    "attend": (attend_bounds, attend_carried),
     "batch_norm": (batch_norm_bounds, batch_norm_carried),
+    "embed": (embed_bounds, embed_carried),
+    "mix": (mix_bounds, mix_carried),
+    "norm": (norm_bounds, norm_carried),
+    "scale": (batch_norm_bounds, batch_norm_carried),
     "pointwise": (pointwise_bounds, pointwise_carried),
     "product": (product_bounds, product_carried),
     "lookup": (lookup_bounds, lookup_carried),
@@ -48,7 +56,8 @@ def start(program: Program, domain: Box | Normed) -> ValueBounds:
         with np.errstate(over="ignore", invalid="ignore"):
             return normed_input(domain)
     zero = np.zeros(domain.shape)
-    return ValueBounds(domain.lo, domain.hi, zero, zero, input_form(domain, program))
+    form = None if isinstance(domain, Tokens) else input_form(domain, program)
+    return ValueBounds(domain.lo, domain.hi, zero, zero, form)
 
 
 def advance(

@@ -9,7 +9,7 @@ from flint import arb
 
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
-from attnc.program import Affine, BatchNorm
+from attnc.program import Affine, BatchNorm, Scale
 from attnc.program.step import Numbers
 from attnc.prove.outward import above, grown, times, total
 
@@ -45,8 +45,10 @@ def plain(affine: Affine) -> tuple[Enclosed, Enclosed]:
     return Enclosed(weight), Enclosed(bias)
 
 
-def scaling(step: BatchNorm) -> tuple[Enclosed, Enclosed]:
-    """a = gain/√(variance + ε) and c = shift - a·mean: the batch norm is a∘x + c."""
+def scaling(step: BatchNorm | Scale) -> tuple[Enclosed, Enclosed]:
+    """a = gain/√(variance + ε) and c = shift - a·mean: the batch norm is a∘x + c. A scale has these numbers."""
+    if isinstance(step, Scale):
+        return Enclosed(step.factor.astype(np.float64)), Enclosed(step.shift.astype(np.float64))
     scale, shift = [], []
     with working(128):
         for g, v, m, s in zip(step.gain, step.variance, step.mean, step.shift, strict=True):

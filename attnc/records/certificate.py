@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attnc.domain import Ball, Box, Context, Domain, Interval, Normed
+from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import (
@@ -27,6 +27,7 @@ from attnc.records.fields import (
 from attnc.records.numbers import TENSORS
 
 FORMAT = 3
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # of token ids
 
 
 class Status(str, Enum):
@@ -228,7 +229,8 @@ class Certificate:
         """Whether the statement holds for every input of a batch: inside the domain, not NaN, of the certified dtype."""
         if not isinstance(x, torch.Tensor):
             raise InputError(f"covers takes a tensor: got {type(x).__name__}")
-        if x.dtype != getattr(torch, self.dtype, None):
+        ids = isinstance(self.holds_for, Tokens) and x.dtype in INTEGERS
+        if not ids and x.dtype != getattr(torch, self.dtype, None):
             return False
         if isinstance(self.holds_for, Box):
             return bool(self.holds_for.contains(x).all())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnc.domain import Array, Ball, Box, Context, Domain, Interval, Normed
+from attnc.domain import Array, Ball, Box, Context, Domain, Interval, Normed, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.records.fields import check_type, with_fields
 
@@ -16,6 +16,7 @@ _LISTED = 64  # numbers that are written as a list; longer arrays are written in
 _FIELDS = {
     "interval": ("lo", "hi"),
     "box": ("lo", "hi", "shape"),
+    "tokens": ("vocabulary", "length"),
     "ball": ("features", "radius", "centred"),
     "context": ("examples", "limits"),
     "normed": ("centred", "gain", "shift", "shape"),
@@ -47,6 +48,8 @@ def domain_from_json(record: object) -> Domain | None:
             for end in ("lo", "hi"):
                 check_type(end, body[end], float)
             return Interval(body["lo"], body["hi"])
+        if kind == "tokens":
+            return Tokens(body["vocabulary"], body["length"])
         if kind == "ball":
             return Ball(body["features"], body["radius"], body["centred"])
         if kind == "context":

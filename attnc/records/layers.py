@@ -16,27 +16,47 @@ from attnc.errors import FileError, InputError
 from attnc.program.step import Numbers
 from attnc.records.fields import seal
 from attnc.records.numbers import TENSORS, HeadNumbers, digest
+from attnc.records.quadratic_numbers import QuadraticNumbers
 
 Index = NDArray[np.int64]
 Heads = list[tuple[Index | None, HeadNumbers]]  # the neurons that use a head (None: all), and the head
+
+NORM_HEADS = ("slope", "intercept", "output")
 
 # Tensors of each kind; those with a "?" are optional. A pointwise layer has those of its heads (`heads_of`).
 KINDS: dict[str, tuple[str, ...]] = {
     "affine": ("weight", "bias?"),  # weight · x + bias
     "batch_norm": ("scale", "shift"),  # scale ∘ x + shift
     "pointwise": (),  # head_j(x_j) for every neuron j
-    "product": ("scale", "radius"),  # x∘y by squares: exponents of λ and of the radius of each neuron
+    # x∘y by squares: exponents of λ and of the radius of each neuron, and the head of the square in a network
+    "product": ("scale", "radius", *(f"square.0.{name}?" for name in TENSORS)),
+    "norm": (
+        *NORM_HEADS,
+        "gain",
+        "shift",
+    ),  # gain∘(Σ_j output_j w_j z) + shift, w_j of intercept_j - slope_j z·z
+    "attend": ("mask?", "bias?"),  # softmax(scale·q kᵀ + bias) v where the mask is 1
+    "embed": ("table",),  # the rows of the table
+    "scale": ("scale", "shift"),  # scale ∘ x + shift
+    "mix": ("matrix",),  # matrix · x over the tokens
     "lookup": ("centre", "key", "offset", "values"),  # Σ_k softmax_k(key·(x - centre) + offset) values_k
     "combine": (),  # Σ coefficients_i x_i
     "reshape": (),  # the numbers of x, row by row, in the shape `to`
 }
 # How many values a layer reads; None: any number. The other kinds read one.
-INPUTS: dict[str, int | None] = {"product": 2, "combine": None}
-SETTINGS = {"pointwise": "heads", "combine": "coefficients", "reshape": "to"}
+INPUTS: dict[str, int | None] = {"product": 2, "attend": 3, "combine": None}
+SETTINGS = {
+    "pointwise": "heads", "combine": "coefficients", "reshape": "to", "norm": "centred", "attend": "split",
+}  # fmt: skip
 _VALID: dict[str, Callable[[Any], bool]] = {
     "heads": lambda count: type(count) is int and count >= 0,
     "coefficients": lambda numbers: all(type(c) is float and math.isfinite(c) for c in numbers),
     "to": lambda shape: all(type(n) is int and n > 0 for n in shape),
+    "centred": lambda flag: type(flag) is bool,
+    # heads, slices of the keys and values, scale
+    "split": lambda s: (
+        [*map(type, s)] == [int, int, float] and s[0] >= s[1] > 0 == s[0] % s[1] and math.isfinite(s[2])
+    ),
 }
 
 
@@ -116,6 +136,19 @@ def heads_of(layer: Layer) -> Heads:
     return found
 
 
+def square_of(layer: Layer) -> HeadNumbers:
+    """The head of the square of a product."""
+    parts = {name: layer.tensor(f"square.0.{name}") for name in TENSORS}
+    return HeadNumbers.of(parts, parts["key"].dtype.name)
+
+
+def quadratic_of(layer: Layer, epsilon: float) -> QuadraticNumbers:
+    """The heads of two keys of a norm."""
+    slope, intercept, value = (layer.tensor(name).astype(np.float64) for name in NORM_HEADS)
+    dim, dtype = len(layer.tensor("gain")), layer.tensor("slope").dtype.name
+    return QuadraticNumbers(slope, intercept, value, dim, epsilon, 0.5, dtype)
+
+
 @dataclass(frozen=True, eq=False)
 class NetworkNumbers:
     """The layers of a network in order, each on values computed before it; every number is representable in `dtype`."""
@@ -126,8 +159,12 @@ class NetworkNumbers:
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "float64"):
             raise InputError(f"dtype {self.dtype!r}: networks run in float32 or float64")
+        products = [i for i, layer in enumerate(self.layers) if layer.kind == "product"]
+        powers = {f"stages.{i}.{name}" for i in products for name in ("scale", "radius")}
         for name, array in self.tensors().items():
-            if array.dtype.name != ("int64" if "neurons" in name else self.dtype):
+            if array.dtype.name != (
+                "int64" if "neurons" in name else "int8" if name in powers else self.dtype
+            ):
                 raise InputError(f"tensor {name!r} is {array.dtype}: the network is {self.dtype}")
             if not np.isfinite(array).all():
                 raise InputError(f"tensor {name!r} contains NaN or infinity: use finite numbers")

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from attnc.functions.function import label_of
-from attnc.program import Affine, BatchNorm, BlackBox, Combine, Lookup, Pointwise, Reshape, Step
+from attnc.program import (
+    Affine,
+    Attend,
+    BatchNorm,
+    BlackBox,
+    Combine,
+    Embed,
+    Lookup,
+    Mix,
+    Norm,
+    Pointwise,
+    Product,
+    Reshape,
+    Scale,
+    Step,
+)  # fmt: skip
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate
-from attnc.records.layers import Heads, Layer, NetworkNumbers, heads_of
+from attnc.records.layers import NORM_HEADS, Heads, Layer, NetworkNumbers, heads_of
 
 
 def mismatch(program: Program, numbers: NetworkNumbers, certificate: Certificate | None) -> str | None:
@@ -33,6 +50,12 @@ _STEPS: dict[str, tuple[type[Step], ...]] = {
     "lookup": (Lookup, BlackBox),
     "combine": (Combine,),
     "reshape": (Reshape,),
+    "product": (Product,),
+    "norm": (Norm,),
+    "attend": (Attend,),
+    "embed": (Embed,),
+    "scale": (Scale,),
+    "mix": (Mix,),
 }
 
 
@@ -55,6 +78,25 @@ def _fits(program: Program, layer: Layer, step: Step) -> bool:
         return len(layer.settings["coefficients"]) == len(layer.inputs)
     if isinstance(step, Reshape):
         return bool(layer.settings["to"] == step.to)
+    if isinstance(step, Attend):
+        stored = step.tensors()
+        same = shapes == {name: array.shape for name, array in stored.items()}
+        mask = step.mask is None or np.array_equal(layer.tensors.get("mask", np.zeros(0)), step.mask)
+        return bool(same and mask and layer.settings["split"][:2] == (step.heads, step.slices))
+    if isinstance(step, Norm):
+        heads = [shapes.pop(name) for name in NORM_HEADS]
+        alike = len(set(heads)) == 1 and len(heads[0]) == 1 and heads[0][0] > 0
+        return (
+            alike and set(shapes.values()) == {step.gain.shape} and layer.settings["centred"] == step.centred
+        )
+    if isinstance(step, Product):
+        return len(shapes) > 2 and shapes["scale"] == shapes["radius"] == made[-1:]
+    if isinstance(step, Embed):
+        return step.input == 0 and shapes["table"] == step.table.shape
+    if isinstance(step, Scale):
+        return set(shapes.values()) == {step.factor.shape}
+    if isinstance(step, Mix):
+        return shapes["matrix"] == step.matrix.shape
     k = shapes["offset"]
     whole = not isinstance(step, Lookup) or k == step.values.shape[:1]
     expected = {"centre": given, "key": (*k, *given), "offset": k, "values": (*k, *made)}
@@ -75,18 +117,23 @@ def _claims_mismatch(program: Program, numbers: NetworkNumbers, certificate: Cer
     lookups = [(s.value, len(s.tensors["offset"])) for s in numbers.layers if s.kind == "lookup"]
     if [(c.facts["value"], c.facts["anchors"]) for c in certificate.parts("lookup")] != lookups:
         return "the certificate is about other lookups"
-    layers = [layer for layer in numbers.layers if layer.kind == "pointwise"]
+    norms = [(layer.value, len(layer.tensor("slope"))) for layer in numbers.layers if layer.kind == "norm"]
+    if [(c.facts.get("value"), c.facts.get("heads")) for c in certificate.parts("norm")] != norms:
+        return "the certificate is about other norms"
+    layers = [layer for layer in numbers.layers if layer.kind in ("pointwise", "product")]
     claims = certificate.parts("layer")
     if [claim.facts["value"] for claim in claims] != [layer.value for layer in layers]:
         return "the certificate is about other layers"
     for layer, claim in zip(layers, claims, strict=True):
         step = program.steps[layer.value - 1]
-        assert isinstance(step, Pointwise)
-        function, width = label_of(step.function), program.shapes[layer.value][-1]
+        function = label_of(step.function) if isinstance(step, Pointwise) else "square"
+        width = program.shapes[layer.value][-1]
         named = {claim.facts["function"], *(head.facts.get("function") for head in claim.children)}
         if named != {function}:
             return f"{claim.name}: the certificate is about {sorted(map(str, named))}, the program has {function}"
-        sizes = [width if neurons is None else len(neurons) for neurons, _ in heads_of(layer)]
+        sizes = [width]
+        if isinstance(step, Pointwise):
+            sizes = [width if neurons is None else len(neurons) for neurons, _ in heads_of(layer)]
         if claim.facts["neurons"] != sizes or any(head.subject != "head" for head in claim.children):
             return f"{claim.name}: the certificate is about heads of {claim.facts['neurons']} neurons, not {sizes}"
     return None
