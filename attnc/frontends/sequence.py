@@ -179,6 +179,8 @@ class SequenceTranslator:
             return first
         if name in ARRANGES:
             return self._arranged(node, name, first)
+        if name in ACTIVATIONS and isinstance(first, Scores):
+            self._refuse_scores()
         if name in ACTIVATIONS and isinstance(first, View):
             rest = {key: x.item() if isinstance(x, Tensor) and x.numel() == 1 else x for key, x in list(given.items())[1:]}
             if any(isinstance(x, View | Scores | Tensor) for x in rest.values()):
@@ -286,13 +288,11 @@ def _written_out(node: fx.Node) -> tuple[fx.Node, str] | None:
 def _normed(
     b: SequenceBuilder, x: View, features: int, weight: Tensor | None, bias: Tensor | None, eps: float | None, *, centred: bool
 ) -> View:  # fmt: skip
-    value, row = b.vectors(x)
-    if value.shape[-1] != features:
-        raise RefusedError("normalises more than the last axis")
     gain = np.ones(features, b.dtype) if weight is None else b.finite(weight)
     shift = np.zeros(features, b.dtype) if bias is None else b.finite(bias)
     epsilon = float(np.finfo(b.dtype).eps) if eps is None else eps
-    return b.rows(row, b.add(Norm, value, gain=gain, shift=shift, epsilon=epsilon, centred=centred))
+    fields = {"gain": gain, "shift": shift, "epsilon": epsilon, "centred": centred}
+    return b.by_vector(x, lambda value: b.add(Norm, value, **fields))
 
 
 def layer_norm(
@@ -320,15 +320,15 @@ def embedding(b: SequenceBuilder, weight: object, indices: object, **_: object) 
         raise RefusedError("is accepted with a constant table")
     if not (b.ids and indices.value.index == 0 and indices.sign is None):
         raise RefusedError("looks up positions that are computed from the input: token ids are accepted")
-    return b.rows(indices.index[..., None], b.add(Embed, b.input, table=b.finite(weight)))
+    value = b.add(Embed, b.input, table=b.finite(weight))
+    return View(value, indices.index[..., None] * value.shape[-1] + torch.arange(value.shape[-1]))
 
 
 def linear(b: SequenceBuilder, x: object, weight: object, bias: object = None) -> View:
     if not isinstance(x, View) or not isinstance(weight, Tensor) or isinstance(bias, View | Scores):
         raise RefusedError("is accepted on a value, with constant weight and bias")
-    value, row = b.vectors(x)
     added = None if bias is None else b.finite(bias)  # type: ignore[arg-type]
-    return b.rows(row, b.add(Affine, value, weight=b.finite(weight), bias=added))
+    return b.by_vector(x, lambda value: b.add(Affine, value, weight=b.finite(weight), bias=added))
 
 
 def matmul(b: SequenceBuilder, x: object, other: object = None, mat2: object = None) -> View | Scores:
@@ -459,8 +459,9 @@ def neg(b: SequenceBuilder, x: object) -> View | Scores:
 
 def cat(b: SequenceBuilder, tensors: list[object], dim: int = 0) -> View:
     """Tensors along an axis. Constants are numbers added to a part that is zero."""
-    views = [x for x in tensors if isinstance(x, View) and x.index.numel()]
-    if len(views) != len([x for x in tensors if not (isinstance(x, Tensor) and x.numel() == 0)]):
+    given = [x for x in tensors if not (x.index if isinstance(x, View) else torch.as_tensor(x)).numel() == 0]
+    views = [x for x in given if isinstance(x, View)]
+    if len(views) < len(given):
         raise RefusedError("joins values and constants: values are accepted")
     if all(v.value.index == views[0].value.index for v in views):
         signed = any(v.sign is not None for v in views)

@@ -7,7 +7,7 @@ of a batch is noticed."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -102,23 +102,23 @@ class SequenceBuilder(Builder):
         found: Numbers = np.eye(size, dtype=self.dtype)[at.numpy()]
         return found
 
-    def vectors(self, view: View) -> tuple[Value, Tensor]:
-        """A value (rows, d) each row of which is one vector along the last axis, and the row of each vector."""
+    def by_vector(self, view: View, apply: Callable[[Value], Value]) -> View:
+        """A map of the vectors along the last axis, each of which must be one row of a value (rows, d)."""
         self.check(view)
         d = view.index.shape[-1]
-        for found in (view, None):
-            kept = self.ordered(view) if found is None else found
-            size, first = math.prod(kept.value.shape), kept.index[..., :1]
-            runs = kept.sign is None and size % d == 0 and bool((first % d == 0).all())
-            if runs and torch.equal(kept.index, first + torch.arange(d)):
-                flat = kept.value.shape[-1] != d or len(kept.value.shape) > 2
-                x = self.reshaped(kept.value, (size // d, d)) if flat else kept.value
-                return x, first // d
+        for kept in (lambda: view, lambda: self.ordered(view)):
+            found = kept()
+            x, first = found.value, found.index[..., :1]
+            runs = found.sign is None and math.prod(x.shape) % d == 0 and bool((first % d == 0).all())
+            if runs and torch.equal(found.index, first + torch.arange(d)):
+                split = x.shape[-1] != d or len(x.shape) > 2  # several vectors of one token: its heads
+                result = apply(self.reshaped(x, (math.prod(x.shape) // d, d)) if split else x)
+                index = first // d * result.shape[-1] + torch.arange(result.shape[-1])
+                joined = split and len(x.shape) == 2 and x.shape[-1] % d == 0
+                if joined:
+                    result = self.reshaped(result, (x.shape[0], math.prod(result.shape) // x.shape[0]))
+                return View(result, index)
         raise RefusedError(MIXES)
-
-    def rows(self, row: Tensor, value: Value) -> View:
-        """The vectors of a value in the places that `vectors` gave."""
-        return View(value, row * value.shape[-1] + torch.arange(value.shape[-1]))
 
     def pair(self, x: View, y: View) -> tuple[Value, Value, Tensor]:
         """Two values whose numbers correspond to each other as those of two tensors do, and where they are."""
