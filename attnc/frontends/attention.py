@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,7 +45,9 @@ class Scores:
 
     def masked(self, forbidden: Tensor, fill: float) -> Scores:
         if not fill <= MASKED:
-            raise RefusedError(f"fills masked attention scores with {fill}: a number of at most {MASKED:.0e} is accepted")
+            raise RefusedError(
+                f"fills masked attention scores with {fill}: a number of at most {MASKED:.0e} is accepted"
+            )
         return self.plus(torch.where(forbidden, -math.inf, 0.0))
 
     def softmax(self, dim: int) -> Scores:
@@ -66,7 +69,7 @@ class Scores:
 
 def scores(q: View, k: View) -> Scores:
     """QKᵀ for Kᵀ (…, d, m)."""
-    lead = torch.broadcast_shapes(q.index.shape[:-2], k.index.shape[:-2])
+    lead = np.broadcast_shapes(q.index.shape[:-2], k.index.shape[:-2])
     return Scores(q, _transposed(k), torch.Size((*lead, q.index.shape[-2], k.index.shape[-1])))
 
 
@@ -85,7 +88,9 @@ def fused(
         raise RefusedError("is accepted with queries, keys and values of the input, and a constant mask")
     if enable_gqa:
         key, value = (_repeated(x, query.index.shape[-3] // x.index.shape[-3]) for x in (key, value))
-    found = scores(query, _transposed(key)).times(1 / math.sqrt(query.index.shape[-1]) if scale is None else scale)
+    found = scores(query, _transposed(key)).times(
+        1 / math.sqrt(query.index.shape[-1]) if scale is None else scale
+    )
     if is_causal:
         allowed = torch.ones(found.shape[-2:], dtype=torch.bool).tril()
         found = found.masked(~allowed, -math.inf)
@@ -104,7 +109,7 @@ def attend(b: SequenceBuilder, weights: Scores, value: View) -> View:
     """softmax(…) V as a step."""
     if not weights.weights:
         raise RefusedError(_USED)
-    lead = torch.broadcast_shapes(weights.shape[:-2], value.index.shape[:-2])
+    lead = torch.Size(np.broadcast_shapes(weights.shape[:-2], value.index.shape[:-2]))
     if lead.numel() % b.batch or lead != weights.shape[:-2]:
         raise RefusedError(_BATCH)
     heads = lead.numel() // b.batch
@@ -122,7 +127,9 @@ def attend(b: SequenceBuilder, weights: Scores, value: View) -> View:
 
 def _by_head(view: View, lead: torch.Size, batch: int) -> View:
     """(batch, heads, tokens, features)."""
-    parts = [None if part is None else part.expand(*lead, *part.shape[-2:]) for part in (view.index, view.sign)]
+    parts = [
+        None if part is None else part.expand(*lead, *part.shape[-2:]) for part in (view.index, view.sign)
+    ]
     index, sign = (None if p is None else p.reshape(batch, -1, *p.shape[-2:]) for p in parts)
     assert index is not None
     return View(view.value, index, sign)
@@ -132,7 +139,7 @@ def _repeats(view: View, group: int) -> bool:
     """Whether each `group` heads in a row are the same."""
     for part in (view.index, view.sign):
         if part is not None:
-            split = part.unflatten(1, (-1, group))
+            split = part.reshape(len(part), -1, group, *part.shape[2:])
             if bool((split != split[:, :, :1]).any()):
                 return False
     return True

@@ -38,7 +38,9 @@ def _picked(result: Any, output: str | None) -> Tensor:
         found = next((part for part in parts if isinstance(part, Tensor)), None)
     if not isinstance(found, Tensor):
         names = ", ".join(str(k) for k, v in named.items() if isinstance(v, Tensor)) or "none with a name"
-        raise InputError(f"output={output!r}: the model returns a {type(result).__name__}, with these tensors: {names}")
+        raise InputError(
+            f"output={output!r}: the model returns a {type(result).__name__}, with these tensors: {names}"
+        )
     return found
 
 
@@ -61,7 +63,10 @@ def unwrapped_problems(caller: nn.Module, problems: list[Problem]) -> list[Probl
     if not isinstance(caller, Caller):
         return problems
     name = type(caller.get_submodule(_NAME)).__name__
-    return [Problem(_shown(p.where.replace("the model (Caller)", f"the model ({name})")), p.reason) for p in problems]
+    return [
+        Problem(_shown(p.where.replace("the model (Caller)", f"the model ({name})")), p.reason)
+        for p in problems
+    ]
 
 
 def _shown(where: str) -> str:

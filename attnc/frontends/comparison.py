@@ -70,7 +70,10 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
         model_type = model_dtype(model)
         for dtype in dict.fromkeys((torch.float64, model_type)):
             with _in_dtype(model, dtype):
-                ways = [_Way(dtype, *flags, ids) for flags in itertools.product((False, True), repeat=3)]
+                ways = [
+                    _Way(dtype, *f, ids)
+                    for f in itertools.product((False, True), (False, True), (False, True))
+                ]
                 first = {way: _outputs(model, way, x[:1]) for way in ways}
                 plain = first[ways[0]]
                 if isinstance(plain, str):
@@ -140,20 +143,26 @@ def _narrows(model: nn.Module, way: _Way, x: Array) -> bool:
     """Whether the module, in float64, computes anything in float32."""
     found = False
 
-    class Watch(TorchDispatchMode):
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal found
             result = func(*args, **(kwargs or {}))
             found |= any(isinstance(t, Tensor) and t.dtype is torch.float32 for t in tree_leaves(result))
             return result
 
-    with Watch():
+    with Watch():  # type: ignore[no-untyped-call]
         _outputs(model, way, x)
     return found
 
 
 def _difference(
-    model: nn.Module, way: _Way, x: Array, tolerances: tuple[float, float], ours: Array, local: Array, grown: Array
+    model: nn.Module,
+    way: _Way,
+    x: Array,
+    tolerances: tuple[float, float],
+    ours: Array,
+    local: Array,
+    grown: Array,
 ) -> str | None:
     """Why the module's outputs are not those of the program, or None if rounding explains the difference."""
     theirs = _outputs(model, way, x)

@@ -20,8 +20,8 @@ from attnc.domain import Box, Tokens
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends import aten, operations
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
-from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.caller import unwrapped, unwrapped_problems, with_one_output
+from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.comparison import disagreement, fails, strided
 from attnc.frontends.operations import BATCH, OPERATIONS, RESHAPES, Builder, Constant, Value
 from attnc.frontends.problems import DTYPES, inspected, model_dtype, part_name
@@ -40,7 +40,9 @@ _NOT_ONE = "Ne(batch, 1)"
 _BATCH = 7  # of the example that is recorded: any number, as the axis is dynamic
 
 
-def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None, output: str | None = None) -> Program:
+def module_to_program(
+    model: nn.Module, shape: Shape, box: Box | None = None, output: str | None = None
+) -> Program:
     """The program of a module in eval mode, for inputs of a shape (without the batch axis): tensors, or token ids if the box is a
     `Tokens`. `output` names one of several outputs; without it the first tensor is taken.
 

@@ -1,8 +1,8 @@
 """View: a tensor of a recorded graph as an arrangement of the numbers of one value of a program.
 
-Transposes, slices, head splits and repeats are carried out on positions and add no step. A step is added where an operation needs
-the numbers in an order that a value does not have. Views are kept for a few inputs at once, so that a forward that mixes the inputs
-of a batch is noticed."""
+Transposes, slices, head splits and repeats are carried out on positions and add no step. A step is added where an operation
+needs the numbers in an order that no value has. A view covers several inputs at once: a forward that mixes the inputs of a batch
+is noticed."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ class View:
     index: Tensor  # int64, of the shape of the tensor
     sign: Tensor | None = None  # 1 and -1, of the same shape
 
+    @property
+    def signs(self) -> Tensor:
+        return torch.ones_like(self.index) if self.sign is None else self.sign
+
 
 def plain(value: Value, batch: int) -> View:
     """The value itself, with the batch axis first."""
@@ -41,10 +45,11 @@ def plain(value: Value, batch: int) -> View:
 class SequenceBuilder(Builder):
     """Steps for values (tokens, features), which operations read through views."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[np.floating], batch: int, *, ids: bool) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[np.floating], batch: int, *, ids: bool
+    ) -> None:
         super().__init__(shape, dtype)
         self.batch, self.ids = batch, ids
-        self.rounds = False  # whether numbers of the model were computed from others, in its dtype
 
     def check(self, view: View) -> None:
         if self.ids and view.value.index == 0:
@@ -78,7 +83,9 @@ class SequenceBuilder(Builder):
             raise RefusedError(MIXES)
         tokens = rows.reshape(self.batch, -1) - torch.arange(self.batch)[:, None] * math.prod(x.shape[:-1])
         features = (flat[order] % d).reshape(len(rows), -1)
-        signs = torch.ones_like(features) if view.sign is None else view.sign.reshape(-1)[order].view_as(features)
+        signs = (
+            torch.ones_like(features) if view.sign is None else view.sign.reshape(-1)[order].view_as(features)
+        )
         if any(bool((part != part[:1]).any()) for part in (tokens, features, signs)):
             raise RefusedError(MIXES)
         if tokens[0].tolist() != list(range(math.prod(x.shape[:-1]))):
@@ -94,8 +101,13 @@ class SequenceBuilder(Builder):
             return x
         at, sign, step = features.numpy(), signs.numpy().astype(self.dtype), self.step(x)
         if isinstance(step, Affine):
-            weight, source = step.weight[at] * sign[:, None], Value(step.input, (*x.shape[:-1], step.weight.shape[1]))
-            return self.add(Affine, source, weight=weight, bias=None if step.bias is None else step.bias[at] * sign)
+            weight, source = (
+                step.weight[at] * sign[:, None],
+                Value(step.input, (*x.shape[:-1], step.weight.shape[1])),
+            )
+            return self.add(
+                Affine, source, weight=weight, bias=None if step.bias is None else step.bias[at] * sign
+            )
         return self.add(Affine, x, weight=self._one_hot(features, x.shape[-1]) * sign[:, None])
 
     def _one_hot(self, at: Tensor, size: int) -> Numbers:
@@ -106,8 +118,8 @@ class SequenceBuilder(Builder):
         """A map of the vectors along the last axis, each of which must be one row of a value (rows, d)."""
         self.check(view)
         d = view.index.shape[-1]
-        for kept in (lambda: view, lambda: self.ordered(view)):
-            found = kept()
+        for again in (False, True):
+            found = self.ordered(view) if again else view
             x, first = found.value, found.index[..., :1]
             runs = found.sign is None and math.prod(x.shape) % d == 0 and bool((first % d == 0).all())
             if runs and torch.equal(found.index, first + torch.arange(d)):
@@ -122,9 +134,8 @@ class SequenceBuilder(Builder):
 
     def pair(self, x: View, y: View) -> tuple[Value, Value, Tensor]:
         """Two values whose numbers correspond to each other as those of two tensors do, and where they are."""
-        shape = torch.broadcast_shapes(x.index.shape, y.index.shape)
+        shape = np.broadcast_shapes(x.index.shape, y.index.shape)
         x, y = (self._expanded(view, shape) for view in (x, y))
-        self.check(x), self.check(y)
         alike = x.value.shape == y.value.shape and torch.equal(x.index, y.index)
         if not (alike and self.is_whole(x) and self.is_whole(y)):
             x, y = self.ordered(x), self.ordered(y)
@@ -138,7 +149,7 @@ class SequenceBuilder(Builder):
 
     def around(self, view: View, constant: Tensor) -> tuple[View, Numbers]:
         """A view that holds its value once, and the constant, which is broadcast with the tensor, in the order of the value."""
-        shape = torch.broadcast_shapes(view.index.shape, constant.shape)
+        shape = np.broadcast_shapes(view.index.shape, constant.shape)
         found = self.whole(self._expanded(view, shape))
         numbers = torch.empty(found.index.numel(), dtype=constant.dtype)
         numbers[found.index.reshape(-1)] = constant.expand(*shape).reshape(-1)
@@ -170,7 +181,9 @@ class SequenceBuilder(Builder):
     def joined(self, parts: Sequence[View], dim: int) -> View:
         """Tensors of several values, one after the other along an axis: of the features of the same tokens, or of tokens."""
         views = [self.ordered(part) for part in parts]
-        values = [self.reshaped(v.value, (1, *v.value.shape)) if len(v.value.shape) == 1 else v.value for v in views]
+        values = [
+            self.reshaped(v.value, (1, *v.value.shape)) if len(v.value.shape) == 1 else v.value for v in views
+        ]
         row = views[0].index // values[0].shape[-1]
         along = row.movedim(dim, 0)
         of_tokens = bool((along != along[:1]).any())
@@ -182,9 +195,7 @@ class SequenceBuilder(Builder):
         for view, value, size in zip(views, values, sizes, strict=True):
             n, d = value.shape
             b, t, f = view.index // (n * d), view.index // d % n, view.index % d
-            moved.append(
-                (b * total + start + t) * d + f if of_tokens else (b * n + t) * total + start + f
-            )
+            moved.append((b * total + start + t) * d + f if of_tokens else (b * n + t) * total + start + f)
             place = np.eye(total, dtype=self.dtype)[:, start : start + size]
             placed.append((value, place))
             start += size
