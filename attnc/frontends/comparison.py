@@ -59,7 +59,8 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
     It runs at points that are drawn anew each time, in float64 and in its own dtype, with and without gradients, on contiguous
     and on strided input, in batches and alone. This finds what a recording cannot show (a flag, a clock); it proves nothing."""
     where = part_name("", model)
-    draw, ids = np.random.default_rng(), isinstance(box, Tokens)
+    draw = np.random.default_rng()
+    ids, own = isinstance(box, Tokens), model_dtype(model)
     sequence = any(step.kind in ("norm", "attend", "embed") for step in program.steps)
     x = probe_points(program, box, draw)
     failure, compared = None, False
@@ -67,13 +68,10 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
         expected = (_expected_sequence if sequence else _expected)(as_run(program), x)
         if not np.isfinite(expected[0]).any():
             return Problem(where, f"overflows at every input that was tried, of size {np.abs(x).max():.3g}")
-        model_type = model_dtype(model)
-        for dtype in dict.fromkeys((torch.float64, model_type)):
+        for dtype in dict.fromkeys((torch.float64, model_dtype(model))):
             with _in_dtype(model, dtype):
-                ways = [
-                    _Way(dtype, *f, ids)
-                    for f in itertools.product((False, True), (False, True), (False, True))
-                ]
+                ways = [_Way(dtype, *flags) for flags in itertools.product((False, True), repeat=3)]
+                ways = [replace(way, ids=ids) for way in ways]
                 first = {way: _outputs(model, way, x[:1]) for way in ways}
                 plain = first[ways[0]]
                 if isinstance(plain, str):
@@ -81,7 +79,7 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
                     continue
                 tolerances = TOLERANCES[dtype]
                 if sequence:
-                    exact = dtype is torch.float64 is model_type and not _narrows(model, ways[0], x[:1])
+                    exact = dtype is torch.float64 is own and not _narrows(model, ways[0], x[:1])
                     tolerances = (SEQUENCES[dtype] if exact or dtype is torch.float32 else ROUNDED, 0.0)
                 usable = [way for way in ways if not isinstance(first[way], str)]
                 for way, rows in _calls(usable, len(x), draw, thorough=not compared):

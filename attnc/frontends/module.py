@@ -25,8 +25,7 @@ from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.comparison import disagreement, fails, strided
 from attnc.frontends.operations import BATCH, OPERATIONS, RESHAPES, Builder, Constant, Value
 from attnc.frontends.problems import DTYPES, inspected, model_dtype, part_name
-from attnc.frontends.sequence import SequenceTranslator, is_sequence
-from attnc.frontends.views import SequenceBuilder
+from attnc.frontends.sequence import is_sequence, sequence_program
 from attnc.program import Affine, Program
 from attnc.program.step import Shape
 
@@ -147,9 +146,16 @@ def _captured(model: nn.Module, example: Tensor, grad: bool, *, fixed: bool = Fa
 
 def _translated(captured: Captured, shape: Shape, problems: list[Problem], box: Box | None) -> Program | None:
     dtype = np.dtype(np.float64 if model_dtype(captured.module) is torch.float64 else np.float32)
-    where, sequence = part_name("", captured.module), isinstance(box, Tokens) or is_sequence(captured)
-    program = (_sequence if sequence else _operations)(captured, shape, problems, box, dtype)
-    if program is None:
+    where, ids = part_name("", captured.module), isinstance(box, Tokens)
+    sequence = ids or is_sequence(captured)
+    if sequence:
+        program = sequence_program(captured, shape, dtype, problems, ids=ids)
+    else:
+        builder = Builder(shape, dtype)
+        output = Translator(builder, captured).output()
+        problems += [p for p in builder.problems if p not in problems]
+        program = None if output is None or problems else builder.program(output)
+    if program is None or problems:
         return None
     if not any(isinstance(step, Affine) for step in program.steps):
         reason = "has no linear layer between input and output: give a network with nn.Linear layers, or use attnc.head"
@@ -167,34 +173,6 @@ def _assumed(captured: Captured) -> list[str]:
     batch = str(captured.inputs[0].meta["val"].shape[0])
     found = [a for a in captured.assumptions if set(_SYMBOL.findall(a)) == {batch}]
     return [_SYMBOL.sub("batch", a) for a in found]
-
-
-def _operations(
-    captured: Captured, shape: Shape, problems: list[Problem], box: Box | None, dtype: np.dtype[np.floating]
-) -> Program | None:  # fmt: skip
-    builder = Builder(shape, dtype)
-    output = Translator(builder, captured).output()
-    problems += [p for p in builder.problems if p not in problems]
-    return None if output is None or problems else builder.program(output)
-
-
-def _sequence(
-    captured: Captured, shape: Shape, problems: list[Problem], box: Box | None, dtype: np.dtype[np.floating]
-) -> Program | None:  # fmt: skip
-    """The graph is read for batches of two sizes, and the programs must be equal."""
-    size = captured.inputs[0].meta["val"].shape[0]
-    programs = []
-    for batch in (size,) if type(size) is int else (2, 3):
-        builder = SequenceBuilder(shape, dtype, batch, ids=isinstance(box, Tokens))
-        output = SequenceTranslator(builder, captured).output()
-        problems += [p for p in builder.problems if p not in problems]
-        if output is None or problems:
-            return None
-        programs.append(builder.program(output))
-    if len({program.digest() for program in programs}) > 1:
-        reason = "computes with the batch size: a result must not depend on it"
-        problems.append(Problem(part_name("", captured.module), reason))
-    return programs[0]
 
 
 @contextmanager

@@ -6,21 +6,26 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
 from attnc import functions
+from attnc.errors import Problem
 from attnc.frontends import aten
 from attnc.frontends.activations import ACTIVATIONS, Activation, RefusedError, activation
 from attnc.frontends.attention import Scores
 from attnc.frontends.capture import Captured
 from attnc.frontends.operations import HINTS, Value
+from attnc.frontends.problems import part_name
 from attnc.frontends.sequence_operations import OPERATIONS, normed
 from attnc.frontends.transformers.expressions import NotElementwiseError, function_of, read
 from attnc.frontends.transformers.norms import NormRead, norms_in
 from attnc.frontends.views import IDS, SequenceBuilder, View, plain
+from attnc.program import Program
+from attnc.program.step import Shape
 
 _UNKNOWN = object()  # the result of something that was refused: whatever reads it is not refused again
 # operations that arrange numbers: they are carried out on the positions of a view
@@ -48,6 +53,25 @@ def is_sequence(captured: Captured) -> bool:
             if aten.name(node) in _SEQUENCE or (aten.name(node) in _PRODUCTS and len(data) > 1):
                 return True
     return False
+
+
+def sequence_program(
+    captured: Captured, shape: Shape, dtype: np.dtype[np.floating], problems: list[Problem], *, ids: bool
+) -> Program | None:
+    """The program of a graph, which is read for batches of two sizes: both must give the same."""
+    size = captured.inputs[0].meta["val"].shape[0]
+    programs = []
+    for batch in (size,) if type(size) is int else (2, 3):
+        builder = SequenceBuilder(shape, dtype, batch, ids=ids)
+        output = SequenceTranslator(builder, captured).output()
+        problems += [p for p in builder.problems if p not in problems]
+        if output is None or problems:
+            return None
+        programs.append(builder.program(output))
+    if len({program.digest() for program in programs}) > 1:
+        reason = "computes with the batch size: a result must not depend on it"
+        problems.append(Problem(part_name("", captured.module), reason))
+    return programs[0]
 
 
 class SequenceTranslator:
@@ -79,9 +103,21 @@ class SequenceTranslator:
                 else:
                     self._known[node] = self._node(node)
             except RefusedError as refusal:
-                self._known[node] = _UNKNOWN
+                self._known[node] = self._stand_in(node)
                 self.builder.report(str(refusal))
         return returned
+
+    def _stand_in(self, node: fx.Node) -> object:
+        """In place of something refused, a value of its shape, so that what follows is inspected as well."""
+        sizes = aten.shape(node) or ()
+        if (
+            self.builder.ids
+            or len(sizes) < 2
+            or type(sizes[0]) is int
+            or any(type(n) is not int for n in sizes[1:])
+        ):
+            return _UNKNOWN
+        return plain(Value(0, sizes[1:]), self.builder.batch)
 
     def _live(self) -> set[fx.Node]:
         """The nodes that the output is computed from; what is inside of a norm or of an activation is not."""
