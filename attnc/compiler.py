@@ -53,11 +53,6 @@ def compile(
 ) -> Network:
     """Compile a trained network or any continuous function to attention, with every output within eps on the whole box.
 
-    With `eps` every output of the network is within eps of the model's on the whole box; if that cannot be proved, an error says
-    which eps can. `approximation` bounds each step that becomes attention instead: its heads are within it, in exact arithmetic,
-    for everything that may enter them. The bound of `net.certificate` is then what follows for the outputs. For a transformer of
-    several layers it may be large: norms can amplify errors by 1/√ε.
-
     `model` is a torch module of Linear layers and activations (attnc reads the operations that it executes on a batch of shape
     (batch, *domain.shape)), a fitted scikit-learn MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved,
     against what the model computes in exact arithmetic. The error lists every operation that is not supported.
@@ -68,6 +63,9 @@ def compile(
     more), and the error is measured: the status of `net.certificate` is "measured". `form` selects the network that
     `as_self_attention` writes, "two-layer" (the default) or "attention-softmax". `dtype` defaults to the model's, else to torch's
     default dtype. Inputs outside the box warn once (`strict=None`), raise (True) or are ignored (False).
+
+    With `approximation` instead of eps, each step that becomes attention is within it in exact arithmetic, for all that may enter
+    it. The bound of `net.certificate` is what follows for the outputs; it may be large.
 
     >>> import attnc, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
@@ -80,21 +78,12 @@ def compile(
     (True, 'proved')
     """
     domain, name = checked_domain(domain), resolve_dtype(dtype, model)
-    if (eps is None) == (approximation is None):
-        raise InputError(f"give either eps=… or approximation=…: got {eps!r} and {approximation!r}")
-    allowed = math.inf if eps is None else checked_eps(eps)
-    each = None if approximation is None else checked_eps(approximation, "approximation")
+    allowed, each = _targets(eps, approximation, _is_function(model, method))
     engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
-    checked_choice("method", method, METHODS)
-    if form is not None:
-        checked_choice("form", form, COMPILED, "; attnc.paper builds networks of one head and of many heads")
+    _check_choices(method, form)
     report = progress or (lambda _: None)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
         if _is_function(model, method):
-            if each is not None:
-                raise InputError(
-                    "approximation=… applies to models that are compiled from their steps: give eps=…"
-                )
             constants = (lipschitz, noise, tokens, seed)
             request = FunctionRequest(model, domain, allowed, name, method, *constants, report)
             net = compile_function(request, form or "two-layer")
@@ -102,11 +91,33 @@ def compile(
             _check_function_words(method, {"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
             net = _of_model(model, domain, allowed, name, report, each)
             net.form = form or "layers"
-    net.layout = "heads" if net.form == "two-layer" else ""
     net.engine, net.strict = engine, strict
+    return _in_form(net)
+
+
+def _in_form(net: Network) -> Network:
+    """With its layout; raises unless the network has the layers of its theorem."""
+    net.layout = "heads" if net.form == "two-layer" else ""
     if net.form != "layers":
-        read(net)  # raises unless the network has the layers of the theorem
+        read(net)
     return net
+
+
+def _check_choices(method: str, form: str | None) -> None:
+    checked_choice("method", method, METHODS)
+    if form is not None:
+        checked_choice("form", form, COMPILED, "; attnc.paper builds networks of one head and of many heads")
+
+
+def _targets(eps: object, approximation: object, function: bool) -> tuple[float, float | None]:
+    """The error of the outputs that is allowed, or that of each step."""
+    if approximation is None:
+        return checked_eps(eps), None
+    if eps is not None or function:
+        raise InputError(
+            f"approximation={approximation!r} is for models, without eps; for functions give eps=…"
+        )
+    return math.inf, checked_eps(approximation, "approximation")
 
 
 def _of_model(

@@ -239,9 +239,16 @@ def test_a_model_in_training_is_refused_before_any_work() -> None:
 
 
 def test_arguments_are_named() -> None:
-    for call in (lambda: attnc.compile(model(), BOX, 1e-3), lambda: attnc.compile(model(), domain=BOX)):
-        with pytest.raises(TypeError):
-            call()
+    with pytest.raises(TypeError):
+        attnc.compile(model(), BOX, 1e-3)
+
+
+@pytest.mark.parametrize("targets", [{}, {"eps": 1e-3, "approximation": 1e-3}, {"approximation": 0.0}])
+def test_one_target_is_given(targets: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        attnc.compile(model(), domain=BOX, **targets)
+    with pytest.raises(InputError):
+        attnc.compile(lambda x: x, domain=attnc.Box(0, 1, shape=(1, 1)), approximation=1e-3)
 
 
 @pytest.mark.parametrize("setting", ["high", "medium"])

@@ -39,7 +39,7 @@ def bound(at: Passing) -> Value:
     eta = up(carried + stored + gamma(d + 3, a) * size + small)
     eta = np.broadcast_to(eta, (step.heads, len(q.lo), keys))
     exp = np.longdouble(a.exp_units) * u
-    depth = np.minimum(2.01 * size.max(), 3 - np.log(tau) + 2 * eta.max())
+    depth = np.minimum(2.01 * size.max(), 3 - np.log(max(tau, np.longdouble(2.0**-1074))) + 2 * eta.max())
     theta = up(eta + u * depth + 2 * tau + exp / (1 - exp))
     exact = up(abs(scale) * (_dot(own_q, up(exact_k + own_k)) + _dot(exact_q, own_k)))
     largest = _flat(_heads(v.size, step, True).max(1, keepdims=True))
@@ -50,7 +50,9 @@ def bound(at: Passing) -> Value:
     lo, hi = (_heads(end, step, True) for end in (v.lo, v.hi))
     rows = _visible(step, len(q.lo))
     low, high = np.stack([lo[:, r].min(1) for r in rows], 1), np.stack([hi[:, r].max(1) for r in rows], 1)
-    return value(_flat(low), _flat(high), error, _average(step, v, exact, v.approximation))
+    own = _average(step, v, exact, v.approximation)
+    none = not any(x.approximation.any() for x in at.inputs)
+    return value(_flat(low), _flat(high), error, np.zeros_like(own) if none else own)
 
 
 def _average(step: Attend, v: Value, theta: Long, off: Long) -> Long:
@@ -62,8 +64,7 @@ def _average(step: Attend, v: Value, theta: Long, off: Long) -> Long:
         top, bottom = hi[:, seen].max(1), lo[:, seen].min(1)
         spread = up(top - bottom + 4 * EPS * (np.abs(top) + np.abs(bottom)))
         found.append(moved[:, seen].max(1) + np.where(share > 0, spread * share, 0))
-    total = _flat(np.stack(found, 1))
-    return np.where(total > 0, up(total), np.longdouble(0))
+    return up(_flat(np.stack(found, 1)))
 
 
 def _visible(step: Attend, queries: int) -> list[NDArray[np.intp]]:

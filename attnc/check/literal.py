@@ -113,7 +113,7 @@ def _source(exact: Exact, source: Record, first: int, size: int) -> list[Form]:
         x, width = given[0], widths[layer.input]
         if layer.kind == "affine":
             found = _affine(exact, x, t["weight"], t.get("bias"))
-        elif layer.kind == "batch_norm":
+        elif layer.kind in ("batch_norm", "scale"):
             found = _affine(exact, x, np.diag(t["scale"]), t["shift"])
         elif layer.kind == "combine":
             factors = [Fraction(c) for c in layer.settings["coefficients"]]

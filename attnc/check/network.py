@@ -53,22 +53,20 @@ def check_network(
         errors: dict[int, Errors] = {}
         for layer in numbers.layers:
             step = program.steps[layer.value - 1]
-            if isinstance(step, Pointwise):
-                claim = claims[layer.value]
-                for (_, head), child in zip(heads_of(layer), claim.children, strict=True):
-                    verdict = check_head(head, child, step.function)
+            if isinstance(step, Pointwise | Product):
+                claim, one = claims[layer.value], isinstance(step, Pointwise)
+                function = step.function if isinstance(step, Pointwise) else functions.square()
+                heads = [head for _, head in heads_of(layer)] if one else [square_of(layer)]
+                for head, child in zip(heads, claim.children, strict=True):
+                    verdict = check_head(head, child, function)
                     cells += verdict.cells
                     if not verdict:
                         reason = f"{claim.name}: {verdict.reason}"
                         return replace(verdict, reason=reason, bound=bound, cells=cells)
-                errors[layer.value] = head_errors(layer, claim, program.shapes[layer.value][-1])
-            elif isinstance(step, Product):
-                square = claims[layer.value].children[0]
-                verdict = check_head(square_of(layer), square, functions.square())
-                cells += verdict.cells
-                if not verdict:
-                    return replace(verdict, bound=bound, cells=cells)
-                errors[layer.value] = _square_errors(layer, square)
+                width = program.shapes[layer.value][-1]
+                errors[layer.value] = (
+                    head_errors(layer, claim, width) if one else _square_errors(layer, claim)
+                )
             elif isinstance(step, Norm):
                 norm = next(
                     claim for claim in certificate.parts("norm") if claim.facts["value"] == layer.value
@@ -133,8 +131,9 @@ def head_errors(layer: Layer, claim: Certificate, width: int) -> HeadErrors:
     return found
 
 
-def _square_errors(layer: Layer, square: Certificate) -> SquareErrors:
+def _square_errors(layer: Layer, claim: Certificate) -> SquareErrors:
     """What is certified of the squares of a product."""
+    (square,) = claim.children
     if not square.interval.lo <= -1 < 1 <= square.interval.hi:
         raise CheckError("the head of the square is not proved on [-1, 1]")
     scale, radius = (np.exp2(layer.tensor(name).astype(np.float64)) for name in ("scale", "radius"))

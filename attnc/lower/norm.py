@@ -22,6 +22,7 @@ from attnc.records.fields import round_up
 from attnc.records.layers import NORM_HEADS, Layer
 
 _LARGEST_TARGET = 2.0**-12  # of the relative error: outputs stay normalised to 2^-10
+_ROOM = 1 + 2.0**-4  # for the checker's bound of the rounding of few heads
 _LEAST_MOST, _MOST = 2.0**4, 2.0**64  # mean squares
 
 
@@ -49,7 +50,8 @@ def norm_heads(layer: Layer, step: Norm, entering: ValueBounds, share: float, dt
     target = 10.0 ** math.floor(math.log10(max(target, 1e-300)))
     while True:
         try:
-            return proved_heads(0.5, len(step.gain), step.epsilon, most, max(target, 1e-15), dtype)
+            proof = proved_heads(0.5, len(step.gain), step.epsilon, most, max(target, 1e-15), dtype)
+            return replace(proof, executed=_ROOM * proof.executed)
         except PrecisionError:
             target = max(target, 1e-15) * 10
             if target > _LARGEST_TARGET:

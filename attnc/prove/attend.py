@@ -37,7 +37,7 @@ def attend_bounds(at: LayerInputs) -> ValueBounds:
     assert isinstance(step, Attend)
     scores, passing = _score_errors(layer, step, q, k, a)
     worst, far = float(np.max(scores)), times(2.01, np.max(passing))
-    distance = np.minimum(far, -np.log(np.float64(a.tiny)) + 2 + 2 * worst)
+    distance = np.minimum(far, -np.log(max(a.tiny, 2.0**-1074)) + 2 + 2 * worst)
     exponent = a.exp_units * a.unit
     off = total(scores, times(a.unit, distance), 2 * a.tiny, exponent / (1 - exponent))
     keys, largest = len(v.lo), _joined(_split(layer, v.executed, 1).max(1, keepdims=True))
@@ -55,6 +55,8 @@ def attend_bounds(at: LayerInputs) -> ValueBounds:
 def attend_carried(layer: Layer, errors: Errors, known: Known) -> Array:
     """What errors of the inputs become in exact arithmetic: max e_v + (b - a) min(1, max|ŝ|(e_q(|k| + e_k) + |q|e_k)/2)."""
     q, k, v = (known[i] for i in layer.inputs)
+    if not any(error.any() for error in errors):
+        return np.zeros((len(q.lo), q.lo.shape[1] // k.lo.shape[1] * v.lo.shape[1]))
     e_q, e_k = _split(layer, errors[0], 0), _split(layer, errors[1], 1)
     size_q, size_k = _split(layer, q.size, 0), _split(layer, k.size, 1)
     moved = total(_products(e_q, total(size_k, e_k)), _products(size_q, e_k))

@@ -229,8 +229,9 @@ class Certificate:
         """Whether the statement holds for every input of a batch: inside the domain, not NaN, of the certified dtype."""
         if not isinstance(x, torch.Tensor):
             raise InputError(f"covers takes a tensor: got {type(x).__name__}")
-        ids = isinstance(self.holds_for, Tokens) and x.dtype in INTEGERS
-        if not ids and x.dtype != getattr(torch, self.dtype, None):
+        if isinstance(self.holds_for, Tokens) and x.dtype in INTEGERS:
+            x = x.to(getattr(torch, self.dtype))
+        if x.dtype != getattr(torch, self.dtype, None):
             return False
         if isinstance(self.holds_for, Box):
             return bool(self.holds_for.contains(x).all())

@@ -13,6 +13,7 @@ from mutations.lookups import LOOKUPS
 from mutations.mutation import Mutation, StaleMutationError
 from mutations.networks import NETWORKS
 from mutations.records import RECORDS
+from mutations.transformers import TRANSFORMERS
 from mutations.windows import WINDOWS
 
 MUTATIONS: list[Mutation] = [
@@ -27,6 +28,7 @@ MUTATIONS: list[Mutation] = [
     *CHECK_LEARNERS,
     *RECORDS,
     *BORDERS,
+    *TRANSFORMERS,
 ]
 
 __all__ = ["MUTATIONS", "Mutation", "StaleMutationError"]

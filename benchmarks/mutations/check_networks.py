@@ -15,7 +15,7 @@ CHECK_NETWORKS = [
     Mutation(
         "check_compose: errors before a linear map",
         "attnc/check/affine.py",
-        "error = up(weighed(stored, x.error.T).T + np.abs(constant - b) + b_off)",
+        "error = up(moved + np.abs(constant - b) + b_off)",
         "error = up(np.abs(constant - b) + b_off + 0 * x.error.sum())",
         "errors of the input do not pass a linear map",
         (PASSING,),
@@ -199,8 +199,8 @@ CHECK_NETWORKS = [
     Mutation(
         "check_network: heads of the first group",
         "attnc/check/network.py",
-        "in zip(heads_of(layer), claim.children, strict=True):\n                    verdict",
-        "in list(zip(heads_of(layer), claim.children, strict=True))[:1]:\n                    verdict",
+        "in zip(heads, claim.children, strict=True):\n                    verdict",
+        "in list(zip(heads, claim.children, strict=True))[:1]:\n                    verdict",
         "only the first group of a layer is checked",
         (f"{CHECK_NETWORK}::test_the_heads_of_every_group_are_proved",),
     ),

@@ -16,7 +16,7 @@ NETWORKS = [
     Mutation(
         "affine: errors of the input",
         "attnc/prove/affine.py",
-        "weighed(stored, x.error) if x.error.any() else 0.0,",
+        "_moved(stored, x) if x.error.any() else 0.0,",
         "0.0,",
         "errors of the input do not pass a linear map",
         (PASSING,),

@@ -13,10 +13,25 @@ import attnc
 from attnc import functions, program
 from attnc.check import compose as checker
 from attnc.check import execution
+from attnc.errors import UnsupportedError
 from attnc.lower.layers import COMPILED, LOWERINGS
 from attnc.network import network
 from attnc.network.pointwise import Pointwise as PointwiseModule
-from attnc.program import Affine, BatchNorm, Combine, Pointwise, Program, Reshape, Step
+from attnc.program import (
+    Affine,
+    Attend,
+    BatchNorm,
+    Combine,
+    Embed,
+    Mix,
+    Norm,
+    Pointwise,
+    Product,
+    Program,
+    Reshape,
+    Scale,
+    Step,
+)  # fmt: skip
 from attnc.prove import compose as prover
 from attnc.records import layers, structure
 
@@ -28,7 +43,11 @@ TABLES: dict[str, Mapping[str, object]] = {
     "KINDS of prove/compose.py": prover.KINDS,
     "KINDS of check/compose.py": checker.KINDS,
     "KINDS of check/execution.py": execution.KINDS,
-    "_MODULES of network/network.py": {**network._MODULES, "pointwise": PointwiseModule},
+    "_MODULES of network/network.py": {
+        **network._MODULES,
+        "pointwise": PointwiseModule,
+        "product": network.ProductLayer,
+    },
 }
 WEIGHT = np.array([[0.5, -0.25], [0.125, 1.0]])
 ONE = np.ones(2)
@@ -40,6 +59,17 @@ STEPS = (
     Reshape(4, (2, 1)),
     Reshape(5, (2,)),
 )
+TRANSFORMER = (
+    Embed(0, np.array([[0.5, -0.25], [0.125, 1.0], [1.0, 0.75]])),
+    Scale(1, np.ones((2, 2)), np.array([[0.0, 0.5], [0.25, 0.0]])),
+    Norm(2, ONE, 0 * ONE, 0.1, False),
+    Attend((3, 3, 3), 1, 0.5, np.tril(np.ones((2, 2)))),
+    Product((3, 4)),
+    Affine(5, WEIGHT),
+    Mix(6, np.full((1, 2), 0.5)),
+)
+BOX, IDS = attnc.Box(-1, 1, shape=(2,)), attnc.Tokens(3, 2)
+PROGRAMS = {"mlp": (Program((2,), STEPS), BOX), "transformer": (Program((2,), TRANSFORMER), IDS)}
 
 
 @pytest.mark.parametrize("kind", COMPILED)
@@ -53,16 +83,26 @@ def test_the_guard_of_the_front_end_knows_the_kind(kind: str) -> None:
     assert program.KINDS[kind].magnitude is not Step.magnitude
 
 
+def test_every_kind_is_in_a_network() -> None:
+    known = {step.kind for given, _ in PROGRAMS.values() for step in given.steps}
+    assert known == set(COMPILED), "add the new kind of step to STEPS"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_a_network_of_all_kinds(dtype: torch.dtype, tmp_path: Path) -> None:
-    assert {step.kind for step in STEPS} == set(COMPILED), "add the new kind of step to STEPS"
-    net = attnc.compile(Program((2,), STEPS), domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-3, dtype=dtype)
-    assert {layer.kind for layer in net.numbers().layers} == set(COMPILED)
+def test_a_network_of_all_kinds(dtype: torch.dtype, name: str, tmp_path: Path) -> None:
+    given, domain = PROGRAMS[name]
+    net = attnc.compile(given, domain=domain, eps=1e-3, dtype=dtype)
+    assert {layer.kind for layer in net.numbers().layers} == {step.kind for step in given.steps}
     assert attnc.verify(net).status == "proved"
     net.save(tmp_path / "net.safetensors")
     loaded = attnc.load(tmp_path / "net.safetensors")
-    x = 2 * torch.rand(64, 2, dtype=dtype) - 1
+    x = torch.randint(0, 3, (64, 2)) if domain is IDS else 2 * torch.rand(64, 2, dtype=dtype) - 1
     assert attnc.verify(loaded).status == "proved" and torch.equal(loaded(x), net(x))
+    if domain is IDS:
+        with pytest.raises(UnsupportedError, match="embed"):
+            net.as_self_attention()
+        return
     literal = net.as_self_attention()
     assert attnc.verify(literal).status == "proved"
     assert torch.allclose(literal(x), net(x), atol=1e-5)

@@ -20,8 +20,7 @@ from attnc.network import pointwise
 from attnc.network.layer import AffineLayer, LookupLayer, ReshapeLayer
 from attnc.network.literal import Layout, SelfAttention, SelfAttentionNetwork, SequenceMap, Softmax
 from attnc.network.literal.forms import literal_form
-from attnc.network.network import Network
-from attnc.network.pointwise import Stage
+from attnc.network.network import Network, Stage
 from attnc.program import Affine, BlackBox, Pointwise, Program, Reshape
 from attnc.records.certificate import Certificate, Status
 from attnc.records.numbers import HeadNumbers

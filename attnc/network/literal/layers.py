@@ -27,7 +27,7 @@ import numpy as np
 
 from attnc.arguments import checked_count
 from attnc.domain import Box, Interval
-from attnc.errors import InputError
+from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.literal.builder import Builder, KeySet, head_names, largest_score
 from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.parts import array, domains_of, groups_of
@@ -48,17 +48,32 @@ if TYPE_CHECKING:
     from attnc.network.network import Network
 
 Shape = tuple[int, ...]
+_MISSING = ("attend", "embed", "mix", "norm", "product")
 _ANCHOR = ("slope", "offset", "value", "unused")
 
 
 def literal_layers(net: Network, n: int | None) -> SelfAttentionNetwork:
     """A network layer by layer."""
+    _check_kinds(net)
     shapes, steps, numbers = _over_tokens(net.program.shapes, n), net.program.steps, net.numbers()
     attention = {layer.value: layer.name for layer in net.layers}
     names = [attention.get(layer.value) or steps[layer.value - 1].name for layer in numbers.layers]
     build = _Layers(numbers.layers, names, shapes, numbers.dtype, domains_of(net))
     output, input = (build.register[len(steps)], shapes[-1]), Input("x", shapes[0], shapes[0][-1])
     return build.network("layers", input, output, net)
+
+
+def _check_kinds(net: Network) -> None:
+    """Raise `UnsupportedError` with the layers that have no literal form yet."""
+    missing = [
+        s
+        for s in net.program.steps
+        if s.kind in _MISSING or (s.kind == "scale" and s.tensors()["factor"].ndim > 1)
+    ]
+    if missing:
+        reason = "it has no form with W_Q, W_K, W_V and W_O yet"
+        problems = [Problem(step.label, f"{step.kind}: {reason}") for step in missing]
+        raise UnsupportedError("the network cannot be written as plain self-attention", problems)
 
 
 def literal_head(head: Head, n: int) -> SelfAttentionNetwork:
@@ -207,7 +222,7 @@ class _Layers:
         write, width = self.layout[self.register[layer.value]], self.layout.width
         if layer.kind == "affine":
             blocks = [array(layer.tensor("weight"))]
-        elif layer.kind == "batch_norm":
+        elif layer.kind in ("batch_norm", "scale"):
             blocks = [np.diag(array(layer.tensor("scale")))]
         elif layer.kind == "combine":
             blocks = [c * np.eye(write.stop - write.start) for c in layer.settings["coefficients"]]

@@ -155,7 +155,7 @@ def _applied(layer: Layer, given: list[_Affine]) -> _Affine:
         weight = array(layer.tensor("weight"))
         _check(x[..., 0].size * len(weight))
         images = x @ weight.T
-    elif layer.kind == "batch_norm":
+    elif layer.kind in ("batch_norm", "scale"):
         images = x * array(layer.tensor("scale"))
     elif layer.kind == "combine":
         terms = zip(layer.settings["coefficients"], given, strict=True)
