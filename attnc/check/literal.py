@@ -126,6 +126,10 @@ def _source(exact: Exact, source: Record, first: int, size: int) -> list[Form]:
             found = _pointwise(exact, x, layer, claims[layer.value], width)
         elif layer.kind == "reshape":
             found = x
+        elif layer.kind == "mix":
+            turned = [x[i * width + c] for c in range(width) for i in range(len(x) // width)]
+            mixed, rows = _affine(exact, turned, t["matrix"], None), len(t["matrix"])
+            found = [mixed[c * rows + i] for i in range(rows) for c in range(width)]
         else:
             raise EncodingError(f"layers of the kind {layer.kind!r} are not supported")
         values[layer.value] = found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -66,13 +66,40 @@ def described(net: Network) -> Description:
     changed = net.why_not_certified() if c.proved else net.why_changed()
     known = None if changed is not None else c.claims
     claims = {claim.facts.get("value"): claim for claim in (() if known is None else known.children)}
-    rows = [row for layer in net.layers for row in _layer_rows(net, layer, claims.get(layer.value))]
+    rows = [row for stage in net.stages for row in _rows(net, stage, claims.get(stage.value))]
     for lookup in net.selections:
         claim = claims.get(lookup.value)
         error = f"{claim.bound:.2e}" if claim is not None else NONE if changed else "measured"
         function, anchors = function_label(net, lookup), _grid(net, lookup)
         rows.append((lookup.name, function, "1", anchors, "the box", NONE, error))
     return Description(tuple(rows), tuple(_summary(net, changed)))
+
+
+def _rows(net: Network, stage: Any, claim: Certificate | None) -> list[tuple[str, ...]]:
+    """The rows of a layer of attention. The error of a norm is that of the norm alone."""
+    kind = getattr(stage, "kind", "pointwise")
+    if kind == "pointwise":
+        return _layer_rows(net, stage, claim)
+    name = step_name(net, stage.value)
+    if kind == "norm":
+        norm = "LayerNorm" if stage.settings["centred"] else "RMSNorm"
+        alone = NONE if claim is None else f"{claim.bound:.2e} alone"
+        return [(name, norm, str(len(stage.slope)), "2 keys", NONE, NONE, alone)]
+    if kind == "attend":
+        return [(name, "attention", str(stage.settings["split"][0]), "tokens", NONE, NONE, NONE)]
+    if kind == "product":
+        errors = (NONE, NONE) if claim is None else (f"{claim.facts['error_in']:.2e}", f"{claim.bound:.2e}")
+        anchors = f"{stage.square.groups[0][1].key.shape[1]} square"
+        return [(name, "product", str(2 * len(stage.scale)), anchors, NONE, *errors)]
+    return []
+
+
+def step_name(net: Network, value: int) -> str:
+    """The number of a step among those that are attention, with its name in the source."""
+    step, layers = net.program.steps[value - 1], net.program.layers
+    if value - 1 not in layers:
+        return step.label
+    return f"layer {layers.index(value - 1) + 1}{f' ({step.name})' if step.name else ''}"
 
 
 def function_label(net: Network, stage: pointwise.Pointwise | LookupLayer) -> str:

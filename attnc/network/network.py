@@ -15,7 +15,7 @@ from attnc.domain import Box, Tokens
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_changed
 from attnc.network.attend import AttendLayer
-from attnc.network.describe import Description, described, proved_word
+from attnc.network.describe import Description, described, proved_word, step_name
 from attnc.network.engines import CERTIFIED
 from attnc.network.head import Head
 from attnc.network.inside import check_domain, check_tensor, outside_box
@@ -94,7 +94,7 @@ class Network(PreciseModule):
     @precise
     def attention(self, x: Tensor) -> dict[str, Tensor]:
         """The attention weights by layer or group of neurons: (…, neurons, anchors), or (…, neurons, heads, anchors) where a
-        neuron has several heads. Of a lookup: (…, anchors)."""
+        neuron has several heads. Of a lookup: (…, anchors). Between tokens: (…, heads, n, m)."""
         self._check_input(x)
         values = self._run(x.reshape(-1, *self.program.shape), keep=True)
         lead = x.shape[: x.ndim - len(self.program.shape)]
@@ -104,6 +104,10 @@ class Network(PreciseModule):
                 weights = layer.weights(values[layer.inputs[0]], g)
                 name = layer.name if len(layer) == 1 else f"{layer.name}, group {g + 1}"
                 found[name] = weights.reshape(*lead, *weights.shape[1:])
+        for stage in self.stages:
+            if isinstance(stage, AttendLayer):
+                weights = stage.weights(*(values[i] for i in stage.inputs[:2]))
+                found[step_name(self, stage.value)] = weights.reshape(*lead, *weights.shape[1:])
         for selection in self.selections:
             found[selection.name] = selection.weights(values[selection.inputs[0]]).reshape(*lead, -1)
         return found

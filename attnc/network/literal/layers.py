@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from attnc.network.network import Network
 
 Shape = tuple[int, ...]
-_MISSING = ("attend", "embed", "mix", "norm", "product")
+_MISSING = ("attend", "embed", "norm", "product")
 _ANCHOR = ("slope", "offset", "value", "unused")
 
 
@@ -103,7 +103,8 @@ class _Layers:
         self.n, self.p = max(map(_tokens, shapes)), max([n.anchors_per_head for n in numbers], default=1)
         tokens = [*data_tokens(self.n), *(f"anchor {k}" for k in range(self.p))]
         self.layout = Layout({"data": 1, "anchor": 1, "one": 1}, tokens)
-        if any(n.gated for n in numbers) or any(self.routes.values()):
+        mixes = any(layer.kind == "mix" for layer in layers)
+        if any(n.gated for n in numbers) or any(self.routes.values()) or mixes:
             self.layout.add("position", self.n)
         self.register = self._registers()
         for value, groups in self.heads.items():
@@ -166,6 +167,8 @@ class _Layers:
             elif layer.kind == "reshape":
                 if self.routes[layer.value]:
                     yield name, self._routing(layer, name)
+            elif layer.kind == "mix":
+                yield name, self._mixture(layer, name)
             elif layer not in within:
                 yield name, self._token_map(layer)
 
@@ -215,6 +218,18 @@ class _Layers:
             out = at.block(self.register[target])[:, write : write + j - i].T
             gates, none = [(places[t], every - places[s]), (every - places[t], data)], np.zeros((at.width, 0))
             found.append(KeySet.single(f"{name}: data {s} to data {t}", none, none, value, out, gates, 0.0))
+        return self.build.attention(found, self.n + self.p, at)
+
+    def _mixture(self, layer: Layer, name: str) -> SelfAttention:
+        """A head for every number of the matrix: the target attends to the source alone, all others to anchors, which hold 0."""
+        at, found, matrix = self.layout, [], array(layer.tensor("matrix"))
+        data, every, places = at.form("data"), at.marks("data", "anchor"), at.block("position").T
+        read, write = at.block(self.register[layer.input]), at.block(self.register[layer.value])
+        none = np.zeros((at.width, 0))
+        for t, s in zip(*np.nonzero(matrix), strict=True):
+            gates = [(places[t], every - places[s]), (every - places[t], data)]
+            out = matrix[t, s] * write.T
+            found.append(KeySet.single(f"{name}: data {s} to data {t}", none, none, read, out, gates, 0.0))
         return self.build.attention(found, self.n + self.p, at)
 
     def _token_map(self, layer: Layer) -> SequenceMap:
