@@ -38,7 +38,9 @@ def stack(*parts: nn.Module) -> nn.Sequential:
 
 
 def test_four_problems_are_told_at_once() -> None:
-    model = stack(layer(3, 4), nn.Softmax(-1), layer(4, 5), nn.Threshold(1, 2), nn.GroupNorm(1, 5), layer(5, 1))
+    model = stack(
+        layer(3, 4), nn.Softmax(-1), layer(4, 5), nn.Threshold(1, 2), nn.GroupNorm(1, 5), layer(5, 1)
+    )
     model[5].weight.data[0, 2] = float("nan")
     model[2].register_forward_hook(lambda *args: None)
     model[1].train()
