@@ -115,7 +115,7 @@ def bound(at: Passing) -> Value:
         off = up(off + off.sum(1, keepdims=True) / d + lost, d)
     wide = 8 * EPS * (largest(lo, hi) + off) + off
     low, high, least = _root_range(lo - wide, hi + wide, step.epsilon)
-    if not (up((largest(lo - wide, hi + wide) ** 2).sum(1) / d, d) <= heads.most).all():
+    if not (up((largest(lo - wide, hi + wide) ** 2).sum(1) / d + step.epsilon, d) <= heads.most).all():
         raise CheckError("a token may exceed what the heads of the norm are proved for")
     gain, shift = (long(at.layer.tensors[name]) for name in ("gain", "shift"))
     size, reach = np.abs(gain), largest(low, high)

@@ -45,7 +45,7 @@ def norm_heads(layer: Layer, step: Norm, entering: ValueBounds, share: float, dt
         raise PrecisionError(
             f"a token of {step.label} may have a mean square above {_MOST:g}: use a smaller box"
         )
-    most = max(_LEAST_MOST, 4.0 ** math.ceil(math.log(1.25 * square + 2.0**-60, 4.0)))
+    most = max(_LEAST_MOST, 4.0 ** math.ceil(math.log(1.25 * (square + step.epsilon), 4.0)))
     target = min(_LARGEST_TARGET, share / size / 1.05 if size > 0 else 1.0)
     target = 10.0 ** math.floor(math.log10(max(target, 1e-300)))
     while True:

@@ -30,7 +30,7 @@ N(z) = z/s(z) and R̂ within a relative g (exact arithmetic), e (executed) of 1/
     e' = |γ̂_i| that + |γ̂_i| Y_i((1 + e)(1 + u)³ - 1) + u|β̂_i| + 6τ(1 + |γ̂_i|) + |γ̂_i - γ_i| Y_i + |β̂_i - β_i|
 
 since x - mean x is a projection, and the Jacobian (I - N Nᵀ/d)/s of N has the eigenvalues 1/s and ε/s³. s_min is the least s
-between z and ẑ, and Y_i = min(√d, |ẑ_i|/s_min) bounds |N_i|. R̂ must be proved for the mean square of ẑ."""
+between z and ẑ, and Y_i = min(√d, |ẑ_i|/s_min) bounds |N_i|. R̂ must be proved up to the largest |ẑ|²/d + ε."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def norm_bounds(at: LayerInputs) -> ValueBounds:
     if not all(np.isfinite(end).all() for end in reach):
         return unbounded(x.lo.shape)
     (low, high), least = _normalised(*reach, step.epsilon)
-    if not (mean_square(x, step.centred, a) <= heads.most).all():
+    if not (total(mean_square(x, step.centred, a), step.epsilon) <= heads.most).all():
         return unbounded(x.lo.shape)
     gain, shift = (at.layer.tensor(name).astype(np.float64) for name in ("gain", "shift"))
     slope, spread = times(np.abs(gain), 1 / least), times(np.abs(gain), above(high - low))

@@ -43,7 +43,7 @@ _TABLE = [
     ("norm step: the root in exact arithmetic", "prove/norm.py",
      "total(found[1], times(np.abs(gain), values, heads.approximation))",
      "found[1]", "the heads are exact", NORM),
-    ("norm step: large tokens", "prove/norm.py", "(mean_square(x, step.centred, a) <= heads.most).all()", "True",
+    ("norm step: large tokens", "prove/norm.py", "(total(mean_square(x, step.centred, a), step.epsilon) <= heads.most).all()", "True",
      "tokens may exceed what the heads are proved for", NORM),
     ("norm step: normed outputs", "prove/norm.py", "if (near | (still & (g == 0))).all() else None", "if True else None",
      "outputs count as normalised however they are executed", NORM),

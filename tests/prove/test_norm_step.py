@@ -107,13 +107,17 @@ def test_subtracting_the_mean_loses_what_its_size_loses(who: str, monkeypatch: p
 @WHO
 @pytest.mark.parametrize("centred", [False, True])
 def test_tokens_that_may_exceed_the_heads_promise_nothing(centred: bool, who: str) -> None:
-    x = Given(np.array([[4.0, -4.0, 4.0, -4.0]]), 0.01)
-    assert np.isfinite(derived(who, norm(centred), [x], most=17.0).error).all()
-    if who == "prover":
-        assert not np.isfinite(derived(who, norm(centred), [x], most=16.0).error).any()
-    else:
-        with pytest.raises(CheckError):
-            derived(who, norm(centred), [x], most=16.0)
+    """|z|²/d + ε counts, of tokens as executed."""
+    x = np.array([[4.0, -4.0, 4.0, -4.0]])
+    for error, enough in ((0.0, 16.0 + EPSILON), (0.0625, 4.0625**2 + EPSILON)):
+        given = Given(x, error)
+        assert np.isfinite(derived(who, norm(centred), [given], most=1.05 * enough).error).all()
+        short = enough - EPSILON / 2
+        if who == "prover":
+            assert not np.isfinite(derived(who, norm(centred), [given], most=short).error).any()
+        else:
+            with pytest.raises(CheckError):
+                derived(who, norm(centred), [given], most=short)
 
 
 @WHO
