@@ -14,11 +14,14 @@ from attnc.program import Program
 __all__ = ["estimator_to_program", "mlp", "module_to_program", "read_state_dict", "to_program"]
 
 
-def to_program(model: object, shape: tuple[int, ...], box: Box | None = None) -> Program:
+def to_program(
+    model: object, shape: tuple[int, ...], box: Box | None = None, output: str | None = None
+) -> Program:
     """The program of a model, for inputs of a shape (tokens …, features), without the batch axis.
 
     A model is a torch module in eval mode, a fitted scikit-learn network, or a program. A module is also compared with its
-    program at points of the box, if it is given.
+    program at points of the box, if it is given. If the box is a `Tokens`, the inputs are token ids. `output` names one output of
+    a module that returns several; by default the first tensor is taken.
 
     >>> from torch import nn
     >>> to_program(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).eval(), (3,)).shapes
@@ -31,7 +34,7 @@ def to_program(model: object, shape: tuple[int, ...], box: Box | None = None) ->
             raise InputError(f"the program takes inputs of shape {model.shape}: got shape={tuple(shape)}")
         return model
     if isinstance(model, nn.Module):
-        return module_to_program(model, tuple(shape), box)
+        return module_to_program(model, tuple(shape), box, output)
     if is_estimator(model):
         return estimator_to_program(model, tuple(shape))
     shown = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__

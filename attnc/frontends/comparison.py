@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from attnc.domain import Array, Box
+from attnc.domain import Array, Box, Tokens
 from attnc.errors import Problem
 from attnc.frontends.problems import like, part_name
 from attnc.functions import Function
@@ -26,6 +28,10 @@ LARGEST = {torch.float64: 1e100, torch.float32: 1e30}  # larger numbers are not 
 OVERFLOWS = 80.0  # smaller numbers do not overflow, not even in an exponential of float32
 # relative to the largest sum of a step at a point, and to that sum carried through all steps
 TOLERANCES = {torch.float64: (1e-9, 1e-12), torch.float32: (1e-3, 1e-6)}
+# of sequence models: relative to what errors of that share in every step add up to. A float32 model is compared in float64 with
+# constants (angles, 1 + weight) that were rounded to float32, and its norms may run in float32
+SEQUENCES = {torch.float64: 1e-10, torch.float32: 2e-5}
+ROUNDED = 1e-6
 SPREADS, NEAR, BOXED = (1.0, 8.0, 64.0), 4, 12
 NEURONS, ROUNDS, WORK = 64, 16, 2**30  # chosen neurons, rounds of root finding, multiplications for all of it
 
@@ -38,6 +44,7 @@ class _Way:
     grad: bool
     strided: bool
     special: bool = False  # with gradients, of the input too; without them, in inference mode
+    ids: bool = False  # on token ids
 
     def __str__(self) -> str:
         layout = "strided" if self.strided else "contiguous"
@@ -53,23 +60,31 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
     and on strided input, in batches and alone. This finds what a recording cannot show (a flag, a clock); it proves nothing."""
     where = part_name("", model)
     draw = np.random.default_rng()
+    ids, own = isinstance(box, Tokens), like(model).dtype
+    sequence = any(step.kind in ("norm", "attend", "embed") for step in program.steps)
     x = probe_points(program, box, draw)
     failure, compared = None, False
     with torch.inference_mode(False), torch.autocast("cpu", enabled=False), np.errstate(all="ignore"):
-        expected = _expected(replace(program, steps=tuple(map(_as_run, program.steps))), x)
+        as_run = replace(program, steps=tuple(map(_as_run, program.steps)))
+        expected = (_expected_sequence if sequence else _expected)(as_run, x)
         if not np.isfinite(expected[0]).any():
             return Problem(where, f"overflows at every input that was tried, of size {np.abs(x).max():.3g}")
-        for dtype in dict.fromkeys((torch.float64, like(model).dtype)):
+        for dtype in dict.fromkeys((torch.float64, own)):
             with _in_dtype(model, dtype):
                 ways = [_Way(dtype, *flags) for flags in itertools.product((False, True), repeat=3)]
+                ways = [replace(way, ids=ids) for way in ways]
                 first = {way: _outputs(model, way, x[:1]) for way in ways}
                 plain = first[ways[0]]
                 if isinstance(plain, str):
                     failure = failure or plain
                     continue
+                tolerances = TOLERANCES[dtype]
+                if sequence:
+                    exact = dtype is torch.float64 is own and not _narrows(model, ways[0], x[:1])
+                    tolerances = (SEQUENCES[dtype] if exact or dtype is torch.float32 else ROUNDED, 0.0)
                 usable = [way for way in ways if not isinstance(first[way], str)]
                 for way, rows in _calls(usable, len(x), draw, thorough=not compared):
-                    reason = _difference(model, way, x[rows], *(part[rows] for part in expected))
+                    reason = _difference(model, way, x[rows], tolerances, *(part[rows] for part in expected))
                     if reason is not None:
                         return Problem(where, reason)
                 compared = True
@@ -105,14 +120,56 @@ def _expected(program: Program, x: Array) -> tuple[Array, Array, Array]:
     return found[-1].numpy(), local.numpy(), grown[-1].flatten(1).amax(1).numpy()
 
 
-def _difference(model: nn.Module, way: _Way, x: Array, ours: Array, local: Array, grown: Array) -> str | None:
+def _expected_sequence(program: Program, x: Array) -> tuple[Array, Array, Array]:
+    """The output of the program at n points, and (n,) how far errors of one part in 10⁷ of every sum, of either sign, move it,
+    times 10⁷: norms and softmax pass errors on by factors that depend on the point."""
+    source, unit, moved = torch.Generator().manual_seed(0), 1e-7, []
+    with torch.no_grad():
+        found = values(program, torch.from_numpy(x))
+        for _ in range(3):
+            noisy = [found[0]]
+            for i, step in enumerate(program.steps):
+                size = step.magnitude(*(found[j].abs() for j in step.inputs)).flatten(1).amax(1)
+                sign = torch.randint(0, 2, found[i + 1].shape, generator=source, dtype=torch.float64) * 2 - 1
+                value = step.approximate(*(noisy[j] for j in step.inputs))
+                noisy.append(value + unit * sign * size.reshape(-1, *([1] * (value.ndim - 1))))
+            moved.append((noisy[-1] - found[-1]).abs().flatten(1).amax(1) / unit)
+    local = torch.stack([*moved, found[-1].abs().flatten(1).amax(1)]).amax(0)
+    return found[-1].numpy(), local.numpy(), np.zeros(len(x))
+
+
+def _narrows(model: nn.Module, way: _Way, x: Array) -> bool:
+    """Whether the module, in float64, computes anything in float32."""
+    found = False
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal found
+            result = func(*args, **(kwargs or {}))
+            found |= any(isinstance(t, Tensor) and t.dtype is torch.float32 for t in tree_leaves(result))
+            return result
+
+    with Watch():  # type: ignore[no-untyped-call]
+        _outputs(model, way, x)
+    return found
+
+
+def _difference(
+    model: nn.Module,
+    way: _Way,
+    x: Array,
+    tolerances: tuple[float, float],
+    ours: Array,
+    local: Array,
+    grown: Array,
+) -> str | None:
     """Why the module's outputs are not those of the program, or None if rounding explains the difference."""
     theirs = _outputs(model, way, x)
     if isinstance(theirs, str):
         return f"fails on an input of shape {x.shape}: {theirs}"
     if theirs.shape != ours.shape:
         return f"returns the shape {theirs.shape}, and its program {ours.shape}"
-    here, carried = TOLERANCES[way.dtype]
+    here, carried = tolerances
     allowed = here * local + carried * grown
     size = np.broadcast_to(local.reshape(-1, *([1] * (ours.ndim - 1))), ours.shape)
     comparable = np.where(np.isfinite(theirs), size < LARGEST[way.dtype], size < OVERFLOWS)
@@ -135,14 +192,17 @@ def _as_run(step: Step) -> Step:
 
 def fails(model: nn.Module, x: Tensor, grad: bool) -> bool:
     """Whether calling the module on x, as it is, raises an error."""
-    way = _Way(x.dtype, grad, not x.is_contiguous(), grad and x.requires_grad)
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), _in_dtype(model, x.dtype):
+    ids = not x.is_floating_point()
+    dtype = like(model).dtype if ids else x.dtype
+    way = _Way(dtype, grad, not x.is_contiguous(), grad and x.requires_grad, ids)
+    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), _in_dtype(model, dtype):
         return isinstance(_outputs(model, way, x.detach().cpu().to(torch.float64).numpy()), str)
 
 
 def _outputs(model: nn.Module, way: _Way, x: Array) -> Array | str:
     """What the module returns, or why calling it fails."""
-    given = torch.from_numpy(x.copy()).to(like(model).device, way.dtype)
+    dtype = torch.int64 if way.ids else way.dtype
+    given = torch.from_numpy(x.copy()).to(like(model).device, dtype)
     given = strided(given) if way.strided else given
     mode = torch.inference_mode(not way.grad) if way.special else torch.set_grad_enabled(way.grad)
     try:
@@ -191,6 +251,9 @@ def strided(x: Tensor) -> Tensor:
 
 def probe_points(program: Program, box: Box | None, draw: np.random.Generator) -> Array:
     """Points (n, *shape): near zero, of the box, and those at which chosen pre-activations are at their kinks and ends."""
+    if isinstance(box, Tokens):
+        ids = draw.integers(0, box.vocabulary, (2 * BOXED, box.length)).astype(np.float64)
+        return np.concatenate([ids, box.lo[None], box.hi[None], ids[:1, :1].repeat(box.length, 1)])
     parts = [draw.uniform(-s, s, (NEAR, *program.shape)) for s in SPREADS]
     lo, hi = (np.full(program.shape, -8.0), np.full(program.shape, 8.0)) if box is None else (box.lo, box.hi)
     if box is not None:

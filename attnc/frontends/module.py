@@ -16,14 +16,16 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
-from attnc.domain import Box
+from attnc.domain import Box, Tokens
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends import aten, operations
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
+from attnc.frontends.caller import unwrapped, unwrapped_problems, with_one_output
 from attnc.frontends.capture import Captured, CaptureError, capture
 from attnc.frontends.comparison import disagreement, fails, strided, swapped
 from attnc.frontends.operations import BATCH, OPERATIONS, Builder, Constant, Value
 from attnc.frontends.problems import inspected, like, part_name
+from attnc.frontends.sequence import is_sequence, sequence_program
 from attnc.program import Affine, Program
 from attnc.program.step import Shape
 
@@ -33,11 +35,15 @@ _ACCEPTED = "one tensor that depends on the input is accepted"
 _UNKNOWN = object()  # the result of something that was refused: whatever reads it is not refused again
 _TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 _SYMBOL = re.compile(r"\b[su]\d+\b")  # torch's names of sizes that may vary
+_NOT_ONE = "Ne(batch, 1)"
 _BATCH = 7  # of the example that is recorded: any number, as the axis is dynamic
 
 
-def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) -> Program:
-    """The program of a module in eval mode, for inputs of a shape (without the batch axis).
+def module_to_program(
+    model: nn.Module, shape: Shape, box: Box | None = None, output: str | None = None
+) -> Program:
+    """The program of a module in eval mode, for inputs of a shape (without the batch axis): tensors, or token ids if the box is a
+    `Tokens`. `output` names one of several outputs; without it the first tensor is taken.
 
     torch.export records the operations that the module executes, and they are translated one by one. The numbers of the program
     are the stored numbers of the module; numbers in the code (a slope, an alpha, x * 0.1) are python's floats. The error lists
@@ -50,31 +56,32 @@ def module_to_program(model: nn.Module, shape: Shape, box: Box | None = None) ->
     Traceback (most recent call last):
         ...
     attnc.errors.UnsupportedError: Sequential cannot be compiled (supported operations: ...):
-      - aten.layer_norm in 1 (LayerNorm): is not supported
       - aten.softmax in 2 (Softmax): is not supported: leave it off and compile the logits
     """
-    problems, readable = inspected(model)
+    ids = isinstance(box, Tokens)
+    caller = with_one_output(model, ids, output)
+    problems, readable = inspected(model, own_calls=caller is not model)
     program = None
-    with preserved(model, problems):
+    with preserved(caller, problems):
         try:
-            program = _read(model, shape) if readable else None
+            program = _read(caller, shape, ids) if readable else None
         except UnsupportedError as refusal:
             problems += [problem for problem in refusal.problems if problem not in problems]
     if program is not None and not problems:
-        with preserved(model, problems):
-            found = disagreement(model, program, box)
+        with preserved(caller, problems):
+            found = disagreement(caller, program, box)
         problems += [found] if found else []
     if problems or program is None:
         what = f"{type(model).__name__} cannot be compiled (supported operations: {', '.join(sorted(KNOWN))})"
-        raise UnsupportedError(what, problems)
-    return program
+        raise UnsupportedError(what, unwrapped_problems(caller, problems))
+    return unwrapped(program)
 
 
 def _refused(where: str, reason: str) -> UnsupportedError:
     return UnsupportedError("the module is refused", [Problem(where, reason)])
 
 
-def _read(model: nn.Module, shape: Shape) -> Program:
+def _read(model: nn.Module, shape: Shape, ids: bool) -> Program:
     """The program that is the same in all recordings: with and without gradients, on contiguous and on strided input."""
     where = part_name("", model)
     signature = inspect.signature(model.forward)
@@ -86,32 +93,34 @@ def _read(model: nn.Module, shape: Shape) -> Program:
         advice = "one input is accepted; wrap the module in another one that sets the others"
         raise _refused(where, f"takes {taken}: {advice}") from None
     with _without_hooks(model):
-        found = _recordings(model, shape)
-    program = _translated(found[0], shape)
+        found = _recordings(model, shape, ids)
+    program = _translated(found[0], shape, ids)
     for other in found[1:]:
         why = ""
         try:
-            same = _translated(other, shape).digest() == program.digest()
+            same = _translated(other, shape, ids).digest() == program.digest()
         except UnsupportedError as refusal:
-            same, why = False, f" ({refusal.problems[0]})"
+            same, why = False, "".join(f" ({problem})" for problem in refusal.problems[:1])
         if not same:
-            reason = "computes different results with and without gradients, or on strided input"
+            reason = "computes different results with and without gradients, on strided input, or in a batch of one"
             raise _refused(where, f"{reason}{why}")
     return program
 
 
-def _recordings(model: nn.Module, shape: Shape) -> list[Captured]:
+def _recordings(model: nn.Module, shape: Shape, ids: bool) -> list[Captured]:
     """What the module executes with and without gradients, on contiguous and on strided input, and on input that requires
-    gradients. A call that fails (`view` does on strided input) computes nothing, and is left out."""
+    gradients. A call that fails (`view` does on strided input) computes nothing, and is left out. A sequence model that tests
+    whether there is one input is recorded with one, too."""
     with torch.inference_mode(False):
-        example = torch.zeros((_BATCH, *shape), dtype=like(model).dtype, device=like(model).device)
-        other, tracked = strided(example), example.clone().requires_grad_()
+        dtype = torch.int64 if ids else like(model).dtype
+        example = torch.zeros((_BATCH, *shape), dtype=dtype, device=like(model).device)
+        other, tracked = strided(example), example.clone().requires_grad_(not ids)
     found: list[Captured] = []
     failed: list[UnsupportedError] = []
     ways = [(example, True), (other, False), (example, False), (other, True)]
     if not any(t.is_inference() for t in (*model.parameters(), *model.buffers())):  # which has no gradients
         ways.append((tracked, True))
-    for x, grad in ways:
+    for x, grad in ways[:2] if ids else ways:
         try:
             found.append(_captured(model, x, grad))
         except UnsupportedError as refusal:
@@ -120,12 +129,15 @@ def _recordings(model: nn.Module, shape: Shape) -> list[Captured]:
             failed.append(refusal)
     if not found:
         raise failed[0]
+    if is_sequence(found[0]) and _assumed(found[0]) == [_NOT_ONE]:
+        found.append(_captured(model, example[:1], True, fixed=True))
     return found
 
 
-def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured:
+def _captured(model: nn.Module, example: Tensor, grad: bool, *, fixed: bool = False) -> Captured:
+    """`fixed`: for the batch size of the example alone."""
     first = next(iter(inspect.signature(model.forward).parameters.values()))
-    batch: Any = {0: torch.export.Dim.DYNAMIC}
+    batch: Any = None if fixed else {0: torch.export.Dim.DYNAMIC}
     shapes = ((batch,),) if first.kind is first.VAR_POSITIONAL else (batch,)  # *inputs is a tuple
     try:
         return capture(model, (example,), dynamic_shapes=shapes, grad=grad, pure=True)
@@ -136,24 +148,36 @@ def _captured(model: nn.Module, example: Tensor, grad: bool) -> Captured:
         raise _refused(problem.where, reason) from problem
 
 
-def _translated(captured: Captured, shape: Shape) -> Program:
-    builder = Builder(shape, np.dtype(str(like(captured.module).dtype).removeprefix("torch.")))
-    output = Translator(builder, captured).output()
-    if output is None or builder.problems:
-        raise UnsupportedError("the module is refused", builder.problems)
-    program = builder.program(output)
-    where = part_name("", captured.module)
+def _translated(captured: Captured, shape: Shape, ids: bool) -> Program:
+    dtype, where = (
+        np.dtype(str(like(captured.module).dtype).removeprefix("torch.")),
+        part_name("", captured.module),
+    )
+    sequence = ids or is_sequence(captured)
+    if sequence:
+        program = sequence_program(captured, shape, dtype, ids=ids)
+    else:
+        builder = Builder(shape, dtype)
+        output = Translator(builder, captured).output()
+        if output is None or builder.problems:
+            raise UnsupportedError("the module is refused", builder.problems)
+        program = builder.program(output)
     if not any(isinstance(step, Affine) for step in program.steps):
         advice = "give a network with nn.Linear layers, or use attnc.head"
         raise _refused(where, f"has no linear layer between input and output: {advice}")
-    # assumptions about strides, which are symbols too, do not matter: the results are compared
-    batch = str(captured.inputs[0].meta["val"].shape[0])
-    found = [a for a in captured.assumptions if set(_SYMBOL.findall(a)) == {batch}]
-    assumed = [_SYMBOL.sub("batch", a) for a in found]
+    assumed = [a for a in _assumed(captured) if not (sequence and a == _NOT_ONE)]
     if assumed:
         what = f"depends on the batch size ({', '.join(assumed)})"
         raise _refused(where, f"{what}: a result must not depend on it")
     return program
+
+
+def _assumed(captured: Captured) -> list[str]:
+    """What was assumed about the batch size. Assumptions about strides, which are symbols too, do not matter: the results are
+    compared."""
+    batch = str(captured.inputs[0].meta["val"].shape[0])
+    found = [a for a in captured.assumptions if set(_SYMBOL.findall(a)) == {batch}]
+    return [_SYMBOL.sub("batch", a) for a in found]
 
 
 def _without_hooks(model: nn.Module) -> AbstractContextManager[None]:

@@ -38,15 +38,15 @@ def like(model: nn.Module) -> Tensor:
     return next((t.detach() for t in tensors if t.dtype in DTYPES), torch.zeros(0)).new_empty(0)
 
 
-def inspected(model: nn.Module) -> tuple[list[Problem], bool]:
+def inspected(model: nn.Module, *, own_calls: bool = False) -> tuple[list[Problem], bool]:
     """Every reason, over all parts, why calling the model may compute something else than its `forward`; and whether the model
-    can be recorded in spite of them."""
+    can be recorded in spite of them. With `own_calls`, classes may define `__call__`, which a recording of a caller contains."""
     problems = [*global_hooks(), *training_parts(model), *_tensors(model)]
     readable = True
     for name, part in model.named_modules():
         scripted = isinstance(part, torch.jit.ScriptModule)
         wraps = type(part).__module__.startswith("torch.") and type(part).__name__ in _WRAPPERS
-        reasons = [_SCRIPTED] if scripted else [_WRAPS] if wraps else list(_interference(part))
+        reasons = [_SCRIPTED] if scripted else [_WRAPS] if wraps else list(_interference(part, own_calls))
         problems += [Problem(part_name(name, part), reason) for reason in reasons]
         foreign = {a: t for a, t in vars(part).items() if isinstance(t, Tensor) and type(t) not in _PLAIN}
         problems += [Problem(f"{name}.{a}".lstrip("."), str(tensor_problem(t))) for a, t in foreign.items()]
@@ -118,7 +118,7 @@ def _tensors(model: nn.Module) -> Iterator[Problem]:
         yield Problem("the model", f"mixes dtypes: {first}, {second}; call model.float() or model.double()")
 
 
-def _interference(part: nn.Module) -> Iterator[str]:
+def _interference(part: nn.Module, own_calls: bool) -> Iterator[str]:
     """What runs beside, or instead of, the `forward` of the class."""
     if _is_lazy(part):
         return  # its hooks are those that initialise it; the tensors themselves are reported
@@ -136,7 +136,7 @@ def _interference(part: nn.Module) -> Iterator[str]:
         yield "has a forward that was assigned to the object: define forward in a class"
     patched = "_call_impl" in vars(part) or type(part)._call_impl is not nn.Module._call_impl
     own_call = type(part).__call__ is not nn.Module.__call__ and not isinstance(part, fx.GraphModule)
-    if patched or own_call:
+    if patched or (own_call and not own_calls):
         yield "has a __call__ of its own: put what it does into forward"
     if part._compiled_call_impl is not None:
         yield "was compiled in place by module.compile(): give the original module"

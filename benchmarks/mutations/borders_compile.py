@@ -283,7 +283,7 @@ BORDERS_COMPILE = [
     Mutation(
         "agree: its own dtype",
         COMPARISON,
-        "for dtype in dict.fromkeys((torch.float64, like(model).dtype)):",
+        "for dtype in dict.fromkeys((torch.float64, own)):",
         "for dtype in (torch.float64,):",
         "the guard runs in float64 only",
         (SEEN,),

@@ -10,6 +10,8 @@ OPS = "attnc/frontends/aten.py"
 ACTIVATIONS = "attnc/frontends/activations.py"
 EXPRESSIONS = "attnc/frontends/transformers/expressions.py"
 READING = "attnc/frontends/transformers/blocks.py"
+VIEWS = "attnc/frontends/views.py"
+ATTENTION = "attnc/frontends/attention.py"
 
 TEST_CAPTURE = "tests/frontends/test_capture.py"
 READS = "tests/frontends/test_reading.py"
@@ -19,6 +21,9 @@ ELEMENTWISE = f"{READS}::test_what_is_not_one_function_of_every_number"
 NO_NORM = f"{READS}::test_what_is_not_known_to_be_a_norm"
 GATED = f"{READS}::test_products_that_are_no_gated_block"
 GRAD = f"{READS}::test_a_forward_that_depends_on_the_grad_mode_is_refused"
+TEST_VIEWS = "tests/frontends/test_views.py"
+MIXED = f"{TEST_VIEWS}::test_what_mixes_tokens_or_inputs_is_refused"
+PAIRS = f"{TEST_VIEWS}::test_pairs_and_constants_follow_the_order_of_the_tensor"
 
 BORDERS_READING = [
     Mutation(
@@ -295,5 +300,45 @@ BORDERS_READING = [
         'activation = "silu" if _contains(e, ("s", 1)) else function_of(e)',
         "what is not understood of two maps is a silu",
         (GATED,),
+    ),
+    Mutation(
+        "views: arrangements that differ",
+        VIEWS,
+        "for part in (tokens, features, signs)):",
+        "for part in (signs,)):",
+        "each token, or each input of a batch, may be arranged in its own way",
+        (MIXED,),
+    ),
+    Mutation(
+        "views: pairs",
+        VIEWS,
+        "if x.value.shape != y.value.shape or not torch.equal(x.index, y.index):",
+        "if x.value.shape != y.value.shape:",
+        "tokens are added to other tokens",
+        (PAIRS,),
+    ),
+    Mutation(
+        "views: signs of rows",
+        VIEWS,
+        "bias=None if step.bias is None else step.bias[at] * sign",
+        "bias=None if step.bias is None else step.bias[at]",
+        "the bias of an affine map keeps its sign where its rows do not",
+        (f"{TEST_VIEWS}::test_features_of_an_affine_map_are_rows_of_it",),
+    ),
+    Mutation(
+        "views: constants of a batch",
+        VIEWS,
+        "if bool((each != each[:1]).any()):",
+        "if False:",
+        "constants that differ between the inputs of a batch are those of the first",
+        (PAIRS,),
+    ),
+    Mutation(
+        "attention: axes",
+        ATTENTION,
+        "or not torch.equal(found.index, _places(batch, heads, n, d)):",
+        "or False:",
+        "attention over another axis, or to tokens in another order, is read as attention over the tokens",
+        ("tests/frontends/test_whole.py::test_what_is_not_attention_is_refused_by_name",),
     ),
 ]

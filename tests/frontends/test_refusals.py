@@ -38,7 +38,9 @@ def stack(*parts: nn.Module) -> nn.Sequential:
 
 
 def test_four_problems_are_told_at_once() -> None:
-    model = stack(layer(3, 4), nn.Softmax(-1), layer(4, 5), nn.Threshold(1, 2), nn.LayerNorm(5), layer(5, 1))
+    model = stack(
+        layer(3, 4), nn.Softmax(-1), layer(4, 5), nn.Threshold(1, 2), nn.GroupNorm(1, 5), layer(5, 1)
+    )
     model[5].weight.data[0, 2] = float("nan")
     model[2].register_forward_hook(lambda *args: None)
     model[1].train()
@@ -48,7 +50,7 @@ def test_four_problems_are_told_at_once() -> None:
         "aten.softmax in 1 (Softmax): is not supported: leave it off",
         "2 (Linear): has forward hooks (<lambda>)",
         "aten.threshold in 3 (Threshold): has threshold=1.0 and value=2.0",
-        "aten.layer_norm in 4 (LayerNorm): is not supported",
+        "aten.group_norm in 4 (GroupNorm): is not supported",
         "5.weight: holds NaN or infinite numbers (1 of 5)",
     ):
         assert any(t.startswith(expected) for t in told), (expected, told)
