@@ -26,12 +26,13 @@ from collections.abc import Sequence
 import numpy as np
 from flint import arb
 
-from attnc.arithmetic import ARITHMETIC, Arithmetic
+from attnc.arithmetic import ARITHMETIC, Arithmetic, probe, probe_network
+from attnc.check.head import check_machine
 from attnc.check.values import CheckError
 from attnc.domain import Ball, Normed
 from attnc.functions.balls import upper, working
-from attnc.records.certificate import Certificate
-from attnc.records.numbers import QuadraticNumbers
+from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.numbers import POWERS, QuadraticNumbers
 
 Heads = Sequence[tuple[arb, arb, arb]]  # λ_j, b_j, c_j
 _PRECISION = 192
@@ -73,6 +74,63 @@ def check_norm(claim: Certificate, numbers: QuadraticNumbers, norm: Normed) -> N
     for term, (found, stated) in derived.items():
         if not (math.isfinite(found) and found <= stated):
             raise CheckError(f"{term} is {found:g} when derived again, but {stated:g} is certified")
+
+
+def check_quadratic(numbers: QuadraticNumbers, certificate: Certificate) -> Verdict:
+    """The verdict on heads for a function of a quadratic form: both relative errors, derived again."""
+    try:
+        _check_quadratic(numbers, certificate)
+    except CheckError as problem:
+        return problem.verdict(certificate.bound)
+    return Verdict(Status.PROVED, "the relative errors hold for every token of the domain", certificate.bound)
+
+
+def _check_quadratic(numbers: QuadraticNumbers, certificate: Certificate) -> None:
+    facts, domain, a = certificate.facts, certificate.holds_for, ARITHMETIC[numbers.dtype]
+    check_machine(probe(numbers.dtype) or probe_network(numbers.dtype))
+    if certificate.digests != numbers.digests() or certificate.dtype != numbers.dtype:
+        raise CheckError("its numbers are not those of its certificate")
+    known = (POWERS.get(facts["function"]), facts["features"], facts["offset"])
+    if known != (numbers.power, numbers.dim, numbers.offset) or facts.get("relative") is not True:
+        raise CheckError("its facts are not those of its numbers")
+    if not isinstance(domain, Ball) or domain.features != numbers.dim or domain.centred:
+        raise CheckError(f"it holds for {domain}, not for tokens of {numbers.dim} features")
+    with working(128):
+        most = upper(arb(domain.radius) ** 2 / numbers.dim + arb(numbers.offset))
+    if numbers.power == math.inf:
+        relative, executed = _exponential(numbers, most, a)
+    else:
+        relative = check_relative_error(numbers, 2 * most)
+        executed = check_executed_error(numbers, most, relative, a)
+    with working(128):
+        terms = arb(executed) <= arb(certificate.approximation) + arb(certificate.rounding)
+    if not (relative <= certificate.approximation and executed <= certificate.bound and terms):
+        raise CheckError(f"the relative errors are {relative:g} and {executed:g}: more than is certified")
+
+
+def _exponential(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> tuple[float, float]:
+    """At least |e^u R - 1| and |e^u R̂ - 1| for u from ε to `most`, by logarithms: with one head,
+
+        ln(e^u R) = ln c + b + (1 - λ)u - ln(1 + e^{b - λu}),     0 <= ln(1 + x) <= x
+
+    and execution adds at most L to |ln|: the errors of q (d + 1 roundings, and underflow), of the score, E of exp, four roundings
+    of the weight and two of the product; what underflows is added to the relative error."""
+    if len(numbers) != 1:
+        return math.inf, math.inf
+    with working(_PRECISION):
+        u, tau, reach, ((scale, b, c),) = arb(a.unit), arb(a.tiny), arb(most), _heads(numbers)
+        tilt = [(1 - scale) * arb(t) for t in (numbers.offset, most)]
+        high = c.log() + b + tilt[0].max(tilt[1])
+        low = c.log() + b + tilt[0].min(tilt[1]) - (b - scale * arb(numbers.offset)).exp()
+        sums = (1 - u) ** -(numbers.dim + 1) - 1
+        q = scale * (sums * reach + 4 * tau)
+        score = u * (1 + u) * (2 * (scale * reach + q) + abs(arb(float(numbers.intercept[0])))) + 4 * tau
+        L = q + score + (1 + a.exp_units * u).log() - 6 * (1 - u).log()
+        lost = 16 * tau * (c + 1) * reach.exp() * (1 + 8 * u)
+        if not reach * numbers.dim * (1 + sums) < arb(a.largest):
+            return math.inf, math.inf
+        exact = (high.exp() - 1).max(1 - low.exp())
+        return upper(exact), upper(((high + L).exp() - 1).max(1 - (low - L).exp()) + lost)
 
 
 def _closed_form(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> float:
