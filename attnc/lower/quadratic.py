@@ -87,7 +87,7 @@ def quadratic_head(
         try:
             proof = proved_heads(size, interval.lo, interval.hi, share * eps, name, power)
         except PrecisionError as problem:
-            closest = 1.2 * (problem.reachable or 1.0)
+            closest = 4 * (problem.reachable or 1.0)
             if closest >= 1:
                 break
             proof = proved_heads(size, interval.lo, interval.hi, closest, name, power)
