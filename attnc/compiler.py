@@ -86,17 +86,21 @@ def compile(
         else:
             words = {"lipschitz": lipschitz, "noise": noise, "tokens": tokens}
             _check_function_words({**words, "method": None if method == "auto" else method})
-            program = to_program(model, domain.shape, domain)
-            check_box(domain, name)
-            check_arithmetic(name, network=True)
-            wanted = Request(program, domain, allowed, name, report)
-            net = certified(wanted, lower(wanted))
+            net = _of_model(model, domain, allowed, name, report)
             net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
     net.engine, net.strict = engine, strict
     if net.form != "layers":
         read(net)  # raises unless the network has the layers of the theorem
     return net
+
+
+def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progress) -> Network:
+    program = to_program(model, domain.shape, domain)
+    check_box(domain, dtype)
+    check_arithmetic(dtype, network=True)
+    request = Request(program, domain, eps, dtype, progress)
+    return certified(request, lower(request))
 
 
 def _is_function(model: Any, method: str) -> bool:
