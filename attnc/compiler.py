@@ -11,6 +11,7 @@ from attnc.arguments import (
     check_arithmetic,
     check_box,
     checked_choice,
+    checked_domain,
     checked_engine,
     checked_eps,
     checked_strict,
@@ -70,9 +71,7 @@ def compile(
     >>> swap.certificate.bound <= 0.05, attnc.verify(swap).status
     (True, 'proved')
     """
-    if not isinstance(domain, Box):
-        raise InputError(f"domain is an attnc.Box(lo, hi, shape=(…)): got {type(domain).__name__}")
-    name, allowed = resolve_dtype(dtype, model), checked_eps(eps)
+    domain, name, allowed = checked_domain(domain), resolve_dtype(dtype, model), checked_eps(eps)
     engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
     checked_choice("method", method, METHODS)
     if form is not None:
@@ -84,19 +83,22 @@ def compile(
             request = FunctionRequest(model, domain, allowed, name, method, *constants, report)
             net = compile_function(request, form or "two-layer")
         else:
-            words = {"lipschitz": lipschitz, "noise": noise, "tokens": tokens}
-            _check_function_words({**words, "method": None if method == "auto" else method})
-            program = to_program(model, domain.shape, domain)
-            check_box(domain, name)
-            check_arithmetic(name, network=True)
-            wanted = Request(program, domain, allowed, name, report)
-            net = certified(wanted, lower(wanted))
+            _check_function_words(method, {"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
+            net = _of_model(model, domain, allowed, name, report)
             net.form = form or "layers"
     net.layout = "heads" if net.form == "two-layer" else ""
     net.engine, net.strict = engine, strict
     if net.form != "layers":
         read(net)  # raises unless the network has the layers of the theorem
     return net
+
+
+def _of_model(model: Any, domain: Box, eps: float, dtype: str, progress: Progress) -> Network:
+    program = to_program(model, domain.shape, domain)
+    check_box(domain, dtype)
+    check_arithmetic(dtype, network=True)
+    request = Request(program, domain, eps, dtype, progress)
+    return certified(request, lower(request))
 
 
 def _is_function(model: Any, method: str) -> bool:
@@ -106,9 +108,9 @@ def _is_function(model: Any, method: str) -> bool:
     return callable(model) and not isinstance(model, type | Program) and not is_estimator(model)
 
 
-def _check_function_words(words: dict[str, object]) -> None:
+def _check_function_words(method: str, words: dict[str, object]) -> None:
     """Refuse the options of functions for a model that is compiled from its operations."""
-    for name, given in words.items():
+    for name, given in {**words, "method": None if method == "auto" else method}.items():
         if given is not None:
             raise InputError(
                 f"{name}={given!r} applies to functions only: this model is compiled from its own operations; leave it out. (A "
