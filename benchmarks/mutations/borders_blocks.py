@@ -208,7 +208,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "transformers: blocks with gradients",
         BLOCKS_OF,
-        "        problems = _unlike(kept, _every_site(model, again))\n",
+        "        problems = _unlike(kept, every_site(model, again))\n",
         "",
         "blocks are read without gradients only",
         (GRAD,),
