@@ -16,7 +16,7 @@ itself and aliased. P is a polynomial in ball arithmetic, bounded on parts of th
 With |z_i| <= √d √u, the errors of R, of the products R z_i and γ_i (R z_i) and of the sum with β_i move an output by at most
 
     |γ_i| √d g                                             exact
-    |γ_i| √d ((1 + e)/(1 - u)³ - 1) + u|β_i| + 6τ(1 + |γ_i|)    executed"""
+    |γ_i| √d ((1 + e)/(1 - u)³ - 1) + u|β_i| + 6τ(1 + |γ_i| + √d)    executed, if nothing overflows"""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ def check_norm(claim: Certificate, numbers: QuadraticNumbers, norm: Normed) -> N
         raise CheckError(f"it holds for {domain}, not for tokens of {numbers.dim} features")
     if claim.rounding != facts["roundings"].get(facts["engine"]):
         raise CheckError("its rounding is not that of its engine")
+    if claim.children:
+        raise CheckError("a norm has no parts")
     most = domain.radius**2 / numbers.dim * (1 + 2.0**-40)
+    if not most >= numbers.offset:  # u reaches most + ε, and is covered up to 2·most
+        raise CheckError(f"tokens with a norm of up to {domain.radius:g} are too small for its epsilon")
     key = (*numbers.digests().values(), numbers.dim, numbers.offset, most)
     if key not in _known:
         relative = check_relative_error(numbers, 2 * most)
@@ -69,8 +73,10 @@ def check_norm(claim: Certificate, numbers: QuadraticNumbers, norm: Normed) -> N
         length = gain * arb(numbers.dim).sqrt()
         derived = {"approximation": (upper(length * arb(relative)), claim.approximation)}
         for engine, stated in facts["roundings"].items():
-            moved = length * ((1 + arb(executed[engine])) * (1 - u) ** -3 - 1)
-            derived[f"rounding ({engine})"] = upper(moved + u * shift + 6 * tau * (1 + gain)), stated
+            size = length * (1 + arb(executed[engine])) * (1 - u) ** -3
+            moved = size - length + u * shift + 6 * tau * (1 + gain + arb(numbers.dim).sqrt())
+            fits = (size + shift) / (1 - u) < arb(a.largest)
+            derived[f"rounding ({engine})"] = upper(moved) if fits else math.inf, stated
     for term, (found, stated) in derived.items():
         if not (math.isfinite(found) and found <= stated):
             raise CheckError(f"{term} is {found:g} when derived again, but {stated:g} is certified")
@@ -147,6 +153,8 @@ def _closed_form(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> float
 def check_relative_error(numbers: QuadraticNumbers, most: float) -> float:
     """At least |u^p R - 1| for every u from ε to `most`; infinity if that cannot be bounded."""
     with working(_PRECISION):
+        if not most > numbers.offset:
+            return math.inf
         heads, p, worst = _heads(numbers), arb(numbers.power), arb(0)
         middles, half = _middles(numbers.offset, most, _WIDTH)
         for middle in middles:

@@ -55,8 +55,8 @@ def relative_error(numbers: QuadraticNumbers, most: float) -> float:
         return _exponential_error(numbers, most)
     with working(_PRECISION, _TERMS + 1):
         heads, p = exact_heads(numbers), arb(numbers.power)
-        worst = arb(0)
-        for centre, half in _cells(numbers.offset, most):
+        worst = arb(0) if most > numbers.offset else arb("inf")
+        for centre, half in _cells(numbers.offset, most) if most > numbers.offset else ():
             worst = worst.max(_cell_error(heads, p, centre, half))
         return upper(worst)
 
@@ -198,10 +198,12 @@ def norm_errors(
     """At least |y - norm| in exact arithmetic and as executed, in every feature: y = gain∘(R z) + shift, |z_i| <= √d √u,
 
     exact      |γ_i| √d g
-    executed   |γ_i| √d ((1 + e)(1 + u)³ - 1) + u|β_i| + 6τ(1 + |γ_i|)"""
+    executed   |γ_i| √d ((1 + e)(1 + u)³ - 1) + u|β_i| + 6τ(1 + |γ_i| + √d), infinite if |γ_i|√d(1 + e) + |β_i| may overflow"""
     with working(_PRECISION):
         u, tau = arb(a.unit), arb(a.tiny)
         largest, offset = arb(float(np.abs(gain).max())), arb(float(np.abs(shift).max()))
         size = largest * arb(len(gain)).sqrt()
-        rounded = size * ((1 + arb(executed)) * (1 + u) ** 3 - 1) + u * offset + 6 * tau * (1 + largest)
-        return upper(size * arb(relative)), upper(rounded)
+        root, whole = arb(len(gain)).sqrt(), (1 + arb(executed)) * (1 + u) ** 3
+        rounded = size * (whole - 1) + u * offset + 6 * tau * (1 + largest + root)
+        fits = (size * whole + offset) * (1 + u) < arb(a.largest)
+        return upper(size * arb(relative)), upper(rounded) if fits else math.inf
