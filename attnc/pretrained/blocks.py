@@ -250,6 +250,10 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
         engine: norm_errors(domain.gain, domain.shift, proof.approximation, error, ARITHMETIC[dtype])
         for engine, error in relative.items()
     }
+    if not all(math.isfinite(executed) for _, executed in errors.values()):
+        raise PrecisionError(
+            f"{site.name}: gain and shift are so large that its outputs may overflow in {dtype}", None
+        )
     facts = {
         "kind": norm.kind, "engine": config.engine, "features": norm.features, "epsilon": site.epsilon,
         "heads": len(proof.numbers), "relative": proof.approximation, "executed": relative,
