@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attnc.exporters.safetensors import load
     from attnc.functions import Function, function
     from attnc.lower.function_to_head import head
+    from attnc.lower.quadratic import quadratic_head
     from attnc.network.head import Head
     from attnc.network.network import Network
     from attnc.network.purity import purity
@@ -33,7 +34,7 @@ __version__ = "0.2.0"
 __all__ = [
     "AttncError", "Box", "Certificate", "ConvertConfig", "DomainWarning", "Function", "Head", "Interval", "Network", "Status",
     "Tokens", "Verdict", "compile", "convert", "convert_", "errors", "from_pretrained", "function", "functions", "head",
-    "incontext", "load", "paper", "plot", "purity", "verify",
+    "incontext", "load", "paper", "plot", "purity", "quadratic_head", "verify",
 ]  # fmt: skip
 
 _SUBMODULES = ("errors", "functions", "incontext", "paper", "plot")
@@ -44,6 +45,7 @@ _MODULES = {
     "attnc.exporters.safetensors": ("load",),
     "attnc.functions": ("Function", "function"),
     "attnc.lower.function_to_head": ("head",),
+    "attnc.lower.quadratic": ("quadratic_head",),
     "attnc.network.head": ("Head",),
     "attnc.network.network": ("Network",),
     "attnc.network.purity": ("purity",),

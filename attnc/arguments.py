@@ -105,6 +105,12 @@ def checked_interval(domain: object, dtype: str) -> Interval:
     return domain
 
 
+def checked_domain(domain: object) -> Box:
+    if not isinstance(domain, Box):
+        raise InputError(f"domain is an attnc.Box(lo, hi, shape=(…)): got {type(domain).__name__}")
+    return domain
+
+
 def check_box(box: Box, dtype: str) -> None:
     """Every side of the box must contain a number of the dtype: a bound for no input at all would mean nothing."""
     with np.errstate(over="ignore"):

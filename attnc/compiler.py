@@ -12,6 +12,7 @@ from attnc.arguments import (
     check_arithmetic,
     check_box,
     checked_choice,
+    checked_domain,
     checked_engine,
     checked_eps,
     checked_strict,
@@ -76,9 +77,7 @@ def compile(
     >>> swap.certificate.bound <= 0.05, attnc.verify(swap).status
     (True, 'proved')
     """
-    if not isinstance(domain, Box):
-        raise InputError(f"domain is an attnc.Box(lo, hi, shape=(…)): got {type(domain).__name__}")
-    name = resolve_dtype(dtype, model)
+    domain, name = checked_domain(domain), resolve_dtype(dtype, model)
     allowed, each = _targets(eps, approximation, _is_function(model, method))
     engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
     _check_choices(method, form)

@@ -1,4 +1,4 @@
-"""Attack what attnc claims: heads, networks, converted blocks, learners and altered models. Zero slack.
+"""Attack what attnc claims: heads, networks, blocks, certificates for given inputs, learners, altered models. Zero slack.
 
 python benchmarks/attack.py --minutes 30                     everything, and a table
 python benchmarks/attack.py --minutes 5 --only altered       one kind

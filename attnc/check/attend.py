@@ -29,13 +29,15 @@ def bound(at: Passing) -> Value:
     queries = [_heads(part, step, False) for part in (q.error, q.size, q.magnitude, q.approximation)]
     others = [_heads(part, step, True) for part in (k.error, k.size, k.magnitude, k.approximation)]
     (e_q, size_q, exact_q, own_q), (e_k, size_k, exact_k, own_k) = queries, others
-    size = up(abs(scale) * _dot(size_q, size_k) + np.abs(bias))
+    raw = _dot(size_q, size_k)
+    size = up(abs(scale) * raw + np.abs(bias))
     small = (
         2 * tau * (abs(scale) * (size_q.sum(-1)[..., None] + size_k.sum(-1)[:, None] + 4 * d + 1) + size + 4)
     )
     carried = abs(scale) * (_dot(e_q, size_k) + _dot(exact_q, e_k))
     stored = abs(scale - np.longdouble(step.scale)) * _dot(exact_q, exact_k) + np.abs(bias - meant)
-    eta = up(carried + stored + gamma(d + 3, a) * size + small)
+    none = abs(scale) * raw if abs(scale) < tau else 0  # a subnormal factor may be taken for 0
+    eta = up(carried + stored + gamma(d + 3, a) * size + small + none)
     eta = np.broadcast_to(eta, (step.heads, len(q.lo), keys))
     exp = np.longdouble(a.exp_units) * u
     depth = np.minimum(2.01 * size.max(), 3 - np.log(max(tau, np.longdouble(2.0**-1074))) + 2 * eta.max())
@@ -44,14 +46,15 @@ def bound(at: Passing) -> Value:
     largest = _flat(_heads(v.size, step, True).max(1, keepdims=True))
     rounding = gamma(2 * keys + 4, a) * largest + 64 * keys * tau * (1 + largest)
     error = up(_average(step, v, theta, v.error) + rounding)
-    if not (up(size + eta) < a.largest).all() or not (largest < a.largest / 4).all():
+    fits = (up(size + eta) < a.largest) & (up(raw) < a.largest)  # q·k is scaled after it was summed
+    if not fits.all() or not (largest < a.largest / 4).all():
         error = np.full_like(error, np.inf)
     lo, hi = (_heads(end, step, True) for end in (v.lo, v.hi))
     rows = _visible(step, len(q.lo))
     low, high = np.stack([lo[:, r].min(1) for r in rows], 1), np.stack([hi[:, r].max(1) for r in rows], 1)
     own = _average(step, v, exact, v.approximation)
-    none = not any(x.approximation.any() for x in at.inputs)
-    return Value.of(_flat(low), _flat(high), error, np.zeros_like(own) if none else own)
+    exact_inputs = not any(x.approximation.any() for x in at.inputs)
+    return Value.of(_flat(low), _flat(high), error, np.zeros_like(own) if exact_inputs else own)
 
 
 def _average(step: Attend, v: Value, theta: Long, off: Long) -> Long:
@@ -62,7 +65,7 @@ def _average(step: Attend, v: Value, theta: Long, off: Long) -> Long:
         share = np.minimum(1, up(np.tanh(theta[:, i, seen].max(-1) / 2)))[:, None]
         top, bottom = hi[:, seen].max(1), lo[:, seen].min(1)
         spread = up(top - bottom + 4 * EPS * (np.abs(top) + np.abs(bottom)))
-        found.append(moved[:, seen].max(1) + np.where(share > 0, spread * share, 0))
+        found.append(moved[:, seen].max(1) + np.where(share == 0, 0, spread * share))
     return up(_flat(np.stack(found, 1)))
 
 

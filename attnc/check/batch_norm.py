@@ -23,7 +23,7 @@ def bound(at: Passing) -> Value:
     ends = np.stack([x.lo * s + t, x.hi * s + t])
     pad = up(16 * EPS * (x.magnitude * np.abs(s) + np.abs(t)) + off)
     form = None if x.form is None else x.form.mapped(*np.broadcast_arrays(s, t, pad))
-    approximation = np.where(x.approximation > 0, up(np.abs(r) * x.approximation), np.longdouble(0))
+    approximation = np.where(x.approximation == 0, np.longdouble(0), up(np.abs(r) * x.approximation))
     return Value.of(ends.min(0) - pad, ends.max(0) + pad, error, approximation, form)
 
 

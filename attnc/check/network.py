@@ -152,8 +152,8 @@ def _check_requested(numbers: NetworkNumbers, certificate: Certificate, errors: 
     requested = certificate.facts.get("requested", math.inf)
     for layer in numbers.layers:
         own, found = errors.get(layer.value), 0.0
-        if isinstance(own, HeadErrors):
-            found = float(own.approximation.max()) * (1 - 2.0**-40)
+        if isinstance(own, HeadErrors) and not float(own.approximation.max()) <= requested:
+            found = math.inf
         elif isinstance(own, SquareErrors):
             found = float((own.radius**2).max() * own.approximation / 2)
         elif isinstance(own, NormErrors):

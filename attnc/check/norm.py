@@ -16,7 +16,7 @@ itself and aliased. P is a polynomial in ball arithmetic, bounded on parts of th
 With |z_i| <= √d √u, the errors of R, of the products R z_i and γ_i (R z_i) and of the sum with β_i move an output by at most
 
     |γ_i| √d g                                             exact
-    |γ_i| √d ((1 + e)/(1 - u)³ - 1) + u|β_i| + 6τ(1 + |γ_i|)    executed
+    |γ_i| √d ((1 + e)/(1 - u)³ - 1) + u|β_i| + 6τ(1 + |γ_i| + √d)    executed, if nothing overflows
 
 `bound` is about a norm inside a network. Its argument z = x - mean x is off by C(x̂ - x), C a projection, and by what subtracting
 the mean loses, d + 3 roundings of the mean and one of the difference. N(z) = z/√(|z|²/d + ε) has the derivative (I - NNᵀ/d)/s, a
@@ -31,13 +31,14 @@ from dataclasses import replace
 import numpy as np
 from flint import arb
 
-from attnc.arithmetic import ARITHMETIC, Arithmetic
+from attnc.arithmetic import ARITHMETIC, Arithmetic, probe, probe_network
+from attnc.check.head import check_machine
 from attnc.check.values import EPS, CheckError, Long, NormErrors, Passing, Value, gamma, largest, long, up
 from attnc.domain import Ball, Normed
 from attnc.functions.balls import upper, working
 from attnc.program import Norm
-from attnc.records.certificate import Certificate
-from attnc.records.numbers import QuadraticNumbers
+from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.numbers import POWERS, QuadraticNumbers
 
 Heads = Sequence[tuple[arb, arb, arb]]  # λ_j, b_j, c_j
 _PRECISION = 192
@@ -61,6 +62,8 @@ def check_norm(claim: Certificate, numbers: QuadraticNumbers, norm: Normed) -> N
         raise CheckError(f"it holds for {domain}, not for tokens of {numbers.dim} features")
     if claim.rounding != facts["roundings"].get(facts["engine"]):
         raise CheckError("its rounding is not that of its engine")
+    if claim.children:
+        raise CheckError("a norm has no parts")
     most = domain.radius**2 / numbers.dim * (1 + 2.0**-40)
     relative, softmax = relative_errors(numbers, most)
     executed = {"softmax": softmax, "closed-form": _closed_form(numbers, most, a)}
@@ -70,8 +73,10 @@ def check_norm(claim: Certificate, numbers: QuadraticNumbers, norm: Normed) -> N
         length = gain * arb(numbers.dim).sqrt()
         derived = {"approximation": (upper(length * arb(relative)), claim.approximation)}
         for engine, stated in facts["roundings"].items():
-            moved = length * ((1 + arb(executed[engine])) * (1 - u) ** -3 - 1)
-            derived[f"rounding ({engine})"] = upper(moved + u * shift + 6 * tau * (1 + gain)), stated
+            size = length * (1 + arb(executed[engine])) * (1 - u) ** -3
+            moved = size - length + u * shift + 6 * tau * (1 + gain + arb(numbers.dim).sqrt())
+            fits = (size + shift) / (1 - u) < arb(a.largest)
+            derived[f"rounding ({engine})"] = upper(moved) if fits else math.inf, stated
     for term, (found, stated) in derived.items():
         if not (math.isfinite(found) and found <= stated):
             raise CheckError(f"{term} is {found:g} when derived again, but {stated:g} is certified")
@@ -79,6 +84,8 @@ def check_norm(claim: Certificate, numbers: QuadraticNumbers, norm: Normed) -> N
 
 def relative_errors(numbers: QuadraticNumbers, most: float) -> tuple[float, float]:
     """Of the root, for tokens with a mean square up to `most`: in exact arithmetic, and executed by softmax."""
+    if not most >= numbers.offset:  # u reaches most + ε, and is covered up to 2·most
+        return math.inf, math.inf
     key = (*numbers.digests().values(), numbers.dim, numbers.offset, most)
     if key not in _known:
         relative = check_relative_error(numbers, 2 * most)
@@ -90,7 +97,7 @@ def bound(at: Passing) -> Value:
     (x,), step, heads, a = at.inputs, at.step, at.errors, at.arithmetic
     assert isinstance(step, Norm) and isinstance(heads, NormErrors)
     d, u, tau = x.lo.shape[1], np.longdouble(a.unit), np.longdouble(a.tiny)
-    lo, hi, off, lost = x.lo, x.hi, np.maximum(x.error, x.approximation), long(np.zeros(x.lo.shape))
+    lo, hi, off, lost = x.lo, x.hi, np.maximum(x.error, x.approximation), long(np.full(x.lo.shape, 2 * tau))
     if step.centred:
         mean = up(x.size.sum(1, keepdims=True) / d, d)
         lost = up((gamma(d + 3, a) + u) * mean * (1 + gamma(d + 3, a)) + u * x.size + (2 * d + 8) * tau)
@@ -105,7 +112,8 @@ def bound(at: Passing) -> Value:
     gain, shift = (long(at.layer.tensors[name]) for name in ("gain", "shift"))
     size, reach = np.abs(gain), largest(low, high)
     executed = np.longdouble(heads.executed)
-    own = size * reach * (executed + (1 + executed) * gamma(3, a)) + u * np.abs(shift) + 6 * tau * (1 + size)
+    own = size * reach * (executed + (1 + executed) * gamma(3, a)) + u * np.abs(shift)
+    own = own + 6 * tau * (1 + size + reach)
     own = up(own + np.abs(gain - long(step.gain)) * reach + np.abs(shift - long(step.shift)))
     moved = up((_length(x.error) + _length(lost)) / least)
     exact = up(_length(x.approximation) / least)
@@ -114,10 +122,12 @@ def bound(at: Passing) -> Value:
     g, b = long(step.gain), long(step.shift)
     ends = np.stack([g * low, g * high])
     pad = up(8 * EPS * (np.abs(ends).max(0) + np.abs(b)))
+    error = up(size * np.minimum(moved, spread) + own)
+    error = np.where(up(size * reach + np.abs(shift) + error) < a.largest, error, np.longdouble(np.inf))
     found = Value.of(
         ends.min(0) + b - pad,
         ends.max(0) + b + pad,
-        up(size * np.minimum(moved, spread) + own),
+        error,
         up(size * (np.minimum(exact, spread) + np.longdouble(heads.approximation) * reach)),
     )
     unit = up(own + size * _length(lost) / least / np.sqrt(np.longdouble(d)))  # in a feature and in the mean
@@ -140,7 +150,69 @@ def _root_range(lo: Long, hi: Long, epsilon: float) -> tuple[Long, Long, Long]:
 
 def _length(x: Long) -> Long:
     """(tokens, 1): at least ‖x‖₂."""
-    return up(np.sqrt((x * x).sum(1, keepdims=True)), x.shape[1])
+    tiny = np.longdouble(2.0**-1020)  # squares of smaller numbers may underflow
+    length = up(np.sqrt((x * x).sum(1, keepdims=True) + tiny), x.shape[1])
+    return np.where((x == 0).all(1, keepdims=True), np.longdouble(0), length)
+
+
+def check_quadratic(numbers: QuadraticNumbers, certificate: Certificate) -> Verdict:
+    """The verdict on heads for a function of a quadratic form: both relative errors, derived again."""
+    try:
+        _check_quadratic(numbers, certificate)
+    except CheckError as problem:
+        return problem.verdict(certificate.bound)
+    return Verdict(Status.PROVED, "the relative errors hold for every token of the domain", certificate.bound)
+
+
+def _check_quadratic(numbers: QuadraticNumbers, certificate: Certificate) -> None:
+    facts, domain, a = certificate.facts, certificate.holds_for, ARITHMETIC[numbers.dtype]
+    check_machine(probe(numbers.dtype) or probe_network(numbers.dtype))
+    if certificate.digests != numbers.digests() or certificate.dtype != numbers.dtype:
+        raise CheckError("its numbers are not those of its certificate")
+    known = (POWERS.get(facts["function"]), facts["features"], facts["offset"])
+    named = (
+        certificate.name == facts["function"] and facts.get("relative") is True and not certificate.children
+    )
+    if known != (numbers.power, numbers.dim, numbers.offset) or not named:
+        raise CheckError("its facts are not those of its numbers")
+    if not isinstance(domain, Ball) or domain.features != numbers.dim or domain.centred:
+        raise CheckError(f"it holds for {domain}, not for tokens of {numbers.dim} features")
+    with working(128):
+        most = upper(arb(domain.radius) ** 2 / numbers.dim + arb(numbers.offset))
+    if numbers.power == math.inf:
+        relative, executed = _exponential(numbers, most, a)
+    else:
+        relative = check_relative_error(numbers, 2 * most)
+        executed = check_executed_error(numbers, most, relative, a)
+    with working(128):
+        terms = arb(executed) <= arb(certificate.approximation) + arb(certificate.rounding)
+    if not (relative <= certificate.approximation and executed <= certificate.bound and terms):
+        raise CheckError(f"the relative errors are {relative:g} and {executed:g}: more than is certified")
+
+
+def _exponential(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> tuple[float, float]:
+    """At least |e^u R - 1| and |e^u R̂ - 1| for u from ε to `most`, by logarithms: with one head,
+
+        ln(e^u R) = ln c + b + (1 - λ)u - ln(1 + e^{b - λu}),     0 <= ln(1 + x) <= x
+
+    and execution adds at most L to |ln|: the errors of q (d + 1 roundings, and underflow), of the score, E of exp, four roundings
+    of the weight and two of the product; what underflows is added to the relative error."""
+    if len(numbers) != 1:
+        return math.inf, math.inf
+    with working(_PRECISION):
+        u, tau, reach, ((scale, b, c),) = arb(a.unit), arb(a.tiny), arb(most), _heads(numbers)
+        tilt = [(1 - scale) * arb(t) for t in (numbers.offset, most)]
+        high = c.log() + b + tilt[0].max(tilt[1])
+        low = c.log() + b + tilt[0].min(tilt[1]) - (b - scale * arb(numbers.offset)).exp()
+        sums = (1 - u) ** -(numbers.dim + 1) - 1
+        q = scale * (sums * reach + 4 * tau)
+        score = u * (1 + u) * (2 * (scale * reach + q) + abs(arb(float(numbers.intercept[0])))) + 4 * tau
+        L = q + score - (1 - a.exp_units * u).log() - 6 * (1 - u).log()
+        lost = 16 * tau * (c + 1) * reach.exp() * (1 + 8 * u)
+        if not reach * numbers.dim * (1 + sums) < arb(a.largest):
+            return math.inf, math.inf
+        exact = (high.exp() - 1).max(1 - low.exp())
+        return upper(exact), upper(((high + L).exp() - 1).max(1 - (low - L).exp()) + lost)
 
 
 def _closed_form(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> float:
@@ -157,6 +229,8 @@ def _closed_form(numbers: QuadraticNumbers, most: float, a: Arithmetic) -> float
 def check_relative_error(numbers: QuadraticNumbers, most: float) -> float:
     """At least |u^p R - 1| for every u from ε to `most`; infinity if that cannot be bounded."""
     with working(_PRECISION):
+        if not most > numbers.offset:
+            return math.inf
         heads, p, worst = _heads(numbers), arb(numbers.power), arb(0)
         middles, half = _middles(numbers.offset, most, _WIDTH)
         for middle in middles:

@@ -16,6 +16,7 @@ from attnc.check.learner import check_learner
 from attnc.check.literal import check_literal
 from attnc.check.model import check_directory
 from attnc.check.network import check_network
+from attnc.check.norm import check_quadratic
 from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.records.certificate import Certificate, Status, Verdict
@@ -67,6 +68,8 @@ def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
         return check_head(record.head, record.certificate, f)
     if record.kind == "learner":
         return check_learner(record.heads, record.certificate, f)
+    if record.kind == "quadratic":
+        return check_quadratic(record.quadratic, record.certificate)
     return check_network(*record.network, record.certificate)
 
 
@@ -124,6 +127,7 @@ CHECKERS: dict[str, Checker] = {
     "head": lambda head, f: check_head(head.numbers(), head.certificate, f, head),
     "network": lambda net, f: check_network(net.program, net.numbers(), net.certificate, net),
     "learner": _learner,
+    "quadratic": lambda head, f: check_quadratic(head.numbers(), head.certificate),
     "literal": _literal,
     "directory": lambda path, f: check_directory(path),
 }

@@ -12,12 +12,13 @@ from attnc.network.head import Head
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.network import literal_from_record
 from attnc.network.network import Network, rebuilt
+from attnc.network.norm import QuadraticHead
 from attnc.records.record import LiteralRecord, read
 
 
 def load(
     path: str | os.PathLike[str], function: Function | None = None
-) -> Head | Network | Learner | Solver | SelfAttentionNetwork:
+) -> Head | QuadraticHead | Network | Learner | Solver | SelfAttentionNetwork:
     """Read the file that `save` of a head, a network, a learner or a literal network wrote. Nothing in the file is executed.
 
     `function` is needed only for a network or a learner with a user-defined function that is not registered.
@@ -35,4 +36,6 @@ def load(
         return rebuilt(record)
     if record.kind == "learner":
         return learner_of(record, function)
+    if record.kind == "quadratic":
+        return QuadraticHead(record.quadratic, record.certificate)
     return Head(record.head, str(record.certificate.facts["design"]), record.certificate)

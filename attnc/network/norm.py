@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from functools import partial
 from typing import cast
 
@@ -9,13 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from attnc.arguments import checked_engine, checked_strict
+from attnc.domain import Ball
 from attnc.errors import InputError
-from attnc.network.altered import as_made, why_altered
+from attnc.network.altered import as_made, why_altered, why_changed
 from attnc.network.layer import LayerModule
 from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
-from attnc.network.running import PreciseModule, check_domain, precise
+from attnc.network.running import PreciseModule, check_domain, check_tensor, precise
+from attnc.records.certificate import Certificate
 from attnc.records.numbers import QUADRATIC, QuadraticNumbers
+from attnc.records.record import Record, write
 
 ENGINES = ("softmax", "closed-form")
 
@@ -47,7 +52,7 @@ class QuadraticHeads(PreciseModule):
 
     @precise
     def closed_form(self, z: Tensor) -> Tensor:
-        """(z·z/dim + offset)^-1/2 for z (…, dim), by a square root and a division."""
+        """Of the power 1/2: (z·z/dim + offset)^-1/2 for z (…, dim), by a square root and a division."""
         if self.power != 0.5:
             raise InputError(f"the closed form is that of the power 1/2: got {self.power:g}")
         return (self._square(z) * (1.0 / self.dim) + self.offset).sqrt().reciprocal()
@@ -65,7 +70,51 @@ class QuadraticHeads(PreciseModule):
         return QuadraticNumbers(slope, intercept, value, self.dim, self.offset, self.power, dtype)
 
     def extra_repr(self) -> str:
-        return f"{len(self.slope)} heads, (|z|²/{self.dim} + {self.offset:g})^-{self.power:g}"
+        u, count = f"(|z|²/{self.dim} + {self.offset:g})", len(self.slope)
+        name = f"e^-{u}" if self.power == math.inf else f"{u}^-{self.power:g}"
+        return f"{count} head{'s' * (count != 1)}, {name}"
+
+
+@as_made
+class QuadraticHead(QuadraticHeads):
+    """What `attnc.quadratic_head` makes: the sum of the heads, with its certificate. A token whose norm exceeds the radius of
+    `certificate.holds_for` is outside the domain: `strict` says what happens then (None warns once, True raises)."""
+
+    _takes_half = False
+
+    def __init__(
+        self, numbers: QuadraticNumbers, certificate: Certificate, strict: bool | None = None
+    ) -> None:
+        super().__init__(numbers)
+        self.certificate, self.strict = certificate, checked_strict(strict)
+
+    @precise
+    def forward(self, z: Tensor, strict: bool | None = None) -> Tensor:
+        """f(|z|²/features + lo) for z (…, features): (…). `strict` overrides the head's own for this call."""
+        check_tensor("head", z, self.slope.dtype)
+        domain = self.certificate.holds_for
+        if isinstance(domain, Ball):
+            radius = domain.radius
+            check_domain(self, z, strict, partial(_outside, most=radius * radius / self.dim))
+        return super().forward(z)
+
+    @precise
+    def weights(self, z: Tensor) -> Tensor:
+        """The attention weights (…, heads, 2): of the token itself and of the second key."""
+        scores = self.intercept - self.slope * self._square(z).unsqueeze(-1)
+        return torch.softmax(torch.stack([scores, torch.zeros_like(scores)], -1), -1)
+
+    def why_not_certified(self) -> str | None:
+        """None if the certificate applies to the head as it is now, else the reason."""
+        return why_changed(self, self.certificate)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write numbers and certificate to a safetensors file; `attnc.load` reads it back."""
+        write(path, self.record())
+
+    def record(self) -> Record:
+        """Numbers and certificate, as in a file."""
+        return Record(self.numbers(), self.certificate)
 
 
 def square(z: Tensor) -> Tensor:

@@ -3,12 +3,14 @@
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.convert import convert, convert_
 from attnc.pretrained.directory import from_pretrained
+from attnc.pretrained.for_input import InputCertificate
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import report_of
 
 __all__ = [
     "ConversionReport",
     "ConvertConfig",
+    "InputCertificate",
     "convert",
     "convert_",
     "from_pretrained",

@@ -151,12 +151,7 @@ def _scaled(block: _Block, errors: list[HeadErrors]) -> tuple[Layer, ...]:
 
 def _groups(block: _Block, weight: float, progress: Callable[[str], None]) -> list[HeadGroup]:
     """Heads whose errors, times the weight, stay within the target; powers of two for radii, so that blocks share heads."""
-    share = (
-        block.approximation
-    )  # what each neuron may err by, for the sum with these weights to stay within the target
-    if weight > 0:
-        share = float(below(below(np.float64(share / weight * (1 - 2.0**-40)))))
-    share = max(share, _LEAST_SHARE)
+    share = max(_share(block.approximation, weight), _LEAST_SHARE)
 
     def group(radius: float, neurons: Index | None) -> HeadGroup:
         domain = Interval(-radius, radius)
@@ -172,6 +167,13 @@ def _groups(block: _Block, weight: float, progress: Callable[[str], None]) -> li
         least = next(m * power for m in (1, 1.5, 2, 3, 5, 7, 10) if m * power >= problem.reachable)
         reachable = least * (weight if weight > 0 else 1.0)
         raise _too_small(block.site, block.approximation, reachable) from problem
+
+
+def _share(approximation: float, weight: float) -> float:
+    """What each neuron may err by, for the sum with these weights to stay within the target."""
+    if not weight > 0:
+        return approximation
+    return float(below(below(np.float64(approximation / weight * (1 - 2.0**-40)))))
 
 
 def _certificate(
@@ -248,6 +250,10 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
         engine: norm_errors(domain.gain, domain.shift, proof.approximation, error, ARITHMETIC[dtype])
         for engine, error in relative.items()
     }
+    if not all(math.isfinite(executed) for _, executed in errors.values()):
+        raise PrecisionError(
+            f"{site.name}: gain and shift are so large that its outputs may overflow in {dtype}", None
+        )
     facts = {
         "kind": norm.kind, "engine": config.engine, "features": norm.features, "epsilon": site.epsilon,
         "heads": len(proof.numbers), "relative": proof.approximation, "executed": relative,

@@ -56,10 +56,9 @@ def from_pretrained(
     record, report = _read_report(where)
     chosen = checked_engine(record["engine"] if engine is None else engine, ENGINES)
     model = load_model(where)
-    stored = read_parts(where, report.certificate, record)
+    sites, stored = _sites(where, model, record), read_parts(where, report.certificate, record)
     made = [
-        (site, *_rebuilt(model, site, stored[entry["name"]], entry, chosen, strict))
-        for site, entry in _sites(where, model, record)
+        (site, *_rebuilt(model, site, stored[entry["name"]], entry, chosen, strict)) for site, entry in sites
     ]
     for site, module, _ in made:
         site.replace(module.eval())

@@ -106,12 +106,8 @@ def _on_grid(row: Balls, bits: int) -> tuple[int, list[int], list[int]]:
     tops = [man.bit_length() + exp for part in parts for man, exp in part if man]
     e = max(tops, default=0) - bits
     middle = [_floor(man, exp - e) for (man, exp), _ in parts]
-    rounded = [exp < e for (_, exp), _ in parts]
-    return (
-        e,
-        middle,
-        [off - _floor(-man, exp - e) for off, (_, (man, exp)) in zip(rounded, parts, strict=True)],
-    )
+    radius = [(mid[1] < e) - _floor(-man, exp - e) for mid, (man, exp) in parts]  # 1 more where M is rounded
+    return e, middle, radius
 
 
 def _floor(man: int, exp: int) -> int:

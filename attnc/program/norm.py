@@ -45,7 +45,7 @@ class Norm(OneInput):
         y = np.empty_like(rows)
         for i, row in enumerate(rows):
             u = row - sum(row, arb(0)) / len(row) if self.centred else row
-            square = sum((s**2 for s in u), arb(0)) / len(u)
+            square = sum((s * s for s in u), arb(0)) / len(u)
             y[i] = u / (square + arb(self.epsilon)).sqrt()
         return np.asarray(y * balls(self.gain) + balls(self.shift), dtype=object).reshape(x[0].shape)
 

@@ -35,7 +35,7 @@ def attend_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of softmax(scale·q kᵀ + bias) v."""
     (q, k, v), layer, step, a = at.values, at.layer, at.step, at.arithmetic
     assert isinstance(step, Attend)
-    scores, passing = _score_errors(layer, step, q, k, a)
+    scores, passing, raw = _score_errors(layer, step, q, k, a)
     worst, far = float(np.max(scores)), times(2.01, np.max(passing))
     distance = np.minimum(far, -np.log(max(a.tiny, 2.0**-1074)) + 2 + 2 * worst)
     exponent = a.exp_units * a.unit
@@ -45,7 +45,8 @@ def attend_bounds(at: LayerInputs) -> ValueBounds:
         times(gamma(2 * keys + 4, a.unit), largest), times(64 * keys * a.tiny, total(1.0, largest))
     )
     error = total(_mixed(layer, v, off, v.error), rounding)
-    safe = float(np.max(total(passing, scores))) < a.largest and float(np.max(largest)) < a.largest / 4
+    most = np.maximum(np.max(raw), np.max(total(passing, scores)))  # q·k is scaled after it was summed
+    safe = float(most) < a.largest and float(np.max(largest)) < a.largest / 4
     known = dict(zip(layer.inputs, at.values, strict=True))
     approximation = attend_carried(layer, [x.approximation for x in at.values], known)
     lo, hi = _range(layer, v, len(q.lo))
@@ -65,8 +66,8 @@ def attend_carried(layer: Layer, errors: Errors, known: Known) -> Array:
 
 def _score_errors(
     layer: Layer, step: Attend, q: ValueBounds, k: ValueBounds, a: Arithmetic
-) -> tuple[Array, Array]:
-    """η, and |ŝ||q̂|·|k̂| + |b̂|, both (heads, n, m)."""
+) -> tuple[Array, Array, Array]:
+    """η, |ŝ||q̂|·|k̂| + |b̂| and |q̂|·|k̂|, each (heads, n, m)."""
     scale, d = layer.settings["split"][2], q.lo.shape[1] // layer.settings["split"][0]
     (e_q, run_q, size_q), (e_k, run_k, size_k) = (
         [_split(layer, part, i) for part in (x.error, x.executed, x.size)] for i, x in enumerate((q, k))
@@ -74,18 +75,24 @@ def _score_errors(
     moved = total(_products(e_q, run_k), _products(size_q, e_k))
     stored = layer.tensors.get("bias", np.zeros((1, 1, 1))).astype(np.float64)
     bias = np.zeros((1, 1, 1)) if step.bias is None else step.bias.astype(np.float64)
-    passing = total(times(abs(scale), _products(run_q, run_k)), np.abs(stored))
+    raw = _products(run_q, run_k)
+    passing = total(times(abs(scale), raw), np.abs(stored))
     flushed = total(
         run_q.sum(-1)[..., None] * (1 + d * 2.0**-50), run_k.sum(-1)[:, None] * (1 + d * 2.0**-50), 4.0 * d
     )
     gap = 0.0 if scale == step.scale else float(above(np.float64(abs(scale - step.scale))))
-    return total(
-        times(abs(scale), moved),
-        times(gap, _products(size_q, size_k)),
-        0.0 if np.array_equal(stored, bias) else above(np.abs(stored - bias)),
-        times(gamma(d + 3, a.unit), passing),
-        times(2 * a.tiny, total(times(abs(scale), flushed), passing, abs(scale), 4.0)),
-    ), passing
+    return (
+        total(
+            times(abs(scale), moved),
+            times(gap, _products(size_q, size_k)),
+            0.0 if np.array_equal(stored, bias) else above(np.abs(stored - bias)),
+            times(gamma(d + 3, a.unit), passing),
+            times(abs(scale), raw) if abs(scale) < a.tiny else 0.0,  # a subnormal factor may be taken for 0
+            times(2 * a.tiny, total(times(abs(scale), flushed), passing, abs(scale), 4.0)),
+        ),
+        passing,
+        raw,
+    )
 
 
 def _mixed(layer: Layer, v: ValueBounds, off: Array, errors: Array) -> Array:

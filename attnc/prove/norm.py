@@ -39,7 +39,7 @@ import numpy as np
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array, Normed
 from attnc.program import Norm
-from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unbounded
+from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, narrowed, unbounded, unless_overflow
 from attnc.prove.outward import U, above, below, gamma, grown, row_blocks, times, total, weighed
 from attnc.records.layers import Layer
 
@@ -120,7 +120,7 @@ def norm_bounds(at: LayerInputs) -> ValueBounds:
     own = total(
         times(np.abs(gain), values, rounded),
         times(u, np.abs(shift)),
-        times(6 * a.tiny, total(1.0, np.abs(gain))),
+        times(6 * a.tiny, total(1.0, np.abs(gain), values)),
         times(above(np.abs(gain - step.gain)), values),
         above(np.abs(shift - step.shift)),
     )
@@ -139,7 +139,7 @@ def norm_bounds(at: LayerInputs) -> ValueBounds:
             below(ends.min(0) + b - pad),
             above(ends.max(0) + b + pad),
             total(found[1], times(np.abs(gain), values, heads.approximation)),
-            total(found[0], own),
+            unless_overflow(total(found[0], own), total(times(np.abs(gain), values), np.abs(shift)), a),
             slope=slope,
             normed=Normed(step.centred, g, b) if (near | (still & (g == 0))).all() else None,
         )
@@ -166,7 +166,7 @@ def _entering(
     """The intervals of z, and of z and ẑ; and r."""
     error = np.maximum(x.error, x.approximation)
     if not centred:
-        return (x.lo, x.hi), (below(x.lo - error), above(x.hi + error)), np.zeros(x.lo.shape)
+        return (x.lo, x.hi), (below(x.lo - error), above(x.hi + error)), np.full(x.lo.shape, 2 * a.tiny)
     d, lost, (lo, hi) = x.lo.shape[-1], _centring(x, a), _centred(x)
     moved = total(error, grown(error.sum(-1, keepdims=True) / d, d + 2), lost)
     return (lo, hi), (below(lo - moved), above(hi + moved)), lost

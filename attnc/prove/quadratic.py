@@ -22,6 +22,7 @@ and the relative error of R̂ is at most (1 + |g|)(1 + κ)(1 + γ_{H+1})(1 + δ'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,12 +51,45 @@ def exact_heads(numbers: QuadraticNumbers) -> list[tuple[arb, arb, arb]]:
 
 def relative_error(numbers: QuadraticNumbers, most: float) -> float:
     """At least |u^p R - 1| for every u from ε to `most`; infinity if that cannot be bounded."""
+    if numbers.power == math.inf:
+        return _exponential_error(numbers, most)
     with working(_PRECISION, _TERMS + 1):
         heads, p = exact_heads(numbers), arb(numbers.power)
-        worst = arb(0)
-        for centre, half in _cells(numbers.offset, most):
+        worst = arb(0) if most > numbers.offset else arb("inf")
+        for centre, half in _cells(numbers.offset, most) if most > numbers.offset else ():
             worst = worst.max(_cell_error(heads, p, centre, half))
         return upper(worst)
+
+
+def _exponential_error(numbers: QuadraticNumbers, most: float) -> float:
+    """At least |e^u R - 1| for every u from ε to `most`: e^u R = c e^{b + (1 - λ)u}/(1 + e^{b - λu}), where the numerator is
+    monotone in u and the denominator largest at ε."""
+    with working(_PRECISION):
+        ((scale, b, c),) = exact_heads(numbers)
+        ends = [c * (b + (1 - scale) * arb(t)).exp() for t in (numbers.offset, most)]
+        largest = 1 + (b - scale * arb(numbers.offset)).exp()
+        return upper((ends[0].max(ends[1]) - 1).max(1 - ends[0].min(ends[1]) / largest))
+
+
+def exponential_executed_error(
+    numbers: QuadraticNumbers, most: float, relative: float, a: Arithmetic
+) -> float:
+    """At least |e^u R̂ - 1| for every token with ε <= u <= `most`, if `relative` bounds |e^u R - 1|: with x = slope·q,
+
+    |ŝ - s| <= slope|q̂ - q| + u(1 + u)(2x̂ + |intercept|) + 4τ,     slope|q̂ - q| <= λ(γ_{d+1} u + 4τ)
+    ŵ = w(1 + θ) + 8τ,  1 + θ <= e^{|ŝ - s|}(1 + E)(1 + u)^4,     R̂ = c ŵ with two roundings"""
+    with working(_PRECISION):
+        u, tau, reach = arb(a.unit), arb(a.tiny), arb(most)
+        ((scale, _, c),) = exact_heads(numbers)
+        moved = scale * (_gamma(numbers.dim + 1, u) * reach + 4 * tau)
+        score = scale * reach + moved
+        off = moved + u * (1 + u) * (2 * score + arb(float(abs(numbers.intercept).max()))) + 4 * tau
+        factor = off.exp() / ((1 - a.exp_units * u) * (1 - u) ** 4 * (1 - 2 * u))
+        lost = 16 * tau * (c + 1) * reach.exp() * (1 + 4 * u)
+        g = arb(relative)
+        if not (g < 1 and reach * numbers.dim * (1 + _gamma(numbers.dim + 1, u)) < arb(a.largest)):
+            return math.inf
+        return upper(((1 + g) * factor - 1 + lost).max(1 - (1 - g) / factor + lost))
 
 
 def _cells(lo: float, hi: float) -> list[tuple[arb, arb]]:
@@ -164,10 +198,12 @@ def norm_errors(
     """At least |y - norm| in exact arithmetic and as executed, in every feature: y = gain∘(R z) + shift, |z_i| <= √d √u,
 
     exact      |γ_i| √d g
-    executed   |γ_i| √d ((1 + e)(1 + u)³ - 1) + u|β_i| + 6τ(1 + |γ_i|)"""
+    executed   |γ_i| √d ((1 + e)(1 + u)³ - 1) + u|β_i| + 6τ(1 + |γ_i| + √d), infinite if |γ_i|√d(1 + e) + |β_i| may overflow"""
     with working(_PRECISION):
         u, tau = arb(a.unit), arb(a.tiny)
         largest, offset = arb(float(np.abs(gain).max())), arb(float(np.abs(shift).max()))
         size = largest * arb(len(gain)).sqrt()
-        rounded = size * ((1 + arb(executed)) * (1 + u) ** 3 - 1) + u * offset + 6 * tau * (1 + largest)
-        return upper(size * arb(relative)), upper(rounded)
+        root, whole = arb(len(gain)).sqrt(), (1 + arb(executed)) * (1 + u) ** 3
+        rounded = size * (whole - 1) + u * offset + 6 * tau * (1 + largest + root)
+        fits = (size * whole + offset) * (1 + u) < arb(a.largest)
+        return upper(size * arb(relative)), upper(rounded) if fits else math.inf

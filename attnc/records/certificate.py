@@ -70,6 +70,7 @@ FACTS: dict[str, dict[str, type]] = {
     "block": {"activation": str, "engine": str, "roundings": dict, "products": float},  # roundings: by engine
     "norm": {"kind": str, "engine": str, "features": int, "epsilon": float, "roundings": dict},
     "activation": {"activation": str, "engine": str, "roundings": dict},
+    "quadratic": {"function": str, "features": int, "offset": float},
     "model": {},
     "learner": {"algorithm": str, "heads": list, "features": int},
     "literal": {},
@@ -276,7 +277,8 @@ class Certificate:
         elif self.status is Status.MEASURED and "points" in self.facts:
             bound = f"not proved; {seen} at {self.facts['points']:,} inputs"
         else:
-            bound = f"|executed - exact| <= {at_most(self.bound)} ({terms})"
+            error = "executed/exact - 1" if self.facts.get("relative") is True else "executed - exact"
+            bound = f"|{error}| <= {at_most(self.bound)} ({terms})"
         rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
         domain = "" if self.holds_for is None else f"{_domain_text(self.holds_for)}, "
         rows.append(("holds for", f"{domain}{self.dtype}"))

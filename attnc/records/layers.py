@@ -82,14 +82,14 @@ class Layer:
         for name, value in self.settings.items():
             if not _VALID[name](value):
                 raise InputError(f"{self.kind} layer: {name}={value!r} is not valid")
-        names = KINDS[self.kind]
-        for g in range(self.settings.get("heads", 0)):
-            names += (*(f"{g}.{name}" for name in TENSORS), f"neurons_{g}?")
-        allowed, required = [name.rstrip("?") for name in names], {n for n in names if not n.endswith("?")}
-        if not required <= set(self.tensors) <= set(allowed):
-            raise InputError(f"{self.kind} layer: tensors {sorted(self.tensors)} are not valid")
-        ordered = {name: self.tensors[name] for name in allowed if name in self.tensors}
-        object.__setattr__(self, "tensors", ordered)
+        order = sorted(self.tensors)
+        if self.kind != "pointwise":
+            allowed = [name.rstrip("?") for name in KINDS[self.kind]]
+            required = {name for name in KINDS[self.kind] if not name.endswith("?")}
+            order = [name for name in allowed if name in self.tensors]
+            if not required <= set(self.tensors) <= set(allowed):
+                raise InputError(f"{self.kind} layer: tensors {sorted(self.tensors)} are not valid")
+        object.__setattr__(self, "tensors", {name: self.tensors[name] for name in order})
 
     @property
     def input(self) -> int:
@@ -130,7 +130,7 @@ def heads_of(layer: Layer) -> Heads:
     """The heads of a pointwise layer, with the neurons that use them."""
     found: Heads = []
     for g in range(layer.settings["heads"]):
-        parts = {name: layer.tensors[f"{g}.{name}"] for name in TENSORS}
+        parts = {name: layer.tensor(f"{g}.{name}") for name in TENSORS}
         found.append((layer.tensors.get(f"neurons_{g}"), HeadNumbers.of(parts, parts["key"].dtype.name)))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnc.domain import Context
 from attnc.errors import CertificateError
 from attnc.records.certificate import Certificate
-from attnc.records.fields import check_type, with_fields
+from attnc.records.fields import check_types, with_fields
 
 _SHARED: dict[str, type] = {"algorithm": str, "heads": list, "features": int, "intercept": bool}
 _SETTINGS: dict[str, dict[str, type]] = {
@@ -21,24 +21,21 @@ def check_settings(certificate: Certificate) -> Context:
     if facts["algorithm"] not in _SETTINGS or not isinstance(context, Context):
         raise CertificateError(f"{facts['algorithm']!r} on {context}: expected {', '.join(_SETTINGS)}")
     types = _SHARED | _SETTINGS[facts["algorithm"]]
-    with_fields("the settings", facts, set(types))
+    check_types(with_fields("the settings", facts, set(types)), types)
     solver, heads = "scales" in types, ["reading"]
-    numbers = dict(facts)
+    numbers = {name: facts[name] for name, kind in types.items() if kind in (int, float)}
     if solver:
-        types |= dict.fromkeys(("scale 0", "scale 1", "scale 2"), float)
-        numbers |= {f"scale {i}": e for i, e in enumerate(facts["scales"])}
+        scales = dict(zip(("scale 0", "scale 1", "scale 2"), facts["scales"], strict=True))
+        check_types(scales, dict.fromkeys(scales, float))
+        numbers |= scales
     else:
         loss = with_fields("the loss", facts["loss"], {*_LOSS, "function"})
-        for name, kind in _LOSS.items():
-            check_type(f"loss.{name}", loss[name], kind)
+        check_types(loss, _LOSS)
         if min(loss["ridge"], loss["lasso"]) < 0 or type(loss["function"]) not in (str, type(None)):
             raise CertificateError(f"the loss {loss} is not valid")
         heads += ["activation"] * (loss["function"] is not None) + ["threshold"] * (loss["lasso"] > 0)
-    with_fields("the scales and settings", numbers, set(types))
-    for name, kind in types.items():
-        check_type(name, numbers[name], kind)
-        if kind in (int, float) and not numbers[name] > 0:
-            raise CertificateError(f"{name} is {numbers[name]!r}: expected a positive number")
+    if not min(numbers.values()) > 0:
+        raise CertificateError(f"expected positive numbers, got {numbers}")
     with_fields("the radius", dict(context.limits), {"x", "y", "p" if solver else "w", "u"})
     if facts["heads"] != heads:
         raise CertificateError(f"the heads are {facts['heads']}: expected {heads}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,6 +16,11 @@ from attnc.errors import InputError
 Array = NDArray[np.float64]
 TENSORS = ("query", "key", "value", "output")
 QUADRATIC = ("slope", "intercept", "value")
+POWERS = {
+    "rsqrt": 0.5,
+    "reciprocal": 1.0,
+    "exp": math.inf,
+}  # functions of a quadratic form u: u^-1/2, 1/u, e^-u
 
 
 class StoredNumbers:
@@ -85,7 +91,8 @@ class QuadraticNumbers(StoredNumbers):
     """H heads of two keys, which compute a power of a quadratic form.
 
     R(q) = Σ_j value_j σ(intercept_j - slope_j q) ≈ (q/dim + offset)^-power,     q = |z|², z of `dim` numbers
-    """
+
+    power = ∞ stands for e^-(q/dim + offset), which takes one head."""
 
     slope: Array  # (H,), positive
     intercept: Array  # (H,), not positive
@@ -103,7 +110,13 @@ class QuadraticNumbers(StoredNumbers):
             raise InputError(f"a number is subnormal in {self.dtype}")
         if not ((self.slope > 0).all() and (self.value > 0).all() and (self.intercept <= 0).all()):
             raise InputError("slopes and values must be positive, intercepts not positive")
-        if type(self.dim) is not int or self.dim < 1 or not 0 < self.offset < np.inf or not self.power > 0:
+        least = 0.0 if self.power == np.inf and len(self.slope) == 1 else np.finfo(np.float64).tiny
+        if (
+            type(self.dim) is not int
+            or self.dim < 1
+            or not least <= self.offset < np.inf
+            or not self.power > 0
+        ):
             given = f"dim={self.dim!r}, offset={self.offset!r}, power={self.power!r}"
             raise InputError(f"{given}: give a positive whole number and positive numbers")
 

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from attnc.errors import FileError
-from attnc.records.fields import check_type, check_types, checked_record
+from attnc.records.fields import check_types, checked_record
 
 # The layouts of each form.
-FORMS = dict.fromkeys(("layers", "one-head", "many-heads", "attention-softmax"), ("",))
-LAYOUTS: dict[str, tuple[str, ...]] = {**FORMS, "two-layer": ("heads", "tokens")}
+LAYOUTS: dict[str, tuple[str, ...]] = {"two-layer": ("heads", "tokens")}
+LAYOUTS |= dict.fromkeys(("layers", "one-head", "many-heads", "attention-softmax"), ("",))
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,8 @@ class Theorem:
     bound: float | None  # None: the theorem states that weights exist, without a number
 
     def __post_init__(self) -> None:
-        check_types(vars(self), {"name": str, "statement": str})
-        if self.bound is not None:
-            check_type("bound", self.bound, float)
+        types: dict[str, type] = {"name": str, "statement": str}
+        check_types(vars(self), types if self.bound is None else types | {"bound": float})
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,10 @@ class Presentation:
     @classmethod
     def from_json(cls, record: object) -> Presentation:
         body = checked_record(cls, record)
-        check_type("notes", body["notes"], list)
+        check_types(body, {"notes": list})
         theorem = None if body["theorem"] is None else Theorem(**checked_record(Theorem, body["theorem"]))
         found = cls(body["form"], body["layout"], theorem, tuple(body["notes"]))
-        if found.layout not in LAYOUTS.get(found.form, ()) or not all(
-            isinstance(n, str) for n in found.notes
-        ):
+        texts = all(isinstance(note, str) for note in found.notes)
+        if found.layout not in LAYOUTS.get(found.form, ()) or not texts:
             raise FileError(f"unknown form {found.form!r} with layout {found.layout!r}")
         return found

@@ -24,13 +24,14 @@ from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import DAMAGE, check_types, seal, unsealed, with_fields
 from attnc.records.files import read_file, write_file
 from attnc.records.layers import Layer, NetworkNumbers
-from attnc.records.numbers import TENSORS, HeadNumbers, digest
+from attnc.records.numbers import POWERS, QUADRATIC, TENSORS, HeadNumbers, QuadraticNumbers, digest
 from attnc.records.presentation import Presentation
 from attnc.records.structure import mismatch
 
-FORMATS = {"head": 3, "network": 3, "learner": 3, "literal": 2}
+FORMATS = {"head": 3, "quadratic": 3, "network": 3, "learner": 3, "literal": 2}
 _FIELDS = {
     "head": {"certificate"},
+    "quadratic": {"certificate"},
     "network": {"certificate", "program", "layers", "shared", "presentation"},
     "learner": {"certificate"},
     "literal": {"structure", "encoding", "source"},
@@ -41,7 +42,7 @@ _FIELDS = {
 class Record:
     """The contents of a file: the numbers of a head, of a network with its program, or of the heads of a learner by name."""
 
-    numbers: HeadNumbers | NetworkNumbers | Mapping[str, HeadNumbers]
+    numbers: HeadNumbers | QuadraticNumbers | NetworkNumbers | Mapping[str, HeadNumbers]
     certificate: Certificate
     program: Program | None = None
     presentation: Presentation = field(default_factory=Presentation)
@@ -59,6 +60,13 @@ class Record:
         """The numbers of a head."""
         if not isinstance(self.numbers, HeadNumbers):
             raise FileError(f"expected a head, got a {self.kind}")
+        return self.numbers
+
+    @property
+    def quadratic(self) -> QuadraticNumbers:
+        """The numbers of heads for a function of a quadratic form."""
+        if not isinstance(self.numbers, QuadraticNumbers):
+            raise FileError(f"expected a quadratic head, got a {self.kind}")
         return self.numbers
 
     @property
@@ -134,6 +142,8 @@ def _contents(record: Record | LiteralRecord) -> tuple[dict[str, Any], dict[str,
     about["certificate"] = record.certificate.to_json()
     if record.kind == "head":
         tensors = record.head.tensors()
+    elif record.kind == "quadratic":
+        tensors = record.quadratic.tensors()
     elif record.kind == "learner":
         heads = record.heads.items()
         tensors = {f"{name}.{part}": a for name, head in heads for part, a in head.tensors().items()}
@@ -180,6 +190,8 @@ def _record(
         raise CertificateError(f"a {kind} has a certificate of a {certificate.subject}, {certificate.status}")
     if kind == "head":
         return Record(_head(tensors, body["dtype"]), certificate)
+    if kind == "quadratic":
+        return Record(_quadratic(tensors, certificate), certificate)
     if kind == "learner":
         return Record(_learner(tensors, certificate), certificate)
     return _network(body, tensors, certificate, function)
@@ -212,10 +224,27 @@ def _learner(tensors: Mapping[str, Numbers], certificate: Certificate) -> dict[s
 
 
 def _head(tensors: Mapping[str, Numbers], dtype: str) -> HeadNumbers:
-    found = {(name, array.dtype.name) for name, array in tensors.items()}
-    if found != {(name, dtype) for name in TENSORS}:
-        raise FileError(f"it has the tensors {sorted(found)}: a head has {', '.join(TENSORS)} of {dtype!r}")
+    _check_tensors(tensors, TENSORS, dtype)
     return HeadNumbers.of(tensors, dtype)
+
+
+def _quadratic(tensors: Mapping[str, Numbers], certificate: Certificate) -> QuadraticNumbers:
+    _check_tensors(tensors, QUADRATIC, certificate.dtype)
+    facts, (slope, intercept, value) = (
+        certificate.facts,
+        (tensors[name].astype(np.float64) for name in QUADRATIC),
+    )
+    if facts["function"] not in POWERS:
+        raise FileError(f"it is for the function {facts['function']!r}: expected one of {', '.join(POWERS)}")
+    power = POWERS[facts["function"]]
+    sizes = facts["features"], facts["offset"], power
+    return QuadraticNumbers(slope, intercept, value, *sizes, certificate.dtype)
+
+
+def _check_tensors(tensors: Mapping[str, Numbers], names: tuple[str, ...], dtype: str) -> None:
+    found = {(name, array.dtype.name) for name, array in tensors.items()}
+    if found != {(name, dtype) for name in names}:
+        raise FileError(f"it has the tensors {sorted(found)}: a head has {', '.join(names)} of {dtype!r}")
 
 
 def _network(

@@ -114,6 +114,8 @@ def each_neuron_once(heads: Heads, width: int) -> bool:
 def _claims_mismatch(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> str | None:
     if any(isinstance(step, BlackBox) for step in program.steps):
         return "the program has a black box, of which nothing can be proved"
+    if unknown := [c.title for c in certificate.children if c.subject not in ("layer", "lookup", "norm")]:
+        return f"the certificate has a part that is not one of a network: {unknown[0]}"
     lookups = [(s.value, len(s.tensors["offset"])) for s in numbers.layers if s.kind == "lookup"]
     if [(c.facts["value"], c.facts["anchors"]) for c in certificate.parts("lookup")] != lookups:
         return "the certificate is about other lookups"

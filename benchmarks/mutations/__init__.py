@@ -8,6 +8,7 @@ from mutations.check_heads import CHECK_HEADS
 from mutations.check_learners import CHECK_LEARNERS
 from mutations.check_networks import CHECK_NETWORKS
 from mutations.heads import HEADS
+from mutations.inputs import INPUTS
 from mutations.learners import LEARNERS
 from mutations.lookups import LOOKUPS
 from mutations.mutation import Mutation, StaleMutationError
@@ -24,6 +25,7 @@ MUTATIONS: list[Mutation] = [
     *LOOKUPS,
     *WINDOWS,
     *BLOCKS,
+    *INPUTS,
     *LEARNERS,
     *CHECK_LEARNERS,
     *RECORDS,

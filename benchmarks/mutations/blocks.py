@@ -231,7 +231,7 @@ BLOCKS = [
     Mutation(
         "check_block: claim of exact arithmetic",
         "attnc/check/block.py",
-        '("approximation", found.approximation, Fraction(claim.approximation)),',
+        'claims.append(("approximation", found.approximation, Fraction(claim.approximation)))',
         "",
         "the claim about exact arithmetic is not compared",
         (AGREES,),

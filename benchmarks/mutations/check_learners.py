@@ -95,8 +95,8 @@ CHECK_LEARNERS = [
     Mutation(
         "learner settings: signs",
         "attnc/records/learners.py",
-        "if kind in (int, float) and not numbers[name] > 0:",
-        "if kind is int and not numbers[name] > 0:",
+        "for name, kind in types.items() if kind in (int, float)}",
+        "for name, kind in types.items() if kind is int}",
         "a negative step size, ridge or start is accepted",
         (SETTINGS,),
     ),

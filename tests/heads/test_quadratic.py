@@ -10,7 +10,7 @@ from flint import acb, arb
 
 from attnc.errors import ConvergenceError
 from attnc.functions.balls import working
-from attnc.heads.quadratic import PATTERNS, POWER, mellin, power_heads
+from attnc.heads.quadratic import PATTERNS, mellin, power_heads
 
 # heads that the trapezoid rule needs for 16 decades, and its error (1e-12 <= u <= 1e4)
 TRAPEZOID = ((61, 1.7e-4), (102, 1.9e-6), (152, 3e-8))
@@ -28,17 +28,18 @@ def test_the_number_of_heads_grows_by_one_for_an_octave(target: float) -> None:
     assert many - few <= 40 * math.log(2) / 0.69 + 1
 
 
-def test_the_first_harmonic_vanishes() -> None:
-    step, bias, ripple = PATTERNS[-1]
+@pytest.mark.parametrize("power", [0.5, 1.0])
+def test_the_first_harmonic_vanishes(power: float) -> None:
+    step, bias, ripple = PATTERNS[power][-1]
     with working(100):
-        s = [acb(POWER, 2 * math.pi * k / step) for k in (1, 2)]
-        sizes = [abs(-acb(-arb(bias).exp()).polylog(z) * z.gamma()) / mellin(bias) for z in s]
+        s = [acb(power, 2 * math.pi * k / step) for k in (1, 2)]
+        sizes = [abs(-acb(-arb(bias).exp()).polylog(z) * z.gamma()) / mellin(power, bias) for z in s]
     assert 2 * float(sizes[0]) < 1e-15 and 2 * float(sizes[1]) <= max(ripple, 1e-15)
 
 
 def test_all_values_are_positive() -> None:
-    for target in (1e-3, 1e-14):
-        heads = power_heads(1e-6, 1e6, target)
+    for target, power in ((1e-3, 0.5), (1e-14, 0.5), (1e-3, 1.0), (1e-14, 1.0)):
+        heads = power_heads(1e-6, 1e6, target, power)
         assert (heads.value > 0).all() and (np.diff(heads.scale) > 0).all()
 
 

@@ -71,6 +71,7 @@ CASES += [
     pytest.param(name, "all", dtype, marks=pytest.mark.slow)
     for name in ("t5 gated", "gemma", "qwen3", "opt", "distilbert")
     for dtype in (torch.float32, torch.float64)
+    if (name, dtype) != ("gemma", torch.float64)  # its norms cast to float32, and are not converted
 ]  # type: ignore[misc]
 
 

@@ -11,7 +11,7 @@ from flint import arb
 from torch import Tensor, nn
 
 import attnc
-from attnc.errors import AttncError, InputError, UnsupportedError
+from attnc.errors import AttncError, InputError, PrecisionError, UnsupportedError
 from attnc.functions.balls import working
 from attnc.network.norm import Norm
 from attnc.pretrained import report_of
@@ -189,3 +189,12 @@ def test_a_norm_whose_gain_the_model_changes_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="changes its own numbers"):
         attnc.convert_(model, 1e-3, parts="norm")
     assert isinstance(model.norm, nn.LayerNorm)
+
+
+def test_a_norm_that_may_overflow_is_refused() -> None:
+    model = nn.Sequential(nn.RMSNorm(64, eps=1e-5), nn.Linear(64, 8), nn.GELU(), nn.Linear(8, 4)).eval()
+    with torch.no_grad():
+        model[0].weight.fill_(1e38)
+    with pytest.raises(PrecisionError):
+        attnc.convert_(model, approximation=1e33, parts="norm")
+    assert type(model[0]) is nn.RMSNorm

@@ -20,6 +20,7 @@ from attnc.program import (
     Affine,
     BatchNorm,
     Combine,
+    Norm,
     Pointwise,
     Product,
     Program,
@@ -174,6 +175,20 @@ def test_large_weights_by_integers(monkeypatch: pytest.MonkeyPatch) -> None:
                 for ball, t, row in zip(exact(program, x, precision), truth, weight, strict=True):
                     assert ball.contains(rational(t))
                     assert ball.rad() <= 1e-15 * (1 + float(np.abs(row) @ np.abs(x))), "and is not too wide"
+
+
+def test_norms_of_balls_around_zero() -> None:
+    thirds = BatchNorm(0, np.zeros(2), np.full(2, 3.0), np.ones(2), np.zeros(2), 0.0)
+    program = Program(
+        (2,),
+        (
+            thirds,
+            Affine(1, np.array([[1.0, -1.0], [1.0, 1.0]])),
+            Norm(2, np.ones(2), np.zeros(2), 1e-5, False),
+        ),
+    )
+    found = exact(program, np.array([0.1, 0.1]), 128)
+    assert all(ball.is_finite() and ball.rad() < 1e-30 for ball in found) and found[0].contains(0)
 
 
 def test_the_working_precision_is_restored() -> None:

@@ -61,6 +61,19 @@ def test_exact_numbers_have_exact_products() -> None:
         assert far.contains(arb(9)) and not far.is_exact() and far.rad() < 1e-75
 
 
+def test_roundings_that_nothing_else_covers() -> None:
+    """A number below the grid of its row, and many radii below that of the largest."""
+    with working(64):
+        far = ball_product(np.array([[arb(1), arb(2) ** -300]], dtype=object), np.array([[0.0, 1.0]]))[0, 0]
+        small = [arb(0, 0.999 * 2.0**-29)] * 40
+        wide = ball_product(np.array([[arb(0, 1), *small]], dtype=object), np.full((1, 41), 1 - 2.0**-53))[
+            0, 0
+        ]
+    with working(WIDE):
+        assert far.contains(arb(2) ** -300)
+        assert wide.rad() >= (1 - arb(2) ** -53) * (1 + sum((b.rad() for b in small), arb(0)))
+
+
 def test_numbers_that_are_not_finite() -> None:
     x = np.array([[arb(1), arb.nan()], [arb(1), arb(2)]], dtype=object)
     found = ball_product(x, np.ones((3, 2)))
