@@ -38,8 +38,8 @@ def execute(numbers: HeadNumbers, s: Tensor) -> Tensor:
     rows = max(1, (1 << 22) // key[..., 0].numel())
     parts = []
     for part in torch.split(s, rows):
-        x = part[:, None] * query[:, 0] + query[:, 1]
-        weights = torch.softmax(x[:, :, None] * key[:, :, 0] + key[:, :, 1], -1)
+        x = torch.addcmul(query[:, 1], part[:, None], query[:, 0])
+        weights = torch.softmax(torch.addcmul(key[:, :, 1], x[:, :, None], key[:, :, 0]), -1)
         values = part[:, None, None] * value[:, :, 0] + value[:, :, 1]
         parts.append(((weights * values).sum(-1) * output).sum(-1))
     return torch.cat(parts).double()
