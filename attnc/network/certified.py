@@ -80,7 +80,7 @@ def certified_head(head: Head, s: Tensor, function: Function | str | None) -> Ce
 
 
 def certified_network(network: Network, x: Tensor) -> Certified:
-    """See `Network.certified`. The bound is the distance to the balls alone: the bound of the certificate may come from a file."""
+    """See `Network.certified`. The bound is the distance to the balls alone: that of the certificate may come from a file."""
     check_subnormals()
     if (reason := network.why_not_certified()) is not None:
         raise InputError(
