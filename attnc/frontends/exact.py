@@ -2,7 +2,7 @@
 
 Weights, constants and inputs are exact numbers, and each operation on floats is the operation on real numbers that it stands for:
 casts between float types change nothing. Integers, booleans and shapes are those that torch computes, also where a model derives
-them from floats that do not depend on its inputs (the buckets of relative positions)."""
+them from floats that depend on no input and no parameter (the buckets of relative positions)."""
 
 from __future__ import annotations
 
@@ -85,12 +85,18 @@ class _Graph:
 
     def __init__(self, captured: Captured, given: Sequence[object], marks: Mapping[str, Meaning]) -> None:
         self.captured, self.marks = captured, marks
+        if len(given) != len(captured.inputs):
+            raise _refusal(captured, f"is recorded with {len(captured.inputs)} inputs, not {len(given)}")
         self.values: dict[fx.Node, Any] = dict(zip(captured.inputs, given, strict=True))
         for node in captured.graph.nodes:
             if node.op == "placeholder" and node.name in captured.tensors:
                 self.values[node] = captured.tensors[node.name].detach()
         self.stored = set(self.values)
         self.executed: dict[fx.Node, Any] = {}
+        self.given = set(captured.inputs)  # and what depends on them, shapes apart
+        for node in captured.graph.nodes:
+            if not self.given.isdisjoint(node.all_input_nodes):
+                self.given.add(node)
         if captured.changed:
             raise _refusal(captured, f"changes {captured.changed[0]} in place when it runs")
         for node, value in self.values.items():
@@ -138,7 +144,7 @@ class _Graph:
         if operation in aten.CASTS:
             return self._cast(node, given["self"])
         if not _is_real(node):
-            return self._as_executed(node)
+            return self._integers(node)
         if operation in _MOVES:
             return self._moved(node, given, _MOVES[operation])
         if operation in _CREATES:
@@ -152,7 +158,7 @@ class _Graph:
 
     def _cast(self, node: fx.Node, x: Any) -> Any:
         if not _is_real(node):
-            return self._as_executed(node)
+            return self._integers(node)
         if isinstance(x, np.ndarray) or x.is_floating_point():
             return x
         if not bool((x.double().to(x.dtype) == x).all()):
@@ -166,26 +172,27 @@ class _Graph:
         pool: list[Balls] = [np.array([arb(0)], dtype=object)]
 
         def places(x: Any) -> Any:
-            if not isinstance(x, (np.ndarray, Tensor, int, float)) or isinstance(x, bool):
+            if x is None:
                 return x
             numbers, start = to_balls(x), sum(part.size for part in pool)
             pool.append(numbers.reshape(-1))
             found = torch.arange(start, start + numbers.size).reshape(numbers.shape)
-            return found if isinstance(x, (np.ndarray, Tensor)) else int(found)
+            return int(found) if isinstance(x, (int, float)) else found
 
         held = [
             value
             for key in data
             for value in (given[key] if isinstance(given[key], (list, tuple)) else [given[key]])
         ]
-        if all(isinstance(x, Tensor) and x.is_floating_point() for x in held):
+        exact = all(isinstance(x, Tensor) and x.is_floating_point() for x in held)
+        if exact and len({x.dtype for x in held}) == 1:  # else torch rounds to the dtype of `self`
             return _call(
                 node, {key: x.contiguous() if key == "self" else x for key, x in given.items()}
             )  # strides for view
         moved = {key: tree_map(places, value) if key in data else value for key, value in given.items()}
         moved = {key: tree_map(_stand_in, value) for key, value in moved.items()}
         numbers = np.concatenate(pool)
-        return tree_map(lambda found: numbers[found.numpy()], _call(node, moved))
+        return tree_map(lambda found: np.asarray(numbers[found.numpy()], dtype=object), _call(node, moved))
 
     def _created(self, node: fx.Node) -> Tensor:
         """Constants in float64: python's numbers are float64."""
@@ -195,14 +202,25 @@ class _Graph:
             raise RefusedError("creates fractions, which are rounded")
         return found
 
+    def _integers(self, node: fx.Node) -> Any:
+        """Integers and booleans, as torch computes them; floats among them would be rounded."""
+        found = self._as_executed(node)
+        for part in tree_leaves(found):
+            real = isinstance(part, Tensor) and (part.is_floating_point() or part.is_complex())
+            if real or isinstance(part, (float, complex)):
+                raise RefusedError("takes a float out of a tensor, or is complex")
+        return found
+
     def _as_executed(self, node: fx.Node) -> Any:
-        """What torch computes: it must not depend on parameters, or on floats that the model is given."""
+        """What torch computes: floats in it must not depend on parameters, or on what the model is given."""
         if node in self.executed:
             return self.executed[node]
+        if _is_real(node) and node in self.given:
+            raise RefusedError("takes integers from values of the model")
         if node in self.stored:
             found = self.values[node]
-            own = node in self.captured.inputs or isinstance(self.captured.tensors[node.name], nn.Parameter)
-            if own and isinstance(found, Tensor) and found.is_floating_point():
+            trained = isinstance(self.captured.tensors.get(node.name), nn.Parameter)
+            if trained and found.is_floating_point():
                 raise RefusedError("takes integers from values of the model")
         elif aten.name(node) == "getitem":
             found = self._as_executed(node.args[0])[node.args[1]]  # type: ignore[arg-type]

@@ -22,11 +22,15 @@ Real = Balls | Tensor | float  # a Tensor holds exact numbers
 
 
 def to_balls(x: Real) -> Balls:
-    """Numbers as balls; a tensor's numbers are exact."""
+    """Numbers as balls; a tensor's numbers are exact, and True is 1."""
     if isinstance(x, np.ndarray):
         return x
     if not isinstance(x, Tensor):
-        return _each(arb, np.asarray(x, dtype=object))
+        if not isinstance(x, (int, float, arb)):
+            raise RefusedError(f"takes numbers of type {type(x).__name__}")
+        return _each(arb, np.asarray(int(x) if isinstance(x, bool) else x, dtype=object))
+    if x.is_complex() or x.is_quantized or x.dtype == torch.uint64:
+        raise RefusedError(f"takes numbers of type {x.dtype}")
     return _each(arb, (x.detach().double() if x.is_floating_point() else x.to(torch.int64)).numpy())
 
 
@@ -141,17 +145,25 @@ def _rms_norm(input: Real, normalized_shape: Sequence[int], weight: Any, eps: fl
     return norm(input, weight, None, eps, False, len(normalized_shape))
 
 
+def _is_hidden(s: arb) -> bool:
+    """Whether a score is -∞ itself, and not a number that is unknown."""
+    return bool(s.mid() == arb.neg_inf()) and s.rad().is_finite()
+
+
 def softmax(self: Real, dim: int, **_: object) -> Balls:
     """e^s / Σ e^s along an axis; the weights are 0 where every score is -∞, as in torch's attention."""
     x = np.moveaxis(to_balls(self), dim, -1)
     y = np.empty(x.shape, dtype=object)
     for at in np.ndindex(x.shape[:-1]):
-        largest = max((float(s.mid()) for s in x[at]), default=0.0)
-        if largest == -math.inf:
+        seen = [s for s in x[at] if not _is_hidden(s)]
+        if not all(s.is_finite() for s in seen):
+            y[at] = arb.nan()
+        elif not seen:
             y[at] = arb(0)
-            continue
-        weights = [(s - arb(largest)).exp() for s in x[at]]
-        y[at] = np.array(weights) / sum(weights, arb(0))
+        else:
+            largest = max(s.mid() for s in seen)
+            weights = [(s - largest).exp() for s in x[at]]
+            y[at] = np.array(weights) / sum(weights, arb(0))
     return np.moveaxis(y, -1, dim)
 
 

@@ -47,8 +47,19 @@ def distance(value: Tensor, original: Balls) -> Tensor:
     return torch.from_numpy(np.asarray(found, dtype=np.float64))
 
 
+def check_subnormals() -> None:
+    """Raise an error if torch takes subnormal numbers for 0: the numbers that it is given would not be those that it reads."""
+    smallest = torch.tensor([1], dtype=torch.int32).view(torch.float32)
+    if smallest.double().item() == 0:
+        raise InputError(
+            "torch takes subnormal numbers for 0, so that inputs and weights are not the given ones: "
+            "call torch.set_flush_denormal(False)"
+        )
+
+
 def certified_head(head: Head, s: Tensor, function: Function | str | None) -> Certified:
     """See `Head.certified`."""
+    check_subnormals()
     if (reason := head.why_not_certified()) is not None:
         raise InputError(f"the head has no proved certificate, so its function is unknown: {reason}")
     label = head.certificate.facts["function"]
@@ -69,7 +80,8 @@ def certified_head(head: Head, s: Tensor, function: Function | str | None) -> Ce
 
 
 def certified_network(network: Network, x: Tensor) -> Certified:
-    """See `Network.certified`."""
+    """See `Network.certified`. The bound is the distance to the balls alone: that of the certificate may come from a file."""
+    check_subnormals()
     if (reason := network.why_not_certified()) is not None:
         raise InputError(
             f"the network has no proved certificate, which a certificate for an input needs: {reason}"
@@ -81,9 +93,4 @@ def certified_network(network: Network, x: Tensor) -> Certified:
         value = network(x, strict=True)
     original = exact(network.program, x.detach().double().numpy(), _PRECISION)
     with working(_PRECISION):
-        bound = distance(value, original)
-    if any(
-        step.kind == "lookup" for step in network.program.steps
-    ):  # a function known at points: its balls are wide
-        bound = bound.clamp(max=network.certificate.bound)
-    return Certified(value, bound)
+        return Certified(value, distance(value, original))

@@ -110,7 +110,8 @@ class Network(PreciseModule):
         """net(x), and a bound of |net(x) - program(x)| for these very inputs, as a float64 tensor that is rounded up.
 
         The program runs in ball arithmetic, which takes some microseconds for each neuron and input. Nothing is assumed about the
-        machine, and the bound exceeds the error by less than one part in 10^9 (except for a function that is known at points).
+        machine, and the bound exceeds the error by less than one part in 10^9. A function that is known at points has wide balls,
+        and the bound is the distance to the farthest function with these values, which may exceed the certificate's.
         The network must have a proved certificate, and x must lie in its box.
 
         >>> import torch

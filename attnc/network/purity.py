@@ -49,7 +49,15 @@ MOVES = frozenset((
     "embedding", "dropout", "roll", "constant_pad_nd", "unbind", "copy",
     "repeat_interleave",
     "slice_scatter", "select_scatter",
+    "attnc::mark",  # the identity
 ))  # fmt: skip
+# tensors of the shape of the data, whatever its values
+CONSTANTS = frozenset((
+    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like",
+    "new_zeros", "new_ones", "new_empty", "new_full",
+))  # fmt: skip
+PLAIN = (type(None), bool, int, float, str)  # outputs that are no tensors and hide none
+CACHES = "transformers.cache_utils"  # the module of the objects that hold keys and values
 
 
 def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
@@ -57,7 +65,12 @@ def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
 
     The inputs are those of a call. Heads, networks and their self-attention forms need none. Parameters count as constants, and
     torch's scaled_dot_product_attention as softmax. Products of two values of the data are listed, unless they are those of
-    attention: queries with keys, and weights with values.
+    attention: queries with keys, and weights with values. Any product of softmax weights with a value of the data counts as the
+    latter, also with other weights. Scores are products of at most two values of the data. Operations of libraries other than
+    torch are listed by their full names, since their functions are unknown.
+
+    Casts between floating-point types are not listed, though they round, nor are functions of integer inputs, such as token ids.
+    The output may consist of tensors, plain numbers and strings, and caches of transformers: others raise UnsupportedError.
 
     >>> import attnc
     >>> head = attnc.head("gelu", domain=(-8, 8), eps=1e-4)
@@ -89,7 +102,23 @@ class _Tensors(nn.Module):
         self.module = module
 
     def forward(self, *inputs: Any, **named: Any) -> list[Tensor]:
-        return [leaf for leaf in tree_leaves(self.module(*inputs, **named)) if isinstance(leaf, Tensor)]
+        tensors = list(self._tensors(self.module(*inputs, **named)))
+        if not tensors:
+            raise self._refusal("the output has no tensors")
+        return tensors
+
+    def _tensors(self, value: Any, *, cached: bool = False) -> Iterator[Tensor]:
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, Tensor):
+                yield leaf
+            elif type(leaf).__module__ == CACHES:
+                yield from self._tensors(vars(leaf), cached=True)
+            elif not (cached or isinstance(leaf, PLAIN)):
+                raise self._refusal(f"the output has a {type(leaf).__name__}, which may hold other tensors")
+
+    def _refusal(self, reason: str) -> UnsupportedError:
+        problem = Problem(type(self.module).__name__, reason)
+        return UnsupportedError("purity reads modules that return tensors", [problem])
 
 
 def _graph(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[set[Node], list[Node]]:
@@ -100,85 +129,99 @@ def _graph(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) ->
             exported = torch.export.export(_Tensors(module), inputs, named, strict=False).run_decompositions(
                 {}
             )
+    except UnsupportedError:
+        raise
     except Exception as problem:
         name, reason = type(module).__name__, str(problem).partition("\n")[0]
         raise UnsupportedError("torch.export cannot trace this call", [Problem(name, reason)]) from problem
     names, nodes = set(exported.graph_signature.user_inputs), exported.graph.nodes
     given = {node for node in nodes if node.op == "placeholder" and node.name in names}
     called = [node for node in nodes if node.op == "call_function"]
-    return given, [node for node in called if not _name(node).startswith("_assert")]
+    return given, [node for node in called if not _is_assertion(node)]
+
+
+def _dependent(known: set[Node], operations: list[Node]) -> set[Node]:
+    """The values that depend on real numbers of the inputs, or are real functions of their token ids and masks."""
+    known, data = set(known), set(filter(_is_real, known))  # known: values that depend on the inputs
+    for node in operations:
+        given = node.all_input_nodes
+        if _name(node) in CONSTANTS or known.isdisjoint(given):
+            continue
+        known.add(node)
+        if _is_real(node) or not data.isdisjoint(given):
+            data.add(node)
+    return data
 
 
 def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterator[str]:
-    known, operations = _graph(module, inputs, named)  # known: values that depend on the inputs
-    data = {
-        node for node in known if _is_real(node)
-    }  # those that depend on real numbers; token ids and masks do not
+    known, operations = _graph(module, inputs, named)
+    data = _dependent(known, operations)
     weights: set[Node] = set()  # softmax weights, or sums of them with constant coefficients
     for node in operations:
         name = _name(node)
-        if name.endswith("_like") or name.startswith("new_") or known.isdisjoint(node.all_input_nodes):
-            continue
-        known.add(node)
         given = [arg for arg in node.all_input_nodes if arg in data]
-        if not given:
-            data |= {node} if _is_real(node) else set()
+        if node not in data or not given:
             continue
-        data.add(node)
-        fused = name.lstrip("_").startswith(SDPA)
+        fused = "::" not in name and name.lstrip("_").startswith(SDPA)
         mixes_constants = fused and node.args[2] not in given
-        weighs = name in LINEAR | MOVES and weights.issuperset(given) and len(_factors(node, name, given)) < 2
+        weighs = name in LINEAR | MOVES and weights.issuperset(given) and len(_factors(node, data)) < 2
         if name in SOFTMAX or mixes_constants or weighs:
             weights.add(node)
-        if not (name in SOFTMAX or fused or _is_linear(node, name, given, weights)):
+        if not (name in SOFTMAX or fused or _is_linear(node, data, weights)):
             yield name
 
 
+def _dtypes(node: Node) -> set[torch.dtype]:
+    return {value.dtype for value in tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)}
+
+
 def _is_real(node: Node) -> bool:
-    values = tree_leaves(node.meta.get("val"))
-    return any(isinstance(value, Tensor) and value.is_floating_point() for value in values)
+    return any(dtype.is_floating_point or dtype.is_complex for dtype in _dtypes(node))
 
 
-def _is_linear(node: Node, name: str, given: list[Node], weights: set[Node]) -> bool:
+def _is_linear(node: Node, data: set[Node], weights: set[Node]) -> bool:
     """Whether an operation is linear in the data, or one of the two products of attention."""
-    if name in CHOICES:
-        return node.args[0 if name == "where" else 1] not in given
-    if name not in LINEAR | MOVES or _rounds(node):
+    name = _name(node)
+    if name not in LINEAR | MOVES | CHOICES or _rounds(node, data):
         return False
+    if name in CHOICES:
+        return node.args[0 if name == "where" else 1] not in data
     if name == "div":
-        return node.args[1] not in given
-    if name not in PRODUCTS:
+        return node.args[1] not in data and node.kwargs.get("rounding_mode") is None
+    factors = _factors(node, data)
+    if len(factors) < 2:
         return True
-    factors = _factors(node, name, given)
-    return len(factors) < 2 or any(factor in weights for factor in factors) or _are_scores(node)
+    return len(factors) == 2 and (any(factor in weights for factor in factors) or _are_scores(node, data))
 
 
-def _factors(node: Node, name: str, given: list[Node]) -> list[Node]:
+def _factors(node: Node, data: set[Node]) -> list[Node]:
     """The factors of a product that depend on the data; x·x counts twice."""
+    name = _name(node)
     if name not in PRODUCTS:
         return []
     arguments = node.args[1:] if name in ("addmm", "baddbmm", "addcmul", "einsum") else node.args[:2]
-    return [arg for arg in tree_leaves(arguments) if isinstance(arg, Node) and arg in given]
+    return [arg for arg in tree_leaves(arguments) if isinstance(arg, Node) and arg in data]
 
 
-def _are_scores(node: Node) -> bool:
-    """Whether every use of a value ends in a softmax, through linear operations alone."""
+def _are_scores(node: Node, data: set[Node]) -> bool:
+    """Whether every use of a value ends in a softmax, through operations that are linear in the data alone."""
 
     def ends(user: Node) -> bool:
         if _name(user) in LINEAR | MOVES | CHOICES:
-            return _are_scores(user)
-        return _name(user) in SOFTMAX or _name(user).startswith("_assert")
+            return len(_factors(user, data)) < 2 and _are_scores(user, data)
+        return _name(user) in SOFTMAX or _is_assertion(user)
 
     return bool(node.users) and all(user.op == "call_function" and ends(user) for user in node.users)
 
 
-def _rounds(node: Node) -> bool:
-    """Whether a conversion maps floating-point numbers to integers."""
-    dtype, source = node.kwargs.get("dtype"), node.args[0] if node.args else None
-    if not isinstance(dtype, torch.dtype) or dtype.is_floating_point or not isinstance(source, Node):
-        return False
-    before = source.meta.get("val", source.meta.get("tensor_meta"))
-    return before is not None and bool(before.dtype.is_floating_point)
+def _rounds(node: Node, data: set[Node]) -> bool:
+    """Whether an operation maps real numbers of the data to integers, or reads their bits as another type."""
+    given = [arg for arg in node.all_input_nodes if arg in data]
+    made = _dtypes(node)
+    if _name(node) == "view" and any(_dtypes(arg) != made for arg in given):
+        return True
+    whole = any(not (dtype.is_floating_point or dtype.is_complex) for dtype in made)
+    return whole and any(map(_is_real, given))
 
 
 def _example(module: nn.Module) -> Tensor:
@@ -197,8 +240,16 @@ def _example(module: nn.Module) -> Tensor:
     return torch.zeros(1, *shape, dtype=torch.int64 if ids else tensor.dtype)
 
 
+def _is_assertion(node: Node) -> bool:
+    name = _name(node)
+    return name.startswith("_assert") and "::" not in name
+
+
 def _name(node: Node) -> str:
+    """The name of an operation: ATen's and Python's without a namespace, others with theirs."""
     schema = getattr(node.target, "_schema", None)
-    return str(getattr(node.target, "__name__", node.target) if schema is None else schema.name).removeprefix(
-        "aten::"
-    )
+    if schema is not None:
+        return str(schema.name).removeprefix("aten::")
+    space = getattr(node.target, "namespace", getattr(node.target, "__module__", ""))
+    name = str(getattr(node.target, "__name__", node.target))
+    return name if space == "_operator" else f"{space}::{name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +15,11 @@ from attnc.errors import InputError, PrecisionError, Problem, UnsupportedError
 from attnc.frontends.capture import Captured
 from attnc.frontends.exact import Meaning, exact_outputs
 from attnc.frontends.exact_operations import apply, norm, to_balls
+from attnc.frontends.transformers import Call
 from attnc.frontends.transformers.find import record
 from attnc.frontends.transformers.places import sites_in
 from attnc.functions.balls import upper, working
-from attnc.network.certified import Certified, distance
+from attnc.network.certified import Certified, check_subnormals, distance
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
@@ -84,18 +85,13 @@ class InputCertificate:
 def input_certificate(model: nn.Module, inputs: object) -> InputCertificate:
     """See `ConversionReport.for_input`."""
     began = time.perf_counter()
+    check_subnormals()
     call, *others = calls(inputs)
-    given = tree_leaves((call.args, call.kwargs or {}))
+    given = _leaves(call)
     floats = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
     if others or not all(bool(x.isfinite().all()) for x in floats):
         raise InputError("inputs are the arguments of one call, and finite")
-    (executed,) = outputs(model, [call])
-    wrong = [name for name, value in executed.items() if not bool(value.isfinite().all())]
-    if wrong or not executed:
-        raise InputError(
-            f"the converted model returns no finite numbers in {wrong[0] if wrong else 'any output'}"
-        )
-    captured = record(model, call, grad=False)
+    executed, captured = _run_and_record(model, call)
     marks = _meanings(model, captured)
     precision = _FIRST
     while True:
@@ -121,6 +117,60 @@ def input_certificate(model: nn.Module, inputs: object) -> InputCertificate:
                 None,
             )
         precision *= 2
+
+
+def _leaves(call: Call) -> list[object]:
+    """The arguments of a call, flattened; tensors are copied."""
+    leaves = tree_leaves((call.args, call.kwargs or {}))
+    return [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
+
+
+def _run_and_record(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], Captured]:
+    """The outputs of a call, and its recording. The recording is of what ran only if the model changes neither its inputs nor its
+    own state: it runs before and after, which must return the same numbers."""
+    given = _leaves(call)
+
+    def run() -> dict[str, Tensor]:
+        (found,) = outputs(model, [call])
+        kept = {name: value.detach().clone() for name, value in found.items()}
+        if not _same(_leaves(call), given):
+            raise _refused(model, "the model", "changes its inputs when it runs")
+        return kept
+
+    first, state = run(), _state(model)
+    wrong = [name for name, value in first.items() if not bool(value.isfinite().all())]
+    if wrong or not first:
+        raise InputError(
+            f"the converted model returns no finite numbers in {wrong[0] if wrong else 'any output'}"
+        )
+    captured = record(model, call, grad=False)
+    for _ in range(2):  # also a state that alternates
+        again = run()
+        if [*again] != [*first] or not _same([*again.values()], [*first.values()]):
+            raise _refused(model, "the model", "returns other numbers when it runs again: call model.eval()")
+    if _state(model) != state:
+        raise _refused(model, "the model", "changes an attribute of its own when it runs")
+    return first, captured
+
+
+def _same(these: Sequence[object], those: Sequence[object]) -> bool:
+    """Whether flattened values are the same; NaN is the same as nothing."""
+    return len(these) == len(those) and all(
+        x.dtype == y.dtype and torch.equal(x, y)
+        if isinstance(x, Tensor) and isinstance(y, Tensor)
+        else x is y
+        for x, y in zip(these, those, strict=True)
+    )
+
+
+def _state(model: nn.Module) -> dict[tuple[str, str], object]:
+    """The numbers and names that the parts of a model hold."""
+    return {
+        (name, key): value
+        for name, part in model.named_modules()
+        for key, value in vars(part).items()
+        if isinstance(value, (int, float, str))
+    }
 
 
 def _meanings(model: nn.Module, captured: Captured) -> dict[str, Meaning]:

@@ -50,7 +50,7 @@ class Lookup(OneInput):
         return self.values.shape[1:]
 
     def exact(self, *x: Balls) -> Balls:
-        """From the nearest points: balls that contain f(x) for every such f."""
+        """From the nearest points: balls that contain f(x) for every such f, as wide as what is unknown about f at x."""
         found = np.empty((len(x[0]), self.values.shape[1]), dtype=object)
         points = self.points.astype(np.float64)
         for i, row in enumerate(x[0]):

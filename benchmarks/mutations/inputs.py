@@ -48,8 +48,8 @@ INPUTS = [
     Mutation(
         "inputs: integers from activations",
         GRAPH,
-        "if own and isinstance(found, Tensor)",
-        "if False and isinstance(found, Tensor)",
+        "if _is_real(node) and node in self.given:",
+        "if False:",
         "integers that depend on rounded activations are taken for exact",
         (f"{GRAPHS}::test_unknown_operations_are_refused_by_name",),
     ),

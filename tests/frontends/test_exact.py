@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
-from attnc.errors import UnsupportedError
+from attnc.errors import AttncError, UnsupportedError
 from attnc.frontends.capture import capture
 from attnc.frontends.exact import exact_outputs
+from attnc.frontends.exact_operations import to_balls
 from attnc.frontends.transformers import Call
 from attnc.frontends.transformers.find import record
 from attnc.program.step import Balls
@@ -37,7 +39,7 @@ def draw(*shape: int) -> Tensor:
 
 
 def meaning(f: Callable[..., Any], *given: Tensor, precision: int = 128) -> Balls:
-    captured = capture(Run(f).eval(), given, grad=False, functional=True)
+    captured = capture(Run(f).eval(), given, grad=False)
     found = exact_outputs(captured, list(given), precision)[0]
     assert found is not None
     return found
@@ -111,7 +113,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 def test_operations() -> None:
     x, module = draw(4, 6), Run(lambda x, w: {name: f(x, w) for name, f in OPERATIONS.items()}).eval()
-    captured = capture(module, (x,), grad=False, functional=True)
+    captured = capture(module, (x,), grad=False)
     with torch.no_grad():
         expected, _ = tree_flatten_with_path(module(x))
     for balls, (path, value) in zip(exact_outputs(captured, [x], 128), expected, strict=True):
@@ -234,6 +236,11 @@ class Narrow(nn.Module):
         (lambda x, w: x.sort(-1).values, "sort"),
         (lambda x, w: torch.where(x > 0, x, w), "gt"),
         (lambda x, w: w[(x[0, :2] * 0).long()], "to"),
+        (lambda x, w: x[(w[0, :2] * 0).long()], "to"),
+        (lambda x, w: x * torch.arange(3).double().sin()[1].item(), "item"),
+        (lambda x, w: x + torch.full((1,), torch.arange(3).double().sin()[1].item()), "item"),
+        (lambda x, w: x + torch.polar(torch.ones(6), torch.ones(6)).abs(), "polar"),
+        (lambda x, w: x + torch.ones(6).to(torch.complex64).real, "to"),
         (lambda x, w: x + torch.rand_like(x), "rand"),
         (lambda x, w: w[torch.randint(0, 2, (3,))], "randint"),
         (lambda x, w: x.index_put((torch.tensor([1, 1]),), w[:2], accumulate=True), "index_put"),
@@ -268,3 +275,106 @@ def test_integers_from_constants_are_those_that_torch_computes() -> None:
 
     x = draw(4, 6)
     assert_around(meaning(run, x), Run(run)(x).detach(), 0.0, 0.0)
+
+
+class Frozen(nn.Module):
+    """A function as a module, with buffers."""
+
+    def __init__(self, f: Callable[..., Any], **held: Tensor) -> None:
+        super().__init__()
+        self.f = f
+        for name, value in held.items():
+            self.register_buffer(name, value)
+
+    def forward(self, *given: Tensor) -> Any:
+        return self.f(self, *given)
+
+
+def frozen(f: Callable[..., Any], *given: Tensor, precision: int = 192, **held: Tensor) -> Balls:
+    captured = capture(Frozen(f, **held).eval(), given, grad=False)
+    found = exact_outputs(captured, list(given), precision)[0]
+    assert found is not None
+    return found
+
+
+CODES = {
+    "table": torch.tensor([[1e8, 1.0, -1e8]]),
+    "map": torch.tensor(
+        [[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]]
+    ),  # scores 0 and 1, of which float32 returns 0 and 0
+    "code": torch.tensor([[5.0], [7.0]]),
+}
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda m, n: m.code[(m.table[n] @ m.map).argmax(-1)],
+        lambda m, n: m.code[(n.float() + 1).sin().mul(10).long().clamp(0, 1)],
+        lambda m, n: m.code * (n.float() + 1).sin().sum().item(),
+    ],
+)
+def test_integers_from_activations_are_refused_also_without_parameters(f: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        frozen(f, torch.tensor([0]), **CODES)
+
+
+def test_scores_that_are_unknown_have_unknown_weights() -> None:
+    """sqrt((1 + 2^-200) - 1) is NaN at 192 bits: its weight, 1 beside a hidden key, is not 0."""
+
+    def run(m: Any, n: Tensor) -> Tensor:
+        score = torch.sqrt((m.one + m.small * m.small) - m.one)
+        return torch.stack(
+            [torch.stack([m.hidden, score]).softmax(0), torch.stack([m.one, score]).softmax(0)]
+        )
+
+    held = {"one": torch.tensor(1.0), "small": torch.tensor(2.0**-100), "hidden": torch.tensor(-torch.inf)}
+    assert all(ball.is_nan() for ball in frozen(run, torch.tensor([0]), **held).flat)
+    found = frozen(run, torch.tensor([0]), precision=448, **held)
+    assert found[0, 0] == 0 and found[0, 1] == 1 and all(ball.is_finite() for ball in found.flat)
+
+
+def test_scores_below_every_float64_are_not_hidden() -> None:
+    tiny_score = torch.full((2,), -1e308, dtype=torch.float64)
+    found = frozen(lambda m, n: (m.score * 1e308).softmax(0), torch.tensor([0]), score=tiny_score)
+    assert all(2 * ball == 1 for ball in found)
+
+
+def test_copies_into_another_dtype_are_not_rounded() -> None:
+    w, short = torch.tensor([0.1, 0.7]), torch.zeros(2, dtype=torch.float16)
+
+    def run(m: Any, n: Tensor) -> Tensor:
+        copied, assigned = m.short.clone().copy_(m.w), m.short.clone()
+        assigned[:1] = m.w[1:]
+        return torch.cat([copied, assigned])
+
+    found = frozen(run, torch.tensor([0]), w=w, short=short)
+    assert list(found) == [float(w[0]), float(w[1]), float(w[1]), 0.0]
+
+
+def test_true_is_the_number_1() -> None:
+    kept = torch.tensor([True, False])
+
+    def run(m: Any, n: Tensor) -> Tensor:
+        w = m.w * 1
+        return torch.cat(
+            [w.masked_fill(m.kept, True), torch.where(m.kept, w, False), m.w + True, w[:1] * w[1] + 0]
+        )
+
+    found = frozen(run, torch.tensor([0]), w=torch.tensor([3.5, 2.5]), kept=kept)
+    assert list(found) == [1.0, 2.5, 3.5, 0.0, 4.5, 3.5, 8.75]
+
+
+def test_numbers_that_have_no_ball() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates quantized tensors
+        quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+    for x in (torch.zeros(1, dtype=torch.complex64), quantized, torch.zeros(1, dtype=torch.uint64), 1j):
+        with pytest.raises(AttncError):
+            to_balls(x)  # type: ignore[arg-type]
+
+
+def test_another_number_of_inputs_is_refused() -> None:
+    x = draw(4, 6)
+    with pytest.raises(UnsupportedError):
+        exact_outputs(capture(nn.Softmax(-1), (x,), grad=False), [x, x], 64)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from attnc.functions.balls import working
 from attnc.network.certified import Certified, distance
 from attnc.network.network import Network
 from attnc.program.evaluate import exact
+from attnc.records.certificate import Certificate
+from attnc.records.record import write
 
 WIDE = 400
 
@@ -122,3 +126,38 @@ def test_a_layer_of_a_transformer() -> None:
     found = network.certified(x)
     assert found.largest < 0.05 * network.certificate.bound
     assert_tight(found, exact(network.program, x.double().numpy(), WIDE))
+
+
+def _half_of_the_sum(x: Tensor) -> Tensor:
+    return 0.5 * x.abs().sum(-1, keepdim=True)
+
+
+def test_bounds_do_not_rely_on_those_of_a_file(tmp_path: Path) -> None:
+    """A file whose certificate was edited and sealed again, of a function that is known at points."""
+
+    def smaller(c: Certificate) -> Certificate:
+        kinder = tuple(smaller(child) for child in c.children)
+        return replace(c, approximation=1e-9, rounding=1e-9, bound=2e-9, children=kinder)
+
+    honest = attnc.compile(_half_of_the_sum, domain=Box(-1, 1, shape=(2,)), lipschitz=1.0, eps=0.2)
+    record = honest.record()
+    write(tmp_path / "net", replace(record, certificate=smaller(record.certificate)))
+    forged = attnc.load(tmp_path / "net")
+    x = 2 * torch.rand(20, 2, generator=torch.Generator().manual_seed(0)) - 1
+    for network in (honest, forged):
+        value, bound = network.certified(x)
+        assert bool(((value.double() - _half_of_the_sum(x.double())).abs() <= bound).all())
+        assert bool((bound < 1).all())
+
+
+def test_torch_that_flushes_subnormal_numbers_is_refused(net: Network) -> None:
+    head = attnc.head("identity", domain=(-1, 1), eps=1e-2)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormal numbers")
+    try:
+        for module, x in ((head, torch.full((1,), 1e-39)), (net, torch.full((1, 5), 1e-39))):
+            with pytest.raises(InputError):
+                module.certified(x)
+    finally:
+        torch.set_flush_denormal(False)
+    assert head.certified(torch.full((1,), 1e-39)).largest <= head.certificate.bound

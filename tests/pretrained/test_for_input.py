@@ -6,6 +6,7 @@ import copy
 import gc
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,90 @@ def test_the_precision_grows_until_the_radius_is_negligible(monkeypatch: pytest.
     monkeypatch.setattr(for_input, "_LAST", 48)
     with pytest.raises(PrecisionError):
         report.for_input(SOURCE)
+
+
+class Altered(nn.Module):
+    """A feed-forward block, whose input is changed by a function first."""
+
+    def __init__(self, change: Callable[..., Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.a, self.act, self.b = nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)
+        self.change, self.calls, self.seen = change, 0, [0]
+
+    def forward(self, x: Tensor, *others: Any) -> Tensor:
+        x = self.change(self, x, *others)
+        return x + self.b(self.act(self.a(self.norm(x))))
+
+
+def _count(model: Any, x: Tensor) -> Tensor:
+    model.calls += 1
+    return x
+
+
+def _alternate(model: Any, x: Tensor) -> Tensor:
+    model.seen[0] += 1
+    return x * float(1 + model.seen[0] % 2)
+
+
+def _append(model: Any, x: Tensor, past: list[Tensor]) -> Tensor:
+    past.append(x)
+    return past[-2] + 0 * x
+
+
+CHANGES: dict[str, Callable[..., Tensor]] = {
+    "counts its calls": _count,
+    "alternates": _alternate,
+    "changes its input": lambda model, x: x.data.add_(1.0),
+    "changes a view of its input": lambda model, x: x.detach().reshape(-1).add_(1.0).view(x.shape),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_models_with_a_state_are_refused(change: str) -> None:
+    model = Altered(lambda model, x: x).eval()
+    report = convert_(model, approximation=1e-3)
+    x = SOURCE[0, :, :4].clone()
+    expected = report.for_input(x)["output"]
+    model.change = CHANGES[change]
+    with pytest.raises(UnsupportedError):
+        report.for_input(x.clone())
+    model.change = lambda model, x: x
+    assert torch.equal(report.for_input(x)["output"].bound, expected.bound)
+
+
+def test_a_list_that_grows_is_refused() -> None:
+    x = SOURCE[0, :, :4].clone()
+    model = Altered(lambda model, x, past: past[-1] + 0 * x).eval()
+    report = convert_(model, approximation=1e-3, samples=(x, [x]))
+    model.change = _append
+    with pytest.raises(UnsupportedError):
+        report.for_input((x, [x.clone()]))
+
+
+def test_the_numbers_of_a_certificate_are_its_own() -> None:
+    """A model that returns its input: a later change of the input changes no certificate."""
+
+    class Both(Altered):
+        def forward(self, x: Tensor, *others: Any) -> Any:
+            return super().forward(x), x
+
+    report = convert_(model := Both(lambda model, x: x).eval(), approximation=1e-3)
+    assert model is not None
+    x = SOURCE[0, :, :4].clone()
+    found = report.for_input(x)["output[1]"]
+    assert found.largest == 0.0 and torch.equal(found.value, x)
+    x.add_(1.0)
+    assert torch.equal(found.value, SOURCE[0, :, :4])
+
+
+def test_torch_that_flushes_subnormal_numbers_is_refused() -> None:
+    report = convert_(model := encoder(), 1e-4)
+    assert model is not None
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormal numbers")
+    try:
+        with pytest.raises(InputError):
+            report.for_input(SOURCE)
+    finally:
+        torch.set_flush_denormal(False)
