@@ -317,6 +317,7 @@ def test_every_subject_has_required_facts() -> None:
         "lookup",
         "block",
         "norm",
+        "quadratic",
         "activation",
         "model",
         "learner",
