@@ -69,8 +69,8 @@ def check_block(
         squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=False)
         _, exact = _composed(program, domain, heads, squares, dtype)
         total = Fraction(claim.approximation) + Fraction(claim.rounding)
-        claims = [("approximation + rounding", found.error, total)]
-        claims.append(("approximation", found.approximation, Fraction(claim.approximation)))
+        claims = [("approximation", found.approximation, Fraction(claim.approximation))]
+        claims.append(("approximation + rounding", found.error, total))
         if claim.products is not None:
             claims.append(("products", exact.error, Fraction(claim.products)))
         if claim.interval is not None:

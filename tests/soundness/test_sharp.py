@@ -31,10 +31,18 @@ def head_of(keys, values, dtype: str, gain: float = 1.0, offset: float = 0.0) ->
     return HeadNumbers(*(np.array(a, dtype=float).astype(dtype).astype(np.float64) for a in arrays), dtype)
 
 
+def unfused(numbers: HeadNumbers, s: torch.Tensor) -> torch.Tensor:
+    """The head as a machine without fused products executes it: each of its roundings is one of those that are counted."""
+    query, key, value, output = (torch.from_numpy(a).to(s.dtype) for a in numbers.tensors().values())
+    x = query[:, :1] * s + query[:, 1:]
+    weights = torch.softmax(key[..., :1] * x.unsqueeze(1) + key[..., 1:], 1)
+    return ((weights * (value[..., :1] * s + value[..., 1:])).sum(1) * output[:, None]).sum(0)
+
+
 def ratios(numbers: HeadNumbers, s: torch.Tensor) -> tuple[float, float]:
     """The largest executed error over the prover's rounding term, and over the checker's."""
     a, branch = ARITHMETIC[numbers.dtype], functions.identity().pieces(-1, 1)[0].branch
-    executed = attnc.Head(numbers, "sharp")(s).tolist()
+    executed = unfused(numbers, s).tolist()
     worst = [0.0, 0.0]
     with working(192, ORDER + 1):
         for at, y in zip(s.tolist(), executed, strict=True):
