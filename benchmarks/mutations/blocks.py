@@ -231,8 +231,8 @@ BLOCKS = [
     Mutation(
         "check_block: claim of exact arithmetic",
         "attnc/check/block.py",
-        'claims.append(("approximation", found.approximation, Fraction(claim.approximation)))',
-        "",
+        'claims = [("approximation", found.approximation, Fraction(claim.approximation))]',
+        "claims = []",
         "the claim about exact arithmetic is not compared",
         (AGREES,),
     ),

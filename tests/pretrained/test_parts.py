@@ -51,7 +51,9 @@ def family(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     }
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "llama", "gemma", "vit"])
+@pytest.mark.parametrize(
+    "name", ["bert", "gpt2", "t5", "llama", pytest.param("gemma", marks=pytest.mark.slow), "vit"]
+)
 def test_softmax_is_the_only_nonlinear_operation(name: str, tmp_path: Path) -> None:
     model, call = family(name)
     left = attnc.purity(model, **call)
