@@ -1,85 +1,101 @@
-"""Attacks on networks of norms and attention that once broke a bound: overflow, subnormal factors, forged parts."""
+"""Transformers that are compiled: every value of the network, as executed, is within what is proved of it, with zero slack."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from flint import arb
 
 import attnc
-from attnc.domain import Ball
-from attnc.errors import AttncError, PrecisionError
-from attnc.program import Affine, Attend, Norm, Program
-from attnc.records.certificate import Certificate, Status
-from attnc.records.fields import round_up
+from attnc.domain import Box
+from attnc.errors import InputError, PrecisionError
+from attnc.functions.balls import lower as at_least
+from attnc.functions.balls import upper as at_most
+from attnc.functions.balls import working
+from attnc.lower.program_to_network import Request, certified, lower
+from attnc.program import Program
+from attnc.program.step import balls
+from tests.soundness.transformers import transformer
+
+CASES = {
+    "layer norm, gelu, float64": (transformer(0), "float64", 1e-6),
+    "rms norm, gated, causal, shared keys, float32": (
+        transformer(1, gated=True, centred=False, causal=True, slices=1), "float32", 1e-3
+    ),
+    "errors as large as the outputs, gated, float32": (transformer(3, epsilon=1e-8, gated=True), "float32", 1e-3),
+    "token ids, layer norm, float32": (transformer(2, vocabulary=7, n=3), "float32", 1e-3),
+}  # fmt: skip
 
 
-def test_a_product_of_queries_and_keys_that_overflows_before_it_is_scaled() -> None:
-    """The scores are of the size 1; q·k is summed first, and may exceed the range of float32."""
-    d, size, n = 128, 2.3e18, 2
-    first, second, last = (np.zeros((rows, 2 * d + 1)) for rows in (d, d, 1))
-    first[:, :d], second[:, d : 2 * d], last[0, -1] = np.diag((-1.0) ** np.arange(d)), np.eye(d), 1.0
-    maps = (Affine(0, first), Affine(0, second), Affine(0, last))
-    program = Program((n, 2 * d + 1), (*maps, Attend((1, 2, 3), 1, 1.5e-38)))
-    hi = np.full((n, 2 * d + 1), size)
-    hi[:, -1] = 1
-    with pytest.raises(PrecisionError):
-        attnc.compile(program, domain=attnc.Box(-hi, hi), eps=1.0, dtype=torch.float32)
+def inputs(program: Program, box: Box, dtype: str) -> torch.Tensor:
+    """Random inputs, corners, and tokens of equal numbers, which a norm amplifies most."""
+    draw = np.random.default_rng(3)
+    if isinstance(box, attnc.Tokens):
+        return torch.from_numpy(draw.integers(0, box.vocabulary, (12, *box.shape)))
+    x = draw.uniform(-1, 1, (24, *box.shape))
+    x[:8] = np.sign(x[:8])
+    x[8:16] = x[8:16, :, :1]
+    x[8:16] -= program.steps[0].tensors()["shift"]
+    return torch.from_numpy(np.clip(x, -1, 1)).to(getattr(torch, dtype))
 
 
-def test_a_norm_whose_gain_overflows() -> None:
-    steps = (Affine(0, np.eye(64)), Norm(1, np.full(64, 1e38), np.zeros(64), 1e-2, False))
-    with pytest.raises(PrecisionError):
+@pytest.mark.parametrize("name", CASES)
+def test_every_value_is_within_its_bounds(name: str) -> None:
+    program, dtype, approximation = CASES[name]
+    ids = program.steps[0].kind == "embed"
+    box = attnc.Tokens(7, 3) if ids else Box(-1, 1, shape=program.shape)
+    lowered = lower(Request(program, box, math.inf, dtype, approximation=approximation))
+    net = certified(Request(program, box, math.inf, dtype, approximation=approximation), lowered)
+    x = inputs(program, box, dtype)
+    with torch.no_grad():
+        executed = net._run(x, keep=True)
+    with working(192):
+        exact = [balls(x.double().numpy())]
+        for i, step in enumerate(program.steps, 1):
+            exact.append(step.exact(*(exact[j] for j in step.inputs)))
+            bounds = lowered.known[i]
+            for place in np.ndindex(*exact[-1].shape):
+                meant, now, at = exact[-1][place], arb(float(executed[i][place])), place[1:]
+                assert abs(now - meant) <= arb(float(bounds.error[at])), (step.label, place)
+                assert at_most(meant) >= bounds.lo[at] and at_least(meant) <= bounds.hi[at], (
+                    step.label,
+                    place,
+                )
+    assert net.certificate.facts["requested"] == approximation
+    assert attnc.verify(net).status == "proved"
+
+
+def test_a_transformer_within_eps_end_to_end(tmp_path: Path) -> None:
+    program = transformer(4, size=0.5)
+    net = attnc.compile(program, domain=Box(-1, 1, shape=(2, 4)), eps=1e-3, dtype=torch.float64)
+    assert net.certificate.bound <= 1e-3 and attnc.verify(net).status == "proved"
+    net.save(tmp_path / "net.safetensors")
+    loaded = attnc.load(tmp_path / "net.safetensors")
+    x = 2 * torch.rand(16, 2, 4, dtype=torch.float64) - 1
+    assert torch.equal(loaded(x), net(x)) and attnc.verify(loaded).status == "proved"
+    with pytest.raises(PrecisionError) as problem:
         attnc.compile(
-            Program((64,), steps),
-            domain=attnc.Box(-1, 1, shape=(64,)),
-            approximation=1e36,
-            dtype=torch.float32,
+            transformer(4, epsilon=1e-9), domain=Box(-1, 1, shape=(2, 4)), eps=1e-6, dtype=torch.float64
         )
+    assert problem.value.reachable is not None
 
 
-def test_a_subnormal_scale_may_be_taken_for_zero() -> None:
-    """q·k is about 2.5e37 and the scale 1.1e-38: without the factor the weights are even."""
-    maps = (Affine(0, np.array([[1.0, 0]])), Affine(0, np.array([[1.0, 0]])), Affine(0, np.array([[0, 1.0]])))
-    program = Program((2, 2), (*maps, Attend((1, 2, 3), 1, 1.1e-38)))
-    hi = np.array([[5e18, 1.0]] * 2)
-    net = attnc.compile(program, domain=attnc.Box(-hi, hi), eps=3.0, dtype=torch.float32)
-    assert net.certificate.bound > 0.1
-
-
-@pytest.fixture(scope="module")
-def normed() -> attnc.Network:
-    steps = (Norm(0, np.ones(4), np.zeros(4), 0.1, False), Affine(1, np.eye(4)))
-    box = attnc.Box(-1, 1, shape=(4,))
-    return attnc.compile(Program((4,), steps), domain=box, approximation=1e-3, dtype=torch.float64)
-
-
-def _status(net: attnc.Network, certificate: Certificate, path: Path) -> Status:
-    known = net.certificate
-    try:
-        net.certificate = certificate
-        net.save(path)
-        return attnc.verify(path).status
-    except AttncError:
-        return Status.UNKNOWN
-    finally:
-        net.certificate = known
-
-
-def test_claims_about_an_empty_range_and_foreign_parts(normed: attnc.Network, tmp_path: Path) -> None:
-    known = normed.certificate
-    (norm,) = known.parts("norm")
-    assert attnc.verify(normed).status is Status.PROVED
-    facts = {**norm.facts, "roundings": {"softmax": 1e-11}}
-    small = replace(
-        norm, approximation=0.0, rounding=1e-11, bound=round_up(1e-11), holds_for=Ball(4, 1e-3, False), facts=facts
-    )  # fmt: skip
-    other = Certificate(
-        subject="activation", name="x", status=Status.PROVED, approximation=0.0, rounding=0.0, bound=0.0, dtype="float64",
-        facts={"activation": "gelu", "engine": "softmax", "roundings": {}},
-    )  # fmt: skip
-    for children in ((small,), (norm, other), (replace(norm, children=(other,)),)):
-        assert _status(normed, replace(known, children=children), tmp_path / "forged") is not Status.PROVED
+def test_ids_are_whole_numbers_of_the_vocabulary() -> None:
+    program = transformer(2, vocabulary=7, n=3)
+    for domain in (Box(0, 6, shape=(3,)), attnc.Tokens(8, 3)):
+        with pytest.raises(InputError):
+            attnc.compile(program, domain=domain, approximation=1e-3)
+    with pytest.raises(InputError):
+        attnc.compile(transformer(2), domain=attnc.Tokens(7, 3), approximation=1e-3)
+    net = attnc.compile(program, domain=attnc.Tokens(7, 3), approximation=1e-2)
+    ids = torch.tensor([[0, 6, 3], [1, 1, 1]])
+    assert net(ids).shape == (2, 1, 2) and torch.equal(net(ids), net(ids.float()))
+    assert net.certificate.covers(ids) and not net.certificate.covers(ids + 1)
+    with pytest.raises(InputError):
+        net(ids + 1, strict=True)
+    with pytest.raises(InputError):
+        net(ids + 0.5, strict=True)
