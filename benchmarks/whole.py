@@ -86,7 +86,9 @@ def activations(settings: Settings) -> Iterator[Row]:
     for name, module in (("gelu", nn.GELU()), ("silu", nn.SiLU())):
         block = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), module, nn.Linear(32, 8)).eval()
         converted = attnc.convert(block, approximation=1e-5)[2]
-        s = torch.randn(settings.numbers // 32, 32, generator=torch.Generator().manual_seed(0)).clamp(-0.9, 0.9)
+        s = torch.randn(settings.numbers // 32, 32, generator=torch.Generator().manual_seed(0)).clamp(
+            -0.9, 0.9
+        )
         theirs, ours, ratio = _turns(lambda f=module, s=s: f(s), lambda f=converted, s=s: f(s), settings)
         yield {
             "of": f"{name}, {settings.numbers:,} numbers",
