@@ -36,6 +36,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 THREADS = 2
 ENGINES = ("closed-form", "softmax")
 Row = dict[str, str]
+COLUMNS = (
+    "dtype", "requested", "heads", "trapezoid", "approximation", "executed", "of", "torch", "closed-form", "ratio", "original",
+    "converted", "found",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -216,7 +220,8 @@ def markdown(stored: dict[str, Any]) -> str:
     made = ", ".join(f"{name} {version}" for name, version in stored["versions"].items())
     parts, tables = [f"Made with {made}."], {}
     for name in (*SECTIONS, "stories"):
-        for row in stored.get(name, []):
+        for found in stored.get(name, []):
+            row = {column: found[column] for column in COLUMNS if column in found}
             tables.setdefault(", ".join(row), []).append(list(row.values()))
     return "\n\n".join([*parts, *(table(head, rows) for head, rows in tables.items())]) + "\n"
 
