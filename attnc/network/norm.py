@@ -17,16 +17,17 @@ from attnc.network.altered import as_made, why_altered, why_changed
 from attnc.network.layer import LayerModule
 from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
-from attnc.network.running import PreciseModule, check_domain, check_tensor, precise
+from attnc.network.running import PreciseModule, check_domain, check_tensor, in_place, precise
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import QUADRATIC, QuadraticNumbers
 from attnc.records.record import Record, write
 
 ENGINES = ("softmax", "closed-form")
+_CHUNK = 1 << 18  # numbers in one chunk
 
 
 @as_made
-class QuadraticHeads(PreciseModule):
+class TwoKeySum(PreciseModule):
     """z ↦ Σ_j value_j w_j ≈ (|z|²/dim + offset)^-power, where the two-key softmax of head j gives
 
         w_j = softmax(intercept_j - slope_j z·z, 0)₀
@@ -48,20 +49,23 @@ class QuadraticHeads(PreciseModule):
     @precise
     def forward(self, z: Tensor) -> Tensor:
         """The sum of the heads for z (…, dim): (…)."""
-        return root(self._square(z), self.slope, self.intercept, self.value)
+        return self.sum(self.squares(z))
 
-    @precise
-    def closed_form(self, z: Tensor) -> Tensor:
-        """Of the power 1/2: (z·z/dim + offset)^-1/2 for z (…, dim), by a square root and a division."""
-        if self.power != 0.5:
-            raise InputError(f"the closed form is that of the power 1/2: got {self.power:g}")
-        return (self._square(z) * (1.0 / self.dim) + self.offset).sqrt().reciprocal()
-
-    def _square(self, z: Tensor) -> Tensor:
-        """z·z, query and key of each token with itself: (…)."""
+    def squares(self, z: Tensor) -> Tensor:
+        """q = z·z, query and key of each token with itself: (…)."""
         if z.shape[-1:] != (self.dim,):
             raise InputError(f"inputs of the shape (…, {self.dim}) are expected: got {tuple(z.shape)}")
-        return square(z)
+        return squares_of(z)
+
+    def sum(self, squares: Tensor) -> Tensor:
+        """Σ_j value_j w_j for the squares q (…)."""
+        return two_key_sum(squares, self.slope, self.intercept, self.value)
+
+    def closed_form(self, squares: Tensor) -> Tensor:
+        """Of the power 1/2: (q/dim + offset)^-1/2 for the squares q (…), by a square root and a division."""
+        if self.power != 0.5:
+            raise InputError(f"the closed form is that of the power 1/2: got {self.power:g}")
+        return (squares * (1.0 / self.dim) + self.offset).sqrt().reciprocal()
 
     def numbers(self) -> QuadraticNumbers:
         """The numbers, as they are stored now."""
@@ -76,7 +80,7 @@ class QuadraticHeads(PreciseModule):
 
 
 @as_made
-class QuadraticHead(QuadraticHeads):
+class QuadraticHead(TwoKeySum):
     """What `attnc.quadratic_head` makes: the sum of the heads, with its certificate. A token whose norm exceeds the radius of
     `certificate.holds_for` is outside the domain: `strict` says what happens then (None warns once, True raises)."""
 
@@ -92,16 +96,16 @@ class QuadraticHead(QuadraticHeads):
     def forward(self, z: Tensor, strict: bool | None = None) -> Tensor:
         """f(|z|²/features + lo) for z (…, features): (…). `strict` overrides the head's own for this call."""
         check_tensor("head", z, self.slope.dtype)
-        domain = self.certificate.holds_for
+        squares, domain = self.squares(z), self.certificate.holds_for
         if isinstance(domain, Ball):
-            radius = domain.radius
-            check_domain(self, z, strict, partial(_outside, most=radius * radius / self.dim))
-        return super().forward(z)
+            most = domain.radius * domain.radius / self.dim
+            check_domain(self, z, strict, partial(_outside, squares=squares, most=most))
+        return self.sum(squares)
 
     @precise
     def weights(self, z: Tensor) -> Tensor:
         """The attention weights (…, heads, 2): of the token itself and of the second key."""
-        scores = self.intercept - self.slope * self._square(z).unsqueeze(-1)
+        scores = self.intercept - self.slope * self.squares(z).unsqueeze(-1)
         return torch.softmax(torch.stack([scores, torch.zeros_like(scores)], -1), -1)
 
     def why_not_certified(self) -> str | None:
@@ -117,12 +121,12 @@ class QuadraticHead(QuadraticHeads):
         return Record(self.numbers(), self.certificate)
 
 
-def square(z: Tensor) -> Tensor:
-    """z·z, query and key of each token with itself: (…)."""
+def squares_of(z: Tensor) -> Tensor:
+    """q = z·z, query and key of each token with itself: (…)."""
     return (z.unsqueeze(-2) @ z.unsqueeze(-1)).reshape(z.shape[:-1])
 
 
-def root(squares: Tensor, slope: Tensor, intercept: Tensor, value: Tensor) -> Tensor:
+def two_key_sum(squares: Tensor, slope: Tensor, intercept: Tensor, value: Tensor) -> Tensor:
     """Σ_j value_j w_j for the squares q = z·z (…), w_j = softmax(intercept_j - slope_j q, 0)₀."""
     scores = intercept.unsqueeze(-1) - slope.unsqueeze(-1) * squares.reshape(-1)
     weights = torch.softmax(torch.stack([scores, torch.zeros_like(scores)]), 0)[0]
@@ -157,7 +161,7 @@ class Norm(PreciseModule):
         strict: bool | None = None,
     ) -> None:
         super().__init__()
-        self.heads = QuadraticHeads(numbers)
+        self.heads = TwoKeySum(numbers)
         for name, tensor in (("weight", weight), ("bias", bias)):
             if isinstance(tensor, nn.Parameter) or tensor is None:
                 self.register_parameter(name, tensor)
@@ -192,13 +196,43 @@ class Norm(PreciseModule):
 
     @precise
     def _run(self, x: Tensor) -> Tensor:
-        check_domain(self, x, self.strict, partial(_outside, most=self.most))
+        closed = self.engine == "closed-form"
+        if closed and x.is_contiguous() and x.shape[-1:] == (self.heads.dim,) and self._is_plain(x):
+            return self._in_chunks(x)
         z = x - x.mean(-1, keepdim=True) if self.centred else x
-        root = self.heads(z) if self.engine == "softmax" else self.heads.closed_form(z)
+        squares = self.heads.squares(z)
+        self._check(x, squares)
+        root = self.heads.closed_form(squares) if closed else self.heads.sum(squares)
         y: Tensor = root.unsqueeze(-1) * z
         gain = self.gain()
         y = y if gain is None else y * gain
         return y if self.bias is None else y + self.bias
+
+    def _is_plain(self, x: Tensor) -> bool:
+        numbers = [t for t in (self.weight, self.bias) if t is not None]
+        return in_place(x, *numbers) and all(t.dtype == x.dtype for t in numbers)
+
+    def _in_chunks(self, x: Tensor) -> Tensor:
+        """The closed form, written in place, in chunks that stay in the cache."""
+        out, squares, gain = torch.empty_like(x), [], self.gain()
+        tokens = (t.view(-1, self.heads.dim) for t in (x.detach(), out))
+        rows = (torch.split(t, max(1, _CHUNK // self.heads.dim)) for t in tokens)
+        for part, y in zip(*rows, strict=True):
+            z = torch.sub(part, part.mean(-1, keepdim=True), out=y) if self.centred else part
+            squares.append(torch.linalg.vecdot(z, z))
+            torch.mul(z, self.heads.closed_form(squares[-1]).unsqueeze(-1), out=y)
+            if gain is not None and self.bias is not None:
+                torch.addcmul(self.bias, y, gain, out=y)
+            elif gain is not None:
+                y.mul_(gain)
+            elif self.bias is not None:
+                y.add_(self.bias)
+        self._check(x, torch.cat(squares))
+        return out
+
+    def _check(self, x: Tensor, squares: Tensor) -> None:
+        outside = partial(_outside, squares=squares, most=self.most, centred=self.centred)
+        check_domain(self, x, self.strict, outside)
 
     def gain(self) -> Tensor | None:
         """The factor of each feature."""
@@ -229,7 +263,7 @@ class NormLayer(LayerModule):
     @precise
     def forward(self, x: Tensor) -> Tensor:
         z = x - x.mean(-1, keepdim=True) if self.settings["centred"] else x
-        sizes = root(square(z), self.slope, self.intercept, self.output)
+        sizes = two_key_sum(squares_of(z), self.slope, self.intercept, self.output)
         y: Tensor = sizes.unsqueeze(-1) * z * self.gain + self.shift
         return y
 
@@ -238,10 +272,10 @@ class NormLayer(LayerModule):
         return f"{kind}, d={len(self.gain)}, {len(self.slope)} heads of two keys"
 
 
-def _outside(x: Tensor, most: float) -> str | None:
-    """None if the mean square of every token is at most `most`."""
-    least, largest = (float(end) for end in torch.aminmax(x))
-    if max(-least, largest) ** 2 <= most:
+def _outside(x: Tensor, squares: Tensor, most: float, centred: bool = False) -> str | None:
+    """None if the mean square of every token is at most `most`. The squares z·z are rounded: near `most` they are summed anew."""
+    if float(squares.detach().amax()) / x.shape[-1] <= most * (63 / 64):
         return None
-    square = float(x.double().square().mean(-1).amax())
+    z = x - x.mean(-1, keepdim=True) if centred else x
+    square = float(z.double().square().mean(-1).amax())
     return None if square <= most else f"a token with a mean square of {square:g} exceeds {most:g}"

@@ -13,7 +13,7 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.check.norm import check_executed_error, check_relative_error
 from attnc.functions.balls import working
 from attnc.lower.quadratic import QuadraticProof, proved_heads, quadratic_numbers
-from attnc.network.norm import QuadraticHeads
+from attnc.network.norm import TwoKeySum
 from attnc.prove.quadratic import relative_error
 from attnc.records.numbers import QuadraticNumbers
 
@@ -51,7 +51,7 @@ def tokens(proof: QuadraticProof, count: int) -> torch.Tensor:
 
 def test_executed_values_are_within_the_bound(proof: QuadraticProof) -> None:
     z = tokens(proof, 600)
-    found = QuadraticHeads(proof.numbers)(z)
+    found = TwoKeySum(proof.numbers)(z)
     seen = [exact_ratio(proof.numbers, row, value) for row, value in zip(z, found.tolist(), strict=True)]
     assert max(seen) <= proof.executed
     assert max(seen) >= proof.approximation / 4  # the bound is not empty
