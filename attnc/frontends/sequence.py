@@ -79,12 +79,8 @@ class SequenceTranslator:
         self.builder, self._captured = builder, captured
         self._known: dict[fx.Node, Any] = {}
         written = ((node, rest) for node, *rest in norms_in(captured) if aten.name(node) == "mul")
-        self._norms: dict[fx.Node, Any] = dict(
-            written
-        )  # product → the node that enters the norm, and the norm
-        self._activations: dict[
-            fx.Node, tuple[fx.Node, str]
-        ] = {}  # product → the node that enters, and the function
+        self._norms: dict[fx.Node, Any] = dict(written)  # product → the node that enters, and the norm
+        self._activations: dict[fx.Node, tuple[fx.Node, str]] = {}  # product → the same, and the function
 
     def output(self) -> Value | None:
         """The value that the forward returns; None if it was refused."""
@@ -106,16 +102,12 @@ class SequenceTranslator:
         return returned
 
     def _stand_in(self, node: fx.Node) -> object:
-        """In place of something refused, a value of its shape, so that what follows is inspected as well."""
-        sizes = aten.shape(node) or ()
-        if (
-            self.builder.ids
-            or len(sizes) < 2
-            or type(sizes[0]) is int
-            or any(type(n) is not int for n in sizes[1:])
-        ):
+        """A value of the same shape for an operation that was refused, so that the rest of the graph is read too."""
+        batch, *sizes = aten.shape(node) or (0,)
+        fixed = all(type(n) is int for n in sizes)
+        if self.builder.ids or not sizes or type(batch) is int or not fixed:
             return _UNKNOWN
-        return plain(Value(0, sizes[1:]), self.builder.batch)
+        return plain(Value(0, tuple(sizes)), self.builder.batch)
 
     def _live(self) -> set[fx.Node]:
         """The nodes that the output is computed from; what is inside of a norm or of an activation is not."""
@@ -127,9 +119,7 @@ class SequenceTranslator:
                 continue
             found.add(node)
             if node.op == "output":
-                last = self._captured.outputs[
-                    -1
-                ]  # tensors that an operation in place has changed stand before it
+                last = self._captured.outputs[-1]  # tensors changed in place stand before it
                 todo += [last] if isinstance(last, fx.Node) else []
             elif node in self._norms:
                 todo.append(self._norms[node][0])
