@@ -321,16 +321,22 @@ def _at_the_norm(site: Site, norm: nn.Module, middle: Tensor, half: Tensor) -> f
     return max(found)
 
 
+def llama_config(hidden: int, intermediate: int) -> Any:
+    """Four layers of Llama's shape."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=1000, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=4, pad_token_id=0,
+    )  # fmt: skip
+
+
 def llama(settings: Settings) -> Iterator[Row]:
     """A random model of Llama's shape in float64: blocks against their bounds, logits, greedy decoding."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=1000, hidden_size=settings.hidden, intermediate_size=settings.intermediate, num_hidden_layers=4,
-        num_attention_heads=8, num_key_value_heads=4, pad_token_id=0,
-    )  # fmt: skip
-    original = LlamaForCausalLM(config).double().eval()
+    original = LlamaForCausalLM(llama_config(settings.hidden, settings.intermediate)).double().eval()
     progress("llama")
     converted = attnc.convert(original, approximation=1e-8)
     report = report_of(converted)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import math
 import os
 import statistics
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 from formats import table
 from pages import ROOT, as_json, progress, put, versions, write
+from pretrained_sections import llama_config
 from torch import nn
 
 import attnc
@@ -154,14 +156,10 @@ def minilm(settings: Settings) -> Iterator[Row]:
 
 def llama(settings: Settings) -> Iterator[Row]:
     """A random gated model of Llama's shape in float32: time of a forward pass."""
-    from transformers import LlamaConfig, LlamaModel
+    from transformers import LlamaModel
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=1000, hidden_size=settings.hidden, intermediate_size=settings.intermediate, num_hidden_layers=4,
-        num_attention_heads=8, num_key_value_heads=4, pad_token_id=0,
-    )  # fmt: skip
-    original = LlamaModel(config).eval()
+    original = LlamaModel(llama_config(settings.hidden, settings.intermediate)).eval()
     ids = torch.randint(0, 1000, (8, settings.tokens), generator=torch.Generator().manual_seed(0))
     for parts, engine in (("feed-forward", "closed-form"), ("all", "closed-form"), ("all", "softmax")):
         progress(f"Llama: {parts}, {engine}")
@@ -238,11 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = QUICK if options.quick else Settings(sentences=options.sentences)
     torch.set_num_threads(THREADS)
     path = ROOT / ("out/bench" if options.quick else "benchmarks/results") / "whole.json"
-    stored: dict[str, Any] = {}
-    if path.exists():
-        import json
-
-        stored = json.loads(path.read_text())
+    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     for name, section in SECTIONS.items():
         if options.only in (None, name):
             stored[name] = list(section(settings))

@@ -51,19 +51,33 @@ def family(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["bert", "gpt2", "t5", "llama", pytest.param("gemma", marks=pytest.mark.slow), "vit"]
-)
-def test_softmax_is_the_only_nonlinear_operation(name: str, tmp_path: Path) -> None:
+def whole(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A model all of whose nonlinear operations are softmax, and the arguments of a call."""
     model, call = family(name)
-    left = attnc.purity(model, **call)
-    converted = attnc.convert(
-        model, approximation=1e-4, parts="all", config={"engine": "softmax"}, samples=call
-    )
+    config = {"engine": "softmax"}
+    return attnc.convert(model, approximation=1e-4, parts="all", config=config, samples=call), call
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "gemma", "gpt2", "vit")]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "llama", SLOW[1], "vit"])
+def test_softmax_is_the_only_nonlinear_operation(name: str) -> None:
+    converted, call = whole(name)
     report = report_of(converted)
-    assert left and attnc.purity(converted, **call) == ()
+    assert attnc.purity(converted, **call) == ()
     assert report.proved and report.converted == 1 and len(report.norms) >= 3
     assert max(d.largest for d in report.measured) < 1e-2
+
+
+def test_the_original_has_other_nonlinear_operations() -> None:
+    model, call = family("bert")
+    assert {"gelu", "tanh"} <= set(attnc.purity(model, **call))
+
+
+@pytest.mark.parametrize("name", ["llama", *SLOW])
+def test_a_whole_model_is_verified_saved_and_read(name: str, tmp_path: Path) -> None:
+    converted, call = whole(name)
     verdict = attnc.verify(converted)
     assert verdict.status == "proved", verdict.reason
     converted.save_pretrained(tmp_path / "model")  # type: ignore[operator]
