@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.check.compose import KINDS
@@ -60,8 +62,14 @@ def derived(
     with np.errstate(all="ignore"):
         now = KINDS[layer.kind](passing)
     shape = program.shapes[-1]
-    ends = (part.astype(float).reshape(shape) for part in (now.lo, now.hi, now.error, now.approximation))
-    return Found(*ends, now.normed is not None)
+    above = (_rounded_up(part).reshape(shape) for part in (now.hi, now.error, now.approximation))
+    return Found(-_rounded_up(-now.lo).reshape(shape), *above, now.normed is not None)
+
+
+def _rounded_up(x: NDArray[Any]) -> Array:
+    """Long doubles as float64, rounded up."""
+    nearest: Array = x.astype(float)
+    return np.where(nearest < x, np.nextafter(nearest, np.inf), nearest)
 
 
 def _value(x: Array, error: Array, approximation: Array, half: Array) -> Value:
