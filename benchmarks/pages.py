@@ -1,4 +1,4 @@
-"""What both benchmarks share: stored results, tables in a page, one line of progress."""
+"""What the benchmarks share: a model, stored results, tables in a page, one line of progress."""
 
 from __future__ import annotations
 
@@ -64,3 +64,13 @@ def progress(what: str) -> None:
     """One line that is written over, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
+
+
+def llama_config(hidden: int, intermediate: int) -> Any:
+    """Four layers of Llama's shape."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=1000, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=4, pad_token_id=0,
+    )  # fmt: skip

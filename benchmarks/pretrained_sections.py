@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pages import ROOT, progress
+from pages import ROOT, llama_config, progress
 from torch import Tensor, nn
 
 import attnc
@@ -319,16 +319,6 @@ def _at_the_norm(site: Site, norm: nn.Module, middle: Tensor, half: Tensor) -> f
             s = site.first.module(norm(scale * z)).double()
             found.append(float(((s - middle).abs() / half).max()))
     return max(found)
-
-
-def llama_config(hidden: int, intermediate: int) -> Any:
-    """Four layers of Llama's shape."""
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
-        vocab_size=1000, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=4, num_attention_heads=8,
-        num_key_value_heads=4, pad_token_id=0,
-    )  # fmt: skip
 
 
 def llama(settings: Settings) -> Iterator[Row]:

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from formats import table
-from pages import ROOT, as_json, progress, put, versions, write
-from pretrained_sections import llama_config
+from pages import ROOT, as_json, llama_config, progress, put, versions, write
 from torch import nn
 
 import attnc

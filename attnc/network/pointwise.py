@@ -211,11 +211,18 @@ def _part(x: Tensor, neurons: Tensor | None) -> Tensor:
 
 
 def _outside(groups: Groups, x: Tensor) -> str | None:
-    """The reason if a number of x lies outside the interval of its neuron's head. The common interval is tried first."""
+    """The reason if a number of x lies outside the interval of its neuron's head. The common interval is tried first; then an end
+    that does not lie in it is taken for each neuron by itself."""
     domains = [head.domain for _, head in groups if head.domain is not None]
     lo, hi = (max((d.lo for d in domains), default=-math.inf), min((d.hi for d in domains), default=math.inf))
-    if lo <= float(x.amin()) and float(x.amax()) <= hi:
+    least, most = torch.aminmax(x)
+    inside = lo <= float(least), float(most) <= hi
+    if all(inside):
         return None
+    if len(groups) > 1:
+        rows = x.reshape(-1, x.shape[-1])
+        low, high = least.expand(x.shape[-1]), most.expand(x.shape[-1])
+        x = torch.stack([low if inside[0] else rows.amin(0), high if inside[1] else rows.amax(0)])
     parts = ((_part(x, neurons), head.domain) for neurons, head in groups)
     reasons = (outside_domain(x, domain) for x, domain in parts if domain is not None and x.numel())
     return next((reason for reason in reasons if reason is not None), None)

@@ -180,7 +180,7 @@ def _caller() -> int:
 
 def outside_domain(x: Tensor, domain: Interval | Box) -> str | None:
     """None if every number, or every input of a batch, lies in the domain, else the reason; NaN does not lie in it."""
-    least, most = float(x.amin()), float(x.amax())
+    least, most = (float(end) for end in torch.aminmax(x))
     if isinstance(domain, Interval):
         if domain.lo <= least and most <= domain.hi:
             return None
