@@ -17,7 +17,7 @@ from attnc.check.literal import check_literal
 from attnc.check.model import check_directory
 from attnc.check.network import check_network
 from attnc.check.norm import check_quadratic
-from attnc.errors import InputError
+from attnc.errors import AttncError, InputError
 from attnc.functions import Function, get
 from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE
@@ -54,7 +54,8 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
         with torch.autocast("cpu", enabled=False):  # as all modules of attnc run
             verdict = CHECKERS[subject](what, f)
     except DAMAGE as problem:  # an InputError too
-        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
+        reason = str(problem) if isinstance(problem, AttncError) else f"{type(problem).__name__}: {problem}"
+        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {reason}")
     return _as_executed(what, verdict)
 
 

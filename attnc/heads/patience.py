@@ -56,7 +56,7 @@ class Clock:
 
     def note(self) -> str:
         """What to add to an error message."""
-        return f" The search was stopped after {self.spent:.0f} s." if self.stopped else ""
+        return f" The search was stopped after {self.spent:.1f} s." if self.stopped else ""
 
 
 _shared: ContextVar[Clock | None] = ContextVar("attnc_shared", default=None)
