@@ -49,7 +49,7 @@ def check_literal(record: LiteralRecord, function: Function | None = None) -> Ve
         if source is None:
             raise CheckError(
                 "its matrices can only be compared with a certified head or network, and it has none as its source. If it was "
-                "built from a learner, verify the learner itself"
+                "built from a learner or from a part of a converted model, verify the learner or the model"
             )
         if not source.certificate.proved:
             known = source.certificate

@@ -157,8 +157,8 @@ class Layers:
         return found
 
     def network(
-        self, form: str, input: Input, output: tuple[str, Shape], *, domain: Interval | Box | None = None, strict: bool | None = None,
-        source: Record | None = None,
+        self, form: str, input: Input, output: tuple[str, Shape], *, domain: Interval | Box | None = None,
+        strict: bool | None = None, source: Record | None = None,
     ) -> SelfAttentionNetwork:  # fmt: skip
         """The network; `source` is what its matrices encode."""
         steps, tokens, used = list(self.steps()), self.start(), _tokens(self.shapes[0])

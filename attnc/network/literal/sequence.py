@@ -34,8 +34,8 @@ def centring(build: Builder, at: Layout, read: str, write: str) -> SequenceMap:
 def norm_attention(
     build: Builder, at: Layout, layer: Layer, name: str, registers: tuple[str, str]
 ) -> SelfAttention:
-    """gain∘(Σ_j output_j w_j z), w_j = softmax(intercept_j - slope_j z·z, 0)₀: head j has the query (-slope_j z, intercept_j), the
-    keys (z, 1) of the token itself and 0 of anchor 0, the value gain∘z, and W_O = output_j."""
+    """gain∘(Σ_j output_j w_j z), w_j = softmax(intercept_j - slope_j z·z, 0)₀: head j has the query (-slope_j z, intercept_j),
+    the keys (z, 1) of the token itself and 0 of anchor 0, the value gain∘z, and W_O = output_j."""
     (read, write), tokens = registers, len(at.tokens)
     slope, intercept, output, gain = (array(layer.tensor(part)) for part in (*NORM_HEADS, "gain"))
     z, data, anchor = at.block(read), at.form("data"), at.form("anchor")
