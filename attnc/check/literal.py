@@ -91,7 +91,9 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
         size *= ids  # one-hot vectors
         low, high = [Fraction(0)] * size, [Fraction(1)] * size
     else:
-        lo, hi = ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
+        lo, hi = (
+            ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
+        )
         low, high = ([Fraction(float(x)) for x in end] * copies for end in (lo, hi))
     names, limits = needs_names(source), dict[int, list[float]]()
     if names:
@@ -111,7 +113,9 @@ def _check_ids(source: Record, given: Interval | Box, input: Mapping[str, Any]) 
     """Raise `CheckError` unless the literal network takes the token ids of the source, each as a one-hot vector of `ids`."""
     ids, (program, numbers) = input.get("ids"), source.network
     tables = [len(layer.tensor("table")) for layer in numbers.layers if layer.kind == "embed"]
-    fits = isinstance(given, Tokens) and type(ids) is int and given.vocabulary <= ids <= min(tables, default=0)
+    fits = (
+        isinstance(given, Tokens) and type(ids) is int and given.vocabulary <= ids <= min(tables, default=0)
+    )
     if not fits or input["width"] != ids or tuple(input["shape"]) != program.shape:
         raise CheckError("the inputs are not the token ids of the source, as one-hot vectors")
 
@@ -190,24 +194,30 @@ class _Literal:
         return found
 
     def _attention(self, tokens: list[Token], step: Mapping[str, Any], t: Tensors) -> list[Token]:
-        found: list[Token] = [{} for _ in tokens]
+        found: list[dict[int, list[tuple[Fraction, Form]]]] = [{} for _ in tokens]
         shapes = [t[letter].shape for letter in ("W_Q", "W_K", "W_V", "W_O")]
         heads, sets, d = len(step["shared"]), len(t["W_V"]), self.width
         _, r, m, e = (shape[2] for shape in shapes)
         fits = shapes == [(heads, d, r), (sets, d, r), (sets, d, m), (heads, m, e)]
         self._require(fits and step["axis"] == -1, "matrices of attention")
         self.width = e
+        shared: dict[int, list[list[Token]]] = {}  # keys and values
         for h, g in enumerate(step["shared"]):
-            w_q, w_k, w_v, w_o = (sparse(w) for w in (t["W_Q"][h], t["W_K"][g], t["W_V"][g], t["W_O"][h]))
-            keys, values = ([self._project(token, w) for token in tokens] for w in (w_k, w_v))
+            w_q, w_o = sparse(t["W_Q"][h]), sparse(t["W_O"][h])
+            if g not in shared:
+                matrices = sparse(t["W_K"][g]), sparse(t["W_V"][g])
+                shared[g] = [[self._project(token, w) for token in tokens] for w in matrices]
+            keys, values = shared[g]
             done: dict[Hashable, Token] = {}
             for i, token in enumerate(tokens):
                 query = self._project(token, w_q)
                 seen = frozenset((r, frozenset(form.items())) for r, form in query.items())
                 if seen not in done:
                     done[seen] = self._project(self._attend(query, keys, values, w_o), w_o)
-                found[i] = self._add(found[i], done[seen])
-        return found
+                for d, form in done[seen].items():
+                    found[i].setdefault(d, []).append((Fraction(1), form))
+        sums = [{d: self.exact.sum(parts) for d, parts in token.items()} for token in found]
+        return [{d: form for d, form in token.items() if form} for token in sums]
 
     def _attend(self, query: Token, keys: list[Token], values: list[Token], w_o: Any) -> Token:
         """The result of one head for one query, before W_O."""

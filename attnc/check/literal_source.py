@@ -18,7 +18,7 @@ from attnc.records.numbers import HeadNumbers
 from attnc.records.record import Record
 
 PRODUCTS = ("norm", "attend", "product", "embed")  # layers whose networks are checked by names
-_HELD = ("norm", "embed", "combine", "mix", "scale", "batch_norm")  # their values are named
+_HELD = ("affine", "norm", "embed", "combine", "mix", "scale", "batch_norm")  # their values are named
 _ONE: Form = {ONE: Fraction(1)}
 
 
@@ -51,7 +51,8 @@ def outputs(
         if isinstance(exact, Interned):
             for form, limit in zip(found, limits[layer.value], strict=True):
                 exact.bound(form, limit)
-            if layer.kind in _HELD:
+            readers = [other.kind for other in layers if layer.value in other.inputs]
+            if layer.kind in _HELD and readers != ["pointwise"]:  # else it may be part of queries
                 found = [exact.keep(form) for form in found]
         values[layer.value] = found
     return values[layers[-1].value]
@@ -133,7 +134,7 @@ def _norm(exact: Exact, x: Sequence[Form], layer: Layer) -> list[Form]:
     one, z = Fraction(1), list(x)
     if layer.settings["centred"]:
         mean = exact.sum((Fraction(1, len(x)), form) for form in x)
-        z = [exact.sum([(one, form), (-one, mean)]) for form in x]
+        z = [exact.keep(exact.sum([(one, form), (-one, mean)])) for form in x]
     square = exact.sum((one, exact.product(form, form)) for form in z)
     found: list[list[tuple[Fraction, Form]]] = [[] for _ in z]
     heads = zip(*(layer.tensor(name).tolist() for name in NORM_HEADS), strict=True)
@@ -172,7 +173,9 @@ def _attend(exact: Exact, given: Sequence[Sequence[Form]], width: int, layer: La
             g = h // (heads // slices)
             scores = []
             for j in seen:
-                pairs = [(given[0][i * width + h * d + c], given[1][j * key_width + g * d + c]) for c in range(d)]
+                pairs = [
+                    (given[0][i * width + h * d + c], given[1][j * key_width + g * d + c]) for c in range(d)
+                ]
                 offset = Fraction(0) if bias is None else Fraction(float(bias[h % len(bias), i, j]))
                 terms = [(Fraction(scale), exact.product(*pair)) for pair in pairs]
                 scores.append(exact.sum([*terms, (offset, _ONE)]))

@@ -33,6 +33,7 @@ class Exact:
     dtype: str
     known: dict[frozenset[tuple[Shape, int]], int] = field(default_factory=dict)
     arguments: list[Argument | None] = field(default_factory=list)
+    counts: set[int] = field(default_factory=set)  # of keys, in the softmaxes that are known
     middles: dict[Hashable, float] = field(default_factory=dict)  # of the weights, as in `middle`
     scores: dict[Shape, int] = field(default_factory=dict)  # numbers of scores minus their mean
     terms: int = 0
@@ -67,6 +68,7 @@ class Exact:
         key = frozenset(Counter(shapes).items())
         if key not in self.known:
             self.known[key] = len(self.arguments)
+            self.counts.add(len(scores))
             self.arguments.append(argument)
             sizes = np.array([self.middle(score) for score in scores])
             weights = np.exp(sizes - sizes.max()) / np.exp(sizes - sizes.max()).sum()
@@ -81,7 +83,7 @@ class Exact:
         equal = [j for j, score in enumerate(scores) if score == scores[order[0]]]
         if self._closed(scores, equal, None):
             return {j: {ONE: Fraction(1, len(equal))} for j in equal}
-        for count in sorted({sum(n for _, n in key) for key in self.known}):
+        for count in sorted(self.counts):
             visible = order[:count]
             shapes = self._shapes([scores[j] for j in visible])
             index = self.known.get(frozenset(Counter(shapes).items()))
@@ -91,6 +93,10 @@ class Exact:
         return None
 
     def named(self, form: Form) -> Form:
+        """The same number; see `Interned`."""
+        return form
+
+    def keep(self, form: Form) -> Form:
         """The same number; see `Interned`."""
         return form
 
