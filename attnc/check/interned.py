@@ -2,11 +2,11 @@
 
 Two kinds of atoms are added to those of `check/symbolic.py`. A form up to its leading coefficient has a number k, and is the atom
 ("form", k); it stands for this form and for nothing else, so replacing a form by its atom never changes a value. A product of two
-forms is the atom ("product", k, l), k <= l. Equal atoms are equal numbers. The converse does not hold: a value that is computed in
-another way may get other atoms, and then nothing is proved.
+forms is the atom ("product", k, l), k <= l. Equal atoms are equal numbers. The converse does not hold: a value that is computed
+in another way may get other atoms, and then nothing is proved.
 
-The source names the results of its softmaxes and the values that a literal network keeps. The literal network names the results of
-its softmaxes in the same way, and finds the values of the source in its stream by `recognised`.
+The source names the results of its softmaxes and the values that a literal network keeps. The literal network names the results
+of its softmaxes in the same way, and finds the values of the source in its stream by `recognised`.
 
 A number is bounded by what the checker derives of the values of the source (`bound`), or else by its atoms."""
 

@@ -111,13 +111,13 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
 
 def _check_ids(source: Record, given: Interval | Box, input: Mapping[str, Any]) -> None:
     """Raise `CheckError` unless the literal network takes the token ids of the source, each as a one-hot vector of `ids`."""
-    ids, (program, numbers) = input.get("ids"), source.network
-    tables = [len(layer.tensor("table")) for layer in numbers.layers if layer.kind == "embed"]
-    fits = (
-        isinstance(given, Tokens) and type(ids) is int and given.vocabulary <= ids <= min(tables, default=0)
-    )
-    if not fits or input["width"] != ids or tuple(input["shape"]) != program.shape:
-        raise CheckError("the inputs are not the token ids of the source, as one-hot vectors")
+    ids = input.get("ids")
+    if isinstance(given, Tokens) and type(ids) is int and tuple(input["shape"]) == given.shape:
+        tables = [layer.tensor("table") for layer in source.network[1].layers if layer.kind == "embed"]
+        most = min([len(table) for table in tables], default=0)
+        if given.vocabulary <= ids <= most and input["width"] == ids:
+            return
+    raise CheckError("the inputs are not the token ids of the source, as one-hot vectors")
 
 
 class _Literal:

@@ -36,17 +36,17 @@ def outputs(
     claims: dict[int, list[Interval]] = {}
     if isinstance(source.numbers, HeadNumbers):
         layers: Sequence[Layer] = [pointwise_layer(0, 1, [(None, source.numbers)])]
-        claims, shapes = {1: [source.certificate.interval]}, [(1,), (1,)]
+        claims, widths = {1: [source.certificate.interval]}, [1, 1]
     else:
         program, numbers = source.network
-        layers, shapes = numbers.layers, list(program.shapes)
+        layers, widths = numbers.layers, [shape[-1] for shape in program.shapes]
         for claim in source.certificate.parts("layer"):
             claims[claim.facts["value"]] = [child.interval for child in claim.children]
     values: dict[int, list[Form]] = {0: [{("input", first + i): Fraction(1)} for i in range(size)]}
     for layer in layers:
-        given, width = [values[i] for i in layer.inputs], shapes[layer.input][-1]
+        given, width = [values[i] for i in layer.inputs], widths[layer.input]
         if layer.kind == "embed":
-            width = size // shapes[0][-1]  # of a one-hot vector
+            width = size // width  # of a one-hot vector
         found = _layer(exact, layer, given, width, claims.get(layer.value, []))
         if isinstance(exact, Interned):
             for form, limit in zip(found, limits[layer.value], strict=True):

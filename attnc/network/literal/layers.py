@@ -5,7 +5,7 @@
     anchor           0                            1
     one              1                            0
     position         one-hot, its place           0          for reshapes, and for tokens that attend to themselves
-    second key       0                            1 in anchor 0, for norms
+    second key       0                            1 in anchor 0, for norms; `mean of d` is 1 in d - 1 anchors
     x                the input                    0          of token ids: no register, the embedding adds to those of the tables
     v3, …, y         a bias, later the value      0          a register for each value of the program that is kept
     layer 1: slope, offset, value   0             κ, c, v    keys and values of a layer; `unused` is 1 in anchors of other layers
@@ -111,7 +111,10 @@ class Layers:
         self.routes = {layer.value: self._routes(layer) for layer in layers if layer.kind == "reshape"}
         self.heads = {a.value: self._groups(a, domains) for a in layers if a.kind in _NEURONS}
         numbers = [group.numbers for groups in self.heads.values() for group in groups]
-        self.n, self.p = max(map(_tokens, shapes)), max([n.anchors_per_head for n in numbers], default=1)
+        widths = {shapes[a.value][-1] for a in layers if a.kind == "norm" and a.settings["centred"]}
+        self.means = sorted(d for d in widths if not sequence.is_exact(d))
+        self.n = max(map(_tokens, shapes))
+        self.p = max([1, *(n.anchors_per_head for n in numbers), *(d - 1 for d in self.means)])
         tokens, kinds = (
             [*data_tokens(self.n), *(f"anchor {k}" for k in range(self.p))],
             {a.kind for a in layers},
@@ -121,6 +124,8 @@ class Layers:
             self.layout.add("position", self.n)
         if "norm" in kinds:
             self.layout.add("second key", 1)
+        for d in self.means:
+            self.layout.add(f"mean of {d}", 1)
         self.register = self._registers()
         for value, groups in self.heads.items():
             for what in _ANCHOR:
@@ -187,6 +192,8 @@ class Layers:
             data[:, at["position"]] = np.eye(self.n)
         if "second key" in at:
             anchors[0, at["second key"]] = 1.0
+        for d in self.means:
+            anchors[: d - 1, at[f"mean of {d}"]] = 1.0
         for layer in self.layers:
             if layer.value in self.register and layer.kind not in ("reshape", "attend"):
                 constant = constant_of(layer)  # (n, d): a row for each token
@@ -277,7 +284,7 @@ class Layers:
         read, write = (self.register[value] for value in (layer.input, layer.value))
         if layer.settings["centred"]:
             centred = f"{name}: centred"
-            yield centred, sequence.centring(self.build, self.layout, read, centred)
+            yield from sequence.centring(self.build, self.layout, centred, read)
             read = centred
         yield name, sequence.norm_attention(self.build, self.layout, layer, name, (read, write))
 

@@ -16,19 +16,34 @@ import numpy as np
 
 from attnc.network.literal.builder import Builder, KeySet
 from attnc.network.literal.parts import array
-from attnc.network.literal.steps import Layout, SelfAttention, SequenceMap
+from attnc.network.literal.steps import Layout, SelfAttention, SequenceMap, Step
 from attnc.records.layers import NORM_HEADS, Layer
 from attnc.records.numbers import Array
 
 _FAR = 2.0**98  # more than any score of certified values: the checker proves it
 
 
-def centring(build: Builder, at: Layout, read: str, write: str) -> SequenceMap:
-    """z = x - mean x. Its numbers are exact if the number of features is a power of two."""
+def is_exact(features: int) -> bool:
+    """Whether 1/features is a floating-point number."""
+    return features & (features - 1) == 0
+
+
+def centring(build: Builder, at: Layout, name: str, read: str) -> list[tuple[str, Step]]:
+    """z = x - mean x in the register `name`. If 1/d is not a floating-point number, a head computes the mean: a data token
+    attends with equal weights to itself and to d - 1 anchors, whose x is 0."""
     width, features = at.width, at[read].stop - at[read].start
-    matrix = np.eye(features) - 1.0 / features
-    places = np.arange(width)[at[write]], np.arange(width)[at[read]]
-    return build.map(matrix, np.zeros(width), ((1, width), (1, width)), places, at)
+    places = np.arange(width)[at[name]], np.arange(width)[at[read]]
+    matrix = np.eye(features) - 1.0 / features if is_exact(features) else np.eye(features)
+    copy = build.map(matrix, np.zeros(width), ((1, width), (1, width)), places, at)
+    if is_exact(features):
+        return [(name, copy)]
+    data, anchor, none = at.form("data"), at.form("anchor"), np.zeros((width, 0))
+    total, out = at.block(read).sum(1, keepdims=True), -at.block(name).sum(1)[None]
+    others = data + anchor - at.form(f"mean of {features}")
+    gates = [(place, others - place) for place in at.block("position").T] + [(anchor, data)]
+    head = KeySet.single(f"{name}: mean", none, none, total, out, gates, 0.0)
+    mean = build.attention([head], len(at.tokens), at)
+    return [(f"{name}: copy", copy), (name, mean)]
 
 
 def norm_attention(
