@@ -106,9 +106,9 @@ def linear_map(module: nn.Module, name: str, dtype: str) -> dict[str, Numbers]:
 def _computes(module: nn.Module, W: Tensor, bias: Tensor | None) -> bool:
     """Whether the module computes W x + bias for some vector x."""
     x = torch.rand(W.shape[1], generator=torch.Generator().manual_seed(0)).to(W.device, W.dtype)
-    wanted, room = nn.functional.linear(x, W, bias), 4 * W.shape[1] * torch.finfo(W.dtype).eps
+    room = 4 * W.shape[1] * torch.finfo(W.dtype).eps
     try:
-        found = module(x[None])[0]
+        wanted, found = nn.functional.linear(x, W, bias), module(x[None])[0]
     except RuntimeError:  # the other shape
         return False
     size = W.abs() @ x + wanted.abs()

@@ -56,6 +56,7 @@ Shape = tuple[int, ...]
 _ANCHOR = ("slope", "offset", "value", "unused")
 _NEURONS = ("pointwise", "product")  # anchors, a head or more for every neuron
 _ROLES = ("queries", "keys", "values")
+_HOLDS = {"embed": ": embedding", "norm": ": normalised", "attend": ": attended"}
 
 
 def literal_layers(net: Network, n: int | None) -> SelfAttentionNetwork:
@@ -154,7 +155,8 @@ class Layers:
             if self.routes.get(layer.value) == []:
                 found[layer.value] = found[layer.input]
             elif layer.value not in inside:
-                name = "y" if layer.value == last else roles.get(layer.value, f"v{layer.value}")
+                name = f"v{layer.value}" + _HOLDS.get(layer.kind, "")
+                name = "y" if layer.value == last else roles.get(layer.value, name)
                 if layer.kind == "norm" and layer.settings["centred"]:
                     self.layout.add(f"{self.names[layer.value]}: centred", self.shapes[layer.value][-1])
                 found[layer.value] = name
