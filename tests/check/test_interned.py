@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnc.check.interned import Interned
@@ -40,7 +40,8 @@ def value(names: Interned, form: Form, x: list[Fraction]) -> Fraction:
     return sum((c * of(atom) for atom, c in form.items()), Fraction(0))
 
 
-@given(st.lists(FORMS, min_size=1, max_size=5), st.lists(NUMBERS, min_size=INPUTS, max_size=INPUTS))
+@settings(max_examples=40)
+@given(st.lists(FORMS, min_size=1, max_size=4), st.lists(NUMBERS, min_size=INPUTS, max_size=INPUTS))
 def test_names_do_not_change_values(forms: list[Form], x: list[Fraction]) -> None:
     names, known = exact(), list(forms)
     for a in forms:
@@ -54,6 +55,7 @@ def test_names_do_not_change_values(forms: list[Form], x: list[Fraction]) -> Non
             assert value(names, same, x) == value(names, form, x)
 
 
+@settings(max_examples=40)
 @given(FORMS, FORMS, NUMBERS.filter(bool), NUMBERS.filter(bool))
 def test_multiples_share_a_name(a: Form, b: Form, c: Fraction, d: Fraction) -> None:
     names = exact()

@@ -36,7 +36,7 @@ def encodes(record: LiteralRecord) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", ["encoder", "rotary", "six features"])
+@pytest.mark.parametrize("name", ["encoder", "six features"])
 def test_transformers_are_proved(name: str) -> None:
     assert encodes(literal(name).record())
 
@@ -70,8 +70,7 @@ LETTERS = [
     ("attend", "W_Q"),
     ("attend", "W_K"),
 ]
-LETTERS += [("attend", "W_V"), ("attend", "W_O"), ("product", "W_Q"), ("product", "W_O"), ("product", "W_V")]
-LETTERS += [("v2", "core"), ("v16", "core")]
+LETTERS += [("attend", "W_V"), ("attend", "W_O"), ("product", "W_Q"), ("product", "W_O"), ("v2", "core")]
 
 
 @pytest.mark.parametrize(("word", "letter"), LETTERS, ids=str)
@@ -95,7 +94,6 @@ def test_starts_tables_and_anchors() -> None:
     anchors = record.tensors["fixed"][:, net.layout[slope].start]
     assert not encodes(changed("fixed", (int(np.flatnonzero(anchors)[0]), net.layout[slope].start)))
     assert not encodes(changed("fixed", (0, net.layout["second key"].start), 0.0))
-    assert not encodes(changed("fixed", (1, net.layout["second key"].start), 1.0))
     assert not encodes(changed("embeddings.0.start", (0, net.layout["position"].start + 1), 1.0))
 
 
@@ -134,10 +132,6 @@ def repeated_step(s: dict[str, Any], t: dict[str, Any]) -> None:
     s["order"].append(["again", s["order"][-1][1]])
 
 
-def missing_step(s: dict[str, Any], t: dict[str, Any]) -> None:
-    del s["order"][1]
-
-
 def other_output(s: dict[str, Any], t: dict[str, Any]) -> None:
     names = [name for name, width in s["layout"]["registers"] if width == 2 and name != "y"]
     s["output"][0] = names[-1]
@@ -165,8 +159,8 @@ def other_keys(s: dict[str, Any], t: dict[str, Any]) -> None:
 
 
 FORGERIES: list[Change] = [
-    bias_of_a_map, open_gates("norm"), open_gates("attend"), open_one("norm"), open_one("attend"), swapped_steps, repeated_step,
-    missing_step, other_output, moved_register, fewer_ids, numbers_for_ids, other_keys,
+    bias_of_a_map, open_gates("attend"), open_one("norm"), swapped_steps, repeated_step, other_output, moved_register, fewer_ids,
+    numbers_for_ids, other_keys,
 ]  # fmt: skip
 
 

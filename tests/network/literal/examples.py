@@ -55,7 +55,7 @@ PROGRAMS = {
     "decoder": lambda: transformer(0, n=3, causal=True, vocabulary=VOCABULARY),
     "rotary": rotary,
     "six features": lambda: transformer(0, d=6, gated=True),  # 1/6 is not a floating-point number
-    "tiny": lambda: transformer(1, d=2, heads=1, causal=True, vocabulary=VOCABULARY, gated=True),
+    "tiny": lambda: transformer(1, d=2, heads=1, causal=True, vocabulary=VOCABULARY, gated=True, epsilon=1.0),
 }
 
 
