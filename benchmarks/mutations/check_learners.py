@@ -137,8 +137,8 @@ CHECK_LEARNERS = [
     Mutation(
         "interned: coefficients of a product",
         "attnc/check/interned.py",
-        "return {(\"product\", min(k, m), max(k, m)): c * d}",
-        "return {(\"product\", min(k, m), max(k, m)): c}",
+        'return {("product", min(k, m), max(k, m)): c * d}',
+        'return {("product", min(k, m), max(k, m)): c}',
         "a product forgets the coefficient of its second factor",
         (f"{INTERNED}::test_names_do_not_change_values",),
     ),
