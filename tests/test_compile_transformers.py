@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
+from attnc.check.literal import encoding_error
 from attnc.domain import Tokens
 from tests.frontends.tiny_models import hf
 
@@ -55,3 +56,8 @@ def test_a_whole_transformer(made: object, own: float, tmp_path: Path) -> None:
     again = attnc.load(tmp_path / "net.safetensors")
     assert torch.equal(again(x), net(x))
     assert attnc.verify(again).status == "proved"
+    literal = net.as_self_attention()
+    with torch.no_grad():
+        assert (literal(x) - net(x)).abs().max() <= 256 * torch.finfo(torch.float64).eps * net(x).abs().max()
+    if made is llama:  # rotary angles, grouped keys, a gated block
+        assert literal.source is not None and encoding_error(literal.record(), literal.source) == 0

@@ -8,6 +8,9 @@ its matrices, without regard to names; three rules cover attention:
     known scores      the weights are those of a softmax of the source
     anything else     the result is an unknown number, which must not reach the output
 
+Where two values of the data are multiplied, as in norms and in attention between data tokens, forms have names
+(`check/interned.py`): a value that both compute in the same way has the same name.
+
 In the first two, all other tokens must score lower by so much that exp of the difference rounds to 0 in the dtype, on the whole
 domain that the source is certified for. These weights count as 0, as they do when the network runs.
 
@@ -26,14 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnc.check.head import check_head
-from attnc.check.network import check_network
-from attnc.check.symbolic import ONE, Argument, Exact, Form
+from attnc.check.interned import Interned
+from attnc.check.literal_source import needs_names, outputs, sparse
+from attnc.check.network import check_network, magnitudes
+from attnc.check.symbolic import ONE, Exact, Form
 from attnc.check.values import CheckError, require
-from attnc.domain import Box, Interval
+from attnc.domain import Box, Interval, Tokens
 from attnc.functions import Function
 from attnc.records.certificate import Status, Verdict
 from attnc.records.fields import DAMAGE
-from attnc.records.layers import Layer, heads_of, pointwise_layer
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import LiteralRecord, Record, under
 
@@ -49,7 +53,7 @@ def check_literal(record: LiteralRecord, function: Function | None = None) -> Ve
         if source is None:
             raise CheckError(
                 "its matrices can only be compared with a certified head or network, and it has none as its source. If it was "
-                "built from a learner, verify the learner itself"
+                "built from a learner or from a part of a converted model, verify the learner or the model"
             )
         if not source.certificate.proved:
             known = source.certificate
@@ -75,16 +79,28 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
     """δ: at least the distance of the outputs of the literal network and of its source, on the domain of the source."""
     given = source.certificate.holds_for
     size = 1 if isinstance(given, Interval) else math.prod(source.network[0].shape)
-    structure, shape = record.structure, record.structure["inputs"][0]["shape"]
+    structure, (input, *_) = record.structure, record.structure["inputs"]
+    shape, ids = input["shape"], input.get("ids")
     counts = len(structure["inputs"]), len(structure["embeddings"]), structure["output"][2]
     single = counts in ((1, 0, 0), (1, 1, 0))
     if not isinstance(given, Interval | Box) or not single or None in shape or math.prod(shape) % size:
         raise CheckError(f"inputs of the shape {shape} are not those of the source")
-    lo, hi = ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
     copies = math.prod(shape) // size
-    low, high = ([Fraction(float(x)) for x in end] * copies for end in (lo, hi))
-    exact = Exact(low, high, record.dtype)
-    wanted = [form for c in range(copies) for form in _source(exact, source, c * size, size)]
+    if isinstance(given, Tokens) or ids is not None:
+        _check_ids(source, given, input)
+        size *= ids  # one-hot vectors
+        low, high = [Fraction(0)] * size, [Fraction(1)] * size
+    else:
+        lo, hi = (
+            ([given.lo], [given.hi]) if isinstance(given, Interval) else (given.lo.ravel(), given.hi.ravel())
+        )
+        low, high = ([Fraction(float(x)) for x in end] * copies for end in (lo, hi))
+    names, limits = needs_names(source), dict[int, list[float]]()
+    if names:
+        found_limits = magnitudes(*source.network, source.certificate)
+        limits = {value: limit.ravel().tolist() for value, limit in found_limits.items()}
+    exact = Interned(low, high, record.dtype) if names else Exact(low, high, record.dtype)
+    wanted = [form for c in range(copies) for form in outputs(exact, source, c * size, size, limits)]
     found = _Literal(exact, record).outputs()
     if len(found) != len(wanted):
         raise CheckError(f"there are {len(found)} outputs, the source has {len(wanted)}")
@@ -93,79 +109,15 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
     return math.nextafter(float(worst), math.inf) if worst else 0.0
 
 
-def _source(exact: Exact, source: Record, first: int, size: int) -> list[Form]:
-    """The outputs of the source for the inputs first, …, first + size - 1."""
-    claims: dict[int, list[Interval]] = {}
-    if isinstance(source.numbers, HeadNumbers):
-        layers: Sequence[Layer] = [pointwise_layer(0, 1, [(None, source.numbers)])]
-        claims, widths = {1: [source.certificate.interval]}, [1, 1]
-    else:
-        program, numbers = source.network
-        layers, widths = numbers.layers, [shape[-1] for shape in program.shapes]
-        for claim in source.certificate.parts("layer"):
-            claims[claim.facts["value"]] = [child.interval for child in claim.children]
-    values: dict[int, list[Form]] = {0: [{("input", first + i): Fraction(1)} for i in range(size)]}
-    for layer in layers:
-        given, t = [values[i] for i in layer.inputs], layer.tensors
-        x, width = given[0], widths[layer.input]
-        if layer.kind == "affine":
-            found = _affine(exact, x, t["weight"], t.get("bias"))
-        elif layer.kind in ("batch_norm", "scale"):
-            found = _affine(exact, x, np.diag(t["scale"].ravel()), t["shift"].ravel())
-        elif layer.kind == "combine":
-            factors = [Fraction(c) for c in layer.settings["coefficients"]]
-            found = [exact.sum(zip(factors, terms, strict=True)) for terms in zip(*given, strict=True)]
-        elif layer.kind == "lookup":
-            moved = _affine(exact, x, np.eye(len(x)), -t["centre"])
-            weights = exact.softmax(_affine(exact, moved, t["key"], t["offset"]), None)
-            found = _affine(exact, weights, t["values"].T, None)
-        elif layer.kind == "pointwise":
-            found = _pointwise(exact, x, layer, claims[layer.value], width)
-        elif layer.kind == "reshape":
-            found = x
-        elif layer.kind == "mix":
-            turned = [x[i * width + c] for c in range(width) for i in range(len(x) // width)]
-            mixed, rows = _affine(exact, turned, t["matrix"], None), len(t["matrix"])
-            found = [mixed[c * rows + i] for i in range(rows) for c in range(width)]
-        else:
-            raise CheckError(f"layers of the kind {layer.kind!r} are not supported")
-        values[layer.value] = found
-    return values[layers[-1].value]
-
-
-def _affine(exact: Exact, x: Sequence[Form], weight: NDArray[Any], bias: NDArray[Any] | None) -> list[Form]:
-    """W x + b for every token."""
-    rows, width, found = _sparse(weight), weight.shape[1], []
-    constants = [0.0] * len(weight) if bias is None else bias.tolist()
-    for first in range(0, len(x), width):
-        for o, constant in enumerate(constants):
-            terms = [(c, x[first + i]) for i, c in rows.get(o, ())]
-            found.append(exact.sum([*terms, (Fraction(constant), {ONE: Fraction(1)})]))
-    return found
-
-
-def _pointwise(
-    exact: Exact, x: Sequence[Form], layer: Layer, domains: Sequence[Interval], width: int
-) -> list[Form]:
-    found: list[Form] = [{} for _ in x]
-    for (neurons, head), domain in zip(heads_of(layer), domains, strict=True):
-        own = set(range(width)) if neurons is None else set(neurons.tolist())
-        for i, s in enumerate(x):
-            if i % width in own:
-                found[i] = _head(exact, s, head, (s, Fraction(domain.lo), Fraction(domain.hi)))
-    return found
-
-
-def _head(exact: Exact, s: Form, n: HeadNumbers, argument: Argument) -> Form:
-    one, terms = {ONE: Fraction(1)}, []
-    for h in range(n.heads):
-        a, o = map(Fraction, n.query[h].tolist())
-        keys = [map(Fraction, key) for key in n.key[h].tolist()]
-        scores = [exact.sum([(k * a, s), (k * o + c, one)]) for k, c in keys]
-        for weight, value in zip(exact.softmax(scores, argument), n.value[h].tolist(), strict=True):
-            averaged = exact.sum(zip(map(Fraction, value), (s, one), strict=True))
-            terms.append((Fraction(float(n.output[h])), exact.product(weight, averaged)))
-    return exact.sum(terms)
+def _check_ids(source: Record, given: Interval | Box, input: Mapping[str, Any]) -> None:
+    """Raise `CheckError` unless the literal network takes the token ids of the source, each as a one-hot vector of `ids`."""
+    ids = input.get("ids")
+    if isinstance(given, Tokens) and type(ids) is int and tuple(input["shape"]) == given.shape:
+        tables = [layer.tensor("table") for layer in source.network[1].layers if layer.kind == "embed"]
+        most = min([len(table) for table in tables], default=0)
+        if given.vocabulary <= ids <= most and input["width"] == ids:
+            return
+    raise CheckError("the inputs are not the token ids of the source, as one-hot vectors")
 
 
 class _Literal:
@@ -184,6 +136,7 @@ class _Literal:
             if residual and (len(added), self.width) != before:
                 raise CheckError(f"step {name!r} changes the shape of the sequence")
             tokens = [self._add(x, y) for x, y in zip(tokens, added, strict=True)] if residual else added
+            tokens = [{d: self.exact.recognised(form) for d, form in token.items()} for token in tokens]
         register, shape, _ = structure["output"]
         at = range(self.width) if register is None else self._register(register, residual)
         return [tokens[t].get(d, {}) for t in range(math.prod(shape) // len(at)) for d in at]
@@ -205,6 +158,7 @@ class _Literal:
         structure, tensors = self.record.structure, self.record.tensors
         width = self.width = structure["inputs"][0]["width"]
         size = math.prod(structure["inputs"][0]["shape"])
+        size *= 1 if structure["inputs"][0].get("ids") is None else width  # one-hot vectors
         self._require(size % width == 0, "inputs")
         inputs: list[Form] = [{("input", i): Fraction(1)} for i in range(size)]
         rows = [dict(enumerate(inputs[first : first + width])) for first in range(0, size, width)]
@@ -215,9 +169,10 @@ class _Literal:
         fits = {start.shape[1:], fixed.shape[1:]} == {(self.width,)} and len(weight) == width
         fits = fits and len(start) in (1, len(rows)) and structure["embeddings"][0]["reads"] == [0]
         self._require(fits, "embedding and fixed tokens")
-        starts, matrix = np.broadcast_to(start, (len(rows), self.width)), _sparse(weight)
+        starts, matrix = np.broadcast_to(start, (len(rows), self.width)), sparse(weight)
         pairs = zip(rows, map(_constant, starts), strict=True)
-        return [*(self._add(self._project(row, matrix), x) for row, x in pairs), *map(_constant, fixed)]
+        found = [*(self._add(self._project(row, matrix), x) for row, x in pairs), *map(_constant, fixed)]
+        return [{d: self.exact.recognised(form) for d, form in token.items()} for token in found]
 
     def _map(self, tokens: list[Token], step: Mapping[str, Any], t: Tensors) -> list[Token]:
         (n, d), (m, e) = step["in_shape"], step["out_shape"]
@@ -239,39 +194,46 @@ class _Literal:
         return found
 
     def _attention(self, tokens: list[Token], step: Mapping[str, Any], t: Tensors) -> list[Token]:
-        found: list[Token] = [{} for _ in tokens]
+        found: list[dict[int, list[tuple[Fraction, Form]]]] = [{} for _ in tokens]
         shapes = [t[letter].shape for letter in ("W_Q", "W_K", "W_V", "W_O")]
         heads, sets, d = len(step["shared"]), len(t["W_V"]), self.width
         _, r, m, e = (shape[2] for shape in shapes)
         fits = shapes == [(heads, d, r), (sets, d, r), (sets, d, m), (heads, m, e)]
         self._require(fits and step["axis"] == -1, "matrices of attention")
         self.width = e
+        shared: dict[int, list[list[Token]]] = {}  # keys and values
         for h, g in enumerate(step["shared"]):
-            w_q, w_k, w_v, w_o = (_sparse(w) for w in (t["W_Q"][h], t["W_K"][g], t["W_V"][g], t["W_O"][h]))
-            keys = [self._project(token, w_k) for token in tokens]
-            values = [self._project(self._project(token, w_v), w_o) for token in tokens]
+            w_q, w_o = sparse(t["W_Q"][h]), sparse(t["W_O"][h])
+            if g not in shared:
+                matrices = sparse(t["W_K"][g]), sparse(t["W_V"][g])
+                shared[g] = [[self._project(token, w) for token in tokens] for w in matrices]
+            keys, values = shared[g]
             done: dict[Hashable, Token] = {}
             for i, token in enumerate(tokens):
                 query = self._project(token, w_q)
                 seen = frozenset((r, frozenset(form.items())) for r, form in query.items())
                 if seen not in done:
-                    done[seen] = self._attend(query, keys, values, w_o)
-                found[i] = self._add(found[i], done[seen])
-        return found
+                    done[seen] = self._project(self._attend(query, keys, values, w_o), w_o)
+                for d, form in done[seen].items():
+                    found[i].setdefault(d, []).append((Fraction(1), form))
+        sums = [{d: self.exact.sum(parts) for d, parts in token.items()} for token in found]
+        return [{d: form for d, form in token.items() if form} for token in sums]
 
     def _attend(self, query: Token, keys: list[Token], values: list[Token], w_o: Any) -> Token:
-        """The result of one head for one query."""
+        """The result of one head for one query, before W_O."""
         one, times = Fraction(1), self.exact.product
         pairs = ([(form, key[r]) for r, form in query.items() if r in key] for key in keys)
         scores = [self.exact.sum((one, times(*pair)) for pair in products) for products in pairs]
         weights = self.exact.weights(scores)
         if weights is None:
-            return {d: self._unknown() for d in {d for row in w_o.values() for d, _ in row}}
+            return {d: self._unknown() for d in w_o}
         found: dict[int, list[tuple[Fraction, Form]]] = {}
         for j, weight in weights.items():
             for d, value in values[j].items():
                 found.setdefault(d, []).append((one, times(weight, value)))
-        return {d: self.exact.sum(parts) for d, parts in found.items()}
+        mixed = {d: self.exact.sum(parts) for d, parts in found.items()}
+        equal = all(set(weight) == {ONE} for weight in weights.values())
+        return mixed if equal else {d: self.exact.named(form) for d, form in mixed.items()}
 
     def _softmax(self, tokens: list[Token], step: Mapping[str, Any], t: Tensors) -> list[Token]:
         """Softmax over the tokens, coordinate by coordinate."""
@@ -300,12 +262,6 @@ class _Literal:
     def _unknown(self) -> Form:
         self.unknown += 1
         return {("unknown", self.unknown): Fraction(1)}
-
-
-def _sparse(matrix: NDArray[Any]) -> dict[int, list[tuple[int, Fraction]]]:
-    """The numbers of a matrix that are not 0, by row."""
-    rows = ([(r, Fraction(x)) for r, x in enumerate(row) if x] for row in matrix.tolist())
-    return {d: row for d, row in enumerate(rows) if row}
 
 
 def _constant(row: NDArray[Any]) -> Token:

@@ -25,6 +25,7 @@ from attnc.check.values import (
     largest_float,
     require,
     square_errors,
+    up,
 )
 from attnc.domain import Array, Normed, Tokens
 from attnc.functions import Function
@@ -120,6 +121,30 @@ def _check_composition(
         terms = arb(worst) <= arb(certificate.approximation) + arb(certificate.rounding)
     if not (worst <= certificate.bound and own <= certificate.approximation and terms):
         raise CheckError(f"the errors add up to {worst:.6g}, approximation {own:.6g}: more than is certified")
+
+
+def magnitudes(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> dict[int, Array]:
+    """At least the size of each value (tokens, features) that the layers compute in exact arithmetic, on the domain. The
+    certificate must have been proved by `check_network`."""
+    claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
+    norms, errors = {claim.facts["value"]: claim for claim in certificate.parts("norm")}, dict[int, Errors]()
+    for layer in numbers.layers:
+        if layer.kind == "pointwise":
+            children = claims[layer.value].children
+            executed, shape = [child.bound for child in children], program.shapes[layer.value]
+            errors[layer.value] = head_errors(heads_of(layer), children, executed, shape)
+        elif layer.kind == "product":
+            powers, (square,) = (layer.tensor("scale"), layer.tensor("radius")), claims[layer.value].children
+            errors[layer.value] = square_errors(square, powers, square.bound)
+        elif layer.kind == "norm":
+            facts = norms[layer.value].facts
+            errors[layer.value] = NormErrors(facts["relative"], facts["executed"]["softmax"], facts["most"])
+    values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
+    found = {}
+    for number, value in values.items():
+        most = up(value.magnitude + np.minimum(value.approximation, value.error))
+        found[number] = np.nextafter(most.astype(np.float64), np.inf)
+    return found
 
 
 def _heads(layer: Layer, step: Pointwise | Product) -> tuple[Heads, Function]:

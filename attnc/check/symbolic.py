@@ -1,8 +1,8 @@
 """Exact arithmetic for the checker of literal networks: affine forms over rational numbers, and softmaxes of forms.
 
 A form is a dict from atoms to rational coefficients. The atoms are ONE, the inputs ("input", i), the weights of softmaxes
-("weight", index, shape), products of such a weight with another atom ("weight", index, shape, atom), and unknown numbers
-("unknown", i). A softmax is identified by its scores minus their mean, so equal atoms are equal weights."""
+("weight", index, score), products of such a weight with another atom ("weight", index, score, atom), and unknown numbers
+("unknown", i). A softmax is identified by its scores minus their mean, which are numbered, so equal atoms are equal weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class Exact:
     dtype: str
     known: dict[frozenset[tuple[Shape, int]], int] = field(default_factory=dict)
     arguments: list[Argument | None] = field(default_factory=list)
+    counts: set[int] = field(default_factory=set)  # of keys, in the softmaxes that are known
     middles: dict[Hashable, float] = field(default_factory=dict)  # of the weights, as in `middle`
+    scores: dict[Shape, int] = field(default_factory=dict)  # numbers of scores minus their mean
     terms: int = 0
 
     def sum(self, parts: Iterable[tuple[Fraction, Form]]) -> Form:
@@ -60,18 +62,19 @@ class Exact:
 
     def softmax(self, scores: Sequence[Form], argument: Argument | None) -> list[Form]:
         """The weights of a softmax of the source; `argument` is (s, lo, hi) if the scores are affine in s in [lo, hi]."""
-        if len(scores) == 1:
-            return [{ONE: Fraction(1)}]
+        if all(score == scores[0] for score in scores):
+            return [{ONE: Fraction(1, len(scores))} for _ in scores]
         shapes = self._shapes(scores)
         key = frozenset(Counter(shapes).items())
         if key not in self.known:
             self.known[key] = len(self.arguments)
+            self.counts.add(len(scores))
             self.arguments.append(argument)
             sizes = np.array([self.middle(score) for score in scores])
             weights = np.exp(sizes - sizes.max()) / np.exp(sizes - sizes.max()).sum()
             pairs = zip(shapes, weights, strict=True)
-            self.middles |= {("weight", self.known[key], shape): float(w) for shape, w in pairs}
-        return [{("weight", self.known[key], shape): Fraction(1)} for shape in shapes]
+            self.middles |= {self._weight(self.known[key], shape): float(w) for shape, w in pairs}
+        return [{self._weight(self.known[key], shape): Fraction(1)} for shape in shapes]
 
     def weights(self, scores: Sequence[Form]) -> dict[int, Form] | None:
         """The weights that are not 0, by key; None if no rule applies."""
@@ -80,14 +83,26 @@ class Exact:
         equal = [j for j, score in enumerate(scores) if score == scores[order[0]]]
         if self._closed(scores, equal, None):
             return {j: {ONE: Fraction(1, len(equal))} for j in equal}
-        for count in sorted({sum(n for _, n in key) for key in self.known}):
+        for count in sorted(self.counts):
             visible = order[:count]
             shapes = self._shapes([scores[j] for j in visible])
             index = self.known.get(frozenset(Counter(shapes).items()))
             if index is not None and self._closed(scores, visible, self.arguments[index]):
                 pairs = zip(visible, shapes, strict=True)
-                return {j: {("weight", index, shape): Fraction(1)} for j, shape in pairs}
+                return {j: {self._weight(index, shape): Fraction(1)} for j, shape in pairs}
         return None
+
+    def named(self, form: Form) -> Form:
+        """The same number; see `Interned`."""
+        return form
+
+    def keep(self, form: Form) -> Form:
+        """The same number; see `Interned`."""
+        return form
+
+    def recognised(self, form: Form) -> Form:
+        """The same number; see `Interned`."""
+        return form
 
     def middle(self, form: Form) -> float:
         """The value of a form in the middle of the domain, in floats. Only the order of scores depends on it."""
@@ -119,6 +134,9 @@ class Exact:
             else:
                 raise CheckError("an output depends on weights that are not those of the source")
         return total + sum(groups.values())
+
+    def _weight(self, index: int, shape: Shape) -> Hashable:
+        return ("weight", index, self.scores.setdefault(shape, len(self.scores)))
 
     def _shapes(self, scores: Sequence[Form]) -> list[Shape]:
         """The scores minus their mean: they determine the weights, and they do not depend on the order of the keys."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from attnc.network.running import PreciseModule, check_domain, check_tensor, in_
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import QUADRATIC, QuadraticNumbers
 from attnc.records.record import Record, write
+
+if TYPE_CHECKING:
+    from attnc.network.literal import SelfAttentionNetwork
 
 ENGINES = ("softmax", "closed-form")
 _CHUNK = 1 << 18  # numbers in one chunk
@@ -233,6 +236,12 @@ class Norm(PreciseModule):
     def _check(self, x: Tensor, squares: Tensor) -> None:
         outside = partial(_outside, squares=squares, most=self.most, centred=self.centred)
         check_domain(self, x, self.strict, outside)
+
+    def as_self_attention(self, n: int) -> SelfAttentionNetwork:
+        """The norm as plain self-attention over n data tokens and an anchor, (…, n, d): what engine="softmax" computes."""
+        from attnc.network.literal.blocks import literal_norm
+
+        return literal_norm(self, n)
 
     def gain(self) -> Tensor | None:
         """The factor of each feature."""

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from attnc.network.running import PreciseModule, check_domain, outside_domain, p
 from attnc.records.layers import Index, Layer, pointwise_layer
 from attnc.records.numbers import TENSORS
 from attnc.records.window_numbers import ClosedForm
+
+if TYPE_CHECKING:
+    from attnc.network.literal import SelfAttentionNetwork
 
 Groups = list[tuple[Tensor | None, Head]]
 
@@ -160,6 +163,16 @@ class Pointwise(PreciseModule, nn.ModuleList):
             raise InputError(f"group={group!r}: there are {len(self)} groups, numbered from 0")
         neurons, head = self.groups[group]
         return head.weights(_part(x, neurons))
+
+    def as_self_attention(
+        self, n: int, neurons: int | None = None, *, maps: tuple[nn.Module, nn.Module] | None = None
+    ) -> SelfAttentionNetwork:
+        """The activation as plain self-attention over n data tokens and the anchors, (…, n, neurons): what engine="softmax"
+        computes. Give `neurons` if one head serves any number of them. With maps=(first, second) it is the whole block,
+        second(activation(first(x))): `first` is part of W_Q and `second` of W_O."""
+        from attnc.network.literal.blocks import literal_activation
+
+        return literal_activation(self, n, neurons, maps)
 
     def refresh(self) -> None:
         """Derive the windows again. Call it after changing numbers in place under torch.compile; otherwise it is automatic."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from attnc.network.running import (
 )
 from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer, square_of
+
+if TYPE_CHECKING:
+    from attnc.network.literal import SelfAttentionNetwork
 
 IntArray = NDArray[np.integer]
 _CHUNK = 1 << 17  # products in one chunk: small enough for the cache
@@ -217,6 +220,13 @@ class GatedBlock(nn.Module):
         if (altered := why_altered(self, foreign=maps)) is not None:
             return altered
         return why_parts({"activation": self.activation, "product": self.product})
+
+    def as_self_attention(self, n: int) -> SelfAttentionNetwork:
+        """The whole block as plain self-attention over n data tokens and the anchors, (…, n, features): what engine="softmax"
+        computes."""
+        from attnc.network.literal.blocks import literal_block
+
+        return literal_block(self, n)
 
     def extra_repr(self) -> str:
         first, up, second = self.roles

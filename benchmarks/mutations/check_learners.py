@@ -6,6 +6,8 @@ from mutations.mutation import Mutation
 
 LEARNER = "tests/check/test_learner.py"
 FORGED = "tests/check/test_literal_forged.py"
+INTERNED = "tests/check/test_interned.py"
+TRANSFORMER = "tests/check/test_literal_transformer.py"
 DESCENT = f"{LEARNER}::test_both_derivations_of_descent_agree_in_every_term"
 NEWTON = f"{LEARNER}::test_both_derivations_of_newton_agree_in_every_term"
 SETTINGS = f"{LEARNER}::test_settings_of_other_types_or_signs_are_refused"
@@ -131,6 +133,54 @@ CHECK_LEARNERS = [
         "group = (rest[0], len(rest))",
         "of the products of one weight with several inputs, the largest counts alone",
         (f"{FORGED}::test_weights_times_different_inputs_add_up",),
+    ),
+    Mutation(
+        "interned: coefficients of a product",
+        "attnc/check/interned.py",
+        'return {("product", min(k, m), max(k, m)): c * d}',
+        'return {("product", min(k, m), max(k, m)): c}',
+        "a product forgets the coefficient of its second factor",
+        (f"{INTERNED}::test_names_do_not_change_values",),
+    ),
+    Mutation(
+        "interned: names up to constants",
+        "attnc/check/interned.py",
+        "frozenset((atom, c / lead) for atom, c in form.items())",
+        "frozenset((atom, c / lead) for atom, c in form.items() if atom)",
+        "forms that differ by a constant have one name",
+        (f"{INTERNED}::test_names_do_not_change_values",),
+    ),
+    Mutation(
+        "interned: bounds of multiples",
+        "attnc/check/interned.py",
+        "least = Fraction(limit) / abs(c)",
+        "least = Fraction(limit) / c**2",
+        "the bound of a multiple of a form is taken for that of the form",
+        (f"{INTERNED}::test_bounds",),
+    ),
+    Mutation(
+        "interned: unknown numbers",
+        "attnc/check/interned.py",
+        "            if size is None:\n                return None\n",
+        "            if size is None:\n                continue\n",
+        "a number of which nothing is known is taken to be 0 in a bound",
+        (f"{INTERNED}::test_bounds",),
+    ),
+    Mutation(
+        "interned: outputs that differ",
+        "attnc/check/interned.py",
+        "        if form:\n            raise CheckError",
+        "        if len(form) > 1:\n            raise CheckError",
+        "outputs that differ by one atom count as equal",
+        (f"{INTERNED}::test_what_differs_is_not_small",),
+    ),
+    Mutation(
+        "check_literal: ids",
+        "attnc/check/literal.py",
+        "if given.vocabulary <= ids <= most",
+        "if ids <= most",
+        "a literal network that refuses some token ids is proved",
+        (f"{TRANSFORMER}::test_forgeries",),
     ),
     Mutation(
         "check_literal: inputs of the embedding",

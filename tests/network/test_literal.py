@@ -254,11 +254,16 @@ def test_several_heads_for_one_neuron(tanh: tuple[Any, Network]) -> None:
     assert literal.layers[0].W_Q.shape[0] == 3 * 16
 
 
-def test_a_head_that_cannot_be_written_so_is_refused(tanh: tuple[Any, Network]) -> None:
+def test_neurons_that_attend_to_themselves(tanh: tuple[Any, Network]) -> None:
     _, net = tanh
     gated = attnc.head("silu", domain=(-4, 4), anchors=2, design="gated", dtype=torch.float64)
-    with pytest.raises(InputError):
-        in_groups(net, [(None, gated)]).as_self_attention()
+    own = in_groups(net, [(None, gated)])
+    literal, x = own.as_self_attention(2), inputs(net, 20, 2)
+    assert close(literal(x), own(x))
+
+
+def test_a_head_that_cannot_be_written_so_is_refused(tanh: tuple[Any, Network]) -> None:
+    _, net = tanh
     silent = attnc.Head(net.layers[0].groups[0][1].numbers(), "tuned")
     with pytest.raises(InputError):
         in_groups(net, [(None, silent)]).as_self_attention()

@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +28,7 @@ from attnc.network.literal.steps import (
     Step,
     parameter,
 )
-from attnc.network.running import PreciseModule, can_look, check_domain, check_tensor, in_chunks, precise
+from attnc.network.running import PreciseModule, can_look, check_domain, in_chunks, precise
 from attnc.program.step import Numbers
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import DAMAGE
@@ -201,7 +200,7 @@ class SelfAttentionNetwork(PreciseModule):
         steps = [cast(Step, step) for step in self.steps]
         plain = ("form", "arrangement", "output", "order", "limits", "strict")
         structure = {name: getattr(self, name) for name in plain} | {
-            "inputs": [asdict(i) for i in self.inputs],
+            "inputs": [i.to_json() for i in self.inputs],
             "layout": self.first.to_json(),
             "embeddings": [{"name": e.name, "reads": e.reads} for e in self.embeddings],
             "steps": [{"kind": s.kind, "layout": s.layout.to_json(), **s.settings()} for s in steps],
@@ -267,10 +266,7 @@ class SelfAttentionNetwork(PreciseModule):
             raise InputError(f"give {', '.join(i.name for i in self.inputs)}: got {len(inputs)} inputs")
         rows = []
         for spec, x in zip(self.inputs, inputs, strict=False):
-            check_tensor(spec.name, x, self.fixed.dtype, spec.shape)
-            split = x.ndim - len(spec.shape)
-            sizes = math.prod(x.shape[split:]) // spec.width, spec.width
-            rows.append(x.reshape(*x.shape[:split], *sizes))
+            rows.append(spec.rows(x, self.fixed.dtype))
         found = [] if self.residual else rows
         for embedding in cast(Sequence[Embedding], self.embeddings):
             if max(embedding.reads) < len(rows):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import pairwise
 from typing import Any
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.network.altered import as_made
-from attnc.network.running import PreciseModule, precise
+from attnc.network.running import PreciseModule, can_look, check_tensor, precise
 from attnc.program.step import Numbers
+from attnc.records.certificate import INTEGERS
 from attnc.records.layers import Index
 from attnc.records.numbers import Array
 
@@ -95,13 +96,32 @@ def data_tokens(n: int) -> list[str]:
 class Input:
     """A tensor (…, *shape) whose rows of `width` numbers become tokens; None in the shape stands for any size.
 
-    With strict=True it must contain `values`, of at most `limit` in absolute value (None: any)."""
+    With strict=True it must contain `values`, of at most `limit` in absolute value (None: any). If `ids` is given, the tensor
+    holds token ids, whole numbers from 0 to `ids` - 1, and a row is the one-hot vector of an id."""
 
     name: str
     shape: tuple[int | None, ...]
     width: int
     limit: float | None = None
     values: str = "real numbers"
+    ids: int | None = None
+
+    def rows(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """(…, tokens, width) of x (…, *shape)."""
+        if self.ids is None:
+            check_tensor(self.name, x, dtype, self.shape)
+            split = x.ndim - len(self.shape)
+            return x.reshape(*x.shape[:split], math.prod(x.shape[split:]) // self.width, self.width)
+        whole = isinstance(x, Tensor) and x.dtype in INTEGERS
+        check_tensor(self.name, x.to(dtype) if whole else x, dtype, self.shape)
+        places = x.long()
+        if x.numel() and can_look(x) and not bool(((x == places) & (x >= 0) & (x < self.ids)).all()):
+            raise InputError(f"{self.name} must hold token ids, whole numbers from 0 to {self.ids - 1}")
+        return torch.eye(self.ids, dtype=dtype, device=x.device)[places]
+
+    def to_json(self) -> dict[str, Any]:
+        found = {**asdict(self), "shape": list(self.shape)}
+        return {name: value for name, value in found.items() if name != "ids" or value is not None}
 
     @property
     def sizes(self) -> str:
