@@ -192,21 +192,28 @@ def model_problem(model: Certificate) -> str | None:
     return None
 
 
-def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) -> Verdict:
-    """The verdict on the directory of a converted model, from config.json and the safetensors files alone."""
+def check_directory(
+    path: str | os.PathLike[str],
+    proofs: Proofs | None = None,
+    progress: Callable[[str, int, int], None] = lambda message, done, total: None,
+) -> Verdict:
+    """The verdict on the directory of a converted model, from config.json and the safetensors files alone. One part at a time is
+    in memory."""
     where, proofs = Path(path), proofs or Proofs()
     model, record = read_record(where)
     with _intact(where):
         reason = model_problem(model)
         if reason is not None:
             raise ValueError(reason)
-        parts = read_parts(where, model, record).values()
-        read = {id(part.claim) for part in parts}
+        requested, read, verdicts = float(model.facts["requested"]), set[int](), list[Verdict]()
+        for name, part in read_parts(where, model, record):
+            progress(name, len(verdicts), len(record["blocks"]))
+            read.add(id(part.claim))
+            verdicts.append(check_part(part, requested, proofs))
         missing = [claim.name for claim in model.children if id(claim) not in read]
         if missing:
             raise ValueError(f"{missing[0]} has no record")
-        requested = float(model.facts["requested"])
-        return summary([check_part(part, requested, proofs) for part in parts], proofs)
+        return summary(verdicts, proofs)
 
 
 @contextmanager
@@ -230,11 +237,13 @@ def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
         return Certificate.from_json(record["report"]["certificate"]), record
 
 
-def read_parts(where: Path, model: Certificate, record: Mapping[str, Any]) -> dict[str, Part]:
-    """The parts of a record, by their names there; every tensor must have the digest that is recorded of it."""
+def read_parts(where: Path, model: Certificate, record: Mapping[str, Any]) -> Iterator[tuple[str, Part]]:
+    """The parts of a record and their names there, one after the other; every tensor must have the digest that is recorded of
+    it."""
     tensors = Directory(where)
     with _intact(where):
-        return {entry["name"]: _read_part(model, entry, tensors) for entry in record["blocks"]}
+        for entry in record["blocks"]:
+            yield entry["name"], _read_part(model, entry, tensors)
 
 
 def _read_part(model: Certificate, entry: Mapping[str, Any], tensors: Directory) -> Part:

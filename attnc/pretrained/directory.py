@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
 from attnc.pretrained.config import ENGINES
+from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, placeholders, traced
 from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.store import note_parts, part_record, report_of, why_not_recorded
+from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
 from attnc.records.files import INDEX, WEIGHTS, Directory, read_json
@@ -55,11 +57,36 @@ def from_pretrained(
     where, strict = Path(directory), checked_strict(strict)
     record, report = _read_report(where)
     chosen = checked_engine(record["engine"] if engine is None else engine, ENGINES)
-    model = load_model(where)
-    sites, stored = _sites(where, model, record), read_parts(where, report.certificate, record)
-    made = [
-        (site, *_rebuilt(model, site, stored[entry["name"]], entry, chosen, strict)) for site, entry in sites
-    ]
+    return _restored(where, MappedModel(load_model(where), {}), record, report, chosen, strict)
+
+
+def map_converted(where: Path) -> MappedModel:
+    """The converted model of a directory, as by `from_pretrained`; its matrices stay in their files, if they are stored as the
+    model uses them."""
+    record, report = _read_report(where)
+    try:
+        mapped = map_model(where)
+    except NotMappableError:
+        mapped = MappedModel(load_model(where), {})
+    _restored(where, mapped, record, report, record["engine"], None)
+    return mapped
+
+
+def _restored(
+    where: Path,
+    mapped: MappedModel,
+    record: dict[str, Any],
+    report: ConversionReport,
+    chosen: str,
+    strict: bool | None,
+) -> Any:
+    """The model with its converted parts, rebuilt one by one from the stored numbers."""
+    model = mapped.model
+    sites, made = _sites(where, model, record), []
+    with closing(read_parts(where, report.certificate, record)) as stored:
+        for (site, entry), (_, part) in zip(sites, stored, strict=True):
+            with in_memory(model, mapped.of(site)):
+                made.append((site, *_rebuilt(model, site, part, entry, chosen, strict)))
     for site, module, _ in made:
         site.replace(module.eval())
     if chosen != record["engine"]:
@@ -70,11 +97,12 @@ def from_pretrained(
     return model
 
 
-def read_report(where: Path) -> tuple[ConversionReport, str | None]:
+def read_report(where: Path, progress: Progress = silent) -> tuple[ConversionReport, str | None]:
     """The report of a converted directory, and why it does not apply to the numbers that are stored there, or None."""
     record, report = _read_report(where)
     try:
-        read_parts(where, report.certificate, record)
+        for i, (name, _) in enumerate(read_parts(where, report.certificate, record)):
+            progress(name, i, len(record["blocks"]))
     except CertificateError as problem:
         return report, str(problem)
     return report, None
@@ -90,32 +118,57 @@ def _read_report(where: Path) -> tuple[dict[str, Any], ConversionReport]:
 
 def load_model(where: Path) -> Any:
     """The model of a local directory, in eval mode: by the class that its config names, from safetensors alone."""
+    cls = _checked_class(where)
+    Directory(where)  # raises if a file is damaged
+    model = _loaded(where, cls, where)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()  # products of numbers that are not aligned round differently
+    return model.eval()
+
+
+def map_model(where: Path) -> MappedModel:
+    """The same model, whose matrices stay in their files; NotMappableError if they are not stored as the model uses them."""
+    cls, stored = _checked_class(where), Directory(where)
+    transformers, given = _imported(), placeholders(stored)
+    with _quiet(transformers):
+        config = transformers.AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
+    if cls is transformers.AutoModel:
+        cls = transformers.AutoModel._model_mapping[type(config)]
+    held = {t.dtype for t in given.values() if t.is_floating_point()}
+    if len(held) != 1 or getattr(config, "dtype", None) not in (None, *held):
+        raise NotMappableError(f"{where} stores numbers of {', '.join(map(str, held))}, and casts them")
+    model = _loaded(where, cls, None, config=config, state_dict=given)
+    return traced(model.eval(), given, stored)
+
+
+def _checked_class(where: Path) -> Any:
+    """The class of the model, if the directory has weights and asks for no code from elsewhere."""
     config = read_json(where / "config.json")
     _check_code(where, config)
     others = sorted(p.name for p in where.iterdir() if p.suffix in _OTHER_WEIGHTS)
     if not (where / WEIGHTS).is_file() and not (where / INDEX).is_file():
         hint = f"; {others[0]} is not read: save the model as safetensors first" if others else ""
         raise FileError(f"{where} has no {WEIGHTS} and no {INDEX}{hint}")
-    Directory(where)  # raises if a file is damaged
-    transformers = _imported()
-    cls = _model_class(where, config, transformers)
-    with _quiet(transformers):
-        model, missing = _loaded(cls, where)
+    return _model_class(where, config, _imported())
+
+
+def _loaded(where: Path, cls: Any, *source: object, **options: Any) -> Any:
+    """The model from a directory, or from tensors; every tensor that it needs must be there, except for a pooler's."""
+    with _quiet(_imported()):
+        model, missing = _loaded_in_part(where, cls, *source, **options)
         if missing and all(name.startswith("pooler.") for name in missing):
-            model, missing = _loaded(cls, where, add_pooling_layer=False)
+            model, missing = _loaded_in_part(where, cls, *source, **options, add_pooling_layer=False)
     if missing:
         what = f"{where} lacks {len(missing)} tensors of a {cls.__name__}, such as {missing[0]}"
         raise FileError(f"{what}, which would be random: save the whole model")
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()  # products of numbers that are not aligned round differently
-    return model.eval()
+    return model
 
 
-def _loaded(cls: Any, where: Path, **options: Any) -> tuple[Any, list[str]]:
+def _loaded_in_part(where: Path, cls: Any, *source: object, **options: Any) -> tuple[Any, list[str]]:
     """The model, and the names of its tensors that the files do not hold."""
     try:
         model, about = cls.from_pretrained(
-            where, use_safetensors=True, local_files_only=True, trust_remote_code=False, dtype="auto",
+            *source, use_safetensors=True, local_files_only=True, trust_remote_code=False, dtype="auto",
             output_loading_info=True, **options,
         )  # fmt: skip
     except Exception as problem:  # of any kind: it comes from code that is not attnc's
