@@ -26,11 +26,12 @@ from attnc.pretrained.config import ENGINES
 from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, placeholders, traced
 from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.store import note_parts, part_record, report_of, why_not_recorded
+from attnc.program.step import Numbers
 from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
 from attnc.records.files import INDEX, WEIGHTS, Directory, read_json
-from attnc.records.numbers import HeadNumbers
+from attnc.records.numbers import TENSORS, HeadNumbers
 
 REPORT = "attnc_report.json"
 _OTHER_WEIGHTS = {
@@ -266,6 +267,26 @@ def _rebuilt(
     return module, claim
 
 
+def converted_module(
+    site: Site, claim: Certificate, tensors: Mapping[str, Numbers], engine: str
+) -> Pointwise | GatedBlock:
+    """The module of a converted block from its numbers, by their names in it."""
+    inside, count = "activation." if site.gated else "", len(claim.children) - site.gated
+
+    def head(prefix: str, certificate: Certificate) -> Head:
+        arrays = {name: tensors[f"{prefix}.{name}"] for name in TENSORS}
+        return _head(HeadNumbers.of(arrays, certificate.dtype), certificate)
+
+    own = enumerate(claim.children[:count])
+    groups = [(tensors.get(f"{inside}neurons_{g}"), head(f"{inside}{g}", known)) for g, known in own]
+    activation = Pointwise(groups, engine)
+    if not site.gated:
+        return activation.eval()
+    square = head("product.square.0", claim.children[-1])
+    product = Product(square, tensors["product.scale"], tensors["product.radius"], engine)
+    return GatedBlock({m.attribute: m.module for m in site.maps()}, activation, product).eval()
+
+
 def _head(numbers: HeadNumbers, certificate: Certificate) -> Head:
     return Head(numbers, str(certificate.facts["design"]), certificate)
 
@@ -329,12 +350,10 @@ def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> N
     try:
         temporary.mkdir()
         if source is not None:
-            _copy_beside(source, temporary)
+            copy_beside(source, temporary)
         with _quiet(_imported()):
             save(temporary)
-        text = json.dumps(report.to_json(), indent=2, allow_nan=False)
-        (temporary / REPORT).write_text(text, encoding="utf-8")
-        (temporary / REPORT).with_suffix(".html").write_text(report.to_html(), encoding="utf-8")
+        write_report(temporary, report)
         for file in temporary.glob("*.safetensors"):  # written for the owner's eyes alone
             file.chmod(temporary.stat().st_mode & 0o666)
         temporary.rename(out)
@@ -345,13 +364,20 @@ def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> N
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _copy_beside(source: Path, out: Path) -> None:
+def write_report(where: Path, report: ConversionReport) -> None:
+    """The report as JSON and as HTML."""
+    text = json.dumps(report.to_json(), indent=2, allow_nan=False)
+    (where / REPORT).write_text(text, encoding="utf-8")
+    (where / REPORT).with_suffix(".html").write_text(report.to_html(), encoding="utf-8")
+
+
+def copy_beside(source: Path, out: Path) -> None:
     """Tokenizer and the like: every file that is no weight and that saving does not write, and the modules that
     sentence-transformers puts behind the model."""
     behind = _modules_behind(source)
     for file in sorted(source.iterdir()):
         if file.is_dir() and file.name in behind:
-            shutil.copytree(file, out / file.name)
+            shutil.copytree(file, out / file.name, dirs_exist_ok=True)
         weight = file.suffix in _OTHER_WEIGHTS or "index.json" in file.name
         skipped = weight or file.name.startswith(".") or file.name in {"config.json", "README.md", REPORT}
         if file.is_file() and not skipped:

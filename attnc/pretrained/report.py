@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,10 +46,11 @@ class ConversionReport:
     skipped: tuple[Skipped, ...]
     parameters: int  # of the model before
     parameters_added: int
-    seconds: float
+    seconds: float = field(compare=False)  # 0 in a directory, whose bytes do not depend on the run
     measured: tuple[Difference, ...] = ()
     samples: int = 0
     read: str = ""  # the call whose executed operations were read
+    memory: int = field(default=0, compare=False)  # of a process, at most, in bytes; 0 if it was not measured
     _model: ClassVar[weakref.ref[nn.Module] | None] = None  # of a report: the model that it is about
 
     def attached(self, model: nn.Module) -> ConversionReport:
@@ -118,8 +119,10 @@ class ConversionReport:
         blocks = f"{self.converted} feed-forward block{'s' * (self.converted != 1)}"
         blocks += f" and {len(self.norms)} norm{'s' * (len(self.norms) != 1)}" if self.norms else ""
         share = self.parameters_added / max(1, self.parameters)
+        spent = f" in {self.seconds:.1f} s" if self.seconds else ""
+        spent += f" and {self.memory / 2**30:.2f} GiB of memory" if self.memory else ""
         return (
-            f"{self.model}: {blocks} converted to attention in {self.seconds:.1f} s, each within {self.approximation:g} in exact "
+            f"{self.model}: {blocks} converted to attention{spent}, each within {self.approximation:g} in exact "
             f"arithmetic; {self.parameters_added:,} parameters added to {self.parameters:,} ({share:.3%})"
         )
 
@@ -166,13 +169,14 @@ class ConversionReport:
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it."""
         lists = {name: [asdict(one) for one in getattr(self, name)] for name in ("skipped", "measured")}
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
         return {**own, **lists, "certificate": self.certificate.to_json()}
 
     @classmethod
     def from_json(cls, record: object) -> ConversionReport:
         """Read the result of `to_json`; raises `CertificateError` if it was edited, or if a field is missing or unknown."""
-        body = dict(checked_record(cls, record))
+        given = {"memory": 0, **record} if isinstance(record, Mapping) else record  # reports before 0.3 have no memory
+        body = dict(checked_record(cls, given))
         for name, part in (("skipped", Skipped), ("measured", Difference)):
             body[name] = tuple(part(**checked_record(part, one)) for one in body[name])
         return cls(**{**body, "certificate": Certificate.from_json(body["certificate"])})

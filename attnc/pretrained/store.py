@@ -81,11 +81,18 @@ def note_parts(
             continue
         new = {entry["name"] for entry in own}
         kept = [entry for entry in _recorded(config, part) if entry["name"] not in new]
-        record = {"version": VERSION, "engine": engine, "report": report.to_json(), "blocks": [*kept, *own]}
-        noted[id(config)] = (config, {**record, "seal": seal(record)})
+        noted[id(config)] = (config, conversion_record(engine, report, [*kept, *own]))
     for config, record in noted.values():
         config.attnc = record
     setattr(model, _REPORT, report)
+
+
+def conversion_record(
+    engine: str, report: ConversionReport, entries: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The record of a converted model in its config."""
+    record = {"version": VERSION, "engine": engine, "report": report.to_json(), "blocks": list(entries)}
+    return {**record, "seal": seal(record)}
 
 
 def _inside(part: str, entry: Mapping[str, Any]) -> dict[str, Any]:
