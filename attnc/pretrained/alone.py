@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,11 +30,14 @@ _ALONE = threading.Lock()  # the threads of a process share the precision of bal
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A block to convert: the layer around it without its matrices, as bytes, and where these are stored."""
+    """A block to convert, in the layer around it; and where the matrices of the layer are stored, which it does not hold."""
 
-    name: str
+    site: Site
     model: str  # the class of the model
-    layer: bytes  # (path, module, site, domain, call), one pickle
+    path: str  # of the layer
+    layer: nn.Module
+    call: Call  # of the layer
+    entering: Entering
     sources: Sources
     approximation: float
     config: ConvertConfig
@@ -77,11 +79,12 @@ class Layers:
         self, mapped: MappedModel, site: Site, domain: Entering, approximation: float, config: ConvertConfig
     ) -> Task:
         path = next(path for path in self.around[site.name] if path in self.calls)
-        layer = self.model.get_submodule(path)
-        packed = pickle.dumps((path, layer, _without_graph(site), domain, self.calls[path]))
         inside = f"{path}." if path else ""
-        sources = {name: at for name, at in mapped.sources.items() if name.startswith(inside)}
-        return Task(site.name, type(self.model).__name__, packed, sources, approximation, config)
+        return Task(
+            site=_without_graph(site), model=type(self.model).__name__, path=path, layer=self.model.get_submodule(path),
+            call=self.calls[path], entering=domain, approximation=approximation, config=config,
+            sources={name: at for name, at in mapped.sources.items() if name.startswith(inside)},
+        )  # fmt: skip
 
 
 def _copied(x: Tensor) -> Tensor:
@@ -103,9 +106,7 @@ def _around(model: nn.Module, site: Site) -> Iterator[str]:
 def _without_graph(site: Site) -> Site:
     """The site without the nodes of the recorded graph, which only reading needs."""
     none: Any = None
-    first, second, up = (
-        m and replace(m, node=none, input=none) for m in (site.first, site.second, site.up)
-    )
+    first, second, up = (m and replace(m, node=none, input=none) for m in (site.first, site.second, site.up))
     assert first is not None and second is not None
     return replace(site, uses=(), first=first, second=second, up=up)
 
@@ -114,12 +115,12 @@ def convert_alone(task: Task) -> Converted:
     """Plan a block, compare it as it runs with what was read, and return what is stored of it. One thread computes, so that no
     digit depends on the number of cores."""
     with _ALONE, _one_thread():
-        path, layer, site, domain, call = pickle.loads(task.layer)
-        held = _in_place(task.model, path, layer)
+        site, call = task.site, task.call
+        held = _in_place(task.model, task.path, task.layer)
         with in_memory(held, task.sources):
             tensors = [named for m in site.maps() for named in m.tensors()]
             refuse(held, [Problem(name, reason) for name, t in tensors if (reason := tensor_problem(t))])
-            planned = plan_block(site, domain, task.approximation, task.config, lambda _: None)
+            planned = plan_block(site, task.entering, task.approximation, task.config, lambda _: None)
             check_runs(held, call, [planned])
             undo = site.replace(planned.module)
             try:
@@ -155,7 +156,7 @@ def _in_place(model: str, path: str, layer: nn.Module) -> nn.Module:
 @contextmanager
 def _one_thread() -> Iterator[None]:
     try:
-        import threadpoolctl  # type: ignore[import-not-found, unused-ignore]
+        import threadpoolctl
     except ImportError as problem:
         advice = "which is not installed: pip install 'attnc[transformers]'"
         raise MissingExtraError(f"directories are converted with threadpoolctl, {advice}") from problem

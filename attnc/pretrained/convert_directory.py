@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnc.arguments import checked_eps
 from attnc.errors import AttncError, InputError, MissingExtraError
-from attnc.frontends.transformers import BlockList, Call, example_call, find_blocks
+from attnc.frontends.transformers import BlockList, example_call, find_blocks
 from attnc.pretrained.alone import Converted, Layers, Task, convert_alone, peak_memory
 from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.convert import check_dtypes, convert_, differences
@@ -168,18 +168,18 @@ def _convert_blocks(
         if site.name not in done
     ]
     progress("converting", len(done), len(sites))
-    for task, converted in _results(tasks, jobs):
-        work.store(names.index(task.name), converted)
-        done[task.name] = converted
-        progress(task.name, len(done), len(sites))
+    for name, converted in _results(tasks, jobs):
+        work.store(names.index(name), converted)
+        done[name] = converted
+        progress(name, len(done), len(sites))
     return before, {name: done[name] for name in names}
 
 
-def _attempt(task: Task) -> tuple[Task, Converted]:
-    return replace(task, layer=b""), convert_alone(task)
+def _attempt(task: Task) -> tuple[str, Converted]:
+    return task.site.name, convert_alone(task)
 
 
-def _results(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Converted]]:
+def _results(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[str, Converted]]:
     """Each result as soon as it is known; a failure stops the rest."""
     joblib = _joblib()
     calls = (joblib.delayed(_attempt)(task) for task in tasks)

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,17 +84,18 @@ def _restored(
     """The model with its converted parts, rebuilt one by one from the stored numbers."""
     model = mapped.model
     sites, made = _sites(where, model, record), []
-    with closing(read_parts(where, report.certificate, record)) as stored:
-        for (site, entry), (_, part) in zip(sites, stored, strict=True):
-            with in_memory(model, mapped.of(site)):
-                made.append((site, *_rebuilt(model, site, part, entry, chosen, strict)))
-    for site, module, _ in made:
+    stored = read_parts(where, report.certificate, record)
+    for (site, entry), (_, part) in zip(sites, stored, strict=True):
+        with in_memory(model, mapped.of(site)):
+            module, claim = _rebuilt(model, site, part, entry, chosen, strict)
+            made.append((site, module, claim, part_record(model, site, module)))
+    for site, module, *_ in made:
         site.replace(module.eval())
     if chosen != record["engine"]:
-        report = _run_by(report, chosen, {claim.name: module.runs for _, module, claim in made})
+        report = _run_by(report, chosen, {claim.name: module.runs for _, module, claim, _ in made})
     for part in model.modules():  # configs of parts are copies of the one that was read
         vars(getattr(part, "config", part)).pop("attnc", None)
-    note_parts(model, chosen, report, [part_record(model, site, module) for site, module, _ in made])
+    note_parts(model, chosen, report, [entry for *_, entry in made])
     return model
 
 
@@ -132,7 +133,9 @@ def map_model(where: Path) -> MappedModel:
     cls, stored = _checked_class(where), Directory(where)
     transformers, given = _imported(), placeholders(stored)
     with _quiet(transformers):
-        config = transformers.AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(
+            where, local_files_only=True, trust_remote_code=False
+        )
     if cls is transformers.AutoModel:
         cls = transformers.AutoModel._model_mapping[type(config)]
     held = {t.dtype for t in given.values() if t.is_floating_point()}

@@ -175,7 +175,9 @@ class ConversionReport:
     @classmethod
     def from_json(cls, record: object) -> ConversionReport:
         """Read the result of `to_json`; raises `CertificateError` if it was edited, or if a field is missing or unknown."""
-        given = {"memory": 0, **record} if isinstance(record, Mapping) else record  # reports before 0.3 have no memory
+        given = (
+            {"memory": 0, **record} if isinstance(record, Mapping) else record
+        )  # reports before 0.3 have no memory
         body = dict(checked_record(cls, given))
         for name, part in (("skipped", Skipped), ("measured", Difference)):
             body[name] = tuple(part(**checked_record(part, one)) for one in body[name])

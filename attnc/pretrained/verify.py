@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,47 +41,59 @@ from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.blocks import site_facts
-from attnc.pretrained.directory import from_pretrained
+from attnc.pretrained.directory import map_converted
 from attnc.pretrained.guard import check_flow
+from attnc.pretrained.mapped import MappedModel, in_memory
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
+from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate, Status, Verdict
 
 _POINTS = 33
 
 
-def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proofs | None = None) -> Verdict:
+def verify_conversion(
+    what: str | os.PathLike[str] | nn.Module, *, proofs: Proofs | None = None, progress: Progress = silent
+) -> Verdict:
     """Prove again what the report of a converted model, or of its directory, states of each of its parts, from the weights as
-    they are now. The verdict has one child for each part."""
-    model: nn.Module = what if isinstance(what, nn.Module) else from_pretrained(what)
+    they are now. The verdict has one child for each part. The matrices of a directory are in memory one part at a time."""
+    mapped = MappedModel(what, {}) if isinstance(what, nn.Module) else map_converted(Path(what))
+    model: nn.Module = mapped.model
     report, proofs = report_of(model), proofs or Proofs()
     try:
-        call = call_of(model) or example_call(model)
+        with in_memory(model, mapped.sources, release=True):
+            call = call_of(model) or example_call(model)
         sites = {site.name: site for site in read_sites(model, call)}
-        check_flow(model, call, [site for site in sites.values() if isinstance(site, Site)])
+        blocks = [site for site in sites.values() if isinstance(site, Site)]
+        with in_memory(model, mapped.sources, release=True):
+            check_flow(model, call, blocks)
     except AttncError as problem:
         return Verdict(Status.UNKNOWN, str(problem))
     reason = _whole(model, report, sites)
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason)
     records = dict(records_in(model))
-    verdicts = []
+    verdicts: list[Verdict] = []
     for claim in report.certificate.children:
+        progress(claim.name, len(verdicts), len(report.certificate.children))
         site = sites[claim.name]
         assert isinstance(site.replaced, Converted)
         part = _Part(model, claim, site, site.replaced, records.get(claim.name))
-        verdicts.append(_verdict(part, report.approximation, proofs))
+        with in_memory(model, mapped.of(site)):
+            verdicts.append(_verdict(part, report.approximation, proofs))
     return summary(verdicts, proofs)
 
 
-def verify_directory(path: str | os.PathLike[str], function: Function | None = None) -> Verdict:
+def verify_directory(
+    path: str | os.PathLike[str], function: Function | None = None, progress: Progress = silent
+) -> Verdict:
     """The verdict from the files; then the model is built and must run what was read. Without transformers it is "unknown"."""
     proofs = Proofs()
-    verdict = check_directory(path, proofs)
+    verdict = check_directory(path, proofs, progress)
     if not verdict:
         return verdict
     try:
-        return verify_conversion(path, proofs=proofs)
+        return verify_conversion(path, proofs=proofs, progress=progress)
     except MissingExtraError as problem:
         reason = f"the files fit the certificate, but the model was not built, so what it runs was not compared: {problem}"
         return replace(verdict, status=Status.UNKNOWN, reason=reason)

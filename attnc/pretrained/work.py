@@ -37,7 +37,7 @@ class Work:
     def is_own(self) -> bool:
         """Whether the directory is of this input and these options."""
         try:
-            return read_json(self.where / _PLAN) == self.plan
+            return bool(read_json(self.where / _PLAN) == self.plan)
         except FileError:
             return False
 
@@ -47,10 +47,14 @@ class Work:
         process, keeps what is finished."""
         if not self.is_own() and (self.where / _PLAN).exists():
             what = f"{self.where} holds the unfinished work of another conversion to {self.out}"
-            raise FileError(f"{what} (another input, other options or versions): finish that one, or delete it")
+            raise FileError(
+                f"{what} (another input, other options or versions): finish that one, or delete it"
+            )
         try:
             if not self.is_own():
-                shutil.rmtree(self.where, ignore_errors=True)  # left by a process that ended before or after its work
+                shutil.rmtree(
+                    self.where, ignore_errors=True
+                )  # left by a process that ended before or after its work
             for folder in (self.blocks, self.model):
                 folder.mkdir(parents=True, exist_ok=True)
                 for stale in folder.glob(".*.part"):
@@ -98,7 +102,9 @@ class Work:
         for name in stored.names:
             place_file(source / name, self.model / _RENAMED.get(name, name))
         with replacing(self.model / ANCHORS) as temporary:
-            temporary.write_bytes(save({n: np.ascontiguousarray(a) for n, a in anchors.items()}, {"format": "pt"}))
+            temporary.write_bytes(
+                save({n: np.ascontiguousarray(a) for n, a in anchors.items()}, {"format": "pt"})
+            )
         files = {name: file.path.name for name, file in stored.files.items()}
         placed = {name: _RENAMED.get(file, file) for name, file in files.items()}
         about = read_json(source / INDEX).get("metadata") if (source / INDEX).is_file() else None
