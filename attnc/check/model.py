@@ -273,7 +273,8 @@ def _read_block(
     norm, name, gated = entry["norm"], entry["name"], len(roles) == 3
     weights = (stored.get("norm.weight"), stored.get("norm.bias"))
     domain = claim.box if norm is None else _normed(norm, *weights)
-    maps = [_map(role, stored, entry["transposed"]) for role in roles]
+    rows = entry.get("rows", {})  # of a larger map
+    maps = [_map(role, stored, entry["transposed"], rows.get(role)) for role in roles]
     program = block_program(functions.get(claim.facts["activation"]), *maps)
     inside, count = f"{name}.activation" if gated else name, len(claim.children) - gated
     numbers = [_read_head(f"{inside}.{g}", claim.children[g], tensors) for g in range(count)]
@@ -286,10 +287,18 @@ def _read_block(
     return Block(claim, program, domain, heads, square, stored["scale"], stored["radius"])
 
 
-def _map(role: str, stored: Mapping[str, Numbers], transposed: Sequence[str]) -> Map:
+def _map(
+    role: str, stored: Mapping[str, Numbers], transposed: Sequence[str], rows: Sequence[int] | None
+) -> Map:
     W = stored[f"{role}.weight"].astype(np.float64)
     W = W.T.copy() if role in transposed else W
-    return W, stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)
+    b = stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)
+    if rows is None:
+        return W, b
+    start, stop = rows
+    if not 0 <= start < stop <= len(W):
+        raise ValueError(f"the outputs {start} to {stop} of a map of {len(W)}")
+    return W[start:stop], b[start:stop]
 
 
 def _normed(norm: Mapping[str, Any], weight: Numbers | None, bias: Numbers | None) -> Normed:

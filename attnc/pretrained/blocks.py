@@ -135,7 +135,7 @@ def _plan(block: _Block, progress: Callable[[str], None]) -> PlannedBlock:
             errors[4] = square_errors(product, square, name, block.dtype)
         maps = {m.attribute: m.module for m in site.maps()}
         powers = product.tensor("scale"), product.tensor("radius")
-        module = GatedBlock(maps, activation, Product(square, *powers, engine))
+        module = GatedBlock(maps, activation, Product(square, *powers, engine), site.rows)
     every, last = {**heads, "exact": {}}, len(block.program.steps)
     outputs = {name: block.bounds(layers, errors)[last] for name, errors in every.items()}
     certificate = _certificate(block, [group.head for group in groups], module, outputs, engine)

@@ -295,8 +295,9 @@ class _BlockRun(_Flow):
     def _difference(self, k: int) -> str | None:
         dtype, block = self.site.dtype, self.block
         h = rows_of(self.inner[k])
-        given = {"first": rows_of(self.chosen[k]), "up": rows_of(self.entering[k]), "second": h}
-        found = {role: rows_of(out[k]) for role, out in self.outputs.items()}
+        first, fused = rows_of(self.chosen[k]), self.site.rows is not None  # then one call computes both
+        given = {"first": first, "up": first if fused else rows_of(self.entering[k]), "second": h}
+        found = {role: rows_of(out[k])[:, slice(*self.maps[role].rows or (None,))] for role, out in self.outputs.items()}
         for role, linear in self.maps.items():
             if not is_close(found[role], block.affine(role, given[role]), dtype, linear.sizes[1]):
                 return f"its map {linear.name} returns something else than W x + b"

@@ -241,7 +241,8 @@ def _code(part: _Part) -> str | None:
     reason: str | None = ask(module)
     if reason is not None:
         return reason
-    if isinstance(module, GatedBlock) and tuple(m.attribute for m in part.maps) != module.roles:
+    roles = tuple(dict.fromkeys(m.attribute for m in part.maps))
+    if isinstance(module, GatedBlock) and (roles, getattr(site, "rows", None)) != (module.roles, module.rows):
         return "the maps of the gated block are in other places"
     return None
 

@@ -186,6 +186,9 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
         family=_family(model, place), activation=block.activation or "", first=block.first, second=block.second, up=block.up,
         norm=norm, also=tuple(dict.fromkeys(p.name for p, _ in uses))[1:], remarks=remarks,
     )  # fmt: skip
+    if site.gated and site.rows is None and any(m.rows is not None for m in site.maps()):
+        reason = "multiplies a part of the outputs of a map with outputs of another: give each factor a map of its own"
+        problems.append(Problem(place.name, reason))
     if places and not block.converted:
         kept = [part for m in site.maps() for part in m.module.modules()] if site.gated else []
         problems += _lost(site.name, site.replaced, map(id, kept))
