@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
+HALF = frozenset({torch.bfloat16, torch.float16})
+_WIDE = frozenset({torch.float32, torch.float64})
 COPIES = frozenset({"clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh"})
 CASTS = frozenset({"to", "_to_copy", "type_as"})
 DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
@@ -79,11 +81,12 @@ def dtype(node: fx.Node) -> torch.dtype | None:
     return value.dtype if isinstance(value, Tensor) else None
 
 
-def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.Node | None:
+def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False, half: bool = False) -> fx.Node | None:
     """The node whose vectors of the last axis this node returns, in the same order; None if the node computes something.
 
     Dropout in eval mode, copies, casts to the same dtype, and reshapes that keep the last axis change nothing. With `rows` the
-    vectors may be reordered, repeated or left out; with `casts` float32 and float64 may be cast into each other."""
+    vectors may be reordered, repeated or left out; with `casts` float32 and float64 may be cast into each other, with
+    `half` also into bfloat16 and float16, and back."""
     known = name(node)
     source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
     if source is None or shape(source) is None or shape(node) is None:
@@ -92,7 +95,7 @@ def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.N
         return source if arguments(node).get("train") is False else None
     same = dtype(node) == dtype(source)
     if known in CASTS:
-        wide = {dtype(node), dtype(source)} <= {torch.float32, torch.float64}
+        wide = {dtype(node), dtype(source)} <= {*_WIDE, *(HALF if half else ())}
         return source if same or (casts and wide) else None
     if not same:  # x.view(dtype) reads the bits of x as other numbers
         return None
@@ -102,10 +105,10 @@ def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.N
     return source if kept and _keeps_last(node, source, known) else None
 
 
-def origin(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.Node:
+def origin(node: fx.Node, *, rows: bool = False, casts: bool = False, half: bool = False) -> fx.Node:
     """The node that computed the numbers: `unchanged`, as far back as it goes."""
-    source = unchanged(node, rows=rows, casts=casts)
-    return node if source is None else origin(source, rows=rows, casts=casts)
+    source = unchanged(node, rows=rows, casts=casts, half=half)
+    return node if source is None else origin(source, rows=rows, casts=casts, half=half)
 
 
 def part_of(node: fx.Node) -> tuple[fx.Node, tuple[int, int]] | None:

@@ -128,7 +128,7 @@ def _plan(
 
 
 def _check_arithmetic(found: BlockList) -> None:
-    for name in {str(site.dtype).removeprefix("torch.") for site in found.sites}:
+    for name in {"float64" if site.dtype == torch.float64 else "float32" for site in found.sites}:
         check_arithmetic(name, network=True)
         broken = probe_window(name)
         if broken is not None:

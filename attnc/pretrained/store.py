@@ -134,7 +134,8 @@ def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> d
 
 def _norm_record(norm: NormRead) -> dict[str, Any]:
     one_plus = None if norm.one_plus is None else str(norm.one_plus).removeprefix("torch.")
-    return {"kind": norm.kind, "features": norm.features, "one_plus": one_plus}
+    about = {"kind": norm.kind, "features": norm.features, "one_plus": one_plus}
+    return {**about, "half": True} if norm.half else about
 
 
 def _digest(role: str, tensor: Tensor) -> str:

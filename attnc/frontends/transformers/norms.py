@@ -13,7 +13,7 @@ from attnc.domain import Normed
 from attnc.errors import Problem
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured
-from attnc.frontends.problems import DTYPES, tensor_problem
+from attnc.frontends.problems import DTYPES, HALF, tensor_problem
 from attnc.network.norm import Norm
 
 NORMS = ("layer_norm", "rms_norm")
@@ -33,11 +33,12 @@ class NormRead:
     weight: Tensor | None
     bias: Tensor | None
     one_plus: torch.dtype | None = None  # the dtype in which 1 + weight is taken, where that is the gain
+    half: bool = False  # whether some of its numbers are rounded to bfloat16 or float16
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for norms that make the same numbers: the same tensors, kind and eps."""
-        return self.kind, self.features, self.eps, id(self.weight), id(self.bias), self.one_plus
+        return self.kind, self.features, self.eps, id(self.weight), id(self.bias), self.one_plus, self.half
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Gain and shift, with their names in the model."""
@@ -51,11 +52,17 @@ class NormRead:
             reason = f"has eps={self.eps}: give at least {LEAST_EPS:.0e}, so that rounding does not matter for tiny inputs"
             yield Problem(self.name, reason)
         for name, tensor in self.tensors():
-            if (refused := tensor_problem(tensor)) is not None:
+            if (refused := tensor_problem(tensor, half=True)) is not None:
                 yield Problem(name, refused)
 
     def domain(self) -> Normed:
-        """Every vector that it can return. Gemma adds 1 + weight in float32, whatever the dtype of the model."""
+        """Every vector that it can return, rounded to half precision if it is."""
+        found = self.gain_and_shift()
+        return found.rounded() if self.half else found
+
+    def gain_and_shift(self) -> Normed:
+        """Every vector that it can return in exact arithmetic. Gemma adds 1 + weight in float32, whatever the dtype of the
+        model."""
         weight = self.weight
         if weight is not None and self.one_plus is not None:
             weight = 1.0 + weight.to(self.one_plus)
@@ -68,7 +75,7 @@ class NormRead:
 def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
     """The norm whose outputs are the vectors that a node computes; None if it is not recognised."""
     found = _read(aten.origin(node, rows=True), captured)
-    return None if found is None else found[1]
+    return None if found is None else _with_precision(node, *found)[1]
 
 
 def norms_in(captured: Captured) -> Iterator[tuple[fx.Node, fx.Node, NormRead]]:
@@ -77,14 +84,35 @@ def norms_in(captured: Captured) -> Iterator[tuple[fx.Node, fx.Node, NormRead]]:
         found = _read(node, captured) if aten.name(node) in (*NORMS, NORM, *_LAST) else None
         ends = aten.name(node) not in _LAST or not any(_is_norm(user, captured) for user in node.users)
         if found is not None and ends:
-            yield node, aten.origin(found[0], casts=True), found[1]
+            last = _cast(node, captured)
+            entering, norm = _with_precision(last, *found)
+            yield last, aten.origin(entering, casts=True, half=True), norm
+
+
+def _cast(node: fx.Node, captured: Captured) -> fx.Node:
+    """The result of a norm in the dtype in which its module returns it."""
+    (user, *others) = node.users or (node,)
+    through = aten.name(user) in aten.CASTS and not others and captured.path(user) == captured.path(node)
+    return _cast(user, captured) if through else node
+
+
+def _with_precision(node: fx.Node, entering: fx.Node, norm: NormRead) -> tuple[fx.Node, NormRead]:
+    """The norm, with a note if a number between its input and a node has half precision."""
+    begin, todo, seen = aten.origin(entering, casts=True, half=True), [node], set[fx.Node]()
+    while todo:
+        at = todo.pop()
+        if at in seen or at is begin:
+            continue
+        seen.add(at)
+        todo += at.all_input_nodes
+    return entering, replace(norm, half=any(aten.dtype(at) in HALF for at in seen))
 
 
 def _is_norm(user: fx.Node, captured: Captured) -> bool:
     """Whether an operation, or one behind casts of it, computes a norm: then the norm ends there."""
     if aten.name(user) in _LAST:
         return _read(user, captured) is not None
-    through = aten.unchanged(user, casts=True) is not None
+    through = aten.unchanged(user, casts=True, half=True) is not None
     return through and any(_is_norm(next_, captured) for next_ in user.users)
 
 
@@ -139,8 +167,8 @@ def _shifted(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | No
 
 
 def _written_out(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None:
-    """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float32 and float64, and 1 + weight for weight; or
-    with a division by sqrt. z is x - mean(x) in a LayerNorm."""
+    """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float types, and 1 + weight for weight; or with
+    a division by sqrt. z is x - mean(x) in a LayerNorm."""
     size = aten.shape(node)
     roots = [(f, inverse) for f, inverse in _factors(node) if _is_root(f, inverse)]
     inner = _mean_square(roots[0][0]) if len(roots) == 1 else None
@@ -149,8 +177,6 @@ def _written_out(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] 
     z, eps = inner
     x = _centred(z)
     factors = list(_factors(node, z))
-    if any(aten.dtype(f) not in DTYPES for f, _ in factors):  # in less it is not normalised to 2^-10
-        return None
     rest = [f for f, _ in factors if f is not roots[0][0]]
     same = [f for f in rest if f is z or (x is not None and _centred(f) is x)]
     if len(same) != 1 or aten.shape(z) != size or any(inverse for f, inverse in factors if f in rest):
@@ -190,7 +216,7 @@ def _over_last(mean: fx.Node) -> bool:
 def _factors(node: fx.Node, whole: fx.Node | None = None) -> Iterator[tuple[fx.Node, bool]]:
     """The factors of a product of products and of divisions by roots, casts apart, and whether each is divided by; `whole` is a
     factor even if it is a product."""
-    node = aten.origin(node, casts=True)
+    node = aten.origin(node, casts=True, half=True)
     known = aten.name(node) if node is not whole else ""
     sides = [_argument(node, key) for key in ("self", "other")] if known in ("mul", "div") else []
     factors = [side for side in sides if side is not None]
@@ -215,12 +241,14 @@ def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
         return None
     sides = [aten.arguments(total)[key] for key in ("self", "other")]
     eps = next((float(s) for s in sides if isinstance(s, (int, float)) and not isinstance(s, bool)), None)
-    mean = next((aten.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
+    mean = next((aten.origin(s, casts=True, half=True) for s in sides if isinstance(s, fx.Node)), None)
     if eps is None or mean is None or aten.name(mean) != "mean":
         return None
     square = _argument(mean, "self")
     if square is None or not _over_last(mean):
         return None
+    if any(aten.dtype(n) not in DTYPES for n in (root, total, mean, square)):
+        return None  # in less it is not normalised to 2^-10
     z, op = _argument(square, "self"), aten.name(square)
     powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)
     twice = op == "mul" and _argument(square, "other") is z
@@ -243,11 +271,11 @@ def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, torch.dtype | None
 
 def _argument(node: fx.Node, name: str) -> fx.Node | None:
     found = aten.arguments(node).get(name)
-    return aten.origin(found, casts=True) if isinstance(found, fx.Node) else None
+    return aten.origin(found, casts=True, half=True) if isinstance(found, fx.Node) else None
 
 
 def _tensor(node: object, captured: Captured) -> Tensor | None:
     """The parameter or buffer that a node is, casts apart."""
     if not isinstance(node, fx.Node):
         return None
-    return captured.tensors.get(aten.origin(node, casts=True).name)
+    return captured.tensors.get(aten.origin(node, casts=True, half=True).name)
