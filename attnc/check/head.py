@@ -5,6 +5,7 @@ cell by cell (`cell`): a cell is halved until approximation, rounding and their 
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,7 @@ from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
 from attnc.functions.function import Branch, label_of
-from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.certificate import HALF, Certificate, Status, Verdict
 from attnc.records.fields import round_up
 from attnc.records.layers import NetworkNumbers
 from attnc.records.numbers import HeadNumbers
@@ -67,6 +68,13 @@ def check_machine(broken: str | None) -> None:
 
 def check_terms(claim: Certificate, subject: str, requested: float) -> None:
     """Raise `CheckError` if a certificate contradicts itself, or if this machine breaks the assumptions."""
+    if claim.dtype in HALF and claim.subject == subject:
+        if (claim.status, claim.rounding, claim.bound) != (Status.UNKNOWN, math.inf, math.inf):
+            raise CheckError(f"{claim.title}: nothing but the approximation can be claimed in {claim.dtype}")
+        if not claim.approximation <= requested:
+            raise CheckError(f"approximation is {claim.approximation:g}, above the requested {requested:g}")
+        check_machine(probe_network("float32"))
+        return
     if not claim.proved or claim.subject != subject:
         raise CheckError(f"{claim.title} is {claim.status}: its domain, or its bound, is not proved")
     if not claim.approximation <= requested:

@@ -23,7 +23,7 @@ from attnc.domain import Ball, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.program import Program
 from attnc.program.step import Numbers
-from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.certificate import HALF, Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE, unsealed
 from attnc.records.files import Directory, read_json
 from attnc.records.layers import Heads
@@ -113,6 +113,9 @@ def check_part(part: Part, requested: float, proofs: Proofs, attack: Attack | No
         return problem.verdict(claim.bound, name=claim.name)
     except (AttncError, *DAMAGE) as problem:
         return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
+    if claim.dtype in HALF:
+        reason = f"the approximation holds in every output, in exact arithmetic; rounding in {claim.dtype} is not claimed"
+        return Verdict(Status.PROVED, reason, claim.approximation, name=claim.name)
     reason = f"the bounds hold in every output, for {len(claim.facts['roundings'])} engines"
     return Verdict(Status.PROVED, reason, claim.bound, name=claim.name)
 
@@ -129,7 +132,7 @@ def _check_block(block: Block, proofs: Proofs, attack: Attack | None) -> None:
         if certificate.facts.get("function") != function:
             raise CheckError(f"the certificate of a head of {function} is about another function")
         require(proofs.head(numbers, certificate), f"a head of {function}")
-    for engine in claim.facts["roundings"]:
+    for engine in ("softmax", "closed-form") if claim.dtype in HALF else claim.facts["roundings"]:
         refuted = None if attack is None else attack(block, engine, proofs)
         verdict = _check_engine(block, engine, proofs) if refuted is None else refuted
         require(verdict, f"engine {engine}")
@@ -146,9 +149,15 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         error = math.inf if multiplied else proofs.executed(block.square, square, engine)
         squares = square_errors(square, (block.scale, block.radius), error, multiplied)
     facts = claim.facts
-    terms = BlockClaim(claim.approximation, facts["roundings"][engine], facts["products"], facts["interval"])
+    rounding = None if claim.dtype in HALF else facts["roundings"][engine]
+    terms = BlockClaim(claim.approximation, rounding, facts["products"], facts["interval"])
     assert block.domain is not None
-    return check_block(block.program, block.domain, errors, squares, terms, claim.dtype)
+    return check_block(block.program, block.domain, errors, squares, terms, _executed(claim))
+
+
+def _executed(claim: Certificate) -> str:
+    """The dtype in which heads run."""
+    return "float32" if claim.dtype in HALF else claim.dtype
 
 
 def _check_activation(claim: Certificate, numbers: HeadNumbers, proofs: Proofs) -> None:
@@ -157,7 +166,7 @@ def _check_activation(claim: Certificate, numbers: HeadNumbers, proofs: Proofs) 
     if head.facts.get("function") != facts["activation"]:
         raise CheckError("its certificate is not about a head of its function")
     require(proofs.head(numbers, head), f"the head of {facts['activation']}")
-    terms = (claim.approximation, claim.holds_for, claim.dtype)
+    terms = (claim.approximation, claim.holds_for, _executed(claim))
     if terms != (head.approximation, head.interval, head.dtype):
         raise CheckError("its terms are not those of its head")
     for engine, rounding in facts["roundings"].items():
@@ -173,7 +182,9 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
         reason = f"{failed[0].name}: {failed[0].reason}"
         return replace(failed[0], reason=reason, bound=bound, cells=cells, name="", children=tuple(verdicts))
     count = f"{len(verdicts)} part{'s' * (len(verdicts) > 1)}, {len(proofs.heads)} different heads"
-    reason = f"the bounds hold: {count}, {len(proofs.windows)} windows"
+    half = any("not claimed" in verdict.reason for verdict in verdicts)
+    what = "the approximation holds, in exact arithmetic alone" if half else "the bounds hold"
+    reason = f"{what}: {count}, {len(proofs.windows)} windows"
     return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts))
 
 
@@ -268,11 +279,13 @@ def _read_norm(
     claim: Certificate, entry: Mapping[str, Any], stored: Mapping[str, Numbers], tensors: Directory
 ) -> NormNumbers:
     slope, intercept, value = (stored[role].astype(np.float64) for role in QUADRATIC)
-    numbers = QuadraticNumbers(slope, intercept, value, entry["features"], entry["epsilon"], 0.5, claim.dtype)
+    about = (entry["features"], entry["epsilon"], 0.5, _executed(claim))
+    numbers = QuadraticNumbers(slope, intercept, value, *about)
     most = entry["most"] * entry["features"]
     if not isinstance(claim.holds_for, Ball) or most > claim.holds_for.radius**2 * (1 + 1e-12):
         raise ValueError(f"{claim.name} accepts larger tokens than its certificate holds for")
-    return NormNumbers(claim, numbers, _normed(entry, stored.get("weight"), stored.get("bias")))
+    exact = {**entry, "half": False}  # its own gain and shift, not what follows from them
+    return NormNumbers(claim, numbers, _normed(exact, stored.get("weight"), stored.get("bias")))
 
 
 def _read_block(
@@ -282,7 +295,8 @@ def _read_block(
     norm, name, gated = entry["norm"], entry["name"], len(roles) == 3
     weights = (stored.get("norm.weight"), stored.get("norm.bias"))
     domain = claim.box if norm is None else _normed(norm, *weights)
-    maps = [_map(role, stored, entry["transposed"]) for role in roles]
+    rows = entry.get("rows", {})  # of a larger map
+    maps = [_map(role, stored, entry["transposed"], rows.get(role)) for role in roles]
     program = block_program(functions.get(claim.facts["activation"]), *maps)
     inside, count = f"{name}.activation" if gated else name, len(claim.children) - gated
     numbers = [_read_head(f"{inside}.{g}", claim.children[g], tensors) for g in range(count)]
@@ -295,18 +309,29 @@ def _read_block(
     return Block(claim, program, domain, heads, square, stored["scale"], stored["radius"])
 
 
-def _map(role: str, stored: Mapping[str, Numbers], transposed: Sequence[str]) -> Map:
+def _map(
+    role: str, stored: Mapping[str, Numbers], transposed: Sequence[str], rows: Sequence[int] | None
+) -> Map:
     W = stored[f"{role}.weight"].astype(np.float64)
     W = W.T.copy() if role in transposed else W
-    return W, stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)
+    b = stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)
+    if rows is None:
+        return W, b
+    start, stop = rows
+    if not 0 <= start < stop <= len(W):
+        raise ValueError(f"the outputs {start} to {stop} of a map of {len(W)}")
+    return W[start:stop], b[start:stop]
 
 
 def _normed(norm: Mapping[str, Any], weight: Numbers | None, bias: Numbers | None) -> Normed:
-    """gain∘y + shift with gain = weight, or 1 + weight summed in the dtype `one_plus`."""
+    """gain∘y + shift with gain = weight, or 1 + weight summed in the dtype `one_plus`; rounded in half precision."""
     gain = np.ones(norm["features"]) if weight is None else weight
+    if norm["one_plus"] in HALF:
+        raise ValueError(f"a gain that is summed in {norm['one_plus']} cannot be read from files")
     if norm["one_plus"] is not None:
         gain = gain.astype(norm["one_plus"]) + np.ones((), norm["one_plus"])
-    return Normed(norm["kind"] == "layer", gain, np.zeros(norm["features"]) if bias is None else bias)
+    found = Normed(norm["kind"] == "layer", gain, np.zeros(norm["features"]) if bias is None else bias)
+    return found.rounded() if norm.get("half", False) else found
 
 
 def _read_head(prefix: str, certificate: Certificate, tensors: Directory) -> HeadNumbers:

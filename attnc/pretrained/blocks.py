@@ -29,6 +29,7 @@ from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
+from attnc.network.running import is_less
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.guard import MODES, SHAPES, ULPS, is_close, refuse, rows_of
 from attnc.pretrained.inputs import Entering
@@ -82,7 +83,10 @@ class _Block:
 
     @property
     def reach(self) -> tuple[Array, Array]:
-        return self.known[1].reach
+        """Contains every pre-activation; in half precision with room for its rounding."""
+        lo, hi = self.known[1].reach
+        room = 2.0**-6 * np.maximum(np.abs(lo), np.abs(hi)) if is_less(self.site.dtype) else 0.0
+        return lo - room, hi + room
 
     def bounds(self, layers: tuple[Layer, ...], heads: Mapping[int, HeadErrors]) -> dict[int, ValueBounds]:
         return compose(self.program, layers, self.entering.domain, heads, self.dtype)
@@ -135,7 +139,7 @@ def _plan(block: _Block, progress: Callable[[str], None]) -> PlannedBlock:
             errors[4] = square_errors(product, square, name, block.dtype)
         maps = {m.attribute: m.module for m in site.maps()}
         powers = product.tensor("scale"), product.tensor("radius")
-        module = GatedBlock(maps, activation, Product(square, *powers, engine))
+        module = GatedBlock(maps, activation, Product(square, *powers, engine), site.rows)
     every, last = {**heads, "exact": {}}, len(block.program.steps)
     outputs = {name: block.bounds(layers, errors)[last] for name, errors in every.items()}
     certificate = _certificate(block, [group.head for group in groups], module, outputs, engine)
@@ -188,8 +192,11 @@ def _certificate(
     if not exact <= block.approximation:
         raise _too_small(block.site, block.approximation, exact)
     errors = {name: float(bounds.rounding.max()) for name, bounds in outputs.items()}
-    roundings = {name: round_up((1 + 2.0**-10) * error) for name, error in errors.items()}
+    roundings: dict[str, float] = {name: round_up((1 + 2.0**-10) * error) for name, error in errors.items()}
+    products: float | None
     products, site, (lo, hi) = roundings.pop("exact"), block.site, block.reach
+    if is_less(site.dtype):
+        roundings, products = {}, None
     square = [head for _, head in module.product.square.groups] if isinstance(module, GatedBlock) else []
     facts = {
         **site_facts(site, heads), "activation": site.activation, "engine": module.runs,
@@ -204,10 +211,14 @@ def _certificate(
 def _stated(
     site: Site | PartSite, subject: str, exact: float, engine: str, facts: dict[str, Any], **about: Any
 ) -> Certificate:
-    """The certificate of a part: its approximation, and the rounding of its engine, from `facts["roundings"]`."""
-    rounding = facts["roundings"][engine]
-    terms = {"approximation": exact, "rounding": rounding, "bound": round_up(exact + rounding)}
-    about = {"status": Status.PROVED, "dtype": _dtype(site), **terms, **about}
+    """The certificate of a part: its approximation, and the rounding of its engine, from `facts["roundings"]`. Nothing is
+    claimed of the rounding of half precision: the error is then unknown, apart from the approximation."""
+    rounding = math.inf if is_less(site.dtype) else facts["roundings"][engine]
+    bound = rounding if is_less(site.dtype) else round_up(exact + rounding)
+    terms = {"approximation": exact, "rounding": rounding, "bound": bound}
+    about = {"status": Status.PROVED, **terms, **about, "dtype": str(site.dtype).removeprefix("torch.")}
+    if is_less(site.dtype):
+        about["status"] = Status.UNKNOWN
     return Certificate(subject=subject, name=site.name, facts=facts, **about)
 
 
@@ -226,6 +237,7 @@ def plan_activation(site: ActivationSite, approximation: float, config: ConvertC
     head = head_approximating(Plan(f, on, _dtype(site), config.design), approximation)
     module = Pointwise([(None, head)], config.engine, config.strict)
     roundings = {engine: round_up(executed_error(head, f, engine)) for engine in _ENGINES}
+    roundings = {} if is_less(site.dtype) else roundings
     facts, known = (
         {"activation": site.activation, "engine": module.runs, "roundings": roundings},
         head.certificate,
@@ -237,7 +249,8 @@ def plan_activation(site: ActivationSite, approximation: float, config: ConvertC
 
 def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> PlannedPart:
     """Heads such that every output of the norm moves by at most `approximation` in exact arithmetic: |γ_i| √d g."""
-    norm, domain, dtype, centred = site.norm, site.norm.domain(), _dtype(site), site.norm.kind == "layer"
+    norm, domain, dtype = site.norm, site.norm.gain_and_shift(), _dtype(site)
+    centred, half = site.norm.kind == "layer", is_less(site.dtype)
     size = float(abs(domain.gain).max()) * math.sqrt(norm.features)
     target = min(_LARGEST_TARGET, approximation / size / 1.05 if size > 0 else 1.0)
     target = 10.0 ** math.floor(math.log10(target))  # norms share heads
@@ -257,7 +270,7 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
     facts = {
         "kind": norm.kind, "engine": config.engine, "features": norm.features, "epsilon": site.epsilon,
         "heads": len(proof.numbers), "relative": proof.approximation, "executed": relative,
-        "roundings": {engine: round_up(executed) for engine, (_, executed) in errors.items()},
+        "roundings": {} if half else {engine: round_up(executed) for engine, (_, executed) in errors.items()},
     }  # fmt: skip
     ball = Ball(norm.features, math.sqrt(norm.features * MOST), centred)
     about = {"holds_for": ball, "digests": proof.numbers.digests()}
@@ -277,7 +290,7 @@ def check_norms(model: nn.Module, sites: Sequence[NormSite]) -> None:
 
 
 def _norm_problem(site: NormSite) -> str | None:
-    norm, domain = site.norm, site.norm.domain()
+    norm, domain = site.norm, site.norm.gain_and_shift()
     noise, part = np.random.default_rng(), site.replaced
     device = next((t.device for _, t in norm.tensors()), torch.device("cpu"))
     for shape, mode in itertools.product(SHAPES[1:], MODES):
@@ -295,14 +308,16 @@ def _norm_problem(site: NormSite) -> str | None:
             domain.gain * y + domain.shift,
             np.abs(domain.gain) * (1 + np.abs(y)) + np.abs(domain.shift),
         )
-        same = isinstance(out, Tensor) and is_close(rows_of(out), expected, torch.float32, ULPS)
-        if not same:  # up to float32, in which some norms are taken
+        least = site.dtype if is_less(site.dtype) else torch.float32  # in which some norms are taken
+        same = isinstance(out, Tensor) and is_close(rows_of(out), expected, least, ULPS)
+        if not same:
             return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
     return None
 
 
 def _dtype(site: Site | PartSite) -> str:
-    return str(site.dtype).removeprefix("torch.")
+    """The dtype of heads: that of the model, or float32 in half precision."""
+    return "float32" if is_less(site.dtype) else str(site.dtype).removeprefix("torch.")
 
 
 def _check_finite(dtype: str, *values: ValueBounds) -> None:

@@ -129,7 +129,7 @@ def _plan(
 
 def check_dtypes(found: BlockList) -> None:
     """Raise PrecisionError if the arithmetic of this machine is not as assumed, in a dtype of the model."""
-    for name in {str(site.dtype).removeprefix("torch.") for site in found.sites}:
+    for name in {"float64" if site.dtype == torch.float64 else "float32" for site in found.sites}:
         check_arithmetic(name, network=True)
         broken = probe_window(name)
         if broken is not None:

@@ -263,7 +263,7 @@ def _rebuilt(
         if isinstance(found, Block) and found.square is not None:
             assert isinstance(site, Site) and found.scale is not None and found.radius is not None
             square = Product(_head(found.square, claim.children[-1]), found.scale, found.radius, engine)
-            module = GatedBlock({m.attribute: m.module for m in site.maps()}, pointwise, square)
+            module = GatedBlock({m.attribute: m.module for m in site.maps()}, pointwise, square, site.rows)
     reason = module.why_not_certified() or why_not_recorded(model, site, module, entry)
     if reason is not None:
         raise CertificateError(f"{site.name}: {reason}: convert the original model again")

@@ -23,6 +23,7 @@ from attnc.frontends.comparison import swapped
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.blocks import LinearMap
 from attnc.network.pointwise import Pointwise
+from attnc.network.running import is_less
 from attnc.pretrained.inputs import removed
 
 if TYPE_CHECKING:
@@ -295,8 +296,9 @@ class _BlockRun(_Flow):
     def _difference(self, k: int) -> str | None:
         dtype, block = self.site.dtype, self.block
         h = rows_of(self.inner[k])
-        given = {"first": rows_of(self.chosen[k]), "up": rows_of(self.entering[k]), "second": h}
-        found = {role: rows_of(out[k]) for role, out in self.outputs.items()}
+        first, fused = rows_of(self.chosen[k]), self.site.rows is not None  # then one call computes both
+        given = {"first": first, "up": first if fused else rows_of(self.entering[k]), "second": h}
+        found = {role: rows_of(out[k])[:, slice(*self.maps[role].rows or (None,))] for role, out in self.outputs.items()}
         for role, linear in self.maps.items():
             if not is_close(found[role], block.affine(role, given[role]), dtype, linear.sizes[1]):
                 return f"its map {linear.name} returns something else than W x + b"
@@ -355,7 +357,10 @@ def is_close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, te
     value, size = expected
     if found.shape != value.shape:
         return False
+    allowed = 2 * (terms + 8) * torch.finfo(dtype).eps
+    if is_less(dtype):  # sums are taken in float32
+        allowed = 16 * torch.finfo(dtype).eps + 2 * terms * torch.finfo(torch.float32).eps
     with np.errstate(all="ignore"):
-        close = np.abs(found - value) <= 2 * (terms + 8) * torch.finfo(dtype).eps * size
-    overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > 1e37))
+        close = np.abs(found - value) <= allowed * size
+    overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > min(1e37, 0.1 * torch.finfo(dtype).max)))
     return bool((close | overflow).all())

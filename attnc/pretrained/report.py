@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +14,7 @@ from torch import nn
 from attnc.domain import Ball, Normed
 from attnc.errors import InputError
 from attnc.frontends.transformers import SkipCause, Skipped
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import HALF, Certificate, Status
 from attnc.records.fields import at_most, checked_record, versions, with_fields
 from attnc.records.window_numbers import FUNCTIONS, TailForm
 
@@ -132,6 +132,8 @@ class ConversionReport:
         lines += map(_activation_line, self._parts("activation"))
         lines += [f"read from the operations of a call with {self.read}"] if self.read else []
         lines += sorted({note for block in self.blocks for note in _own_forms(block)})
+        half = sorted({part.dtype for part in self.certificate.children} & {*HALF})
+        lines += [f"{dtype}: {UNCLAIMED}" for dtype in half]
         lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
         samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
         lines += [
@@ -189,6 +191,10 @@ ASSUMED = (
     "executed norm returns a vector that is normalised to 2^-10 (float32 layer norms do for means of up to some thousand "
     "standard deviations: docs/pretrained.md)"
 )
+UNCLAIMED = (
+    "approximation is proved for the stored weights in exact arithmetic; heads run in float32, and what the arithmetic of the "
+    "model rounds is not claimed, so the status of the error is unknown"
+)
 COLUMNS = (
     "block", "activation", "neurons", "anchors", "interval", "engine", "approximation", "rounding", "holds for",
 )  # fmt: skip
@@ -210,7 +216,7 @@ def model_certificate(
     return Certificate(
         subject="model",
         name=model,
-        status=Status.PROVED if all(block.proved for block in blocks) else Status.MEASURED,
+        status=_status({block.status for block in blocks}),
         **{term: max(getattr(block, term) for block in blocks) for term in terms},
         dtype=dtypes.pop() if len(dtypes) == 1 else "mixed",
         facts={"requested": requested},
@@ -219,10 +225,15 @@ def model_certificate(
     )
 
 
+def _status(found: Collection[Status]) -> Status:
+    """The status of a model with parts of these."""
+    return next(s for s in (Status.UNKNOWN, Status.MEASURED, Status.PROVED) if s in found)
+
+
 def _activation_line(part: Certificate) -> str:
     return (
         f"{part.name}: {part.facts['activation']} outside of blocks, one head of two keys, engine {part.facts['engine']}; "
-        f"approximation at most {at_most(part.approximation)}, rounding at most {at_most(part.rounding)} on "
+        f"approximation at most {at_most(part.approximation)}, rounding {_rounding(part.rounding, 'at most ')} on "
         f"[{part.interval.lo:g}, {part.interval.hi:g}]"
     )
 
@@ -235,7 +246,7 @@ def _norms_line(norms: Sequence[Certificate]) -> str:
     square = min(ball.radius**2 / ball.features for ball in balls)
     return (
         f"norms: {len(norms)}, each of {' or '.join(map(str, heads))} heads with two keys, engine {norms[0].facts['engine']}; "
-        f"approximation at most {at_most(exact)}, rounding at most {at_most(rounding)}, for every token (of a LayerNorm: minus "
+        f"approximation at most {at_most(exact)}, rounding {_rounding(rounding, 'at most ')}, for every token (of a LayerNorm: minus "
         f"its mean) with a mean square up to {square:.2g}"
     )
 
@@ -255,11 +266,15 @@ def _own_forms(block: Certificate) -> list[str]:
     return [f"closed-form: {one}, {why}" for one in runs]
 
 
+def _rounding(rounding: float, before: str = "") -> str:
+    return f"{before}{at_most(rounding)}" if math.isfinite(rounding) else "not claimed"
+
+
 def holds_for(block: Certificate) -> str:
     """The domain of a block in words."""
     if isinstance(block.holds_for, Normed):
         return "every input"
-    return "the given box" if block.proved else "inputs as in calibration"
+    return "the given box" if block.status is not Status.MEASURED else "inputs as in calibration"
 
 
 def _row(block: Certificate) -> tuple[str, ...]:
@@ -268,7 +283,7 @@ def _row(block: Certificate) -> tuple[str, ...]:
     return (
         block.name, f"{facts['activation']} ({facts['design']})", str(facts["neurons"]), ", ".join(map(str, facts["anchors"])),
         f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", facts["engine"], at_most(block.approximation),
-        at_most(block.rounding), holds_for(block),
+        _rounding(block.rounding), holds_for(block),
     )  # fmt: skip
 
 

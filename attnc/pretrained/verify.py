@@ -47,7 +47,7 @@ from attnc.pretrained.mapped import MappedModel, in_memory
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
 from attnc.progress import Progress, silent
-from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.certificate import HALF, Certificate, Status, Verdict
 
 _POINTS = 33
 
@@ -178,7 +178,7 @@ def _verdict(part: _Part, requested: float, proofs: Proofs) -> Verdict:
         if reason is None and isinstance(site, Site):
             return check_part(_block(part, site), requested, proofs, partial(_attack, part))
         if reason is None and isinstance(site, NormSite) and isinstance(module, Norm):
-            norm = NormNumbers(claim, module.heads.numbers(), site.norm.domain())
+            norm = NormNumbers(claim, module.heads.numbers(), site.norm.gain_and_shift())
             return check_part(norm, requested, proofs)
         if reason is None and len(part.heads) == 1:
             return check_part(Activation(claim, part.heads[0].numbers()), requested, proofs)
@@ -208,7 +208,8 @@ def _claims(part: _Part) -> str | None:
     if claim.subject != kind or isinstance(module, Norm) != (kind == "norm"):
         return f"it is a {type(module).__name__} in the place of a {kind}, its certificate is about a {claim.subject}"
     said = claim.facts["engine"]
-    if claim.facts["roundings"].get(module.engine) != claim.rounding or module.runs != said:
+    stated = math.inf if claim.dtype in HALF else claim.facts["roundings"].get(module.engine)
+    if stated != claim.rounding or module.runs != said:
         return f"it runs {module.runs!r} as engine={module.engine!r}: the report states {said!r}, rounding {claim.rounding:g}"
     if tuple(head.certificate for head in part.heads) != claim.children:
         return "its heads are not those of its certificate"
@@ -225,10 +226,14 @@ def _claims(part: _Part) -> str | None:
 
 def _numbers(part: _Part) -> str | None:
     """Why the numbers are not those of the report."""
-    claim, modules = part.claim, (part.module, *(m.module for m in part.maps))
+    claim, module = part.claim, part.module
+    own = [m.heads if isinstance(m, Norm) else m for m in module.modules() if isinstance(m, (Pointwise, Norm))]
+    heads, modules = [t for m in own for t in m.buffers()], (module, *(m.module for m in part.maps))
     tensors = [t for m in modules for t in (*m.parameters(), *m.buffers()) if t.is_floating_point()]
-    dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors}
-    if dtypes != {claim.dtype} or any(t.device.type != "cpu" for t in tensors):
+    kept = {id(t) for t in heads} if claim.dtype in HALF else set()
+    less = any(t.is_floating_point() and t.dtype != torch.float32 for t in heads) and bool(kept)
+    dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors if id(t) not in kept} or {claim.dtype}
+    if less or dtypes != {claim.dtype} or any(t.device.type != "cpu" for t in tensors):
         return f"it was proved in {claim.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
     if part.record is None:
         return None
@@ -254,7 +259,8 @@ def _code(part: _Part) -> str | None:
     reason: str | None = ask(module)
     if reason is not None:
         return reason
-    if isinstance(module, GatedBlock) and tuple(m.attribute for m in part.maps) != module.roles:
+    roles = tuple(dict.fromkeys(m.attribute for m in part.maps))
+    if isinstance(module, GatedBlock) and (roles, getattr(site, "rows", None)) != (module.roles, module.rows):
         return "the maps of the gated block are in other places"
     return None
 
@@ -265,7 +271,7 @@ def _attack(part: _Part, block: Block, engine: str, proofs: Proofs) -> Verdict |
     assert isinstance(part.site, Site) and activation is not None
     f, neurons = functions.get(claim.facts["activation"]), part.site.first.sizes[0]
     for (index, numbers), certificate in zip(block.heads, claim.children, strict=False):
-        s = _points(certificate).to(getattr(torch, claim.dtype))
+        s = _points(certificate).to(getattr(torch, certificate.dtype))
         with torch.no_grad():
             rows = activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
         column = 0 if index is None else int(index[0])

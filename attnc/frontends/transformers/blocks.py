@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ from attnc.program import Affine
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """An affine map as it is executed: x W^T + b, or x W + b if it is `transposed`, as in transformers' Conv1D."""
+    """An affine map as it is executed: x W^T + b, or x W + b if it is `transposed`, as in transformers' Conv1D. A map that is a
+    part of a larger one, as the two halves of a fused gate, has the `rows` [start, stop) of its outputs."""
 
     node: fx.Node
     input: fx.Node
@@ -39,11 +40,12 @@ class LinearMap:
     weight: Tensor
     bias: Tensor | None
     transposed: bool
+    rows: tuple[int, int] | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for maps of the same tensors."""
-        return id(self.weight), id(self.bias), self.transposed
+        return id(self.weight), id(self.bias), self.transposed, self.rows
 
     @property
     def attribute(self) -> str:
@@ -57,8 +59,8 @@ class LinearMap:
     @property
     def sizes(self) -> tuple[int, int]:
         """(outputs, inputs)."""
-        rows, columns = self.weight.shape
-        return (columns, rows) if self.transposed else (rows, columns)
+        rows, columns = self.weight.shape[::-1] if self.transposed else self.weight.shape
+        return (rows if self.rows is None else self.rows[1] - self.rows[0], columns)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """W and b, with their names in the model."""
@@ -69,7 +71,10 @@ class LinearMap:
     def step(self, value: int) -> Affine:
         """The map of a value of a program, with copies of the stored numbers."""
         W, b = to_numpy(self.weight), None if self.bias is None else to_numpy(self.bias)
-        return Affine(value, W.T if self.transposed else W, b, name=self.name)
+        own = slice(*self.rows) if self.rows is not None else slice(None)
+        return Affine(
+            value, (W.T if self.transposed else W)[own], None if b is None else b[own], name=self.name
+        )
 
     def numbers(self) -> tuple[Array, Array]:
         """W (outputs, inputs) and b (outputs,), copies in float64."""
@@ -99,8 +104,27 @@ class BlockRead:
 
 def blocks_in(captured: Captured) -> list[BlockRead]:
     """Every use of a block, in the order of execution."""
-    maps = {node: found for node in captured.graph.nodes if (found := _map(node, captured)) is not None}
-    return [block for second in maps.values() if (block := _block(second, maps, captured)) is not None]
+    maps = _maps(captured)
+    whole = [found for found in maps.values() if found.rows is None]
+    return [block for second in whole if (block := _block(second, maps, captured)) is not None]
+
+
+def _maps(captured: Captured) -> dict[fx.Node, LinearMap]:
+    """The maps that the graph runs, by the nodes that they compute, and the parts in which outputs of maps are used."""
+    nodes = captured.graph.nodes
+    maps = {node: found for node in nodes if (found := _map(node, captured)) is not None}
+    for node in nodes:
+        biased = _with_bias(node, maps, captured)
+        if biased is not None:
+            maps[node] = biased
+    inner = {_sides(node)[0] for node, found in maps.items() if aten.name(node) == "add"}
+    maps = {node: found for node, found in maps.items() if node not in inner}
+    for node in nodes:
+        part = aten.part_of(node)
+        source = None if part is None else maps.get(aten.origin(part[0]))
+        if part is not None and source is not None and source.rows is None:
+            maps[node] = replace(source, node=node, rows=part[1])
+    return maps
 
 
 def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
@@ -109,6 +133,9 @@ def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
         x, weight, bias, transposed = given["input"], given["weight"], given["bias"], False
     elif known == "addmm" and given["beta"] == given["alpha"] == 1:
         x, weight, bias, transposed = given["mat1"], given["mat2"], given["self"], True
+    elif known == "matmul" and isinstance(given["other"], fx.Node) and len(aten.shape(given["other"]) or ()) == 2:
+        turned = aten.transposed(given["other"])
+        x, weight, bias, transposed = given["self"], turned or given["other"], None, turned is None
     else:
         return None
     tensors = [captured.tensors.get(t.name) if isinstance(t, fx.Node) else None for t in (weight, bias)]
@@ -116,6 +143,28 @@ def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
         return None
     path = captured.path(node)
     return LinearMap(node, x, path, captured.parts[path], tensors[0], tensors[1], transposed)
+
+
+def _sides(node: fx.Node) -> tuple[fx.Node | None, fx.Node | None]:
+    """What a sum adds up, if these are two tensors: the one of more axes first."""
+    given = aten.arguments(node)
+    sides = [side for key in ("self", "other") if isinstance(side := given.get(key), fx.Node)]
+    if aten.name(node) != "add" or len(sides) != 2 or given.get("alpha", 1) != 1:
+        return None, None
+    first, second = sorted(sides, key=lambda side: -len(aten.shape(side) or ()))
+    return first, second
+
+
+def _with_bias(node: fx.Node, maps: dict[fx.Node, LinearMap], captured: Captured) -> LinearMap | None:
+    """x W^T + b, where the sum is an operation of its own in the module of the product."""
+    product, shift = _sides(node)
+    found = None if product is None else maps.get(product)
+    bias = None if shift is None else captured.tensors.get(shift.name)
+    if found is None or bias is None or found.bias is not None or aten.name(found.node) != "matmul":
+        return None
+    fits = tuple(bias.shape) == found.sizes[:1] and bias.dtype == found.weight.dtype
+    alone = len(found.node.users) == 1 and captured.path(node) == found.name
+    return replace(found, node=node, bias=bias) if fits and alone else None
 
 
 def _block(second: LinearMap, maps: dict[fx.Node, LinearMap], captured: Captured) -> BlockRead | None:

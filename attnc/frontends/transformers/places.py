@@ -13,7 +13,7 @@ from attnc.errors import AttncError, Problem
 from attnc.frontends import aten
 from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.capture import Captured
-from attnc.frontends.problems import DTYPES, part_name, tensor_problem
+from attnc.frontends.problems import DTYPES, HALF, part_name, tensor_problem
 from attnc.frontends.transformers.blocks import BlockRead, blocks_in
 from attnc.frontends.transformers.expressions import MARK, Reading, expression_of
 from attnc.frontends.transformers.norms import NORM, NormRead, norms_in
@@ -109,7 +109,7 @@ def _fields(
         problems.append(Problem(shown, f"calls a function inside its forward: {advice}"))
     elif not isinstance(held, kind):
         problems += _lost(name, held, map(id, kept))
-    if dtype not in DTYPES:
+    if dtype not in (*DTYPES, *HALF):
         problems.append(Problem(shown, f"runs in {dtype}: call model.float()"))
     return {
         "name": shown, "places": places, "dtype": dtype, "uses": tuple(uses), "problems": tuple(problems),
@@ -186,6 +186,9 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
         family=_family(model, place), activation=block.activation or "", first=block.first, second=block.second, up=block.up,
         norm=norm, also=tuple(dict.fromkeys(p.name for p, _ in uses))[1:], remarks=remarks,
     )  # fmt: skip
+    if site.gated and site.rows is None and any(m.rows is not None for m in site.maps()):
+        reason = "multiplies a part of the outputs of a map with outputs of another: give each factor a map of its own"
+        problems.append(Problem(place.name, reason))
     if places and not block.converted:
         kept = [part for m in site.maps() for part in m.module.modules()] if site.gated else []
         problems += _lost(site.name, site.replaced, map(id, kept))
@@ -241,7 +244,7 @@ def _tensor_problems(site: Site, captured: Captured) -> Iterator[Problem]:
         own = {id(t) for t in (*m.module.parameters(recurse=False), *m.module.buffers(recurse=False))}
         if any(id(tensor) not in own for _, tensor in m.tensors()):
             yield Problem(part_name(m.name, m.module), "uses a weight that belongs to another part")
-    refused = [Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor))]
+    refused = [Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor, half=True))]
     if site.norm is not None:
         refused += site.norm.problems()
         tensors += site.norm.tensors()

@@ -89,6 +89,15 @@ class Site(PartSite):
     def gated(self) -> bool:
         return self.up is not None
 
+    @property
+    def rows(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Of a gated block whose maps `first` and `up` are parts of one: the outputs of that one which are theirs."""
+        if self.up is None or self.first.rows is None or self.up.rows is None:
+            return None
+        if self.first.module is not self.up.module:
+            return None
+        return self.first.rows, self.up.rows
+
     def maps(self) -> tuple[LinearMap, ...]:
         return (self.first, self.second) if self.up is None else (self.first, self.up, self.second)
 
