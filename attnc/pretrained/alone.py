@@ -119,7 +119,8 @@ def convert_alone(task: Task) -> Converted:
         held = _in_place(task.model, task.path, task.layer)
         with in_memory(held, task.sources):
             tensors = [named for m in site.maps() for named in m.tensors()]
-            refuse(held, [Problem(name, reason) for name, t in tensors if (reason := tensor_problem(t))])
+            found = ((name, tensor_problem(tensor, half=True)) for name, tensor in tensors)
+            refuse(held, [Problem(name, reason) for name, reason in found if reason])
             planned = plan_block(site, task.entering, task.approximation, task.config, lambda _: None)
             check_runs(held, call, [planned])
             undo = site.replace(planned.module)

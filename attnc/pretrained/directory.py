@@ -287,7 +287,7 @@ def converted_module(
         return activation.eval()
     square = head("product.square.0", claim.children[-1])
     product = Product(square, tensors["product.scale"], tensors["product.radius"], engine)
-    return GatedBlock({m.attribute: m.module for m in site.maps()}, activation, product).eval()
+    return GatedBlock({m.attribute: m.module for m in site.maps()}, activation, product, site.rows).eval()
 
 
 def _head(numbers: HeadNumbers, certificate: Certificate) -> Head:
