@@ -17,7 +17,7 @@ from attnc import functions
 from attnc.check.block import BlockClaim, Map, block_program, check_block
 from attnc.check.head import check_head, check_terms
 from attnc.check.norm import check_norm
-from attnc.check.values import CheckError, head_errors, require, square_errors
+from attnc.check.values import CheckError, SquareErrors, head_errors, require, square_errors
 from attnc.check.window import window_error
 from attnc.domain import Ball, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
@@ -44,6 +44,7 @@ class Block:
     square: HeadNumbers | None = None  # of a gated block, with its powers of two
     scale: Numbers | None = None  # log2, (neurons,)
     radius: Numbers | None = None
+    others: tuple[Program, ...] = ()  # of the other experts, which share the heads
     subject: ClassVar[str] = "block"
 
 
@@ -148,11 +149,18 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         square, multiplied = claim.children[-1], engine == "closed-form"
         error = math.inf if multiplied else proofs.executed(block.square, square, engine)
         squares = square_errors(square, (block.scale, block.radius), error, multiplied)
+    elif len(block.program.steps) > 3:  # the product is a multiplication
+        ones = np.ones(block.program.shapes[1])
+        squares = SquareErrors(ones, ones, 0.0, 0.0, multiplied=True)
     facts = claim.facts
     rounding = None if claim.dtype in HALF else facts["roundings"][engine]
     terms = BlockClaim(claim.approximation, rounding, facts["products"], facts["interval"])
     assert block.domain is not None
-    return check_block(block.program, block.domain, errors, squares, terms, _executed(claim))
+    for program in (block.program, *block.others):
+        verdict = check_block(program, block.domain, errors, squares, terms, _executed(claim))
+        if not verdict:
+            break
+    return verdict
 
 
 def _executed(claim: Certificate) -> str:
@@ -292,19 +300,25 @@ def _read_block(
     claim: Certificate, entry: Mapping[str, Any], stored: Mapping[str, Numbers], tensors: Directory
 ) -> Block:
     roles = [role for role in ("first", "second", "up") if f"{role}.weight" in stored]
-    norm, name, gated = entry["norm"], entry["name"], len(roles) == 3
+    norm, name, experts = entry["norm"], entry["name"], entry.get("experts", 0)
+    gated = len(roles) == 3 and not experts
     weights = (stored.get("norm.weight"), stored.get("norm.bias"))
     domain = claim.box if norm is None else _normed(norm, *weights)
     rows = entry.get("rows", {})  # of a larger map
-    maps = [_map(role, stored, entry["transposed"], rows.get(role)) for role in roles]
-    program = block_program(functions.get(claim.facts["activation"]), *maps)
+    f, turned = functions.get(claim.facts["activation"]), entry["transposed"]
+    programs = []
+    for expert in range(max(1, experts)):
+        own = {key: x[expert] for key, x in stored.items() if key.endswith(".weight")} if experts else {}
+        own = stored if not experts else {**stored, **{k: v for k, v in own.items() if k[:4] != "norm"}}
+        programs.append(block_program(f, *(_map(role, own, turned, rows.get(role)) for role in roles)))
+    program = programs[0]
     inside, count = f"{name}.activation" if gated else name, len(claim.children) - gated
     numbers = [_read_head(f"{inside}.{g}", claim.children[g], tensors) for g in range(count)]
     heads = [(stored.get(f"neurons_{g}"), head) for g, head in enumerate(numbers)]
     if sum(neurons is None for neurons, _ in heads) != (count == 1):
         raise ValueError(f"the neurons of {name} are not assigned to its heads")
     if not gated:
-        return Block(claim, program, domain, heads)
+        return Block(claim, program, domain, heads, others=tuple(programs[1:]))
     square = _read_head(f"{name}.product.square.0", claim.children[-1], tensors)
     return Block(claim, program, domain, heads, square, stored["scale"], stored["radius"])
 

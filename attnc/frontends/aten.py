@@ -18,7 +18,7 @@ RESHAPES = frozenset(
     {"view", "_unsafe_view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "unsqueeze"}
 )
 _SPLITS = frozenset({"chunk", "split", "split_with_sizes", "tensor_split"})
-_ROWS = frozenset({"transpose", "permute", "expand", "slice", "select", "narrow"})
+_ROWS = frozenset({"transpose", "permute", "expand", "slice", "select", "narrow", "index", "index_select"})
 # results that share the memory of the input or are copies, depending on its strides
 _SHARED_OR_COPIED = frozenset({"flatten", "reshape", "reshape_as", "contiguous", "to", "type_as"})
 # composite operations whose results are always new tensors
@@ -147,14 +147,19 @@ def part_of(node: fx.Node) -> tuple[fx.Node, tuple[int, int]] | None:
 
 
 def transposed(node: fx.Node) -> fx.Node | None:
-    """The matrix of which a node is the transposed; None if it is not."""
+    """The matrix, or the list of matrices, of which a node is the transposed; None if it is not."""
     known, given = name(node), arguments(node)
     source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
-    if source is None or len(shape(source) or ()) != 2:
+    axes = 0 if source is None else len(shape(source) or ())
+    if source is None or axes not in (2, 3):
         return None
-    axes = {int(given[key]) % 2 for key in ("dim0", "dim1")} if known == "transpose" else set()
-    turned = known == "permute" and [int(d) % 2 for d in given["dims"]] == [1, 0]
-    return source if known in ("t", "numpy_T", "mT") or axes == {0, 1} or turned else None
+    if known == "transpose":
+        turned = {int(given[key]) % axes for key in ("dim0", "dim1")} == {axes - 2, axes - 1}
+    elif known == "permute":
+        turned = [int(d) % axes for d in given["dims"]] == [0, 1, 2][: axes - 2] + [axes - 1, axes - 2]
+    else:
+        turned = known in ("mT", "matrix_transpose") or (axes == 2 and known in ("t", "numpy_T"))
+    return source if turned else None
 
 
 def _keeps_last(node: fx.Node, source: fx.Node, known: str) -> bool:
@@ -166,8 +171,10 @@ def _keeps_last(node: fx.Node, source: fx.Node, known: str) -> bool:
         return last not in {int(given["dim0"]) % (last + 1), int(given["dim1"]) % (last + 1)}
     if known == "permute":
         return int(given["dims"][-1]) % (last + 1) == last
-    if known in ("slice", "select", "narrow"):
+    if known in ("slice", "select", "narrow", "index_select"):
         return int(given["dim"]) % (last + 1) != last
+    if known == "index":  # x[i] takes rows
+        return last > 0 and len(given["indices"]) == 1
     return known not in ("unsqueeze", "squeeze") or after[-1] != 1
 
 

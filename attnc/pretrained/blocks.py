@@ -68,28 +68,38 @@ class PlannedBlock(PlannedPart):
 
 
 @dataclass(frozen=True, eq=False)
+class _Program:
+    """The program of a block, or of one expert, and the bounds of its values up to the product, if heads had no error."""
+
+    program: Program
+    layers: tuple[Layer, ...]
+    known: Mapping[int, ValueBounds]
+
+
+@dataclass(frozen=True, eq=False)
 class _Block:
-    """The program of a block, and the bounds of its values up to the product, if heads had no error."""
+    """A block, or experts that share their heads."""
 
     site: Site
     entering: Entering
     approximation: float
     config: ConvertConfig
-    program: Program
-    layers: tuple[Layer, ...]
-    known: Mapping[int, ValueBounds]
+    programs: tuple[_Program, ...]
     f: Function
     dtype: str
 
     @property
     def reach(self) -> tuple[Array, Array]:
         """Contains every pre-activation; in half precision with room for its rounding."""
-        lo, hi = self.known[1].reach
+        ends = [one.known[1].reach for one in self.programs]
+        lo, hi = np.min([lo for lo, _ in ends], axis=0), np.max([hi for _, hi in ends], axis=0)
         room = 2.0**-6 * np.maximum(np.abs(lo), np.abs(hi)) if is_less(self.site.dtype) else 0.0
         return lo - room, hi + room
 
-    def bounds(self, layers: tuple[Layer, ...], heads: Mapping[int, HeadErrors]) -> dict[int, ValueBounds]:
-        return compose(self.program, layers, self.entering.domain, heads, self.dtype)
+    def bounds(
+        self, one: _Program, layers: tuple[Layer, ...], heads: Mapping[int, HeadErrors]
+    ) -> dict[int, ValueBounds]:
+        return compose(one.program, layers, self.entering.domain, heads, self.dtype)
 
 
 def plan_block(
@@ -109,30 +119,33 @@ def plan_block(
 
 
 def _read(site: Site, entering: Entering, approximation: float, config: ConvertConfig) -> _Block:
-    dtype, program = _dtype(site), site.program()
-    problems = program.problems()
-    if problems:
-        raise InputError("; ".join(f"{p.where}: {p.reason}" for p in problems))
-    layers = lower_steps(program, dtype)
-    before = [layer for layer in layers if layer.value < (4 if site.gated else 3)]
-    known = compose(program, before, entering.domain, {}, dtype)
-    _check_finite(dtype, *(known[layer.value] for layer in before))
+    dtype, programs = _dtype(site), []
+    for program in site.programs():
+        problems = program.problems()
+        if problems:
+            raise InputError("; ".join(f"{p.where}: {p.reason}" for p in problems))
+        layers = lower_steps(program, dtype)
+        before = [layer for layer in layers if layer.value < (3 if site.up is None else 4)]
+        known = compose(program, before, entering.domain, {}, dtype)
+        _check_finite(dtype, *(known[layer.value] for layer in before))
+        programs.append(_Program(program, layers, known))
     f = functions.get(site.activation)
-    return _Block(site, entering, approximation, config, program, layers, known, f, dtype)
+    return _Block(site, entering, approximation, config, tuple(programs), f, dtype)
 
 
 def _plan(block: _Block, progress: Callable[[str], None]) -> PlannedBlock:
     """A gated block spends half of the target on the activation, the rest on the two squares of each product."""
-    site, config, layers = block.site, block.config, block.layers
-    groups = _groups(block, (2 if site.gated else 1) * amplification(layers, block.known, 2), progress)
-    heads = {name: {2: head_errors(groups, block.f, block.known[1], name)} for name in _ENGINES}
-    if not np.isfinite(heads["closed-form"][2].error).all():
-        del heads["closed-form"]
+    site, config, (one, *_) = block.site, block.config, block.programs
+    weight = max(amplification(each.layers, each.known, 2) for each in block.programs)
+    groups = _groups(block, (2 if site.gated else 1) * weight, progress)
+    if site.experts:
+        return _plan_experts(block, groups)
+    heads, layers = _errors(block, groups, one), one.layers
     engine = config.engine if config.engine in heads else "softmax"
     activation = Pointwise([*groups], engine, config.strict)
     module: Pointwise | GatedBlock = activation
     if site.gated:
-        layers = _scaled(block, [errors[2] for errors in heads.values()])
+        layers = _scaled(block, one, [errors[2] for errors in heads.values()])
         (product,) = (layer for layer in layers if layer.kind == "product")
         square = square_head(block.dtype)
         for name, errors in heads.items():
@@ -140,17 +153,45 @@ def _plan(block: _Block, progress: Callable[[str], None]) -> PlannedBlock:
         maps = {m.attribute: m.module for m in site.maps()}
         powers = product.tensor("scale"), product.tensor("radius")
         module = GatedBlock(maps, activation, Product(square, *powers, engine), site.rows)
-    every, last = {**heads, "exact": {}}, len(block.program.steps)
-    outputs = {name: block.bounds(layers, errors)[last] for name, errors in every.items()}
+    every, last = {**heads, "exact": {}}, len(one.program.steps)
+    outputs = {name: [block.bounds(one, layers, errors)[last]] for name, errors in every.items()}
     certificate = _certificate(block, [group.head for group in groups], module, outputs, engine)
     return PlannedBlock(site, module, certificate, block.reach)
 
 
-def _scaled(block: _Block, errors: list[HeadErrors]) -> tuple[Layer, ...]:
+def _plan_experts(block: _Block, groups: list[HeadGroup]) -> PlannedBlock:
+    """The activation of all experts; their products, if they have any, are multiplications. The bounds are the largest."""
+    site, config = block.site, block.config
+    every = [_errors(block, groups, one) for one in block.programs]
+    engines = [name for name in _ENGINES if all(name in errors for errors in every)]
+    outputs: dict[str, list[ValueBounds]] = {name: [] for name in (*engines, "exact")}
+    product = HeadErrors(0.0, multiplied=True)
+    for one, heads in zip(block.programs, every, strict=True):
+        last = len(one.program.steps)
+        for name, found in outputs.items():
+            errors = {**heads.get(name, {}), **({4: product} if last == 5 else {})}
+            found.append(block.bounds(one, one.layers, errors)[last])
+    engine = config.engine if config.engine in engines else "softmax"
+    module = Pointwise([*groups], engine, config.strict)
+    certificate = _certificate(block, [group.head for group in groups], module, outputs, engine)
+    return PlannedBlock(site, module, certificate, block.reach)
+
+
+def _errors(
+    block: _Block, groups: list[HeadGroup], one: _Program
+) -> dict[str, dict[int, HeadErrors]]:
+    """The errors of the heads of an activation, for the engines that have finite ones."""
+    heads = {name: {2: head_errors(groups, block.f, one.known[1], name)} for name in _ENGINES}
+    if not np.isfinite(heads["closed-form"][2].error).all():
+        del heads["closed-form"]
+    return heads
+
+
+def _scaled(block: _Block, one: _Program, errors: list[HeadErrors]) -> tuple[Layer, ...]:
     """The layers, the product with scales that serve every engine."""
     worst = HeadErrors(errors[0].approximation, np.max([np.asarray(e.error) for e in errors], axis=0))
-    known, dtype = block.bounds(block.layers[:3], {2: worst}), block.dtype
-    return tuple(scaled_product(one, known, dtype) if one.kind == "product" else one for one in block.layers)
+    known, dtype = block.bounds(one, one.layers[:3], {2: worst}), block.dtype
+    return tuple(scaled_product(each, known, dtype) if each.kind == "product" else each for each in one.layers)
 
 
 def _groups(block: _Block, weight: float, progress: Callable[[str], None]) -> list[HeadGroup]:
@@ -184,14 +225,14 @@ def _certificate(
     block: _Block,
     heads: list[Head],
     module: Pointwise | GatedBlock,
-    outputs: Mapping[str, ValueBounds],
+    outputs: Mapping[str, Sequence[ValueBounds]],
     engine: str,
 ) -> Certificate:
-    _check_finite(block.dtype, *outputs.values())
-    exact = round_up(max(float(bounds.approximation.max()) for bounds in outputs.values()))
+    _check_finite(block.dtype, *(bounds for every in outputs.values() for bounds in every))
+    exact = round_up(max(float(bounds.approximation.max()) for every in outputs.values() for bounds in every))
     if not exact <= block.approximation:
         raise _too_small(block.site, block.approximation, exact)
-    errors = {name: float(bounds.rounding.max()) for name, bounds in outputs.items()}
+    errors = {name: max(float(one.rounding.max()) for one in every) for name, every in outputs.items()}
     roundings: dict[str, float] = {name: round_up((1 + 2.0**-10) * error) for name, error in errors.items()}
     products: float | None
     products, site, (lo, hi) = roundings.pop("exact"), block.site, block.reach

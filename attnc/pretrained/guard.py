@@ -58,7 +58,7 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
     before = [_digest(plan.site) for plan in planned]
     for strided, mode in itertools.product((False, True), MODES):
         for tracked in (False, True)[: 1 + (mode is torch.enable_grad)]:
-            runs = [_BlockRun(plan, strided) for plan in planned]
+            runs = [(_ExpertRun if plan.site.experts else _BlockRun)(plan, strided) for plan in planned]
             with removed([h for run in runs for h in run.hooks(model)]), mode(), fused_path(False):
                 _run(model, _with_gradients(call) if tracked else call)
             refuse(model, _problems(runs))
@@ -88,7 +88,7 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedPart]) 
 def _digest(site: Site) -> tuple[object, ...]:
     domain = site.domain()
     norm = () if domain is None else (domain.gain.tobytes(), domain.shift.tobytes())
-    return (site.program().digest(), *norm)
+    return (*(program.digest() for program in site.programs()), *norm)
 
 
 class _Block:
@@ -307,6 +307,46 @@ class _BlockRun(_Flow):
         return None
 
 
+class _ExpertRun(_Flow):
+    """The pre-activations and activations of experts in one run of the model: each row of pre-activations must be what some
+    expert's map makes of a token that enters the experts."""
+
+    def __init__(self, plan: PlannedBlock, strided: bool) -> None:
+        super().__init__(plan.site)
+        self.f = functions.get(self.site.activation)
+        self.passed: list[tuple[Tensor, Tensor]] = []
+
+    def hooks(self, model: nn.Module) -> list[RemovableHandle]:
+        part = self.site.replaced
+        if not isinstance(part, nn.Module):
+            return super().hooks(model)
+        note = lambda _, given, out: self.passed.append((given[0].detach().clone(), out.detach().clone()))  # noqa: E731
+        return [*super().hooks(model), part.register_forward_hook(note)]
+
+    def problem(self) -> str | None:
+        site, dtype = self.site, self.site.dtype
+        if not self.passed or len(self.passed) != len(self.entering):
+            return "its experts do not run once each time, with the tokens as their first argument"
+        for x, (s, y) in zip(map(rows_of, self.entering), self.passed, strict=True):
+            if x.shape[1] != site.first.sizes[1]:
+                return "its experts take something else than tokens"
+            value = self.f.torch_form(torch.from_numpy(rows_of(s))).numpy()
+            if not is_close(rows_of(y), (value, 1 + np.abs(rows_of(s)) + np.abs(value)), dtype, ULPS):
+                return f"its activation is not {site.activation}"
+            unexplained = rows_of(s)
+            for expert in range(site.experts):
+                W, b = site.first.numbers(expert)
+                meant, size = x @ W.T + b, np.abs(x) @ np.abs(W.T) + np.abs(b)
+                room = (32 * torch.finfo(dtype).eps + 4 * x.shape[1] * torch.finfo(torch.float32).eps) * size.max()
+                near = [bool((np.abs(meant - row).max(1) <= room).any()) for row in unexplained]
+                unexplained = unexplained[~np.array(near, dtype=bool)]
+                if not len(unexplained):
+                    break
+            if len(unexplained):
+                return "a pre-activation is not what one of its experts makes of a token"
+        return super().problem()
+
+
 def _problems(runs: Sequence[_Flow]) -> list[Problem]:
     return [Problem(run.site.name, reason) for run in runs if (reason := run.problem())]
 
@@ -357,10 +397,11 @@ def is_close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, te
     value, size = expected
     if found.shape != value.shape:
         return False
-    allowed = 2 * (terms + 8) * torch.finfo(dtype).eps
+    allowed, flushed = 2 * (terms + 8) * torch.finfo(dtype).eps, 0.0
     if is_less(dtype):  # sums are taken in float32
         allowed = 16 * torch.finfo(dtype).eps + 2 * terms * torch.finfo(torch.float32).eps
+        flushed = 16 * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     with np.errstate(all="ignore"):
-        close = np.abs(found - value) <= allowed * size
+        close = np.abs(found - value) <= allowed * size + flushed
     overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > min(1e37, 0.1 * torch.finfo(dtype).max)))
     return bool((close | overflow).all())

@@ -132,7 +132,7 @@ def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> d
         transposed = [role for role, m in maps.items() if m.transposed]
         about = {"transposed": transposed, "norm": site.norm and _norm_record(site.norm)}
         rows = {role: list(m.rows) for role, m in maps.items() if m.rows is not None}
-        about |= {"rows": rows} if rows else {}
+        about |= ({"rows": rows} if rows else {}) | ({"experts": site.experts} if site.experts else {})
     else:
         tensors, about = {}, {"kind": "activation"}
     digests = {role: [name, _digest(role, tensor)] for role, (name, tensor) in tensors.items()}

@@ -191,12 +191,15 @@ def _verdict(part: _Part, requested: float, proofs: Proofs) -> Verdict:
 def _block(part: _Part, site: Site) -> Block:
     """The block as plain numbers. Its domain is the outputs of the norm in front, or the box of the certificate."""
     claim, module = part.claim, part.module
-    maps = [m.numbers() for m in (site.first, site.second, site.up) if m is not None]
-    program = block_program(functions.get(claim.facts["activation"]), *maps)
+    f, maps = functions.get(claim.facts["activation"]), (site.first, site.second, site.up)
+    program, *others = (
+        block_program(f, *(m.numbers(expert) for m in maps if m is not None))
+        for expert in range(max(1, site.experts))
+    )
     domain = site.domain() or (claim.holds_for if isinstance(claim.holds_for, Box) else None)
     heads = [(None if own is None else own.numpy(), head.numbers()) for own, head in part.groups]
     if not isinstance(module, GatedBlock):
-        return Block(claim, program, domain, heads)
+        return Block(claim, program, domain, heads, others=tuple(others))
     powers = (module.product.scale.numpy(), module.product.radius.numpy())
     return Block(claim, program, domain, heads, part.heads[-1].numbers(), *powers)
 

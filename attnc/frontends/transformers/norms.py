@@ -78,6 +78,12 @@ def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
     return None if found is None else _with_precision(node, *found)[1]
 
 
+def normed_by(node: fx.Node, captured: Captured) -> fx.Node | None:
+    """What enters the norm whose outputs a node returns; None if it is not recognised."""
+    found = _read(aten.origin(node), captured)
+    return None if found is None else aten.origin(found[0], casts=True, half=True)
+
+
 def norms_in(captured: Captured) -> Iterator[tuple[fx.Node, fx.Node, NormRead]]:
     """Every norm that the graph runs: the node that it computes, the node that enters it, and the norm."""
     for node in captured.graph.nodes:
@@ -91,7 +97,7 @@ def norms_in(captured: Captured) -> Iterator[tuple[fx.Node, fx.Node, NormRead]]:
 
 def _cast(node: fx.Node, captured: Captured) -> fx.Node:
     """The result of a norm in the dtype in which its module returns it."""
-    (user, *others) = node.users or (node,)
+    (user, *others) = [user for user in node.users if aten.name(user) != "_assert_tensor_metadata"] or (node,)
     through = aten.name(user) in aten.CASTS and not others and captured.path(user) == captured.path(node)
     return _cast(user, captured) if through else node
 
