@@ -33,8 +33,9 @@ from formats import table
 from pages import ROOT, progress, put, versions, write
 from safetensors.torch import save_file
 
-FULL = {"hidden": 2048, "inner": 5632, "layers": 45, "shards": 9, "vocab": 32000, "kills": 10}
-QUICK = {"hidden": 64, "inner": 128, "layers": 4, "shards": 2, "vocab": 100, "kills": 2}
+FULL = {"hidden": 2048, "inner": 5632, "layers": 30, "shards": 6, "vocab": 128000}
+MIDDLE = {"hidden": 512, "inner": 1408, "layers": 12, "shards": 4, "vocab": 8000}
+QUICK = {"hidden": 64, "inner": 128, "layers": 4, "shards": 2, "vocab": 100}
 _IMPORTS = "import attnc, torch, transformers; from transformers import LlamaForCausalLM; import attnc.pretrained.convert_directory"
 _PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
 
@@ -53,9 +54,8 @@ def generate(where: Path, sizes: Mapping[str, int]) -> int:
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "hidden_act": "silu",
         "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": sizes["layers"], "vocab_size": vocab,
-        "num_attention_heads": heads, "num_key_value_heads": max(1, heads // 4), "tie_word_embeddings": True,
+        "num_attention_heads": heads, "tie_word_embeddings": False,
     }  # fmt: skip
-    keys = max(1, heads // 4) * (hidden // heads)
     where.mkdir(parents=True)
     (where / "config.json").write_text(json.dumps(config, indent=2))
     torch.manual_seed(0)
@@ -69,12 +69,14 @@ def generate(where: Path, sizes: Mapping[str, int]) -> int:
     weight_map: dict[str, str] = {}
     total, per_file = 0, -(-sizes["layers"] // sizes["shards"])
     for shard in range(sizes["shards"]):
-        tensors = {"model.embed_tokens.weight": matrix(vocab, hidden), "model.norm.weight": ones()} if shard == 0 else {}
+        tensors = {"model.embed_tokens.weight": matrix(vocab, hidden)} if shard == 0 else {}
+        if shard == sizes["shards"] - 1:
+            tensors |= {"lm_head.weight": matrix(vocab, hidden), "model.norm.weight": ones()}
         for i in range(shard * per_file, min((shard + 1) * per_file, sizes["layers"])):
             at = f"model.layers.{i}"
             tensors |= {
-                f"{at}.self_attn.q_proj.weight": matrix(hidden, hidden), f"{at}.self_attn.k_proj.weight": matrix(keys, hidden),
-                f"{at}.self_attn.v_proj.weight": matrix(keys, hidden), f"{at}.self_attn.o_proj.weight": matrix(hidden, hidden),
+                f"{at}.self_attn.q_proj.weight": matrix(hidden, hidden), f"{at}.self_attn.k_proj.weight": matrix(hidden, hidden),
+                f"{at}.self_attn.v_proj.weight": matrix(hidden, hidden), f"{at}.self_attn.o_proj.weight": matrix(hidden, hidden),
                 f"{at}.mlp.gate_proj.weight": matrix(inner, hidden), f"{at}.mlp.up_proj.weight": matrix(inner, hidden),
                 f"{at}.mlp.down_proj.weight": matrix(hidden, inner), f"{at}.input_layernorm.weight": ones(),
                 f"{at}.post_attention_layernorm.weight": ones(),
@@ -96,14 +98,18 @@ def command(source: Path, out: Path, *options: str) -> list[str]:
 def convert(source: Path, out: Path, *options: str) -> tuple[float, int]:
     """Seconds, and the peak memory of a process as the report has it, in bytes."""
     began = time.perf_counter()
-    subprocess.run(command(source, out, *options), check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        command(source, out, *options), check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     seconds = time.perf_counter() - began
     return seconds, int(json.loads((out / "attnc_report.json").read_text())["memory"])
 
 
 def imports() -> int:
     """The peak memory of a process that imports what a conversion imports, in bytes."""
-    ran = subprocess.run([sys.executable, "-c", f"{_IMPORTS}; {_PEAK}"], check=True, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{_IMPORTS}; {_PEAK}"], check=True, capture_output=True, text=True
+    )
     return int(ran.stdout.split()[-1]) * 1024
 
 
@@ -152,7 +158,11 @@ def measured(at: Path, sizes: Mapping[str, int]) -> list[Row]:
         Row("time, 2 jobs", f"{two:.0f} s, {two / total * 1e9:.1f} s per GB"),
         Row("speed-up, 2 jobs", f"{one / two:.2f}"),
         Row("memory of a process above the imports, 2 jobs", f"{(most - base) / gib:.2f} GiB"),
-        Row("bytes, 2 jobs against 1", "same" if digests(at / "one") == digests(at / "two") else "different", "same"),
+        Row(
+            "bytes, 2 jobs against 1",
+            "same" if digests(at / "one") == digests(at / "two") else "different",
+            "same",
+        ),
     ]
     shutil.rmtree(at / "two")
     count = killed(source, at / "killed", sizes["kills"], one)
@@ -163,7 +173,9 @@ def measured(at: Path, sizes: Mapping[str, int]) -> list[Row]:
         [sys.executable, "-c", f"{_IMPORTS}; from attnc.cli import main; main(['verify', {str(at / 'one')!r}])"],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
-    status = next((line.split()[1] for line in ran.stdout.splitlines() if line.startswith("status")), "failed")
+    status = next(
+        (line.split()[1] for line in ran.stdout.splitlines() if line.startswith("status")), "failed"
+    )
     rows.append(Row("verify", f"{status} in {time.perf_counter() - began:.0f} s", "proved"))
     return rows
 
@@ -186,7 +198,10 @@ def main() -> None:
         rows = measured(at, QUICK if given.quick else FULL)
     finally:
         shutil.rmtree(at, ignore_errors=True)
-    text = "\n\n".join([versions(), table("what, found, asked", [(r.what, r.found, r.asked) for r in rows])]) + "\n"
+    text = (
+        "\n\n".join([versions(), table("what, found, asked", [(r.what, r.found, r.asked) for r in rows])])
+        + "\n"
+    )
     print(text)
     if not given.quick:
         write(ROOT / "benchmarks" / "results" / "directories.csv", as_csv(rows))

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,14 +54,13 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
     """Run the model with chosen inputs at every block's first map, and compare the output of each part of the block with what
     was read: at the ends of every interval, at kinks and around them, and at random points, which are drawn anew each time; with
     and without gradients; on contiguous and strided inputs. The numbers of the blocks must not change."""
-    before = [_digest(plan.site) for plan in planned]
+    before, blocks = [_digest(plan.site) for plan in planned], [_Block(plan) for plan in planned]
     for strided, mode in itertools.product((False, True), MODES):
         for tracked in (False, True)[: 1 + (mode is torch.enable_grad)]:
-            runs = [(_ExpertRun if plan.site.experts else _BlockRun)(plan, strided) for plan in planned]
+            runs = [(_ExpertRun if b.site.experts else _BlockRun)(b, strided) for b in blocks]
             with removed([h for run in runs for h in run.hooks(model)]), mode(), fused_path(False):
                 _run(model, _with_gradients(call) if tracked else call)
             refuse(model, _problems(runs))
-    blocks = map(_Block, planned)
     refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
     refuse(model, _fused_problems(model))
     changed = [p.site for p, old in zip(planned, before, strict=True) if _digest(p.site) != old]
@@ -98,11 +96,18 @@ class _Block:
         self.site, (self.lo, self.hi) = plan.site, plan.reach
         self.f = functions.get(self.site.activation)
         self.maps = {role: linear.numbers() for role, linear in _roles(self.site).items()}
+        self.sizes = {role: np.abs(W).astype(np.float32) for role, (W, _) in self.maps.items()}
         self.kinks = list(self.f.kinks) or [0.0]
 
     def affine(self, role: str, x: Array) -> tuple[Array, Array]:
         W, b = self.maps[role]
-        return x @ W.T + b, np.abs(x) @ np.abs(W.T) + np.abs(b)
+        return x @ W.T + b, self._size(role, np.abs(x)) + np.abs(b)
+
+    def _size(self, role: str, x: Array) -> Array:
+        """|W||x|, in float32: it scales what rounding may add, and is not compared itself."""
+        with np.errstate(over="ignore", under="ignore"):
+            found: Array = (x.astype(np.float32) @ self.sizes[role].T).astype(np.float64)
+        return found
 
     def inner(self, s: Array, t: Array | None = None) -> tuple[Array, Array]:
         """f(s), times t if the block is gated."""
@@ -115,7 +120,7 @@ class _Block:
         (s, s_size), (t, t_size) = self.affine("first", x), self.affine("up", x)
         y, size = self.inner(s)
         W, b = self.maps["second"]
-        return (y * t) @ W.T + b, ((size + s_size) * (1 + t_size)) @ np.abs(W.T) + np.abs(b) + 1
+        return (y * t) @ W.T + b, self._size("second", (size + s_size) * (1 + t_size)) + np.abs(b) + 1
 
     def inputs(self, rows: int) -> Array:
         """Inputs of the first map, each of which takes one neuron to the end of its interval, to a kink or next to it, or to a
@@ -252,17 +257,13 @@ class _Flow:
 class _BlockRun(_Flow):
     """The tensors that pass through a block in one run of the model with chosen inputs of its first map."""
 
-    def __init__(self, plan: PlannedBlock, strided: bool) -> None:
-        super().__init__(plan.site)
-        self.plan, self.strided = plan, strided
+    def __init__(self, block: _Block, strided: bool) -> None:
+        super().__init__(block.site)
+        self.block, self.strided = block, strided
         self.chosen: list[Tensor] = []  # take the place of the model's own inputs of the first map
         self.inner: list[Tensor] = []  # inputs of the second map
         self.maps = _roles(self.site)
         self.outputs: dict[str, list[Tensor]] = {role: [] for role in self.maps}
-
-    @cached_property
-    def block(self) -> _Block:
-        return _Block(self.plan)
 
     def enters(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         super().enters(module, given)
@@ -298,7 +299,10 @@ class _BlockRun(_Flow):
         h = rows_of(self.inner[k])
         first, fused = rows_of(self.chosen[k]), self.site.rows is not None  # then one call computes both
         given = {"first": first, "up": first if fused else rows_of(self.entering[k]), "second": h}
-        found = {role: rows_of(out[k])[:, slice(*self.maps[role].rows or (None,))] for role, out in self.outputs.items()}
+        found = {
+            role: rows_of(out[k])[:, slice(*self.maps[role].rows or (None,))]
+            for role, out in self.outputs.items()
+        }
         for role, linear in self.maps.items():
             if not is_close(found[role], block.affine(role, given[role]), dtype, linear.sizes[1]):
                 return f"its map {linear.name} returns something else than W x + b"
@@ -311,8 +315,8 @@ class _ExpertRun(_Flow):
     """The pre-activations and activations of experts in one run of the model: each row of pre-activations must be what some
     expert's map makes of a token that enters the experts."""
 
-    def __init__(self, plan: PlannedBlock, strided: bool) -> None:
-        super().__init__(plan.site)
+    def __init__(self, block: _Block, strided: bool) -> None:
+        super().__init__(block.site)
         self.f = functions.get(self.site.activation)
         self.passed: list[tuple[Tensor, Tensor]] = []
 
@@ -337,7 +341,9 @@ class _ExpertRun(_Flow):
             for expert in range(site.experts):
                 W, b = site.first.numbers(expert)
                 meant, size = x @ W.T + b, np.abs(x) @ np.abs(W.T) + np.abs(b)
-                room = (32 * torch.finfo(dtype).eps + 4 * x.shape[1] * torch.finfo(torch.float32).eps) * size.max()
+                room = (
+                    32 * torch.finfo(dtype).eps + 4 * x.shape[1] * torch.finfo(torch.float32).eps
+                ) * size.max()
                 near = [bool((np.abs(meant - row).max(1) <= room).any()) for row in unexplained]
                 unexplained = unexplained[~np.array(near, dtype=bool)]
                 if not len(unexplained):

@@ -27,7 +27,9 @@ _ACTIVATIONS = ACTIVATIONS.keys() - {"abs", "absolute", "square", "pow", "sin", 
 }  # fmt: skip
 _SATURATING = ("tanh", "sigmoid")  # one head of two keys computes them for every input
 _PADDING = "torch's nested tensors are switched off: outputs at padded positions, which have no meaning, are no longer 0"
-_EXPERTS = "its {} experts share heads; the router, its choice of experts and products of two values run as before"
+_EXPERTS = (
+    "its {} experts share heads; the router, its choice of experts and products of two values run as before"
+)
 _OUTSIDE = ", in no feed-forward block"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CHANGES = "changes its own numbers when it runs: a forward that only computes is accepted"
@@ -46,7 +48,8 @@ def sites_in(model: nn.Module, captured: Captured) -> tuple[list[PartSite], list
         key = id(held) if _is_whole(block) else (id(place.owner), place.attribute)
         groups.setdefault(key, []).append((place, block))
     sites, proper, skipped = [], [], []
-    for site in [_site(model, captured, uses) for uses in groups.values()]:
+    used = _used(captured)
+    for site in [_site(model, captured, uses, used) for uses in groups.values()]:
         square = site.second.sizes[0] == site.first.sizes[1]  # as in a residual stream
         if not site.places and not (site.problems and square):
             skipped.append(Skipped(site.name, site.remarks[-1]))
@@ -172,14 +175,14 @@ def _at(model: nn.Module, path: str) -> _Place:
     return _Place(path, model.get_submodule(parent), attribute)
 
 
-def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRead]]) -> Site:
+def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRead]], used: set[int]) -> Site:
     (place, block), *others = uses
     problems = [Problem(place.name, block.reason)] if block.reason else []
     different = [p.name for p, b in others if b.key != block.key]
     if different:
         reason = f"is used at {different[0]} too, with other maps: give each place its own, by copy.deepcopy"
         problems.append(Problem(place.name, reason))
-    norm, remarks = _common_norm(model, captured, place, [b.norm for _, b in uses])
+    norm, remarks = _common_norm(model, used, place, [b.norm for _, b in uses])
     settings = () if _is_whole(block) else tuple(_settings(model, place))
     if block.first.experts:
         remarks += (_EXPERTS.format(block.first.experts),)
@@ -190,7 +193,9 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
         places = _holders(model, getattr(place.owner, place.attribute, None))
     if place.problem is not None:
         places, remarks = (), (*remarks, place.problem)
-    runs = [PartUse(b.result, b.first.node, MARK, b.up.node if b.up and _is_whole(b) else None) for _, b in uses]
+    runs = [
+        PartUse(b.result, b.first.node, MARK, b.up.node if b.up and _is_whole(b) else None) for _, b in uses
+    ]
     site = Site(
         name=place.name, places=places, dtype=block.first.weight.dtype, uses=tuple(runs), settings=settings,
         key=(norm and norm.key, *(b.key for _, b in uses)), converted=bool(block.converted),
@@ -207,7 +212,7 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
 
 
 def _common_norm(
-    model: nn.Module, captured: Captured, place: _Place, norms: list[NormRead | None]
+    model: nn.Module, used: set[int], place: _Place, norms: list[NormRead | None]
 ) -> tuple[NormRead | None, tuple[str, ...]]:
     """The norm before every use of a block, or None and why nothing is proved of the block's input."""
     norm = norms[0]
@@ -215,15 +220,19 @@ def _common_norm(
         mixed = f"runs {len(norms)} times, not always after the same norm: nothing is proved of its input"
         return None, (mixed,) if any(n is not None for n in norms) else ()
     around = _common([norm.name, place.name])
-    tensors = captured.tensors
-    used = {id(tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in tensors}
-    used |= {id(tensor) for _, _, found in norms_in(captured) for _, tensor in found.tensors()}
     for name, parameter in model.get_submodule(around).named_parameters():
         if id(parameter) not in used:
             idle = _joined(around, name.rpartition(".")[0])
             reason = f"{idle} did not run in the recorded call; it may come between {norm.name} and the block"
             return None, (f"nothing is proved of its input: {reason}: give samples that run it",)
     return norm, ()
+
+
+def _used(captured: Captured) -> set[int]:
+    """The tensors that the graph reads, by their ids."""
+    tensors = captured.tensors
+    used = {id(tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in tensors}
+    return used | {id(tensor) for _, _, found in norms_in(captured) for _, tensor in found.tensors()}
 
 
 def _settings(model: nn.Module, place: _Place) -> Iterator[tuple[nn.Module, str, object]]:
@@ -255,7 +264,9 @@ def _tensor_problems(site: Site, captured: Captured) -> Iterator[Problem]:
         own = {id(t) for t in (*m.module.parameters(recurse=False), *m.module.buffers(recurse=False))}
         if any(id(tensor) not in own for _, tensor in m.tensors()):
             yield Problem(part_name(m.name, m.module), "uses a weight that belongs to another part")
-    refused = [Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor, half=True))]
+    refused = [
+        Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor, half=True))
+    ]
     if site.norm is not None:
         refused += site.norm.problems()
         tensors += site.norm.tensors()
