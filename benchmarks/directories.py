@@ -1,6 +1,6 @@
 """Benchmark of `attnc convert` on a large directory: a random model of Llama's shape in bfloat16, in several files.
 
-python benchmarks/directories.py            4 GB under the temporary directory, some fifteen minutes: CSV, table in docs/pretrained.md
+python benchmarks/directories.py            4 GB in the temporary directory, some twenty minutes: CSV, table in docs/pretrained.md
 python benchmarks/directories.py --quick    a smoke test with a small model; writes to out/ only
 python benchmarks/directories.py --at DIR   another place for the model, which is deleted afterwards
 
@@ -36,8 +36,8 @@ from safetensors.torch import save_file
 FULL = {"hidden": 2048, "inner": 5632, "layers": 30, "shards": 6, "vocab": 128000}
 MIDDLE = {"hidden": 512, "inner": 1408, "layers": 12, "shards": 4, "vocab": 8000}
 QUICK = {"hidden": 64, "inner": 128, "layers": 4, "shards": 2, "vocab": 100}
-_IMPORTS = "import attnc, torch, transformers; from transformers import LlamaForCausalLM; import attnc.pretrained.convert_directory"
-_PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+_IMPORTS = "import attnc.pretrained.convert_directory, torch; from transformers import LlamaForCausalLM"
+_PEAK = "from attnc.pretrained.alone import peak_memory; print(peak_memory())"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def imports() -> int:
     ran = subprocess.run(
         [sys.executable, "-c", f"{_IMPORTS}; {_PEAK}"], check=True, capture_output=True, text=True
     )
-    return int(ran.stdout.split()[-1]) * 1024
+    return int(ran.stdout.split()[-1])
 
 
 def digests(where: Path) -> dict[str, str]:

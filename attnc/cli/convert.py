@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attnc.cli.options import Json
-from attnc.cli.output import errors_reported, finish, progress_bar
+from attnc.cli.output import errors_reported, finish, print_json, progress_bar
 from attnc.errors import InputError
 
 _SOURCE = "A Hugging Face model directory: config.json, safetensors."
@@ -16,6 +16,8 @@ _APPROXIMATION = "The error allowed in every block's output, in exact arithmetic
 _Engine = Annotated[str, typer.Option(help="How attention is executed: closed-form or softmax.")]
 _Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT", help="A new directory.")]
 _JOBS = "Blocks to convert at the same time, by joblib: -1 is one for each core."
+_DRY = "Say what would be converted, what is left and why, and the memory it needs; write nothing."
+_DryRun = Annotated[bool, typer.Option("--dry-run", help=_DRY)]
 _Jobs = Annotated[int, typer.Option(metavar="N", help=_JOBS)]
 _Only = Annotated[str, typer.Option(metavar="TEXT", help="Convert only blocks whose names contain TEXT.")]
 _NoCheck = Annotated[bool, typer.Option("--no-check", help="Do not compare the outputs on an example input.")]
@@ -30,6 +32,7 @@ def convert(
     only: _Only = "",
     no_check: _NoCheck = False,
     jobs: _Jobs = 1,
+    dry_run: _DryRun = False,
     json: Json = False,
 ) -> None:
     """Convert the feed-forward blocks of a transformer.
@@ -37,8 +40,11 @@ def convert(
     Each block becomes attention over anchors, with a bound of its error.
 
     DIR is read by transformers, from safetensors alone; code that comes with the model is never run. OUT receives
-    the model, its report and the other files of DIR. Load it with attnc.from_pretrained: transformers'
-    from_pretrained loads the original model.
+    the model, its report and the other files of DIR; the files of the weights are hard links, or copies. Load it with
+    attnc.from_pretrained: transformers' from_pretrained loads the original model.
+
+    Memory holds one layer of the model, not the model. If the command is killed, the same command resumes its work, which
+    is kept beside OUT; the result has the same bytes.
 
     Exit status: 0 the bound of every block is proved, 1 it is not, 2 bad input.
 
@@ -46,14 +52,26 @@ def convert(
     """
     from attnc.pretrained.config import ConvertConfig
     from attnc.pretrained.convert_directory import convert_directory
+    from attnc.pretrained.plan_directory import plan_directory
+
+    def chosen(site: Any) -> bool:
+        return only in site.name
 
     with errors_reported(json):
         config = ConvertConfig(engine=engine, design=design)
+        if dry_run:
+            with progress_bar(f"reading {source}") as progress:
+                plan = plan_directory(source, config, chosen, progress=progress)
+            if json:
+                print_json({"source": str(source), "plan": plan.to_json()})
+            else:
+                typer.echo(str(plan))
+            return
         if output is None:
             raise InputError("give the name of a new directory by -o, or --dry-run")
         with progress_bar(f"reading {source}") as progress:
             report = convert_directory(
-                source, output, approximation, config, lambda site: only in site.name, check=not no_check, jobs=jobs,
+                source, output, approximation, config, chosen, check=not no_check, jobs=jobs,
                 progress=progress,
             )  # fmt: skip
     about, files = {"source": str(source)}, {"output": str(output)}

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -172,6 +173,14 @@ def _one_thread() -> Iterator[None]:
 
 def peak_memory() -> int:
     """The largest resident memory of this process so far, in bytes; 0 where it is not known."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+    except (OSError, StopIteration):  # no Linux
+        return _peak_of_usage()
+
+
+def _peak_of_usage() -> int:
     try:
         import resource
     except ImportError:  # Windows

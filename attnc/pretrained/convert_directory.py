@@ -41,7 +41,7 @@ Filter = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, eq=False)
-class _Read:
+class DirectoryRead:
     """A directory as it was read: its model without matrices, the blocks and what enters them."""
 
     mapped: MappedModel
@@ -79,7 +79,7 @@ def convert_directory(
     check_original(source)
     progress(f"reading {source}")
     try:
-        read = _read(source, config, filter_fn)
+        read = read_directory(source, config, filter_fn)
     except NotMappableError as problem:
         warnings.warn(f"{problem}: the whole model is loaded into memory", stacklevel=2)
         return _convert_whole(source, out, approximation, config, filter_fn, check, progress)
@@ -108,13 +108,14 @@ def check_original(source: Path) -> None:
         raise InputError(f"{source} is already converted: give the original model")
 
 
-def _read(source: Path, config: ConvertConfig, filter_fn: Filter | None) -> _Read:
+def read_directory(source: Path, config: ConvertConfig, filter_fn: Filter | None) -> DirectoryRead:
+    """The model of a directory without its matrices, and its blocks."""
     mapped = map_model(source)
     with in_memory(mapped.model, mapped.sources, release=True):
         call = example_call(mapped.model)
     found = find_blocks(mapped.model, filter_fn, call=call)
     check_dtypes(found)
-    return _Read(mapped, found, entering(mapped.model, found.blocks, config))
+    return DirectoryRead(mapped, found, entering(mapped.model, found.blocks, config))
 
 
 def _convert_whole(
@@ -136,7 +137,7 @@ def _convert_whole(
 
 
 def _plan(
-    source: Path, read: _Read, approximation: float, config: ConvertConfig, check: bool
+    source: Path, read: DirectoryRead, approximation: float, config: ConvertConfig, check: bool
 ) -> dict[str, Any]:
     """What the result depends on: the same plan yields the same bytes."""
     files = {name: (source / name).stat() for name in ("config.json", *Directory(source).names)}
@@ -153,7 +154,12 @@ def _plan(
 
 
 def _convert_blocks(
-    read: _Read, work: Work, approximation: float, config: ConvertConfig, jobs: int, progress: Progress
+    read: DirectoryRead,
+    work: Work,
+    approximation: float,
+    config: ConvertConfig,
+    jobs: int,
+    progress: Progress,
 ) -> tuple[list[dict[str, Tensor]], dict[str, Converted]]:
     """The outputs of the original, and every converted block by its name; each result is stored as soon as it is there."""
     sites, call = read.found.blocks, read.found.call
@@ -215,7 +221,7 @@ def _joblib() -> Any:
 
 
 def _outputs_after(
-    read: _Read, done: Mapping[str, Converted], config: ConvertConfig
+    read: DirectoryRead, done: Mapping[str, Converted], config: ConvertConfig
 ) -> list[dict[str, Tensor]]:
     """The outputs of the converted model; the original blocks are put back."""
     undo = []
@@ -232,7 +238,7 @@ def _outputs_after(
 
 
 def _report(
-    read: _Read,
+    read: DirectoryRead,
     done: Mapping[str, Converted],
     approximation: float,
     before: list[dict[str, Tensor]],
@@ -255,7 +261,7 @@ def _report(
 
 def _write(
     source: Path,
-    read: _Read,
+    read: DirectoryRead,
     work: Work,
     done: Mapping[str, Converted],
     config: ConvertConfig,

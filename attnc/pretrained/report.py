@@ -141,18 +141,31 @@ class ConversionReport:
             f"{one.median:.2e}"
             for one in self.measured
         ]
-        lines += [f"{block.name}: {remark}" for block in self.blocks for remark in block.facts["remarks"]]
-        return lines + [f"skipped: {one.name} ({one.reason})" for one in self.skipped]
+        remarks = [(block.name, remark) for block in self.blocks for remark in block.facts["remarks"]]
+        lines += [f"{name}: {remark}" for name, remark in _shortened(remarks)]
+        left = [(one.name, one.reason) for one in self.skipped]
+        return lines + [f"skipped: {name} ({reason})" for name, reason in _shortened(left)]
 
     def __str__(self) -> str:
-        rows = [COLUMNS, *map(_row, self.blocks)]
+        rows = [COLUMNS, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]
         notes = self.notes()
         return "\n".join([self.headline(), "", *lines, *([""] if notes else []), *notes])
 
+    def _rows(self) -> list[tuple[str, ...]]:
+        """A row for each block. Of many blocks, a row for those with the same sizes, activation and heads, with their largest
+        errors; the largest of all comes first."""
+        if len(self.blocks) <= _MANY:
+            return list(map(_row, self.blocks))
+        groups: dict[object, list[Certificate]] = {}
+        for block in self.blocks:
+            groups.setdefault(_kind(block), []).append(block)
+        ordered = sorted(groups.values(), key=lambda group: max(map(_errors, group)), reverse=True)
+        return [_group_row(group) for group in ordered]
+
     def to_html(self) -> str:
-        """A page without external files."""
+        """A page without external files, with a row for every block."""
         head = "".join(f"<th>{name}</th>" for name in COLUMNS)
         cells = ("".join(f"<td>{escape(cell)}</td>" for cell in _row(block)) for block in self.blocks)
         rows = "".join(f"<tr>{row}</tr>" for row in cells)
@@ -198,6 +211,7 @@ UNCLAIMED = (
 COLUMNS = (
     "block", "activation", "neurons", "anchors", "interval", "engine", "approximation", "rounding", "holds for",
 )  # fmt: skip
+_MANY = 24  # blocks that are listed one by one
 BLOCK_FACTS = {
     "family", "activation", "design", "engine", "neurons", "heads", "anchors", "interval", "roundings", "products", "norm",
     "also", "remarks",
@@ -285,6 +299,40 @@ def _row(block: Certificate) -> tuple[str, ...]:
         f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", facts["engine"], at_most(block.approximation),
         _rounding(block.rounding), holds_for(block),
     )  # fmt: skip
+
+
+def _kind(block: Certificate) -> object:
+    """Equal for blocks with the same sizes, activation, engine and heads."""
+    facts = block.facts
+    about = tuple(facts[key] for key in ("family", "activation", "design", "engine", "neurons", "heads"))
+    return about, block.dtype, holds_for(block), tuple(head.seal() for head in block.children)
+
+
+def _errors(block: Certificate) -> tuple[float, float]:
+    return block.bound, block.approximation
+
+
+def _group_row(group: Sequence[Certificate]) -> tuple[str, ...]:
+    """Blocks of one kind as a row: the name of the worst, how many there are, and the largest of each number."""
+    worst = max(group, key=_errors)
+    ends = [block.facts["interval"] for block in group]
+    interval = [min(lo for lo, _ in ends), max(hi for _, hi in ends)]
+    terms = {
+        term: max(getattr(block, term) for block in group) for term in ("approximation", "rounding", "bound")
+    }
+    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    return _row(replace(worst, name=worst.name + more, facts={**worst.facts, "interval": interval}, **terms))
+
+
+def _shortened(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Names and reasons. Of many, one line for each reason."""
+    if len(lines) <= _MANY:
+        return list(lines)
+    names: dict[str, list[str]] = {}
+    for name, reason in lines:
+        names.setdefault(reason, []).append(name)
+    more = {reason: f" and {len(found) - 1} more" * (len(found) > 1) for reason, found in names.items()}
+    return [(found[0] + more[reason], reason) for reason, found in names.items()]
 
 
 def joined_reports(before: ConversionReport, after: ConversionReport) -> ConversionReport:
