@@ -298,7 +298,10 @@ class _BlockRun(_Flow):
         h = rows_of(self.inner[k])
         first, fused = rows_of(self.chosen[k]), self.site.rows is not None  # then one call computes both
         given = {"first": first, "up": first if fused else rows_of(self.entering[k]), "second": h}
-        found = {role: rows_of(out[k])[:, slice(*self.maps[role].rows or (None,))] for role, out in self.outputs.items()}
+        found = {
+            role: rows_of(out[k])[:, slice(*self.maps[role].rows or (None,))]
+            for role, out in self.outputs.items()
+        }
         for role, linear in self.maps.items():
             if not is_close(found[role], block.affine(role, given[role]), dtype, linear.sizes[1]):
                 return f"its map {linear.name} returns something else than W x + b"
@@ -337,7 +340,9 @@ class _ExpertRun(_Flow):
             for expert in range(site.experts):
                 W, b = site.first.numbers(expert)
                 meant, size = x @ W.T + b, np.abs(x) @ np.abs(W.T) + np.abs(b)
-                room = (32 * torch.finfo(dtype).eps + 4 * x.shape[1] * torch.finfo(torch.float32).eps) * size.max()
+                room = (
+                    32 * torch.finfo(dtype).eps + 4 * x.shape[1] * torch.finfo(torch.float32).eps
+                ) * size.max()
                 near = [bool((np.abs(meant - row).max(1) <= room).any()) for row in unexplained]
                 unexplained = unexplained[~np.array(near, dtype=bool)]
                 if not len(unexplained):

@@ -27,7 +27,9 @@ _ACTIVATIONS = ACTIVATIONS.keys() - {"abs", "absolute", "square", "pow", "sin", 
 }  # fmt: skip
 _SATURATING = ("tanh", "sigmoid")  # one head of two keys computes them for every input
 _PADDING = "torch's nested tensors are switched off: outputs at padded positions, which have no meaning, are no longer 0"
-_EXPERTS = "its {} experts share heads; the router, its choice of experts and products of two values run as before"
+_EXPERTS = (
+    "its {} experts share heads; the router, its choice of experts and products of two values run as before"
+)
 _OUTSIDE = ", in no feed-forward block"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CHANGES = "changes its own numbers when it runs: a forward that only computes is accepted"
@@ -190,7 +192,9 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
         places = _holders(model, getattr(place.owner, place.attribute, None))
     if place.problem is not None:
         places, remarks = (), (*remarks, place.problem)
-    runs = [PartUse(b.result, b.first.node, MARK, b.up.node if b.up and _is_whole(b) else None) for _, b in uses]
+    runs = [
+        PartUse(b.result, b.first.node, MARK, b.up.node if b.up and _is_whole(b) else None) for _, b in uses
+    ]
     site = Site(
         name=place.name, places=places, dtype=block.first.weight.dtype, uses=tuple(runs), settings=settings,
         key=(norm and norm.key, *(b.key for _, b in uses)), converted=bool(block.converted),
@@ -255,7 +259,9 @@ def _tensor_problems(site: Site, captured: Captured) -> Iterator[Problem]:
         own = {id(t) for t in (*m.module.parameters(recurse=False), *m.module.buffers(recurse=False))}
         if any(id(tensor) not in own for _, tensor in m.tensors()):
             yield Problem(part_name(m.name, m.module), "uses a weight that belongs to another part")
-    refused = [Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor, half=True))]
+    refused = [
+        Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor, half=True))
+    ]
     if site.norm is not None:
         refused += site.norm.problems()
         tensors += site.norm.tensors()
