@@ -86,7 +86,9 @@ FAMILIES: dict[str, Family] = {
     "electra": _text("Electra", embedding_size=8),
     "ernie": _text("Ernie"),
     "esm": _text("Esm", mask_token_id=4),
-    "flaubert": _text("Flaubert", {**WORDS, "emb_dim": 16, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 40, "n_words": 50}),
+    "flaubert": _text(
+        "Flaubert", {**WORDS, "emb_dim": 16, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 40, "n_words": 50}
+    ),
     "fnet": _text("FNet", tpu_short_seq_length=40, use_tpu_fourier_optimizations=False),
     "layoutlm": _text("LayoutLM"),
     "megatron-bert": _text("MegatronBert"),
@@ -110,7 +112,7 @@ FAMILIES: dict[str, Family] = {
     "biogpt": _text("BioGpt"),
     "bitnet": _text("BitNet", GROUPED),
     "bloom": _text("Bloom", {**WORDS, "hidden_size": 16, "n_layer": 2, "n_head": 2}),
-    "codegen": _text("CodeGen", GPT2, rotary_dim=4),
+    "codegen": _text("CodeGen", {**GPT2, "n_head": 4}, rotary_dim=4),
     "cohere": _text("Cohere", GROUPED),
     "cohere2": _text("Cohere2", GROUPED),
     "ctrl": _text("CTRL", {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "dff": 24, "n_positions": 40}),

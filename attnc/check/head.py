@@ -68,22 +68,17 @@ def check_machine(broken: str | None) -> None:
 
 def check_terms(claim: Certificate, subject: str, requested: float) -> None:
     """Raise `CheckError` if a certificate contradicts itself, or if this machine breaks the assumptions."""
-    if claim.dtype in HALF and claim.subject == subject:
-        if (claim.status, claim.rounding, claim.bound) != (Status.UNKNOWN, math.inf, math.inf):
-            raise CheckError(f"{claim.title}: nothing but the approximation can be claimed in {claim.dtype}")
-        if not claim.approximation <= requested:
-            raise CheckError(f"approximation is {claim.approximation:g}, above the requested {requested:g}")
-        check_machine(probe_network("float32"))
-        return
-    if not claim.proved or claim.subject != subject:
+    half = claim.dtype in HALF  # the approximation alone is claimed
+    unknown = (claim.status, claim.rounding, claim.bound) == (Status.UNKNOWN, math.inf, math.inf)
+    if not (unknown if half else claim.proved) or claim.subject != subject:
         raise CheckError(f"{claim.title} is {claim.status}: its domain, or its bound, is not proved")
     if not claim.approximation <= requested:
         raise CheckError(f"approximation is {claim.approximation:g}, above the requested {requested:g}")
-    if claim.bound != round_up(claim.approximation + claim.rounding):
+    if not half and claim.bound != round_up(claim.approximation + claim.rounding):
         raise CheckError(f"its bound {claim.bound:g} is not the sum of its terms")
-    if claim.rounding not in claim.facts["roundings"].values():
+    if not half and claim.rounding not in claim.facts["roundings"].values():
         raise CheckError(f"rounding is {claim.rounding:g}, which is not that of an engine")
-    check_machine(probe_network(claim.dtype))
+    check_machine(probe_network("float32" if half else claim.dtype))
 
 
 def _function(certificate: Certificate, given: Function | None) -> Function:

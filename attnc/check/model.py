@@ -31,6 +31,7 @@ from attnc.records.numbers import QUADRATIC, TENSORS, HeadNumbers, QuadraticNumb
 from attnc.records.window_numbers import closed_form
 
 VERSION = 1
+_EXPERT_MAPS = ("first.weight", "second.weight", "up.weight")  # (experts, outputs, inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,9 +309,10 @@ def _read_block(
     f, turned = functions.get(claim.facts["activation"]), entry["transposed"]
     programs = []
     for expert in range(max(1, experts)):
-        own = {key: x[expert] for key, x in stored.items() if key.endswith(".weight")} if experts else {}
-        own = stored if not experts else {**stored, **{k: v for k, v in own.items() if k[:4] != "norm"}}
-        programs.append(block_program(f, *(_map(role, own, turned, rows.get(role)) for role in roles)))
+        own = {role: x[expert] for role, x in stored.items() if experts and role in _EXPERT_MAPS}
+        programs.append(
+            block_program(f, *(_map(role, {**stored, **own}, turned, rows.get(role)) for role in roles))
+        )
     program = programs[0]
     inside, count = f"{name}.activation" if gated else name, len(claim.children) - gated
     numbers = [_read_head(f"{inside}.{g}", claim.children[g], tensors) for g in range(count)]

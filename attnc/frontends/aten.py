@@ -81,7 +81,9 @@ def dtype(node: fx.Node) -> torch.dtype | None:
     return value.dtype if isinstance(value, Tensor) else None
 
 
-def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False, half: bool = False) -> fx.Node | None:
+def unchanged(
+    node: fx.Node, *, rows: bool = False, casts: bool = False, half: bool = False
+) -> fx.Node | None:
     """The node whose vectors of the last axis this node returns, in the same order; None if the node computes something.
 
     Dropout in eval mode, copies, casts to the same dtype, and reshapes that keep the last axis change nothing. With `rows` the
@@ -156,7 +158,7 @@ def transposed(node: fx.Node) -> fx.Node | None:
     if known == "transpose":
         turned = {int(given[key]) % axes for key in ("dim0", "dim1")} == {axes - 2, axes - 1}
     elif known == "permute":
-        turned = [int(d) % axes for d in given["dims"]] == [0, 1, 2][: axes - 2] + [axes - 1, axes - 2]
+        turned = [int(d) % axes for d in given["dims"]] == [*range(axes - 2), axes - 1, axes - 2]
     else:
         turned = known in ("mT", "matrix_transpose") or (axes == 2 and known in ("t", "numpy_T"))
     return source if turned else None

@@ -14,9 +14,9 @@ from attnc.errors import InputError
 from attnc.functions.function import NAMES, Branch, Function, TorchForm, built_in
 
 __all__ = [
-    "abs", "celu", "clip", "cos", "elu", "exp", "gelu", "gelu_10", "gelu_bloom", "gelu_fast", "gelu_tanh", "hardsigmoid", "hardswish",
-    "hardtanh", "identity", "leaky_relu", "mish", "pinball", "quick_gelu", "relu", "relu2", "selu", "sigmoid", "silu", "sin",
-    "soft_threshold", "softplus", "softsign", "square", "tanh",
+    "abs", "celu", "clip", "cos", "elu", "exp", "gelu", "gelu_10", "gelu_bloom", "gelu_fast", "gelu_tanh", "hardsigmoid",
+    "hardswish", "hardtanh", "identity", "leaky_relu", "mish", "pinball", "quick_gelu", "relu", "relu2", "selu", "sigmoid",
+    "silu", "sin", "soft_threshold", "softplus", "softsign", "square", "tanh",
 ]  # fmt: skip
 NAMES.update(__all__)
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # the floats that torch uses

@@ -177,9 +177,7 @@ def _plan_experts(block: _Block, groups: list[HeadGroup]) -> PlannedBlock:
     return PlannedBlock(site, module, certificate, block.reach)
 
 
-def _errors(
-    block: _Block, groups: list[HeadGroup], one: _Program
-) -> dict[str, dict[int, HeadErrors]]:
+def _errors(block: _Block, groups: list[HeadGroup], one: _Program) -> dict[str, dict[int, HeadErrors]]:
     """The errors of the heads of an activation, for the engines that have finite ones."""
     heads = {name: {2: head_errors(groups, block.f, one.known[1], name)} for name in _ENGINES}
     if not np.isfinite(heads["closed-form"][2].error).all():
@@ -191,7 +189,9 @@ def _scaled(block: _Block, one: _Program, errors: list[HeadErrors]) -> tuple[Lay
     """The layers, the product with scales that serve every engine."""
     worst = HeadErrors(errors[0].approximation, np.max([np.asarray(e.error) for e in errors], axis=0))
     known, dtype = block.bounds(one, one.layers[:3], {2: worst}), block.dtype
-    return tuple(scaled_product(each, known, dtype) if each.kind == "product" else each for each in one.layers)
+    return tuple(
+        scaled_product(each, known, dtype) if each.kind == "product" else each for each in one.layers
+    )
 
 
 def _groups(block: _Block, weight: float, progress: Callable[[str], None]) -> list[HeadGroup]:

@@ -255,12 +255,13 @@ def _activation_line(part: Certificate) -> str:
 def _norms_line(norms: Sequence[Certificate]) -> str:
     """All norms in one line: they have the same heads, up to their number of features."""
     heads = sorted({norm.facts["heads"] for norm in norms})
-    exact, rounding = (max(getattr(norm, term) for norm in norms) for term in ("approximation", "rounding"))
+    exact, off = (max(getattr(norm, term) for norm in norms) for term in ("approximation", "rounding"))
+    rounding = _rounding(off, "at most ")
     balls = [norm.holds_for for norm in norms if isinstance(norm.holds_for, Ball)]
     square = min(ball.radius**2 / ball.features for ball in balls)
     return (
         f"norms: {len(norms)}, each of {' or '.join(map(str, heads))} heads with two keys, engine {norms[0].facts['engine']}; "
-        f"approximation at most {at_most(exact)}, rounding {_rounding(rounding, 'at most ')}, for every token (of a LayerNorm: minus "
+        f"approximation at most {at_most(exact)}, rounding {rounding}, for every token (of a LayerNorm: minus "
         f"its mean) with a mean square up to {square:.2g}"
     )
 

