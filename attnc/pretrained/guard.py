@@ -96,7 +96,8 @@ class _Block:
         self.site, (self.lo, self.hi) = plan.site, plan.reach
         self.f = functions.get(self.site.activation)
         self.maps = {role: linear.numbers() for role, linear in _roles(self.site).items()}
-        self.sizes = {role: np.abs(W).astype(np.float32) for role, (W, _) in self.maps.items()}
+        kind = np.float64 if self.site.dtype == torch.float64 else np.float32
+        self.sizes = {role: np.abs(W).astype(kind) for role, (W, _) in self.maps.items()}
         self.kinks = list(self.f.kinks) or [0.0]
 
     def affine(self, role: str, x: Array) -> tuple[Array, Array]:
@@ -104,10 +105,8 @@ class _Block:
         return x @ W.T + b, self._size(role, np.abs(x)) + np.abs(b)
 
     def _size(self, role: str, x: Array) -> Array:
-        """|W||x|, in float32: it scales what rounding may add, and is not compared itself."""
-        with np.errstate(over="ignore", under="ignore"):
-            found: Array = (x.astype(np.float32) @ self.sizes[role].T).astype(np.float64)
-        return found
+        """|W||x|: it scales what rounding may add, and is not compared itself, so that float32 is enough for float32."""
+        return np.asarray(x.astype(self.sizes[role].dtype) @ self.sizes[role].T, np.float64)
 
     def inner(self, s: Array, t: Array | None = None) -> tuple[Array, Array]:
         """f(s), times t if the block is gated."""

@@ -11,6 +11,7 @@ from attnc.frontends.transformers import Skipped
 from attnc.pretrained.alone import Layers
 from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.convert_directory import Filter, check_original, read_directory
+from attnc.pretrained.report import shortened
 from attnc.progress import Progress, silent
 from attnc.records.files import Directory
 
@@ -34,23 +35,32 @@ class PlannedConversion:
         return asdict(self)
 
     def __str__(self) -> str:
-        rows = [["block", "activation", "neurons", "features", "behind", "size", "memory"]]
-        for b in self.blocks:
-            sizes = [f"{b[key] / 2**20:,.1f} MiB" for key in ("size", "memory")]
-            rows.append(
-                [b["name"], b["activation"], str(b["neurons"]), str(b["features"]), b["norm"] or "–", *sizes]
+        """One row for all blocks of the same sizes."""
+        groups: dict[object, list[Mapping[str, Any]]] = {}
+        for block in self.blocks:
+            groups.setdefault(tuple(block[key] for key in block if key not in ("name", "norm")), []).append(
+                block
             )
+        rows = [["block", "activation", "neurons", "features", "behind", "size", "memory"]]
+        for first, *others in groups.values():
+            name = first["name"] + (f" and {len(others)} more" if others else "")
+            sizes = [f"{first[key] / 2**20:,.1f} MiB" for key in ("size", "memory")]
+            about = [str(first[key]) for key in ("activation", "neurons", "features")]
+            rows.append([name, *about, first["norm"] or "no norm", *sizes])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        left = shortened([(one.name, one.reason) for one in self.skipped])
         return "\n".join(
-            [self.headline(), "", *lines, "", *(f"left: {s.name} ({s.reason})" for s in self.skipped)]
+            [self.headline(), "", *lines, "", *(f"left: {name} ({reason})" for name, reason in left)]
         )
 
     def headline(self) -> str:
+        """One line: how much would be converted, and the memory that it needs."""
         share = sum(block["size"] for block in self.blocks) / max(1, self.size)
+        count = f"{self.files} file{'s' * (self.files != 1)}"
         return (
             f"{self.model}: {len(self.blocks)} feed-forward blocks would be converted, {share:.0%} of "
-            f"{self.size / 2**30:.2f} GiB in {self.files} file{'s' * (self.files != 1)}; each job needs about {self.memory / 2**30:.2f} GiB of memory"
+            f"{self.size / 2**30:.2f} GiB in {count}; each job needs about {self.memory / 2**30:.2f} GiB of memory"
         )
 
 

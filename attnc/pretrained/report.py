@@ -142,9 +142,9 @@ class ConversionReport:
             for one in self.measured
         ]
         remarks = [(block.name, remark) for block in self.blocks for remark in block.facts["remarks"]]
-        lines += [f"{name}: {remark}" for name, remark in _shortened(remarks)]
+        lines += [f"{name}: {remark}" for name, remark in shortened(remarks)]
         left = [(one.name, one.reason) for one in self.skipped]
-        return lines + [f"skipped: {name} ({reason})" for name, reason in _shortened(left)]
+        return lines + [f"skipped: {name} ({reason})" for name, reason in shortened(left)]
 
     def __str__(self) -> str:
         rows = [COLUMNS, *self._rows()]
@@ -161,8 +161,9 @@ class ConversionReport:
         groups: dict[object, list[Certificate]] = {}
         for block in self.blocks:
             groups.setdefault(_kind(block), []).append(block)
-        ordered = sorted(groups.values(), key=lambda group: max(map(_errors, group)), reverse=True)
-        return [_group_row(group) for group in ordered]
+        ordered = [sorted(group, key=_errors, reverse=True) for group in groups.values()]
+        ordered.sort(key=lambda group: _errors(group[0]), reverse=True)
+        return [_row(worst, others) for worst, *others in ordered]
 
     def to_html(self) -> str:
         """A page without external files, with a row for every block."""
@@ -292,13 +293,16 @@ def holds_for(block: Certificate) -> str:
     return "the given box" if block.status is not Status.MEASURED else "inputs as in calibration"
 
 
-def _row(block: Certificate) -> tuple[str, ...]:
-    """A block as a row of the table."""
-    facts, (lo, hi) = block.facts, block.facts["interval"]
+def _row(block: Certificate, others: Sequence[Certificate] = ()) -> tuple[str, ...]:
+    """A block as a row of the table; with others of its kind, the largest of each number."""
+    facts, group = block.facts, (block, *others)
+    ends = [one.facts["interval"] for one in group]
+    lo, hi = min(lo for lo, _ in ends), max(hi for _, hi in ends)
     return (
-        block.name, f"{facts['activation']} ({facts['design']})", str(facts["neurons"]), ", ".join(map(str, facts["anchors"])),
-        f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", facts["engine"], at_most(block.approximation),
-        _rounding(block.rounding), holds_for(block),
+        block.name + (f" and {len(others)} more" if others else ""), f"{facts['activation']} ({facts['design']})",
+        str(facts["neurons"]), ", ".join(map(str, facts["anchors"])),
+        f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", facts["engine"],
+        at_most(max(one.approximation for one in group)), _rounding(max(one.rounding for one in group)), holds_for(block),
     )  # fmt: skip
 
 
@@ -313,19 +317,7 @@ def _errors(block: Certificate) -> tuple[float, float]:
     return block.bound, block.approximation
 
 
-def _group_row(group: Sequence[Certificate]) -> tuple[str, ...]:
-    """Blocks of one kind as a row: the name of the worst, how many there are, and the largest of each number."""
-    worst = max(group, key=_errors)
-    ends = [block.facts["interval"] for block in group]
-    interval = [min(lo for lo, _ in ends), max(hi for _, hi in ends)]
-    terms = {
-        term: max(getattr(block, term) for block in group) for term in ("approximation", "rounding", "bound")
-    }
-    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-    return _row(replace(worst, name=worst.name + more, facts={**worst.facts, "interval": interval}, **terms))
-
-
-def _shortened(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def shortened(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Names and reasons. Of many, one line for each reason."""
     if len(lines) <= _MANY:
         return list(lines)

@@ -61,7 +61,7 @@ def test_a_table_and_a_directory(run: Any, source: Path, tmp_path: Path) -> None
     assert (ran.code, ran.err) == (0, "")
     report = report_of(from_pretrained(out))
     assert report.converted == 2 and report.approximation == 1e-4 and len(report.measured) == 2
-    headline, *rest = str(report).splitlines()  # time and memory are in the report of the run alone
+    _, *rest = str(report).splitlines()  # time and memory are in the report of the run alone
     assert "\n".join(rest) in ran.out and str(report.certificate) in ran.out and "GiB" in ran.out
     assert (out / "vocab.txt").exists() and (out / "attnc_report.html").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bert", "out"]
@@ -183,7 +183,7 @@ def test_a_dry_run(run: Any, source: Path, tmp_path: Path) -> None:
     text, machine = run("convert", source, "--dry-run"), run("convert", source, "--dry-run", "--json")
     assert (text.code, machine.code, text.err) == (0, 0, "") and ACTIVATION in text.out
     plan = machine.json["plan"]
-    assert [block["name"] for block in plan["blocks"]][0] == ACTIVATION and plan["memory"] > 0
+    assert plan["blocks"][0]["name"] == ACTIVATION and plan["memory"] > 0
     assert [left["name"] for left in plan["skipped"]] == ["pooler.activation"]
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -100,7 +100,9 @@ def test_what_is_written(name: str, sources: dict[str, Path], finished: dict[str
     assert added == set(load_file(out / ANCHORS))
     assert (out / "tokenizer.json").exists() == (name == "llama")
     config = read_json(out / "config.json")
-    assert {key: value for key, value in config.items() if key != "attnc"} == read_json(source / "config.json")
+    assert {key: value for key, value in config.items() if key != "attnc"} == read_json(
+        source / "config.json"
+    )
 
 
 @pytest.mark.parametrize("name", ["llama", "bert"])
@@ -189,7 +191,9 @@ convert_directory(Path({str(sources["llama"])!r}), Path({str(out)!r}), {EPS})
 
 
 @pytest.mark.parametrize("at", ["store", "write_weights"])
-def test_a_full_disk(at: str, sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(
+    at: str, sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patched:
@@ -273,7 +277,13 @@ def _nan(where: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "kind"),
-    [(_twice, FileError), (_index, FileError), (_cut, FileError), (_missing, FileError), (_nan, UnsupportedError)],
+    [
+        (_twice, FileError),
+        (_index, FileError),
+        (_cut, FileError),
+        (_missing, FileError),
+        (_nan, UnsupportedError),
+    ],
 )
 def test_damaged_files(damage: Callable[[Path], None], kind: type[Exception], source: Path) -> None:
     damage(source)
