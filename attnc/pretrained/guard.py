@@ -60,11 +60,17 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
             runs = [(_ExpertRun if b.site.experts else _BlockRun)(b, strided) for b in blocks]
             with removed([h for run in runs for h in run.hooks(model)]), mode(), fused_path(False):
                 _run(model, _with_gradients(call) if tracked else call)
-            refuse(model, _problems(runs))
+            if problems := _problems(runs):
+                refuse(model, _changed(planned, before) or problems)
     refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
     refuse(model, _fused_problems(model))
+    refuse(model, _changed(planned, before))
+
+
+def _changed(planned: Sequence[PlannedBlock], before: Sequence[object]) -> list[Problem]:
+    """The blocks whose numbers are no longer those of before."""
     changed = [p.site for p, old in zip(planned, before, strict=True) if _digest(p.site) != old]
-    refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
+    return [Problem(site.name, "changes its own numbers when it runs") for site in changed]
 
 
 def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedPart]) -> None:

@@ -180,10 +180,9 @@ def test_the_config_of_a_model_carries_the_report() -> None:
 
 def test_many_blocks_are_shown_by_kind(report: ConversionReport) -> None:
     first, second = report.blocks
-    worse = replace(
-        second, bound=2 * first.bound, approximation=2 * first.approximation, rounding=first.rounding
-    )
-    others = [replace(second, name=f"normed.{i}", status="proved") for i in range(3, 40)]
+    exact = 2 * first.approximation
+    worse = replace(second, bound=exact + first.rounding, approximation=exact, rounding=first.rounding)
+    others = [replace(second, name=f"normed.{i}") for i in range(3, 40)]
     left = tuple(Skipped(f"part.{i}", "left out by filter_fn") for i in range(50))
     blocks = [first, *others, replace(worse, name="worst")]
     many = replace(report, certificate=model_certificate("Many", 1e-3, blocks), skipped=left)
