@@ -37,9 +37,12 @@ class UnsupportedError(InputError):
     """A model with parts that are not understood; `problems` lists every one of them."""
 
     def __init__(self, what: str, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.what, self.problems = what, tuple(problems)
         listed = "\n".join(f"  - {problem}" for problem in problems)
         super().__init__(f"{what}:\n{listed}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.what, self.problems)
 
 
 class _OutOfReachError(AttncError):

@@ -28,7 +28,7 @@ class BlockClaim:
     rounding leaves if the heads are exact."""
 
     approximation: float
-    rounding: float
+    rounding: float | None  # None: nothing is claimed of executions
     products: float | None = None
     interval: Sequence[float] | None = None  # [lo, hi] of all pre-activations, up to a 64th of the width
 
@@ -60,7 +60,7 @@ def check_block(
     proved
     unknown
     """
-    bound = claim.approximation + claim.rounding
+    bound = claim.approximation + (claim.rounding or 0.0)
     try:
         _check_fit(program, domain, heads, squares, dtype)
         entering, found = _composed(program, domain, heads, squares, dtype)
@@ -68,9 +68,10 @@ def check_block(
         heads = replace(heads, approximation=none, executed=none)
         squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=False)
         _, exact = _composed(program, domain, heads, squares, dtype)
-        total = Fraction(claim.approximation) + Fraction(claim.rounding)
         claims = [("approximation", found.approximation, Fraction(claim.approximation))]
-        claims.append(("approximation + rounding", found.error, total))
+        if claim.rounding is not None:
+            total = Fraction(claim.approximation) + Fraction(claim.rounding)
+            claims.append(("approximation + rounding", found.error, total))
         if claim.products is not None:
             claims.append(("products", exact.error, Fraction(claim.products)))
         if claim.interval is not None:

@@ -5,6 +5,7 @@ cell by cell (`cell`): a cell is halved until approximation, rounding and their 
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,7 @@ from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
 from attnc.functions.balls import working
 from attnc.functions.function import Branch, label_of
-from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.certificate import HALF, Certificate, Status, Verdict
 from attnc.records.fields import round_up
 from attnc.records.layers import NetworkNumbers
 from attnc.records.numbers import HeadNumbers
@@ -67,15 +68,17 @@ def check_machine(broken: str | None) -> None:
 
 def check_terms(claim: Certificate, subject: str, requested: float) -> None:
     """Raise `CheckError` if a certificate contradicts itself, or if this machine breaks the assumptions."""
-    if not claim.proved or claim.subject != subject:
+    half = claim.dtype in HALF  # the approximation alone is claimed
+    unknown = (claim.status, claim.rounding, claim.bound) == (Status.UNKNOWN, math.inf, math.inf)
+    if not (unknown if half else claim.proved) or claim.subject != subject:
         raise CheckError(f"{claim.title} is {claim.status}: its domain, or its bound, is not proved")
     if not claim.approximation <= requested:
         raise CheckError(f"approximation is {claim.approximation:g}, above the requested {requested:g}")
-    if claim.bound != round_up(claim.approximation + claim.rounding):
+    if not half and claim.bound != round_up(claim.approximation + claim.rounding):
         raise CheckError(f"its bound {claim.bound:g} is not the sum of its terms")
-    if claim.rounding not in claim.facts["roundings"].values():
+    if not half and claim.rounding not in claim.facts["roundings"].values():
         raise CheckError(f"rounding is {claim.rounding:g}, which is not that of an engine")
-    check_machine(probe_network(claim.dtype))
+    check_machine(probe_network("float32" if half else claim.dtype))
 
 
 def _function(certificate: Certificate, given: Function | None) -> Function:

@@ -17,13 +17,13 @@ from attnc import functions
 from attnc.check.block import BlockClaim, Map, block_program, check_block
 from attnc.check.head import check_head, check_terms
 from attnc.check.norm import check_norm
-from attnc.check.values import CheckError, head_errors, require, square_errors
+from attnc.check.values import CheckError, SquareErrors, head_errors, require, square_errors
 from attnc.check.window import window_error
 from attnc.domain import Ball, Box, Normed
 from attnc.errors import AttncError, CertificateError, FileError
 from attnc.program import Program
 from attnc.program.step import Numbers
-from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.certificate import HALF, Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE, unsealed
 from attnc.records.files import Directory, read_json
 from attnc.records.layers import Heads
@@ -31,6 +31,7 @@ from attnc.records.numbers import QUADRATIC, TENSORS, HeadNumbers, QuadraticNumb
 from attnc.records.window_numbers import closed_form
 
 VERSION = 1
+_EXPERT_MAPS = ("first.weight", "second.weight", "up.weight")  # (experts, outputs, inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,7 @@ class Block:
     square: HeadNumbers | None = None  # of a gated block, with its powers of two
     scale: Numbers | None = None  # log2, (neurons,)
     radius: Numbers | None = None
+    others: tuple[Program, ...] = ()  # of the other experts, which share the heads
     subject: ClassVar[str] = "block"
 
 
@@ -113,6 +115,9 @@ def check_part(part: Part, requested: float, proofs: Proofs, attack: Attack | No
         return problem.verdict(claim.bound, name=claim.name)
     except (AttncError, *DAMAGE) as problem:
         return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
+    if claim.dtype in HALF:
+        reason = f"the approximation holds in every output, in exact arithmetic; rounding in {claim.dtype} is not claimed"
+        return Verdict(Status.PROVED, reason, claim.approximation, name=claim.name)
     reason = f"the bounds hold in every output, for {len(claim.facts['roundings'])} engines"
     return Verdict(Status.PROVED, reason, claim.bound, name=claim.name)
 
@@ -129,7 +134,7 @@ def _check_block(block: Block, proofs: Proofs, attack: Attack | None) -> None:
         if certificate.facts.get("function") != function:
             raise CheckError(f"the certificate of a head of {function} is about another function")
         require(proofs.head(numbers, certificate), f"a head of {function}")
-    for engine in claim.facts["roundings"]:
+    for engine in ("softmax", "closed-form") if claim.dtype in HALF else claim.facts["roundings"]:
         refuted = None if attack is None else attack(block, engine, proofs)
         verdict = _check_engine(block, engine, proofs) if refuted is None else refuted
         require(verdict, f"engine {engine}")
@@ -145,10 +150,23 @@ def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:
         square, multiplied = claim.children[-1], engine == "closed-form"
         error = math.inf if multiplied else proofs.executed(block.square, square, engine)
         squares = square_errors(square, (block.scale, block.radius), error, multiplied)
+    elif len(block.program.steps) > 3:  # the product is a multiplication
+        ones = np.ones(block.program.shapes[1])
+        squares = SquareErrors(ones, ones, 0.0, 0.0, multiplied=True)
     facts = claim.facts
-    terms = BlockClaim(claim.approximation, facts["roundings"][engine], facts["products"], facts["interval"])
+    rounding = None if claim.dtype in HALF else facts["roundings"][engine]
+    terms = BlockClaim(claim.approximation, rounding, facts["products"], facts["interval"])
     assert block.domain is not None
-    return check_block(block.program, block.domain, errors, squares, terms, claim.dtype)
+    for program in (block.program, *block.others):
+        verdict = check_block(program, block.domain, errors, squares, terms, _executed(claim))
+        if not verdict:
+            break
+    return verdict
+
+
+def _executed(claim: Certificate) -> str:
+    """The dtype in which heads run."""
+    return "float32" if claim.dtype in HALF else claim.dtype
 
 
 def _check_activation(claim: Certificate, numbers: HeadNumbers, proofs: Proofs) -> None:
@@ -157,7 +175,7 @@ def _check_activation(claim: Certificate, numbers: HeadNumbers, proofs: Proofs) 
     if head.facts.get("function") != facts["activation"]:
         raise CheckError("its certificate is not about a head of its function")
     require(proofs.head(numbers, head), f"the head of {facts['activation']}")
-    terms = (claim.approximation, claim.holds_for, claim.dtype)
+    terms = (claim.approximation, claim.holds_for, _executed(claim))
     if terms != (head.approximation, head.interval, head.dtype):
         raise CheckError("its terms are not those of its head")
     for engine, rounding in facts["roundings"].items():
@@ -173,7 +191,9 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
         reason = f"{failed[0].name}: {failed[0].reason}"
         return replace(failed[0], reason=reason, bound=bound, cells=cells, name="", children=tuple(verdicts))
     count = f"{len(verdicts)} part{'s' * (len(verdicts) > 1)}, {len(proofs.heads)} different heads"
-    reason = f"the bounds hold: {count}, {len(proofs.windows)} windows"
+    half = any("not claimed" in verdict.reason for verdict in verdicts)
+    what = "the approximation holds, in exact arithmetic alone" if half else "the bounds hold"
+    reason = f"{what}: {count}, {len(proofs.windows)} windows"
     return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts))
 
 
@@ -192,21 +212,28 @@ def model_problem(model: Certificate) -> str | None:
     return None
 
 
-def check_directory(path: str | os.PathLike[str], proofs: Proofs | None = None) -> Verdict:
-    """The verdict on the directory of a converted model, from config.json and the safetensors files alone."""
+def check_directory(
+    path: str | os.PathLike[str],
+    proofs: Proofs | None = None,
+    progress: Callable[[str, int, int], None] = lambda message, done, total: None,
+) -> Verdict:
+    """The verdict on the directory of a converted model, from config.json and the safetensors files alone. One part at a time is
+    in memory."""
     where, proofs = Path(path), proofs or Proofs()
     model, record = read_record(where)
     with _intact(where):
         reason = model_problem(model)
         if reason is not None:
             raise ValueError(reason)
-        parts = read_parts(where, model, record).values()
-        read = {id(part.claim) for part in parts}
+        requested, read, verdicts = float(model.facts["requested"]), set[int](), list[Verdict]()
+        for name, part in read_parts(where, model, record):
+            progress(name, len(verdicts), len(record["blocks"]))
+            read.add(id(part.claim))
+            verdicts.append(check_part(part, requested, proofs))
         missing = [claim.name for claim in model.children if id(claim) not in read]
         if missing:
             raise ValueError(f"{missing[0]} has no record")
-        requested = float(model.facts["requested"])
-        return summary([check_part(part, requested, proofs) for part in parts], proofs)
+        return summary(verdicts, proofs)
 
 
 @contextmanager
@@ -230,11 +257,13 @@ def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
         return Certificate.from_json(record["report"]["certificate"]), record
 
 
-def read_parts(where: Path, model: Certificate, record: Mapping[str, Any]) -> dict[str, Part]:
-    """The parts of a record, by their names there; every tensor must have the digest that is recorded of it."""
+def read_parts(where: Path, model: Certificate, record: Mapping[str, Any]) -> Iterator[tuple[str, Part]]:
+    """The parts of a record and their names there, one after the other; every tensor must have the digest that is recorded of
+    it."""
     tensors = Directory(where)
     with _intact(where):
-        return {entry["name"]: _read_part(model, entry, tensors) for entry in record["blocks"]}
+        for entry in record["blocks"]:
+            yield entry["name"], _read_part(model, entry, tensors)
 
 
 def _read_part(model: Certificate, entry: Mapping[str, Any], tensors: Directory) -> Part:
@@ -259,45 +288,66 @@ def _read_norm(
     claim: Certificate, entry: Mapping[str, Any], stored: Mapping[str, Numbers], tensors: Directory
 ) -> NormNumbers:
     slope, intercept, value = (stored[role].astype(np.float64) for role in QUADRATIC)
-    numbers = QuadraticNumbers(slope, intercept, value, entry["features"], entry["epsilon"], 0.5, claim.dtype)
+    about = (entry["features"], entry["epsilon"], 0.5, _executed(claim))
+    numbers = QuadraticNumbers(slope, intercept, value, *about)
     most = entry["most"] * entry["features"]
     if not isinstance(claim.holds_for, Ball) or most > claim.holds_for.radius**2 * (1 + 1e-12):
         raise ValueError(f"{claim.name} accepts larger tokens than its certificate holds for")
-    return NormNumbers(claim, numbers, _normed(entry, stored.get("weight"), stored.get("bias")))
+    exact = {**entry, "half": False}  # its own gain and shift, not what follows from them
+    return NormNumbers(claim, numbers, _normed(exact, stored.get("weight"), stored.get("bias")))
 
 
 def _read_block(
     claim: Certificate, entry: Mapping[str, Any], stored: Mapping[str, Numbers], tensors: Directory
 ) -> Block:
     roles = [role for role in ("first", "second", "up") if f"{role}.weight" in stored]
-    norm, name, gated = entry["norm"], entry["name"], len(roles) == 3
+    norm, name, experts = entry["norm"], entry["name"], entry.get("experts", 0)
+    gated = len(roles) == 3 and not experts
     weights = (stored.get("norm.weight"), stored.get("norm.bias"))
     domain = claim.box if norm is None else _normed(norm, *weights)
-    maps = [_map(role, stored, entry["transposed"]) for role in roles]
-    program = block_program(functions.get(claim.facts["activation"]), *maps)
+    rows = entry.get("rows", {})  # of a larger map
+    f, turned = functions.get(claim.facts["activation"]), entry["transposed"]
+    programs = []
+    for expert in range(max(1, experts)):
+        own = {role: x[expert] for role, x in stored.items() if experts and role in _EXPERT_MAPS}
+        programs.append(
+            block_program(f, *(_map(role, {**stored, **own}, turned, rows.get(role)) for role in roles))
+        )
+    program = programs[0]
     inside, count = f"{name}.activation" if gated else name, len(claim.children) - gated
     numbers = [_read_head(f"{inside}.{g}", claim.children[g], tensors) for g in range(count)]
     heads = [(stored.get(f"neurons_{g}"), head) for g, head in enumerate(numbers)]
     if sum(neurons is None for neurons, _ in heads) != (count == 1):
         raise ValueError(f"the neurons of {name} are not assigned to its heads")
     if not gated:
-        return Block(claim, program, domain, heads)
+        return Block(claim, program, domain, heads, others=tuple(programs[1:]))
     square = _read_head(f"{name}.product.square.0", claim.children[-1], tensors)
     return Block(claim, program, domain, heads, square, stored["scale"], stored["radius"])
 
 
-def _map(role: str, stored: Mapping[str, Numbers], transposed: Sequence[str]) -> Map:
+def _map(
+    role: str, stored: Mapping[str, Numbers], transposed: Sequence[str], rows: Sequence[int] | None
+) -> Map:
     W = stored[f"{role}.weight"].astype(np.float64)
     W = W.T.copy() if role in transposed else W
-    return W, stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)
+    b = stored.get(f"{role}.bias", np.zeros(len(W))).astype(np.float64)
+    if rows is None:
+        return W, b
+    start, stop = rows
+    if not 0 <= start < stop <= len(W):
+        raise ValueError(f"the outputs {start} to {stop} of a map of {len(W)}")
+    return W[start:stop], b[start:stop]
 
 
 def _normed(norm: Mapping[str, Any], weight: Numbers | None, bias: Numbers | None) -> Normed:
-    """gain∘y + shift with gain = weight, or 1 + weight summed in the dtype `one_plus`."""
+    """gain∘y + shift with gain = weight, or 1 + weight summed in the dtype `one_plus`; rounded in half precision."""
     gain = np.ones(norm["features"]) if weight is None else weight
+    if norm["one_plus"] in HALF:
+        raise ValueError(f"a gain that is summed in {norm['one_plus']} cannot be read from files")
     if norm["one_plus"] is not None:
         gain = gain.astype(norm["one_plus"]) + np.ones((), norm["one_plus"])
-    return Normed(norm["kind"] == "layer", gain, np.zeros(norm["features"]) if bias is None else bias)
+    found = Normed(norm["kind"] == "layer", gain, np.zeros(norm["features"]) if bias is None else bias)
+    return found.rounded() if norm.get("half", False) else found
 
 
 def _read_head(prefix: str, certificate: Certificate, tensors: Directory) -> HeadNumbers:

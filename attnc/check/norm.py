@@ -37,7 +37,7 @@ from attnc.check.values import EPS, CheckError, Long, NormErrors, Passing, Value
 from attnc.domain import Ball, Normed
 from attnc.functions.balls import upper, working
 from attnc.program import Norm
-from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.records.certificate import HALF, Certificate, Status, Verdict
 from attnc.records.numbers import POWERS, QuadraticNumbers
 
 Heads = Sequence[tuple[arb, arb, arb]]  # λ_j, b_j, c_j
@@ -52,7 +52,8 @@ _known: dict[object, tuple[float, float]] = {}  # relative errors by digests of 
 def check_norm(claim: Certificate, numbers: QuadraticNumbers, norm: Normed) -> None:
     """Raise `CheckError` unless the bounds of a norm with this gain and shift hold, and its facts are those of its numbers."""
     facts, domain, a = claim.facts, claim.holds_for, ARITHMETIC[numbers.dtype]
-    if claim.digests != numbers.digests() or claim.dtype != numbers.dtype:
+    half = claim.dtype in HALF  # nothing is claimed of its rounding then
+    if claim.digests != numbers.digests() or ("float32" if half else claim.dtype) != numbers.dtype:
         raise CheckError("its numbers are not those of its certificate")
     known = (numbers.dim, numbers.offset, len(numbers), 0.5, numbers.dim)
     if known != (facts["features"], facts["epsilon"], facts.get("heads"), numbers.power, len(norm.gain)):
@@ -60,7 +61,7 @@ def check_norm(claim: Certificate, numbers: QuadraticNumbers, norm: Normed) -> N
     kind = (numbers.dim, facts["kind"] == "layer")
     if not isinstance(domain, Ball) or (domain.features, domain.centred) != kind:
         raise CheckError(f"it holds for {domain}, not for tokens of {numbers.dim} features")
-    if claim.rounding != facts["roundings"].get(facts["engine"]):
+    if claim.rounding != (math.inf if half else facts["roundings"].get(facts["engine"])):
         raise CheckError("its rounding is not that of its engine")
     if claim.children:
         raise CheckError("a norm has no parts")

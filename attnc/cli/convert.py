@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from attnc.cli.options import Json
-from attnc.cli.output import errors_reported, finish, progress_bar
+from attnc.cli.output import errors_reported, finish, print_json, progress_bar
 from attnc.errors import InputError
 
 _SOURCE = "A Hugging Face model directory: config.json, safetensors."
 _APPROXIMATION = "The error allowed in every block's output, in exact arithmetic."
 _Engine = Annotated[str, typer.Option(help="How attention is executed: closed-form or softmax.")]
+_Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT", help="A new directory.")]
+_JOBS = "Blocks to convert at the same time, by joblib: -1 is one for each core."
+_DRY = "Say what would be converted, what is left and why, and the memory it needs; write nothing."
+_DryRun = Annotated[bool, typer.Option("--dry-run", help=_DRY)]
+_Jobs = Annotated[int, typer.Option(metavar="N", help=_JOBS)]
 _Only = Annotated[str, typer.Option(metavar="TEXT", help="Convert only blocks whose names contain TEXT.")]
 _NoCheck = Annotated[bool, typer.Option("--no-check", help="Do not compare the outputs on an example input.")]
 
 
 def convert(
     source: Annotated[Path, typer.Argument(metavar="DIR", help=_SOURCE)],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="A new directory.")],
+    output: _Output = None,
     approximation: Annotated[float, typer.Option(metavar="E", help=_APPROXIMATION)] = 1e-4,
     engine: _Engine = "closed-form",
     design: Annotated[str, typer.Option(help="Of the heads: auto, gated, lattice or tuned.")] = "auto",
     only: _Only = "",
     no_check: _NoCheck = False,
+    jobs: _Jobs = 1,
+    dry_run: _DryRun = False,
     json: Json = False,
 ) -> None:
     """Convert the feed-forward blocks of a transformer.
@@ -33,34 +40,39 @@ def convert(
     Each block becomes attention over anchors, with a bound of its error.
 
     DIR is read by transformers, from safetensors alone; code that comes with the model is never run. OUT receives
-    the model, its report and the other files of DIR. Load it with attnc.from_pretrained: transformers'
-    from_pretrained loads the original model.
+    the model, its report and the other files of DIR; the files of the weights are hard links, or copies. Load it with
+    attnc.from_pretrained: transformers' from_pretrained loads the original model.
+
+    Memory holds one layer of the model, not the model. If the command is killed, the same command resumes its work, which
+    is kept beside OUT; the result has the same bytes.
 
     Exit status: 0 the bound of every block is proved, 1 it is not, 2 bad input.
 
     Example: attnc convert all-MiniLM-L6-v2 -o minilm-attention --approximation 1e-4
     """
-    from attnc.arguments import checked_eps
-    from attnc.frontends.transformers import example_call
     from attnc.pretrained.config import ConvertConfig
-    from attnc.pretrained.convert import convert_
-    from attnc.pretrained.directory import check_new, load_model, save_converted
-    from attnc.records.files import read_json
+    from attnc.pretrained.convert_directory import convert_directory
+    from attnc.pretrained.plan_directory import plan_directory
+
+    def chosen(site: Any) -> bool:
+        return only in site.name
 
     with errors_reported(json):
-        approximation = checked_eps(approximation, "approximation")
         config = ConvertConfig(engine=engine, design=design)
-        check_new(output)
-        if "attnc" in read_json(source / "config.json"):
-            raise InputError(f"{source} is already converted: give the original model")
-        with progress_bar(f"loading {source}") as progress:
-            model = load_model(source)
-            call = example_call(model)
-            sample = None if no_check else call.kwargs or call.args
-            report = convert_(
-                model, approximation, config, lambda site: only in site.name, samples=sample, progress=progress
+        if dry_run:
+            with progress_bar(f"reading {source}") as progress:
+                plan = plan_directory(source, config, chosen, progress=progress)
+            if json:
+                print_json({"source": str(source), "plan": plan.to_json()})
+            else:
+                typer.echo(str(plan))
+            return
+        if output is None:
+            raise InputError("give the name of a new directory by -o, or --dry-run")
+        with progress_bar(f"reading {source}") as progress:
+            report = convert_directory(
+                source, output, approximation, config, chosen, check=not no_check, jobs=jobs,
+                progress=progress,
             )  # fmt: skip
-            progress(f"writing {output}")
-            save_converted(model, output, source)
     about, files = {"source": str(source)}, {"output": str(output)}
     finish(report, f"{source} as attention", json, about, report.seconds, files)

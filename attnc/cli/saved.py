@@ -25,7 +25,8 @@ def show(path: Saved, json: Json = False) -> None:
     from attnc.pretrained.directory import read_report
 
     with output.errors_reported(json):
-        result, changed = read_report(path) if path.is_dir() else (load(path), None)
+        with output.progress_bar(f"reading {path}") as progress:
+            result, changed = read_report(path, progress) if path.is_dir() else (load(path), None)
         status, reason = output.status_of(result, changed)
         if json:
             output.print_json({"file": str(path), **output.result_json(result, status, reason)})
@@ -49,10 +50,12 @@ def verify(path: Saved, json: Json = False) -> None:
 
     Example: attnc verify gelu.safetensors
     """
+    from attnc.pretrained.verify import verify_directory
+
     with output.errors_reported(json):
         began = time.perf_counter()
-        with output.progress_bar(f"verifying {path}"):
-            verdict = attnc.verify(path)
+        with output.progress_bar(f"verifying {path}") as progress:
+            verdict = verify_directory(path, progress=progress) if path.is_dir() else attnc.verify(path)
         seconds = time.perf_counter() - began
     if json:
         output.print_json({"file": str(path), **asdict(verdict), "seconds": round(seconds, 3)})

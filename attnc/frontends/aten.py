@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves
 
+HALF = frozenset({torch.bfloat16, torch.float16})
+_WIDE = frozenset({torch.float32, torch.float64})
 COPIES = frozenset({"clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh"})
 CASTS = frozenset({"to", "_to_copy", "type_as"})
 DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
@@ -15,7 +17,8 @@ DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_al
 RESHAPES = frozenset(
     {"view", "_unsafe_view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "unsqueeze"}
 )
-_ROWS = frozenset({"transpose", "permute", "expand", "slice", "select", "narrow"})
+_SPLITS = frozenset({"chunk", "split", "split_with_sizes", "tensor_split"})
+_ROWS = frozenset({"transpose", "permute", "expand", "slice", "select", "narrow", "index", "index_select"})
 # results that share the memory of the input or are copies, depending on its strides
 _SHARED_OR_COPIED = frozenset({"flatten", "reshape", "reshape_as", "contiguous", "to", "type_as"})
 # composite operations whose results are always new tensors
@@ -78,11 +81,14 @@ def dtype(node: fx.Node) -> torch.dtype | None:
     return value.dtype if isinstance(value, Tensor) else None
 
 
-def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.Node | None:
+def unchanged(
+    node: fx.Node, *, rows: bool = False, casts: bool = False, half: bool = False
+) -> fx.Node | None:
     """The node whose vectors of the last axis this node returns, in the same order; None if the node computes something.
 
     Dropout in eval mode, copies, casts to the same dtype, and reshapes that keep the last axis change nothing. With `rows` the
-    vectors may be reordered, repeated or left out; with `casts` float32 and float64 may be cast into each other."""
+    vectors may be reordered, repeated or left out; with `casts` float32 and float64 may be cast into each other, with
+    `half` also into bfloat16 and float16, and back."""
     known = name(node)
     source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
     if source is None or shape(source) is None or shape(node) is None:
@@ -91,7 +97,7 @@ def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.N
         return source if arguments(node).get("train") is False else None
     same = dtype(node) == dtype(source)
     if known in CASTS:
-        wide = {dtype(node), dtype(source)} <= {torch.float32, torch.float64}
+        wide = {dtype(node), dtype(source)} <= {*_WIDE, *(HALF if half else ())}
         return source if same or (casts and wide) else None
     if not same:  # x.view(dtype) reads the bits of x as other numbers
         return None
@@ -101,10 +107,61 @@ def unchanged(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.N
     return source if kept and _keeps_last(node, source, known) else None
 
 
-def origin(node: fx.Node, *, rows: bool = False, casts: bool = False) -> fx.Node:
+def origin(node: fx.Node, *, rows: bool = False, casts: bool = False, half: bool = False) -> fx.Node:
     """The node that computed the numbers: `unchanged`, as far back as it goes."""
-    source = unchanged(node, rows=rows, casts=casts)
-    return node if source is None else origin(source, rows=rows, casts=casts)
+    source = unchanged(node, rows=rows, casts=casts, half=half)
+    return node if source is None else origin(source, rows=rows, casts=casts, half=half)
+
+
+def part_of(node: fx.Node) -> tuple[fx.Node, tuple[int, int]] | None:
+    """The node whose vectors of the last axis a node returns a part of, and which part, [start, stop); None if it is no such
+    part."""
+    known, given = name(node), arguments(node)
+    if known == "getitem":
+        several, index = node.args[0], node.args[1]
+        if not isinstance(several, fx.Node) or name(several) not in _SPLITS or not isinstance(index, int):
+            return None
+        source, (dim, values) = several.args[0], (arguments(several).get("dim"), several.meta.get("val"))
+        if not isinstance(values, (list, tuple)) or not all(isinstance(v, Tensor) for v in values):
+            return None
+        ends = [0]
+        for value in values:
+            ends.append(ends[-1] + int(value.shape[-1]))
+        index %= len(values)
+        part = ends[index], ends[index + 1]
+    elif known in ("slice", "narrow"):
+        source, dim = node.args[0], given.get("dim")
+        if known == "slice" and given.get("step", 1) != 1:
+            return None
+        start, size = given.get("start") or 0, (shape(node) or (0,))[-1]
+        before = shape(source) if isinstance(source, fx.Node) else None
+        if not isinstance(start, int) or not before:
+            return None
+        start = start + before[-1] if start < 0 else start
+        part = start, start + size
+    else:
+        return None
+    whole = shape(source) if isinstance(source, fx.Node) else None
+    if not isinstance(source, fx.Node) or not whole or not isinstance(dim, int):
+        return None
+    last = dim % len(whole) == len(whole) - 1
+    return (source, part) if last and 0 <= part[0] < part[1] <= whole[-1] else None
+
+
+def transposed(node: fx.Node) -> fx.Node | None:
+    """The matrix, or the list of matrices, of which a node is the transposed; None if it is not."""
+    known, given = name(node), arguments(node)
+    source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+    axes = 0 if source is None else len(shape(source) or ())
+    if source is None or axes not in (2, 3):
+        return None
+    if known == "transpose":
+        turned = {int(given[key]) % axes for key in ("dim0", "dim1")} == {axes - 2, axes - 1}
+    elif known == "permute":
+        turned = [int(d) % axes for d in given["dims"]] == [*range(axes - 2), axes - 1, axes - 2]
+    else:
+        turned = known in ("mT", "matrix_transpose") or (axes == 2 and known in ("t", "numpy_T"))
+    return source if turned else None
 
 
 def _keeps_last(node: fx.Node, source: fx.Node, known: str) -> bool:
@@ -116,8 +173,10 @@ def _keeps_last(node: fx.Node, source: fx.Node, known: str) -> bool:
         return last not in {int(given["dim0"]) % (last + 1), int(given["dim1"]) % (last + 1)}
     if known == "permute":
         return int(given["dims"][-1]) % (last + 1) == last
-    if known in ("slice", "select", "narrow"):
+    if known in ("slice", "select", "narrow", "index_select"):
         return int(given["dim"]) % (last + 1) != last
+    if known == "index":  # x[i] takes rows
+        return last > 0 and len(given["indices"]) == 1
     return known not in ("unsqueeze", "squeeze") or after[-1] != 1
 
 

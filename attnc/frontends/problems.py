@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from attnc.errors import Problem
 
 DTYPES = (torch.float32, torch.float64)
+HALF = (torch.bfloat16, torch.float16)
 _PLAIN = (Tensor, nn.Parameter)
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 _WRAPS = "is a wrapper: give model.module, or the module that torch.compile was called with"
@@ -57,13 +58,14 @@ def inspected(model: nn.Module, *, own_calls: bool = False) -> tuple[list[Proble
 
 
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
-    """The stored numbers, which the array may share."""
-    found: NDArray[Any] = tensor.detach().cpu().resolve_neg().numpy()
+    """The stored numbers, which the array may share; those of half precision in float32."""
+    stored = tensor.detach().cpu().resolve_neg()
+    found: NDArray[Any] = (stored.float() if stored.dtype in HALF else stored).numpy()
     return found
 
 
-def tensor_problem(tensor: object) -> str | None:
-    """Why the numbers of a tensor or of a numpy array are not accepted, or None."""
+def tensor_problem(tensor: object, *, half: bool = False) -> str | None:
+    """Why the numbers of a tensor or of a numpy array are not accepted, or None. With `half`, bfloat16 and float16 are."""
     if isinstance(tensor, np.ndarray) and tensor.dtype in (np.float32, np.float64):
         tensor = torch.from_numpy(np.array(tensor))
     if not isinstance(tensor, Tensor):
@@ -75,8 +77,8 @@ def tensor_problem(tensor: object) -> str | None:
         return f"is a {type(tensor).__name__}: plain tensors are accepted"
     if tensor.is_quantized or tensor.layout is not torch.strided:
         return f"is {'quantized' if tensor.is_quantized else tensor.layout}: dense floating-point tensors are accepted"
-    if tensor.dtype not in DTYPES:
-        widen = tensor.dtype in (torch.float16, torch.bfloat16)
+    if tensor.dtype not in (*DTYPES, *(HALF if half else ())):
+        widen = tensor.dtype in HALF
         advice = "; model.float() keeps the numbers and widens their type" if widen else ""
         return f"is of {tensor.dtype}: float32 and float64 are accepted{advice}"
     if tensor.is_meta:

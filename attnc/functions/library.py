@@ -14,9 +14,9 @@ from attnc.errors import InputError
 from attnc.functions.function import NAMES, Branch, Function, TorchForm, built_in
 
 __all__ = [
-    "abs", "celu", "clip", "cos", "elu", "exp", "gelu", "gelu_10", "gelu_fast", "gelu_tanh", "hardsigmoid", "hardswish",
-    "hardtanh", "identity", "leaky_relu", "mish", "pinball", "quick_gelu", "relu", "relu2", "selu", "sigmoid", "silu", "sin",
-    "soft_threshold", "softplus", "softsign", "square", "tanh",
+    "abs", "celu", "clip", "cos", "elu", "exp", "gelu", "gelu_10", "gelu_bloom", "gelu_fast", "gelu_tanh", "hardsigmoid",
+    "hardswish", "hardtanh", "identity", "leaky_relu", "mish", "pinball", "quick_gelu", "relu", "relu2", "selu", "sigmoid",
+    "silu", "sin", "soft_threshold", "softplus", "softsign", "square", "tanh",
 ]  # fmt: skip
 NAMES.update(__all__)
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772  # the floats that torch uses
@@ -97,6 +97,10 @@ def _gelu_fast(x: arb_series) -> arb_series:
     return x * _logistic(arb("1.5957691216") * x * (1 + arb("0.044715") * x * x))
 
 
+def _gelu_bloom(x: arb_series) -> arb_series:
+    return x * _logistic(arb("1.59576912") * x * (1 + arb("0.044715") * x * x))
+
+
 def _mish(x: arb_series) -> arb_series:
     if x[0].mid() > 0:
         decay = (-x).exp()
@@ -161,6 +165,12 @@ gelu_fast = _fixed(
     "gelu_tanh with √(2/π) cut to 0.7978845608: s·logistic(1.5957691216·s(1 + 0.044715 s²)).",
     lambda s: s * torch.sigmoid(1.5957691216 * s * (1 + 0.044715 * s * s)),
     (_gelu_fast,),
+)
+gelu_bloom = _fixed(
+    "gelu_bloom",
+    "gelu_tanh with √(2/π) cut to 0.79788456, as in BLOOM: s·logistic(1.59576912·s(1 + 0.044715 s²)).",
+    lambda s: s * torch.sigmoid(1.59576912 * s * (1 + 0.044715 * s * s)),
+    (_gelu_bloom,),
 )
 gelu_10 = _fixed(
     "gelu_10",

@@ -21,7 +21,17 @@ from attnc.heads.draft import forward, lawson, to_dtype
 from attnc.heads.target import evaluate
 from attnc.records.numbers import Array, HeadNumbers
 
-GATE_SYMMETRIC = ("gelu", "gelu_tanh", "gelu_fast", "quick_gelu", "silu", "softplus", "relu", "hardswish")
+GATE_SYMMETRIC = (
+    "gelu",
+    "gelu_tanh",
+    "gelu_fast",
+    "gelu_bloom",
+    "quick_gelu",
+    "silu",
+    "softplus",
+    "relu",
+    "hardswish",
+)
 GATES = {"silu": 1.0, "quick_gelu": 1.702}  # s·logistic(Bs)
 RELU_GAP = 0.2785  # sup |max(s, 0) - s·logistic(Bs)| is 0.27847/B
 STEEPEST = 2.0**40

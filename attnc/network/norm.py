@@ -17,7 +17,7 @@ from attnc.network.altered import as_made, why_altered, why_changed
 from attnc.network.layer import LayerModule
 from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
-from attnc.network.running import PreciseModule, check_domain, check_tensor, in_place, precise
+from attnc.network.running import PreciseModule, check_domain, check_tensor, in_place, is_less, precise
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import QUADRATIC, QuadraticNumbers
 from attnc.records.record import Record, write
@@ -247,7 +247,11 @@ class Norm(PreciseModule):
         """The factor of each feature."""
         if self.weight is None or self.one_plus is None:
             return self.weight
-        return (1.0 + self.weight.to(self.one_plus)).to(self.weight.dtype)
+        gain = 1.0 + self.weight.to(self.one_plus)
+        return gain if is_less(self.weight.dtype) else gain.to(self.weight.dtype)
+
+    def _full_dtype(self) -> torch.dtype:
+        return self.heads.slope.dtype  # weight and bias may have half precision
 
     def why_not_certified(self) -> str | None:
         """None if attnc's code runs the norm, else the reason."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from attnc.network.literal import SelfAttentionNetwork
 
 IntArray = NDArray[np.integer]
+Rows = tuple[tuple[int, int], tuple[int, int]]
 _CHUNK = 1 << 17  # products in one chunk: small enough for the cache
 _HELD = 1 << 22  # numbers of a layer of neurons of a block in memory
 _LAYOUT = {  # integers of the same size, exponent of 1, bits of the fraction
@@ -160,12 +161,16 @@ def _exponents(name: str, given: IntArray) -> Tensor:
 @as_made
 class GatedBlock(nn.Module):
     """x ↦ second(activation(first(x)) ∘ up(x)). `maps` are first, up and second, by the names that they had in the model's block.
+    If first and up are parts of one map, `maps` are that one and second, and `rows` are the outputs [start, stop) of each part.
 
     Without gradients, on the CPU, tokens pass through the block in chunks. Under autocast the block runs in the dtype of its
     maps. `strict` is that of the activation: inputs inside its intervals are inside those of the squares."""
 
-    def __init__(self, maps: Mapping[str, nn.Module], activation: Pointwise, product: Product) -> None:
+    def __init__(
+        self, maps: Mapping[str, nn.Module], activation: Pointwise, product: Product, rows: Rows | None = None
+    ) -> None:
         super().__init__()
+        self.rows = rows
         for name, module in maps.items():
             if name in ("activation", "product") or hasattr(GatedBlock, name):
                 raise InputError(f"a map is called {name!r}: that is the name of a part of GatedBlock")
@@ -229,7 +234,10 @@ class GatedBlock(nn.Module):
         return literal_block(self, n)
 
     def extra_repr(self) -> str:
-        first, up, second = self.roles
+        *maps, second = self.roles
+        if self.rows is not None:
+            maps = [f"{maps[0]}[{start}:{stop}]" for start, stop in self.rows]
+        first, up = maps
         return f"{second}(activation({first}(x)) ∘ {up}(x))"
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -240,5 +248,10 @@ class GatedBlock(nn.Module):
         return out.reshape(*x.shape[:-1], out.shape[-1])
 
     def _block(self, x: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        first, up, second = (self.get_submodule(name) for name in self.roles)
-        return cast(Tensor, second(multiply(self.activation(first(x)), up(x))))
+        *maps, second = (self.get_submodule(name) for name in self.roles)
+        if self.rows is None:
+            s, t = (linear(x) for linear in maps)
+        else:
+            both = maps[0](x)
+            s, t = (both[..., start:stop] for start, stop in self.rows)
+        return cast(Tensor, second(multiply(self.activation(s), t)))

@@ -29,6 +29,7 @@ from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
+from attnc.network.running import is_less
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.guard import MODES, SHAPES, ULPS, is_close, refuse, rows_of
 from attnc.pretrained.inputs import Entering
@@ -67,25 +68,38 @@ class PlannedBlock(PlannedPart):
 
 
 @dataclass(frozen=True, eq=False)
+class _Program:
+    """The program of a block, or of one expert, and the bounds of its values up to the product, if heads had no error."""
+
+    program: Program
+    layers: tuple[Layer, ...]
+    known: Mapping[int, ValueBounds]
+
+
+@dataclass(frozen=True, eq=False)
 class _Block:
-    """The program of a block, and the bounds of its values up to the product, if heads had no error."""
+    """A block, or experts that share their heads."""
 
     site: Site
     entering: Entering
     approximation: float
     config: ConvertConfig
-    program: Program
-    layers: tuple[Layer, ...]
-    known: Mapping[int, ValueBounds]
+    programs: tuple[_Program, ...]
     f: Function
     dtype: str
 
     @property
     def reach(self) -> tuple[Array, Array]:
-        return self.known[1].reach
+        """Contains every pre-activation; in half precision with room for its rounding."""
+        ends = [one.known[1].reach for one in self.programs]
+        lo, hi = np.min([lo for lo, _ in ends], axis=0), np.max([hi for _, hi in ends], axis=0)
+        room = 2.0**-6 * np.maximum(np.abs(lo), np.abs(hi)) if is_less(self.site.dtype) else 0.0
+        return lo - room, hi + room
 
-    def bounds(self, layers: tuple[Layer, ...], heads: Mapping[int, HeadErrors]) -> dict[int, ValueBounds]:
-        return compose(self.program, layers, self.entering.domain, heads, self.dtype)
+    def bounds(
+        self, one: _Program, layers: tuple[Layer, ...], heads: Mapping[int, HeadErrors]
+    ) -> dict[int, ValueBounds]:
+        return compose(one.program, layers, self.entering.domain, heads, self.dtype)
 
 
 def plan_block(
@@ -105,48 +119,79 @@ def plan_block(
 
 
 def _read(site: Site, entering: Entering, approximation: float, config: ConvertConfig) -> _Block:
-    dtype, program = _dtype(site), site.program()
-    problems = program.problems()
-    if problems:
-        raise InputError("; ".join(f"{p.where}: {p.reason}" for p in problems))
-    layers = lower_steps(program, dtype)
-    before = [layer for layer in layers if layer.value < (4 if site.gated else 3)]
-    known = compose(program, before, entering.domain, {}, dtype)
-    _check_finite(dtype, *(known[layer.value] for layer in before))
+    dtype, programs = _dtype(site), []
+    for program in site.programs():
+        problems = program.problems()
+        if problems:
+            raise InputError("; ".join(f"{p.where}: {p.reason}" for p in problems))
+        layers = lower_steps(program, dtype)
+        before = [layer for layer in layers if layer.value < (3 if site.up is None else 4)]
+        known = compose(program, before, entering.domain, {}, dtype)
+        _check_finite(dtype, *(known[layer.value] for layer in before))
+        programs.append(_Program(program, layers, known))
     f = functions.get(site.activation)
-    return _Block(site, entering, approximation, config, program, layers, known, f, dtype)
+    return _Block(site, entering, approximation, config, tuple(programs), f, dtype)
 
 
 def _plan(block: _Block, progress: Callable[[str], None]) -> PlannedBlock:
     """A gated block spends half of the target on the activation, the rest on the two squares of each product."""
-    site, config, layers = block.site, block.config, block.layers
-    groups = _groups(block, (2 if site.gated else 1) * amplification(layers, block.known, 2), progress)
-    heads = {name: {2: head_errors(groups, block.f, block.known[1], name)} for name in _ENGINES}
-    if not np.isfinite(heads["closed-form"][2].error).all():
-        del heads["closed-form"]
+    site, config, (one, *_) = block.site, block.config, block.programs
+    weight = max(amplification(each.layers, each.known, 2) for each in block.programs)
+    groups = _groups(block, (2 if site.gated else 1) * weight, progress)
+    if site.experts:
+        return _plan_experts(block, groups)
+    heads, layers = _errors(block, groups, one), one.layers
     engine = config.engine if config.engine in heads else "softmax"
     activation = Pointwise([*groups], engine, config.strict)
     module: Pointwise | GatedBlock = activation
     if site.gated:
-        layers = _scaled(block, [errors[2] for errors in heads.values()])
+        layers = _scaled(block, one, [errors[2] for errors in heads.values()])
         (product,) = (layer for layer in layers if layer.kind == "product")
         square = square_head(block.dtype)
         for name, errors in heads.items():
             errors[4] = square_errors(product, square, name, block.dtype)
         maps = {m.attribute: m.module for m in site.maps()}
         powers = product.tensor("scale"), product.tensor("radius")
-        module = GatedBlock(maps, activation, Product(square, *powers, engine))
-    every, last = {**heads, "exact": {}}, len(block.program.steps)
-    outputs = {name: block.bounds(layers, errors)[last] for name, errors in every.items()}
+        module = GatedBlock(maps, activation, Product(square, *powers, engine), site.rows)
+    every, last = {**heads, "exact": {}}, len(one.program.steps)
+    outputs = {name: [block.bounds(one, layers, errors)[last]] for name, errors in every.items()}
     certificate = _certificate(block, [group.head for group in groups], module, outputs, engine)
     return PlannedBlock(site, module, certificate, block.reach)
 
 
-def _scaled(block: _Block, errors: list[HeadErrors]) -> tuple[Layer, ...]:
+def _plan_experts(block: _Block, groups: list[HeadGroup]) -> PlannedBlock:
+    """The activation of all experts; their products, if they have any, are multiplications. The bounds are the largest."""
+    site, config = block.site, block.config
+    every = [_errors(block, groups, one) for one in block.programs]
+    engines = [name for name in _ENGINES if all(name in errors for errors in every)]
+    outputs: dict[str, list[ValueBounds]] = {name: [] for name in (*engines, "exact")}
+    product = HeadErrors(0.0, multiplied=True)
+    for one, heads in zip(block.programs, every, strict=True):
+        last = len(one.program.steps)
+        for name, found in outputs.items():
+            errors = {**heads.get(name, {}), **({4: product} if last == 5 else {})}
+            found.append(block.bounds(one, one.layers, errors)[last])
+    engine = config.engine if config.engine in engines else "softmax"
+    module = Pointwise([*groups], engine, config.strict)
+    certificate = _certificate(block, [group.head for group in groups], module, outputs, engine)
+    return PlannedBlock(site, module, certificate, block.reach)
+
+
+def _errors(block: _Block, groups: list[HeadGroup], one: _Program) -> dict[str, dict[int, HeadErrors]]:
+    """The errors of the heads of an activation, for the engines that have finite ones."""
+    heads = {name: {2: head_errors(groups, block.f, one.known[1], name)} for name in _ENGINES}
+    if not np.isfinite(heads["closed-form"][2].error).all():
+        del heads["closed-form"]
+    return heads
+
+
+def _scaled(block: _Block, one: _Program, errors: list[HeadErrors]) -> tuple[Layer, ...]:
     """The layers, the product with scales that serve every engine."""
     worst = HeadErrors(errors[0].approximation, np.max([np.asarray(e.error) for e in errors], axis=0))
-    known, dtype = block.bounds(block.layers[:3], {2: worst}), block.dtype
-    return tuple(scaled_product(one, known, dtype) if one.kind == "product" else one for one in block.layers)
+    known, dtype = block.bounds(one, one.layers[:3], {2: worst}), block.dtype
+    return tuple(
+        scaled_product(each, known, dtype) if each.kind == "product" else each for each in one.layers
+    )
 
 
 def _groups(block: _Block, weight: float, progress: Callable[[str], None]) -> list[HeadGroup]:
@@ -180,16 +225,19 @@ def _certificate(
     block: _Block,
     heads: list[Head],
     module: Pointwise | GatedBlock,
-    outputs: Mapping[str, ValueBounds],
+    outputs: Mapping[str, Sequence[ValueBounds]],
     engine: str,
 ) -> Certificate:
-    _check_finite(block.dtype, *outputs.values())
-    exact = round_up(max(float(bounds.approximation.max()) for bounds in outputs.values()))
+    _check_finite(block.dtype, *(bounds for every in outputs.values() for bounds in every))
+    exact = round_up(max(float(bounds.approximation.max()) for every in outputs.values() for bounds in every))
     if not exact <= block.approximation:
         raise _too_small(block.site, block.approximation, exact)
-    errors = {name: float(bounds.rounding.max()) for name, bounds in outputs.items()}
-    roundings = {name: round_up((1 + 2.0**-10) * error) for name, error in errors.items()}
+    errors = {name: max(float(one.rounding.max()) for one in every) for name, every in outputs.items()}
+    roundings: dict[str, float] = {name: round_up((1 + 2.0**-10) * error) for name, error in errors.items()}
+    products: float | None
     products, site, (lo, hi) = roundings.pop("exact"), block.site, block.reach
+    if is_less(site.dtype):
+        roundings, products = {}, None
     square = [head for _, head in module.product.square.groups] if isinstance(module, GatedBlock) else []
     facts = {
         **site_facts(site, heads), "activation": site.activation, "engine": module.runs,
@@ -204,10 +252,14 @@ def _certificate(
 def _stated(
     site: Site | PartSite, subject: str, exact: float, engine: str, facts: dict[str, Any], **about: Any
 ) -> Certificate:
-    """The certificate of a part: its approximation, and the rounding of its engine, from `facts["roundings"]`."""
-    rounding = facts["roundings"][engine]
-    terms = {"approximation": exact, "rounding": rounding, "bound": round_up(exact + rounding)}
-    about = {"status": Status.PROVED, "dtype": _dtype(site), **terms, **about}
+    """The certificate of a part: its approximation, and the rounding of its engine, from `facts["roundings"]`. Nothing is
+    claimed of the rounding of half precision: the error is then unknown, apart from the approximation."""
+    rounding = math.inf if is_less(site.dtype) else facts["roundings"][engine]
+    bound = rounding if is_less(site.dtype) else round_up(exact + rounding)
+    terms = {"approximation": exact, "rounding": rounding, "bound": bound}
+    about = {"status": Status.PROVED, **terms, **about, "dtype": str(site.dtype).removeprefix("torch.")}
+    if is_less(site.dtype):
+        about["status"] = Status.UNKNOWN
     return Certificate(subject=subject, name=site.name, facts=facts, **about)
 
 
@@ -226,6 +278,7 @@ def plan_activation(site: ActivationSite, approximation: float, config: ConvertC
     head = head_approximating(Plan(f, on, _dtype(site), config.design), approximation)
     module = Pointwise([(None, head)], config.engine, config.strict)
     roundings = {engine: round_up(executed_error(head, f, engine)) for engine in _ENGINES}
+    roundings = {} if is_less(site.dtype) else roundings
     facts, known = (
         {"activation": site.activation, "engine": module.runs, "roundings": roundings},
         head.certificate,
@@ -237,7 +290,8 @@ def plan_activation(site: ActivationSite, approximation: float, config: ConvertC
 
 def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> PlannedPart:
     """Heads such that every output of the norm moves by at most `approximation` in exact arithmetic: |γ_i| √d g."""
-    norm, domain, dtype, centred = site.norm, site.norm.domain(), _dtype(site), site.norm.kind == "layer"
+    norm, domain, dtype = site.norm, site.norm.gain_and_shift(), _dtype(site)
+    centred, half = site.norm.kind == "layer", is_less(site.dtype)
     size = float(abs(domain.gain).max()) * math.sqrt(norm.features)
     target = min(_LARGEST_TARGET, approximation / size / 1.05 if size > 0 else 1.0)
     target = 10.0 ** math.floor(math.log10(target))  # norms share heads
@@ -257,7 +311,7 @@ def plan_norm(site: NormSite, approximation: float, config: ConvertConfig) -> Pl
     facts = {
         "kind": norm.kind, "engine": config.engine, "features": norm.features, "epsilon": site.epsilon,
         "heads": len(proof.numbers), "relative": proof.approximation, "executed": relative,
-        "roundings": {engine: round_up(executed) for engine, (_, executed) in errors.items()},
+        "roundings": {} if half else {engine: round_up(executed) for engine, (_, executed) in errors.items()},
     }  # fmt: skip
     ball = Ball(norm.features, math.sqrt(norm.features * MOST), centred)
     about = {"holds_for": ball, "digests": proof.numbers.digests()}
@@ -277,7 +331,7 @@ def check_norms(model: nn.Module, sites: Sequence[NormSite]) -> None:
 
 
 def _norm_problem(site: NormSite) -> str | None:
-    norm, domain = site.norm, site.norm.domain()
+    norm, domain = site.norm, site.norm.gain_and_shift()
     noise, part = np.random.default_rng(), site.replaced
     device = next((t.device for _, t in norm.tensors()), torch.device("cpu"))
     for shape, mode in itertools.product(SHAPES[1:], MODES):
@@ -295,14 +349,16 @@ def _norm_problem(site: NormSite) -> str | None:
             domain.gain * y + domain.shift,
             np.abs(domain.gain) * (1 + np.abs(y)) + np.abs(domain.shift),
         )
-        same = isinstance(out, Tensor) and is_close(rows_of(out), expected, torch.float32, ULPS)
-        if not same:  # up to float32, in which some norms are taken
+        least = site.dtype if is_less(site.dtype) else torch.float32  # in which some norms are taken
+        same = isinstance(out, Tensor) and is_close(rows_of(out), expected, least, ULPS)
+        if not same:
             return f"computes something else than was read, on an input of shape {tuple(x.shape)}"
     return None
 
 
 def _dtype(site: Site | PartSite) -> str:
-    return str(site.dtype).removeprefix("torch.")
+    """The dtype of heads: that of the model, or float32 in half precision."""
+    return "float32" if is_less(site.dtype) else str(site.dtype).removeprefix("torch.")
 
 
 def _check_finite(dtype: str, *values: ValueBounds) -> None:

@@ -64,7 +64,7 @@ def convert_(
     before = outputs(model, given)
     outputs(model, [] if given else read_by[:1])  # the model must run on the call that it is read by
     found = find_blocks(model, filter_fn, call=read_by[0] if read_by else None, parts=checked_parts(parts))
-    _check_arithmetic(found)
+    check_dtypes(found)
     parameters = sum(p.numel() for p in model.parameters())
     planned = _plan(model, found, approximation, config, progress or silent)
     undo: list[Callable[[], None]] = []
@@ -76,7 +76,7 @@ def convert_(
             certificate=model_certificate(type(model).__name__, approximation, [plan.certificate for plan in planned]),
             skipped=found.skipped,
             parameters=parameters, parameters_added=sum(plan.module.parameters_added for plan in planned), seconds=0.0,
-            measured=_differences(before, outputs(model, given)), samples=len(given),
+            measured=differences(before, outputs(model, given)), samples=len(given),
             read=str(found.call),
         )  # fmt: skip
         report = replace(report, seconds=round(time.perf_counter() - began, 3))
@@ -127,8 +127,9 @@ def _plan(
     return [*blocks, *norms, *(plan_activation(site, approximation, config) for site in activations)]
 
 
-def _check_arithmetic(found: BlockList) -> None:
-    for name in {str(site.dtype).removeprefix("torch.") for site in found.sites}:
+def check_dtypes(found: BlockList) -> None:
+    """Raise PrecisionError if the arithmetic of this machine is not as assumed, in a dtype of the model."""
+    for name in {"float64" if site.dtype == torch.float64 else "float32" for site in found.sites}:
         check_arithmetic(name, network=True)
         broken = probe_window(name)
         if broken is not None:
@@ -136,7 +137,8 @@ def _check_arithmetic(found: BlockList) -> None:
             raise PrecisionError(f"{what}: see docs/arithmetic.md")
 
 
-def _differences(before: list[dict[str, Tensor]], after: list[dict[str, Tensor]]) -> tuple[Difference, ...]:
+def differences(before: list[dict[str, Tensor]], after: list[dict[str, Tensor]]) -> tuple[Difference, ...]:
+    """How far the outputs of samples are apart, by their names."""
     found: dict[str, list[Tensor]] = {}
     for old, new in zip(before, after, strict=True):
         for name, tensor in old.items():

@@ -23,12 +23,15 @@ from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
 from attnc.pretrained.config import ENGINES
+from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, placeholders, traced
 from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.store import note_parts, part_record, report_of, why_not_recorded
+from attnc.program.step import Numbers
+from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
 from attnc.records.files import INDEX, WEIGHTS, Directory, read_json
-from attnc.records.numbers import HeadNumbers
+from attnc.records.numbers import TENSORS, HeadNumbers
 
 REPORT = "attnc_report.json"
 _OTHER_WEIGHTS = {
@@ -55,26 +58,53 @@ def from_pretrained(
     where, strict = Path(directory), checked_strict(strict)
     record, report = _read_report(where)
     chosen = checked_engine(record["engine"] if engine is None else engine, ENGINES)
-    model = load_model(where)
-    sites, stored = _sites(where, model, record), read_parts(where, report.certificate, record)
-    made = [
-        (site, *_rebuilt(model, site, stored[entry["name"]], entry, chosen, strict)) for site, entry in sites
-    ]
-    for site, module, _ in made:
+    return _restored(where, MappedModel(load_model(where), {}), record, report, chosen, strict)
+
+
+def map_converted(where: Path) -> MappedModel:
+    """The converted model of a directory, as by `from_pretrained`; its matrices stay in their files, if they are stored as the
+    model uses them."""
+    record, report = _read_report(where)
+    try:
+        mapped = map_model(where)
+    except NotMappableError:
+        mapped = MappedModel(load_model(where), {})
+    _restored(where, mapped, record, report, record["engine"], None)
+    return mapped
+
+
+def _restored(
+    where: Path,
+    mapped: MappedModel,
+    record: dict[str, Any],
+    report: ConversionReport,
+    chosen: str,
+    strict: bool | None,
+) -> Any:
+    """The model with its converted parts, rebuilt one by one from the stored numbers."""
+    model = mapped.model
+    sites, made = _sites(where, model, record), []
+    stored = read_parts(where, report.certificate, record)
+    for (site, entry), (_, part) in zip(sites, stored, strict=True):
+        with in_memory(model, mapped.of(site)):
+            module, claim = _rebuilt(model, site, part, entry, chosen, strict)
+            made.append((site, module, claim, part_record(model, site, module)))
+    for site, module, *_ in made:
         site.replace(module.eval())
     if chosen != record["engine"]:
-        report = _run_by(report, chosen, {claim.name: module.runs for _, module, claim in made})
+        report = _run_by(report, chosen, {claim.name: module.runs for _, module, claim, _ in made})
     for part in model.modules():  # configs of parts are copies of the one that was read
         vars(getattr(part, "config", part)).pop("attnc", None)
-    note_parts(model, chosen, report, [part_record(model, site, module) for site, module, _ in made])
+    note_parts(model, chosen, report, [entry for *_, entry in made])
     return model
 
 
-def read_report(where: Path) -> tuple[ConversionReport, str | None]:
+def read_report(where: Path, progress: Progress = silent) -> tuple[ConversionReport, str | None]:
     """The report of a converted directory, and why it does not apply to the numbers that are stored there, or None."""
     record, report = _read_report(where)
     try:
-        read_parts(where, report.certificate, record)
+        for i, (name, _) in enumerate(read_parts(where, report.certificate, record)):
+            progress(name, i, len(record["blocks"]))
     except CertificateError as problem:
         return report, str(problem)
     return report, None
@@ -90,32 +120,59 @@ def _read_report(where: Path) -> tuple[dict[str, Any], ConversionReport]:
 
 def load_model(where: Path) -> Any:
     """The model of a local directory, in eval mode: by the class that its config names, from safetensors alone."""
+    cls = _checked_class(where)
+    Directory(where)  # raises if a file is damaged
+    model = _loaded(where, cls, where)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()  # products of numbers that are not aligned round differently
+    return model.eval()
+
+
+def map_model(where: Path) -> MappedModel:
+    """The same model, whose matrices stay in their files; NotMappableError if they are not stored as the model uses them."""
+    cls, stored = _checked_class(where), Directory(where)
+    transformers, given = _imported(), placeholders(stored)
+    with _quiet(transformers):
+        config = transformers.AutoConfig.from_pretrained(
+            where, local_files_only=True, trust_remote_code=False
+        )
+    if cls is transformers.AutoModel:
+        cls = transformers.AutoModel._model_mapping[type(config)]
+    held = {t.dtype for t in given.values() if t.is_floating_point()}
+    if len(held) != 1 or getattr(config, "dtype", None) not in (None, *held):
+        raise NotMappableError(f"{where} stores numbers of {', '.join(map(str, held))}, and casts them")
+    model = _loaded(where, cls, None, config=config, state_dict=given)
+    return traced(model.eval(), given, stored)
+
+
+def _checked_class(where: Path) -> Any:
+    """The class of the model, if the directory has weights and asks for no code from elsewhere."""
     config = read_json(where / "config.json")
     _check_code(where, config)
     others = sorted(p.name for p in where.iterdir() if p.suffix in _OTHER_WEIGHTS)
     if not (where / WEIGHTS).is_file() and not (where / INDEX).is_file():
         hint = f"; {others[0]} is not read: save the model as safetensors first" if others else ""
         raise FileError(f"{where} has no {WEIGHTS} and no {INDEX}{hint}")
-    Directory(where)  # raises if a file is damaged
-    transformers = _imported()
-    cls = _model_class(where, config, transformers)
-    with _quiet(transformers):
-        model, missing = _loaded(cls, where)
+    return _model_class(where, config, _imported())
+
+
+def _loaded(where: Path, cls: Any, *source: object, **options: Any) -> Any:
+    """The model from a directory, or from tensors; every tensor that it needs must be there, except for a pooler's."""
+    with _quiet(_imported()):
+        model, missing = _loaded_in_part(where, cls, *source, **options)
         if missing and all(name.startswith("pooler.") for name in missing):
-            model, missing = _loaded(cls, where, add_pooling_layer=False)
+            model, missing = _loaded_in_part(where, cls, *source, **options, add_pooling_layer=False)
     if missing:
         what = f"{where} lacks {len(missing)} tensors of a {cls.__name__}, such as {missing[0]}"
         raise FileError(f"{what}, which would be random: save the whole model")
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()  # products of numbers that are not aligned round differently
-    return model.eval()
+    return model
 
 
-def _loaded(cls: Any, where: Path, **options: Any) -> tuple[Any, list[str]]:
+def _loaded_in_part(where: Path, cls: Any, *source: object, **options: Any) -> tuple[Any, list[str]]:
     """The model, and the names of its tensors that the files do not hold."""
     try:
         model, about = cls.from_pretrained(
-            where, use_safetensors=True, local_files_only=True, trust_remote_code=False, dtype="auto",
+            *source, use_safetensors=True, local_files_only=True, trust_remote_code=False, dtype="auto",
             output_loading_info=True, **options,
         )  # fmt: skip
     except Exception as problem:  # of any kind: it comes from code that is not attnc's
@@ -206,11 +263,31 @@ def _rebuilt(
         if isinstance(found, Block) and found.square is not None:
             assert isinstance(site, Site) and found.scale is not None and found.radius is not None
             square = Product(_head(found.square, claim.children[-1]), found.scale, found.radius, engine)
-            module = GatedBlock({m.attribute: m.module for m in site.maps()}, pointwise, square)
+            module = GatedBlock({m.attribute: m.module for m in site.maps()}, pointwise, square, site.rows)
     reason = module.why_not_certified() or why_not_recorded(model, site, module, entry)
     if reason is not None:
         raise CertificateError(f"{site.name}: {reason}: convert the original model again")
     return module, claim
+
+
+def converted_module(
+    site: Site, claim: Certificate, tensors: Mapping[str, Numbers], engine: str
+) -> Pointwise | GatedBlock:
+    """The module of a converted block from its numbers, by their names in it."""
+    inside, count = "activation." if site.gated else "", len(claim.children) - site.gated
+
+    def head(prefix: str, certificate: Certificate) -> Head:
+        arrays = {name: tensors[f"{prefix}.{name}"] for name in TENSORS}
+        return _head(HeadNumbers.of(arrays, certificate.dtype), certificate)
+
+    own = enumerate(claim.children[:count])
+    groups = [(tensors.get(f"{inside}neurons_{g}"), head(f"{inside}{g}", known)) for g, known in own]
+    activation = Pointwise(groups, engine)
+    if not site.gated:
+        return activation.eval()
+    square = head("product.square.0", claim.children[-1])
+    product = Product(square, tensors["product.scale"], tensors["product.radius"], engine)
+    return GatedBlock({m.attribute: m.module for m in site.maps()}, activation, product, site.rows).eval()
 
 
 def _head(numbers: HeadNumbers, certificate: Certificate) -> Head:
@@ -276,12 +353,10 @@ def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> N
     try:
         temporary.mkdir()
         if source is not None:
-            _copy_beside(source, temporary)
+            copy_beside(source, temporary)
         with _quiet(_imported()):
             save(temporary)
-        text = json.dumps(report.to_json(), indent=2, allow_nan=False)
-        (temporary / REPORT).write_text(text, encoding="utf-8")
-        (temporary / REPORT).with_suffix(".html").write_text(report.to_html(), encoding="utf-8")
+        write_report(temporary, report)
         for file in temporary.glob("*.safetensors"):  # written for the owner's eyes alone
             file.chmod(temporary.stat().st_mode & 0o666)
         temporary.rename(out)
@@ -292,13 +367,20 @@ def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> N
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _copy_beside(source: Path, out: Path) -> None:
+def write_report(where: Path, report: ConversionReport) -> None:
+    """The report as JSON and as HTML."""
+    text = json.dumps(report.to_json(), indent=2, allow_nan=False)
+    (where / REPORT).write_text(text, encoding="utf-8")
+    (where / REPORT).with_suffix(".html").write_text(report.to_html(), encoding="utf-8")
+
+
+def copy_beside(source: Path, out: Path) -> None:
     """Tokenizer and the like: every file that is no weight and that saving does not write, and the modules that
     sentence-transformers puts behind the model."""
     behind = _modules_behind(source)
     for file in sorted(source.iterdir()):
         if file.is_dir() and file.name in behind:
-            shutil.copytree(file, out / file.name)
+            shutil.copytree(file, out / file.name, dirs_exist_ok=True)
         weight = file.suffix in _OTHER_WEIGHTS or "index.json" in file.name
         skipped = weight or file.name.startswith(".") or file.name in {"config.json", "README.md", REPORT}
         if file.is_file() and not skipped:

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from attnc.frontends.comparison import swapped
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.blocks import LinearMap
 from attnc.network.pointwise import Pointwise
+from attnc.network.running import is_less
 from attnc.pretrained.inputs import removed
 
 if TYPE_CHECKING:
@@ -54,18 +54,23 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
     """Run the model with chosen inputs at every block's first map, and compare the output of each part of the block with what
     was read: at the ends of every interval, at kinks and around them, and at random points, which are drawn anew each time; with
     and without gradients; on contiguous and strided inputs. The numbers of the blocks must not change."""
-    before = [_digest(plan.site) for plan in planned]
+    before, blocks = [_digest(plan.site) for plan in planned], [_Block(plan) for plan in planned]
     for strided, mode in itertools.product((False, True), MODES):
         for tracked in (False, True)[: 1 + (mode is torch.enable_grad)]:
-            runs = [_BlockRun(plan, strided) for plan in planned]
+            runs = [(_ExpertRun if b.site.experts else _BlockRun)(b, strided) for b in blocks]
             with removed([h for run in runs for h in run.hooks(model)]), mode(), fused_path(False):
                 _run(model, _with_gradients(call) if tracked else call)
-            refuse(model, _problems(runs))
-    blocks = map(_Block, planned)
+            if problems := _problems(runs):
+                refuse(model, _changed(planned, before) or problems)
     refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
     refuse(model, _fused_problems(model))
+    refuse(model, _changed(planned, before))
+
+
+def _changed(planned: Sequence[PlannedBlock], before: Sequence[object]) -> list[Problem]:
+    """The blocks whose numbers are no longer those of before."""
     changed = [p.site for p, old in zip(planned, before, strict=True) if _digest(p.site) != old]
-    refuse(model, [Problem(site.name, "changes its own numbers when it runs") for site in changed])
+    return [Problem(site.name, "changes its own numbers when it runs") for site in changed]
 
 
 def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedPart]) -> None:
@@ -87,7 +92,7 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedPart]) 
 def _digest(site: Site) -> tuple[object, ...]:
     domain = site.domain()
     norm = () if domain is None else (domain.gain.tobytes(), domain.shift.tobytes())
-    return (site.program().digest(), *norm)
+    return (*(program.digest() for program in site.programs()), *norm)
 
 
 class _Block:
@@ -97,11 +102,17 @@ class _Block:
         self.site, (self.lo, self.hi) = plan.site, plan.reach
         self.f = functions.get(self.site.activation)
         self.maps = {role: linear.numbers() for role, linear in _roles(self.site).items()}
+        kind = np.float64 if self.site.dtype == torch.float64 else np.float32
+        self.sizes = {role: np.abs(W).astype(kind) for role, (W, _) in self.maps.items()}
         self.kinks = list(self.f.kinks) or [0.0]
 
     def affine(self, role: str, x: Array) -> tuple[Array, Array]:
         W, b = self.maps[role]
-        return x @ W.T + b, np.abs(x) @ np.abs(W.T) + np.abs(b)
+        return x @ W.T + b, self._size(role, np.abs(x)) + np.abs(b)
+
+    def _size(self, role: str, x: Array) -> Array:
+        """|W||x|: it scales what rounding may add, and is not compared itself, so that float32 is enough for float32."""
+        return np.asarray(x.astype(self.sizes[role].dtype) @ self.sizes[role].T, np.float64)
 
     def inner(self, s: Array, t: Array | None = None) -> tuple[Array, Array]:
         """f(s), times t if the block is gated."""
@@ -114,7 +125,7 @@ class _Block:
         (s, s_size), (t, t_size) = self.affine("first", x), self.affine("up", x)
         y, size = self.inner(s)
         W, b = self.maps["second"]
-        return (y * t) @ W.T + b, ((size + s_size) * (1 + t_size)) @ np.abs(W.T) + np.abs(b) + 1
+        return (y * t) @ W.T + b, self._size("second", (size + s_size) * (1 + t_size)) + np.abs(b) + 1
 
     def inputs(self, rows: int) -> Array:
         """Inputs of the first map, each of which takes one neuron to the end of its interval, to a kink or next to it, or to a
@@ -251,17 +262,13 @@ class _Flow:
 class _BlockRun(_Flow):
     """The tensors that pass through a block in one run of the model with chosen inputs of its first map."""
 
-    def __init__(self, plan: PlannedBlock, strided: bool) -> None:
-        super().__init__(plan.site)
-        self.plan, self.strided = plan, strided
+    def __init__(self, block: _Block, strided: bool) -> None:
+        super().__init__(block.site)
+        self.block, self.strided = block, strided
         self.chosen: list[Tensor] = []  # take the place of the model's own inputs of the first map
         self.inner: list[Tensor] = []  # inputs of the second map
         self.maps = _roles(self.site)
         self.outputs: dict[str, list[Tensor]] = {role: [] for role in self.maps}
-
-    @cached_property
-    def block(self) -> _Block:
-        return _Block(self.plan)
 
     def enters(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         super().enters(module, given)
@@ -295,14 +302,60 @@ class _BlockRun(_Flow):
     def _difference(self, k: int) -> str | None:
         dtype, block = self.site.dtype, self.block
         h = rows_of(self.inner[k])
-        given = {"first": rows_of(self.chosen[k]), "up": rows_of(self.entering[k]), "second": h}
-        found = {role: rows_of(out[k]) for role, out in self.outputs.items()}
+        first, fused = rows_of(self.chosen[k]), self.site.rows is not None  # then one call computes both
+        given = {"first": first, "up": first if fused else rows_of(self.entering[k]), "second": h}
+        found = {
+            role: rows_of(out[k])[:, slice(*self.maps[role].rows or (None,))]
+            for role, out in self.outputs.items()
+        }
         for role, linear in self.maps.items():
             if not is_close(found[role], block.affine(role, given[role]), dtype, linear.sizes[1]):
                 return f"its map {linear.name} returns something else than W x + b"
         if not is_close(h, block.inner(found["first"], found.get("up")), dtype, ULPS):
             return f"the input of its second map is not {self.site.activation} of the first: its forward does more than was read"
         return None
+
+
+class _ExpertRun(_Flow):
+    """The pre-activations and activations of experts in one run of the model: each row of pre-activations must be what some
+    expert's map makes of a token that enters the experts."""
+
+    def __init__(self, block: _Block, strided: bool) -> None:
+        super().__init__(block.site)
+        self.f = functions.get(self.site.activation)
+        self.passed: list[tuple[Tensor, Tensor]] = []
+
+    def hooks(self, model: nn.Module) -> list[RemovableHandle]:
+        part = self.site.replaced
+        if not isinstance(part, nn.Module):
+            return super().hooks(model)
+        note = lambda _, given, out: self.passed.append((given[0].detach().clone(), out.detach().clone()))  # noqa: E731
+        return [*super().hooks(model), part.register_forward_hook(note)]
+
+    def problem(self) -> str | None:
+        site, dtype = self.site, self.site.dtype
+        if not self.passed or len(self.passed) != len(self.entering):
+            return "its experts do not run once each time, with the tokens as their first argument"
+        for x, (s, y) in zip(map(rows_of, self.entering), self.passed, strict=True):
+            if x.shape[1] != site.first.sizes[1]:
+                return "its experts take something else than tokens"
+            value = self.f.torch_form(torch.from_numpy(rows_of(s))).numpy()
+            if not is_close(rows_of(y), (value, 1 + np.abs(rows_of(s)) + np.abs(value)), dtype, ULPS):
+                return f"its activation is not {site.activation}"
+            unexplained = rows_of(s)
+            for expert in range(site.experts):
+                W, b = site.first.numbers(expert)
+                meant, size = x @ W.T + b, np.abs(x) @ np.abs(W.T) + np.abs(b)
+                room = (
+                    32 * torch.finfo(dtype).eps + 4 * x.shape[1] * torch.finfo(torch.float32).eps
+                ) * size.max()
+                near = [bool((np.abs(meant - row).max(1) <= room).any()) for row in unexplained]
+                unexplained = unexplained[~np.array(near, dtype=bool)]
+                if not len(unexplained):
+                    break
+            if len(unexplained):
+                return "a pre-activation is not what one of its experts makes of a token"
+        return super().problem()
 
 
 def _problems(runs: Sequence[_Flow]) -> list[Problem]:
@@ -355,7 +408,11 @@ def is_close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, te
     value, size = expected
     if found.shape != value.shape:
         return False
+    allowed, flushed = 2 * (terms + 8) * torch.finfo(dtype).eps, 0.0
+    if is_less(dtype):  # sums are taken in float32
+        allowed = 16 * torch.finfo(dtype).eps + 2 * terms * torch.finfo(torch.float32).eps
+        flushed = 16 * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     with np.errstate(all="ignore"):
-        close = np.abs(found - value) <= 2 * (terms + 8) * torch.finfo(dtype).eps * size
-    overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > 1e37))
+        close = np.abs(found - value) <= allowed * size + flushed
+    overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > min(1e37, 0.1 * torch.finfo(dtype).max)))
     return bool((close | overflow).all())

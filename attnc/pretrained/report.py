@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +14,7 @@ from torch import nn
 from attnc.domain import Ball, Normed
 from attnc.errors import InputError
 from attnc.frontends.transformers import SkipCause, Skipped
-from attnc.records.certificate import Certificate, Status
+from attnc.records.certificate import HALF, Certificate, Status
 from attnc.records.fields import at_most, checked_record, versions, with_fields
 from attnc.records.window_numbers import FUNCTIONS, TailForm
 
@@ -46,10 +46,11 @@ class ConversionReport:
     skipped: tuple[Skipped, ...]
     parameters: int  # of the model before
     parameters_added: int
-    seconds: float
+    seconds: float = field(compare=False)  # 0 in a directory, whose bytes do not depend on the run
     measured: tuple[Difference, ...] = ()
     samples: int = 0
     read: str = ""  # the call whose executed operations were read
+    memory: int = field(default=0, compare=False)  # of a process, at most, in bytes; 0 if it was not measured
     _model: ClassVar[weakref.ref[nn.Module] | None] = None  # of a report: the model that it is about
 
     def attached(self, model: nn.Module) -> ConversionReport:
@@ -118,8 +119,10 @@ class ConversionReport:
         blocks = f"{self.converted} feed-forward block{'s' * (self.converted != 1)}"
         blocks += f" and {len(self.norms)} norm{'s' * (len(self.norms) != 1)}" if self.norms else ""
         share = self.parameters_added / max(1, self.parameters)
+        spent = f" in {self.seconds:.1f} s" if self.seconds else ""
+        spent += f" and {self.memory / 2**30:.2f} GiB of memory" if self.memory else ""
         return (
-            f"{self.model}: {blocks} converted to attention in {self.seconds:.1f} s, each within {self.approximation:g} in exact "
+            f"{self.model}: {blocks} converted to attention{spent}, each within {self.approximation:g} in exact "
             f"arithmetic; {self.parameters_added:,} parameters added to {self.parameters:,} ({share:.3%})"
         )
 
@@ -129,6 +132,8 @@ class ConversionReport:
         lines += map(_activation_line, self._parts("activation"))
         lines += [f"read from the operations of a call with {self.read}"] if self.read else []
         lines += sorted({note for block in self.blocks for note in _own_forms(block)})
+        half = sorted({part.dtype for part in self.certificate.children} & {*HALF})
+        lines += [f"{dtype}: {UNCLAIMED}" for dtype in half]
         lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
         samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
         lines += [
@@ -136,18 +141,32 @@ class ConversionReport:
             f"{one.median:.2e}"
             for one in self.measured
         ]
-        lines += [f"{block.name}: {remark}" for block in self.blocks for remark in block.facts["remarks"]]
-        return lines + [f"skipped: {one.name} ({one.reason})" for one in self.skipped]
+        remarks = [(block.name, remark) for block in self.blocks for remark in block.facts["remarks"]]
+        lines += [f"{name}: {remark}" for name, remark in shortened(remarks)]
+        left = [(one.name, one.reason) for one in self.skipped]
+        return lines + [f"skipped: {name} ({reason})" for name, reason in shortened(left)]
 
     def __str__(self) -> str:
-        rows = [COLUMNS, *map(_row, self.blocks)]
+        rows = [COLUMNS, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]
         notes = self.notes()
         return "\n".join([self.headline(), "", *lines, *([""] if notes else []), *notes])
 
+    def _rows(self) -> list[tuple[str, ...]]:
+        """A row for each block. Of many blocks, a row for those with the same sizes, activation and heads, with their largest
+        errors; the largest of all comes first."""
+        if len(self.blocks) <= _MANY:
+            return list(map(_row, self.blocks))
+        groups: dict[object, list[Certificate]] = {}
+        for block in self.blocks:
+            groups.setdefault(_kind(block), []).append(block)
+        ordered = [sorted(group, key=_errors, reverse=True) for group in groups.values()]
+        ordered.sort(key=lambda group: _errors(group[0]), reverse=True)
+        return [_row(worst, others) for worst, *others in ordered]
+
     def to_html(self) -> str:
-        """A page without external files."""
+        """A page without external files, with a row for every block."""
         head = "".join(f"<th>{name}</th>" for name in COLUMNS)
         cells = ("".join(f"<td>{escape(cell)}</td>" for cell in _row(block)) for block in self.blocks)
         rows = "".join(f"<tr>{row}</tr>" for row in cells)
@@ -166,13 +185,16 @@ class ConversionReport:
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it."""
         lists = {name: [asdict(one) for one in getattr(self, name)] for name in ("skipped", "measured")}
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
         return {**own, **lists, "certificate": self.certificate.to_json()}
 
     @classmethod
     def from_json(cls, record: object) -> ConversionReport:
         """Read the result of `to_json`; raises `CertificateError` if it was edited, or if a field is missing or unknown."""
-        body = dict(checked_record(cls, record))
+        given = (
+            {"memory": 0, **record} if isinstance(record, Mapping) else record
+        )  # reports before 0.3 have no memory
+        body = dict(checked_record(cls, given))
         for name, part in (("skipped", Skipped), ("measured", Difference)):
             body[name] = tuple(part(**checked_record(part, one)) for one in body[name])
         return cls(**{**body, "certificate": Certificate.from_json(body["certificate"])})
@@ -183,9 +205,14 @@ ASSUMED = (
     "executed norm returns a vector that is normalised to 2^-10 (float32 layer norms do for means of up to some thousand "
     "standard deviations: docs/pretrained.md)"
 )
+UNCLAIMED = (
+    "approximation is proved for the stored weights in exact arithmetic; heads run in float32, and what the arithmetic of the "
+    "model rounds is not claimed, so the status of the error is unknown"
+)
 COLUMNS = (
     "block", "activation", "neurons", "anchors", "interval", "engine", "approximation", "rounding", "holds for",
 )  # fmt: skip
+_MANY = 24  # blocks that are listed one by one
 BLOCK_FACTS = {
     "family", "activation", "design", "engine", "neurons", "heads", "anchors", "interval", "roundings", "products", "norm",
     "also", "remarks",
@@ -204,7 +231,7 @@ def model_certificate(
     return Certificate(
         subject="model",
         name=model,
-        status=Status.PROVED if all(block.proved for block in blocks) else Status.MEASURED,
+        status=_status({block.status for block in blocks}),
         **{term: max(getattr(block, term) for block in blocks) for term in terms},
         dtype=dtypes.pop() if len(dtypes) == 1 else "mixed",
         facts={"requested": requested},
@@ -213,10 +240,15 @@ def model_certificate(
     )
 
 
+def _status(found: Collection[Status]) -> Status:
+    """The status of a model with parts of these."""
+    return next(s for s in (Status.UNKNOWN, Status.MEASURED, Status.PROVED) if s in found)
+
+
 def _activation_line(part: Certificate) -> str:
     return (
         f"{part.name}: {part.facts['activation']} outside of blocks, one head of two keys, engine {part.facts['engine']}; "
-        f"approximation at most {at_most(part.approximation)}, rounding at most {at_most(part.rounding)} on "
+        f"approximation at most {at_most(part.approximation)}, rounding {_rounding(part.rounding, 'at most ')} on "
         f"[{part.interval.lo:g}, {part.interval.hi:g}]"
     )
 
@@ -224,12 +256,13 @@ def _activation_line(part: Certificate) -> str:
 def _norms_line(norms: Sequence[Certificate]) -> str:
     """All norms in one line: they have the same heads, up to their number of features."""
     heads = sorted({norm.facts["heads"] for norm in norms})
-    exact, rounding = (max(getattr(norm, term) for norm in norms) for term in ("approximation", "rounding"))
+    exact, off = (max(getattr(norm, term) for norm in norms) for term in ("approximation", "rounding"))
+    rounding = _rounding(off, "at most ")
     balls = [norm.holds_for for norm in norms if isinstance(norm.holds_for, Ball)]
     square = min(ball.radius**2 / ball.features for ball in balls)
     return (
         f"norms: {len(norms)}, each of {' or '.join(map(str, heads))} heads with two keys, engine {norms[0].facts['engine']}; "
-        f"approximation at most {at_most(exact)}, rounding at most {at_most(rounding)}, for every token (of a LayerNorm: minus "
+        f"approximation at most {at_most(exact)}, rounding {rounding}, for every token (of a LayerNorm: minus "
         f"its mean) with a mean square up to {square:.2g}"
     )
 
@@ -249,21 +282,50 @@ def _own_forms(block: Certificate) -> list[str]:
     return [f"closed-form: {one}, {why}" for one in runs]
 
 
+def _rounding(rounding: float, before: str = "") -> str:
+    return f"{before}{at_most(rounding)}" if math.isfinite(rounding) else "not claimed"
+
+
 def holds_for(block: Certificate) -> str:
     """The domain of a block in words."""
     if isinstance(block.holds_for, Normed):
         return "every input"
-    return "the given box" if block.proved else "inputs as in calibration"
+    return "the given box" if block.status is not Status.MEASURED else "inputs as in calibration"
 
 
-def _row(block: Certificate) -> tuple[str, ...]:
-    """A block as a row of the table."""
-    facts, (lo, hi) = block.facts, block.facts["interval"]
+def _row(block: Certificate, others: Sequence[Certificate] = ()) -> tuple[str, ...]:
+    """A block as a row of the table; with others of its kind, the largest of each number."""
+    facts, group = block.facts, (block, *others)
+    ends = [one.facts["interval"] for one in group]
+    lo, hi = min(lo for lo, _ in ends), max(hi for _, hi in ends)
     return (
-        block.name, f"{facts['activation']} ({facts['design']})", str(facts["neurons"]), ", ".join(map(str, facts["anchors"])),
-        f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", facts["engine"], at_most(block.approximation),
-        at_most(block.rounding), holds_for(block),
+        block.name + (f" and {len(others)} more" if others else ""), f"{facts['activation']} ({facts['design']})",
+        str(facts["neurons"]), ", ".join(map(str, facts["anchors"])),
+        f"[{math.floor(10 * lo) / 10}, {math.ceil(10 * hi) / 10}]", facts["engine"],
+        at_most(max(one.approximation for one in group)), _rounding(max(one.rounding for one in group)), holds_for(block),
     )  # fmt: skip
+
+
+def _kind(block: Certificate) -> object:
+    """Equal for blocks with the same sizes, activation, engine and heads."""
+    facts = block.facts
+    about = tuple(facts[key] for key in ("family", "activation", "design", "engine", "neurons", "heads"))
+    return about, block.dtype, holds_for(block), tuple(head.seal() for head in block.children)
+
+
+def _errors(block: Certificate) -> tuple[float, float]:
+    return block.bound, block.approximation
+
+
+def shortened(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Names and reasons. Of many, one line for each reason."""
+    if len(lines) <= _MANY:
+        return list(lines)
+    names: dict[str, list[str]] = {}
+    for name, reason in lines:
+        names.setdefault(reason, []).append(name)
+    more = {reason: f" and {len(found) - 1} more" * (len(found) > 1) for reason, found in names.items()}
+    return [(found[0] + more[reason], reason) for reason, found in names.items()]
 
 
 def joined_reports(before: ConversionReport, after: ConversionReport) -> ConversionReport:

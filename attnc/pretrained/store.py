@@ -81,11 +81,18 @@ def note_parts(
             continue
         new = {entry["name"] for entry in own}
         kept = [entry for entry in _recorded(config, part) if entry["name"] not in new]
-        record = {"version": VERSION, "engine": engine, "report": report.to_json(), "blocks": [*kept, *own]}
-        noted[id(config)] = (config, {**record, "seal": seal(record)})
+        noted[id(config)] = (config, conversion_record(engine, report, [*kept, *own]))
     for config, record in noted.values():
         config.attnc = record
     setattr(model, _REPORT, report)
+
+
+def conversion_record(
+    engine: str, report: ConversionReport, entries: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The record of a converted model in its config."""
+    record = {"version": VERSION, "engine": engine, "report": report.to_json(), "blocks": list(entries)}
+    return {**record, "seal": seal(record)}
 
 
 def _inside(part: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,6 +131,8 @@ def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> d
                 tensors[name.rpartition(".")[2]] = f"{site.name}.{name}", t
         transposed = [role for role, m in maps.items() if m.transposed]
         about = {"transposed": transposed, "norm": site.norm and _norm_record(site.norm)}
+        rows = {role: list(m.rows) for role, m in maps.items() if m.rows is not None}
+        about |= ({"rows": rows} if rows else {}) | ({"experts": site.experts} if site.experts else {})
     else:
         tensors, about = {}, {"kind": "activation"}
     digests = {role: [name, _digest(role, tensor)] for role, (name, tensor) in tensors.items()}
@@ -132,7 +141,8 @@ def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> d
 
 def _norm_record(norm: NormRead) -> dict[str, Any]:
     one_plus = None if norm.one_plus is None else str(norm.one_plus).removeprefix("torch.")
-    return {"kind": norm.kind, "features": norm.features, "one_plus": one_plus}
+    about = {"kind": norm.kind, "features": norm.features, "one_plus": one_plus}
+    return {**about, "half": True} if norm.half else about
 
 
 def _digest(role: str, tensor: Tensor) -> str:

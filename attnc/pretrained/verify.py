@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,47 +41,59 @@ from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.blocks import site_facts
-from attnc.pretrained.directory import from_pretrained
+from attnc.pretrained.directory import map_converted
 from attnc.pretrained.guard import check_flow
+from attnc.pretrained.mapped import MappedModel, in_memory
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
-from attnc.records.certificate import Certificate, Status, Verdict
+from attnc.progress import Progress, silent
+from attnc.records.certificate import HALF, Certificate, Status, Verdict
 
 _POINTS = 33
 
 
-def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proofs | None = None) -> Verdict:
+def verify_conversion(
+    what: str | os.PathLike[str] | nn.Module, *, proofs: Proofs | None = None, progress: Progress = silent
+) -> Verdict:
     """Prove again what the report of a converted model, or of its directory, states of each of its parts, from the weights as
-    they are now. The verdict has one child for each part."""
-    model: nn.Module = what if isinstance(what, nn.Module) else from_pretrained(what)
+    they are now. The verdict has one child for each part. The matrices of a directory are in memory one part at a time."""
+    mapped = MappedModel(what, {}) if isinstance(what, nn.Module) else map_converted(Path(what))
+    model: nn.Module = mapped.model
     report, proofs = report_of(model), proofs or Proofs()
     try:
-        call = call_of(model) or example_call(model)
+        with in_memory(model, mapped.sources, release=True):
+            call = call_of(model) or example_call(model)
         sites = {site.name: site for site in read_sites(model, call)}
-        check_flow(model, call, [site for site in sites.values() if isinstance(site, Site)])
+        blocks = [site for site in sites.values() if isinstance(site, Site)]
+        with in_memory(model, mapped.sources, release=True):
+            check_flow(model, call, blocks)
     except AttncError as problem:
         return Verdict(Status.UNKNOWN, str(problem))
     reason = _whole(model, report, sites)
     if reason is not None:
         return Verdict(Status.UNKNOWN, reason)
     records = dict(records_in(model))
-    verdicts = []
+    verdicts: list[Verdict] = []
     for claim in report.certificate.children:
+        progress(claim.name, len(verdicts), len(report.certificate.children))
         site = sites[claim.name]
         assert isinstance(site.replaced, Converted)
         part = _Part(model, claim, site, site.replaced, records.get(claim.name))
-        verdicts.append(_verdict(part, report.approximation, proofs))
+        with in_memory(model, mapped.of(site)):
+            verdicts.append(_verdict(part, report.approximation, proofs))
     return summary(verdicts, proofs)
 
 
-def verify_directory(path: str | os.PathLike[str], function: Function | None = None) -> Verdict:
+def verify_directory(
+    path: str | os.PathLike[str], function: Function | None = None, progress: Progress = silent
+) -> Verdict:
     """The verdict from the files; then the model is built and must run what was read. Without transformers it is "unknown"."""
     proofs = Proofs()
-    verdict = check_directory(path, proofs)
+    verdict = check_directory(path, proofs, progress)
     if not verdict:
         return verdict
     try:
-        return verify_conversion(path, proofs=proofs)
+        return verify_conversion(path, proofs=proofs, progress=progress)
     except MissingExtraError as problem:
         reason = f"the files fit the certificate, but the model was not built, so what it runs was not compared: {problem}"
         return replace(verdict, status=Status.UNKNOWN, reason=reason)
@@ -165,7 +178,7 @@ def _verdict(part: _Part, requested: float, proofs: Proofs) -> Verdict:
         if reason is None and isinstance(site, Site):
             return check_part(_block(part, site), requested, proofs, partial(_attack, part))
         if reason is None and isinstance(site, NormSite) and isinstance(module, Norm):
-            norm = NormNumbers(claim, module.heads.numbers(), site.norm.domain())
+            norm = NormNumbers(claim, module.heads.numbers(), site.norm.gain_and_shift())
             return check_part(norm, requested, proofs)
         if reason is None and len(part.heads) == 1:
             return check_part(Activation(claim, part.heads[0].numbers()), requested, proofs)
@@ -178,12 +191,15 @@ def _verdict(part: _Part, requested: float, proofs: Proofs) -> Verdict:
 def _block(part: _Part, site: Site) -> Block:
     """The block as plain numbers. Its domain is the outputs of the norm in front, or the box of the certificate."""
     claim, module = part.claim, part.module
-    maps = [m.numbers() for m in (site.first, site.second, site.up) if m is not None]
-    program = block_program(functions.get(claim.facts["activation"]), *maps)
+    f, maps = functions.get(claim.facts["activation"]), (site.first, site.second, site.up)
+    program, *others = (
+        block_program(f, *(m.numbers(expert) for m in maps if m is not None))
+        for expert in range(max(1, site.experts))
+    )
     domain = site.domain() or (claim.holds_for if isinstance(claim.holds_for, Box) else None)
     heads = [(None if own is None else own.numpy(), head.numbers()) for own, head in part.groups]
     if not isinstance(module, GatedBlock):
-        return Block(claim, program, domain, heads)
+        return Block(claim, program, domain, heads, others=tuple(others))
     powers = (module.product.scale.numpy(), module.product.radius.numpy())
     return Block(claim, program, domain, heads, part.heads[-1].numbers(), *powers)
 
@@ -195,7 +211,8 @@ def _claims(part: _Part) -> str | None:
     if claim.subject != kind or isinstance(module, Norm) != (kind == "norm"):
         return f"it is a {type(module).__name__} in the place of a {kind}, its certificate is about a {claim.subject}"
     said = claim.facts["engine"]
-    if claim.facts["roundings"].get(module.engine) != claim.rounding or module.runs != said:
+    stated = math.inf if claim.dtype in HALF else claim.facts["roundings"].get(module.engine)
+    if stated != claim.rounding or module.runs != said:
         return f"it runs {module.runs!r} as engine={module.engine!r}: the report states {said!r}, rounding {claim.rounding:g}"
     if tuple(head.certificate for head in part.heads) != claim.children:
         return "its heads are not those of its certificate"
@@ -212,10 +229,16 @@ def _claims(part: _Part) -> str | None:
 
 def _numbers(part: _Part) -> str | None:
     """Why the numbers are not those of the report."""
-    claim, modules = part.claim, (part.module, *(m.module for m in part.maps))
+    claim, module = part.claim, part.module
+    own = [
+        m.heads if isinstance(m, Norm) else m for m in module.modules() if isinstance(m, (Pointwise, Norm))
+    ]
+    heads, modules = [t for m in own for t in m.buffers()], (module, *(m.module for m in part.maps))
     tensors = [t for m in modules for t in (*m.parameters(), *m.buffers()) if t.is_floating_point()]
-    dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors}
-    if dtypes != {claim.dtype} or any(t.device.type != "cpu" for t in tensors):
+    kept = {id(t) for t in heads} if claim.dtype in HALF else set()
+    less = any(t.is_floating_point() and t.dtype != torch.float32 for t in heads) and bool(kept)
+    dtypes = {str(t.dtype).removeprefix("torch.") for t in tensors if id(t) not in kept} or {claim.dtype}
+    if less or dtypes != {claim.dtype} or any(t.device.type != "cpu" for t in tensors):
         return f"it was proved in {claim.dtype} on a CPU: it is {', '.join(sorted(dtypes))} on {tensors[0].device}"
     if part.record is None:
         return None
@@ -241,7 +264,8 @@ def _code(part: _Part) -> str | None:
     reason: str | None = ask(module)
     if reason is not None:
         return reason
-    if isinstance(module, GatedBlock) and tuple(m.attribute for m in part.maps) != module.roles:
+    roles = tuple(dict.fromkeys(m.attribute for m in part.maps))
+    if isinstance(module, GatedBlock) and (roles, getattr(site, "rows", None)) != (module.roles, module.rows):
         return "the maps of the gated block are in other places"
     return None
 
@@ -252,7 +276,7 @@ def _attack(part: _Part, block: Block, engine: str, proofs: Proofs) -> Verdict |
     assert isinstance(part.site, Site) and activation is not None
     f, neurons = functions.get(claim.facts["activation"]), part.site.first.sizes[0]
     for (index, numbers), certificate in zip(block.heads, claim.children, strict=False):
-        s = _points(certificate).to(getattr(torch, claim.dtype))
+        s = _points(certificate).to(getattr(torch, certificate.dtype))
         with torch.no_grad():
             rows = activation(s[:, None].expand(-1, neurons).contiguous(), engine, strict=False)
         column = 0 if index is None else int(index[0])

@@ -18,6 +18,8 @@ from attnc.records.fields import DAMAGE, at_most, check_types, checked_record, r
 from attnc.records.numbers import TENSORS
 
 FORMAT = 3
+TERMS = ("approximation", "rounding", "bound")
+HALF = ("bfloat16", "float16")  # dtypes whose rounding nothing is claimed of
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # of token ids
 
 
@@ -115,7 +117,8 @@ class Certificate:
         check_types(vars(self), types)
         if min(self.bound, self.approximation, self.rounding) < 0:
             raise CertificateError(f"{self.title}: the bound and its terms must not be negative")
-        if self.dtype not in ("float32", "float64", "mixed"):
+        half = HALF if self.status is Status.UNKNOWN and self.rounding == math.inf else ()
+        if self.dtype not in ("float32", "float64", "mixed", *half):
             raise CertificateError(f"{self.title}: dtype is {self.dtype!r}, expected float32 or float64")
         for mapping in (self.digests, self.versions):
             if not isinstance(mapping, dict) or {type(x) for pair in mapping.items() for x in pair} - {str}:
@@ -244,6 +247,7 @@ class Certificate:
     def _body(self) -> dict[str, Any]:
         witness = self.witness and vars(self.witness) | {"input": list(self.witness.input)}
         body = {f.name: getattr(self, f.name) for f in fields(self)}
+        body |= {term: None for term in TERMS if body[term] == math.inf}  # JSON has no infinity
         body |= {"status": self.status.value, "holds_for": domain_to_json(self.holds_for), "witness": witness}
         return body | {"children": [child._body() for child in self.children]}
 
@@ -261,6 +265,8 @@ class Certificate:
         check_types(body, {"children": list})
         try:
             body["status"], body["holds_for"] = Status(body["status"]), domain_from_json(body["holds_for"])
+            if body["status"] is Status.UNKNOWN:
+                body |= {term: math.inf for term in TERMS if body[term] is None}
             body["witness"] = None if body["witness"] is None else Witness.from_json(body["witness"])
             return cls(**body | {"children": tuple(map(cls._from_body, body["children"]))})
         except DAMAGE as problem:

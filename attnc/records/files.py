@@ -79,10 +79,18 @@ class TensorFile:
             damaged = "" if isinstance(problem, OSError) else "it is not safetensors, or damaged: "
             raise FileError(f"cannot read {self.path}: {damaged}{problem}") from problem
 
+    def tensor(self, name: str) -> torch.Tensor:
+        """A tensor that is a map of the file: its pages are read when they are used, and released with it."""
+        try:
+            found: torch.Tensor = self.opened.get_tensor(name)
+        except (SafetensorError, ValueError, RuntimeError, TypeError) as problem:
+            raise FileError(f"{self.path}: tensor {name!r} cannot be read: {problem}") from problem
+        return found
+
     def read(self, name: str) -> Numbers:
         """A tensor; bfloat16 becomes float32, since numpy has no such numbers."""
         try:
-            tensor = self.opened.get_tensor(name)
+            tensor = self.tensor(name)
             found: Numbers = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().copy()
         except (SafetensorError, ValueError, RuntimeError, TypeError) as problem:
             raise FileError(f"{self.path}: tensor {name!r} cannot be read: {problem}") from problem
@@ -103,15 +111,25 @@ class Directory:
     """The tensors of a model directory, found by name and digest."""
 
     def __init__(self, where: Path) -> None:
-        if (where / WEIGHTS).is_file():
-            files = {WEIGHTS}
-        else:
+        index = None
+        if not (where / WEIGHTS).is_file():
             index = read_json(where / INDEX).get("weight_map")
-            files = set(map(str, index.values())) if isinstance(index, dict) else set()
-            if not files or any(Path(name).name != name for name in files):
+            listed = set(map(str, index.values())) if isinstance(index, dict) else set()
+            if not isinstance(index, dict) or not listed or any(Path(name).name != name for name in listed):
                 raise FileError(f"{where / INDEX} does not list the files of the weights")
-        opened = [TensorFile(where / name) for name in sorted(files)]
-        self.files = {name: file for file in opened for name in file.names}
+        self.names = [WEIGHTS] if index is None else sorted(listed)
+        self.files: dict[str, TensorFile] = {}
+        for file in (TensorFile(where / name) for name in self.names):
+            twice = [name for name in file.names if name in self.files]
+            if twice:
+                both = f"{self.files[twice[0]].path.name} and {file.path.name}"
+                raise FileError(f"{where}: the tensor {twice[0]} is in {both}: one of them must not have it")
+            self.files |= dict.fromkeys(file.names, file)
+        for name in () if index is None else index.keys() | self.files.keys():
+            found = self.files[name].path.name if name in self.files else "no file"
+            if index is not None and index.get(name) != found:
+                said = f"in {index[name]}" if name in index else "in no file"
+                raise FileError(f"{where / INDEX} says that the tensor {name} is {said}: it is in {found}")
 
     def find(self, name: str, role: str, expected: str) -> Numbers:
         """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with

@@ -147,6 +147,8 @@ _TAIL = (-0.39312065, -0.06757576, 0.39529184, -0.73086935, 1.4261583, -0.775044
 _KAPPA, *_TAIL_STORED = np.array([0.5 / math.log(2), *_TAIL], np.float32).tolist()
 FUNCTIONS["gelu", "float32"] = TailForm(13 / 32, _KAPPA, tuple(_TAIL_STORED), "float32")
 for _dtype in ("float32", "float64"):
-    for _name, _given in (("gelu_tanh", 2 * math.sqrt(2 / math.pi)), ("gelu_fast", 1.5957691216)):
+    for _name, _given in (
+        ("gelu_tanh", 2 * math.sqrt(2 / math.pi)), ("gelu_fast", 1.5957691216), ("gelu_bloom", 1.59576912),
+    ):  # fmt: skip
         _slope, _cubic = np.array([_given, _given * 0.044715]).astype(_dtype).tolist()
         FUNCTIONS[_name, _dtype] = Gate(_slope, _dtype, _cubic)

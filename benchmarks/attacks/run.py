@@ -9,15 +9,24 @@ from itertools import count
 
 import numpy as np
 
-from attacks import altered, blocks, compiled, heads, inputs, learners, made, networks
+from attacks import altered, blocks, compiled, families, heads, inputs, learners, made, networks
 from attacks.tally import Outcome, Tally
 
 Say = Callable[[str], None]
-SHARES = {"heads": 0.2, "networks": 0.12, "blocks": 0.12, "inputs": 0.06, "learners": 0.06, "altered": 0.44}
+SHARES = {
+    "heads": 0.2,
+    "networks": 0.12,
+    "blocks": 0.12,
+    "families": 0.1,
+    "inputs": 0.06,
+    "learners": 0.06,
+    "altered": 0.34,
+}
 SEEDED = {
     "heads": heads.attack,
     "networks": networks.attack,
     "blocks": blocks.attack,
+    "families": families.attack,
     "inputs": inputs.attack,
     "learners": learners.attack,
 }

@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-KINDS = ("heads", "networks", "blocks", "inputs", "learners", "altered")
+KINDS = ("heads", "networks", "blocks", "families", "inputs", "learners", "altered")
 COLUMNS = ("kind", "cases", "refused", "converted", "inputs attacked", "largest ratio", "false", "crashed")
 
 

@@ -48,7 +48,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: another axis",
         NORMS,
-        "or list(dims) != [-1] ",
+        "and list(dims) == [-1] ",
         "",
         "a mean over tokens is a mean over features",
         (NO_NORM,),
@@ -56,7 +56,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: keepdim",
         NORMS,
-        'or not given["keepdim"] ',
+        ' and bool(given["keepdim"])',
         "",
         "means that belong to other tokens are the tokens' own",
         (NO_NORM,),
@@ -64,16 +64,16 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: what is divided",
         NORMS,
-        "if sum(f is z for f in rest) != 1 or aten.shape(z) != size:",
-        "if aten.shape(z) != size:",
+        "if len(same) != 1 or aten.shape(z) != size",
+        "if not same or aten.shape(z) != size",
         "something else is divided by the root than what its square is the mean of",
         (NO_NORM,),
     ),
     Mutation(
         "norms: shape of what is divided",
         NORMS,
-        "if sum(f is z for f in rest) != 1 or aten.shape(z) != size:",
-        "if sum(f is z for f in rest) != 1:",
+        "if len(same) != 1 or aten.shape(z) != size",
+        "if len(same) != 1",
         "a vector that is broadcast is normalised",
         (NO_NORM,),
     ),
@@ -120,7 +120,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: less than float32",
         NORMS,
-        "    if any(aten.dtype(f) not in DTYPES for f in factors):",
+        "    if any(aten.dtype(n) not in DTYPES for n in (root, total, mean, square)):",
         "    if False:",
         "a norm that is taken in bfloat16 is normalised to 2^-10",
         (NO_NORM,),

@@ -300,8 +300,8 @@ BORDERS_RUNNING = [
     Mutation(
         "gated block: roles",
         GATED_BLOCK,
-        "        first, up, second = (self.get_submodule(name) for name in self.roles)",
-        "        up, first, second = (self.get_submodule(name) for name in self.roles)",
+        "            s, t = (linear(x) for linear in maps)",
+        "            t, s = (linear(x) for linear in maps)",
         "the map of the activation and the other one are exchanged",
         ("tests/network/test_product.py::test_the_block_is_the_original",),
     ),

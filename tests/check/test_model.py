@@ -161,7 +161,7 @@ def test_without_transformers_the_verdict_is_unknown(
         raise MissingExtraError("no transformers")
 
     assert check_directory(where)
-    monkeypatch.setattr("attnc.pretrained.verify.from_pretrained", absent)
+    monkeypatch.setattr("attnc.pretrained.verify.map_converted", absent)
     assert attnc.verify(where).status == "unknown"
 
 

@@ -61,7 +61,8 @@ def test_a_table_and_a_directory(run: Any, source: Path, tmp_path: Path) -> None
     assert (ran.code, ran.err) == (0, "")
     report = report_of(from_pretrained(out))
     assert report.converted == 2 and report.approximation == 1e-4 and len(report.measured) == 2
-    assert str(report) in ran.out and str(report.certificate) in ran.out
+    _, *rest = str(report).splitlines()  # time and memory are in the report of the run alone
+    assert "\n".join(rest) in ran.out and str(report.certificate) in ran.out and "GiB" in ran.out
     assert (out / "vocab.txt").exists() and (out / "attnc_report.html").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bert", "out"]
 
@@ -177,6 +178,16 @@ def test_options_that_are_refused(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_dry_run(run: Any, source: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    text, machine = run("convert", source, "--dry-run"), run("convert", source, "--dry-run", "--json")
+    assert (text.code, machine.code, text.err) == (0, 0, "") and ACTIVATION in text.out
+    plan = machine.json["plan"]
+    assert plan["blocks"][0]["name"] == ACTIVATION and plan["memory"] > 0
+    assert [left["name"] for left in plan["skipped"]] == ["pooler.activation"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_options_that_are_no_numbers_or_are_missing(run: Any, source: Path, tmp_path: Path) -> None:
     assert run("convert", source, "-o", tmp_path / "out", "--approximation", "small").code == 2
     assert run("convert", source).code == 2
@@ -187,7 +198,9 @@ def test_options_that_are_no_numbers_or_are_missing(run: Any, source: Path, tmp_
 def test_out_is_looked_at_before_the_work(
     run: Any, source: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnc.pretrained.directory.load_model", lambda _: pytest.fail("the work began"))
+    monkeypatch.setattr(
+        "attnc.pretrained.convert_directory.map_model", lambda _: pytest.fail("the work began")
+    )
     out = tmp_path / "out"
     if kind == "directory":
         out.mkdir()
@@ -224,7 +237,7 @@ def test_a_disk_that_is_full(run: Any, source: Path, tmp_path: Path, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(hf.BertModel, "save_pretrained", full)
+    monkeypatch.setattr("attnc.records.files.save", full)
     before = sorted(tmp_path.rglob("*"))
     ran = run("convert", source, "-o", tmp_path / "out", "--json")
     refused(ran, "FileError", "No space left on device")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 from torch import nn
 
 from attnc.errors import CertificateError
+from attnc.frontends.transformers import Skipped
 from attnc.pretrained import ConversionReport, convert_, report_of
-from attnc.pretrained.report import holds_for
+from attnc.pretrained.report import holds_for, model_certificate
 from attnc.records.fields import at_most, round_up
 from tests.frontends.tiny_models import TEXT, example, hf, randomised
 
@@ -174,3 +176,27 @@ def test_the_config_of_a_model_carries_the_report() -> None:
     report = convert_(model, approximation=1e-3, samples=example("bert"))
     assert ConversionReport.from_json(json.loads(model.config.to_json_string())["attnc"]["report"]) == report
     assert report_of(model) is report
+
+
+def test_many_blocks_are_shown_by_kind(report: ConversionReport) -> None:
+    first, second = report.blocks
+    exact = 2 * first.approximation
+    worse = replace(second, bound=exact + first.rounding, approximation=exact, rounding=first.rounding)
+    others = [replace(second, name=f"normed.{i}") for i in range(3, 40)]
+    left = tuple(Skipped(f"part.{i}", "left out by filter_fn") for i in range(50))
+    blocks = [first, *others, replace(worse, name="worst")]
+    many = replace(report, certificate=model_certificate("Many", 1e-3, blocks), skipped=left)
+    lines = str(many).splitlines()
+    assert lines[3].startswith("worst and 37 more") and at_most(worse.approximation) in lines[3]
+    assert lines[4].startswith(f"{NASTY}.1 ") and lines[5] == ""
+    assert sum("filter_fn" in line for line in lines) == 1 and "part.0 and 49 more" in str(many)
+    page = many.to_html()
+    assert all(f"<td>{block.name}</td>" in page for block in others)
+    assert ConversionReport.from_json(json.loads(json.dumps(many.to_json()))) == many
+
+
+def test_a_report_without_memory_is_read(report: ConversionReport) -> None:
+    record = report.to_json()
+    del record["memory"]
+    assert ConversionReport.from_json(record) == report
+    assert "GiB" not in str(report) and "2.00 GiB" in str(replace(report, memory=2**31))

@@ -132,6 +132,7 @@ _WRITTEN_OUT: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda s: s * 0.5 * (1.0 + torch.erf(s / math.sqrt(2.0))),
     "quick_gelu": lambda s: s * torch.sigmoid(1.702 * s),
     "gelu_fast": lambda s: 0.5 * s * (1.0 + torch.tanh(s * 0.7978845608 * (1.0 + 0.044715 * s * s))),
+    "gelu_bloom": lambda s: s * 0.5 * (1.0 + torch.tanh(0.79788456 * s * (1 + 0.044715 * s * s))),
     "gelu_10": lambda s: torch.clip(nn.functional.gelu(s), -10, 10),
     "relu2": lambda s: torch.square(nn.functional.relu(s)),
     "silu": lambda s: s * torch.sigmoid(s),

@@ -213,6 +213,7 @@ class _Mark(nn.Module):
         self.name, self.operation = site.name, norm if site.part == "norm" else mark
         maps = site.maps() if isinstance(site, Site) and site.gated else ()
         self.roles = tuple(linear.attribute for linear in maps)
+        self.rows = site.rows if isinstance(site, Site) else None
         for linear in maps:
             self.add_module(linear.attribute, linear.module)
         self.eval()
@@ -222,7 +223,11 @@ class _Mark(nn.Module):
             marked: Tensor = self.operation(x, self.name)
             return marked
         first, up, second = (self.get_submodule(role) for role in self.roles)
-        result: Tensor = second(product(mark(first(x), self.name), up(x), self.name))
+        if self.rows is None:
+            s, t = first(x), up(x)
+        else:
+            s, t = (first(x)[..., start:stop] for start, stop in self.rows)
+        result: Tensor = second(product(mark(s, self.name), t, self.name))
         return result
 
 
@@ -261,7 +266,9 @@ def _key(node: fx.Node, captured: Captured, own: set[int], numbers: Mapping[fx.N
         return ("tensor", id(tensor)) if id(tensor) in own else ("constant", _content(tensor))
     if node.op == "get_attr":
         return ("part", str(node.target), str(getattr(node.graph.owning_module, str(node.target), None)))
-    op = aten.name(node)
+    op, part = aten.name(node), aten.part_of(node)
+    if part is not None:  # by chunk, by split or by slices
+        return ("rows", numbers[aten.origin(part[0])], part[1])
     if op in (MARK, PRODUCT, NORM):
         given = aten.arguments(node)
         return (op, *(numbers[given[key]] for key in ("x", "y") if key in given), str(given["name"]))

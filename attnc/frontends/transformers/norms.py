@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,11 +13,12 @@ from attnc.domain import Normed
 from attnc.errors import Problem
 from attnc.frontends import aten
 from attnc.frontends.capture import Captured
-from attnc.frontends.problems import DTYPES, tensor_problem
+from attnc.frontends.problems import DTYPES, HALF, tensor_problem
 from attnc.network.norm import Norm
 
 NORMS = ("layer_norm", "rms_norm")
 NORM = "attnc.norm"  # a norm that is converted, in a captured graph
+_LAST = ("mul", "div", "add")  # operations that a norm may end with, where it is written out
 LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
 
 
@@ -32,11 +33,12 @@ class NormRead:
     weight: Tensor | None
     bias: Tensor | None
     one_plus: torch.dtype | None = None  # the dtype in which 1 + weight is taken, where that is the gain
+    half: bool = False  # whether some of its numbers are rounded to bfloat16 or float16
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for norms that make the same numbers: the same tensors, kind and eps."""
-        return self.kind, self.features, self.eps, id(self.weight), id(self.bias), self.one_plus
+        return self.kind, self.features, self.eps, id(self.weight), id(self.bias), self.one_plus, self.half
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Gain and shift, with their names in the model."""
@@ -50,11 +52,17 @@ class NormRead:
             reason = f"has eps={self.eps}: give at least {LEAST_EPS:.0e}, so that rounding does not matter for tiny inputs"
             yield Problem(self.name, reason)
         for name, tensor in self.tensors():
-            if (refused := tensor_problem(tensor)) is not None:
+            if (refused := tensor_problem(tensor, half=True)) is not None:
                 yield Problem(name, refused)
 
     def domain(self) -> Normed:
-        """Every vector that it can return. Gemma adds 1 + weight in float32, whatever the dtype of the model."""
+        """Every vector that it can return, rounded to half precision if it is."""
+        found = self.gain_and_shift()
+        return found.rounded() if self.half else found
+
+    def gain_and_shift(self) -> Normed:
+        """Every vector that it can return in exact arithmetic. Gemma adds 1 + weight in float32, whatever the dtype of the
+        model."""
         weight = self.weight
         if weight is not None and self.one_plus is not None:
             weight = 1.0 + weight.to(self.one_plus)
@@ -67,23 +75,50 @@ class NormRead:
 def read_norm(node: fx.Node, captured: Captured) -> NormRead | None:
     """The norm whose outputs are the vectors that a node computes; None if it is not recognised."""
     found = _read(aten.origin(node, rows=True), captured)
-    return None if found is None else found[1]
+    return None if found is None else _with_precision(node, *found)[1]
+
+
+def normed_by(node: fx.Node, captured: Captured) -> fx.Node | None:
+    """What enters the norm whose outputs a node returns; None if it is not recognised."""
+    found = _read(aten.origin(node), captured)
+    return None if found is None else aten.origin(found[0], casts=True, half=True)
 
 
 def norms_in(captured: Captured) -> Iterator[tuple[fx.Node, fx.Node, NormRead]]:
     """Every norm that the graph runs: the node that it computes, the node that enters it, and the norm."""
     for node in captured.graph.nodes:
-        found = _read(node, captured) if aten.name(node) in (*NORMS, NORM, "mul") else None
-        ends = aten.name(node) != "mul" or not any(_is_norm(user, captured) for user in node.users)
+        found = _read(node, captured) if aten.name(node) in (*NORMS, NORM, *_LAST) else None
+        ends = aten.name(node) not in _LAST or not any(_is_norm(user, captured) for user in node.users)
         if found is not None and ends:
-            yield node, aten.origin(found[0], casts=True), found[1]
+            last = _cast(node, captured)
+            entering, norm = _with_precision(last, *found)
+            yield last, aten.origin(entering, casts=True, half=True), norm
+
+
+def _cast(node: fx.Node, captured: Captured) -> fx.Node:
+    """The result of a norm in the dtype in which its module returns it."""
+    (user, *others) = [user for user in node.users if aten.name(user) != "_assert_tensor_metadata"] or (node,)
+    through = aten.name(user) in aten.CASTS and not others and captured.path(user) == captured.path(node)
+    return _cast(user, captured) if through else node
+
+
+def _with_precision(node: fx.Node, entering: fx.Node, norm: NormRead) -> tuple[fx.Node, NormRead]:
+    """The norm, with a note if a number between its input and a node has half precision."""
+    begin, todo, seen = aten.origin(entering, casts=True, half=True), [node], set[fx.Node]()
+    while todo:
+        at = todo.pop()
+        if at in seen or at is begin:
+            continue
+        seen.add(at)
+        todo += at.all_input_nodes
+    return entering, replace(norm, half=any(aten.dtype(at) in HALF for at in seen))
 
 
 def _is_norm(user: fx.Node, captured: Captured) -> bool:
-    """Whether a product, or one behind casts of it, is a norm: then the norm ends there."""
-    if aten.name(user) == "mul":
+    """Whether an operation, or one behind casts of it, computes a norm: then the norm ends there."""
+    if aten.name(user) in _LAST:
         return _read(user, captured) is not None
-    through = aten.unchanged(user, casts=True) is not None
+    through = aten.unchanged(user, casts=True, half=True) is not None
     return through and any(_is_norm(next_, captured) for next_ in user.users)
 
 
@@ -92,7 +127,7 @@ def _read(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None:
     if aten.name(node) in NORMS:
         return _fused(node, captured)
     if aten.name(node) != NORM:
-        return _written_out(node, captured)
+        return _shifted(node, captured) if aten.name(node) == "add" else _written_out(node, captured)
     given = aten.arguments(node)
     part = captured.parts.get(str(given["name"]))
     if not isinstance(part, Norm):
@@ -108,7 +143,8 @@ def _fused(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None
     if not isinstance(sizes, (list, tuple)) or len(sizes) != 1:
         return None
     tensors = [given.get(key) for key in ("weight", "bias")]
-    found = [_tensor(t, captured) for t in tensors]
+    gain = _gain(tensors[0], captured) if isinstance(tensors[0], fx.Node) else None
+    found, one_plus = [gain and gain[0], _tensor(tensors[1], captured)], gain and gain[1]
     if any(given is not None and tensor is None for given, tensor in zip(tensors, found, strict=True)):
         return None
     part = captured.parts[captured.path(node)]
@@ -117,43 +153,91 @@ def _fused(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None
         return None  # F.layer_norm(x, x.shape[1:]) is another norm for inputs of another rank
     kind, eps = "layer" if aten.name(node) == "layer_norm" else "rms", given["eps"]
     least = float(eps) if isinstance(eps, (int, float)) else None
-    return given["input"], NormRead(captured.path(node), kind, int(sizes[0]), least, found[0], found[1])
+    weight, bias = found
+    return given["input"], NormRead(captured.path(node), kind, int(sizes[0]), least, weight, bias, one_plus)
+
+
+def _shifted(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None:
+    """A norm that is written out, plus a tensor of the model, in one module."""
+    if aten.arguments(node).get("alpha", 1) != 1:
+        return None
+    for key, other in (("self", "other"), ("other", "self")):
+        inner, bias = _argument(node, key), _tensor(aten.arguments(node).get(other), captured)
+        if inner is None or bias is None or aten.name(inner) == "add" or inner.op == "placeholder":
+            continue
+        found = _written_out(inner, captured)
+        if found is None or tuple(bias.shape) != (found[1].features,) or captured.path(node) != found[1].name:
+            continue
+        return found[0], replace(found[1], bias=bias)
+    return None
 
 
 def _written_out(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] | None:
-    """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float32 and float64, and 1 + weight for weight."""
+    """weight · (z · rsqrt(mean(z²) + eps)), in any order, with casts between float types, and 1 + weight for weight; or with
+    a division by sqrt. z is x - mean(x) in a LayerNorm."""
     size = aten.shape(node)
-    roots = [f for f in _factors(node) if aten.name(f) == "rsqrt"]
-    inner = _mean_square(roots[0]) if len(roots) == 1 else None
+    roots = [(f, inverse) for f, inverse in _factors(node) if _is_root(f, inverse)]
+    inner = _mean_square(roots[0][0]) if len(roots) == 1 else None
     if inner is None or not size:
         return None
     z, eps = inner
+    x = _centred(z)
     factors = list(_factors(node, z))
-    if any(aten.dtype(f) not in DTYPES for f in factors):  # in less it is not normalised to 2^-10
+    rest = [f for f, _ in factors if f is not roots[0][0]]
+    same = [f for f in rest if f is z or (x is not None and _centred(f) is x)]
+    if len(same) != 1 or aten.shape(z) != size or any(inverse for f, inverse in factors if f in rest):
         return None
-    rest = [f for f in factors if f is not roots[0]]
-    if sum(f is z for f in rest) != 1 or aten.shape(z) != size:
-        return None
-    gains = [_gain(f, captured) for f in rest if f is not z]
+    gains = [_gain(f, captured) for f in rest if f is not same[0]]
     if len(gains) > 1 or None in gains:
         return None
     weight, one_plus = (gains[0] or (None, None)) if gains else (None, None)
     if weight is not None and tuple(weight.shape) != size[-1:]:
         return None
-    return z, NormRead(captured.path(roots[0]), "rms", size[-1], eps, weight, None, one_plus)
+    kind = "rms" if x is None else "layer"
+    about = (captured.path(roots[0][0]), kind, size[-1], eps, weight, None, one_plus)
+    return z if x is None else x, NormRead(*about)
 
 
-def _factors(node: fx.Node, whole: fx.Node | None = None) -> Iterator[fx.Node]:
-    """The factors of a product of products, casts apart; `whole` is a factor even if it is a product."""
-    node = aten.origin(node, casts=True)
-    product = aten.name(node) == "mul" and node is not whole
-    sides = [_argument(node, key) for key in ("self", "other")] if product else []
+def _is_root(node: fx.Node, inverse: bool) -> bool:
+    return (aten.name(node), inverse) in (("rsqrt", False), ("sqrt", True))
+
+
+def _centred(node: fx.Node) -> fx.Node | None:
+    """x of x - mean(x, -1, keepdim)."""
+    if aten.name(node) != "sub" or aten.arguments(node).get("alpha", 1) != 1:
+        return None
+    x, mean = _argument(node, "self"), _argument(node, "other")
+    if x is None or mean is None or aten.name(mean) != "mean" or _argument(mean, "self") is not x:
+        return None
+    return x if _over_last(mean) and aten.dtype(node) in DTYPES else None
+
+
+def _over_last(mean: fx.Node) -> bool:
+    """An axis counted from the front is another one for inputs of another rank."""
+    given = aten.arguments(mean)
+    dims = given.get("dim")
+    return isinstance(dims, (list, tuple)) and list(dims) == [-1] and bool(given["keepdim"])
+
+
+def _factors(node: fx.Node, whole: fx.Node | None = None) -> Iterator[tuple[fx.Node, bool]]:
+    """The factors of a product of products and of divisions by roots, casts apart, and whether each is divided by; `whole` is a
+    factor even if it is a product."""
+    node = aten.origin(node, casts=True, half=True)
+    known = aten.name(node) if node is not whole else ""
+    sides = [_argument(node, key) for key in ("self", "other")] if known in ("mul", "div") else []
     factors = [side for side in sides if side is not None]
-    if len(factors) < 2:
-        yield node
+    divides = known == "div" and len(factors) == 2 and aten.name(factors[1]) == "sqrt"
+    if len(factors) < 2 or (known == "div" and not divides):
+        yield node, False
         return
-    for side in factors:
-        yield from _factors(side, whole)
+    if known == "div" and aten.arguments(node).get("rounding_mode") is not None:
+        yield node, False
+        return
+    yield from _factors(factors[0], whole)
+    if divides:
+        yield factors[1], True
+    else:
+        yield from _factors(factors[1], whole)
 
 
 def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
@@ -163,13 +247,14 @@ def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
         return None
     sides = [aten.arguments(total)[key] for key in ("self", "other")]
     eps = next((float(s) for s in sides if isinstance(s, (int, float)) and not isinstance(s, bool)), None)
-    mean = next((aten.origin(s, casts=True) for s in sides if isinstance(s, fx.Node)), None)
+    mean = next((aten.origin(s, casts=True, half=True) for s in sides if isinstance(s, fx.Node)), None)
     if eps is None or mean is None or aten.name(mean) != "mean":
         return None
-    given, square = aten.arguments(mean), _argument(mean, "self")
-    dims = given.get("dim")
-    if not isinstance(dims, (list, tuple)) or list(dims) != [-1] or not given["keepdim"] or square is None:
-        return None  # an axis counted from the front is another one for inputs of another rank
+    square = _argument(mean, "self")
+    if square is None or not _over_last(mean):
+        return None
+    if any(aten.dtype(n) not in DTYPES for n in (root, total, mean, square)):
+        return None  # in less it is not normalised to 2^-10
     z, op = _argument(square, "self"), aten.name(square)
     powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)
     twice = op == "mul" and _argument(square, "other") is z
@@ -192,11 +277,11 @@ def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, torch.dtype | None
 
 def _argument(node: fx.Node, name: str) -> fx.Node | None:
     found = aten.arguments(node).get(name)
-    return aten.origin(found, casts=True) if isinstance(found, fx.Node) else None
+    return aten.origin(found, casts=True, half=True) if isinstance(found, fx.Node) else None
 
 
 def _tensor(node: object, captured: Captured) -> Tensor | None:
     """The parameter or buffer that a node is, casts apart."""
     if not isinstance(node, fx.Node):
         return None
-    return captured.tensors.get(aten.origin(node, casts=True).name)
+    return captured.tensors.get(aten.origin(node, casts=True, half=True).name)

@@ -13,7 +13,7 @@ from attnc.errors import AttncError, Problem
 from attnc.frontends import aten
 from attnc.frontends.activations import ACTIVATIONS
 from attnc.frontends.capture import Captured
-from attnc.frontends.problems import DTYPES, part_name, tensor_problem
+from attnc.frontends.problems import DTYPES, HALF, part_name, tensor_problem
 from attnc.frontends.transformers.blocks import BlockRead, blocks_in
 from attnc.frontends.transformers.expressions import MARK, Reading, expression_of
 from attnc.frontends.transformers.norms import NORM, NormRead, norms_in
@@ -27,6 +27,9 @@ _ACTIVATIONS = ACTIVATIONS.keys() - {"abs", "absolute", "square", "pow", "sin", 
 }  # fmt: skip
 _SATURATING = ("tanh", "sigmoid")  # one head of two keys computes them for every input
 _PADDING = "torch's nested tensors are switched off: outputs at padded positions, which have no meaning, are no longer 0"
+_EXPERTS = (
+    "its {} experts share heads; the router, its choice of experts and products of two values run as before"
+)
 _OUTSIDE = ", in no feed-forward block"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CHANGES = "changes its own numbers when it runs: a forward that only computes is accepted"
@@ -42,10 +45,11 @@ def sites_in(model: nn.Module, captured: Captured) -> tuple[list[PartSite], list
     for block in blocks:
         place = _place(model, captured, block)
         held = getattr(place.owner, place.attribute, None)
-        key = id(held) if block.up is not None else (id(place.owner), place.attribute)
+        key = id(held) if _is_whole(block) else (id(place.owner), place.attribute)
         groups.setdefault(key, []).append((place, block))
     sites, proper, skipped = [], [], []
-    for site in [_site(model, captured, uses) for uses in groups.values()]:
+    used = _used(captured)
+    for site in [_site(model, captured, uses, used) for uses in groups.values()]:
         square = site.second.sizes[0] == site.first.sizes[1]  # as in a residual stream
         if not site.places and not (site.problems and square):
             skipped.append(Skipped(site.name, site.remarks[-1]))
@@ -92,6 +96,9 @@ def _activation_sites(
             entering = aten.origin(given["x" if op == MARK else "self"])
             groups.setdefault((name, op), []).append(PartUse(node, entering, MARK))
     for (name, op), uses in groups.items():
+        held = captured.parts.get(name)
+        if op != MARK and isinstance(held, nn.Module) and any(True for _ in held.parameters()):
+            continue  # it is called inside of a part that does more
         activation = "" if op == MARK else op
         fields = _fields(model, captured, name, uses, Pointwise, ())
         yield ActivationSite(**fields, key=(activation, len(uses)), activation=activation)
@@ -109,7 +116,7 @@ def _fields(
         problems.append(Problem(shown, f"calls a function inside its forward: {advice}"))
     elif not isinstance(held, kind):
         problems += _lost(name, held, map(id, kept))
-    if dtype not in DTYPES:
+    if dtype not in (*DTYPES, *HALF):
         problems.append(Problem(shown, f"runs in {dtype}: call model.float()"))
     return {
         "name": shown, "places": places, "dtype": dtype, "uses": tuple(uses), "problems": tuple(problems),
@@ -130,9 +137,9 @@ class _Place:
 def _place(model: nn.Module, captured: Captured, block: BlockRead) -> _Place:
     maps = [m.name for m in (block.first, block.up, block.second) if m is not None]
     around = block.converted[0] if block.converted else _common(maps)
-    if block.up is not None and not around:
+    if _is_whole(block) and not around:
         return _Place("the model", model, "", "is a gated block itself: convert a module that contains it")
-    if block.converted or block.up is not None:
+    if block.converted or _is_whole(block):
         return _at(model, around)
     path = _common([captured.path(node) for node in block.inside])
     if path and not any(f"{m}.".startswith(f"{path}.") for m in maps):
@@ -149,10 +156,15 @@ def _place(model: nn.Module, captured: Captured, block: BlockRead) -> _Place:
     return _Place(path or "the model", owner, "", reason)
 
 
+def _is_whole(block: BlockRead) -> bool:
+    """Whether the block is replaced as a whole, and not its activation alone."""
+    return block.up is not None and not block.first.experts
+
+
 def _computes(value: Callable[[Tensor], Tensor], block: BlockRead) -> bool:
     """Whether an attribute is a function that consists of the operations of the block's activation."""
     try:
-        found = Reading(block.second.input, lambda node: node is block.first.node)
+        found = Reading(block.result, lambda node: node is block.first.node)
         return expression_of(value) == found.expression
     except AttncError:
         return False
@@ -163,29 +175,36 @@ def _at(model: nn.Module, path: str) -> _Place:
     return _Place(path, model.get_submodule(parent), attribute)
 
 
-def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRead]]) -> Site:
+def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRead]], used: set[int]) -> Site:
     (place, block), *others = uses
     problems = [Problem(place.name, block.reason)] if block.reason else []
     different = [p.name for p, b in others if b.key != block.key]
     if different:
         reason = f"is used at {different[0]} too, with other maps: give each place its own, by copy.deepcopy"
         problems.append(Problem(place.name, reason))
-    norm, remarks = _common_norm(model, captured, place, [b.norm for _, b in uses])
-    settings = () if block.up is not None else tuple(_settings(model, place))
+    norm, remarks = _common_norm(model, used, place, [b.norm for _, b in uses])
+    settings = () if _is_whole(block) else tuple(_settings(model, place))
+    if block.first.experts:
+        remarks += (_EXPERTS.format(block.first.experts),)
     if any(attribute == "use_nested_tensor" and getattr(m, attribute) for m, attribute, _ in settings):
         remarks += (_PADDING,)
     places: tuple[tuple[nn.Module, str], ...] = ((place.owner, place.attribute),)
-    if block.up is not None:
+    if _is_whole(block):
         places = _holders(model, getattr(place.owner, place.attribute, None))
     if place.problem is not None:
         places, remarks = (), (*remarks, place.problem)
-    runs = [PartUse(b.second.input, b.first.node, MARK, b.up.node if b.up else None) for _, b in uses]
+    runs = [
+        PartUse(b.result, b.first.node, MARK, b.up.node if b.up and _is_whole(b) else None) for _, b in uses
+    ]
     site = Site(
         name=place.name, places=places, dtype=block.first.weight.dtype, uses=tuple(runs), settings=settings,
         key=(norm and norm.key, *(b.key for _, b in uses)), converted=bool(block.converted),
         family=_family(model, place), activation=block.activation or "", first=block.first, second=block.second, up=block.up,
         norm=norm, also=tuple(dict.fromkeys(p.name for p, _ in uses))[1:], remarks=remarks,
     )  # fmt: skip
+    if site.up is not None and site.rows is None and any(m.rows is not None for m in site.maps()):
+        reason = "multiplies a part of the outputs of a map with outputs of another: give each factor a map of its own"
+        problems.append(Problem(place.name, reason))
     if places and not block.converted:
         kept = [part for m in site.maps() for part in m.module.modules()] if site.gated else []
         problems += _lost(site.name, site.replaced, map(id, kept))
@@ -193,7 +212,7 @@ def _site(model: nn.Module, captured: Captured, uses: list[tuple[_Place, BlockRe
 
 
 def _common_norm(
-    model: nn.Module, captured: Captured, place: _Place, norms: list[NormRead | None]
+    model: nn.Module, used: set[int], place: _Place, norms: list[NormRead | None]
 ) -> tuple[NormRead | None, tuple[str, ...]]:
     """The norm before every use of a block, or None and why nothing is proved of the block's input."""
     norm = norms[0]
@@ -201,15 +220,19 @@ def _common_norm(
         mixed = f"runs {len(norms)} times, not always after the same norm: nothing is proved of its input"
         return None, (mixed,) if any(n is not None for n in norms) else ()
     around = _common([norm.name, place.name])
-    tensors = captured.tensors
-    used = {id(tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in tensors}
-    used |= {id(tensor) for _, _, found in norms_in(captured) for _, tensor in found.tensors()}
     for name, parameter in model.get_submodule(around).named_parameters():
         if id(parameter) not in used:
             idle = _joined(around, name.rpartition(".")[0])
             reason = f"{idle} did not run in the recorded call; it may come between {norm.name} and the block"
             return None, (f"nothing is proved of its input: {reason}: give samples that run it",)
     return norm, ()
+
+
+def _used(captured: Captured) -> set[int]:
+    """The tensors that the graph reads, by their ids."""
+    tensors = captured.tensors
+    used = {id(tensors[n.name]) for n in captured.graph.nodes if n.users and n.name in tensors}
+    return used | {id(tensor) for _, _, found in norms_in(captured) for _, tensor in found.tensors()}
 
 
 def _settings(model: nn.Module, place: _Place) -> Iterator[tuple[nn.Module, str, object]]:
@@ -241,7 +264,9 @@ def _tensor_problems(site: Site, captured: Captured) -> Iterator[Problem]:
         own = {id(t) for t in (*m.module.parameters(recurse=False), *m.module.buffers(recurse=False))}
         if any(id(tensor) not in own for _, tensor in m.tensors()):
             yield Problem(part_name(m.name, m.module), "uses a weight that belongs to another part")
-    refused = [Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor))]
+    refused = [
+        Problem(name, reason) for name, tensor in tensors if (reason := tensor_problem(tensor, half=True))
+    ]
     if site.norm is not None:
         refused += site.norm.problems()
         tensors += site.norm.tensors()

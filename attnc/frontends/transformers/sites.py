@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
@@ -68,6 +68,7 @@ class Site(PartSite):
     """A feed-forward block.
 
     plain: a module that maps pre-activations to activations, elementwise, takes the place of the activation.
+    experts: the same, for all experts at once.
     gated: a module that computes the whole block takes the place of the block; to keep the names of the weights it holds the
     maps `first`, `up`, `second` under their attributes."""
 
@@ -86,21 +87,40 @@ class Site(PartSite):
         return None if self.norm is None else self.norm.name
 
     @property
+    def experts(self) -> int:
+        """The number of experts that share the place; 0 if the block is one of its own."""
+        return self.first.experts
+
+    @property
     def gated(self) -> bool:
-        return self.up is not None
+        """Whether a module takes the place of the whole block. Of experts, only the activation is replaced."""
+        return self.up is not None and not self.experts
+
+    @property
+    def rows(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Of a gated block whose maps `first` and `up` are parts of one: the outputs of that one which are theirs."""
+        if self.up is None or self.first.rows is None or self.up.rows is None:
+            return None
+        if self.first.module is not self.up.module:
+            return None
+        return self.first.rows, self.up.rows
 
     def maps(self) -> tuple[LinearMap, ...]:
         return (self.first, self.second) if self.up is None else (self.first, self.up, self.second)
 
-    def program(self) -> Program:
+    def programs(self) -> Iterator[Program]:
+        """What the block, or each of its experts, computes on one token."""
+        yield from map(self.program, range(max(1, self.experts)))
+
+    def program(self, expert: int = 0) -> Program:
         """What the block computes on one token: W2 f(W1 x + b1) + b2, or W2 (f(W1 x + b1)∘(U x + c)) + b2 if it is gated.
 
         The numbers are copies in the dtype of the model. The block must not be converted: f is then no longer in the model."""
         f = functions.get(self.activation)
-        steps: list[Step] = [self.first.step(0), Pointwise(1, f, name=self.name)]
+        steps: list[Step] = [self.first.step(0, expert), Pointwise(1, f, name=self.name)]
         if self.up is not None:
-            steps += [self.up.step(0), Product((2, 3), name=self.name)]
-        return Program((self.first.sizes[1],), (*steps, self.second.step(len(steps))))
+            steps += [self.up.step(0, expert), Product((2, 3), name=self.name)]
+        return Program((self.first.sizes[1],), (*steps, self.second.step(len(steps), expert)))
 
     def domain(self) -> Normed | None:
         """Every vector that can enter the block; None if no norm computes its input."""

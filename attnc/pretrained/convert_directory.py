@@ -1,0 +1,274 @@
+"""convert_directory: a model directory of any size is converted block by block; memory holds one layer, not the model."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnc.arguments import checked_eps
+from attnc.errors import AttncError, InputError, MissingExtraError
+from attnc.frontends.transformers import BlockList, example_call, find_blocks
+from attnc.pretrained.alone import Converted, Layers, Task, convert_alone, peak_memory
+from attnc.pretrained.config import ConvertConfig, checked_config
+from attnc.pretrained.convert import check_dtypes, convert_, differences
+from attnc.pretrained.directory import (
+    check_new,
+    converted_module,
+    copy_beside,
+    load_model,
+    map_model,
+    save_converted,
+    write_report,
+)
+from attnc.pretrained.inputs import Entering, entering, outputs, removed
+from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory
+from attnc.pretrained.report import ConversionReport, model_certificate
+from attnc.pretrained.store import conversion_record
+from attnc.pretrained.work import Work, work_directory, write_json
+from attnc.progress import Progress, silent
+from attnc.records.certificate import Certificate
+from attnc.records.fields import versions
+from attnc.records.files import Directory, read_json
+
+Filter = Callable[[Any], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class DirectoryRead:
+    """A directory as it was read: its model without matrices, the blocks and what enters them."""
+
+    mapped: MappedModel
+    found: BlockList
+    domains: list[Entering]
+
+    @property
+    def model(self) -> nn.Module:
+        model: nn.Module = self.mapped.model
+        return model
+
+
+def convert_directory(
+    source: Path,
+    out: Path,
+    approximation: float,
+    config: ConvertConfig | Mapping[str, Any] | None = None,
+    filter_fn: Filter | None = None,
+    *,
+    check: bool = True,
+    jobs: int = 1,
+    progress: Progress = silent,
+) -> ConversionReport:
+    """Convert the feed-forward blocks of a model directory, and write the result as a new directory.
+
+    The operations of the model are recorded once. Then each block is planned, proved and tested in the layer that holds it,
+    whose weights are mapped from the files. joblib runs the blocks: `jobs` is its `n_jobs`, and `joblib.parallel_config` selects
+    its backend. The original files are linked. If the process ends, the same call resumes the work. With `check` the model runs
+    before and after on an example input, layer by layer, and the report compares the outputs."""
+    began = time.perf_counter()
+    approximation, config = checked_eps(approximation, "approximation"), checked_config(config)
+    finished = work_directory(out).exists() and out.exists()  # ended between its last two steps
+    if not finished:
+        check_new(out)
+    check_original(source)
+    progress(f"reading {source}")
+    try:
+        read = read_directory(source, config, filter_fn)
+    except NotMappableError as problem:
+        warnings.warn(f"{problem}: the whole model is loaded into memory", stacklevel=2)
+        return _convert_whole(source, out, approximation, config, filter_fn, check, progress)
+    work = Work(out, _plan(source, read, approximation, config, check))
+    if finished:
+        if not work.is_own():
+            check_new(out)
+        work.discard()
+        return ConversionReport.from_json(read_json(out / "config.json")["attnc"]["report"])
+    with work.opened():
+        before, done = _convert_blocks(read, work, approximation, config, jobs, progress)
+        progress("comparing the outputs")
+        after = _outputs_after(read, done, config) if check else None
+        report = _report(read, done, approximation, before, after)
+        progress(f"writing {out}")
+        _write(source, read, work, done, config, report)
+        memory = max([peak_memory(), *(one.memory for one in done.values())])
+        report = replace(report, seconds=round(time.perf_counter() - began, 3), memory=memory)
+        write_report(work.model, report)
+        work.finish()
+    return report
+
+
+def check_original(source: Path) -> None:
+    if "attnc" in read_json(source / "config.json"):
+        raise InputError(f"{source} is already converted: give the original model")
+
+
+def read_directory(source: Path, config: ConvertConfig, filter_fn: Filter | None) -> DirectoryRead:
+    """The model of a directory without its matrices, and its blocks."""
+    mapped = map_model(source)
+    with in_memory(mapped.model, mapped.sources, release=True):
+        call = example_call(mapped.model)
+    found = find_blocks(mapped.model, filter_fn, call=call)
+    check_dtypes(found)
+    return DirectoryRead(mapped, found, entering(mapped.model, found.blocks, config))
+
+
+def _convert_whole(
+    source: Path,
+    out: Path,
+    approximation: float,
+    config: ConvertConfig,
+    filter_fn: Filter | None,
+    check: bool,
+    progress: Progress,
+) -> ConversionReport:
+    model = load_model(source)
+    call = example_call(model)
+    samples = (call.kwargs or call.args) if check else None
+    report = convert_(model, approximation, config, filter_fn, samples=samples, progress=progress)
+    progress(f"writing {out}")
+    save_converted(model, out, source)
+    return report
+
+
+def _plan(
+    source: Path, read: DirectoryRead, approximation: float, config: ConvertConfig, check: bool
+) -> dict[str, Any]:
+    """What the result depends on: the same plan yields the same bytes."""
+    files = {name: (source / name).stat() for name in ("config.json", *Directory(source).names)}
+    return {
+        "source": str(source.resolve()),
+        "files": {name: [about.st_size, about.st_mtime_ns] for name, about in files.items()},
+        "approximation": approximation,
+        "engine": config.engine,
+        "design": config.design,
+        "blocks": [site.name for site in read.found.blocks],
+        "check": check,
+        "versions": versions(),
+    }
+
+
+def _convert_blocks(
+    read: DirectoryRead,
+    work: Work,
+    approximation: float,
+    config: ConvertConfig,
+    jobs: int,
+    progress: Progress,
+) -> tuple[list[dict[str, Tensor]], dict[str, Converted]]:
+    """The outputs of the original, and every converted block by its name; each result is stored as soon as it is there."""
+    sites, call = read.found.blocks, read.found.call
+    names = [site.name for site in sites]
+    done = work.finished(names)
+    layers = Layers(read.model, sites)
+    with in_memory(read.model, read.mapped.sources, release=True), removed(layers.hooks()):
+        before = outputs(read.model, [call])
+    tasks = [
+        layers.task(read.mapped, site, domain, approximation, config)
+        for site, domain in zip(sites, read.domains, strict=True)
+        if site.name not in done
+    ]
+    progress("converting", len(done), len(sites))
+    for name, converted in _results(tasks, jobs):
+        work.store(names.index(name), converted)
+        done[name] = converted
+        progress(name, len(done), len(sites))
+    return before, {name: done[name] for name in names}
+
+
+def _attempt(task: Task) -> tuple[str, Converted]:
+    return task.site.name, convert_alone(task)
+
+
+def _results(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[str, Converted]]:
+    """Each result as soon as it is known; a failure stops the rest."""
+    joblib = _joblib()
+    calls = (joblib.delayed(_attempt)(task) for task in tasks)
+    try:
+        try:
+            arriving = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")(calls)
+        except ValueError:  # multiprocessing and ray return lists only
+            with joblib.Parallel(n_jobs=jobs, batch_size=1) as parallel:
+                while chunk := list(itertools.islice(calls, joblib.effective_n_jobs(jobs))):
+                    yield from parallel(chunk)
+            return
+        try:
+            for result in arriving:  # noqa: UP028 (`yield from` would close it outside of what follows)
+                yield result
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # joblib warns about results that are discarded
+                arriving.close()
+    except (AttncError, OSError):
+        raise
+    except Exception as problem:
+        lost = f"{type(problem).__name__}: {problem}"
+        raise OSError(f"a worker process was lost ({lost}); fewer jobs need less memory") from problem
+
+
+def _joblib() -> Any:
+    try:
+        import joblib
+    except ImportError as problem:
+        advice = "which is not installed: pip install 'attnc[transformers]'"
+        raise MissingExtraError(f"the blocks of a directory are converted by joblib, {advice}") from problem
+    return joblib
+
+
+def _outputs_after(
+    read: DirectoryRead, done: Mapping[str, Converted], config: ConvertConfig
+) -> list[dict[str, Tensor]]:
+    """The outputs of the converted model; the original blocks are put back."""
+    undo = []
+    try:
+        for site in read.found.blocks:
+            claim = Certificate.from_json(done[site.name].about["certificate"])
+            module = converted_module(site, claim, done[site.name].tensors, config.engine)
+            undo.append(site.replace(module))
+        with in_memory(read.model, read.mapped.sources, release=True):
+            return outputs(read.model, [read.found.call])
+    finally:
+        for put_back in reversed(undo):
+            put_back()
+
+
+def _report(
+    read: DirectoryRead,
+    done: Mapping[str, Converted],
+    approximation: float,
+    before: list[dict[str, Tensor]],
+    after: list[dict[str, Tensor]] | None,
+) -> ConversionReport:
+    """The report without time and memory, which are not the same in every run."""
+    name, converted = type(read.model).__name__, list(done.values())
+    parts = [Certificate.from_json(one.about["certificate"]) for one in converted]
+    return ConversionReport(
+        certificate=model_certificate(name, approximation, parts),
+        skipped=read.found.skipped,
+        parameters=sum(p.numel() for p in read.model.parameters()),
+        parameters_added=sum(one.about["parameters_added"] for one in converted),
+        seconds=0.0,
+        measured=() if after is None else differences(before, after),
+        samples=0 if after is None else 1,
+        read=str(read.found.call),
+    )
+
+
+def _write(
+    source: Path,
+    read: DirectoryRead,
+    work: Work,
+    done: Mapping[str, Converted],
+    config: ConvertConfig,
+    report: ConversionReport,
+) -> None:
+    anchors = {f"{name}.{key}": array for name, one in done.items() for key, array in one.tensors.items()}
+    work.write_weights(Directory(source), source, anchors)
+    copy_beside(source, work.model)
+    record = conversion_record(config.engine, report, [one.about["record"] for one in done.values()])
+    write_json(work.model / "config.json", {**read_json(source / "config.json"), "attnc": record})

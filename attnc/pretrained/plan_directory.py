@@ -1,0 +1,93 @@
+"""plan_directory: what `attnc convert` would do, and the memory that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from attnc.frontends.transformers import Skipped
+from attnc.pretrained.alone import Layers
+from attnc.pretrained.config import ConvertConfig, checked_config
+from attnc.pretrained.convert_directory import Filter, check_original, read_directory
+from attnc.pretrained.report import shortened
+from attnc.progress import Progress, silent
+from attnc.records.files import Directory
+
+_PER_WEIGHT = 28  # bytes for each weight of a block, while it is planned and tested
+
+
+@dataclass(frozen=True)
+class PlannedConversion:
+    """What `convert_directory` would convert, and what it needs; nothing was proved yet."""
+
+    model: str
+    files: int
+    size: int  # of the files, in bytes
+    blocks: tuple[
+        Mapping[str, Any], ...
+    ]  # name, activation, neurons, features, norm, size and memory of each
+    skipped: tuple[Skipped, ...]
+    memory: int  # an estimate for each job, in bytes, beside some 0.6 GB of the libraries
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """One row for all blocks of the same sizes."""
+        groups: dict[object, list[Mapping[str, Any]]] = {}
+        for block in self.blocks:
+            groups.setdefault(tuple(block[key] for key in block if key not in ("name", "norm")), []).append(
+                block
+            )
+        rows = [["block", "activation", "neurons", "features", "behind", "size", "memory"]]
+        for first, *others in groups.values():
+            name = first["name"] + (f" and {len(others)} more" if others else "")
+            sizes = [f"{first[key] / 2**20:,.1f} MiB" for key in ("size", "memory")]
+            about = [str(first[key]) for key in ("activation", "neurons", "features")]
+            rows.append([name, *about, first["norm"] or "no norm", *sizes])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        left = shortened([(one.name, one.reason) for one in self.skipped])
+        return "\n".join(
+            [self.headline(), "", *lines, "", *(f"left: {name} ({reason})" for name, reason in left)]
+        )
+
+    def headline(self) -> str:
+        """One line: how much would be converted, and the memory that it needs."""
+        share = sum(block["size"] for block in self.blocks) / max(1, self.size)
+        count = f"{self.files} file{'s' * (self.files != 1)}"
+        return (
+            f"{self.model}: {len(self.blocks)} feed-forward blocks would be converted, {share:.0%} of "
+            f"{self.size / 2**30:.2f} GiB in {count}; each job needs about {self.memory / 2**30:.2f} GiB of memory"
+        )
+
+
+def plan_directory(
+    source: Path,
+    config: ConvertConfig | Mapping[str, Any] | None = None,
+    filter_fn: Filter | None = None,
+    *,
+    progress: Progress = silent,
+) -> PlannedConversion:
+    """Read what a model directory executes, and say what `convert_directory` would do. Nothing is written."""
+    check_original(source)
+    progress(f"reading {source}")
+    read, stored = read_directory(source, checked_config(config), filter_fn), Directory(source)
+    layers = Layers(read.model, read.found.blocks)
+    blocks: list[dict[str, Any]] = []
+    for site in read.found.blocks:
+        weights = [m.weight for m in {id(m.weight): m for m in site.maps()}.values()]
+        around = read.model.get_submodule(next(iter(layers.around[site.name])))
+        held = sum(p.nbytes for p in around.parameters())
+        blocks.append({
+            "name": site.name, "activation": site.activation, "neurons": site.first.sizes[0],
+            "features": site.first.sizes[1], "norm": site.norm_name, "size": sum(w.nbytes for w in weights),
+            "memory": held + _PER_WEIGHT * sum(w.numel() for w in weights),
+        })  # fmt: skip
+    size = sum((source / name).stat().st_size for name in stored.names)
+    largest = max(block["memory"] for block in blocks)
+    return PlannedConversion(
+        type(read.model).__name__, len(stored.names), size, tuple(blocks), read.found.skipped, largest
+    )
