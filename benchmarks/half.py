@@ -31,7 +31,9 @@ def measure(dtype: str, count: int, parts: str) -> dict[str, Any]:
     report = attnc.convert_(model, 1e-4, parts=parts)
     after = minilm.embed(model, tokenizer, texts)
     verdict = attnc.verify(model)
-    cosine = {name: (reference * found).sum(1) for name, found in (("original", before), ("converted", after))}
+    cosine = {
+        name: (reference * found).sum(1) for name, found in (("original", before), ("converted", after))
+    }
     return {
         "dtype": dtype, "parts": parts, "sentences": len(texts), "blocks": len(report.blocks), "norms": len(report.norms),
         "approximation": report.certificate.approximation, "status": str(report.certificate.status),
@@ -47,7 +49,9 @@ def main() -> int:
     one_thread()
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sentences", type=int, default=60)
     count = parser.parse_args().sentences
     torch.set_num_threads(1)

@@ -58,7 +58,10 @@ def attack_family(name: str, dtype: torch.dtype, seed: int, count: int = 192, **
             wide.set_experts_implementation("eager")  # grouped products do not run in float64
         models = tiny(name, dtype, seed + 1), wide, converted
         if not _runs(wide, inputs):
-            outcome.verdict, outcome.note = "measured", "the original does not run in float64: nothing is compared"
+            outcome.verdict, outcome.note = (
+                "measured",
+                "the original does not run in float64: nothing is compared",
+            )
             return outcome
         for block in report.blocks:
             _judge(models, sites[block.name], block, (inputs, rng, count), outcome)
