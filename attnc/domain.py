@@ -182,8 +182,9 @@ class Normed:
         return self.gain.shape
 
     def rounded(self) -> Normed:
-        """Contains every vector of this one after a few roundings to bfloat16 or float16: with |e_i| <= c(|gain_i y_i| + |shift_i|)
-        + t, c = 2⁻⁵ and t = 2⁻²⁰, all of gain∘y + shift + e. Since (a y + b w)² <= (a²/p + b²/q)(p y² + q w²) for p + q = 1, with
+        """Contains every vector of this one after a few roundings to bfloat16 or float16: with
+        |e_i| <= c(|gain_i y_i| + |shift_i|) + t, c = 2⁻⁵ and t = 2⁻²⁰, all of gain∘y + shift + e.
+        Since (a y + b w)² <= (a²/p + b²/q)(p y² + q w²) for p + q = 1, with
         a = (1 + c)|gain|, b = c|shift| + t, |w_i| <= 1 and p = 15/16, a gain of √(a²/p + b²/q) is enough. It is not centred."""
         a, b = (1 + 2.0**-5) * np.abs(self.gain), 2.0**-5 * np.abs(self.shift) + 2.0**-20
         gain = (1 + 2.0**-40) * np.sqrt(a * a * (16 / 15) + 16 * b * b)

@@ -66,7 +66,8 @@ def check_block(
         entering, found = _composed(program, domain, heads, squares, dtype)
         none = np.zeros_like(heads.approximation)  # without errors of heads: what matrix products round
         heads = replace(heads, approximation=none, executed=none)
-        squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=False)
+        plain = squares is not None and squares.multiplied and squares.approximation == 0  # no square at all
+        squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=plain)
         _, exact = _composed(program, domain, heads, squares, dtype)
         claims = [("approximation", found.approximation, Fraction(claim.approximation))]
         if claim.rounding is not None:

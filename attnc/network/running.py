@@ -25,6 +25,7 @@ from attnc.errors import DomainWarning, InputError
 _F = TypeVar("_F", bound=Callable[..., Any])
 Outside = Callable[[Tensor], "str | None"]  # the reason why an input lies outside a domain
 FULL = (torch.float32, torch.float64)
+_MOST = 2.0**64  # of a number of half precision: far outside of every domain, its square is finite in float32
 _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -84,8 +85,8 @@ def _in_full(method: Any, module: PreciseModule, args: Any, kwargs: Any) -> Any:
     if half is None:
         return method(module, *args, **kwargs)
     full = module._full_dtype()
-    args = [_converted(x, half, full) for x in args]
-    kwargs = {name: _converted(x, half, full) for name, x in kwargs.items()}
+    args = [_widened(x, half, full) for x in args]
+    kwargs = {name: _widened(x, half, full) for name, x in kwargs.items()}
     return _converted(method(module, *args, **kwargs), full, half)
 
 
@@ -94,6 +95,18 @@ def _converted(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
     if isinstance(value, dict):
         return {name: _converted(entry, old, new) for name, entry in value.items()}
     return value.to(new) if isinstance(value, Tensor) and value.dtype == old else value
+
+
+def _widened(value: Any, half: torch.dtype, full: torch.dtype) -> Any:
+    """As `_converted`, without infinite numbers, which products of half precision return where they overflow: scores of anchors
+    must be finite, or the result is NaN where the original has none."""
+    if isinstance(value, dict):
+        return {name: _widened(entry, half, full) for name, entry in value.items()}
+    wide = _converted(value, half, full)
+    if wide is value:
+        return value
+    most = min(torch.finfo(half).max, _MOST)
+    return wide.clamp(-most, most)
 
 
 def autocast_is_on(kind: str) -> bool:

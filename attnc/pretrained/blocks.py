@@ -30,8 +30,9 @@ from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
 from attnc.network.running import is_less
+from attnc.pretrained.closeness import is_close
 from attnc.pretrained.config import ConvertConfig
-from attnc.pretrained.guard import MODES, SHAPES, ULPS, is_close, refuse, rows_of
+from attnc.pretrained.guard import MODES, SHAPES, ULPS, refuse, rows_of
 from attnc.pretrained.inputs import Entering
 from attnc.program.program import Program
 from attnc.prove.bounds import HeadErrors, ValueBounds

@@ -22,7 +22,7 @@ from attnc.frontends.comparison import swapped
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.blocks import LinearMap
 from attnc.network.pointwise import Pointwise
-from attnc.network.running import is_less
+from attnc.pretrained.closeness import is_close
 from attnc.pretrained.inputs import removed
 
 if TYPE_CHECKING:
@@ -401,18 +401,3 @@ def refuse(model: nn.Module, problems: list[Problem]) -> None:
 def _silent(model: nn.Module) -> AbstractContextManager[None]:
     """No warnings and errors about inputs outside of a domain while attnc itself runs the model."""
     return swapped((vars(part), "strict", False) for part in model.modules() if isinstance(part, Pointwise))
-
-
-def is_close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, terms: float) -> bool:
-    """Whether a result equals the expected one up to rounding; both may overflow together."""
-    value, size = expected
-    if found.shape != value.shape:
-        return False
-    allowed, flushed = 2 * (terms + 8) * torch.finfo(dtype).eps, 0.0
-    if is_less(dtype):  # sums are taken in float32
-        allowed = 16 * torch.finfo(dtype).eps + 2 * terms * torch.finfo(torch.float32).eps
-        flushed = 16 * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-    with np.errstate(all="ignore"):
-        close = np.abs(found - value) <= allowed * size + flushed
-    overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > min(1e37, 0.1 * torch.finfo(dtype).max)))
-    return bool((close | overflow).all())

@@ -347,7 +347,7 @@ WINDOWS = [
     Mutation(
         "check_product: products without heads",
         "attnc/check/block.py",
-        "squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=False)",
+        "squares = squares and replace(squares, approximation=0.0, executed=0.0, multiplied=plain)",
         "squares = squares and replace(squares, approximation=0.0, executed=0.0)",
         "the rounding of products with exact squares is that of the closed form",
         ("tests/check/test_block.py::test_products_are_those_of_squares",),

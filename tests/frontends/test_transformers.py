@@ -308,11 +308,17 @@ def negative_eps() -> nn.Module:
     return model
 
 
+def partly_half() -> nn.Module:
+    model = tiny("gpt2").float()
+    model.transformer.h[0].mlp.bfloat16()
+    return model
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "training": (lambda: tiny("bert").train(), "model.eval"),
     "a part in training": (partly_training, r"encoder\.layer\.1 .*model\.eval"),
     "meta": (lambda: tiny("llama").to("meta"), "meta"),
-    "half": (lambda: tiny("gpt2").bfloat16(), r"c_fc\.weight.*bfloat16"),
+    "partly half": (lambda: partly_half(), r"mlp\.c_fc.*another dtype|samples="),
     "mixed": (lambda: with_dense(nn.Linear(16, 24)), "samples="),
     "adapter": (lambda: with_dense(nn.Bilinear(1, 1, 1)), "samples="),
     "sizes": (lambda: with_dense(nn.Linear(16, 23).double()), "samples="),

@@ -92,6 +92,10 @@ def _fast_gelu(s: mpf) -> mpf:
     return s / (1 + mp.exp(-2 * mpf("0.7978845608") * s * (1 + mpf("0.044715") * s**2)))
 
 
+def _bloom_gelu(s: mpf) -> mpf:
+    return s / (1 + mp.exp(-2 * mpf("0.79788456") * s * (1 + mpf("0.044715") * s**2)))
+
+
 def _softplus(label: str, beta: float) -> Case:
     return _smooth(label, lambda s: mp.log1p(mp.exp(mpf(beta) * s)) / mpf(beta))
 
@@ -120,6 +124,7 @@ CASES: tuple[Case, ...] = (
     _smooth("gelu", lambda s: s * mp.ncdf(s)),
     _smooth("gelu_tanh", _gelu_tanh),
     _smooth("gelu_fast", _fast_gelu),
+    _smooth("gelu_bloom", _bloom_gelu),
     _cut_gelu(),
     _smooth("quick_gelu", lambda s: s / (1 + mp.exp(-mpf("1.702") * s))),
     Case("relu2", lambda s: max(s, mpf(0)) ** 2, (lambda s: 0 * s, lambda s: s * s), (0.0,)),

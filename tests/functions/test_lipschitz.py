@@ -55,7 +55,7 @@ WIDE = ((-100.0, 100.0), (-1e3, 1e3), (-7.0, 1e3), (-1e4, 1e4), (-1e6, 1e6))
 LARGEST_SLOPE = {
     "gelu": 1.1289, "gelu_tanh": 1.1290, "silu": 1.0998, "sigmoid": 0.25, "tanh": 1.0, "softplus": 1.0,
     "mish": 1.0885, "softsign": 1.0, "elu": 1.0, "sin": 1.0, "cos": 1.0, "relu": 1.0, "soft_threshold": 1.0,
-    "quick_gelu": 1.0998, "gelu_fast": 1.1290, "gelu_10": 1.1289, "hardswish": 1.5, "hardsigmoid": 1 / 6,
+    "quick_gelu": 1.0998, "gelu_fast": 1.1290, "gelu_bloom": 1.1290, "gelu_10": 1.1289, "hardswish": 1.5, "hardsigmoid": 1 / 6,
     "celu": 1.0, "selu": 1.7581,
 }  # fmt: skip
 

@@ -36,7 +36,7 @@ def spoilt_in_the_slope(case: Case, s: float) -> float:
     if case.function.name == "pinball":  # σ(1 - σ)/width
         return 10.0
     cancels = {"silu": 1, "mish": 1, "gelu": 1, "gelu_10": 1, "quick_gelu": 2}
-    cubic = {"gelu_tanh": 1 + s * s, "gelu_fast": 2 + s * s}
+    cubic = {"gelu_tanh": 1 + s * s, "gelu_fast": 2 + s * s, "gelu_bloom": 2 + s * s}
     return (cancels | cubic).get(case.function.name, 0) * abs(s)
 
 

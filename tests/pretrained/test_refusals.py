@@ -167,7 +167,7 @@ def test_approximation_is_a_positive_number(given: Any) -> None:
         (lambda: small().train(), {}, r"model\.eval"),
         (lambda: small().to("meta"), {}, "meta"),
         (lambda: small(Odd()), {}, r"aten\.sin.*attnc\.functions\.register"),
-        (lambda: small().half(), {}, r"float16"),
+        (lambda: small().to(torch.float8_e4m3fn), {}, "samples=|float8"),
         (lambda: nn.Sequential(nn.Linear(2, 2)).eval(), {}, "Sequential"),
         (lambda: "a model", {}, "str"),
         (small, {"filter_fn": lambda site: False}, "filter_fn .*1 blocks"),

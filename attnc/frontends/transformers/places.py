@@ -78,6 +78,11 @@ def _norm_sites(model: nn.Module, captured: Captured) -> Iterator[NormSite]:
         tensors = [tensor for _, tensor in norm.tensors()]
         fields = _fields(model, captured, name, [use for use, _ in found], Norm, tensors)
         problems = [*fields.pop("problems"), *norm.problems(), *_changes(fields["name"], tensors, captured)]
+        if norm.one_plus in HALF:
+            reason = (
+                f"adds 1 to its weight in {norm.one_plus}, so that its gain is rounded: call model.float()"
+            )
+            problems.append(Problem(fields["name"], reason))
         if any(other.key != norm.key for _, other in found):
             reason = "is used with other weights elsewhere: give each norm a module of its own"
             problems.append(Problem(fields["name"], reason))

@@ -1,0 +1,24 @@
+"""Whether what a part computes equals what was read of it, up to rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from attnc.domain import Array
+from attnc.network.running import is_less
+
+
+def is_close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, terms: float) -> bool:
+    """Whether a result equals the expected one up to rounding; both may overflow together."""
+    value, size = expected
+    if found.shape != value.shape:
+        return False
+    allowed, flushed = 2 * (terms + 8) * torch.finfo(dtype).eps, 0.0
+    if is_less(dtype):  # sums are taken in float32
+        allowed = 16 * torch.finfo(dtype).eps + 2 * terms * torch.finfo(torch.float32).eps
+        flushed = 16 * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    with np.errstate(all="ignore"):
+        close = np.abs(found - value) <= allowed * size + flushed
+    overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > min(1e37, 0.1 * torch.finfo(dtype).max)))
+    return bool((close | overflow).all())
