@@ -101,13 +101,16 @@ def autocast_is_on(kind: str) -> bool:
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
+def is_traced() -> bool:
+    """Whether the operations that run now are recorded in a graph, or intercepted."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return True
+    return bool(torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch())  # type: ignore[no-untyped-call]
+
+
 def can_look(*tensors: Tensor) -> bool:
     """Whether the values of the tensors may be read: they are known, and reading them leaves no trace in a graph."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch():  # type: ignore[no-untyped-call]
-        return False
-    return all(is_plain(t) and not t.is_meta for t in tensors)
+    return not is_traced() and all(is_plain(t) and not t.is_meta for t in tensors)
 
 
 def in_place(*tensors: Tensor) -> bool:
@@ -118,9 +121,18 @@ def in_place(*tensors: Tensor) -> bool:
 
 
 def in_chunks(run: Callable[..., Tensor], rows: int, *tensors: Tensor) -> Tensor:
-    """run(*tensors), on `rows` rows of the tensors at a time, which bounds the memory."""
+    """run(*tensors), on `rows` rows of the tensors at a time, which bounds the memory. A graph has no chunks: their number would
+    be that of the input it was traced with."""
+    if is_traced():
+        return run(*tensors)
     parts = [run(*part) for part in zip(*(torch.split(t, max(1, rows)) for t in tensors), strict=True)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def constant(number: float, like: Tensor) -> Any:
+    """A factor or a summand of a tensor. In a graph it is a tensor with an axis: the optimiser of torch.onnx takes a number
+    without axes for 0 below 1e-8, for 1 within 1e-5, and drops it."""
+    return like.new_full((1,) * max(1, like.ndim), number) if is_traced() else number
 
 
 def is_plain(t: Tensor) -> bool:
