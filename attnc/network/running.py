@@ -130,9 +130,11 @@ def in_chunks(run: Callable[..., Tensor], rows: int, *tensors: Tensor) -> Tensor
 
 
 def constant(number: float, like: Tensor) -> Any:
-    """A factor or a summand of a tensor. In a graph it is a tensor with an axis: the optimiser of torch.onnx takes a number
-    without axes for 0 below 1e-8, for 1 within 1e-5, and drops it."""
-    return like.new_full((1,) * max(1, like.ndim), number) if is_traced() else number
+    """A factor or a summand of a tensor. In a graph it is a stored tensor with an axis. torch.onnx rounds Python's numbers to
+    float32, and its optimiser drops numbers without axes that are below 1e-8 (as 0) or within 1e-5 of 1."""
+    if not is_traced():
+        return number
+    return torch.tensor([number], dtype=like.dtype, device=like.device).reshape((1,) * max(1, like.ndim))
 
 
 def is_plain(t: Tensor) -> bool:

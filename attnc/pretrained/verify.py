@@ -29,7 +29,7 @@ from attnc.check.model import (
 )
 from attnc.check.verify import CHECKERS, verify
 from attnc.domain import Ball, Box
-from attnc.errors import AttncError, MissingExtraError
+from attnc.errors import AttncError, CertificateError, MissingExtraError
 from attnc.frontends.transformers import NormSite, PartSite, Site, example_call, read_sites
 from attnc.frontends.transformers.blocks import LinearMap
 from attnc.functions import Function
@@ -55,22 +55,36 @@ def verify_conversion(what: str | os.PathLike[str] | nn.Module, *, proofs: Proof
     model: nn.Module = what if isinstance(what, nn.Module) else from_pretrained(what)
     report, proofs = report_of(model), proofs or Proofs()
     try:
-        call = call_of(model) or example_call(model)
-        sites = {site.name: site for site in read_sites(model, call)}
-        check_flow(model, call, [site for site in sites.values() if isinstance(site, Site)])
+        parts = _parts(model, report)
     except AttncError as problem:
         return Verdict(Status.UNKNOWN, str(problem))
-    reason = _whole(model, report, sites)
-    if reason is not None:
-        return Verdict(Status.UNKNOWN, reason)
-    records = dict(records_in(model))
-    verdicts = []
+    return summary([_verdict(part, report.approximation, proofs) for part in parts], proofs)
+
+
+def why_not_applicable(model: nn.Module) -> str | None:
+    """Why the report is not about the model as it is now, or None. No bound is proved again."""
+    try:
+        for part in _parts(model, report_of(model)):
+            if (reason := _claims(part) or _numbers(part) or _code(part)) is not None:
+                return f"{part.claim.name}: {reason}"
+    except AttncError as problem:
+        return str(problem)
+    return None
+
+
+def _parts(model: nn.Module, report: ConversionReport) -> list[_Part]:
+    """The converted parts of the model, read from the operations that it executes now; raises if the report is not about them."""
+    call = call_of(model) or example_call(model)
+    sites = {site.name: site for site in read_sites(model, call)}
+    check_flow(model, call, [site for site in sites.values() if isinstance(site, Site)])
+    if (reason := _whole(model, report, sites)) is not None:
+        raise CertificateError(reason)
+    records, parts = dict(records_in(model)), []
     for claim in report.certificate.children:
         site = sites[claim.name]
         assert isinstance(site.replaced, Converted)
-        part = _Part(model, claim, site, site.replaced, records.get(claim.name))
-        verdicts.append(_verdict(part, report.approximation, proofs))
-    return summary(verdicts, proofs)
+        parts.append(_Part(model, claim, site, site.replaced, records.get(claim.name)))
+    return parts
 
 
 def verify_directory(path: str | os.PathLike[str], function: Function | None = None) -> Verdict:
