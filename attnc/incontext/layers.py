@@ -74,7 +74,7 @@ def gathered(r: Tensor, x: Tensor, e: float) -> tuple[Tensor, Tensor]:
 
     The two terms of a pair of twins are added first, (p⁺ - p⁻)x: they nearly cancel, and nothing is lost by it."""
     twins, n = torch.cat([r, -r]), r.shape[0]
-    weights = [torch.softmax(constant(factor * e, r) * twins, 0) for factor in (1, 2)]
+    weights = [torch.softmax(constant(factor * e, twins) * twins, 0) for factor in (1, 2)]
     one, two = ((p[:n] - p[n:]).movedim(0, -1) @ x for p in weights)
     return one, two
 

@@ -130,11 +130,16 @@ def in_chunks(run: Callable[..., Tensor], rows: int, *tensors: Tensor) -> Tensor
 
 
 def constant(number: float, like: Tensor) -> Any:
-    """A factor or a summand of a tensor. In a graph it is a stored tensor with an axis. torch.onnx rounds Python's numbers to
-    float32, and its optimiser drops numbers without axes that are below 1e-8 (as 0) or within 1e-5 of 1."""
+    """A factor or a summand of a tensor. In a graph it is a stored tensor with an axis: torch.onnx rounds Python's numbers to
+    float32, and its optimiser drops numbers without axes that are below 1e-8 (as 0) or within 1e-5 of 1.
+
+    In float64 the axis has the length of the tensor's last one, where that is known: onnxruntime moves a single number into the
+    product of matrices before or after it, and rounds it to float32."""
     if not is_traced():
         return number
-    return torch.tensor([number], dtype=like.dtype, device=like.device).reshape((1,) * max(1, like.ndim))
+    last = like.shape[-1] if like.ndim and like.dtype == torch.float64 else 1
+    one = torch.tensor([number] * (last if type(last) is int else 1), dtype=like.dtype, device=like.device)
+    return one.reshape(*(1,) * (like.ndim - 1), -1)
 
 
 def is_plain(t: Tensor) -> bool:
