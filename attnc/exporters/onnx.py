@@ -190,7 +190,8 @@ def _compare(
             if not difference <= most:
                 raise ExportError(
                     f"onnxruntime and torch differ by {difference:.3g} in {name}, for a batch of {count}; rounding explains "
-                    f"{most:.3g}. Nothing was written: use other versions of torch and onnxruntime, or report it to attnc"
+                    f"{most:.3g}. Nothing was written. torch.onnx rounds the factors that a float64 model has as Python numbers to "
+                    "float32: convert the model in float32; otherwise use other versions of torch and onnxruntime"
                 )
             worst, permitted = max(worst, difference), max(permitted, most)
         seen += len(given[0])

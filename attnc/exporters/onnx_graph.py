@@ -56,17 +56,17 @@ class Graph:
         """The values that depend on real numbers of the inputs, or are real functions of their token ids and masks."""
         known, data = set(inputs), {name for name in inputs if self._is_real(name)}
         for node in self.nodes:
-            given = known.intersection(node.input)
+            given = known.intersection(_values(node))
             if node.op_type in SHAPES or not given or self._is_zero(node):
                 continue
             known |= set(node.output)
-            data |= {out for out in node.output if self._is_real(out) or not data.isdisjoint(node.input)}
+            data |= {out for out in node.output if self._is_real(out) or not data.isdisjoint(_values(node))}
         return data
 
     def _nonlinear(self) -> Iterator[str]:
         weights: set[str] = set()  # softmax weights, or sums of them with constant coefficients
         for node in self.nodes:
-            given = [name for name in node.input if name in self.data]
+            given = [name for name in _values(node) if name in self.data]
             if not given or node.op_type in SHAPES or self._is_zero(node):
                 continue
             name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
@@ -104,7 +104,8 @@ class Graph:
         users = [user for out in node.output for user in self.users[out]]
         if not users or not self.outputs.isdisjoint(node.output):
             return False
-        return all(user.op_type in SHAPES or self._is_zero(user) or self._ends(user) for user in users)
+        others = (user for user in users if user.op_type not in SHAPES and not self._is_zero(user))
+        return all(self._ends(user) for user in others)
 
     def _ends(self, user: Any) -> bool:
         if user.op_type == "Softmax":
@@ -113,6 +114,11 @@ class Graph:
             return False
         divides = user.op_type == "Div" and user.input[1] in self.data
         return not divides and len(self._factors(user)) < 2 and self._are_scores(user)
+
+
+def _values(node: Any) -> list[str]:
+    """The inputs whose values matter: CastLike takes only the type of its second one."""
+    return list(node.input)[: 1 if node.op_type == "CastLike" else None]
 
 
 def _zeros(graph: Any) -> Iterator[str]:
