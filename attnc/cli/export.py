@@ -55,7 +55,9 @@ def export(
         "engine": done.engine,
         "difference": f"{done.difference:.3g} at {done.inputs} inputs; rounding explains {done.allowed:.3g}",
         "operations": ", ".join(done.operations),
-        "any length": "; ".join(f"{name}: {', '.join(own.values())}" for name, own in done.axes.items() if own),
+        "any length": "; ".join(
+            f"{name}: {', '.join(own.values())}" for name, own in done.axes.items() if own
+        ),
         **out.run_facts(seconds, {"output": str(output)}),
     }
     if json:

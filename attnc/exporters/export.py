@@ -10,7 +10,9 @@ from typing import Any
 
 from attnc.errors import FileError, InputError
 
-_EXPORTERS = {".onnx": "attnc.exporters.onnx"}  # by suffix: modules with a function `write(x, path, **options)`
+_EXPORTERS = {
+    ".onnx": "attnc.exporters.onnx"
+}  # by suffix: modules with a function `write(x, path, **options)`
 SUFFIXES = tuple(_EXPORTERS)
 
 

@@ -32,7 +32,9 @@ def example_of(call: Call) -> Example:
     """The first axis of every tensor is the batch. The second is the sequence in token ids and masks, and in tensors (batch,
     tokens, features). Both have at least two entries here: torch.export takes a length of 1 for a constant."""
     if not all(isinstance(x, Tensor) for x in call.args):
-        raise InputError("arguments that are not tensors must have names to be exported: give inputs as a mapping")
+        raise InputError(
+            "arguments that are not tensors must have names to be exported: give inputs as a mapping"
+        )
     named = {f"input_{i + 1}" if len(call.args) > 1 else "input": x for i, x in enumerate(call.args)}
     named |= {name: x for name, x in (call.kwargs or {}).items() if isinstance(x, Tensor)}
     tensors = [x for x in named.values() if isinstance(x, Tensor)]
@@ -50,11 +52,19 @@ def example_of(call: Call) -> Example:
 def varied(model: nn.Module, example: Example, count: int, free: Collection[str]) -> tuple[Tensor, ...]:
     """Another batch: random token ids, masks that hide the ends of some sequences, and noise of the size of the example's
     numbers. `free` are the names of the axes of any length: `count` inputs, of a length that depends on the count."""
-    source, count = torch.Generator().manual_seed(count), count if "batch" in free else len(example.tensors[0])
+    source, count = (
+        torch.Generator().manual_seed(count),
+        count if "batch" in free else len(example.tensors[0]),
+    )
     example = _shortened(example, 2 + count % 5) if "tokens" in free else example
     words = [part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding)]
     vocabulary = getattr(getattr(model, "config", None), "vocab_size", None) or max(words, default=2)
-    lengths = torch.randint(1, max((x.shape[-1] for x in example.tensors if x.ndim == 2), default=1) + 1, (count, 1), generator=source)
+    lengths = torch.randint(
+        1,
+        max((x.shape[-1] for x in example.tensors if x.ndim == 2), default=1) + 1,
+        (count, 1),
+        generator=source,
+    )
     found = []
     for name, x in zip(example.names, example.tensors, strict=True):
         sizes = (count, *x.shape[1:])
@@ -64,7 +74,9 @@ def varied(model: nn.Module, example: Example, count: int, free: Collection[str]
         elif "mask" in name and x.ndim == 2:
             found.append((torch.arange(x.shape[1]) < lengths).to(x.dtype))
         elif name.endswith("ids") or name.startswith("input"):
-            largest = vocabulary if name.endswith("input_ids") or name.startswith("input") else int(x.max()) + 1
+            largest = (
+                vocabulary if name.endswith("input_ids") or name.startswith("input") else int(x.max()) + 1
+            )
             found.append(torch.randint(0, int(largest), sizes, generator=source).to(x.dtype))
         else:
             found.append(x[torch.arange(count) % len(x)])

@@ -90,7 +90,9 @@ def _traced(subject: Subject) -> tuple[ExportedProgram, tuple[Axes, ...]]:
         name, reason = type(subject.called.module).__name__, str(problem).partition("\n")[0]
         raise UnsupportedError("torch.export cannot trace this module", [Problem(name, reason)]) from problem
     given = set(program.graph_signature.user_inputs)
-    values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in given]
+    values = [
+        node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in given
+    ]
     found = []
     for value, own in zip(values, subject.axes, strict=True):
         found.append({i: name for i, name in own.items() if not isinstance(value.shape[i], int)})
@@ -103,7 +105,7 @@ def _translated(program: ExportedProgram, subject: Subject, opset: int, axes: tu
     import onnxscript.optimizer
 
     try:
-        made = torch.onnx.export(
+        made: Any = torch.onnx.export(
             program, (), dynamo=True, optimize=False, verbose=False, opset_version=opset,
             input_names=list(subject.names), output_names=list(subject.outputs),
         )  # fmt: skip
@@ -113,7 +115,9 @@ def _translated(program: ExportedProgram, subject: Subject, opset: int, axes: tu
         model: Any = made.model_proto
     except Exception as problem:  # of any kind: torch.onnx has its own
         name, reason = type(subject.called.module).__name__, str(problem).strip().partition("\n")[0]
-        raise UnsupportedError("torch.onnx cannot translate this module", [Problem(name, reason)]) from problem
+        raise UnsupportedError(
+            "torch.onnx cannot translate this module", [Problem(name, reason)]
+        ) from problem
     graph = model.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
         part.ClearField("metadata_props")
@@ -123,7 +127,7 @@ def _translated(program: ExportedProgram, subject: Subject, opset: int, axes: tu
 
 
 def _name_axes(graph: Any, axes: tuple[Axes, ...]) -> None:
-    """"batch" and "tokens" in the place of the names that torch.export makes up."""
+    """ "batch" and "tokens" in the place of the names that torch.export makes up."""
     names: dict[str, str] = {}
     for value, own in zip(graph.input, axes, strict=True):
         for i, name in own.items():
@@ -137,8 +141,8 @@ def _name_axes(graph: Any, axes: tuple[Axes, ...]) -> None:
 def _check_pure(model: Any) -> None:
     if others := Graph(model).nonlinear():
         raise UnsupportedError(
-            "with engine='softmax' softmax must be the only nonlinear operation of the file. Convert a model with parts='all', or "
-            "export it with engine='closed-form'. Others are",
+            "with engine='softmax' softmax must be the only nonlinear operation of the file. Convert a model with parts='all', "
+            "or export it with engine='closed-form'. Others are",
             [Problem(name, "not softmax, and not linear") for name in others],
         )
 
@@ -164,7 +168,9 @@ def _describe(model: Any, subject: Subject, engine: str) -> None:
 
 def _digests(certificate: Certificate) -> dict[str, dict[str, str]]:
     """The digests of the numbers of every part, by its number and title."""
-    return {f"{i} {part.title}": dict(part.digests) for i, part in enumerate(certificate.walk()) if part.digests}
+    return {
+        f"{i} {part.title}": dict(part.digests) for i, part in enumerate(certificate.walk()) if part.digests
+    }
 
 
 def _compare(
@@ -177,25 +183,30 @@ def _compare(
     does in fact. The smaller of the two is allowed."""
     session = _session(file)
     free = {name for own in axes for name in own.values()}
-    worst, permitted, seen = 0.0, 0.0, 0
-    for count in SIZES if free else SIZES[1:2]:
+    sizes = SIZES if free else SIZES[1:2]
+    allowed = [
+        max(found)
+        for found in zip(*(rounding.allowed(subject.samples(n, free)) for n in sizes[:2]), strict=True)
+    ]
+    if subject.rounds:
+        allowed = [min(most, 2 * subject.certificate.rounding) for most in allowed]
+    worst, seen = 0.0, 0
+    for count in sizes:
         given = subject.samples(count, free)
         with torch.no_grad():
             expected = subject.called(*given)
         found = session.run(None, {name: x.numpy() for name, x in zip(subject.names, given, strict=True)})
-        allowed = rounding.allowed(given)
         for name, y, z, most in zip(subject.outputs, expected, found, allowed, strict=True):
-            most = min(most, 2 * subject.certificate.rounding) if subject.rounds else most
             difference = _difference(y, z)
             if not difference <= most:
                 raise ExportError(
                     f"onnxruntime and torch differ by {difference:.3g} in {name}, for a batch of {count}; rounding explains "
-                    f"{most:.3g}. Nothing was written. torch.onnx rounds the factors that a float64 model has as Python numbers to "
-                    "float32: convert the model in float32; otherwise use other versions of torch and onnxruntime"
+                    f"{most:.3g}. Nothing was written. torch.onnx rounds the factors that a float64 model has as Python numbers "
+                    "to float32: convert the model in float32; otherwise use other versions of torch and onnxruntime"
                 )
-            worst, permitted = max(worst, difference), max(permitted, most)
+            worst = max(worst, difference)
         seen += len(given[0])
-    return worst, permitted, seen
+    return worst, max(allowed), seen
 
 
 def _session(file: Path) -> Any:
@@ -231,13 +242,18 @@ def _as_written(path: Path) -> Iterator[None]:
     except AttncError:
         raise
     except Exception as problem:
-        raise ExportError(f"{path} could not be run by onnxruntime: {str(problem).partition(chr(10))[0]}") from problem
+        raise ExportError(
+            f"{path} could not be run by onnxruntime: {str(problem).partition(chr(10))[0]}"
+        ) from problem
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the warnings and lines of progress of torch.onnx."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript")]
+    loggers = [
+        logging.getLogger(name)
+        for name in ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript")
+    ]
     before = [log.level for log in loggers]
     for log in loggers:
         log.setLevel(logging.ERROR)

@@ -27,7 +27,12 @@ class Graph:
     def __init__(self, model: Any) -> None:
         import onnx
 
-        self.real = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+        self.real = {
+            onnx.TensorProto.FLOAT,
+            onnx.TensorProto.DOUBLE,
+            onnx.TensorProto.FLOAT16,
+            onnx.TensorProto.BFLOAT16,
+        }
         known = onnx.shape_inference.infer_shapes(model).graph
         values = (*known.input, *known.output, *known.value_info)
         self.types = {value.name: value.type.tensor_type.elem_type for value in values}
@@ -39,6 +44,7 @@ class Graph:
             for name in node.input:
                 self.users[name].append(node)
         self.data = self._dependent({value.name for value in known.input})
+        self.guards = set(self._guards())
 
     def nonlinear(self) -> tuple[str, ...]:
         """The names of the operations, in alphabetical order, each once."""
@@ -69,6 +75,9 @@ class Graph:
             given = [name for name in _values(node) if name in self.data]
             if not given or node.op_type in SHAPES or self._is_zero(node):
                 continue
+            if node.output[0] in self.guards:  # of a softmax
+                weights |= set(node.output)
+                continue
             name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
             simple = name in LINEAR | MOVES and weights.issuperset(given) and len(self._factors(node)) < 2
             mixes_constants = name == FUSED and node.input[2] not in given
@@ -76,6 +85,19 @@ class Graph:
                 weights |= set(node.output)
             if name not in ("Softmax", FUSED) and not self._is_linear(node, name, weights):
                 yield name
+
+    def _guards(self) -> Iterator[str]:
+        """torch's softmax of masked scores is 0 where every score is -∞: the values IsNaN(w) and Where(IsNaN(w), 0, w) for
+        softmax weights w. `attnc.purity` has them as the one operation _safe_softmax."""
+        softmax = {out for node in self.nodes if node.op_type == "Softmax" for out in node.output}
+        for node in self.nodes:
+            if node.op_type != "IsNaN" or node.input[0] not in softmax or node.output[0] in self.outputs:
+                continue
+            chosen = [list(user.input[:1]) + list(user.input[2:]) for user in self.users[node.output[0]]]
+            zero = all(user.input[1] in self.zeros for user in self.users[node.output[0]])
+            if zero and all(inputs == [node.output[0], node.input[0]] for inputs in chosen):
+                yield node.output[0]
+                yield from (user.output[0] for user in self.users[node.output[0]])
 
     def _is_linear(self, node: Any, name: str, weights: set[str]) -> bool:
         """Whether an operation is linear in the data, or one of the two products of attention."""

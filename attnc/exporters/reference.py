@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 _UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 _RUNS = 3
-_MARGIN = 16  # sums of n terms round n times, exp errs by more than a half unit, and the largest error of few runs is not the largest
+_MARGIN = 16  # sums of n terms round n times, exp errs by more than half a unit, and few runs do not find the largest error
 
 
 class Rounding:
@@ -34,7 +34,8 @@ class Rounding:
             plain = fx.Interpreter(self.graph).run(*inputs)
             moved = [_Moved(self.graph, 2 * self.unit, seed).run(*inputs) for seed in range(_RUNS)]
         return [
-            _MARGIN * (max(_largest(run[i] - y) for run in moved) + self.unit * _largest(y)) for i, y in enumerate(plain)
+            _MARGIN * (max(_largest(run[i] - y) for run in moved) + self.unit * _largest(y))
+            for i, y in enumerate(plain)
         ]
 
 
@@ -50,7 +51,9 @@ class _Moved(fx.Interpreter):
         moves = n.op in ("placeholder", "get_attr", "call_function") and isinstance(value, Tensor)
         if not moves or not value.is_floating_point():
             return value
-        theta = torch.rand(value.shape, generator=self.source, dtype=value.dtype) * (2 * self.size) - self.size
+        theta = (
+            torch.rand(value.shape, generator=self.source, dtype=value.dtype) * (2 * self.size) - self.size
+        )
         ends = torch.finfo(value.dtype)
         return torch.where(value.isfinite(), (value + value * theta).clamp(ends.min, ends.max), value)
 

@@ -77,7 +77,9 @@ class Subject:
         found = {t.dtype for t in tensors if t.is_floating_point()}
         if len(found) != 1 or not found <= set(FULL):
             names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in found)) or "none"
-            raise InputError(f"the numbers are {names}: export a module of float32 or float64, not a mix of them")
+            raise InputError(
+                f"the numbers are {names}: export a module of float32 or float64, not a mix of them"
+            )
         return found.pop()
 
 
@@ -105,7 +107,9 @@ def _head(head: Head, engine: str) -> Subject:
     _check(head)
     interval = head.domain or Interval(-1.0, 1.0)
     if engine != "softmax":
-        head.run(torch.zeros(1, dtype=head.key.dtype) + interval.middle, engine, strict=False)  # raises, or derives its window
+        head.run(
+            torch.zeros(1, dtype=head.key.dtype) + interval.middle, engine, strict=False
+        )  # raises, or derives its window
     call = partial(_run_head, engine=engine)
     samples = partial(_in_box, Box(interval.lo, interval.hi, (1,)), (), head.key.dtype)
     rounds = engine == "softmax" and head.certificate.proved
@@ -147,7 +151,9 @@ def _literal(literal: SelfAttentionNetwork, engine: str) -> Subject:
 
     def samples(count: int, free: Collection[str]) -> Inputs:
         source, found = torch.Generator().manual_seed(count), []
-        rows = dict(zip(dict.fromkeys(name for own in axes for name in own.values()), (count, 5, 3), strict=False))
+        rows = dict(
+            zip(dict.fromkeys(name for own in axes for name in own.values()), (count, 5, 3), strict=False)
+        )
         for spec, own in zip(literal.inputs, axes, strict=True):
             sizes = (rows["batch"], *(n or rows[own[i + 1]] for i, n in enumerate(spec.shape)))
             lo, hi = _ends(literal.domain, spec.limit, len(literal.inputs))
@@ -181,8 +187,14 @@ def _learner(learner: InContext, engine: str) -> Subject:
 
 def _context(learner: InContext, count: int, free: Collection[str]) -> Inputs:
     """A context of count + 1 examples that stays within the radius, and three queries. Labels of 0 and 1 fit every loss."""
-    source, dtype, radius = torch.Generator().manual_seed(count), learner.reading.key.dtype, learner.settings.radius
-    x, query = (torch.rand(n, learner.features, generator=source, dtype=torch.float64) * 2 - 1 for n in (count + 1, 3))
+    source, dtype, radius = (
+        torch.Generator().manual_seed(count),
+        learner.reading.key.dtype,
+        learner.settings.radius,
+    )
+    x, query = (
+        torch.rand(n, learner.features, generator=source, dtype=torch.float64) * 2 - 1 for n in (count + 1, 3)
+    )
     y = (x.sum(1) > 0).double()
     for k in range(12):
         reach, size = radius.x * 2.0**-k, min(1.0, radius.y)
@@ -220,7 +232,9 @@ def _model(model: nn.Module, engine: str, inputs: Any) -> Subject:
         raise InputError(f"{type(model).__name__} returns no tensors for {call}: give other inputs")
     samples = partial(varied, model, example)
     called = Called(model, example.run)
-    return Subject(called, report.certificate, example.names, tuple(made), example.axes, samples, False, running)
+    return Subject(
+        called, report.certificate, example.names, tuple(made), example.axes, samples, False, running
+    )
 
 
 def _call(inputs: Any) -> Call:
@@ -228,7 +242,9 @@ def _call(inputs: Any) -> Call:
         return Call((), dict(inputs))
     found = (inputs,) if isinstance(inputs, Tensor) else inputs
     if not isinstance(found, Sequence) or not any(isinstance(x, Tensor) for x in found):
-        raise InputError(f"inputs are a tensor, a tuple or a mapping of arguments: got {type(inputs).__name__}")
+        raise InputError(
+            f"inputs are a tensor, a tuple or a mapping of arguments: got {type(inputs).__name__}"
+        )
     return Call(tuple(found), {})
 
 
@@ -259,10 +275,14 @@ def _check(module: Any) -> None:
 
 
 def _changed(reason: str) -> str:
-    return f"the certificate would not apply to the exported file: {reason}. Build the module again, or load it"
+    return (
+        f"the certificate would not apply to the exported file: {reason}. Build the module again, or load it"
+    )
 
 
-def _in_box(box: Box, shape: tuple[int, ...], dtype: torch.dtype, count: int, free: Collection[str]) -> Inputs:
+def _in_box(
+    box: Box, shape: tuple[int, ...], dtype: torch.dtype, count: int, free: Collection[str]
+) -> Inputs:
     """The two ends of the box and random points, for shape () as a vector of numbers; token ids as integers."""
     source = torch.Generator().manual_seed(count)
     lo, hi = (torch.tensor(end) for end in (box.lo, box.hi))
@@ -287,5 +307,11 @@ def _largest(hi: Tensor, dtype: torch.dtype) -> Tensor:
 
 _KINDS = cast(
     "dict[type[nn.Module], Callable[[Any, str], Subject]]",
-    {Head: _head, QuadraticHead: _quadratic, Network: _network, SelfAttentionNetwork: _literal, InContext: _learner},
+    {
+        Head: _head,
+        QuadraticHead: _quadratic,
+        Network: _network,
+        SelfAttentionNetwork: _literal,
+        InContext: _learner,
+    },
 )

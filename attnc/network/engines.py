@@ -162,7 +162,7 @@ def _plain(window: Window | TailForm, s: Tensor) -> Tensor:
         c, x = window.sharpness, size * number(1 / window.spacing)
         w = torch.exp(x * number(-2 * c))
         G = torch.exp(x * (x * number(-c) + number(window.lead)))
-    N = number(window.coefficients[-1])
+    N: Tensor = number(window.coefficients[-1])
     for C in reversed(window.coefficients[:-1]):
         N = N * w + number(C)
     return torch.where(negative, torch.zeros_like(s), s) + G * N
