@@ -85,7 +85,7 @@ BORDERS_CONVERT = [
     Mutation(
         "flow: verify",
         "attnc/pretrained/verify.py",
-        "        check_flow(model, call, [site for site in sites.values() if isinstance(site, Site)])\n",
+        "    check_flow(model, call, [site for site in sites.values() if isinstance(site, Site)])\n",
         "",
         "verify does not look at what flows into a block",
         ("tests/pretrained/test_altered.py::test_what_enters_a_block_must_be_what_its_norm_returned",),

@@ -111,7 +111,7 @@ def test_a_literal_form_has_the_certificate_of_its_source(network: attnc.Network
 
 
 def test_a_learner_takes_every_context(tmp_path: Path) -> None:
-    learner = incontext.ridge_regression(0.1, features=2, iterations=2, dtype=torch.float64)
+    learner = incontext.ridge_regression(0.1, features=2, iterations=1, dtype=torch.float64)
     done = attnc.export(learner, tmp_path / "learner.onnx")
     assert done.axes["context_x"] == {0: "examples"} and done.axes["query_x"] == {0: "queries"}
     x, query = (torch.rand(n, 2, dtype=torch.float64) for n in (23, 4))

@@ -1,4 +1,4 @@
-"""Every kind of module in a graph: torch.export with a batch of any size, torch.compile without breaks, make_fx."""
+"""Every kind of module in a graph: torch.export with a batch of any size, torch.compile without breaks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import attnc
 from attnc import incontext
@@ -115,8 +114,6 @@ def test_a_graph_has_no_chunks() -> None:
     s = torch.linspace(-2, 2, many)
     program = torch.export.export(head, (s[:5],), dynamic_shapes=({0: Dim("n")},), strict=False)
     assert torch.equal(program.module()(s), head(s))
-    graph = make_fx(head, tracing_mode="symbolic")(s[:5])
-    assert torch.equal(graph(s), head(s))
 
 
 def test_constants_of_a_graph_are_tensors_with_an_axis() -> None:
