@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnc.compiler import compile
     from attnc.domain import Box, Interval, Tokens
     from attnc.errors import AttncError, DomainWarning
+    from attnc.exporters.export import export
     from attnc.exporters.safetensors import load
     from attnc.functions import Function, function
     from attnc.lower.function_to_head import head
@@ -33,7 +34,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "AttncError", "Box", "Certificate", "ConvertConfig", "DomainWarning", "Function", "Head", "Interval", "Network", "Status",
-    "Tokens", "Verdict", "compile", "convert", "convert_", "errors", "from_pretrained", "function", "functions", "head",
+    "Tokens", "Verdict", "compile", "convert", "convert_", "errors", "export", "from_pretrained", "function", "functions", "head",
     "incontext", "load", "paper", "plot", "purity", "quadratic_head", "verify",
 ]  # fmt: skip
 
@@ -42,6 +43,7 @@ _MODULES = {
     "attnc.compiler": ("compile",),
     "attnc.domain": ("Box", "Interval", "Tokens"),
     "attnc.errors": ("AttncError", "DomainWarning"),
+    "attnc.exporters.export": ("export",),
     "attnc.exporters.safetensors": ("load",),
     "attnc.functions": ("Function", "function"),
     "attnc.lower.function_to_head": ("head",),

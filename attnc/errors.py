@@ -69,6 +69,10 @@ class CertificateError(AttncError):
     """A certificate that was edited, is malformed or contradicts the numbers beside it."""
 
 
+class ExportError(AttncError):
+    """An exported file that does not compute what the module computes; it was not kept."""
+
+
 class MissingExtraError(AttncError, ImportError):
     """A feature whose optional dependency is not installed."""
 

@@ -12,6 +12,7 @@ import typer
 import attnc
 from attnc.cli.compile import compile
 from attnc.cli.convert import convert
+from attnc.cli.export import export
 from attnc.cli.head import functions, head
 from attnc.cli.learn import learn
 from attnc.cli.reproduce import reproduce
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (head, compile, convert, learn, reproduce, verify, show, functions):
+for command in (head, compile, convert, learn, reproduce, verify, show, export, functions):
     app.command()(command)
 
 

@@ -18,7 +18,7 @@ from attnc.incontext.layers import gathered
 from attnc.incontext.settings import EXAMPLES, Settings, facts_of
 from attnc.network.altered import as_made, why_altered, why_parts
 from attnc.network.head import Head
-from attnc.network.running import PreciseModule, check_tensor, precise
+from attnc.network.running import PreciseModule, check_tensor, is_traced, precise
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, versions
 from attnc.records.record import Record, write
@@ -30,7 +30,8 @@ class InContext(PreciseModule):
 
     `certificate.bound` is the proved distance of the coefficients to those of the exact algorithm, for every context within the
     radius of up to 1,000 examples; `error_bound(n)` is the same for n examples. With `strict` (the default) data outside the
-    radius raise an error; with strict=False the result has no bound, and `uncertified` states the reason."""
+    radius raise an error; with strict=False the result has no bound, and `uncertified` states the reason. In a traced
+    graph nothing is checked, and `uncertified` stays as it is."""
 
     algorithm: str
     settings: Settings
@@ -79,6 +80,8 @@ class InContext(PreciseModule):
         w, radius = self.coefficients(context_x, context_y, strict), self.settings.radius
         query = self._examples("query_x", query_x, strict)
         s = query @ w
+        if is_traced():
+            return self._predicted(self.reading(s, strict=False))
         if strict:
             check_reached("|w·x| of a query", float(s.abs().max()), radius.u, "u")
         elif not (bool((query.abs() <= radius.x).all()) and bool((s.abs() <= radius.u).all())):
@@ -97,11 +100,13 @@ class InContext(PreciseModule):
     def trajectory(self, context_x: Tensor, context_y: Tensor, strict: bool | None = None) -> Tensor:
         """The coefficients before the first and after every step, (steps + 1, d)."""
         strict = self.strict if strict is None else bool(strict)
-        if strict:
+        if strict and not is_traced():
             self._check_applies()
         radius = self.settings.radius
         x = self._examples("context_x", context_x, strict)
-        y = checked_numbers("context_y", context_y, (len(x),), x.dtype, radius.y, strict)
+        y = checked_numbers("context_y", context_y, (x.shape[0],), x.dtype, radius.y, strict)
+        if is_traced():
+            return torch.stack([w for w, _ in self._run(x, y)])
         self._check_context(x, y)
         found, sizes = map(torch.stack, zip(*self._run(x, y), strict=True))
         self.uncertified = None
@@ -199,7 +204,7 @@ class InContext(PreciseModule):
 
 def with_ones(x: Tensor, intercept: bool) -> Tensor:
     """x with a column of ones for an intercept."""
-    return torch.cat([x, x.new_ones(len(x), 1)], 1) if intercept else x
+    return torch.cat([x, x.new_ones(x.shape[0], 1)], 1) if intercept else x
 
 
 def checked_numbers(
@@ -207,6 +212,8 @@ def checked_numbers(
 ) -> Tensor:
     """A finite tensor of a dtype and a shape (None: any size from 1 on), within the radius if `strict`."""
     check_tensor(name, x, dtype, shape, lead=False)
+    if is_traced():
+        return x
     if not len(x):
         raise InputError(f"{name} has no rows: give at least one")
     if not bool(torch.isfinite(x).all()):

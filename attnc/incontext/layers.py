@@ -40,6 +40,7 @@ from attnc.heads.plan import HeadCandidate
 from attnc.heads.target import Plan
 from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
+from attnc.network.running import constant
 from attnc.prove.supnorm import supnorm
 from attnc.records.numbers import HeadNumbers
 
@@ -72,8 +73,8 @@ def gathered(r: Tensor, x: Tensor, e: float) -> tuple[Tensor, Tensor]:
     """e·h(e) and 2e·h(2e), each (…, d), for r (n, …): softmax over the 2n twins, scores ±e r_i, values ±x_i.
 
     The two terms of a pair of twins are added first, (p⁺ - p⁻)x: they nearly cancel, and nothing is lost by it."""
-    twins, n = torch.cat([r, -r]), len(r)
-    weights = [torch.softmax(factor * e * twins, 0) for factor in (1, 2)]
+    twins, n = torch.cat([r, -r]), r.shape[0]
+    weights = [torch.softmax(constant(factor * e, twins) * twins, 0) for factor in (1, 2)]
     one, two = ((p[:n] - p[n:]).movedim(0, -1) @ x for p in weights)
     return one, two
 

@@ -23,6 +23,7 @@ from attnc.incontext.settings import EXAMPLES, LearnerSettings, Radius, radius_o
 from attnc.lower.function_to_head import head as make_head
 from attnc.network.altered import as_made
 from attnc.network.head import Head
+from attnc.network.running import constant
 
 if TYPE_CHECKING:
     from attnc.network.literal import SelfAttentionNetwork
@@ -98,8 +99,9 @@ class Learner(InContext):
         else:
             r = self.activation(u, strict=False) - y
         one, two = self._gathered(r, x, e)
-        ridge = (-eta * self.loss.ridge) * self._penalised(w)
-        before = w + (-4 * eta / (3 * e)) * one + (eta / (6 * e)) * two + ridge
+        number = partial(constant, like=w)
+        ridge = number(-eta * self.loss.ridge) * self._penalised(w)
+        before = w + number(-4 * eta / (3 * e)) * one + number(eta / (6 * e)) * two + ridge
         after = before
         if self.threshold is not None:
             after = before - self._penalised(self.threshold(before, strict=False))

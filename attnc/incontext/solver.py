@@ -30,6 +30,7 @@ from attnc.incontext.bounds import LARGEST_Q, SolverBound, best_scale
 from attnc.incontext.layers import reading_head
 from attnc.incontext.settings import EXAMPLES, SolverRadius, SolverSettings
 from attnc.network.altered import as_made
+from attnc.network.running import constant
 
 
 @as_made
@@ -53,18 +54,19 @@ class Solver(InContext):
         """The coefficients that P gives, and the largest |P|, |P·x| and |PA|."""
         s = self.settings
         b = self._means(y[:, None], x, s.scales[2])
-        p = s.start * torch.eye(s.features, dtype=x.dtype, device=x.device)
+        p = constant(s.start, x) * torch.eye(s.features, dtype=x.dtype, device=x.device)
         yield self._weights(p, b), torch.stack([p.abs().amax(), *x.new_zeros(2)])
         for _ in range(s.iterations):
             u = x @ p.T
-            q = self._means(self.reading(u, strict=False), x, s.scales[0]) + s.ridge * p
+            q = self._means(self.reading(u, strict=False), x, s.scales[0]) + constant(s.ridge, p) * p
             p = 2 * p - s.features * self._means(q.T, p, s.scales[1])
             yield self._weights(p, b), torch.stack([p.abs().amax(), u.abs().amax(), q.abs().amax()])
 
     def _means(self, r: Tensor, x: Tensor, e: float) -> Tensor:
         """(m, d): the means of r_ij x_i over i, for every column j of r (n, m)."""
         one, two = self._gathered(r, x, e)
-        return (4 / (3 * e)) * one + (-1 / (6 * e)) * two
+        means: Tensor = constant(4 / (3 * e), x) * one + constant(-1 / (6 * e), x) * two
+        return means
 
     def _weights(self, p: Tensor, b: Tensor) -> Tensor:
         return (self.settings.features * self._means(b.T, p, self.settings.scales[1]))[0]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from attnc.network.altered import as_made
 from attnc.network.layer import LayerModule
-from attnc.network.running import precise
+from attnc.network.running import constant, precise
 from attnc.records.layers import Layer
 
 
@@ -32,7 +32,8 @@ class AttendLayer(LayerModule):
         """The attention weights, (…, heads, n, m)."""
         heads, slices, scale = self.settings["split"]
         queries, keys = torch.stack(q.chunk(heads, -1), -3), torch.stack(k.chunk(slices, -1), -3)
-        scores = queries @ keys.repeat_interleave(heads // slices, -3).mT * scale
+        products = queries @ keys.repeat_interleave(heads // slices, -3).mT
+        scores: Tensor = products * constant(scale, products)
         if self.bias is not None:
             scores = scores + self.bias
         if self.mask is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.errors import InputError
-from attnc.network.running import can_look, in_chunks, in_place, is_plain
+from attnc.network.running import can_look, constant, in_chunks, in_place, is_plain
 from attnc.records.numbers import TENSORS
 from attnc.records.window_numbers import ClosedForm, Gate, TailForm, Window, closed_form
 
@@ -43,12 +44,12 @@ def sdpa(head: Head, s: Tensor) -> Tensor:
     keys, values, known = head.key[None], head.value.flip(-1)[None], can_look(head.value)
 
     def run(part: Tensor) -> Tensor:
-        x = head.query[0, 0] * part + head.query[0, 1]
+        x = head.query[0, :1] * part + head.query[0, 1:]
         query = torch.stack([x, torch.ones_like(x)], -1)[None, None]
         out = F.scaled_dot_product_attention(query, keys, values, scale=1.0)[0, 0]
         return out[:, 0] if known else out[:, 0] + part * out[:, 1]
 
-    return (in_chunks(run, _QUERIES, s.reshape(-1)) * head.output[0]).reshape(s.shape)
+    return (in_chunks(run, _QUERIES, s.reshape(-1)) * head.output[:1]).reshape(s.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +123,8 @@ def run_window(window: ClosedForm, s: Tensor) -> Tensor:
     if s.dtype != getattr(torch, window.dtype):
         raise InputError(f"this window runs in {window.dtype}: got {s.dtype}; convert the input")
     if not (in_place(s) and s.is_contiguous()):
+        if s.ndim == 0:
+            return run_window(window, s.reshape(1)).reshape(())
         return _plain_gate(window, s) if isinstance(window, Gate) else _plain(window, s)
     s = s.detach()
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
@@ -150,17 +153,18 @@ def run_window(window: ClosedForm, s: Tensor) -> Tensor:
 
 def _plain(window: Window | TailForm, s: Tensor) -> Tensor:
     """The derivative at 0 is the right-hand one, which is also the left-hand one up to the window's error."""
+    number = partial(constant, like=s)
     negative = s < 0
     size = torch.where(negative, -s, s)
     if isinstance(window, TailForm):
-        w, G = torch.reciprocal(size * window.rate + 1), torch.exp2(s * s * -window.kappa)
+        w, G = torch.reciprocal(size * number(window.rate) + 1), torch.exp2(s * s * number(-window.kappa))
     else:
-        c, x = window.sharpness, size * (1 / window.spacing)
-        w = torch.exp(x * (-2 * c))
-        G = torch.exp(x * (x * -c + window.lead))
-    N = torch.full_like(s, window.coefficients[-1])
+        c, x = window.sharpness, size * number(1 / window.spacing)
+        w = torch.exp(x * number(-2 * c))
+        G = torch.exp(x * (x * number(-c) + number(window.lead)))
+    N: Tensor = number(window.coefficients[-1])
     for C in reversed(window.coefficients[:-1]):
-        N = N * w + C
+        N = N * w + number(C)
     return torch.where(negative, torch.zeros_like(s), s) + G * N
 
 
@@ -211,7 +215,8 @@ def _scales_exactly(spacing: float) -> bool:
 
 def _plain_gate(gate: Gate, s: Tensor) -> Tensor:
     """s is clamped to finite numbers from below: -∞·0 is NaN."""
-    z = s * gate.slope if gate.cubic == 0 else (s * s * gate.cubic + gate.slope) * s
+    slope, cubic = constant(gate.slope, s), constant(gate.cubic, s)
+    z = s * slope if gate.cubic == 0 else (s * s * cubic + slope) * s
     return s.clamp(min=torch.finfo(s.dtype).min) * torch.sigmoid(z)
 
 

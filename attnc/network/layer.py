@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.network.altered import as_made
-from attnc.network.running import PreciseModule, precise
+from attnc.network.running import PreciseModule, constant, precise
 from attnc.program.step import Numbers
 from attnc.records.layers import Layer
 
@@ -95,7 +95,7 @@ class CombineLayer(LayerModule):
 
     def forward(self, *xs: Tensor) -> Tensor:
         pairs = zip(xs, self.settings["coefficients"], strict=True)
-        return reduce(torch.add, [x if c == 1 else x * c for x, c in pairs])
+        return reduce(torch.add, [x if c == 1 else x * constant(c, x) for x, c in pairs])
 
 
 @as_made

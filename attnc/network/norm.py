@@ -17,7 +17,15 @@ from attnc.network.altered import as_made, why_altered, why_changed
 from attnc.network.layer import LayerModule
 from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
-from attnc.network.running import PreciseModule, check_domain, check_tensor, in_place, is_less, precise
+from attnc.network.running import (
+    PreciseModule,
+    check_domain,
+    check_tensor,
+    constant,
+    in_place,
+    is_less,
+    precise,
+)  # fmt: skip
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import QUADRATIC, QuadraticNumbers
 from attnc.records.record import Record, write
@@ -68,7 +76,9 @@ class TwoKeySum(PreciseModule):
         """Of the power 1/2: (q/dim + offset)^-1/2 for the squares q (…), by a square root and a division."""
         if self.power != 0.5:
             raise InputError(f"the closed form is that of the power 1/2: got {self.power:g}")
-        return (squares * (1.0 / self.dim) + self.offset).sqrt().reciprocal()
+        share, offset = constant(1.0 / self.dim, squares), constant(self.offset, squares)
+        root: Tensor = (squares * share + offset).sqrt().reciprocal()
+        return root.reshape(squares.shape)
 
     def numbers(self) -> QuadraticNumbers:
         """The numbers, as they are stored now."""

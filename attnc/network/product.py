@@ -25,6 +25,7 @@ from attnc.network.running import (
     in_chunks,
     in_place,
     is_less,
+    is_traced,
     precise,
 )
 from attnc.records.certificate import Certificate
@@ -37,6 +38,7 @@ IntArray = NDArray[np.integer]
 Rows = tuple[tuple[int, int], tuple[int, int]]
 _CHUNK = 1 << 17  # products in one chunk: small enough for the cache
 _HELD = 1 << 22  # numbers of a layer of neurons of a block in memory
+_LARGEST = 254  # of an exponent: twice that of an int8
 _LAYOUT = {  # integers of the same size, exponent of 1, bits of the fraction
     torch.float32: (torch.int32, 127, 23),
     torch.float64: (torch.int64, 1023, 52),
@@ -105,9 +107,9 @@ class Product(PreciseModule):
         whole, bias, fraction = _LAYOUT[dtype]
         scale, radius = self.scale.to(whole), self.radius.to(whole)
         powers = torch.stack([scale, -scale, -radius, 2 * radius])
-        if torch.compiler.is_compiling():
-            torch._assert_async((powers.abs() < bias).all(), f"a factor is out of the range of {dtype}")
-        elif powers.numel() and powers.device.type == "cpu" and can_look(powers):
+        if is_traced():
+            return self._looked_up(powers, dtype)
+        if powers.numel() and powers.device.type == "cpu" and can_look(powers):
             least, most = (int(end) for end in torch.aminmax(powers))
             if not -bias < least <= most <= bias:
                 raise InputError(
@@ -117,6 +119,15 @@ class Product(PreciseModule):
 
     def extra_repr(self) -> str:
         return f"{self.scale.numel()} neurons"
+
+    @staticmethod
+    def _looked_up(powers: Tensor, dtype: torch.dtype) -> Tensor:
+        """The powers of two from a table, since a graph may leave torch, and other runtimes have no operations on bits."""
+        if torch.compiler.is_compiling():
+            bias = _LAYOUT[dtype][1]
+            torch._assert_async((powers.abs() < bias).all(), f"a factor is out of the range of {dtype}")
+        table = torch.tensor([2.0**k for k in range(-_LARGEST, _LARGEST + 1)], dtype=torch.float64)
+        return table.to(powers.device, dtype)[(powers + _LARGEST).long()]
 
     def _multiply(self, x: Tensor, y: Tensor) -> Tensor:
         scale, inverse, shrink, square = self.factors()

@@ -114,13 +114,16 @@ def autocast_is_on(kind: str) -> bool:
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
+def is_traced() -> bool:
+    """Whether the operations that run now are recorded in a graph, or intercepted."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return True
+    return bool(torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch())  # type: ignore[no-untyped-call]
+
+
 def can_look(*tensors: Tensor) -> bool:
     """Whether the values of the tensors may be read: they are known, and reading them leaves no trace in a graph."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch():  # type: ignore[no-untyped-call]
-        return False
-    return all(is_plain(t) and not t.is_meta for t in tensors)
+    return not is_traced() and all(is_plain(t) and not t.is_meta for t in tensors)
 
 
 def in_place(*tensors: Tensor) -> bool:
@@ -131,9 +134,25 @@ def in_place(*tensors: Tensor) -> bool:
 
 
 def in_chunks(run: Callable[..., Tensor], rows: int, *tensors: Tensor) -> Tensor:
-    """run(*tensors), on `rows` rows of the tensors at a time, which bounds the memory."""
+    """run(*tensors), on `rows` rows of the tensors at a time, which bounds the memory. A graph has no chunks: their number would
+    be that of the input it was traced with."""
+    if is_traced():
+        return run(*tensors)
     parts = [run(*part) for part in zip(*(torch.split(t, max(1, rows)) for t in tensors), strict=True)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def constant(number: float, like: Tensor) -> Any:
+    """A factor or a summand of a tensor. In a graph it is a stored tensor with an axis: torch.onnx rounds Python's numbers to
+    float32, and its optimiser drops numbers without axes that are below 1e-8 (as 0) or within 1e-5 of 1.
+
+    In float64 the axis has the length of the tensor's last one, where that is known: onnxruntime moves a single number into the
+    product of matrices before or after it, and rounds it to float32."""
+    if not is_traced():
+        return number
+    last = like.shape[-1] if like.ndim and like.dtype == torch.float64 else 1
+    one = torch.tensor([number] * (last if type(last) is int else 1), dtype=like.dtype, device=like.device)
+    return one.reshape(*(1,) * (like.ndim - 1), -1)
 
 
 def is_plain(t: Tensor) -> bool:

@@ -30,7 +30,7 @@ from attnc.check.model import (
 )
 from attnc.check.verify import CHECKERS, verify
 from attnc.domain import Ball, Box
-from attnc.errors import AttncError, MissingExtraError
+from attnc.errors import AttncError, CertificateError, MissingExtraError
 from attnc.frontends.transformers import NormSite, PartSite, Site, example_call, read_sites
 from attnc.frontends.transformers.blocks import LinearMap
 from attnc.functions import Function
@@ -61,27 +61,45 @@ def verify_conversion(
     model: nn.Module = mapped.model
     report, proofs = report_of(model), proofs or Proofs()
     try:
-        with in_memory(model, mapped.sources, release=True):
-            call = call_of(model) or example_call(model)
-        sites = {site.name: site for site in read_sites(model, call)}
-        blocks = [site for site in sites.values() if isinstance(site, Site)]
-        with in_memory(model, mapped.sources, release=True):
-            check_flow(model, call, blocks)
+        parts = _parts(mapped, report)
     except AttncError as problem:
         return Verdict(Status.UNKNOWN, str(problem))
-    reason = _whole(model, report, sites)
-    if reason is not None:
-        return Verdict(Status.UNKNOWN, reason)
-    records = dict(records_in(model))
     verdicts: list[Verdict] = []
-    for claim in report.certificate.children:
-        progress(claim.name, len(verdicts), len(report.certificate.children))
-        site = sites[claim.name]
-        assert isinstance(site.replaced, Converted)
-        part = _Part(model, claim, site, site.replaced, records.get(claim.name))
-        with in_memory(model, mapped.of(site)):
+    for part in parts:
+        progress(part.claim.name, len(verdicts), len(parts))
+        with in_memory(model, mapped.of(part.site)):
             verdicts.append(_verdict(part, report.approximation, proofs))
     return summary(verdicts, proofs)
+
+
+def why_not_applicable(model: nn.Module) -> str | None:
+    """Why the report is not about the model as it is now, or None. No bound is proved again."""
+    try:
+        for part in _parts(MappedModel(model, {}), report_of(model)):
+            if (reason := _claims(part) or _numbers(part) or _code(part)) is not None:
+                return f"{part.claim.name}: {reason}"
+    except AttncError as problem:
+        return str(problem)
+    return None
+
+
+def _parts(mapped: MappedModel, report: ConversionReport) -> list[_Part]:
+    """The converted parts of the model, read from the operations that it executes now; raises if the report is not about them."""
+    model: nn.Module = mapped.model
+    with in_memory(model, mapped.sources, release=True):
+        call = call_of(model) or example_call(model)
+    sites = {site.name: site for site in read_sites(model, call)}
+    blocks = [site for site in sites.values() if isinstance(site, Site)]
+    with in_memory(model, mapped.sources, release=True):
+        check_flow(model, call, blocks)
+    if (reason := _whole(model, report, sites)) is not None:
+        raise CertificateError(reason)
+    records, parts = dict(records_in(model)), []
+    for claim in report.certificate.children:
+        site = sites[claim.name]
+        assert isinstance(site.replaced, Converted)
+        parts.append(_Part(model, claim, site, site.replaced, records.get(claim.name)))
+    return parts
 
 
 def verify_directory(

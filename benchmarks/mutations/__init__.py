@@ -7,6 +7,7 @@ from mutations.borders import BORDERS
 from mutations.check_heads import CHECK_HEADS
 from mutations.check_learners import CHECK_LEARNERS
 from mutations.check_networks import CHECK_NETWORKS
+from mutations.exports import EXPORTS
 from mutations.heads import HEADS
 from mutations.inputs import INPUTS
 from mutations.learners import LEARNERS
@@ -30,6 +31,7 @@ MUTATIONS: list[Mutation] = [
     *CHECK_LEARNERS,
     *RECORDS,
     *BORDERS,
+    *EXPORTS,
     *TRANSFORMERS,
 ]
 

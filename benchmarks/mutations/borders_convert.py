@@ -85,8 +85,8 @@ BORDERS_CONVERT = [
     Mutation(
         "flow: verify",
         "attnc/pretrained/verify.py",
-        "            check_flow(model, call, blocks)\n",
-        "            pass\n",
+        "        check_flow(model, call, blocks)\n",
+        "        pass\n",
         "verify does not look at what flows into a block",
         ("tests/pretrained/test_altered.py::test_what_enters_a_block_must_be_what_its_norm_returned",),
     ),

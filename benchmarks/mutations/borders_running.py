@@ -103,8 +103,8 @@ BORDERS_RUNNING = [
     Mutation(
         "inside: traces",
         RUNNING,
-        "if torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch():",
-        "if False:",
+        "    return bool(torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch())",
+        "    return False",
         "the check of the domain is part of traced graphs",
         ("tests/network/test_inside.py::test_nothing_is_checked_in_a_graph",),
     ),

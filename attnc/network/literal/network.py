@@ -28,7 +28,14 @@ from attnc.network.literal.steps import (
     Step,
     parameter,
 )
-from attnc.network.running import PreciseModule, can_look, check_domain, in_chunks, precise
+from attnc.network.running import (
+    PreciseModule,
+    can_look,
+    check_domain,
+    in_chunks,
+    is_traced,
+    precise,
+)
 from attnc.program.step import Numbers
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import DAMAGE
@@ -151,7 +158,7 @@ class SelfAttentionNetwork(PreciseModule):
         heads = max([len(layer.heads) for layer in self.layers], default=1)
         tokens = max(x.shape[-2], *(len(layout.tokens) for layout in self.layouts.values()))
         width = max(layout.width for layout in self.layouts.values())
-        rows = _CHUNK // (heads * tokens * (tokens + width))
+        rows = 1 if is_traced() else _CHUNK // (heads * tokens * (tokens + width))
         out = in_chunks(lambda part: self._run(part, after, strict), rows, x.reshape(-1, *x.shape[-2:]))
         return out.reshape(*x.shape[:-2], *out.shape[1:])
 

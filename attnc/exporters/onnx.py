@@ -1,0 +1,266 @@
+"""ONNX files: written under a temporary name, walked, run in onnxruntime and compared with the module before they get theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from attnc.errors import AttncError, ExportError, InputError, MissingExtraError, Problem, UnsupportedError
+from attnc.exporters.export import Export
+from attnc.exporters.onnx_graph import Graph, operations_in
+from attnc.exporters.reference import Rounding
+from attnc.exporters.subjects import SIZES, Axes, Subject, subject_of
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import versions
+from attnc.records.files import replacing
+
+OPSETS = range(18, 24)
+_DEFAULT = 20
+_LARGEST = 2**31 - 1  # bytes of one protocol buffer
+_STATEMENT = (
+    "The approximation term of the certificate holds in exact arithmetic, so for this file too. Its rounding term was proved for "
+    "the arithmetic of torch on a CPU, not for the runtime that executes this file."
+)
+
+
+def write(x: object, path: Path, *, engine: str, inputs: Any, opset: int | None) -> Export:
+    """See `attnc.export`."""
+    _require()
+    chosen = _checked_opset(opset)
+    subject = subject_of(x, engine, inputs)
+    dtype = subject.dtype
+    with subject.running(), _quiet():
+        program, axes = _traced(subject)
+        model = _translated(program, subject, chosen, axes)
+        if engine == "softmax":
+            _check_pure(model)
+        _describe(model, subject, engine)
+        if (size := model.ByteSize()) > _LARGEST:
+            raise UnsupportedError(
+                "a file of ONNX holds 2 GB at most", [Problem(str(path), f"the model has {size:,} bytes")]
+            )
+        with replacing(path) as temporary:
+            temporary.write_bytes(model.SerializeToString())
+            with _as_written(path):
+                difference, allowed, count = _compare(temporary, subject, Rounding(program, dtype), axes)
+    named = {name: dict(own) for name, own in zip(subject.names, axes, strict=True)}
+    return Export(path, engine, difference, allowed, count, operations_in(model), named)
+
+
+def _require() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as problem:
+        raise MissingExtraError(
+            f"ONNX files need onnx, onnxruntime and onnxscript ({problem}): pip install 'attnc[onnx]'"
+        ) from problem
+
+
+def _checked_opset(opset: object) -> int:
+    if opset is None:
+        return _DEFAULT
+    if type(opset) is not int or opset not in OPSETS:
+        raise InputError(f"opset={opset!r}: give an operator set of ONNX from {OPSETS[0]} to {OPSETS[-1]}")
+    return opset
+
+
+def _traced(subject: Subject) -> tuple[ExportedProgram, tuple[Axes, ...]]:
+    """The graph of the module, and the axes that may have any length in it."""
+    example = subject.samples(SIZES[1], {name for own in subject.axes for name in own.values()})
+    dims = tuple(dict.fromkeys(own, Dim.AUTO) for own in subject.axes)
+    try:
+        with torch.no_grad():
+            program = torch.export.export(subject.called, example, dynamic_shapes=(dims,), strict=False)
+    except AttncError:
+        raise
+    except Exception as problem:  # of any kind: it may come from the model
+        name, reason = type(subject.called.module).__name__, str(problem).partition("\n")[0]
+        raise UnsupportedError("torch.export cannot trace this module", [Problem(name, reason)]) from problem
+    given = set(program.graph_signature.user_inputs)
+    values = [
+        node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in given
+    ]
+    found = []
+    for value, own in zip(values, subject.axes, strict=True):
+        found.append({i: name for i, name in own.items() if not isinstance(value.shape[i], int)})
+    return program, tuple(found)
+
+
+def _translated(program: ExportedProgram, subject: Subject, opset: int, axes: tuple[Axes, ...]) -> Any:
+    """The graph in ONNX's operations. The rewriting rules of torch.onnx are left out: they take numbers below 1e-8 for 0 and
+    numbers within 1e-5 of 1 for 1. So are the notes on the source code, which contain paths of this machine."""
+    import onnxscript.optimizer
+
+    try:
+        made: Any = torch.onnx.export(
+            program, (), dynamo=True, optimize=False, verbose=False, opset_version=opset,
+            input_names=list(subject.names), output_names=list(subject.outputs),
+        )  # fmt: skip
+        onnxscript.optimizer.inline(made.model)
+        onnxscript.optimizer.fold_constants(made.model)
+        onnxscript.optimizer.remove_unused_nodes(made.model)
+        model: Any = made.model_proto
+    except Exception as problem:  # of any kind: torch.onnx has its own
+        name, reason = type(subject.called.module).__name__, str(problem).strip().partition("\n")[0]
+        raise UnsupportedError(
+            "torch.onnx cannot translate this module", [Problem(name, reason)]
+        ) from problem
+    graph = model.graph
+    for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    _name_axes(graph, axes)
+    return model
+
+
+def _name_axes(graph: Any, axes: tuple[Axes, ...]) -> None:
+    """ "batch" and "tokens" in the place of the names that torch.export makes up."""
+    names: dict[str, str] = {}
+    for value, own in zip(graph.input, axes, strict=True):
+        for i, name in own.items():
+            names.setdefault(value.type.tensor_type.shape.dim[i].dim_param, name)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in names:
+                dim.dim_param = names[dim.dim_param]
+
+
+def _check_pure(model: Any) -> None:
+    if others := Graph(model).nonlinear():
+        raise UnsupportedError(
+            "with engine='softmax' softmax must be the only nonlinear operation of the file. Convert a model with parts='all', "
+            "or export it with engine='closed-form'. Others are",
+            [Problem(name, "not softmax, and not linear") for name in others],
+        )
+
+
+def _describe(model: Any, subject: Subject, engine: str) -> None:
+    """Certificate, digests and versions in the metadata of the file. A literal form has the certificate of its source."""
+    import onnx
+
+    own, carried = subject.certificate, subject.carried
+    about = {
+        "attnc": versions()["attnc"],
+        "attnc.subject": own.subject,
+        "attnc.status": str(own.status),
+        "attnc.digests": json.dumps(_digests(own)),
+        "attnc.engine": engine,
+        "attnc.statement": _STATEMENT,
+    }
+    if carried is not None and carried.status is not Status.UNKNOWN:
+        about["attnc.certificate"] = json.dumps(carried.to_json())
+    onnx.helper.set_model_props(model, about)
+    model.producer_name, model.producer_version = "attnc", about["attnc"]
+
+
+def _digests(certificate: Certificate) -> dict[str, dict[str, str]]:
+    """The digests of the numbers of every part, by its number and title."""
+    return {
+        f"{i} {part.title}": dict(part.digests) for i, part in enumerate(certificate.walk()) if part.digests
+    }
+
+
+def _compare(
+    file: Path, subject: Subject, rounding: Rounding, axes: tuple[Axes, ...]
+) -> tuple[float, float, int]:
+    """The largest difference between the file in onnxruntime and the module, what rounding explains, and the inputs compared.
+
+    Each output of a head or a network is within `certificate.rounding` of exact arithmetic in torch. A runtime with the same unit
+    roundoff makes errors of that size too, so twice the term is the most that rounding explains; `Rounding` measures how much it
+    does in fact. The smaller of the two is allowed."""
+    session = _session(file)
+    free = {name for own in axes for name in own.values()}
+    sizes = SIZES if free else SIZES[1:2]
+    allowed = [
+        max(found)
+        for found in zip(*(rounding.allowed(subject.samples(n, free)) for n in sizes[:2]), strict=True)
+    ]
+    if subject.rounds:
+        allowed = [min(most, 2 * subject.certificate.rounding) for most in allowed]
+    worst, seen = 0.0, 0
+    for count in sizes:
+        given = subject.samples(count, free)
+        with torch.no_grad():
+            expected = subject.called(*given)
+        found = session.run(None, {name: x.numpy() for name, x in zip(subject.names, given, strict=True)})
+        for name, y, z, most in zip(subject.outputs, expected, found, allowed, strict=True):
+            difference = _difference(y, z)
+            if not difference <= most:
+                raise ExportError(
+                    f"onnxruntime and torch differ by {difference:.3g} in {name}, for a batch of {count}; rounding explains "
+                    f"{most:.3g}. Nothing was written. torch.onnx rounds the factors that a float64 model has as Python numbers "
+                    "to float32: convert the model in float32; otherwise use other versions of torch and onnxruntime"
+                )
+            worst = max(worst, difference)
+        seen += len(given[0])
+    return worst, max(allowed), seen
+
+
+def _session(file: Path) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as problem:  # onnxruntime has no root of its errors
+        raise ExportError(
+            f"onnxruntime cannot run the file, which was not kept: {str(problem).strip()}. Choose another opset"
+        ) from problem
+
+
+def _difference(expected: Tensor, found: Any) -> float:
+    """The largest |expected - found|; infinite if shapes or dtypes differ, or if one number is not finite."""
+    y = expected.numpy()
+    if y.shape != found.shape or y.dtype != found.dtype:
+        return float("inf")
+    if not y.size:
+        return 0.0
+    if not np.isfinite(y).all() or not np.isfinite(found).all():
+        return 0.0 if np.array_equal(y, found) else float("inf")
+    return float(np.abs(y.astype(np.float64) - found.astype(np.float64)).max())
+
+
+@contextlib.contextmanager
+def _as_written(path: Path) -> Iterator[None]:
+    """Errors of a runtime name the file that was meant, not the temporary one."""
+    try:
+        yield
+    except AttncError:
+        raise
+    except Exception as problem:
+        raise ExportError(
+            f"{path} could not be run by onnxruntime: {str(problem).partition(chr(10))[0]}"
+        ) from problem
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings and lines of progress of torch.onnx."""
+    loggers = [
+        logging.getLogger(name)
+        for name in ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript")
+    ]
+    before = [log.level for log in loggers]
+    for log in loggers:
+        log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for log, level in zip(loggers, before, strict=True):
+            log.setLevel(level)

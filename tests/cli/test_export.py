@@ -1,0 +1,42 @@
+"""`attnc export`: a saved head as ONNX; what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attnc
+from tests.cli.checks import refused
+
+pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
+
+
+@pytest.fixture
+def saved(tanh: attnc.Head, tmp_path: Path) -> Path:
+    tanh.save(tmp_path / "tanh.safetensors")
+    return tmp_path / "tanh.safetensors"
+
+
+def test_a_head_is_written(run: Any, saved: Path, tmp_path: Path) -> None:
+    ran = run("export", saved, "--to", "onnx", "-o", tmp_path / "tanh.onnx", "--json")
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "tanh.onnx").is_file() and ran.json["output"] == str(tmp_path / "tanh.onnx")
+    assert ran.json["difference"] <= ran.json["allowed"] and "Softmax" in ran.json["operations"]
+
+
+def test_files_that_exist_need_force(run: Any, saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "tanh.onnx").write_text("mine")
+    refused(run("export", saved, "-o", tmp_path / "tanh.onnx", "--json"), "FileError", "--force")
+    assert (tmp_path / "tanh.onnx").read_text() == "mine"
+
+
+def test_bad_input(run: Any, saved: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.onnx"
+    refused(run("export", saved, "--to", "coq", "-o", out, "--json"), "InputError", "onnx")
+    refused(run("export", saved, "-o", tmp_path / "a.pt", "--json"), "InputError", ".onnx")
+    refused(run("export", saved, "-o", out, "--opset", 3, "--json"), "InputError", "18")
+    refused(run("export", tmp_path / "missing", "-o", out, "--json"), "FileError", "missing")
+    assert not out.exists()
