@@ -1,11 +1,11 @@
-"""Whether what a part computes equals what was read of it, up to rounding."""
+"""Whether what a part receives and computes is what was read of it, up to rounding."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from attnc.domain import Array
+from attnc.domain import Array, Normed
 from attnc.network.running import is_less
 
 
@@ -22,3 +22,13 @@ def is_close(found: Array, expected: tuple[Array, Array], dtype: torch.dtype, te
         close = np.abs(found - value) <= allowed * size + flushed
     overflow = ~np.isfinite(found) & (~np.isfinite(value) | (size > min(1e37, 0.1 * torch.finfo(dtype).max)))
     return bool((close | overflow).all())
+
+
+def is_normalised(x: Array, norm: Normed) -> bool:
+    """|(x - shift)/gain|₂ <= √d, up to the relative 2^-10 that the bounds allow for executed norms."""
+    used = norm.gain != 0
+    with np.errstate(all="ignore"):
+        y = (x[:, used] - norm.shift[used]) / norm.gain[used]
+        room = np.abs(norm.shift[used] / norm.gain[used]).max(initial=0.0)
+    longest = (1 + 2.0**-10) * np.sqrt(x.shape[1]) + 2.0**-10 * room * np.sqrt(x.shape[1])
+    return bool((np.sqrt((y * y).sum(1)) <= longest).all())

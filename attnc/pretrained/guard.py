@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from attnc import functions
-from attnc.domain import Array, Normed
+from attnc.domain import Array
 from attnc.errors import Problem, UnsupportedError
 from attnc.frontends.capture import fused_path
 from attnc.frontends.comparison import swapped
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.blocks import LinearMap
 from attnc.network.pointwise import Pointwise
-from attnc.pretrained.closeness import is_close
+from attnc.pretrained.closeness import is_close, is_normalised
 from attnc.pretrained.inputs import removed
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class _Flow:
         known = {row.tobytes() for out in self.normed for row in rows_of(out)}
         for x in map(rows_of, self.entering):
             foreign = bool(known) and any(row.tobytes() not in known for row in x)
-            if foreign or not _normalised(x, norm.domain()):
+            if foreign or not is_normalised(x, norm.domain()):
                 return f"its input is not the output of {norm.name or 'its norm'}"
         return None
 
@@ -360,16 +360,6 @@ class _ExpertRun(_Flow):
 
 def _problems(runs: Sequence[_Flow]) -> list[Problem]:
     return [Problem(run.site.name, reason) for run in runs if (reason := run.problem())]
-
-
-def _normalised(x: Array, norm: Normed) -> bool:
-    """|(x - shift)/gain|₂ <= √d, up to the relative 2^-10 that the bounds allow for executed norms."""
-    used = norm.gain != 0
-    with np.errstate(all="ignore"):
-        y = (x[:, used] - norm.shift[used]) / norm.gain[used]
-        room = np.abs(norm.shift[used] / norm.gain[used]).max(initial=0.0)
-    longest = (1 + 2.0**-10) * np.sqrt(x.shape[1]) + 2.0**-10 * room * np.sqrt(x.shape[1])
-    return bool((np.sqrt((y * y).sum(1)) <= longest).all())
 
 
 def _record_output(into: list[Tensor]) -> Callable[..., None]:

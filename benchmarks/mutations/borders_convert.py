@@ -67,7 +67,7 @@ BORDERS_CONVERT = [
     Mutation(
         "flow: what a norm can return",
         GUARD,
-        "if foreign or not _normalised(x, norm.domain()):",
+        "if foreign or not is_normalised(x, norm.domain()):",
         "if foreign:",
         "a norm that is written out is not compared",
         (

@@ -374,5 +374,12 @@ def test_other_formats_are_refused() -> None:
         other = {**body, "format": version}
         with pytest.raises(CertificateError):
             Certificate.from_json({**other, "seal": seal(other)})
+
+
+@pytest.mark.parametrize("term", ["approximation", "rounding", "bound"])
+def test_only_what_is_unknown_has_no_bound(term: str) -> None:
+    unknown = Certificate.unknown("head", "float32")
+    assert Certificate.from_json(unknown.to_json()) == unknown
+    body = {k: v for k, v in head().to_json().items() if k != "seal"} | {term: None}
     with pytest.raises(CertificateError):
-        Certificate.unknown("head", "float32").to_json()
+        Certificate.from_json({**body, "seal": seal(body)})
