@@ -231,11 +231,11 @@ def small_table(stored: dict[str, Any]) -> str:
 
 
 def model_table(stored: dict[str, Any]) -> str:
-    rows = ["| model | difference | nonlinear operations | torch | onnxruntime |", "|---|---|---|---|---|"]
+    rows = ["| model | difference | functions in the graph | torch | onnxruntime |", "|---|---|---|---|---|"]
     for case in stored["models"]:
         times = " | ".join(f"{case['seconds'][key]:.1f} s" for key in ("torch", "onnxruntime"))
         rows.append(
-            f"| {case['name']} | {case['difference']:.1e} | {', '.join(case.get('nonlinear', ['']))} | {times} |"
+            f"| {case['name']} | {case['difference']:.1e} | {', '.join(case.get('nonlinear', ['not read']))} | {times} |"
         )
     first = stored["models"][0]
     sizes = ", ".join(map(str, first["batches"]))
