@@ -19,7 +19,7 @@ from typing import Any
 from pages import ROOT, as_json, one_thread, progress, put, versions, write
 
 BATCHES = (1, 7, 200_000)
-LONGEST = 64  # tokens: a graph has no chunks, and 64 texts of 128 tokens need more than 14 GB
+LONGEST = 64  # tokens: a graph has no chunks, and 64 texts of up to 128 tokens reached 14 GB
 SENTENCES, TEXTS_IN_A_BATCH = 100, (1, 7, 64)
 
 
@@ -238,9 +238,8 @@ def model_table(stored: dict[str, Any]) -> str:
             f"| {case['name']} | {case['difference']:.1e} | {', '.join(case.get('nonlinear', ['not read']))} | {times} |"
         )
     first = stored["models"][0]
-    sizes = ", ".join(map(str, first["batches"]))
-    said = f"{first['sentences']} sentences of up to {LONGEST} tokens, in batches of {sizes}"
-    said += "; times are those of all sentences in batches of 7"
+    said = f"{first['sentences']} sentences of up to {LONGEST} tokens in batches of 7, every tenth alone, and the 64 shortest in "
+    said += "one batch; times are those of the batches of 7"
     return "\n".join(rows) + f"\n\n{said}, on one thread.\n"
 
 
