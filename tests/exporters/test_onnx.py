@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 import attnc
 from attnc import incontext
+from attnc.domain import Interval
 from attnc.errors import (
     CertificateError,
     ExportError,
@@ -24,6 +26,9 @@ from attnc.errors import (
     UnsupportedError,
 )
 from attnc.exporters import onnx as exporter
+from attnc.functions import get
+from attnc.network.pointwise import Pointwise
+from tests.lower.exact_heads import activation_head
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
@@ -129,6 +134,24 @@ def test_a_converted_model(block: nn.Module, tmp_path: Path, engine: str) -> Non
     assert done.axes["input"][0] == "batch"
     x = torch.randn(64, 3, 4)
     assert np.abs(run(tmp_path / "block.onnx", x) - block(x).detach().numpy()).max() <= 1e-4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torch_onnx_and_its_optimiser_keep_every_coefficient(tmp_path: Path) -> None:
+    """The closed form of a lattice has coefficients below 1e-8, and float64 numbers that float32 does not have."""
+    head = activation_head(get("gelu"), Interval(-8, 8), 1e-5, "float64")
+    layer = Pointwise([(None, head)], "closed-form")
+    program = torch.onnx.export(
+        layer,
+        (torch.zeros(5, 3, dtype=torch.float64),),
+        dynamic_shapes=({0: Dim("n")},),
+        dynamo=True,
+        verbose=False,
+    )
+    program.save(tmp_path / "layer.onnx")  # type: ignore[union-attr]
+    x = torch.rand(999, 3, dtype=torch.float64) * 16 - 8
+    assert layer.runs == "closed-form"
+    assert np.abs(run(tmp_path / "layer.onnx", x) - layer(x).numpy()).max() <= 1e-13
 
 
 def test_other_nonlinear_operations_are_refused_by_name(tmp_path: Path) -> None:
