@@ -11,7 +11,7 @@ from flint import arb
 from torch import Tensor, nn
 
 import attnc
-from attnc.errors import AttncError, InputError, PrecisionError, UnsupportedError
+from attnc.errors import InputError, PrecisionError, UnsupportedError
 from attnc.functions.balls import working
 from attnc.network.norm import Norm
 from attnc.pretrained import report_of
