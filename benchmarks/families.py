@@ -94,9 +94,8 @@ def page(records: list[Record]) -> str:
     made = ", ".join(f"{name} {version}" for name, version in versions("transformers").items())
     whole = sum("refused" not in r for r in by_parts["all"].values())
     refused = [r for r in rows if r[1] == "no"]
-    counts = (
-        f'{len(rows) - len(refused)} of {len(rows)} configurations convert; {whole} also with `parts="all"`.'
-    )
+    counts = f"{len(rows) - len(refused)} of {len(rows)} configurations convert their blocks; "
+    counts += f'with `parts="all"`, {whole} convert blocks or norms.'
     head = 'family, feed-forward blocks, holds for, parts="all" adds, left as it is, or why not'
     return f"Made with {made}. {counts}\n\n" + table(head.replace(", or why", " or why"), rows) + "\n"
 

@@ -94,6 +94,7 @@ def test_saved_and_read_back(tmp_path: Path) -> None:
     assert attnc.verify(tmp_path / "saved")
 
 
+@pytest.mark.slow
 def test_experts_that_transformers_stores_one_by_one_are_not_read_back(tmp_path: Path) -> None:
     """The files have other tensors than the model."""
     model, inputs = tiny("mixtral"), example("mixtral")
@@ -104,6 +105,7 @@ def test_experts_that_transformers_stores_one_by_one_are_not_read_back(tmp_path:
         from_pretrained(tmp_path / "saved")
 
 
+@pytest.mark.slow
 def test_every_expert_is_in_the_bound() -> None:
     """An expert that gets no token counts as the others do: larger weights, a larger bound."""
     bounds = []
