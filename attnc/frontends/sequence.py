@@ -22,7 +22,7 @@ from attnc.frontends.operations import HINTS, Value
 from attnc.frontends.problems import part_name
 from attnc.frontends.sequence_operations import OPERATIONS, normed
 from attnc.frontends.transformers.expressions import NotElementwiseError, Reading, function_of
-from attnc.frontends.transformers.norms import NormRead, norms_in
+from attnc.frontends.transformers.norms import LAST, NormRead, norms_in
 from attnc.frontends.views import IDS, SequenceBuilder, View, plain
 from attnc.functions import Function
 from attnc.program import Pointwise, Program
@@ -53,7 +53,7 @@ def is_sequence(captured: Captured) -> bool:
             depends.add(node)
             if aten.name(node) in _SEQUENCE or (aten.name(node) in _PRODUCTS and len(data) > 1):
                 return True
-    return False
+    return any(True for _ in norms_in(captured))
 
 
 def sequence_program(captured: Captured, shape: Shape, dtype: np.dtype[np.floating], *, ids: bool) -> Program:
@@ -78,8 +78,9 @@ class SequenceTranslator:
     def __init__(self, builder: SequenceBuilder, captured: Captured) -> None:
         self.builder, self._captured = builder, captured
         self._known: dict[fx.Node, Any] = {}
-        written = ((node, rest) for node, *rest in norms_in(captured) if aten.name(node) == "mul")
-        self._norms: dict[fx.Node, Any] = dict(written)  # product → the node that enters, and the norm
+        written = ((aten.origin(node, casts=True, half=True), rest) for node, *rest in norms_in(captured))
+        # the last operation of a norm that is written out → the node that enters, and the norm
+        self._norms: dict[fx.Node, Any] = {node: rest for node, rest in written if aten.name(node) in LAST}
         self._activations: dict[fx.Node, tuple[fx.Node, str]] = {}  # product → the same, and the function
 
     def output(self) -> Value | None:
@@ -282,10 +283,12 @@ class SequenceTranslator:
         x = self._known[entering]
         if not isinstance(x, View):
             return _UNKNOWN
-        weight = norm.weight
+        if norm.half:
+            raise RefusedError("rounds to half precision inside of a norm: leave the cast out")
+        weight, centred = norm.weight, norm.kind == "layer"
         if weight is not None and norm.one_plus is not None:
             weight = 1.0 + weight.detach().to(norm.one_plus)
-        found = normed(self.builder, x, norm.features, weight, None, norm.eps, centred=False)
+        found = normed(self.builder, x, norm.features, weight, norm.bias, norm.eps, centred=centred)
         return View(found.value, self._in_shape(node, found.index))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnc.domain import Box, Tokens
 from attnc.errors import UnsupportedError
 from attnc.frontends import to_program
-from attnc.program import Program
+from attnc.program import Norm, Program
 from attnc.program.evaluate import approximate, exact
 from tests.frontends.tiny_models import hf
 
@@ -192,6 +192,35 @@ def test_another_axis_order_is_refused() -> None:
 def test_position_ids_from_padding_are_refused() -> None:
     model = hf.RobertaModel(hf.RobertaConfig(**TEXT)).eval()
     assert problems(model, IDS)[0].startswith("aten.ne in embeddings")
+
+
+class WrittenOut(nn.Module):
+    """A LayerNorm by mean, square and root; `how` says in which way."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.gain, self.shift = how, nn.Parameter(torch.randn(8)), nn.Parameter(torch.randn(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "half inside":
+            x = x.bfloat16().to(self.gain.dtype)
+        z = x - x.mean(-1, keepdim=True)
+        u = z.pow(2).mean(-1, keepdim=True) + 1e-5
+        y = self.gain * (z * torch.rsqrt(u) if self.how == "a product" else z / torch.sqrt(u))
+        return y if self.how == "a product" else y + self.shift
+
+
+@pytest.mark.parametrize("how", ["a product", "a sum", "half inside"])
+def test_a_layer_norm_that_is_written_out(how: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), WrittenOut(how)).eval().double()
+    if how == "half inside":
+        assert "bfloat16" in problems(model, SEQUENCE)[0]
+        return
+    program = read(model, SEQUENCE)
+    (norm,) = (step for step in program.steps if isinstance(step, Norm))
+    assert norm.centred and bool(norm.shift.any()) == (how == "a sum")
+    assert gap(model, program, torch.randn(4, 5, 8, dtype=torch.float64)) <= 1e-12
 
 
 def test_an_output_by_name() -> None:

@@ -155,7 +155,9 @@ def test_tokens_beyond_the_limit_warn() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).eval()
     attnc.convert_(model, approximation=1e-3, parts="norm")
     with pytest.warns(attnc.DomainWarning, match="mean square"):
-        model[1](torch.full((4,), 1e12))
+        model[1](torch.tensor([1e12, -1e12, 0.0, 0.0]))
+    constant = torch.full((4,), 1e12)  # its mean is subtracted first
+    assert torch.equal(model[1](constant), model[1](torch.zeros(4)))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from attnc.network.norm import Norm
 
 NORMS = ("layer_norm", "rms_norm")
 NORM = "attnc.norm"  # a norm that is converted, in a captured graph
-_LAST = ("mul", "div", "add")  # operations that a norm may end with, where it is written out
+LAST = ("mul", "div", "add")  # operations that a norm may end with, where it is written out
 LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
 
 
@@ -87,8 +87,8 @@ def normed_by(node: fx.Node, captured: Captured) -> fx.Node | None:
 def norms_in(captured: Captured) -> Iterator[tuple[fx.Node, fx.Node, NormRead]]:
     """Every norm that the graph runs: the node that it computes, the node that enters it, and the norm."""
     for node in captured.graph.nodes:
-        found = _read(node, captured) if aten.name(node) in (*NORMS, NORM, *_LAST) else None
-        ends = aten.name(node) not in _LAST or not any(_is_norm(user, captured) for user in node.users)
+        found = _read(node, captured) if aten.name(node) in (*NORMS, NORM, *LAST) else None
+        ends = aten.name(node) not in LAST or not any(_is_norm(user, captured) for user in node.users)
         if found is not None and ends:
             last = _cast(node, captured)
             entering, norm = _with_precision(last, *found)
@@ -116,7 +116,7 @@ def _with_precision(node: fx.Node, entering: fx.Node, norm: NormRead) -> tuple[f
 
 def _is_norm(user: fx.Node, captured: Captured) -> bool:
     """Whether an operation, or one behind casts of it, computes a norm: then the norm ends there."""
-    if aten.name(user) in _LAST:
+    if aten.name(user) in LAST:
         return _read(user, captured) is not None
     through = aten.unchanged(user, casts=True, half=True) is not None
     return through and any(_is_norm(next_, captured) for next_ in user.users)
