@@ -37,6 +37,7 @@ from attnc.check.values import CheckError, require
 from attnc.domain import Box, Interval, Tokens
 from attnc.functions import Function
 from attnc.records.certificate import Status, Verdict
+from attnc.records.domains import domain_to_json
 from attnc.records.fields import DAMAGE
 from attnc.records.numbers import HeadNumbers
 from attnc.records.record import LiteralRecord, Record, under
@@ -85,6 +86,7 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
     single = counts in ((1, 0, 0), (1, 1, 0))
     if not isinstance(given, Interval | Box) or not single or None in shape or math.prod(shape) % size:
         raise CheckError(f"inputs of the shape {shape} are not those of the source")
+    _check_border(structure, source, shape)
     copies = math.prod(shape) // size
     if isinstance(given, Tokens) or ids is not None:
         _check_ids(source, given, input)
@@ -107,6 +109,19 @@ def encoding_error(record: LiteralRecord, source: Record) -> float:
     pairs = zip(found, wanted, strict=True)
     worst = max(exact.size(exact.sum([(Fraction(1), a), (Fraction(-1), b)])) for a, b in pairs)
     return math.nextafter(float(worst), math.inf) if worst else 0.0
+
+
+def _check_border(structure: Mapping[str, Any], source: Record, shape: Sequence[int]) -> None:
+    """Raise unless the shapes are those of the source, with at most one axis in front, and the domain is that of its claim."""
+    head = isinstance(source.numbers, HeadNumbers)
+    given, made = ((), ()) if head else (source.network[0].shape, source.network[0].shapes[-1])
+    lead = list(shape[: len(shape) - len(given)])
+    if len(lead) > 1 or list(shape) != [*lead, *given] or list(structure["output"][1]) != [*lead, *made]:
+        raise CheckError(
+            f"inputs and outputs of the shapes {shape}, {structure['output'][1]} are not those of the source"
+        )
+    if structure["domain"] != domain_to_json(source.certificate.holds_for):
+        raise CheckError("its domain is not that of the certificate of its source")
 
 
 def _check_ids(source: Record, given: Interval | Box, input: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +29,13 @@ from attnc.records.files import replacing
 OPSETS = range(18, 24)
 _DEFAULT = 20
 _LARGEST = 2**31 - 1  # bytes of one protocol buffer
-_STATEMENT = (
-    "The approximation term of the certificate holds in exact arithmetic, so for this file too. Its rounding term was proved for "
-    "the arithmetic of torch on a CPU, not for the runtime that executes this file."
-)
+_EXACT = "The approximation term of the certificate holds in exact arithmetic, so for this file too. "
+_ROUNDING = "Its rounding term was proved for the arithmetic of torch on a CPU, not for the runtime that executes this file."
+_STATEMENTS = {
+    Status.PROVED: _EXACT + _ROUNDING,
+    Status.MEASURED: "The error was measured at samples, in torch. Nothing is proved.",
+    Status.UNKNOWN: "Nothing is proved of the rounding of this file.",
+}
 
 
 def write(x: object, path: Path, *, engine: str, inputs: Any, opset: int | None) -> Export:
@@ -158,12 +162,19 @@ def _describe(model: Any, subject: Subject, engine: str) -> None:
         "attnc.status": str(own.status),
         "attnc.digests": json.dumps(_digests(own)),
         "attnc.engine": engine,
-        "attnc.statement": _STATEMENT,
+        "attnc.statement": _statement(carried),
     }
-    if carried is not None and carried.status is not Status.UNKNOWN:
+    if carried is not None and (carried.status is not Status.UNKNOWN or carried.subject == "literal"):
         about["attnc.certificate"] = json.dumps(carried.to_json())
     onnx.helper.set_model_props(model, about)
     model.producer_name, model.producer_version = "attnc", about["attnc"]
+
+
+def _statement(carried: Certificate | None) -> str:
+    if carried is None or carried.status not in _STATEMENTS:
+        return "Nothing is claimed of this file."
+    encoded = carried.subject == "literal" and math.isfinite(carried.approximation)
+    return _EXACT * encoded + _STATEMENTS[carried.status]
 
 
 def _digests(certificate: Certificate) -> dict[str, dict[str, str]]:

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from attnc.arguments import checked_engine
+from attnc.check.literal import check_literal
 from attnc.domain import Ball, Box, Interval, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.exporters.model_inputs import example_of, tensors_of, varied
 from attnc.frontends.transformers import Call, example_call
 from attnc.incontext.base import InContext
+from attnc.network.altered import why_changed
 from attnc.network.engines import CERTIFIED
 from attnc.network.head import Head
 from attnc.network.literal import SelfAttentionNetwork
@@ -66,8 +68,8 @@ class Subject:
     def carried(self) -> Certificate | None:
         """The certificate that the file carries."""
         module = self.called.module
-        if isinstance(module, SelfAttentionNetwork):
-            return None if module.source is None else module.source.certificate
+        if isinstance(module, SelfAttentionNetwork) and module.source is None:
+            return None
         return self.certificate
 
     @property
@@ -144,6 +146,10 @@ def _network(network: Network, engine: str) -> Subject:
 
 def _literal(literal: SelfAttentionNetwork, engine: str) -> Subject:
     _check(literal)
+    if literal.source is not None and literal.source.certificate.proved:
+        verdict = check_literal(literal.record())
+        if verdict.status is not Status.PROVED:
+            raise CertificateError(_changed(verdict.reason))
     axes: list[Axes] = []
     for spec in literal.inputs:
         own = {i + 1: f"rows_of_{spec.name.partition('_')[0]}" for i, n in enumerate(spec.shape) if n is None}
@@ -269,8 +275,9 @@ def _check(module: Any) -> None:
     ask = getattr(module, "why_changed", module.why_not_certified)
     certificate: Certificate = module.certificate
     unknown = certificate.status is Status.UNKNOWN and certificate.subject != "literal"
-    measured = certificate.status is Status.MEASURED and certificate.subject == "head"
-    if not (unknown or measured) and (reason := ask()) is not None:
+    if certificate.status is Status.MEASURED and certificate.subject == "head":
+        ask = partial(why_changed, module, certificate)
+    if not unknown and (reason := ask()) is not None:
         raise CertificateError(_changed(reason))
 
 

@@ -22,7 +22,7 @@ from attnc.frontends.operations import HINTS, Value
 from attnc.frontends.problems import part_name
 from attnc.frontends.sequence_operations import OPERATIONS, normed
 from attnc.frontends.transformers.expressions import NotElementwiseError, Reading, function_of
-from attnc.frontends.transformers.norms import LAST, NormRead, norms_in
+from attnc.frontends.transformers.norms import LAST, NormRead, dtypes_between, norms_in
 from attnc.frontends.views import IDS, SequenceBuilder, View, plain
 from attnc.functions import Function
 from attnc.program import Pointwise, Program
@@ -42,6 +42,8 @@ _PRODUCTS = ("matmul", "bmm", "baddbmm", "mm")
 _ELEMENTWISE = frozenset({*ACTIVATIONS, "erf", "add", "sub", "mul", "div", "neg"})
 _LONGEST = 16  # operations of an activation that is written out
 _SHAPES = frozenset({"view_as", "reshape_as", "expand_as"})  # of which the second tensor gives a shape only
+
+_NARROW = "subtracts the mean in float32 inside of a float64 model: leave the cast out"
 
 
 def is_sequence(captured: Captured) -> bool:
@@ -228,6 +230,8 @@ class SequenceTranslator:
             return self._activated(node, first, activation(name, rest))
         if name not in OPERATIONS:
             raise RefusedError(HINTS.get(name, "is not supported"))
+        if name == "layer_norm" and b.dtype == np.float64 and aten.dtype(node) != torch.float64:
+            raise RefusedError(_NARROW)
         return OPERATIONS[name](b, **{"x" if k in ("self", "input") else k: v for k, v in given.items()})
 
     def _arranged(self, node: fx.Node, name: str, first: object, others: list[Any]) -> object:
@@ -286,6 +290,8 @@ class SequenceTranslator:
         if norm.half:
             raise RefusedError("rounds to half precision inside of a norm: leave the cast out")
         weight, centred = norm.weight, norm.kind == "layer"
+        if centred and self.builder.dtype == np.float64 and torch.float32 in dtypes_between(node, entering):
+            raise RefusedError(_NARROW)
         if weight is not None and norm.one_plus is not None:
             weight = 1.0 + weight.detach().to(norm.one_plus)
         found = normed(self.builder, x, norm.features, weight, norm.bias, norm.eps, centred=centred)

@@ -73,10 +73,16 @@ def verify_conversion(
 
 
 def why_not_applicable(model: nn.Module) -> str | None:
-    """Why the report is not about the model as it is now, or None. No bound is proved again."""
+    """Why the report is not about the model as it is now, or None. Bounds are proved again only where the digests of the weights
+    were not recorded."""
+    report, proofs = report_of(model), Proofs()
     try:
-        for part in _parts(MappedModel(model, {}), report_of(model)):
-            if (reason := _claims(part) or _numbers(part) or _code(part)) is not None:
+        for part in _parts(MappedModel(model, {}), report):
+            reason = _claims(part) or _numbers(part) or _code(part)
+            if reason is None and part.record is None:
+                verdict = _verdict(part, report.approximation, proofs)
+                reason = None if verdict.status is Status.PROVED else verdict.reason
+            if reason is not None:
                 return f"{part.claim.name}: {reason}"
     except AttncError as problem:
         return str(problem)

@@ -80,7 +80,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: square",
         NORMS,
-        'powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)',
+        'powers = op == "square" or (op == "pow" and given["exponent"] == 2)',
         'powers = op in ("square", "pow")',
         "the fourth power is the square",
         (NO_NORM,),
@@ -88,7 +88,7 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: product of two",
         NORMS,
-        'twice = op == "mul" and _argument(square, "other") is z',
+        'twice = op == "mul" and isinstance(given["other"], fx.Node) and _widened(given["other"], wide=True) is z',
         'twice = op == "mul"',
         "any product is a square",
         (NO_NORM,),

@@ -206,3 +206,22 @@ def test_damaged_records_are_refused(edit: str, tmp_path: Path) -> None:
     for read in (attnc.load, attnc.verify):
         with pytest.raises(AttncError):
             read(path)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"domain": {"kind": "box", "lo": -99.0, "hi": 99.0, "shape": [2, 3]}},
+        {"domain": None},
+        {"output": ["y", [3, 2], 0]},
+        {"output": ["y", [6], 0]},
+    ],
+    ids=str,
+)
+def test_shapes_and_the_domain_are_those_of_the_source(edit: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)).eval()
+    net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(2, 3)), eps=1e-2)
+    record = net.as_self_attention().record()
+    assert check_literal(record).status == "proved"
+    assert check_literal(replace(record, structure={**record.structure, **edit})).status == "unknown"

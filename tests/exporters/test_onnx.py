@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from attnc.errors import (
 )
 from attnc.exporters import onnx as exporter
 from attnc.functions import get
+from attnc.network.literal.network import literal_from_record
 from attnc.network.pointwise import Pointwise
 from tests.lower.exact_heads import activation_head
 
@@ -105,13 +107,14 @@ def test_a_network_in_float64(network: attnc.Network, tmp_path: Path) -> None:
         assert np.abs(run(tmp_path / "net.onnx", x) - network(x).numpy()).max() <= 1e-13
 
 
-def test_a_literal_form_has_the_certificate_of_its_source(network: attnc.Network, tmp_path: Path) -> None:
+def test_a_literal_form_has_its_own_certificate(network: attnc.Network, tmp_path: Path) -> None:
     literal = network.as_self_attention(3)
     attnc.export(literal, tmp_path / "net.onnx")
     x = torch.rand(5, 3, 4, dtype=torch.float64) * 2 - 1
     assert np.abs(run(tmp_path / "net.onnx", x) - literal(x).numpy()).max() <= 1e-13
     about = props(tmp_path / "net.onnx")
-    assert attnc.Certificate.from_json(json.loads(about["attnc.certificate"])) == network.certificate
+    carried = attnc.Certificate.from_json(json.loads(about["attnc.certificate"]))
+    assert carried == literal.certificate and carried.approximation >= network.certificate.approximation
     assert about["attnc.subject"] == "literal" and about["attnc.status"] == "unknown"
 
 
@@ -221,6 +224,34 @@ def test_a_changed_module_is_not_exported_with_its_certificate(tmp_path: Path) -
         head.value[0, 0, 1] += 1
     with pytest.raises(CertificateError):
         attnc.export(head, tmp_path / "relu.onnx")
+
+
+def test_a_measured_head_states_no_proof_and_must_not_be_changed(tmp_path: Path) -> None:
+    head = attnc.head(torch.erf, domain=(-2, 2), eps=1e-2)
+    attnc.export(head, tmp_path / "erf.onnx")
+    about = props(tmp_path / "erf.onnx")
+    assert about["attnc.status"] == "measured" and "holds" not in about["attnc.statement"]
+    with torch.no_grad():
+        head.output.mul_(2)
+    with pytest.raises(CertificateError):
+        attnc.export(head, tmp_path / "other.onnx")
+
+
+def test_a_literal_form_must_encode_its_source(tanh: attnc.Head, tmp_path: Path) -> None:
+    record = tanh.as_self_attention(2).record()
+    tensors = {name: 3 * x if name.endswith("W_O") else x for name, x in record.tensors.items()}
+    with pytest.raises(CertificateError):
+        attnc.export(literal_from_record(replace(record, tensors=tensors)), tmp_path / "x.onnx")
+
+
+def test_a_model_without_a_record_is_proved_anew(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4)).eval()
+    attnc.convert_(model, 1e-3, parts="all", config={"engine": "softmax"}, samples=torch.randn(2, 4))
+    with torch.no_grad():
+        model[1].weight.mul_(5)
+    with pytest.raises(CertificateError):
+        attnc.export(model, tmp_path / "model.onnx")
 
 
 def test_a_changed_model_is_not_exported_with_its_report(block: nn.Module, tmp_path: Path) -> None:

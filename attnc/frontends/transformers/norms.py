@@ -104,6 +104,11 @@ def _cast(node: fx.Node, captured: Captured) -> fx.Node:
 
 def _with_precision(node: fx.Node, entering: fx.Node, norm: NormRead) -> tuple[fx.Node, NormRead]:
     """The norm, with a note if a number between its input and a node has half precision."""
+    return entering, replace(norm, half=bool(dtypes_between(node, entering) & set(HALF)))
+
+
+def dtypes_between(node: fx.Node, entering: fx.Node) -> set[object]:
+    """The dtypes of the numbers that are computed between the input of a norm and a node, the node's own included."""
     begin, todo, seen = aten.origin(entering, casts=True, half=True), [node], set[fx.Node]()
     while todo:
         at = todo.pop()
@@ -111,7 +116,7 @@ def _with_precision(node: fx.Node, entering: fx.Node, norm: NormRead) -> tuple[f
             continue
         seen.add(at)
         todo += at.all_input_nodes
-    return entering, replace(norm, half=any(aten.dtype(at) in HALF for at in seen))
+    return {aten.dtype(at) for at in seen}
 
 
 def _is_norm(user: fx.Node, captured: Captured) -> bool:
@@ -184,7 +189,10 @@ def _written_out(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] 
     x = _centred(z)
     factors = list(_factors(node, z))
     rest = [f for f, _ in factors if f is not roots[0][0]]
-    same = [f for f in rest if f is z or (x is not None and _centred(f) is x)]
+    again = [
+        f for f in rest if f is not z and x is not None and _centred(f) is x
+    ]  # x - mean(x), written twice
+    same = [f for f in rest if f is z] + [f for f in again if aten.dtype(f) == aten.dtype(z)]
     if len(same) != 1 or aten.shape(z) != size or any(inverse for f, inverse in factors if f in rest):
         return None
     gains = [_gain(f, captured) for f in rest if f is not same[0]]
@@ -206,10 +214,28 @@ def _centred(node: fx.Node) -> fx.Node | None:
     """x of x - mean(x, -1, keepdim)."""
     if aten.name(node) != "sub" or aten.arguments(node).get("alpha", 1) != 1:
         return None
-    x, mean = _argument(node, "self"), _argument(node, "other")
-    if x is None or mean is None or aten.name(mean) != "mean" or _argument(mean, "self") is not x:
+    x, mean = _operands(node)
+    if x is None or mean is None or aten.name(mean) != "mean" or _operands(mean)[0] is not x:
         return None
-    return x if _over_last(mean) and aten.dtype(node) in DTYPES else None
+    same = aten.dtype(mean) == aten.dtype(node) and aten.dtype(node) in DTYPES
+    return x if same and _over_last(mean) else None
+
+
+def _operands(node: fx.Node) -> tuple[fx.Node | None, ...]:
+    """What an operation is applied to, apart from casts that lose nothing."""
+    given = (aten.arguments(node).get(name) for name in ("self", "other"))
+    return tuple(_widened(x) if isinstance(x, fx.Node) else None for x in given)
+
+
+def _widened(node: fx.Node, wide: bool = False) -> fx.Node:
+    """The node with the same numbers, as far back as it goes. Casts that may lose digits are not passed; with `wide` those of
+    float64 to float32 are."""
+    source = aten.unchanged(node, casts=True, half=True)
+    if source is None:
+        return node
+    before, after = aten.dtype(source), aten.dtype(node)
+    lossless = before == after or (before in HALF and after in DTYPES) or after == torch.float64
+    return _widened(source, wide) if lossless or (wide and after in DTYPES) else node
 
 
 def _over_last(mean: fx.Node) -> bool:
@@ -222,10 +248,12 @@ def _over_last(mean: fx.Node) -> bool:
 def _factors(node: fx.Node, whole: fx.Node | None = None) -> Iterator[tuple[fx.Node, bool]]:
     """The factors of a product of products and of divisions by roots, casts apart, and whether each is divided by; `whole` is a
     factor even if it is a product."""
-    node = aten.origin(node, casts=True, half=True)
+    node = _widened(node, wide=True)
+    if node is not whole and aten.name(behind := aten.origin(node, casts=True, half=True)) in ("mul", "div"):
+        node = behind if behind is not whole else node  # a normalised vector may be rounded to half precision
     known = aten.name(node) if node is not whole else ""
-    sides = [_argument(node, key) for key in ("self", "other")] if known in ("mul", "div") else []
-    factors = [side for side in sides if side is not None]
+    sides = [aten.arguments(node).get(key) for key in ("self", "other")] if known in ("mul", "div") else []
+    factors = [_widened(side, wide=True) for side in sides if isinstance(side, fx.Node)]
     divides = known == "div" and len(factors) == 2 and aten.name(factors[1]) == "sqrt"
     if len(factors) < 2 or (known == "div" and not divides):
         yield node, False
@@ -255,9 +283,10 @@ def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
         return None
     if any(aten.dtype(n) not in DTYPES for n in (root, total, mean, square)):
         return None  # in less it is not normalised to 2^-10
-    z, op = _argument(square, "self"), aten.name(square)
-    powers = op == "square" or (op == "pow" and aten.arguments(square)["exponent"] == 2)
-    twice = op == "mul" and _argument(square, "other") is z
+    given, op = aten.arguments(square), aten.name(square)
+    z = _widened(given["self"], wide=True) if isinstance(given.get("self"), fx.Node) else None
+    powers = op == "square" or (op == "pow" and given["exponent"] == 2)
+    twice = op == "mul" and isinstance(given["other"], fx.Node) and _widened(given["other"], wide=True) is z
     return (z, eps) if z is not None and (powers or twice) else None
 
 
@@ -270,7 +299,8 @@ def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, torch.dtype | None
         return None
     sides = [aten.arguments(node)[key] for key in ("self", "other")]
     one = any(isinstance(side, (int, float)) and side == 1 for side in sides)
-    weight = next((_tensor(side, captured) for side in sides if isinstance(side, fx.Node)), None)
+    nodes = (_widened(side, wide=True) for side in sides if isinstance(side, fx.Node))
+    weight = next((captured.tensors.get(side.name) for side in nodes), None)
     plain = aten.arguments(node).get("alpha", 1) == 1
     return (weight, aten.dtype(node)) if one and plain and weight is not None else None
 

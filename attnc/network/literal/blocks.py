@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnc.arguments import checked_count
 from attnc.domain import Interval
-from attnc.errors import InputError
+from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.literal.layers import Layers
 from attnc.network.literal.network import SelfAttentionNetwork
 from attnc.network.literal.steps import Input
@@ -75,6 +75,11 @@ def literal_block(block: GatedBlock, n: int) -> SelfAttentionNetwork:
     """A gated feed-forward block: inputs and outputs (…, n, d)."""
     ((_, square),) = block.product.square.groups
     dtype = str(square.key.dtype).removeprefix("torch.")
+    if len(block.roles) != 3:
+        raise UnsupportedError(
+            "the gated block has no literal form",
+            [Problem(block.roles[0], "is a fused gate: one map for both factors")],
+        )
     first, up, second = (linear_map(block.get_submodule(name), name, dtype) for name in block.roles)
     activation, domains = _activation(block.activation, 1, 2)
     powers = {name: getattr(block.product, name).cpu().numpy() for name in ("scale", "radius")}

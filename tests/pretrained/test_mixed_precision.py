@@ -1,0 +1,60 @@
+"""Norms that are written out, whose parts see different roundings, are no norms: their outputs are not normalised."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnc
+from attnc.errors import UnsupportedError
+
+
+def _root(z: Tensor, eps: float = 1e-5) -> Tensor:
+    return torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + eps)
+
+
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(-1, keepdim=True)
+
+
+FORMS = {
+    "the variance in bfloat16": lambda x, w: w * (_centred(x) * _root(_centred(x.bfloat16().float()))),
+    "the variance in float32": lambda x, w: w * (_centred(x) * _root(_centred(x.float()))),
+    "squares of float16": lambda x, w: w * (x * _root(x.half().float(), 1e-20)),
+    "a root in float16": lambda x, w: w * (x * _root(x).half()),
+    "a gain in bfloat16": lambda x, w: (1 + w.bfloat16().float()) * (x * _root(x)),
+    "a mean in float32": lambda x, w: w * ((x - x.float().mean(-1, keepdim=True)) * _root(_centred(x))),
+}
+SOUND = {
+    "LayerNorm": lambda x, w: w * (_centred(x) * _root(_centred(x))),
+    "in float32 from the start": lambda x, w: w * (lambda h: _centred(h) * _root(_centred(h)))(x.float()),
+    "RMSNorm of Llama": lambda x, w: w * (x.float() * _root(x.float())).to(x.dtype),
+}
+
+
+class Written(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.weight = form, nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ({**FORMS, **SOUND}[self.form](x, self.weight)).to(self.weight.dtype)
+
+
+def model(form: str) -> nn.Sequential:
+    torch.manual_seed(0)
+    made = nn.Sequential(Written(form), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)).eval()
+    return made.double() if "float32" in form else made
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_parts_with_other_roundings_are_no_norm(form: str) -> None:
+    with pytest.raises(UnsupportedError):
+        attnc.convert_(model(form), 1e-3)
+
+
+@pytest.mark.parametrize("form", SOUND)
+def test_one_rounding_for_all_parts_is_a_norm(form: str) -> None:
+    (block,) = attnc.convert_(model(form), 1e-3).blocks
+    assert isinstance(block.holds_for, attnc.domain.Normed)
