@@ -223,6 +223,23 @@ def test_a_layer_norm_that_is_written_out(how: str) -> None:
     assert gap(model, program, torch.randn(4, 5, 8, dtype=torch.float64)) <= 1e-12
 
 
+class Narrow(nn.Module):
+    """A norm of float32 inside of a model of float64."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.float()).double()
+
+
+@pytest.mark.parametrize("inner", [nn.LayerNorm(8), WrittenOut("a sum")], ids=["fused", "written out"])
+def test_a_mean_that_is_subtracted_in_float32_is_refused(inner: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(8, 8).double(), Narrow(inner.float()), nn.Linear(8, 8).double()).eval()
+    assert problems(model, SEQUENCE)
+
+
 def test_an_output_by_name() -> None:
     model = family("bert")
     program = read(model, IDS, "pooler_output")
