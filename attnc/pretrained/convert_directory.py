@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from attnc.arguments import checked_eps
 from attnc.errors import AttncError, InputError, MissingExtraError
 from attnc.frontends.transformers import BlockList, example_call, find_blocks
+from attnc.parallel import as_completed
 from attnc.pretrained.alone import Converted, Layers, Task, convert_alone, peak_memory
 from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.convert import check_dtypes, convert_, differences
@@ -190,20 +190,7 @@ def _results(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[str, Converted]
     joblib = _joblib()
     calls = (joblib.delayed(_attempt)(task) for task in tasks)
     try:
-        try:
-            arriving = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")(calls)
-        except ValueError:  # multiprocessing and ray return lists only
-            with joblib.Parallel(n_jobs=jobs, batch_size=1) as parallel:
-                while chunk := list(itertools.islice(calls, joblib.effective_n_jobs(jobs))):
-                    yield from parallel(chunk)
-            return
-        try:
-            for result in arriving:  # noqa: UP028 (`yield from` would close it outside of what follows)
-                yield result
-        finally:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # joblib warns about results that are discarded
-                arriving.close()
+        yield from as_completed(joblib, calls, jobs)
     except (AttncError, OSError):
         raise
     except Exception as problem:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import itertools
 import json
 import os
 import platform
@@ -26,6 +25,7 @@ from attnc.errors import AttncError, FileError, InputError, MissingExtraError
 from attnc.paper.experiments.protocol import Setting
 from attnc.paper.experiments.run import Record
 from attnc.paper.experiments.run import run as run_setting
+from attnc.parallel import as_completed
 from attnc.progress import Progress, silent
 from attnc.records import fields
 from attnc.records.files import replacing
@@ -226,20 +226,7 @@ def _outcomes(todo: Sequence[Setting], run: Run, jobs: int) -> Generator[Outcome
     joblib = require("joblib")
     calls = (joblib.delayed(attempt)(run, setting) for setting in todo)
     try:
-        try:
-            arriving = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")(calls)
-        except ValueError:  # multiprocessing and ray return lists only
-            with joblib.Parallel(n_jobs=jobs, batch_size=1) as parallel:
-                while chunk := list(itertools.islice(calls, joblib.effective_n_jobs(jobs))):
-                    yield from parallel(chunk)
-            return
-        try:
-            for outcome in arriving:  # noqa: UP028 (`yield from` would close it outside of what follows)
-                yield outcome
-        finally:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # joblib warns about results that are discarded
-                arriving.close()
+        yield from as_completed(joblib, calls, jobs)
     except AttncError:
         raise
     except Exception as problem:
