@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from attnc.errors import AttncError, ExportError, InputError, MissingExtraError, Problem, UnsupportedError
+from attnc.errors import AttncError, ExportError, InputError, Problem, UnsupportedError
 from attnc.exporters.export import Export
 from attnc.exporters.onnx_graph import Graph, operations_in
 from attnc.exporters.reference import Rounding
 from attnc.exporters.subjects import SIZES, Axes, Subject, subject_of
+from attnc.extras import optional
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import versions
 from attnc.records.files import replacing
@@ -40,7 +41,8 @@ _STATEMENTS = {
 
 def write(x: object, path: Path, *, engine: str, inputs: Any, opset: int | None) -> Export:
     """See `attnc.export`."""
-    _require()
+    for module in ("onnx", "onnxruntime", "onnxscript"):
+        optional(module, "onnx", "ONNX files")
     chosen = _checked_opset(opset)
     subject = subject_of(x, engine, inputs)
     dtype = subject.dtype
@@ -60,17 +62,6 @@ def write(x: object, path: Path, *, engine: str, inputs: Any, opset: int | None)
                 difference, allowed, count = _compare(temporary, subject, Rounding(program, dtype), axes)
     named = {name: dict(own) for name, own in zip(subject.names, axes, strict=True)}
     return Export(path, engine, difference, allowed, count, operations_in(model), named)
-
-
-def _require() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as problem:
-        raise MissingExtraError(
-            f"ONNX files need onnx, onnxruntime and onnxscript ({problem}): pip install 'attnc[onnx]'"
-        ) from problem
 
 
 def _checked_opset(opset: object) -> int:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from attnc.errors import MissingExtraError, Problem
+from attnc.errors import Problem
+from attnc.extras import optional
 from attnc.frontends.problems import tensor_problem
 from attnc.frontends.transformers import Call, Site
 from attnc.pretrained.blocks import plan_block
@@ -157,11 +158,7 @@ def _in_place(model: str, path: str, layer: nn.Module) -> nn.Module:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    try:
-        import threadpoolctl
-    except ImportError as problem:
-        advice = "which is not installed: pip install 'attnc[transformers]'"
-        raise MissingExtraError(f"directories are converted with threadpoolctl, {advice}") from problem
+    threadpoolctl = optional("threadpoolctl", "transformers", "model directories")
     threads = torch.get_num_threads()
     with threadpoolctl.threadpool_limits(limits=1):
         torch.set_num_threads(1)

@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnc.arguments import checked_eps
-from attnc.errors import AttncError, InputError, MissingExtraError
+from attnc.errors import AttncError, InputError
+from attnc.extras import optional
 from attnc.frontends.transformers import BlockList, example_call, find_blocks
 from attnc.parallel import as_completed
 from attnc.pretrained.alone import Converted, Layers, Task, convert_alone, peak_memory
@@ -187,7 +188,7 @@ def _attempt(task: Task) -> tuple[str, Converted]:
 
 def _results(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[str, Converted]]:
     """Each result as soon as it is known; a failure stops the rest."""
-    joblib = _joblib()
+    joblib = optional("joblib", "transformers", "model directories")
     calls = (joblib.delayed(_attempt)(task) for task in tasks)
     try:
         yield from as_completed(joblib, calls, jobs)
@@ -196,15 +197,6 @@ def _results(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[str, Converted]
     except Exception as problem:
         lost = f"{type(problem).__name__}: {problem}"
         raise OSError(f"a worker process was lost ({lost}); fewer jobs need less memory") from problem
-
-
-def _joblib() -> Any:
-    try:
-        import joblib
-    except ImportError as problem:
-        advice = "which is not installed: pip install 'attnc[transformers]'"
-        raise MissingExtraError(f"the blocks of a directory are converted by joblib, {advice}") from problem
-    return joblib
 
 
 def _outputs_after(

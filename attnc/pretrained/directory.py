@@ -16,7 +16,8 @@ from torch import nn
 
 from attnc.arguments import checked_engine, checked_strict
 from attnc.check.model import Activation, Block, NormNumbers, Part, read_parts, read_record, same_place
-from attnc.errors import CertificateError, FileError, InputError, MissingExtraError
+from attnc.errors import CertificateError, FileError, InputError
+from attnc.extras import optional
 from attnc.frontends.transformers import ActivationSite, NormSite, PartSite, Site, find_blocks
 from attnc.network.head import Head
 from attnc.network.norm import Norm
@@ -308,12 +309,7 @@ def _run_by(report: ConversionReport, engine: str, runs: Mapping[str, str]) -> C
 
 
 def _imported() -> Any:
-    try:
-        import transformers
-    except ImportError as problem:
-        advice = "which is not installed: pip install 'attnc[transformers]'"
-        raise MissingExtraError(f"model directories are read by transformers, {advice}") from problem
-    return transformers
+    return optional("transformers", "transformers", "model directories")
 
 
 @contextmanager

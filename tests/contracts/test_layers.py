@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "attnc"
 ORDER = [
-    {"errors", "domain", "parallel", "progress"},
+    {"errors", "domain", "extras", "parallel", "progress"},
     {"functions"}, {"arithmetic", "program"}, {"arguments", "records"}, {"prove", "check"},
     {"heads"}, {"network"}, {"lower"}, {"frontends", "incontext"}, {"compiler", "pretrained"}, {"exporters"}, {"paper"}, {"plot"},
     {"cli", "__init__", "__main__"},

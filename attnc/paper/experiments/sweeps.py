@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -21,7 +20,8 @@ from typing import Any
 import torch
 
 from attnc.arguments import checked_count
-from attnc.errors import AttncError, FileError, InputError, MissingExtraError
+from attnc.errors import AttncError, FileError, InputError
+from attnc.extras import optional
 from attnc.paper.experiments.protocol import Setting
 from attnc.paper.experiments.run import Record
 from attnc.paper.experiments.run import run as run_setting
@@ -39,11 +39,7 @@ _ALONE = threading.Lock()
 
 def require(module: str) -> Any:
     """The module, or `MissingExtraError` if it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as problem:
-        advice = f"the experiments need {module} ({problem}): pip install 'attnc[reproduce]'"
-        raise MissingExtraError(advice) from problem
+    return optional(module, "reproduce", "the experiments")
 
 
 @cache
