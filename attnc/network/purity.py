@@ -134,7 +134,9 @@ def _exported(watched: _Tensors, inputs: tuple[Any, ...], named: dict[str, Any])
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.export.export(watched, inputs, named, strict=False).run_decompositions({})
+            exported = torch.export.export(watched, inputs, named, strict=False)
+            functional: ExportedProgram = exported.run_decompositions({})
+            return functional
     except UnsupportedError:
         raise
     except Exception as problem:
@@ -162,8 +164,8 @@ def _unrecorded(
                 yield from others - set(_nonlinear(*executed(exported.module(), inputs, named, mode)))
     if len(failures) == len(MODES):
         reason = f"{type(failures[0]).__name__}: {failures[0]}".partition("\n")[0]
-        problem = Problem(type(watched.module).__name__, reason)
-        raise UnsupportedError("this call fails when it runs", [problem]) from failures[0]
+        failing = [Problem(type(watched.module).__name__, reason)]
+        raise UnsupportedError("this call fails when it runs", failing) from failures[0]
 
 
 def _graph(exported: ExportedProgram) -> Operations:

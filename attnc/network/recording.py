@@ -15,7 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-Operations = tuple[set[Node], list[Node]]  # the inputs of a call, and the operations in the order of execution
+Operations = tuple[
+    set[Node], list[Node]
+]  # the inputs of a call, and the operations in the order of execution
 # they hand numbers to code that torch does not see
 _LEAVING = frozenset({"numpy", "tolist", "data_ptr", "__array__", "__dlpack__", "untyped_storage", "storage"})
 _Place = tuple[object, ...]
@@ -50,7 +52,9 @@ class _Record:
     def __init__(self) -> None:
         self.graph = Graph()
         self.written: dict[object, list[Node]] = {}  # by storage
-        self.known: dict[_Place, tuple[Node, int]] = {}  # and how much had been written to the storage by then
+        self.known: dict[
+            _Place, tuple[Node, int]
+        ] = {}  # and how much had been written to the storage by then
         self.held: list[Any] = []  # keeps the storages alive, whose addresses are their names
 
     def entered(self, t: Tensor) -> Node:
