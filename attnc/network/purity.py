@@ -1,4 +1,4 @@
-"""The nonlinear operations of a module besides softmax, read from the graph of the operations that it executes.
+"""The nonlinear operations of a module besides softmax, read from graphs of the operations that it executes.
 
 Attention consists of affine maps, products of queries with keys, softmax, and products of weights with values."""
 
@@ -73,6 +73,10 @@ def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
     attention: queries with keys, and weights with values. Any product of softmax weights with a value of the data counts as the
     latter, also with other weights. Scores are products of at most two values of the data. Operations of libraries other than
     torch are listed by their full names, since their functions are unknown.
+
+    torch.export traces the call. Then it runs three times: without gradients, with gradients, and in inference mode. What it
+    executes there and not in the traced graph is listed too, as are functions that hand numbers to code outside torch, such as
+    numpy. The inputs, the buffers and the state of torch's random numbers are not changed.
 
     Casts between floating-point types are not listed, though they round, nor are functions of integer inputs, such as token ids.
     The output may consist of tensors, plain numbers and strings, and caches of transformers: others raise UnsupportedError.

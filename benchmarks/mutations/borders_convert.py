@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 GUARD = "attnc/pretrained/guard.py"
+EXECUTED = "attnc/pretrained/executed.py"
 ENTERING = "attnc/pretrained/inputs.py"
 CONVERT = "attnc/pretrained/convert.py"
 VERIFY = "attnc/pretrained/verify.py"
@@ -84,11 +85,59 @@ BORDERS_CONVERT = [
     ),
     Mutation(
         "flow: verify",
-        "attnc/pretrained/verify.py",
-        "        check_flow(model, call, blocks)\n",
-        "        pass\n",
-        "verify does not look at what flows into a block",
+        EXECUTED,
+        "if (reason := run.problem())]",
+        "if (reason := run.problem()) and False]",
+        "verify does not look at what flows into a block, and at norms that do not run",
         ("tests/pretrained/test_altered.py::test_what_enters_a_block_must_be_what_its_norm_returned",),
+    ),
+    Mutation(
+        "executed: maps",
+        EXECUTED,
+        "if not all(run.runs(role, *numbers) for run in runs):",
+        "if False:",
+        "verify does not run the maps of a block",
+        ("tests/pretrained/test_executed.py::test_what_runs_is_compared",),
+    ),
+    Mutation(
+        "executed: grad modes",
+        EXECUTED,
+        "    for mode in MODES:",
+        "    for mode in MODES[:1]:",
+        "verify runs the model without gradients only",
+        ("tests/pretrained/test_executed.py::test_what_runs_is_compared[with gradients]",),
+    ),
+    Mutation(
+        "executed: between the maps",
+        EXECUTED,
+        "return next((reason for run in runs if (reason := run.between())), None)",
+        "return None",
+        "verify does not look at what runs between the maps of a block",
+        ("tests/pretrained/test_executed.py::test_what_runs_is_compared",),
+    ),
+    Mutation(
+        "purity: what runs",
+        "attnc/network/purity.py",
+        "{*_nonlinear(*_graph(exported)), *_unrecorded(watched, exported, inputs, named)}",
+        "{*_nonlinear(*_graph(exported))}",
+        "purity trusts the recording of torch.export",
+        ("tests/network/test_recording.py::test_what_runs_without_tracing_is_listed",),
+    ),
+    Mutation(
+        "purity: numbers that leave torch",
+        "attnc/network/recording.py",
+        'if getattr(func, "__name__", "") in _LEAVING:',
+        "if False:",
+        "purity does not see what numpy computes",
+        ("tests/network/test_recording.py::test_what_runs_without_tracing_is_listed",),
+    ),
+    Mutation(
+        "purity: writes to views",
+        "attnc/network/recording.py",
+        "if node is None or seen != len(parts):",
+        "if node is None:",
+        "purity does not see what is written to a part of a tensor",
+        ("tests/network/test_recording.py",),
     ),
     Mutation(
         "guard: the part alone",

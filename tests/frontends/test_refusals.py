@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
+from attnc.domain import Box
 from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.frontends import to_program
 from attnc.program import Program
@@ -207,6 +208,23 @@ def test_normalisation_by_the_batch() -> None:
     negative = stack(layer(3, 3), nn.BatchNorm1d(3))
     negative[1].running_var.fill_(-1)
     only(negative, "aten.batch_norm in 1 (BatchNorm1d)", "variance + epsilon must be positive")
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(3, eps=0.0), nn.RMSNorm(3, eps=1e-40)])
+def test_a_norm_of_no_eps(norm: nn.Module) -> None:
+    """At equal inputs LayerNorm without eps is 0/0: the model would differ from its program there."""
+    kind = type(norm).__name__
+    only(stack(norm, layer(3, 3)), f"aten.{kind[:-4].lower()}_norm in 0 ({kind})", "1e-24")
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(3), nn.RMSNorm(3)])
+def test_inputs_that_overflow_in_a_norm(norm: nn.Module) -> None:
+    model = stack(layer(3, 3), norm, layer(3, 3)).float()
+    with pytest.raises(UnsupportedError) as raised:
+        to_program(model, (3,), box=Box(-1e20, 1e20, shape=(3,)))
+    (found,) = raised.value.problems
+    assert "torch.float32" in found.reason and "part 1" in found.reason and "1e+20" in found.reason
+    to_program(model, (3,), box=Box(-1e15, 1e15, shape=(3,)))
 
 
 class Net(nn.Module):
