@@ -31,6 +31,10 @@ OPSETS = range(18, 24)
 _DEFAULT = 20
 _LARGEST = 2**31 - 1  # bytes of one protocol buffer
 _EXACT = "The approximation term of the certificate holds in exact arithmetic, so for this file too. "
+_CLOSED = (
+    "The approximation term of the certificate is that of attention over anchors. This file evaluates closed forms instead; how "
+    "far they are from attention is part of the rounding term. "
+)
 _ROUNDING = "Its rounding term was proved for the arithmetic of torch on a CPU, not for the runtime that executes this file."
 _STATEMENTS = {
     Status.PROVED: _EXACT + _ROUNDING,
@@ -153,7 +157,7 @@ def _describe(model: Any, subject: Subject, engine: str) -> None:
         "attnc.status": str(own.status),
         "attnc.digests": json.dumps(_digests(own)),
         "attnc.engine": engine,
-        "attnc.statement": _statement(carried),
+        "attnc.statement": _statement(carried, engine),
     }
     if carried is not None and (carried.status is not Status.UNKNOWN or carried.subject == "literal"):
         about["attnc.certificate"] = json.dumps(carried.to_json())
@@ -161,9 +165,11 @@ def _describe(model: Any, subject: Subject, engine: str) -> None:
     model.producer_name, model.producer_version = "attnc", about["attnc"]
 
 
-def _statement(carried: Certificate | None) -> str:
+def _statement(carried: Certificate | None, engine: str) -> str:
     if carried is None or carried.status not in _STATEMENTS:
         return "Nothing is claimed of this file."
+    if carried.status is Status.PROVED and engine == "closed-form":
+        return _CLOSED + _ROUNDING
     encoded = carried.subject == "literal" and math.isfinite(carried.approximation)
     return _EXACT * encoded + _STATEMENTS[carried.status]
 

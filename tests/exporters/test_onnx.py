@@ -135,6 +135,8 @@ def test_a_converted_model(block: nn.Module, tmp_path: Path, engine: str) -> Non
     assert [part.engine for part in block.modules() if hasattr(part, "engine")] == before
     assert ("Softmax" in done.operations) == (engine == "softmax")
     assert done.axes["input"][0] == "batch"
+    exact = "holds in exact arithmetic" in props(tmp_path / "block.onnx")["attnc.statement"]
+    assert exact == (engine == "softmax")  # a closed form is not attention
     x = torch.randn(64, 3, 4)
     assert np.abs(run(tmp_path / "block.onnx", x) - block(x).detach().numpy()).max() <= 1e-4
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -164,9 +165,11 @@ def test_tokens_beyond_the_limit_warn() -> None:
     ("part", "error"),
     [
         (nn.LayerNorm(4, eps=0.0), UnsupportedError),
+        (nn.LayerNorm(4, eps=1e30), UnsupportedError),
+        (nn.LayerNorm(4, eps=math.inf), UnsupportedError),
         (nn.RMSNorm(4, eps=1e-30), UnsupportedError),
     ],
-    ids=["eps 0", "tiny eps"],
+    ids=["eps 0", "huge eps", "infinite eps", "tiny eps"],
 )
 def test_norms_that_cannot_be_converted(part: nn.Module, error: type[Exception]) -> None:
     model = nn.Sequential(nn.Linear(4, 4, dtype=next(part.parameters()).dtype), part).eval()
