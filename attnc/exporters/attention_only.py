@@ -1,21 +1,21 @@
 """A literal form as blocks of attention over one residual stream, X ← X + Σ_h softmax(X W_Q^h (X W_K^h)ᵀ) X W_V^h W_O^h.
 
-A literal form whose steps are layers of attention with a residual stream has this form already. Otherwise:
+A literal form with a residual stream whose steps are all attention has this form already. Otherwise:
 
     in the literal form                  here
-    no residual stream, X ← step(X)      the result of every step has coordinates of its own, which are 0 before
+    no residual stream, X ← step(X)      the result of every step has coordinates of its own, which start at 0
     a bias B of a map                    these coordinates start at B
-    the maps before the first layer      part of the embedding
-    a map A·vec(X) of the sequence       a layer of routing heads, below
-    sequences of several lengths         a token has no part in a layer if the sequence there is shorter: it is outside
+    maps before the first attention      part of the embedding
+    a map A·vec(X) of the sequence       a layer of routing heads
+    sequences of several lengths         tokens that a sequence does not have are outside: they do not take part in its layer
 
-**Routing heads.** The pattern of such a head is 0 and 1: token t attends to the one token s(t), and W_V W_O is a block of A.
-Blocks that are equal share a head. With the place p of a token, the score of t and p is
+**Routing heads** have patterns of 0 and 1: token t attends to one token s(t), and W_V W_O is a block of A. Equal blocks share a
+head. The score of token t with the token at place p is
 
-    M (2 s(t) p - p²) = M s(t)² - M (s(t) - p)²
+    M (2 s(t) p - p²) = M s(t)² - M (s(t) - p)².
 
-in integers, which are exact in floating point, and exp(-M) is 0. Where a block has no source, s(t) is the token "nothing": all of
-its registers are 0. It attends to itself in every layer, no token of the sequence attends to it, and tokens outside attend to it."""
+These are integers times a power of two, which are exact, and exp(-M) is 0. If token t gets nothing from any token, s(t) is a
+token "nothing", whose registers are 0. In layers of attention, "nothing" and tokens outside attend to "nothing" alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.literal import Layout, SelfAttention, SelfAttentionNetwork, SequenceMap
-from attnc.network.literal.steps import LETTERS, Step
+from attnc.network.literal.steps import LARGEST, LETTERS, Step
 from attnc.records.layers import Index
 from attnc.records.numbers import Array
 
@@ -52,9 +52,9 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class AttentionOnly:
-    """`layout` names the coordinates and the tokens of the stream. The sequence that the first `leading` steps of the literal form
-    return goes into the first coordinates of the first tokens; `constants` (tokens, D) are added. They are None if the number of
-    tokens depends on the inputs: the stream is then that of the literal form. `output` are the coordinates of the result."""
+    """`layout` names the coordinates and the tokens of the stream. The sequence after the first `leading` steps of the literal
+    form goes into the first coordinates of the first tokens, and `constants` (tokens, D) are added; None stands for none.
+    `output` are the coordinates of the result."""
 
     blocks: tuple[Block, ...]
     layout: Layout
@@ -81,6 +81,15 @@ class _Route:
         return rows, columns, found
 
 
+def check_size(layers: int, heads: int, width: int, d: int) -> None:
+    """Raise if matrices for `layers` layers of `heads` heads of one width over d coordinates have more than `LARGEST` numbers."""
+    if (size := 4 * layers * heads * width * d) > LARGEST:
+        raise InputError(
+            f"{layers} layers of {heads} heads of width {width} over {d} coordinates have {size:,} numbers, over {LARGEST:,}: "
+            "use a smaller network, or a larger eps"
+        )
+
+
 def attention_only(literal: SelfAttentionNetwork) -> AttentionOnly:
     """The blocks of a literal form, in its dtype."""
     return _Stream(literal).found()
@@ -96,10 +105,8 @@ class _Stream:
         varies = any(None in spec.shape for spec in literal.inputs)
         problems = _problems(literal, steps, varies)
         if problems or not attention:
-            raise UnsupportedError(
-                "this literal form has no attention-only form; use form='two-layer', or leave the form out",
-                problems or [Problem(literal.form, "has no layer of attention")],
-            )
+            nothing = Problem(literal.form, "has no layer of attention")
+            raise UnsupportedError("this literal form has no attention-only form", problems or [nothing])
         self.leading = 0 if literal.residual else attention[0]
         self.steps, self.layout = steps[self.leading :], Layout({})
         layouts = list(literal.layouts.items())[self.leading :]
@@ -139,14 +146,14 @@ class _Stream:
 
     def _constants(self) -> dict[str, Array]:
         """By register, the number of every token."""
-        tokens = np.arange(len(self.layout.tokens), dtype=np.float64)
-        found = {ONE: np.ones_like(tokens)}
+        tokens: Array = np.arange(len(self.layout.tokens), dtype=np.float64)
+        found: dict[str, Array] = {ONE: np.ones_like(tokens)}
         if self.nothing:
-            counts = [n for n, (_, step) in zip(self.counts, self.steps, strict=False) if isinstance(step, SelfAttention)]
-            for count in sorted({*counts, len(tokens) - 1}):
-                found[self._outside(count)] = (tokens >= count) * 1.0
+            counts = {n for i, n in enumerate(self.counts[:-1]) if i not in self.routes}
+            for count in sorted(counts | {len(tokens) - 1}):
+                found[self._outside(count)] = (tokens >= count) * np.ones_like(tokens)
         if self.routes:
-            found |= {PLACE: tokens, SQUARE: tokens**2}
+            found |= {PLACE: tokens, SQUARE: tokens * tokens}
             self.known[tokens.tobytes()] = PLACE
         for i, routes in self.routes.items():
             for g, route in enumerate(routes):
@@ -169,11 +176,11 @@ class _Stream:
         return found
 
     def found(self) -> AttentionOnly:
-        widths = [2]
-        for _, step in self.steps:
-            if isinstance(step, SelfAttention):
-                widths += [step.W_Q.shape[2] + 2 * self.nothing, step.W_V.shape[2]]
-        blocks = tuple(self._blocks(max(widths)))
+        layers = [step for _, step in self.steps if isinstance(step, SelfAttention)]
+        width = max(max(a.W_Q.shape[2] + 2 * self.nothing, a.W_V.shape[2]) for a in layers)
+        heads = max(*(len(a.heads) for a in layers), *map(len, self.routes.values()), 1)
+        check_size(len(self.steps), heads, width, self.layout.width)
+        blocks = tuple(self._blocks(max(width, 2)))
         register, last = self.literal.output[0], self.starts[-1]
         whole = slice(last, last + self.steps[-1][1].layout.width)
         output = whole if register is None else self.literal.layout[register]
@@ -249,15 +256,19 @@ class _Stream:
         return Block(name, names, np.stack(queries), keys, np.stack(values), np.stack(outs))
 
 
-def _problems(literal: SelfAttentionNetwork, steps: Sequence[tuple[str, Step]], varies: bool) -> list[Problem]:
+def _problems(
+    literal: SelfAttentionNetwork, steps: Sequence[tuple[str, Step]], varies: bool
+) -> list[Problem]:
     found = []
     for name, step in steps:
         if not isinstance(step, (SelfAttention, SequenceMap)):
-            found.append(Problem(name, "a softmax over the columns of the sequence is not attention"))
+            found.append(Problem(name, "a softmax over columns is not attention: use form='two-layer'"))
         elif isinstance(step, SequenceMap) and varies:
-            found.append(Problem(name, "a map of a sequence whose length depends on the inputs"))
+            found.append(Problem(name, "a map in a sequence of any length has no routing heads"))
         elif isinstance(step, SequenceMap) and literal.residual and bool(step.bias.any()):
-            found.append(Problem(name, "a map with a bias in a residual stream"))
+            found.append(
+                Problem(name, "a map with a bias: let the register that it writes start at the bias")
+            )
     return found
 
 
@@ -271,7 +282,8 @@ def _routes(step: SequenceMap, tokens: int) -> list[_Route]:
     (target, j), (source, i), core = np.divmod(rows[kept], e), np.divmod(columns[kept], d), core[kept]
     order = np.lexsort((i, j, source, target))
     target, j, source, i, core = (a[order] for a in (target, j, source, i, core))
-    first = np.flatnonzero(np.r_[True, (np.diff(target) != 0) | (np.diff(source) != 0)]) if len(core) else []
+    changes = np.diff(target, prepend=-1) != 0
+    first = np.flatnonzero(changes | (np.diff(source, prepend=-1) != 0)).tolist()  # of every pair of tokens
     alike: dict[tuple[bytes, ...], list[_Route]] = {}
     for a, b in zip(first, [*first[1:], len(core)], strict=True):
         parts = j[a:b], i[a:b], core[a:b]
