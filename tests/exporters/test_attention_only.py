@@ -113,7 +113,11 @@ def test_the_blocks_compute_what_the_steps_compute(name: str) -> None:
     assert 0 < room < 1e-9
     for block, stream, pattern in zip(form.blocks, found[1:], patterns, strict=True):
         expected = sequences[block.name].reshape(-1, *sequences[block.name].shape[-2:])
-        start = 0 if literal.residual else form.layout[f"{block.name}: {next(iter(literal.layouts[block.name]))}"].start
+        start = (
+            0
+            if literal.residual
+            else form.layout[f"{block.name}: {next(iter(literal.layouts[block.name]))}"].start
+        )
         n, d = expected.shape[1:]
         assert (stream[:, :n, start : start + d] - expected).abs().max() <= 10 * room
         if block.name in weights:
@@ -169,9 +173,8 @@ def test_routes_are_the_blocks_of_the_matrix(tokens: int) -> None:
     assert np.array_equal(found.reshape(-1, tokens * 2), np.kron(np.eye(tokens // 3), flat))
 
 
-def test_wide_maps_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    literal, inputs = case("maps")
-    stream = exporter._Stream(literal)
+def test_wide_maps_are_split() -> None:
+    stream = exporter._Stream(case("maps")[0])
     (i,) = [i for i, routes in stream.routes.items() if routes][:1]
     narrow, whole = stream._routing("map", i, 2), stream._routing("map", i, 16)
     assert len(narrow.heads) > len(whole.heads) and len(set(narrow.heads)) == len(narrow.heads)
