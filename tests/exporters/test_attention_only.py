@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import attnc
-from attnc import incontext
+from attnc import functions, incontext
 from attnc.errors import InputError, MissingExtraError, UnsupportedError
 from attnc.exporters import attention_only as exporter
 from attnc.exporters.attention_only import NOTHING, AttentionOnly, attention_only
 from attnc.exporters.reference import LiteralRounding
+from attnc.exporters.subjects import subject_of
 from attnc.network.literal import Layout, SelfAttentionNetwork, SequenceMap
-from tests.network import test_forms as forms
+from attnc.program import Affine, Combine, Pointwise, Program, Reshape
 from tests.network.literal import examples
 
 f64 = torch.float64
@@ -32,26 +33,24 @@ def head() -> Case:
     return literal, (torch.tensor([[-8.0, 0.5, 2.5], [1.0, 0.0, 8.0]], dtype=f64),)
 
 
+def affine(value: int, rows: int, columns: int) -> Affine:
+    draw = np.random.default_rng(rows)
+    return Affine(value, draw.normal(size=(rows, columns)) / columns, draw.normal(size=rows))
+
+
 def with_maps() -> Case:
-    """A residual connection: a map of every token adds two registers."""
-
-    class Residual(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = x + self.second(torch.relu(self.first(x)))
-            return out
-
-    torch.manual_seed(0)
-    net = attnc.compile(Residual().eval(), domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-2, dtype=f64)
+    """x + W2 tanh(W1 x + b1) + b2: a map of every token adds the two registers."""
+    steps = affine(0, 4, 3), Pointwise(1, functions.tanh()), affine(2, 3, 4), Combine((0, 3), (1.0, 1.0))
+    net = attnc.compile(Program((3,), steps), domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-4, dtype=f64)
     return net.as_self_attention(2), (torch.rand(4, 2, 3, dtype=f64) * 2 - 1,)
 
 
-def two_layer(layout: str) -> Case:
-    literal = forms.shown(forms.mlp(), "two-layer", layout).as_self_attention()
-    return literal, (torch.rand(5, 4, 3, dtype=f64),)
+def two_layer(layout: str, n: int) -> Case:
+    """(n, 3) → (4, 2): with n = 2, tokens 2 and 3 copy from tokens 0 and 1."""
+    hidden = Reshape(0, (3 * n,)), affine(1, 4, 3 * n), Pointwise(2, functions.tanh())
+    program = Program((n, 3), (*hidden, affine(3, 8, 4), Reshape(4, (4, 2))))
+    net = attnc.paper.two_layer(program, attnc.Box(0, 1, shape=(n, 3)), eps=1e-4, layout=layout)
+    return net.as_self_attention(), (torch.rand(5, n, 3, dtype=f64),)
 
 
 def transformer(name: str) -> Case:
@@ -68,8 +67,8 @@ def learner() -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     "head": head,
     "maps": with_maps,
-    "two-layer, tokens": lambda: two_layer("tokens"),
-    "two-layer, heads": lambda: two_layer("heads"),
+    "two-layer, tokens": lambda: two_layer("tokens", 4),
+    "two-layer, heads": lambda: two_layer("heads", 2),
     "tiny transformer": lambda: transformer("tiny"),
     "rotary": lambda: transformer("rotary"),
     "learner": learner,
@@ -183,7 +182,18 @@ def test_wide_maps_are_split() -> None:
 
 
 def test_what_is_not_attention_is_refused() -> None:
-    literal = forms.shown(forms.mlp(), "attention-softmax").as_self_attention()
+    program = Program(
+        (2, 1),
+        (
+            Reshape(0, (2,)),
+            affine(1, 3, 2),
+            Pointwise(2, functions.tanh()),
+            affine(3, 2, 3),
+            Reshape(4, (2, 1)),
+        ),
+    )
+    net = attnc.paper.attention_softmax(program, attnc.Box(0, 1, shape=(2, 1)), eps=1e-2)
+    literal = net.as_self_attention()
     with pytest.raises(UnsupportedError) as refused:
         attention_only(literal)
     assert [problem.where for problem in refused.value.problems] == ["softmax"]
@@ -204,14 +214,16 @@ def test_sizes_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch)
 
 def test_rounding_is_neither_ignored_nor_exaggerated() -> None:
     """In float32, what rounding explains is more than it does and less than 1000 times as much, also with gates of 2^98."""
-    for name in ("encoder", "tiny"):
-        net = examples.network(name, torch.float32)
-        literal, x = net.as_self_attention(), examples.inputs(net, 5)
-        exact = net.as_self_attention().double()
-        allowed = LiteralRounding(literal).allowed((x,))[0]
-        with torch.no_grad():
-            error = (exact(x if not x.is_floating_point() else x.double()) - literal(x)).abs().max()
-        assert 0 < error <= allowed <= 1000 * error
+    net = examples.network("tiny", torch.float32)
+    literal, ids = net.as_self_attention(), examples.inputs(net, 5)
+    allowed = LiteralRounding(literal).allowed((ids,))[0]
+    error = (net.as_self_attention().double()(ids) - literal(ids)).abs().max()
+    assert 0 < error <= allowed <= 1000 * error
+
+
+def test_samples_of_token_ids_are_token_ids() -> None:
+    (ids,) = subject_of(case("tiny transformer")[0], "softmax", None).samples(64, ())
+    assert ids.dtype == torch.int64 and ids.unique().tolist() == list(range(examples.VOCABULARY))
 
 
 @pytest.mark.parametrize("version", ["none", "3"])
