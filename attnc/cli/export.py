@@ -42,7 +42,7 @@ def export(
         if to.replace("_", "-") == "transformer-lens":
             raise InputError(
                 f"--to {to}: a TransformerLens model is an object, not a file. In Python, call "
-                f"attnc.load({str(path)!r}).as_self_attention().to_transformer_lens()"
+                f"attnc.load({str(path)!r}).as_self_attention(…).to_transformer_lens()"
             )
         if to not in _FORMATS:
             raise InputError(f"--to {to}: accepted is {', '.join(_FORMATS)}")
