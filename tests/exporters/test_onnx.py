@@ -31,6 +31,7 @@ from attnc.functions import get
 from attnc.network.literal.network import literal_from_record
 from attnc.network.pointwise import Pointwise
 from tests.lower.exact_heads import activation_head
+from tests.network.literal import examples as transformers
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
@@ -116,6 +117,15 @@ def test_a_literal_form_has_its_own_certificate(network: attnc.Network, tmp_path
     carried = attnc.Certificate.from_json(json.loads(about["attnc.certificate"]))
     assert carried == literal.certificate and carried.approximation >= network.certificate.approximation
     assert about["attnc.subject"] == "literal" and about["attnc.status"] == "unknown"
+
+
+@pytest.mark.slow
+def test_the_literal_form_of_a_transformer_takes_token_ids(tmp_path: Path) -> None:
+    literal = transformers.network("tiny").as_self_attention()
+    done = attnc.export(literal, tmp_path / "tiny.onnx")
+    assert done.difference <= done.allowed <= 1e-12  # the gates of its heads have scores of 2^98
+    ids = torch.randint(0, transformers.VOCABULARY, (20, *literal.inputs[0].shape))  # type: ignore[arg-type]
+    assert np.abs(run(tmp_path / "tiny.onnx", ids) - literal(ids).numpy()).max() <= 1e-13
 
 
 def test_a_learner_takes_every_context(tmp_path: Path) -> None:
