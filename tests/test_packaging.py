@@ -43,7 +43,7 @@ def python(*arguments: object, path: Path, cwd: Path) -> None:
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=300
+        command, cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=1800
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
