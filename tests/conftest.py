@@ -6,7 +6,7 @@ import gc
 
 
 def pytest_collection_finish() -> None:
-    """Tests record graphs, which make objects by the million. Without this, a quarter of the time goes to garbage collection."""
+    """Hundreds of thousands of objects live as long as the process: modules, tests, operators of torch."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
