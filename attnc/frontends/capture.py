@@ -242,7 +242,7 @@ def _no_test_of_inference_mode() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_stack_traces() -> contextlib.AbstractContextManager[object]:
-    """torch notes for each operation which lines of Python ran it. Nothing reads this; it took a quarter of a transformer's time."""
+    """torch notes for each operation which lines of Python ran it. Nothing reads this; it took a quarter of the time."""
     config: Any = importlib.import_module("torch.fx.config")
     if not hasattr(config, "do_not_emit_stack_traces"):  # older torch
         return contextlib.nullcontext()
